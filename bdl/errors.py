@@ -1,0 +1,51 @@
+"""What can go wrong, and how a script says it: one line, a remedy, an exit status that is not 0."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class BdlError(Exception):
+    """Base of bdl's own errors. The message is one line: what was found, and how to mend it."""
+
+
+class ConfigError(BdlError, ValueError):
+    """A number, key or combination that cannot mean what the user wants."""
+
+
+class DivergedError(BdlError, FloatingPointError):
+    """A loss or gradient stopped being finite. The parameters still hold the last finite state."""
+
+
+class StoreError(BdlError, OSError):
+    """A sample file or index that is missing, cut short, altered, foreign or from another target."""
+
+
+class BdlWarning(UserWarning):
+    """Something a user should know before trusting the numbers."""
+
+
+def one_line(error: BaseException) -> str:
+    """The error as one line of text, Hydra's and OmegaConf's multi-line messages included."""
+    cause: BaseException = error
+    while cause.__cause__ is not None and "instantiat" in str(cause):  # Hydra wraps what a constructor raised
+        cause = cause.__cause__
+    text = " ".join(str(cause).split())
+    return text or type(cause).__name__
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Print an error as one line on stderr and exit with status 1; `BDL_DEBUG=1` keeps the traceback."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except Exception as error:
+        if os.environ.get("BDL_DEBUG") == "1":
+            raise
+        print(f"bdl: {one_line(error)}", file=sys.stderr)
+        sys.exit(1)

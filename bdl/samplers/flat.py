@@ -1,0 +1,80 @@
+"""Parameters as views of one flat buffer, so that an update is a handful of kernels whatever the number of tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+
+
+class FlatBuffer:
+    """One buffer `theta` of shape (d,), or (C, d) for parameters with a leading axis C, that the parameters view.
+
+    Raises ConfigError for parameters on several devices, of several dtypes, or without the leading axis.
+    """
+
+    def __init__(self, params: Sequence[Tensor], names: Sequence[str], chains: int | None):
+        self.params, self.names, self.chains = list(params), list(names), chains
+        for kind in ("device", "dtype"):
+            found = {str(getattr(p, kind)) for p in params}
+            if len(found) != 1:
+                raise ConfigError(f"one Sampler needs parameters of one {kind}, got {sorted(found)}")
+        if not params[0].is_floating_point():
+            raise ConfigError(f"parameters must be floating point, got {params[0].dtype}")
+        if chains is not None:
+            for name, p in zip(names, params, strict=True):
+                if p.ndim == 0 or p.shape[0] != chains:
+                    raise ConfigError(
+                        f"chains={chains} needs a leading axis of {chains}, but {name} is {tuple(p.shape)}: see ChainStack"
+                    )
+        self.lead = () if chains is None else (chains,)
+        self.sizes = [p.numel() // (chains or 1) for p in params]  # numbers per tensor and chain
+        self.attach()
+
+    def attach(self) -> None:
+        """Move the parameters' present values into a new buffer and make them views of it."""
+        first = self.params[0]
+        self.theta = torch.empty(*self.lead, sum(self.sizes), dtype=first.dtype, device=first.device)
+        self.views = self.split(self.theta)
+        with torch.no_grad():
+            for p, view in zip(self.params, self.views, strict=True):
+                view.copy_(p)
+                p.data = view
+        self._pointers = [p.data_ptr() for p in self.params]
+
+    def split(self, flat: Tensor) -> list[Tensor]:
+        """Views of a flat (..., d) tensor in the parameters' shapes and memory order."""
+        views, offset = [], 0
+        for p, n in zip(self.params, self.sizes, strict=True):
+            part = flat[..., offset : offset + n]
+            dense = not self.lead and not p.is_contiguous() and _is_dense(p)  # channels_last keeps its strides
+            views.append(part.as_strided(p.shape, p.stride(), part.storage_offset()) if dense else part.view(p.shape))
+            offset += n
+        return views
+
+    def moved(self) -> bool:
+        """Has something replaced the parameters' storage since they were attached?"""
+        return [p.data_ptr() for p in self.params] != self._pointers
+
+    def gather(self, out_views: Sequence[Tensor]) -> list[int]:
+        """Copy the gradients into views made by `split`; returns the parameters without one, whose part becomes zero."""
+        grads = [p.grad for p in self.params]
+        idle = [i for i, grad in enumerate(grads) if grad is None]
+        for i in idle:
+            out_views[i].zero_()
+        used = [v for v, grad in zip(out_views, grads, strict=True) if grad is not None]
+        torch._foreach_copy_(used, [grad for grad in grads if grad is not None])
+        return idle
+
+
+def _is_dense(p: Tensor) -> bool:
+    """No holes and no overlap: the strides are those of a permuted contiguous tensor."""
+    expected = 1
+    for size, stride in sorted(zip(p.shape, p.stride(), strict=True), key=lambda pair: pair[1]):
+        if size != 1 and stride != expected:
+            return False
+        expected *= size
+    return True

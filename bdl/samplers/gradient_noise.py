@@ -1,0 +1,48 @@
+"""Var(g): how much the mini-batch alone makes the gradient vary, estimated along the chain."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+EVERY = 20  # steps between estimates; one costs two passes over the gradient
+KEEP = 0.98  # decay of the running mean, about 50 estimates
+
+
+class GradientNoise:
+    """Half the mean squared difference of the gradients of two consecutive steps, as a running mean per coordinate.
+
+    Two consecutive batches are independent (nearly, without replacement), so E(g' - g)²/2 = Var(g) + (H Δθ)²/2. The
+    second part is smaller than the injected noise by (lr h)²/4a for curvature h of U/N, which a stable step keeps small.
+    """
+
+    def __init__(self) -> None:
+        self.mean: Tensor | None = None  # (..., d) bias-corrected by `count` when read
+        self.count = 0
+        self._before: Tensor | None = None  # (..., d) gradient of the first step of a pair
+
+    def observe(self, step: int, g: Tensor) -> None:
+        """g: (..., d) gradient of the mean batch loss, before prior, clipping and weighting."""
+        if step % EVERY == 0:
+            self._before = g.clone()
+        elif step % EVERY == 1 and self._before is not None:
+            half_square = self._before.sub_(g).square_().mul_(0.5)
+            if self.mean is None:
+                self.mean = torch.zeros_like(half_square)
+            self.mean.lerp_(half_square, 1 - KEEP)
+            self.count += 1
+            self._before = None
+
+    @property
+    def variance(self) -> Tensor | None:
+        """(..., d) estimate of Var(g), or None before the first pair of steps."""
+        return None if self.mean is None else self.mean / (1 - KEEP**self.count)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean, "count": self.count, "before": self._before}
+
+    def load_state_dict(self, state: dict[str, Any], like: Tensor) -> None:
+        self.mean, self._before = (None if state[k] is None else state[k].to(like) for k in ("mean", "before"))
+        self.count = state["count"]

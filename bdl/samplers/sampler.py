@@ -1,0 +1,396 @@
+"""The shell that joins a dynamics and a weighting to torch: gather, weigh, step. The only place where noise is drawn."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bdl.errors import ConfigError, DivergedError
+from bdl.samplers.clipping import Clip
+from bdl.samplers.dynamics import Dynamics, Scalar
+from bdl.samplers.explain import explain
+from bdl.samplers.flat import FlatBuffer
+from bdl.samplers.gradient_noise import GradientNoise
+from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.resume import load_sampler_state, sampler_state
+from bdl.samplers.weighting import SETTLED, Flat, Histogram, Weighting
+from bdl.seeding import generator
+
+CHECK_EVERY = 100  # steps between reads of the divergence flag on an accelerator; each is a device sync
+
+
+class Sampler(torch.optim.Optimizer):
+    """Samples exp(-U/T) for U = -Σ log p(y_i|x_i,θ) - log p(θ), from gradients of mini-batch means.
+
+    Args:
+        params: tensors, or (name, tensor) pairs, all of one dtype on one device.
+        dynamics: how θ moves, e.g. `SGHMC(friction=0.1)`.
+        num_data: N, the number of items in the training set (images, not augmentations).
+        lr: step size in SGD's units, > 0; a float, or a (C,) tensor.
+        temperature: T >= 0; a float, or a (C,) tensor. 1 is the Bayes posterior, below 1 a cold one.
+        prior: `Gaussian(precision)`, `Uniform()`, ...
+        weighting: `Flat()`, `AdaptiveWeight(...)`, `Contour(...)`.
+        chains: C when every parameter carries a leading axis of C independent chains.
+        clip: `ClipNorm(c)` or `ClipValue(c)` on the gradient of U/N.
+        seed, stack: noise is drawn from a stream of its own, named by both.
+        group: process group over which the energy is averaged, when several ranks share one chain.
+
+    `param_groups[0]` holds `lr`, `temperature` and `zeta`; all may be changed between steps. After a step, `energy`,
+    `multiplier` and `log_weight` belong to the θ at which that step's gradient was taken; shape (), or (C,).
+
+    Raises ConfigError for a value that can't be meant, DivergedError when loss or gradient stop being finite.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        dynamics: Dynamics,
+        *,
+        num_data: int,
+        lr: Scalar,
+        temperature: Scalar = 1.0,
+        prior: Prior = Gaussian(1.0),
+        weighting: Weighting = Flat(),
+        chains: int | None = None,
+        clip: Clip | None = None,
+        seed: int = 0,
+        stack: int = 0,
+        group: dist.ProcessGroup | None = None,
+    ):
+        if num_data < 1:
+            raise ConfigError(f"num_data must be the number of training items, got {num_data}")
+        if chains is not None and chains < 1:
+            raise ConfigError(f"chains must be at least 1, got {chains}")
+        _check_positive("lr", lr, strict=True)
+        _check_positive("temperature", temperature, strict=False)
+        super().__init__(params, {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
+        self.dynamics, self.weighting, self.clip = dynamics, weighting, clip
+        self.num_data, self.chains, self.seed, self.stack, self.group = int(num_data), chains, seed, stack, group
+        self.steps = 0
+        self.full_loss: Callable[[], Tensor] | None = None  # () or (C,) mean NLL over all the data at the present θ
+        self.notes: list[str] = []  # what others (Lightning, say) do to the gradient, for explain()
+        live = [(i, p) for i, p in enumerate(self.param_groups[0]["params"]) if p.requires_grad]
+        if not live:
+            raise ConfigError("no parameter requires a gradient: nothing to sample")
+        names = self.param_groups[0].get("param_names")
+        labels = [names[i] if names else f"parameter {i}" for i, _ in live]
+        self._flat = FlatBuffer([p for _, p in live], labels, chains)
+        self._state = dynamics.init(self._flat.theta)
+        self.prior = prior.bind(self._flat.sizes, self._flat.theta)
+        self._noise = GradientNoise()
+        self._generator = generator(self._flat.theta.device, "noise", seed, stack)
+        self._energy = self._smoothed = self._full = None  # (C,) nats, C = 1 without chains
+        self._multiplier = torch.ones(chains or 1, dtype=torch.float64, device=self._flat.theta.device)
+        self._log_weight = torch.zeros_like(self._multiplier)
+        self._target: tuple[Any, float] | None = None  # (T, zeta) of the last weighted step
+        self._histogram: Histogram | None = None
+        self._distinct = False
+        self._allocate()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self.param_groups:
+            raise ConfigError("a Sampler has one parameter group: one chain has one lr and one temperature")
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:  # type: ignore[override]
+        """One step of the chain. closure: zeroes the gradients, back-propagates the mean batch NLL and returns it.
+
+        With `chains=C` it returns the (C,) mean losses whose sum it back-propagated.
+        """
+        loss = self._evaluate(closure)
+        self._reattach()
+        lr, temperature, zeta = self._numbers()
+        idle = self._flat.gather(self._g_views)
+        theta, g = self._flat.theta, self._g
+        self._check_finite(loss)
+        self._noise.observe(self.steps, g)
+        energy = None if loss is None else self._energy_of(loss)
+        self.prior.add_grad_(g, theta, self.num_data)
+        if self.clip is not None:
+            self.clip(g)
+        self._weigh(energy, temperature, zeta)
+        self._draw(temperature)
+        untouched = self._save(idle)
+        self._advance(self.dynamics.step(self._state, g, _column(lr), _column(temperature) / self.num_data, self._z))
+        for view, value in untouched:
+            view.copy_(value)
+        self.steps += 1
+        return loss
+
+    @property
+    def energy(self) -> Tensor | None:
+        """() or (C,) batch estimate of U, nats, at the θ of the last step's gradient; None without a closure."""
+        return self._per_chain(self._energy)
+
+    @property
+    def multiplier(self) -> Tensor | None:
+        """() or (C,) factor that the weighting put on the last gradient."""
+        return self._per_chain(self._multiplier)
+
+    @property
+    def log_weight(self) -> Tensor | None:
+        """() or (C,) zeta log psi(U) of the last energy of the weighting's kind: the log importance weight."""
+        return self._per_chain(self._log_weight)
+
+    @property
+    def weighting_energy(self) -> Tensor | None:
+        """() or (C,) the last energy of the kind that the weighting reads: batch, smoothed or full; nats."""
+        kinds = {"batch": self._energy, "ema": self._smoothed, "full": self._full}
+        return self._per_chain(kinds[self.weighting.energy])
+
+    @property
+    def histogram(self) -> Histogram | None:
+        """State of psi, None without a weighting."""
+        return self._histogram
+
+    def full_energy(self) -> Tensor:
+        """() or (C,) U over all the data at the present θ, nats. Needs `full_loss`."""
+        if self.full_loss is None:
+            raise ConfigError("a full-data energy needs sampler.full_loss, a function that returns the mean NLL over all data")
+        with torch.no_grad():
+            return self._per_chain(self._energy_of(self.full_loss()))  # type: ignore[return-value]
+
+    def noise_ratio(self) -> Tensor:
+        """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): variance added by the batches over that injected."""
+        grad_var, (lr, temperature, _) = self._noise.variance, self._numbers()
+        if grad_var is None or not getattr(self.dynamics, "noisy", True) or not _any_positive(temperature):
+            return torch.full(self._flat.lead, math.nan, device=self._flat.theta.device)
+        lr, tau = _column(lr), _column(temperature) / self.num_data
+        own = getattr(self.dynamics, "noise_ratio", None)
+        ratio = own(grad_var, lr, tau) if own else lr * grad_var / (2 * getattr(self.dynamics, "friction", 1.0) * tau)
+        return ratio.mean(-1)
+
+    def effective_temperature(self) -> Tensor:
+        """() or (C,) T (1 + noise_ratio): about the temperature that the mini-batches make of T."""
+        return self.param_groups[0]["temperature"] * (1 + self.noise_ratio())
+
+    def kinetic_temperature(self) -> Tensor:
+        """() or (C,) temperature that the momenta show, expected to be T for exact gradients; NaN without momenta."""
+        measure = getattr(self.dynamics, "kinetic_tau", None)
+        if measure is None:
+            return torch.full(self._flat.lead, math.nan, device=self._flat.theta.device)
+        return self.num_data * measure(self._state, _column(self.param_groups[0]["lr"]))
+
+    def explain(self) -> str:
+        """A few lines: N, T, prior, the law meant, the noise of one step, and what adds to it."""
+        return explain(self)
+
+    def freeze_weighting(self) -> bool:
+        """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
+        h = self._histogram
+        if h is not None and h.low is not None and h.clock >= SETTLED:
+            h.frozen = True
+        return h is not None and h.frozen
+
+    def check(self) -> None:
+        """Raise DivergedError if any step so far met a loss or gradient that is not finite. A device sync."""
+        if self._bad_step is not None and int(self._bad_step) >= 0:
+            raise DivergedError(self._divergence(int(self._bad_step), None))
+
+    def state_dict(self) -> dict[str, Any]:
+        """`{state, param_groups, bdl}`; the last a dict of tensors and numbers that torch does not cast."""
+        self.check()
+        self._link_state()
+        return {**super().state_dict(), "bdl": sampler_state(self)}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue the chain that was saved, bit for bit on the same machine, versions, device and threads."""
+        self._reattach()
+        load_sampler_state(self, state_dict)
+
+    # ---- one step, in its order -------------------------------------------------------------------------------------
+
+    def _evaluate(self, closure: Callable[[], Tensor] | None) -> Tensor | None:
+        if closure is None:
+            if self.weighting.needs_energy:
+                raise ConfigError(f"{type(self.weighting).__name__} needs the energy of every step: call step(closure)")
+            return None
+        with torch.enable_grad():
+            loss = closure()
+        if loss is None:
+            return None
+        loss = torch.as_tensor(loss).detach()
+        if loss.shape != self._flat.lead:
+            wanted = f"the {self.chains} mean losses, shape ({self.chains},)" if self.chains else "one mean loss, shape ()"
+            raise ConfigError(f"the closure must return {wanted}, got shape {tuple(loss.shape)}")
+        return loss
+
+    def _reattach(self) -> None:
+        """Follow parameters that `.to()`, `.double()` or a teardown has moved, and take the chain's state along."""
+        if not self._flat.moved():
+            return
+        old = self._flat.theta
+        if any(p.numel() != n * (self.chains or 1) for p, n in zip(self._flat.params, self._flat.sizes, strict=True)):
+            raise ConfigError("a parameter changed its shape under the sampler: build a new Sampler after such surgery")
+        self._flat.attach()
+        theta = self._flat.theta
+        changes = {
+            f.name: value.to(theta) if isinstance(value := getattr(self._state, f.name), Tensor) else value
+            for f in dataclasses.fields(self._state)
+        }
+        self._state = dataclasses.replace(self._state, **{**changes, "theta": theta})
+        self._noise.load_state_dict(self._noise.state_dict(), theta)
+        if theta.device != old.device:
+            self._generator = generator(theta.device, "noise", self.seed, self.stack, self.steps)
+        self._allocate()
+
+    def _allocate(self) -> None:
+        theta = self._flat.theta
+        self._g, self._z = torch.zeros_like(theta), torch.zeros_like(theta)
+        self._g_views = self._flat.split(self._g)
+        self._silent = True  # is z zero?
+        self._bad_step = None if theta.device.type == "cpu" else torch.tensor(-1, device=theta.device)
+        self._link_state()
+
+    def _numbers(self) -> tuple[Scalar, Scalar, float]:
+        group = self.param_groups[0]
+        lr, temperature, zeta = group["lr"], group["temperature"], group["zeta"]
+        for name, value in (("lr", lr), ("temperature", temperature), ("zeta", zeta)):
+            if not isinstance(value, Tensor) and not value >= 0:
+                raise ConfigError(f"{name} must be >= 0, got {value} at step {self.steps}")
+        return lr, temperature, zeta
+
+    def _check_finite(self, loss: Tensor | None) -> None:
+        total = self._g.sum() if loss is None else self._g.sum() + loss.sum()  # not finite if any of them is not
+        if self._bad_step is None:
+            if not math.isfinite(total.item()):
+                self._raise_if_diverged(loss)
+            return
+        first = (self._bad_step < 0) & ~torch.isfinite(total)
+        self._bad_step = torch.where(first, self.steps, self._bad_step)
+        if self.steps % CHECK_EVERY == 0:
+            self.check()
+
+    def _raise_if_diverged(self, loss: Tensor | None) -> None:
+        """The sum of finite numbers may overflow, so look before raising."""
+        where = None
+        if loss is not None and not torch.isfinite(loss).all():
+            where = "the loss"
+        for name, view in zip(self._flat.names, self._g_views, strict=True):
+            if where is None and not torch.isfinite(view).all():
+                where = f"the gradient of {name}"
+        if where is not None:
+            raise DivergedError(self._divergence(self.steps, where))
+
+    def _divergence(self, step: int, where: str | None) -> str:
+        lr = self.param_groups[0]["lr"]
+        return (
+            f"{where or 'loss or gradient'} is not finite at step {step}: most likely lr = {lr} is too large for this "
+            "network or data hold NaN; lower lr, warm it up, or clip (bdl.ClipNorm); nothing from this step was written"
+        )
+
+    def _energy_of(self, loss: Tensor) -> Tensor:
+        """(C,), C = 1 without chains; U = N loss + prior energy in double precision."""
+        energy = loss.detach().double() * self.num_data
+        if self.group is not None:
+            dist.all_reduce(energy, group=self.group)
+            energy /= dist.get_world_size(self.group)
+        return (energy + self.prior.energy(self._flat.theta)).reshape(-1)
+
+    def _weigh(self, energy: Tensor | None, temperature: Scalar, zeta: float) -> None:
+        self._energy = energy
+        if not self.weighting.needs_energy or energy is None:
+            return
+        u = self._of_kind(energy)
+        weighting: Any = self.weighting
+        h = self._histogram = self._histogram or weighting.init(u)
+        self._multiplier = 1 + zeta * temperature * weighting.slope(h, u)
+        self._log_weight = zeta * weighting.log_psi(h, u)
+        self._g.mul_(_column(self._multiplier.to(self._g.dtype)) if self.chains else self._multiplier.to(self._g.dtype))
+        if not _any_positive(temperature):
+            return  # at T = 0 nothing is sampled: psi has nothing to learn
+        target = (temperature, zeta)
+        if self._target is not None and not _same(self._target, target):
+            weighting.forget(h)
+        self._target = target
+        if h.low is not None:
+            weighting.update(h, u, zeta)
+        weighting.observe(h, u, pooled=not isinstance(temperature, Tensor))
+
+    def _of_kind(self, energy: Tensor) -> Tensor:
+        if self.weighting.energy == "batch":
+            return energy
+        weighting: Any = self.weighting
+        if self.weighting.energy == "ema":
+            if self._smoothed is None:
+                self._smoothed = energy.clone()
+            return self._smoothed.lerp_(energy, 1 - weighting.smoothing)
+        if self._full is None or self.steps % weighting.refresh == 0:
+            self._full = self.full_energy().reshape(-1)
+        return self._full
+
+    def _draw(self, temperature: Scalar) -> None:
+        if getattr(self.dynamics, "noisy", True) and _any_positive(temperature):
+            self._z.normal_(generator=self._generator)
+            self._silent, self._distinct = False, True
+            return
+        if not self._silent:
+            self._z.zero_()
+            self._silent = True
+        if self.chains and self.chains > 1 and not self._distinct:
+            self._refuse_identical()
+
+    def _refuse_identical(self) -> None:
+        theta, g = self._flat.theta, self._g
+        if bool((theta == theta[0]).all()) and bool((g == g[0]).all()):
+            raise ConfigError(
+                f"{self.chains} identical chains: same start, same batches and no noise; start them apart "
+                "(bdl.ChainStack does), give each its own batches, or set temperature > 0"
+            )
+        self._distinct = True
+
+    def _save(self, idle: list[int]) -> list[tuple[Tensor, Tensor]]:
+        """Values of the coordinates that have no gradient, to be put back after the step: they are left alone."""
+        if not idle:
+            return []
+        moving = [getattr(self._state, name) for name in self._vector_fields()]
+        return [(view, view.clone()) for flat in moving for i, view in enumerate(self._flat.split(flat)) if i in idle]
+
+    def _advance(self, state: Any) -> None:
+        if state.theta is not self._flat.theta:  # a dynamics written without in-place operations
+            self._flat.theta.copy_(state.theta)
+            state = dataclasses.replace(state, theta=self._flat.theta)
+        self._state = state
+
+    def _vector_fields(self) -> list[str]:
+        theta = self._flat.theta
+        values = ((f.name, getattr(self._state, f.name)) for f in dataclasses.fields(self._state))
+        return [name for name, value in values if isinstance(value, Tensor) and value.shape == theta.shape]
+
+    def _link_state(self) -> None:
+        """`state[p]` shows every parameter-shaped part of the dynamics' state, as torch's own optimisers do."""
+        for name in self._vector_fields():
+            if name != "theta":
+                for p, view in zip(self._flat.params, self._flat.split(getattr(self._state, name)), strict=True):
+                    self.state[p][name] = view
+
+    def _per_chain(self, value: Tensor | None) -> Tensor | None:
+        return value if value is None or self.chains is not None else value[0]
+
+
+def _check_positive(name: str, value: Scalar, strict: bool) -> None:
+    ok = (value > 0) if strict else (value >= 0)
+    if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
+        raise ConfigError(f"{name} must be {'>' if strict else '>='} 0, got {value}")
+
+
+def _any_positive(value: Scalar) -> bool:
+    return bool((value > 0).any()) if isinstance(value, Tensor) else value > 0
+
+
+def _same(a: tuple[Any, float], b: tuple[Any, float]) -> bool:
+    if isinstance(a[0], Tensor) or isinstance(b[0], Tensor):
+        return a[1] == b[1] and (a[0] is b[0] or bool(torch.as_tensor(a[0] == b[0]).all()))
+    return a == b
+
+
+def _column(value: Scalar) -> Scalar:
+    """(C,) tensors become (C, 1), floats stay."""
+    return value.unsqueeze(-1) if isinstance(value, Tensor) and value.ndim == 1 else value

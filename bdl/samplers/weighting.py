@@ -1,0 +1,254 @@
+"""Weightings: functions of an energy histogram that change the law sampled to exp(-U/T) / psi(U)^zeta.
+
+Everything here is a function of energies U (C,), in nats. log psi is one piecewise-linear function of U: linear between
+bin centres, constant outside. The gradient multiplier is 1 + zeta T times its exact slope and the importance weight
+back to exp(-U/T) its exponential psi(U)^zeta, so the two can never disagree.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+
+MIN_VISITS = 10  # a bin seen less often than this counts for its share only
+MAX_RISE = 1.0  # of log psi from one bin to the next; the authors' 1 - θ_{J-1}/θ_J has the same bound
+SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
+WINDOW = 1000  # energies per chain that the pilot and the range check look at
+ALL_MISSED = 100  # steps between checks that the bins see any energy at all
+
+
+@dataclass(frozen=True)
+class RobbinsMonro:
+    """Step of the stochastic approximation, gamma_k = min(1, scale / (k^power + offset)) (their public code, scale 100)."""
+
+    scale: float = 10.0
+    power: float = 0.75
+    offset: float = 1000.0
+
+    def __call__(self, k: int) -> float:
+        return min(1.0, self.scale / (k**self.power + self.offset))
+
+
+@dataclass
+class Histogram:
+    """State of psi: R rows, one per chain or a single shared one, by m bins."""
+
+    psi: Tensor  # (R, m) estimate of psi at the bins
+    log_psi: Tensor  # (R, m) its logarithm as the sampler sees it: rises bounded, zero in the top bin
+    visits: Tensor  # (R, m)
+    low: Tensor | None  # (R, 1) nats; None until the pilot has found it
+    high: Tensor | None  # (R, 1) nats
+    window: Tensor  # (WINDOW, C) most recent energies
+    seen: int = 0  # energies in the window since the target last changed
+    updates: int = 0
+    clock: float = 0.0  # sum of gamma since T or zeta last changed
+    frozen: bool = False
+
+    def as_dict(self) -> dict[str, Any]:
+        return {f.name: getattr(self, f.name) for f in fields(self)}
+
+
+class Weighting(Protocol):
+    zeta: float
+    energy: str
+
+    @property
+    def needs_energy(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Flat:
+    """No weighting: the law is exp(-U/T), the multiplier 1, the log weight 0."""
+
+    zeta: ClassVar[float] = 0.0
+    energy: ClassVar[str] = "batch"
+    needs_energy: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class _EnergyWeighting:
+    """What AdaptiveWeight and Contour share: bins, interpolation, recursion. Abstract: `_field` is theirs."""
+
+    zeta: float = 1.0
+    low: float | None = None
+    high: float | None = None
+    bins: int = 100
+    rate: Callable[[int], float] = RobbinsMonro()
+    shared: bool = False
+    energy: str = "batch"
+    smoothing: float = 0.95  # decay of the smoothed energy, `energy="ema"`
+    refresh: int = 1  # steps between evaluations of the full-data energy, `energy="full"`
+    needs_energy: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.energy not in ("batch", "ema", "full"):
+            raise ConfigError(f'energy must be "batch", "ema" or "full", got {self.energy!r}')
+        if self.bins < 2:
+            raise ConfigError(f"bins must be at least 2, got {self.bins}")
+        if self.zeta < 0:
+            raise ConfigError(f"zeta must be >= 0, got {self.zeta}")
+        if (self.low is None) != (self.high is None) or (self.low is not None and self.low >= self.high):  # type: ignore
+            raise ConfigError(f"low and high must be two energies in nats, low < high, or both null; got {self.low}, {self.high}")
+        if not 0 <= self.smoothing < 1 or self.refresh < 1:
+            raise ConfigError(f"smoothing must be in [0, 1) and refresh >= 1, got {self.smoothing}, {self.refresh}")
+
+    def init(self, energies: Tensor) -> Histogram:
+        """A histogram that knows nothing: psi = 1 everywhere. energies: any (C,) tensor of the right type and device."""
+        rows = 1 if self.shared else len(energies)
+        ones = energies.new_ones(rows, self.bins)
+        low, high = (None if v is None else energies.new_full((rows, 1), v) for v in (self.low, self.high))
+        return Histogram(ones, ones.log(), ones - 1, low, high, energies.new_zeros(WINDOW, len(energies)))
+
+    def _field(self, psi_j: Tensor, j: Tensor, bins: Tensor, psi: Tensor, zeta: float) -> Tensor:
+        raise TypeError(f"{type(self).__name__} is abstract")
+
+    def log_psi(self, h: Histogram, u: Tensor) -> Tensor:
+        """(C,) log psi at the energies u (C,), nats."""
+        if h.low is None:
+            return torch.zeros_like(u)
+        j, fraction, _ = self._locate(h, u)
+        left, right = self._nodes(h, u, j)
+        return torch.lerp(left, right, fraction)
+
+    def slope(self, h: Histogram, u: Tensor) -> Tensor:
+        """(C,) d log psi / du, per nat: the exact derivative of `log_psi`."""
+        if h.low is None:
+            return torch.zeros_like(u)
+        j, _, inside = self._locate(h, u)
+        left, right = self._nodes(h, u, j)
+        return (right - left) * inside / self._width(h).squeeze(1)
+
+    def update(self, h: Histogram, u: Tensor, zeta: float) -> None:
+        """One step of the stochastic approximation towards the law that produced u (C,). Not to be called at T = 0."""
+        if h.frozen:
+            return
+        gamma = self.rate(h.updates)
+        h.updates += 1
+        h.clock += gamma
+        j = ((u - h.low.squeeze(1)) / self._width(h).squeeze(1)).long().clamp_(0, self.bins - 1)  # type: ignore
+        h.visits.index_put_(self._rows(h, u, j), torch.ones_like(u), accumulate=True)
+        psi_j = h.psi[self._rows(h, u, j)].unsqueeze(1)  # (C, 1)
+        field = self._field(psi_j, j.unsqueeze(1), torch.arange(self.bins, device=u.device), h.psi, zeta)
+        h.psi.add_(field.mean(0, keepdim=True) if self.shared else field, alpha=gamma)
+        self._tabulate(h)
+
+    def observe(self, h: Histogram, u: Tensor, pooled: bool) -> None:
+        """Look at the energies: end the pilot when they have stopped drifting, and refuse bins that see none of them.
+
+        pooled: the chains share one temperature, so that one range serves all.
+        """
+        h.window[h.seen % WINDOW] = u
+        h.seen += 1
+        if h.low is None:
+            if h.seen % WINDOW == 0 and _flat(h.window):
+                self._set_range(h, pooled)
+        elif h.seen % ALL_MISSED == 0 and not h.frozen:
+            recent = h.window[(h.seen - ALL_MISSED) % WINDOW :][:ALL_MISSED]
+            self._refuse_missed(h, recent)
+
+    def forget(self, h: Histogram) -> None:
+        """The target (T or zeta) has changed: what was seen so far does not count as settled."""
+        h.seen, h.clock = 0, 0.0
+
+    def outside(self, h: Histogram) -> tuple[float, float]:
+        """Shares of the recent energies below `low` and above `high`."""
+        recent = h.window[: min(h.seen, WINDOW)]
+        if h.low is None or len(recent) == 0:
+            return math.nan, math.nan
+        low, high = h.low.squeeze(1), h.high.squeeze(1)  # type: ignore
+        return (recent < low).double().mean().item(), (recent > high).double().mean().item()
+
+    def edges(self, h: Histogram) -> Tensor:
+        """(R, m + 1) bin edges, nats; NaN while the pilot runs."""
+        if h.low is None:
+            return h.psi.new_full((len(h.psi), self.bins + 1), math.nan)
+        return h.low + self._width(h) * torch.arange(self.bins + 1, device=h.psi.device)
+
+    def _set_range(self, h: Histogram, pooled: bool) -> None:
+        sorted_u = (h.window.flatten()[None] if pooled or self.shared else h.window.T).sort(1).values
+        n = sorted_u.shape[1]
+        low, high = sorted_u[:, n // 1000], sorted_u[:, n - 1 - n // 1000]
+        rows = len(h.psi)
+        h.low = low.expand(rows).unsqueeze(1).clone()
+        h.high = (high + 0.1 * (high - low)).expand(rows).unsqueeze(1).clone()
+        h.seen = 0
+
+    def _refuse_missed(self, h: Histogram, recent: Tensor) -> None:
+        inside = (recent >= h.low.squeeze(1)) & (recent <= h.high.squeeze(1))  # type: ignore
+        if not inside.any() and _flat(recent):
+            raise ConfigError(
+                f"bins miss the energies: low = {h.low.min().item():g}, high = {h.high.max().item():g}, but the last "  # type: ignore
+                f"{len(recent)} energies lie in [{recent.min().item():g}, {recent.max().item():g}] nats; "
+                "set low and high around them, or leave both null for a pilot"
+            )
+
+    def _locate(self, h: Histogram, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Left node, position between it and the next in [0, 1], and 1 where u lies between the outer bin centres."""
+        x = (u - h.low.squeeze(1)) / self._width(h).squeeze(1) - 0.5  # type: ignore
+        clamped = x.clamp(0, self.bins - 1)
+        j = clamped.long().clamp_(max=self.bins - 2)
+        return j, clamped - j, x == clamped
+
+    def _nodes(self, h: Histogram, u: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        rows, _ = self._rows(h, u, j)
+        return h.log_psi[rows, j], h.log_psi[rows, j + 1]
+
+    def _rows(self, h: Histogram, u: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
+        rows = torch.zeros_like(j) if self.shared else torch.arange(len(u), device=u.device)
+        return rows, j
+
+    def _width(self, h: Histogram) -> Tensor:
+        return (h.high - h.low) / self.bins  # type: ignore
+
+    def _tabulate(self, h: Histogram) -> None:
+        """log psi as the sampler sees it. A rise between two bins is bounded, and trusted by the less visited one."""
+        rise = h.psi.clamp_min(1e-300).log().diff(dim=1).clamp_(-MAX_RISE, MAX_RISE)
+        rise.mul_(torch.minimum(h.visits[:, 1:], h.visits[:, :-1]).div_(MIN_VISITS).clamp_(max=1))
+        h.log_psi[:, :-1] = -rise.flip(1).cumsum(1).flip(1)
+
+
+@dataclass(frozen=True)
+class AdaptiveWeight(_EnergyWeighting):
+    """psi = energy CDF to the power 1/zeta: AWSGLD, AWSGHMC, ... (Liang 2024, slides on adaptively weighted SG-MCMC).
+
+        θ_i <- θ_i + gamma θ_J (1{i >= J} - θ_i),    J = bin of U
+
+    the normalised form of their recursion, with fixed point θ_m = 1 and θ_i ∝ Σ_{j<=i} g_j θ_j^(1 - zeta), g_j = mass of
+    bin j under exp(-U/T). psi increases with U, so the multiplier is >= 1 and pulls towards low energy.
+
+    zeta: power of the weight. low, high: energies in nats, None = found by a pilot run without weighting, once the
+    energies have stopped drifting (low = .1% quantile, high = 99.9% quantile and a tenth of the range). rate: step of
+    the recursion as a function of its count. shared: one psi for all chains. energy: "batch" (N times the batch loss,
+    plus the prior), "ema" (smoothed), or "full" (`Sampler.full_loss`, evaluated every `refresh` steps).
+    `low` is part of the law: psi is constant below it.
+    """
+
+    def _field(self, psi_j: Tensor, j: Tensor, bins: Tensor, psi: Tensor, zeta: float) -> Tensor:
+        return psi_j * ((bins >= j).to(psi.dtype) - psi)
+
+
+@dataclass(frozen=True)
+class Contour(_EnergyWeighting):
+    """psi = density of energy: contour SG-MCMC (Deng et al. 2020), which flattens the histogram of energies.
+
+        θ_i <- θ_i + gamma θ_J^zeta (1{i = J} - θ_i),    J = bin of U
+
+    Fixed point: the mass of bin i under exp(-U/T). psi falls at high energies, so the multiplier may be negative there.
+    Arguments as in AdaptiveWeight.
+    """
+
+    def _field(self, psi_j: Tensor, j: Tensor, bins: Tensor, psi: Tensor, zeta: float) -> Tensor:
+        return psi_j.pow(zeta) * ((bins == j).to(psi.dtype) - psi)
+
+
+def _flat(u: Tensor) -> bool:
+    """Have the energies (n, C) stopped drifting? The halves of the window differ by less than .2 standard deviations."""
+    first, second = u[: len(u) // 2], u[len(u) // 2 :]
+    return bool((second.mean(0) - first.mean(0)).mean().abs() < 0.2 * u.std(0).mean())
