@@ -110,7 +110,9 @@ class SGLD:
         else:
             factor, positive = p.sqrt(), p.ndim == 1 and bool((p > 0).all())
         if not positive:
-            raise ConfigError("preconditioner must be a vector of positive numbers or a symmetric positive definite matrix")
+            raise ConfigError(
+                "preconditioner must be a vector of positive numbers or a symmetric positive definite matrix"
+            )
         object.__setattr__(self, "preconditioner", p)
         object.__setattr__(self, "_root", factor)  # P = root root'
 
@@ -157,7 +159,9 @@ class SGHMC:
 
     def __post_init__(self) -> None:
         if not 0 < self.friction <= 1:
-            raise ConfigError(f"friction must be in (0, 1], got {self.friction} (friction = 1 - momentum; 0.1 is usual)")
+            raise ConfigError(
+                f"friction must be in (0, 1], got {self.friction} (friction = 1 - momentum; 0.1 is usual)"
+            )
 
     def init(self, theta: Tensor) -> Kinetic:
         return Kinetic(theta, torch.zeros_like(theta))

@@ -85,6 +85,8 @@ class Gaussian:
 def per_coordinate(scales: Sequence[float] | Tensor, sizes: Sequence[int], like: Tensor) -> Tensor:
     """(d,) the scale of every coordinate, from one scale per tensor."""
     if len(scales) != len(sizes):
-        raise ConfigError(f"the prior has {len(scales)} scales for {len(sizes)} parameter tensors: give one, or one each")
+        raise ConfigError(
+            f"the prior has {len(scales)} scales for {len(sizes)} parameter tensors: give one, or one each"
+        )
     scales = torch.as_tensor([float(s) for s in scales], dtype=like.dtype, device=like.device)
     return scales.repeat_interleave(torch.as_tensor(list(sizes), device=like.device))

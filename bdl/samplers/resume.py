@@ -20,7 +20,11 @@ _OWN = ("_smoothed", "_full", "_energy", "_multiplier", "_log_weight")
 
 def environment(sampler: Sampler) -> dict[str, Any]:
     """What a bitwise continuation depends on besides the state."""
-    return {"torch": str(torch.__version__), "device": sampler._flat.theta.device.type, "threads": torch.get_num_threads()}
+    return {
+        "torch": str(torch.__version__),
+        "device": sampler._flat.theta.device.type,
+        "threads": torch.get_num_threads(),
+    }
 
 
 def sampler_state(sampler: Sampler) -> dict[str, Any]:
@@ -43,15 +47,21 @@ def sampler_state(sampler: Sampler) -> dict[str, Any]:
 
 def load_sampler_state(sampler: Sampler, state_dict: dict[str, Any]) -> None:
     if "bdl" not in state_dict:
-        raise ConfigError("this optimizer state was not saved by bdl.Sampler: start without it, or from another checkpoint")
+        raise ConfigError(
+            "this optimizer state was not saved by bdl.Sampler: start without it, or from another checkpoint"
+        )
     saved = state_dict["bdl"]
     for key, here in _identity(sampler).items():
         if saved["identity"][key] != here:
-            raise ConfigError(f"the checkpoint was saved with {key} = {saved['identity'][key]}, this sampler has {here}")
+            raise ConfigError(
+                f"the checkpoint was saved with {key} = {saved['identity'][key]}, this sampler has {here}"
+            )
     changed = {k: (v, environment(sampler)[k]) for k, v in saved["environment"].items() if v != environment(sampler)[k]}
     if changed:
         what = ", ".join(f"{k} {old} -> {new}" for k, (old, new) in changed.items())
-        warnings.warn(f"resumed in another environment ({what}): the chain goes on, but not bit for bit", BdlWarning, stacklevel=3)
+        warnings.warn(
+            f"resumed in another environment ({what}): the chain goes on, but not bit for bit", BdlWarning, stacklevel=3
+        )
     torch.optim.Optimizer.load_state_dict(sampler, {k: state_dict[k] for k in ("state", "param_groups")})
     _restore_vectors(sampler)
     theta = sampler._flat.theta

@@ -153,7 +153,9 @@ class Sampler(torch.optim.Optimizer):
     def full_energy(self) -> Tensor:
         """() or (C,) U over all the data at the present θ, nats. Needs `full_loss`."""
         if self.full_loss is None:
-            raise ConfigError("a full-data energy needs sampler.full_loss, a function that returns the mean NLL over all data")
+            raise ConfigError(
+                "a full-data energy needs sampler.full_loss, a function that returns the mean NLL over all data"
+            )
         with torch.no_grad():
             return self._per_chain(self._energy_of(self.full_loss()))  # type: ignore[return-value]
 
@@ -218,7 +220,9 @@ class Sampler(torch.optim.Optimizer):
             return None
         loss = torch.as_tensor(loss).detach()
         if loss.shape != self._flat.lead:
-            wanted = f"the {self.chains} mean losses, shape ({self.chains},)" if self.chains else "one mean loss, shape ()"
+            wanted = (
+                f"the {self.chains} mean losses, shape ({self.chains},)" if self.chains else "one mean loss, shape ()"
+            )
             raise ConfigError(f"the closure must return {wanted}, got shape {tuple(loss.shape)}")
         return loss
 

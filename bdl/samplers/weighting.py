@@ -95,7 +95,9 @@ class _EnergyWeighting:
         if self.zeta < 0:
             raise ConfigError(f"zeta must be >= 0, got {self.zeta}")
         if (self.low is None) != (self.high is None) or (self.low is not None and self.low >= self.high):  # type: ignore
-            raise ConfigError(f"low and high must be two energies in nats, low < high, or both null; got {self.low}, {self.high}")
+            raise ConfigError(
+                f"low and high must be two energies in nats, low < high, or both null; got {self.low}, {self.high}"
+            )
         if not 0 <= self.smoothing < 1 or self.refresh < 1:
             raise ConfigError(f"smoothing must be in [0, 1) and refresh >= 1, got {self.smoothing}, {self.refresh}")
 

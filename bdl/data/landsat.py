@@ -1,0 +1,92 @@
+"""Statlog (Landsat Satellite), UCI Machine Learning Repository: the data travel in the package."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+import lightning as L
+import numpy as np
+import torch
+from torch import Tensor
+
+from bdl.data.loader import TensorBatches, TensorSlices
+from bdl.errors import ConfigError
+from bdl.seeding import generator
+
+CLASSES = (
+    "red soil",
+    "cotton crop",
+    "grey soil",
+    "damp grey soil",
+    "soil with vegetation stubble",
+    "very damp grey soil",
+)
+_LABELS = torch.tensor([1, 2, 3, 4, 5, 7])  # class 6, "mixture", does not occur
+
+
+def load_landsat() -> dict[str, Tensor]:
+    """x_train (4435, 36), x_test (2000, 36) float32 in [0, 255]; y_train (4435,), y_test (2000,) int64 in 0..5.
+
+    36 features = 4 spectral bands of a 3x3 neighbourhood; the label is that of the central pixel. See data/files/README.md.
+    """
+    with np.load(files("bdl.data") / "files" / "landsat.npz", allow_pickle=False) as archive:  # type: ignore[arg-type]
+        arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
+    for split in ("train", "test"):
+        arrays[f"x_{split}"] = arrays[f"x_{split}"].float()
+        arrays[f"y_{split}"] = torch.searchsorted(_LABELS, arrays[f"y_{split}"].long())
+    return arrays
+
+
+class LandsatDataModule(L.LightningDataModule):
+    """Landsat, standardised with the training rows' mean and standard deviation; 4,435 training and 2,000 test rows.
+
+    batch_size: rows per chain and step. chains: C for a stack of chains with batches of their own, None for one chain or
+    for batches that all chains share. val_fraction: part of the training rows held out for validation, chosen by
+    `split_seed` alone. seed, stack: name the order of the batches.
+    """
+
+    num_classes = len(CLASSES)
+    num_features = 36
+
+    def __init__(
+        self,
+        batch_size: int = 100,
+        chains: int | None = None,
+        val_fraction: float = 0.0,
+        split_seed: int = 0,
+        seed: int = 0,
+        stack: int = 0,
+    ):
+        super().__init__()
+        if not 0 <= val_fraction < 1:
+            raise ConfigError(f"val_fraction must be in [0, 1), got {val_fraction}")
+        self.batch_size, self.chains, self.seed, self.stack = batch_size, chains, seed, stack
+        data = load_landsat()
+        rows = torch.randperm(len(data["y_train"]), generator=generator("cpu", "split", split_seed))
+        held_out = rows[: round(val_fraction * len(rows))].sort().values
+        kept = rows[len(held_out) :].sort().values
+        mean, std = data["x_train"][kept].mean(0), data["x_train"][kept].std(0)
+        self._splits = {
+            "train": ((data["x_train"][kept] - mean) / std, data["y_train"][kept]),
+            "val": ((data["x_train"][held_out] - mean) / std, data["y_train"][held_out]),
+            "test": ((data["x_test"] - mean) / std, data["y_test"]),
+        }
+        self._train = TensorBatches(*self._splits["train"], batch_size, chains=chains, seed=seed, stack=stack)
+
+    @property
+    def num_data(self) -> int:
+        """N: training rows that the likelihood is a product over."""
+        return len(self._splits["train"][1])
+
+    def train_dataloader(self) -> TensorBatches:
+        return self._train
+
+    def val_dataloader(self) -> TensorSlices | list[TensorSlices]:
+        return self.slices("val") if len(self._splits["val"][1]) else []
+
+    def test_dataloader(self) -> TensorSlices:
+        return self.slices("test")
+
+    def slices(self, split: str) -> TensorSlices:
+        """The rows of "train", "val" or "test" in their own order, for evaluation."""
+        return TensorSlices(*self._splits[split])

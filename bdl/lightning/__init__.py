@@ -1,0 +1,1 @@
+"""Lightning: the module, the stack of chains, and the callbacks."""

@@ -1,0 +1,65 @@
+"""ModelAverage: the predictive average over the samples so far, measured during training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from bdl.lightning.access import find_sampler
+from bdl.posterior.metrics import classification_metrics
+from bdl.schedules import Keep
+
+
+class ModelAverage(Callback):
+    """Adds every kept state's probabilities on a loader to a running mean, and logs its metrics as `<name>/bma/...`.
+
+    loader: (x, y) batches in a fixed order; the trainer's validation loader unless given. The mean is part of the
+    checkpoint. Probabilities are averaged, never logits; memory is one (n, K) tensor however many samples.
+    """
+
+    def __init__(self, keep: Keep, loader: Any = None, name: str = "val"):
+        self.keep, self.loader, self.name = keep, loader, name
+        self.count = 0
+        self.total: Tensor | None = None  # (n, K) sum of probabilities over samples and chains
+        self.metrics: dict[str, float] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._sampler = find_sampler(trainer)
+        self._seen = self._sampler.steps
+        if self.loader is None and trainer.datamodule is not None:  # type: ignore[attr-defined]
+            self.loader = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = self._sampler.steps
+        if step == self._seen or not self.loader or not self.keep(step):
+            return
+        self._seen = step
+        self._add(pl_module)
+        for logger in trainer.loggers:
+            logger.log_metrics({f"{self.name}/bma/{k}": v for k, v in self.metrics.items()}, step)
+
+    @torch.no_grad()
+    def _add(self, pl_module: L.LightningModule) -> None:
+        training = pl_module.training
+        pl_module.eval()
+        probs, labels = [], []
+        for x, y in self.loader:
+            probs.append(pl_module(x.to(pl_module.device)).float().softmax(-1).cpu())
+            labels.append(y.cpu())
+        pl_module.train(training)
+        each = torch.cat(probs, -2).reshape(self._sampler.chains or 1, -1, probs[0].shape[-1])  # (C, n, K)
+        self.total = each.sum(0) if self.total is None else self.total + each.sum(0)
+        self.count += len(each)
+        self.metrics = classification_metrics(self.total / self.count, torch.cat(labels))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "total": self.total}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.count, self.total = state_dict["count"], state_dict["total"]

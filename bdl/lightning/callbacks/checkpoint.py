@@ -1,0 +1,65 @@
+"""SaveLast: one checkpoint, always whole, from which a run goes on to the samples it would have drawn anyway."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+from lightning.pytorch.callbacks import Checkpoint
+
+
+class SaveLast(Checkpoint):
+    """Writes `<dirpath>/last.ckpt` every `every` steps, at the end, and when Ctrl-C or SIGTERM ask for a stop.
+
+    The signal lets the step finish; then the checkpoint is written and `fit` returns. `signum` holds the signal, or None.
+    (Lightning runs Checkpoint callbacks after all others, so theirs is the state after the step.)
+    """
+
+    def __init__(self, dirpath: str | Path, every: int = 1000):
+        self.path, self.every = Path(dirpath) / "last.ckpt", every
+        self.signum: int | None = None
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._saved = trainer.global_step
+        self._previous: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            for signum in (signal.SIGINT, signal.SIGTERM):
+                self._previous[signum] = signal.signal(signum, lambda n, _: self._stop(trainer, n))
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = trainer.global_step
+        last = trainer.should_stop or step == trainer.max_steps
+        if step > self._saved and (last or step % self.every == 0):
+            self._save(trainer)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.global_step > self._saved:
+            self._save(trainer)
+        self._restore()
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self._restore()
+
+    def _save(self, trainer: L.Trainer) -> None:
+        temporary = self.path.with_suffix(".writing")
+        trainer.save_checkpoint(temporary)
+        if trainer.is_global_zero:
+            os.replace(temporary, self.path)
+        self._saved = trainer.global_step
+
+    def _stop(self, trainer: L.Trainer, signum: int) -> None:
+        if self.signum is not None:  # asked twice: do not wait for the step
+            raise KeyboardInterrupt
+        self.signum = signum
+        trainer.should_stop = True
+
+    def _restore(self) -> None:
+        for signum, handler in self._previous.items():
+            signal.signal(signum, handler)
+        self._previous = {}

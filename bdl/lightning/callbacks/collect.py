@@ -1,0 +1,185 @@
+"""CollectSamples: writes the states that a keep-rule chooses to the sample store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
+
+from bdl.errors import ConfigError
+from bdl.lightning.access import check_trainer, find_sampler, per_chain, sampled_net, stacked_tensors
+from bdl.lightning.module import one_epoch
+from bdl.posterior.store import SampleStore, write_atomically
+from bdl.samplers import Sampler
+from bdl.schedules import Keep
+
+
+class CollectSamples(Callback):
+    """Keeps samples of a Sampler under any LightningModule, as `<run_dir>/samples/`.
+
+    The state after step k is written during step k + 1, when the sampler has measured its energy on a batch that this
+    state has not seen: an energy of the batch that made the state would be too low. The last state of a run has no such
+    batch and no importance weight.
+
+    Args:
+        keep: which steps (`bdl.schedules.EveryStep`, `PerCycle`).
+        run_dir: where; the trainer's `default_root_dir` unless given.
+        net: name of the submodule that is sampled; `net` unless given, or else the module itself.
+        full_energy: also record U over all the data (needs `sampler.full_loss`; BayesianModule provides it).
+        batchnorm: "running" saves the buffers as they stand, "refresh" recomputes BatchNorm statistics over the
+            training data for every sample.
+        freeze_weighting: stop psi from learning at the first kept step at which it has settled, so that importance
+            weights mean something.
+        target: more of what names the law (data, model), so that runs of different targets are never merged.
+
+    Raises ConfigError when the run would keep no sample. Every state of importance is saved and restored, with torch's
+    RNG states (dropout), so that a resumed run writes the same files.
+    """
+
+    def __init__(
+        self,
+        keep: Keep,
+        run_dir: str | Path | None = None,
+        net: str | None = None,
+        full_energy: bool = True,
+        batchnorm: Literal["running", "refresh"] = "running",
+        freeze_weighting: bool = True,
+        target: dict[str, Any] | None = None,
+    ):
+        if batchnorm not in ("running", "refresh"):
+            raise ConfigError(f'batchnorm must be "running" or "refresh", got {batchnorm!r}')
+        self.keep, self.run_dir, self.net, self.full_energy = keep, run_dir, net, full_energy
+        self.batchnorm, self.freeze_weighting, self.target = batchnorm, freeze_weighting, target or {}
+        self._pending: dict[str, Any] | None = None
+        self._restored: dict[str, Any] | None = None
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._sampler = find_sampler(trainer)
+        check_trainer(trainer, self._sampler)
+        steps = trainer.estimated_stepping_batches
+        if steps != float("inf") and self.keep.count(int(steps)) == 0:
+            raise ConfigError(
+                f"{self.keep} keeps no sample in {int(steps)} steps: shorten burn_in or every, or run longer"
+            )
+        self.store = SampleStore(self.run_dir or trainer.default_root_dir)
+        self._chains = per_chain(0, self._sampler.chains)
+        self._seen = self._sampler.steps
+        self.store.truncate(self._sampler.stack, self._sampler.steps)
+        self._write_target(pl_module)
+        if self._restored is not None and self._restored["pending"]:
+            self.store.truncate(self._sampler.stack, self._sampler.steps - 1)
+            self._snapshot(trainer, pl_module)
+
+    def on_train_batch_start(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if self._restored is not None:  # as late as this, because making a data iterator draws from the global RNG
+            torch.set_rng_state(self._restored["rng"])
+            if self._restored["cuda_rng"]:
+                torch.cuda.set_rng_state_all(self._restored["cuda_rng"])
+            self._restored = None
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if self._sampler.steps == self._seen:  # a micro-batch: gradients accumulate, nothing has moved
+            return
+        self._seen = self._sampler.steps
+        self._write(self._sampler.energy, self._sampler.log_weight)
+        if self.keep(self._seen):
+            self._snapshot(trainer, pl_module)
+
+    def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.should_stop or self._sampler.steps >= trainer.estimated_stepping_batches:
+            self._write(None, None)  # a run that goes on later writes this state with its energy
+        self._write_weighting()
+
+    def state_dict(self) -> dict[str, Any]:
+        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        return {"pending": self._pending is not None, "rng": torch.get_rng_state(), "cuda_rng": cuda}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._restored = state_dict
+
+    def _snapshot(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Copy the present state, and what is known of it now, until its batch energy is known too."""
+        sampler = self._sampler
+        sampler.check()
+        frozen = sampler.freeze_weighting() if self.freeze_weighting else False
+        group, chains = sampler.param_groups[0], sampler.chains
+        net = sampled_net(pl_module, self.net)
+        tensors = self._refreshed(trainer, net) if self.batchnorm == "refresh" else stacked_tensors(net, chains)
+        full = sampler.full_energy() if self.full_energy and sampler.full_loss is not None else None
+        self._pending = {
+            "tensors": {k: v.to("cpu", copy=True) for k, v in tensors.items()},
+            "step": sampler.steps,
+            "stack": sampler.stack,
+            "chains": list(range(chains or 1)),
+            "cycle": self.keep.cycle_of(sampler.steps),
+            "lr": _number(group["lr"]),
+            "temperature": _number(group["temperature"]),
+            "zeta": float(group["zeta"]),
+            "energy_full": None if full is None else per_chain(full, chains),
+            "psi_frozen": frozen,
+        }
+
+    def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
+        if self._pending is None:
+            return
+        pending, chains = self._pending, self._sampler.chains
+        self._pending = None
+        self.store.write(
+            pending.pop("tensors"),
+            energy_batch=None if energy is None else per_chain(energy, chains),
+            log_weight=None if energy is None or log_weight is None else per_chain(log_weight, chains),
+            **pending,
+        )
+
+    def _refreshed(self, trainer: L.Trainer, net: nn.Module) -> dict[str, Tensor]:
+        """The state with BatchNorm statistics recomputed over one epoch; the network keeps its own."""
+        own = {name: b.clone() for name, b in net.named_buffers()}
+        device = next(net.parameters()).device
+        update_bn(one_epoch(trainer.train_dataloader), net, device=device)
+        tensors = {k: v.clone() for k, v in stacked_tensors(net, self._sampler.chains).items()}
+        for name, buffer in net.named_buffers():
+            buffer.copy_(own[name])
+        return tensors
+
+    def _write_target(self, pl_module: L.LightningModule) -> None:
+        tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains)
+        target = {
+            "num_data": self._sampler.num_data,
+            "prior": str(self._sampler.prior),
+            "temperature": _number(self._sampler.param_groups[0]["temperature"]),
+            "shapes": {k: list(v.shape[1:]) for k, v in tensors.items()},
+            **self.target,
+        }
+        write_atomically(self.store.folder / "target.json", json.dumps(target, indent=1, sort_keys=True).encode())
+
+    def _write_weighting(self) -> None:
+        sampler: Sampler = self._sampler
+        h = sampler.histogram
+        if h is None:
+            return
+        rows = len(h.psi)
+        group = sampler.param_groups[0]
+        temperature = torch.as_tensor(group["temperature"], dtype=torch.float64).expand(rows)
+        tensors = {
+            "edges": sampler.weighting.edges(h),  # type: ignore[attr-defined]
+            "log_psi": h.log_psi,
+            "visits": h.visits,
+            "zeta": torch.full((rows,), float(group["zeta"]), dtype=torch.float64),
+            "temperature": temperature,
+            "recent_energies": h.window[: min(h.seen, len(h.window))],
+        }
+        self.store.write_weighting(sampler.stack, tensors, sampler.weighting.energy)
+
+
+def _number(value: Any) -> float | list[float]:
+    return value.tolist() if isinstance(value, Tensor) else float(value)

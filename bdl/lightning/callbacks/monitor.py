@@ -1,0 +1,85 @@
+"""Monitor: what the chain does, every n steps, to the loggers and to the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor
+
+from bdl.lightning.access import find_sampler, per_chain
+from bdl.samplers import Sampler
+
+PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature")
+ROWS = 4000  # of the trace; a longer run keeps every second row, then every fourth, ...
+
+
+class Monitor(Callback):
+    """Logs energy, multiplier, lr, temperature, zeta, noise_ratio, T_eff and kinetic temperature every `every` steps.
+
+    Between those steps it does nothing, so a device is never made to wait. The trace is part of the checkpoint and its
+    length is bounded.
+    """
+
+    def __init__(self, every: int = 50):
+        self.every = every
+        self._rows: list[Tensor] = []  # each: step, lr, temperature, zeta, then PER_CHAIN x C
+        self._stride = 1
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._sampler = find_sampler(trainer)
+        self._seen = self._sampler.steps
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = self._sampler.steps
+        if step == self._seen or step % self.every:
+            return
+        self._seen = step
+        values = measure(self._sampler)
+        means = {f"chain/{k}": sum(v) / len(v) for k, v in values.items()}
+        for logger in trainer.loggers:
+            logger.log_metrics(means, step)
+        if step // self.every % self._stride == 0:
+            self._rows.append(torch.tensor([step, *(x for v in values.values() for x in v)], dtype=torch.float64))
+            self._thin()
+
+    def trace(self) -> dict[str, Tensor]:
+        """Columns by name: step, lr, temperature, zeta (n,); energy, multiplier, ... (n, C)."""
+        if not self._rows:
+            return {}
+        table = torch.stack(self._rows)
+        chains = (table.shape[1] - 4) // len(PER_CHAIN)
+        columns = {name: table[:, i] for i, name in enumerate(("step", "lr", "temperature", "zeta"))}
+        parts = table[:, 4:].split(chains, 1)
+        return {**columns, **dict(zip(PER_CHAIN, parts, strict=True))}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": torch.stack(self._rows) if self._rows else None, "stride": self._stride}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        rows = state_dict["rows"]
+        self._rows, self._stride = [] if rows is None else list(rows), state_dict["stride"]
+
+    def _thin(self) -> None:
+        if len(self._rows) >= ROWS:
+            self._stride *= 2
+            self._rows = [r for r in self._rows if int(r[0]) // self.every % self._stride == 0]
+
+
+def measure(sampler: Sampler) -> dict[str, list[float]]:
+    """lr, temperature and zeta as means over chains, the rest with one number per chain; NaN where unknown."""
+    group, chains = sampler.param_groups[0], sampler.chains
+    nan = float("nan")
+    means = {k: [sum(v := per_chain(group[k], chains)) / len(v)] for k in ("lr", "temperature", "zeta")}
+    each = {
+        "energy": nan if sampler.energy is None else sampler.energy,
+        "multiplier": sampler.multiplier,
+        "noise_ratio": sampler.noise_ratio(),
+        "t_eff": sampler.effective_temperature(),
+        "kinetic_temperature": sampler.kinetic_temperature(),
+    }
+    return {**means, **{k: per_chain(v, chains) for k, v in each.items()}}

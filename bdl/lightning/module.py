@@ -1,0 +1,109 @@
+"""BayesianModule: a LightningModule for people who bring a network and no module of their own."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+
+from bdl.data.loader import TensorBatches, TensorSlices
+from bdl.errors import BdlWarning, ConfigError
+from bdl.lightning.access import check_trainer
+from bdl.lightning.chains import ChainStack
+from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
+from bdl.samplers import Sampler
+
+
+class BayesianModule(L.LightningModule):
+    """Samples the posterior of a network, or of a ChainStack of C copies of it.
+
+    Args:
+        net: the network, or `ChainStack(net, C)`.
+        sampler: builds the Sampler from named parameters, e.g. `functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(),
+            num_data=N, lr=0.1)`; `chains` is filled in from the stack.
+        loss: negative log-likelihood per item (`bdl.likelihoods`), or any loss that returns its mean over the batch.
+
+    Batches are (x, y): x (B, ...), or (C, B, ...) for a stack whose chains have batches of their own.
+    """
+
+    def __init__(self, net: nn.Module, sampler: Callable[..., Sampler], loss: Loss | None = None):
+        super().__init__()
+        self.net = net
+        self.loss = CategoricalNLL() if loss is None else loss
+        self._build = sampler
+
+    @property
+    def chains(self) -> int | None:
+        return self.net.chains if isinstance(self.net, ChainStack) else None
+
+    def configure_optimizers(self) -> Sampler:
+        sampler = self._build(self.net.named_parameters(), chains=self.chains)
+        check_trainer(self.trainer, sampler)
+        note = law_note(self.loss)
+        if note is not None:
+            warnings.warn(note, BdlWarning, stacklevel=2)
+            sampler.notes.append(f"loss: {note}")
+        self.sampler = sampler
+        return sampler
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Outputs (B, K) of the network for x (B, ...); (C, B, K) of every chain of a stack."""
+        return self.net.broadcast(x) if isinstance(self.net, ChainStack) else self.net(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        return self._mean_loss(self.net(x), y)
+
+    def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
+        loss.sum().backward()  # the (C,) losses depend on separate parameters, so their sum gives each its own gradient
+
+    def on_train_start(self) -> None:
+        loader: Any = self.trainer.train_dataloader
+        count = len(loader.dataset) if hasattr(loader, "dataset") else None
+        if count is not None and count != self.sampler.num_data:
+            raise ConfigError(
+                f"num_data = {self.sampler.num_data}, but the training data have {count} items: set num_data={count}"
+            )
+        if isinstance(loader, TensorBatches):
+            loader.to(self.device)
+        if count is not None:
+            self.sampler.full_loss = self.full_loss
+
+    @torch.no_grad()
+    def full_loss(self) -> Tensor:
+        """() or (C,) mean negative log-likelihood over all training data at the present parameters, in eval mode."""
+        training = self.training
+        self.eval()
+        total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        for x, y in in_order(self.trainer.train_dataloader):
+            x, y = x.to(self.device), y.to(self.device)
+            labels = y if self.chains is None else y.expand(self.chains, *y.shape)
+            total = total + mean_loss(self.loss, self(x), labels, self.chains).double() * len(y)
+            count += len(y)
+        self.train(training)
+        return total / count
+
+    def _mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        if isinstance(self.net, ChainStack) and self.net.shared:
+            y = y.expand(self.net.chains, *y.shape)
+        return mean_loss(self.loss, outputs, y, self.chains)
+
+
+def in_order(loader: Any) -> Iterable[tuple[Tensor, Tensor]]:
+    """All items of a training loader in a fixed order, unshuffled and unstacked, its position left alone."""
+    if isinstance(loader, TensorBatches):
+        return TensorSlices(loader.x, loader.y)
+    if isinstance(loader, DataLoader):
+        return DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
+    raise ConfigError(f"full-data energies need a DataLoader or TensorBatches, got {type(loader).__name__}")
+
+
+def one_epoch(loader: Any) -> Iterator[Any]:
+    """The batches of one epoch as training sees them, the training loader's own position left alone."""
+    return iter(copy.copy(loader))

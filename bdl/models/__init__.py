@@ -1,0 +1,5 @@
+"""Networks."""
+
+from bdl.models.mlp import MLP
+
+__all__ = ["MLP"]

@@ -1,0 +1,1 @@
+"""From samples on disk to predictions, diagnostics and a report."""

@@ -1,0 +1,287 @@
+"""The pictures of a report, each a matplotlib Figure made of plain arrays; `as_uri` makes one part of a page."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import StrMethodFormatter
+
+from bdl.posterior.evaluation import Curve
+from bdl.posterior.metrics import reliability_bins
+
+BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = PALETTE = (  # Okabe & Ito 2008: apart for every kind of colour vision
+    "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#6B6B6B",
+)  # fmt: skip
+STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 9.5,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": "#777777",
+    "axes.labelcolor": "#333333",
+    "xtick.color": "#555555",
+    "ytick.color": "#555555",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#e8e8e8",
+    "grid.linewidth": 0.8,
+    "legend.frameon": False,
+    "legend.fontsize": 8.5,
+    "text.usetex": False,
+    "savefig.facecolor": "white",
+    "svg.fonttype": "path",
+    "svg.hashsalt": "bdl",  # the same numbers give the same bytes
+}
+WIDE, HALF = 10.6, 5.2  # inches; 100 px each on the page
+POINTS = 2000  # of a trace: more than a page has pixels
+NAMED = 8  # chains that get a colour and a name each
+
+
+@dataclass(frozen=True)
+class EnergyHistogram:
+    """One row of psi, and the recent energies of the chain it belongs to."""
+
+    edges: np.ndarray  # (m + 1,) nats; NaN while the pilot runs
+    log_psi: np.ndarray  # (m,)
+    energies: np.ndarray  # any shape, nats
+    zeta: float
+    temperature: float
+    kind: str = "batch"  # of energy: "batch", "ema" or "full"
+    frozen: bool = False
+    cumulative: bool = True  # is psi the energy CDF to the power 1/zeta (AdaptiveWeight), or the density (Contour)?
+
+    @property
+    def ready(self) -> bool:
+        """Has the pilot found the range of the bins?"""
+        return bool(np.isfinite(self.edges).all())
+
+    @property
+    def centres(self) -> np.ndarray:
+        """(m,) bin centres, nats."""
+        return (self.edges[1:] + self.edges[:-1]) / 2
+
+    def log_psi_at(self, u: np.ndarray) -> np.ndarray:
+        """log psi at energies u of any shape: linear between bin centres, constant outside."""
+        return np.interp(u, self.centres, self.log_psi)
+
+    def multiplier_at(self, u: np.ndarray) -> np.ndarray:
+        """1 + zeta T d log psi / du at energies u of any shape: the exact slope of `log_psi_at`, 0 outside the centres."""
+        slopes = np.concatenate([[0.0], np.diff(self.log_psi) / np.diff(self.centres), [0.0]])
+        return 1 + self.zeta * self.temperature * slopes[np.searchsorted(self.centres, u, side="right")]
+
+
+def as_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
+    """The figure that `draw(*arguments)` makes, as a data URI of an SVG."""
+    buffer = io.BytesIO()
+    with matplotlib.rc_context(STYLE):
+        draw(*arguments).savefig(buffer, format="svg", dpi=200, metadata={"Date": None})
+    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figure:
+    """Energy of each chain along the run. step (n,), energy (n,) or (n, C) in nats, kept (k,) steps of the samples."""
+    step, energy = _thinned(step, energy)
+    figure = Figure((WIDE, 3.6), layout="constrained")
+    ax = figure.subplots()
+    for c, values in enumerate(energy.T):
+        colour = PALETTE[c % len(PALETTE)]
+        ax.plot(step, values, color=colour, lw=0.5, alpha=0.25, rasterized=True)
+        label = f"chain {c}" if energy.shape[1] <= NAMED else "one line per chain" if c == 0 else None
+        ax.plot(*_running_mean(step, values), color=colour, lw=1.5, label=label)
+    if len(kept):
+        line = {"ls": "", "marker": "|", "ms": 7, "mew": 0.8, "color": "black"}
+        ax.plot(kept, np.full(len(kept), 0.012), transform=ax.get_xaxis_transform(), label="kept sample", **line)
+    _frame_late(ax, step, energy)
+    ax.legend(ncols=NAMED + 1, loc="lower right", bbox_to_anchor=(1, 1), columnspacing=1.2, handlelength=1.4)
+    _label(ax, "step", "energy U (nats)")
+    return figure
+
+
+def schedule(trace: Mapping[str, np.ndarray]) -> Figure:
+    """Learning rate, temperatures and multiplier along the run; trace: `step` (n,) and columns (n,) or (n, C)."""
+    rows = [
+        ("learning rate", {"lr": (BLUE, "learning rate")}),
+        ("temperature", {"t_eff": (RED, "T_eff, with batch noise"), "kinetic_temperature": (SKY, "kinetic temperature"),
+                         "temperature": ("black", "T, as set")}),
+        ("multiplier", {"multiplier": (GREEN, "gradient multiplier")}),
+    ]  # fmt: skip
+    rows = [(name, columns) for name, columns in rows if any(c in trace for c in columns)]
+    figure = Figure((WIDE, 0.7 + 1.5 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), sharex=True, squeeze=False)[:, 0]
+    for ax, (name, columns) in zip(axes, rows, strict=True):
+        for column, (colour, label) in columns.items():
+            if column in trace:
+                _band(ax, *_thinned(trace["step"], trace[column]), colour, label)
+        _log_if_wide(ax)
+        _label(ax, "", name)
+        if len(columns) > 1:
+            ax.legend(ncols=len(columns), loc="lower right", bbox_to_anchor=(1, 0.98), handlelength=1.4)
+    _label(axes[-1], "step", rows[-1][0])
+    return figure
+
+
+def histogram(h: EnergyHistogram) -> Figure:
+    """Recent energies with psi above, the gradient multiplier below."""
+    energies = h.energies[np.isfinite(h.energies)].ravel()
+    figure = Figure((HALF, 4.2), layout="constrained")
+    top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 2])
+    shares = np.full(len(energies), 1 / max(len(energies), 1))
+    bins = h.edges if h.ready else 50
+    top.hist(energies, bins, weights=shares, color="#c9d8e6", label="recent energies")
+    _label(top, "", "share of energies")
+    if h.ready:
+        _psi(top.twinx(), h, np.sort(energies))
+        u = np.repeat(h.centres, 2)  # the multiplier jumps at the centres
+        values = np.stack([h.multiplier_at(np.nextafter(h.centres, -np.inf)), h.multiplier_at(h.centres)], 1).ravel()
+        u, values = np.concatenate([h.edges[:1], u, h.edges[-1:]]), np.concatenate([[1], values, [1]])
+        bottom.plot(u, values, color=GREEN, lw=1.2)
+        _log_if_wide(bottom)
+    bottom.axhline(1, color=GREY, lw=0.8, ls=":")
+    _label(bottom, f"energy U, {h.kind} (nats)", "multiplier")
+    return figure
+
+
+def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
+    """Accuracy against confidence of each named (probs (n, K), labels (n,)), and how many items have that confidence."""
+    figure = Figure((HALF, 4.2), layout="constrained")
+    top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 1])
+    top.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":", label="calibrated")
+    start = 1.0
+    for (name, (probs, labels)), colour, marker in zip(
+        predictions.items(), (ORANGE, BLUE, GREEN, PINK), "so^D", strict=False
+    ):
+        confidence, accuracy, count = (t.numpy() for t in reliability_bins(_tensor(probs), _tensor(labels)))
+        error = np.sqrt(accuracy * (1 - accuracy) / np.maximum(count, 1))  # standard error of a share
+        style = {"color": colour, "marker": marker, "ms": 4, "lw": 1.3, "elinewidth": 0.8}
+        top.errorbar(confidence, accuracy, error, label=name, **style)
+        bottom.stairs(count / count.sum(), np.linspace(0, 1, len(count) + 1), color=colour, lw=1.3)
+        start = min(start, np.flatnonzero(count)[0] / len(count))
+    top.set(xlim=(start, 1.01), ylim=(max(0, start - 0.1), 1.02))
+    top.legend(loc="upper left")
+    _label(top, "", "accuracy")
+    _label(bottom, "confidence: probability of the predicted class", "share of items")
+    return figure
+
+
+def learning_curve(curve: Curve) -> Figure:
+    """Accuracy and negative log-likelihood of averages against the number of networks in them."""
+    figure = Figure((WIDE, 3.1), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    total = np.asarray(curve.samples, dtype=float)
+    for ax, all_chains, own, scale in (
+        (left, curve.accuracy, curve.chain_accuracy, 100),
+        (right, curve.nll, curve.chain_nll, 1),
+    ):
+        each = total / total[0]  # the first round has one network of every chain
+        if len(own) and total[0] > 1:
+            ax.plot(
+                each,
+                scale * np.asarray(own),
+                color=ORANGE,
+                marker="s",
+                ms=2.5,
+                lw=1.3,
+                label="one chain's average (mean of chains)",
+            )
+        ax.plot(
+            total, scale * np.asarray(all_chains), color=BLUE, marker="o", ms=2.5, lw=1.5, label="average of all chains"
+        )
+        if total[-1] > 20:
+            ax.set_xscale("log")
+            ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    _label(left, "networks in the average", "accuracy (%)")
+    _label(right, "networks in the average", "negative log-likelihood (nats)")
+    right.legend(loc="upper right")
+    return figure
+
+
+def _psi(ax: Axes, h: EnergyHistogram, energies: np.ndarray) -> None:
+    """psi, scaled to 1 at its top, with what the energies say it should have become."""
+    ax.grid(False)
+    ax.spines["right"].set_visible(True)
+    top = h.log_psi.max()
+    u = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
+    ax.plot(u, np.exp(h.log_psi_at(u) - top), color=RED, lw=1.5, label="psi")
+    if h.cumulative and h.zeta > 0 and len(energies):
+        log_w = h.zeta * h.log_psi_at(
+            energies
+        )  # weights back to exp(-U/T), of which psi is the CDF to the power 1/zeta
+        cdf = np.cumsum(np.exp(log_w - log_w.max()))
+        ax.plot(
+            energies,
+            (cdf / cdf[-1]) ** (1 / h.zeta),
+            color="black",
+            lw=1,
+            ls="--",
+            label="CDF^(1/zeta) of the energies",
+        )
+    ax.set_ylim(0, 1.05)
+    ax.set_ylabel("psi")
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, handlelength=1.6)
+
+
+def _band(ax: Axes, step: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
+    """Mean over chains of values (n, C), and where they differ the range from the lowest to the highest."""
+    masked = np.ma.masked_invalid(values)
+    ax.plot(step, masked.mean(1).filled(np.nan), color=colour, lw=1.4, label=label)
+    if values.shape[1] > 1:
+        low, high = (np.ma.filled(m, np.nan) for m in (masked.min(1), masked.max(1)))
+        ax.fill_between(step, low, high, color=colour, alpha=0.2, lw=0)
+
+
+def _thinned(step: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """At most POINTS evenly spaced rows of step (n,) and of values as (n, C), infinities as gaps."""
+    step, values = np.asarray(step), np.asarray(values, dtype=float)
+    stride = -(-len(step) // POINTS)
+    values = values.reshape(len(step), -1)[::stride]
+    return step[::stride], np.where(np.isfinite(values), values, np.nan)
+
+
+def _running_mean(step: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over a sliding sixtieth of the run, at its middle: batch energies scatter more than the chain moves."""
+    width = max(1, len(step) // 60)
+    offset = (width - 1) // 2
+    mean = np.convolve(values, np.ones(width) / width, "valid")
+    return step[offset : offset + len(mean)], mean
+
+
+def _frame_late(ax: Axes, step: np.ndarray, energy: np.ndarray) -> None:
+    """Cut off the fall of the first tenth where it would flatten everything after it."""
+    late = energy[step >= step[0] + 0.1 * (step[-1] - step[0])]
+    if np.isnan(late).all():
+        return
+    low, high = np.nanmin(late), np.nanmax(late)
+    margin = 0.08 * (high - low) or 1.0
+    if np.nanmax(energy) > high + (high - low):
+        ax.set_ylim(low - margin, high + margin)
+        text = f"the run starts above this frame, at {np.nanmax(energy):,.0f} nats"
+        ax.text(0.01, 0.97, text, transform=ax.transAxes, va="top", fontsize=8.5, color="#555555")
+
+
+def _log_if_wide(ax: Axes) -> None:
+    """A log axis where all that is drawn is positive and spans more than a factor 20."""
+    values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in ax.get_lines()] or [np.ones(1)])
+    values = values[np.isfinite(values)]
+    if len(values) and values.min() > 0 and values.max() > 20 * values.min():
+        ax.set_yscale("log")
+
+
+def _label(ax: Axes, x: str, y: str) -> None:
+    ax.set_ylabel(y)
+    if x:
+        ax.set_xlabel(x)
+    if x == "step":
+        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+
+
+def _tensor(values: Any) -> torch.Tensor:
+    return torch.as_tensor(values).detach().cpu()

@@ -1,0 +1,244 @@
+"""Posterior: predictive averages streamed from samples on disk, each file read once."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.data import DataLoader, SequentialSampler
+
+from bdl.errors import BdlWarning, ConfigError, StoreError
+from bdl.posterior.evaluation import Evaluation
+from bdl.posterior.metrics import uncertainty
+from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.weights import Weights, sample_weights
+
+Kind = Literal["uniform", "step_size", "importance"]
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictive distribution of n items over K classes, averaged over the posterior. Entropies in nats."""
+
+    probs: Tensor  # (n, K) mean probabilities
+    entropy: Tensor  # (n,) of the mean: total uncertainty
+    aleatoric: Tensor  # (n,) mean entropy of the samples
+    epistemic: Tensor  # (n,) their difference, the mutual information
+    std: Tensor  # (n, K) standard deviation of the probabilities over the posterior
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One network of the posterior."""
+
+    chain: int  # position among all chains of all runs
+    record: Record
+    weight: float
+    tensors: dict[str, Tensor]
+
+
+class Posterior:
+    """The samples of one or several runs, as predictive averages over a network.
+
+    Memory does not depend on the number of samples: each file is read once, used on all the data, and dropped.
+    """
+
+    def __init__(self, stores: Sequence[SampleStore], net: nn.Module, *, skip_bad: bool = False):
+        self.stores, self.net, self.skip_bad = list(stores), net, skip_bad
+        self._records = [(s, r) for s in self.stores for r in s.records()]
+        self._records.sort(key=lambda pair: pair[1].step)
+        keys = sorted({(self.stores.index(s), r.stack, c) for s, r in self._records for c in range(len(r.chains))})
+        self._chain_of = {key: i for i, key in enumerate(keys)}
+
+    @classmethod
+    def load(cls, run_dirs: str | Path | Sequence[str | Path], net: nn.Module, *, skip_bad: bool = False) -> Posterior:
+        """The posterior of one run directory, or of several whose stacks are merged.
+
+        net: the network whose parameters and buffers were sampled (its own values do not matter and are left alone).
+        skip_bad: leave out, with a warning, sample files that are cut short or altered.
+
+        Raises StoreError when there are no samples, or the runs have different targets (N, T, prior, data, model).
+        """
+        dirs = [run_dirs] if isinstance(run_dirs, str | Path) else list(run_dirs)
+        stores = [SampleStore(d) for d in dirs]
+        for other in stores[1:]:
+            refuse_other_target(stores[0], other)
+        return cls(stores, net, skip_bad=skip_bad)
+
+    @property
+    def chains(self) -> int:
+        return len(self._chain_of)
+
+    @property
+    def samples(self) -> int:
+        """Networks in the posterior: files x chains."""
+        return sum(len(r.chains) for _, r in self._records)
+
+    @property
+    def records(self) -> list[Record]:
+        return [r for _, r in self._records]
+
+    def weights(self, kind: Kind = "uniform") -> Weights:
+        """Normalised weights of all samples; raises ConfigError where importance weights mean nothing."""
+        keyed = [(self._chain(s, r, c), r, c) for s, r in self._records for c in range(len(r.chains))]
+        return sample_weights(keyed, self.chains, kind)
+
+    @torch.no_grad()
+    def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> Prediction:
+        """Average over the posterior for x (n, ...), or for a loader of x or (x, y) batches.
+
+        kind: "uniform" weights, "step_size" (proportional to lr), or "importance" (back to exp(-U/T) from a weighted law).
+        """
+        batches, total = Batches(data), 0.0
+        mean = square = entropy = torch.zeros(())
+        for sample in self.stream(kind):
+            p = self._probs(sample.tensors, batches)
+            mean, square = mean + sample.weight * p, square + sample.weight * p.square()
+            entropy = entropy + sample.weight * torch.special.entr(p).sum(-1)
+            total += sample.weight
+        mean, square, entropy = mean / total, square / total, entropy / total
+        parts = uncertainty(mean, entropy)
+        std = (square - mean.square()).clamp_min(0).sqrt()
+        return Prediction(mean, parts["total"], parts["aleatoric"], parts["epistemic"], std)
+
+    def evaluate(self, loader: Iterable[Any]) -> Evaluation:
+        """One sample, one chain's average and all chains' average against the labels of a loader of (x, y) batches."""
+        return self.evaluate_all({"": loader})[""]
+
+    @torch.no_grad()
+    def evaluate_all(self, loaders: Mapping[str, Iterable[Any]]) -> dict[str, Evaluation]:
+        """`evaluate` on several loaders, every sample read once."""
+        try:
+            importance = self.weights("importance")
+        except ConfigError:
+            importance = None
+        batches = {name: Batches(loader) for name, loader in loaders.items()}
+        found = {name: Evaluation(b.labels(), self.chains, importance) for name, b in batches.items()}
+        for sample in self.stream():
+            weight = 0.0 if importance is None else importance.by_key.get((sample.chain, sample.record.step), 0.0)
+            for name, evaluation in found.items():
+                evaluation.add(sample.chain, self._probs(sample.tensors, batches[name]), weight)
+        return found
+
+    def as_module(self, kind: Kind = "uniform") -> nn.Module:
+        """A module that maps x to the mean probabilities (n, K), by streaming the samples."""
+        return _PosteriorModule(self, kind)
+
+    def to_arviz(self) -> Any:
+        """An ArviZ DataTree of functions of the weights: energies and log weights, (chain, draw)."""
+        from arviz_base import from_dict
+
+        names = ("energy_batch", "energy_full", "log_weight")
+        draws: dict[str, list[list[float]]] = {n: [[] for _ in range(self.chains)] for n in names}
+        for s, r in self._records:
+            for c in range(len(r.chains)):
+                for name in names:
+                    values = getattr(r, name)
+                    draws[name][self._chain(s, r, c)].append(math.nan if values is None else values[c])
+        length = min(len(chain) for chain in draws["energy_batch"])
+        data = {n: torch.tensor([chain[:length] for chain in chains]).numpy() for n, chains in draws.items()}
+        return from_dict({"posterior": data})
+
+    def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
+        """Every network of the posterior, one file in memory at a time."""
+        weights = self.weights(kind).by_key
+        used = 0
+        for store, record in self._records:
+            keys = [(self._chain(store, record, c), record.step) for c in range(len(record.chains))]
+            if not any(weights.get(key) for key in keys):
+                continue
+            try:
+                stacked = store.read(record)
+            except StoreError as error:
+                if not self.skip_bad:
+                    raise
+                warnings.warn(f"left out: {error}", BdlWarning, stacklevel=2)
+                continue
+            self._check_fits(stacked, store.folder / record.file)
+            for c, key in enumerate(keys):
+                used += 1
+                yield Sample(key[0], record, weights.get(key, 0.0), {k: v[c] for k, v in stacked.items()})
+        if used == 0:
+            raise StoreError(f"no usable sample in {', '.join(str(s.folder) for s in self.stores)}")
+
+    def _chain(self, store: SampleStore, record: Record, c: int) -> int:
+        return self._chain_of[self.stores.index(store), record.stack, c]
+
+    def _probs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
+        """(n, K) probabilities of one network, on the CPU; the network's own mode and values are left as they are."""
+        device = next((p.device for p in self.net.parameters()), torch.device("cpu"))
+        tensors = {k: v.to(device) for k, v in tensors.items()}
+        training = self.net.training
+        self.net.eval()
+        try:
+            outputs = [functional_call(self.net, tensors, (x.to(device),)) for x, _ in batches]
+        finally:
+            self.net.train(training)
+        return torch.cat(outputs).float().softmax(-1).cpu()
+
+    def _check_fits(self, stacked: dict[str, Tensor], path: Path) -> None:
+        own = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        wrong = [
+            k
+            for k in own.keys() | stacked.keys()
+            if k not in own or k not in stacked or stacked[k].shape[1:] != own[k].shape
+        ]
+        if wrong:
+            raise StoreError(
+                f"{path} holds samples of another network: {sorted(wrong)[0]} does not fit; pass the net of the run"
+            )
+
+
+class Batches:
+    """Batches (x, y or None) in one fixed order, as often as asked for; a loader that shuffles is read once and kept."""
+
+    def __init__(self, data: Tensor | Iterable[Any]):
+        fixed = isinstance(data, Tensor) or getattr(data, "shuffles", True) is False
+        fixed = fixed or (isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler))
+        self._data: Any = [data] if isinstance(data, Tensor) else data if fixed else list(data)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
+        for batch in self._data:
+            yield (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1])
+
+    def labels(self) -> Tensor:
+        found = [y for _, y in self]
+        if not found or any(y is None for y in found):
+            raise ConfigError("evaluation needs a loader of (x, y) batches")
+        return torch.cat([y for y in found if y is not None]).cpu()
+
+
+class _PosteriorModule(nn.Module):
+    def __init__(self, posterior: Posterior, kind: Kind):
+        super().__init__()
+        self.posterior, self.kind = posterior, kind
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.posterior.predict(x, self.kind).probs
+
+
+def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
+    """Raise StoreError naming the first thing in which the laws that two runs sampled differ."""
+    one, other = read_target(a), read_target(b)
+    for key in sorted(one.keys() | other.keys()):
+        if one.get(key) != other.get(key):
+            raise StoreError(
+                f"runs of different targets are not merged: {key} is {one.get(key)} in {a.run_dir}, {other.get(key)} in {b.run_dir}"
+            )
+
+
+def read_target(store: SampleStore) -> dict[str, Any]:
+    """N, T, prior, data and model of a run, as its collector wrote them."""
+    path = store.folder / "target.json"
+    try:
+        return json.loads(path.read_text())
+    except OSError as error:
+        raise StoreError(f"{store.run_dir} is not a run directory: {path} cannot be read ({error.strerror})") from error

@@ -1,0 +1,97 @@
+"""The numbers of a posterior: metrics.json, and what a reader should be warned of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.posterior.diagnostics import Row, ess, rhat, summary
+from bdl.posterior.evaluation import Evaluation
+from bdl.posterior.predict import Posterior
+from bdl.posterior.weights import energy_spreads
+
+Trace = Mapping[str, Tensor]  # of the chain, as Monitor has it: step (n,), the rest (n,) or (n, C)
+_CHAIN = ("noise_ratio", "t_eff", "kinetic_temperature")
+
+
+@dataclass
+class Summary:
+    """Everything a report says."""
+
+    metrics: dict[str, float]
+    evaluations: dict[str, Evaluation]  # by split
+    convergence: list[Row]
+    warnings: list[str] = field(default_factory=list)
+
+
+def summarise(posterior: Posterior, loaders: Mapping[str, Iterable[Any]], trace: Trace | None = None) -> Summary:
+    """Evaluate the posterior on labelled loaders by split name ("test", "train"); the first gives the convergence."""
+    evaluations = posterior.evaluate_all(loaders)
+    first = next(iter(evaluations.values()))
+    metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}
+    for split, evaluation in evaluations.items():
+        metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
+    rhats, sizes = rhat(first.log_probs), ess(first.log_probs)
+    metrics |= {"rhat/max": _or_nan(np.nanmax, rhats), "ess/min": _or_nan(np.nanmin, sizes)}
+    metrics |= _temperatures(posterior, trace)
+    warnings = _importance(posterior, metrics)
+    return Summary(metrics, evaluations, _convergence(posterior, first), warnings)
+
+
+def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]:
+    """T of the law meant at the last sample, and what the chain showed while samples were kept, means over chains."""
+    records = posterior.records
+    found = {"temperature": float(np.mean(records[-1].temperature)), "lr": float(np.mean(records[-1].lr))}
+    if not trace:
+        return found | dict.fromkeys(_CHAIN, math.nan)
+    chosen = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
+    return found | {name: _mean(trace[name][chosen]) for name in _CHAIN}
+
+
+def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
+    keyed = [(0, r, 0) for r in posterior.records]
+    spread, error = energy_spreads(keyed)
+    metrics |= {"energy/spread": spread, "energy/batch_error": error}
+    if all(r.zeta == 0 for r in posterior.records):
+        return []
+    try:
+        weights = posterior.weights("importance")
+    except ConfigError as refusal:
+        metrics["weight_ess"] = math.nan
+        return [str(refusal)]
+    metrics |= {"weight_ess": weights.ess, "weights_biased": float(weights.biased)}
+    return [f"importance weights are {weights.note}"] if weights.biased else []
+
+
+def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
+    """R-hat and ESS of energies and of the mean and the worst mixed test log-probabilities."""
+    log_p = evaluation.log_probs
+    named = {"mean test log-probability": log_p.mean(-1)}
+    values = rhat(log_p)
+    if np.isfinite(values).any():
+        for rank, i in enumerate(np.argsort(-np.nan_to_num(values, nan=-1))[:3], 1):
+            named[f"log-probability of a test item, {('worst', 'second worst', 'third worst')[rank - 1]} mixed"] = (
+                log_p[..., i]
+            )
+    dataset = posterior.to_arviz()["posterior"].dataset
+    for name, label in (("energy_full", "energy, all data (nats)"), ("energy_batch", "energy, batch estimate (nats)")):
+        draws = np.asarray(dataset[name])
+        draws = draws[:, np.isfinite(draws).all(0)]
+        if draws.shape[1]:
+            named[label] = draws
+    return summary(named)
+
+
+def _mean(values: Tensor) -> float:
+    values = values[values.isfinite()]
+    return float(values.mean()) if len(values) else math.nan
+
+
+def _or_nan(reduce: Any, values: np.ndarray) -> float:
+    return float(reduce(values)) if np.isfinite(values).any() else math.nan

@@ -1,0 +1,95 @@
+"""Weights of samples: uniform, by step size, or importance weights back from a weighted law; refused when they mean nothing."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from bdl.errors import ConfigError
+from bdl.posterior.store import Record
+
+Keyed = tuple[int, Record, int]  # chain among all, record, chain within the record
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights by (chain, step). Each chain's sum to 1: a chain is one estimate, whatever its psi was normalised to."""
+
+    by_key: dict[tuple[int, int], float]
+    ess: float  # Kish effective number of samples, over all chains
+    biased: bool  # is the error of a batch energy larger than the spread of U itself?
+    note: str
+
+
+def sample_weights(samples: Sequence[Keyed], chains: int, kind: str) -> Weights:
+    """kind: "uniform", "step_size" (proportional to lr: 000 eq. 3.8, 004 eq. 25) or "importance".
+
+    Raises ConfigError for importance weights that would mean nothing, naming the reason.
+    """
+    if kind == "importance":
+        logs, note, biased = _importance(samples)
+    elif kind == "step_size":
+        logs = {(i, r.step): math.log(_of_chain(r.lr, c)) for i, r, c in samples if _of_chain(r.lr, c) > 0}
+        note, biased = "proportional to lr", False
+    elif kind == "uniform":
+        logs, note, biased = {(i, r.step): 0.0 for i, r, _ in samples}, "uniform", False
+    else:
+        raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size" or "importance"')
+    by_key = _normalise(logs)
+    w = np.array(list(by_key.values()))
+    return Weights(by_key, float(w.sum() ** 2 / np.square(w).sum()), biased, note)
+
+
+def _importance(samples: Sequence[Keyed]) -> tuple[dict[tuple[int, int], float], str, bool]:
+    """log weights zeta log psi(U) of the samples kept under a frozen psi, at one T and zeta."""
+    usable = [(i, r, c) for i, r, c in samples if r.psi_frozen and r.log_weight is not None]
+    if all(r.zeta == 0 for _, r, _ in samples):
+        raise ConfigError(
+            "importance weights need a weighting (sampler=awsgld, awsghmc): these samples are from exp(-U/T) itself"
+        )
+    if not usable:
+        raise ConfigError("no importance weights: psi never settled at a constant T and zeta before a sample was kept")
+    if len({(_of_chain(r.temperature, c), i) for i, r, c in usable}) > len({i for i, _, _ in usable}):
+        raise ConfigError(
+            "no importance weights: the temperature changed between the samples kept under the frozen psi"
+        )
+    if len({r.zeta for _, r, _ in usable}) > 1:
+        raise ConfigError("no importance weights: zeta changed between the samples kept under the frozen psi")
+    spread, error = energy_spreads(samples)
+    biased = error > spread
+    note = f"sd of U along the chains {spread:.3g} nats, error of a batch energy {error:.3g} nats"
+    return {(i, r.step): r.log_weight[c] for i, r, c in usable}, note + (": biased" if biased else ""), biased  # type: ignore[index]
+
+
+def energy_spreads(samples: Sequence[Keyed]) -> tuple[float, float]:
+    """sd of the full-data energy within chains, and sd of the batch energy around it; NaN where not recorded, nats."""
+    full: dict[int, list[float]] = defaultdict(list)
+    errors = []
+    for i, r, c in samples:
+        if r.energy_full is not None:
+            full[i].append(r.energy_full[c])
+            if r.energy_batch is not None:
+                errors.append(r.energy_batch[c] - r.energy_full[c])
+    within = [np.var(u, ddof=1) for u in full.values() if len(u) > 1]
+    spread = math.sqrt(np.mean(within)) if within else math.nan
+    return spread, float(np.std(errors, ddof=1)) if len(errors) > 1 else math.nan
+
+
+def _normalise(logs: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
+    """exp of the logs, each chain's summing to 1, without overflow."""
+    top: dict[int, float] = defaultdict(lambda: -math.inf)
+    for (chain, _), value in logs.items():
+        top[chain] = max(top[chain], value)
+    raw = {key: math.exp(value - top[key[0]]) for key, value in logs.items()}
+    total: dict[int, float] = defaultdict(float)
+    for (chain, _), value in raw.items():
+        total[chain] += value
+    return {key: value / total[key[0]] for key, value in raw.items()}
+
+
+def _of_chain(value: float | list[float], c: int) -> float:
+    return value[c] if isinstance(value, list) else value

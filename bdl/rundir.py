@@ -1,0 +1,66 @@
+"""The run directory: whose it is, how far it got, and the small files that describe it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from bdl.config import config_hash, identity, provenance
+from bdl.errors import ConfigError
+from bdl.posterior.store import write_atomically
+
+
+class RunDirectory:
+    """One configuration's folder. Raises ConfigError when the folder holds another run."""
+
+    def __init__(self, path: str | Path, cfg: DictConfig):
+        self.path, self.cfg = Path(path), cfg
+        self._refuse_other_run()
+
+    @property
+    def checkpoint(self) -> Path | None:
+        """The checkpoint to go on from, or None."""
+        path = self.path / "checkpoints" / "last.ckpt"
+        return path if path.exists() else None
+
+    @property
+    def metrics(self) -> dict[str, float] | None:
+        """The metrics of a finished run, or None."""
+        path = self.path / "metrics.json"
+        return read_metrics(path) if path.exists() else None
+
+    def write_config(self) -> None:
+        described = {**identity(self.cfg), "provenance": {**provenance(), "config_hash": config_hash(self.cfg)}}
+        write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(described)).encode())
+
+    def _refuse_other_run(self) -> None:
+        config = self.path / "config.yaml"
+        if not config.exists():
+            if any(self.path.glob("samples/*")) or (self.path / "checkpoints").exists():
+                raise ConfigError(f"{self.path} holds samples without a config.yaml: choose another hydra.run.dir")
+            return
+        found = OmegaConf.load(config).provenance.config_hash
+        if found != config_hash(self.cfg):
+            raise ConfigError(
+                f"{self.path} already holds a run of another configuration ({found}, this is {config_hash(self.cfg)}): "
+                "choose another hydra.run.dir or remove that folder"
+            )
+
+
+def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
+    """Flat `name: number`, NaN and infinities as null."""
+    clean = {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())}
+    write_atomically(path, (json.dumps(clean, indent=1) + "\n").encode())
+
+
+def read_metrics(path: Path) -> dict[str, float]:
+    return {k: math.nan if v is None else v for k, v in json.loads(path.read_text()).items()}
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())

@@ -1,0 +1,169 @@
+"""Samples the posterior of a network, keeps the samples, evaluates them and writes a report: see conf/train.yaml."""
+
+from __future__ import annotations
+
+import logging
+import os
+import resource
+import sys
+import time
+import warnings
+from pathlib import Path
+
+os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through: bdl prints them as one line
+
+import hydra
+import lightning as L
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+import bdl
+from bdl.config import register_resolvers, run_name
+from bdl.errors import ConfigError, one_line_errors
+from bdl.posterior.present import print_summary, write_page
+from bdl.posterior.summary import summarise
+from bdl.rundir import RunDirectory, write_json, write_metrics
+
+register_resolvers()
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="train")
+def main(cfg: DictConfig) -> None:
+    torch.set_num_threads(cfg.threads or os.cpu_count() or 1)
+    L.seed_everything(cfg.seed, verbose=False)
+    datamodule = instantiate(cfg.data, **({"chains": None} if cfg.shared_batches else {}))
+    complete(cfg, datamodule)
+    run = RunDirectory(cfg.run_dir, cfg)
+    if run.metrics is not None:
+        print(f"{run.path} holds this run already, complete; another seed or hydra.run.dir makes a new one")
+        print_summary(run.metrics)
+        return
+    started = time.perf_counter()
+    module, net = build_module(cfg, datamodule)
+    callbacks = build_callbacks(cfg, datamodule)
+    trainer = build_trainer(cfg, callbacks)
+    run.write_config()
+    if run.checkpoint is not None:
+        print(f"going on from {run.checkpoint}")
+    trainer.fit(module, datamodule, ckpt_path=run.checkpoint, weights_only=True)
+    finish_interrupted(callbacks)
+    sampled = time.perf_counter() - started
+    evaluate(cfg, run, module, net, datamodule, callbacks["monitor"].trace())
+    write_timing(run, module.sampler.steps, sampled, time.perf_counter() - started)
+
+
+def complete(cfg: DictConfig, datamodule: L.LightningDataModule) -> None:
+    """Fill in what is derived from the data: N, and the number of steps of a run counted in epochs."""
+    num_data = datamodule.num_data
+    if cfg.sampler.num_data not in (None, num_data):
+        raise ConfigError(
+            f"sampler.num_data = {cfg.sampler.num_data}, but the training data have {num_data} items: leave it null"
+        )
+    cfg.sampler.num_data = num_data
+    if cfg.trainer.max_steps < 0:
+        cfg.steps = cfg.trainer.max_epochs * len(datamodule.train_dataloader())
+    if cfg.chains < 1:
+        raise ConfigError(f"chains must be at least 1, got {cfg.chains}")
+
+
+def build_module(cfg: DictConfig, datamodule: L.LightningDataModule) -> tuple[bdl.BayesianModule, torch.nn.Module]:
+    """The module that is sampled, and one plain copy of the network for the posterior."""
+    net = instantiate(cfg.model, _convert_="all")
+    x, y = next(iter(datamodule.slices("test")))
+    try:
+        classes = net.eval()(x[:2]).shape[-1]
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the model does not take inputs of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
+        ) from error
+    if datamodule.num_classes > classes:
+        raise ConfigError(f"the model has {classes} outputs for {datamodule.num_classes} classes: change model.sizes")
+    stack = bdl.ChainStack(net.train(), cfg.chains, seed=cfg.seed, stack=cfg.stack, shared=cfg.shared_batches)
+    module = bdl.BayesianModule(stack, instantiate(cfg.sampler, _convert_="all"), loss=instantiate(cfg.loss))
+    return module, net
+
+
+def build_callbacks(cfg: DictConfig, datamodule: L.LightningDataModule) -> dict[str, L.Callback]:
+    keep = instantiate(cfg.collect.keep)
+    schedule = {name: instantiate(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}
+    val = datamodule.val_dataloader()
+    options = {k: v for k, v in cfg.collect.items() if k != "keep"}
+    target = {k: OmegaConf.to_container(cfg[k], resolve=True) for k in ("model",)}
+    target["data"] = {k: v for k, v in cfg.data.items() if k in ("_target_", "val_fraction", "split_seed")}
+    return {
+        "schedule": bdl.Schedule(**schedule),
+        "collect": bdl.CollectSamples(keep, run_dir=cfg.run_dir, target=target, **options),
+        "average": bdl.ModelAverage(keep, val or datamodule.test_dataloader(), name="val" if val else "test"),
+        "monitor": bdl.Monitor(cfg.monitor_every),
+        "progress": bdl.callbacks.StepProgress(),
+        "save": bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", every=cfg.checkpoint_every),
+    }
+
+
+def build_trainer(cfg: DictConfig, callbacks: dict[str, L.Callback]) -> L.Trainer:
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning.*")
+    logger = instantiate(cfg.logger) if cfg.logger.get("_target_") else False
+    return instantiate(
+        cfg.trainer, callbacks=list(callbacks.values()), logger=logger, default_root_dir=cfg.run_dir,
+        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
+    )  # fmt: skip
+
+
+def finish_interrupted(callbacks: dict[str, L.Callback]) -> None:
+    save = callbacks["save"]
+    if save.signum is not None:
+        print(
+            f"bdl: stopped by signal {save.signum}; {save.path} is whole, the same command goes on from it",
+            file=sys.stderr,
+        )
+        sys.exit(128 + save.signum)
+
+
+def evaluate(
+    cfg: DictConfig,
+    run: RunDirectory,
+    module: bdl.BayesianModule,
+    net: torch.nn.Module,
+    datamodule,
+    trace: dict[str, torch.Tensor],
+) -> None:
+    """metrics.json, report.html and the summary table, from the samples on disk."""
+    posterior = bdl.Posterior.load(run.path, net)
+    summary = summarise(posterior, {split: datamodule.slices(split) for split in ("test", "train")}, trace)
+    choices = HydraConfig.get().runtime.choices
+    facts = {
+        "title": f"{run_name(choices)}, seed {cfg.seed}",
+        **{k: str(choices[k]) for k in ("data", "model", "sampler", "schedule")},
+        "N": f"{datamodule.num_data:,}",
+        "batch": str(cfg.data.batch_size),
+        "steps": f"{module.sampler.steps:,}",
+        "samples": f"{posterior.samples:,} of {posterior.chains} chains",
+        "T": f"{summary.metrics['temperature']:g}",
+        "T_eff": f"{summary.metrics['t_eff']:.3g}",
+        "prior": str(module.sampler.prior),
+    }
+    write_page(run.path / "report.html", posterior, summary, facts, module.sampler.explain(), trace)
+    write_metrics(run.path / "metrics.json", summary.metrics)
+    print_summary(summary.metrics)
+    print(f"report: {run.path / 'report.html'}")
+
+
+def write_timing(run: RunDirectory, steps: int, sampling: float, total: float) -> None:
+    """Apart from metrics.json, which is reproducible to the bit. Memory is the peak of this process, in MiB."""
+    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+    timing = {
+        "seconds": total,
+        "seconds_sampling": sampling,
+        "steps_per_second": steps / sampling,
+        "peak_memory_mib": memory,
+    }
+    write_json(run.path / "timing.json", timing)
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

@@ -1,0 +1,189 @@
+"""What a sampler is in a special case: each test runs the special case itself and compares."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import bdl
+from oracles import COVARIANCE, PRECISION, linear_step
+from table import NOISY, TABLE, Row
+
+N, LR, PRIOR = 40, 0.1, 3.0
+D64 = torch.float64
+
+
+def network(seed=0) -> nn.Module:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4)).double()
+
+
+def batch(step: int, data=0):
+    """The batch of a step, the same for everyone."""
+    draw = torch.Generator().manual_seed(1000 * data + step)
+    return torch.randn(10, 3, generator=draw, dtype=D64), torch.randint(4, (10,), generator=draw)
+
+
+def train(net: nn.Module, optimizer, schedule=None, data=0) -> torch.Tensor:
+    """Train, and return all parameters as one vector."""
+    scheduler = schedule and torch.optim.lr_scheduler.LambdaLR(optimizer, schedule)
+    for step in range(40):
+        x, y = batch(step, data)
+
+        def closure(x=x, y=y):
+            optimizer.zero_grad()
+            loss = F.cross_entropy(net(x), y)
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        if scheduler:
+            scheduler.step()
+    return torch.cat([p.detach().flatten() for p in net.parameters()])
+
+
+def sampled(dynamics, net=None, schedule=None, data=0, **arguments) -> torch.Tensor:
+    net = net or network()
+    settings = dict(num_data=N, lr=LR, temperature=1.0, prior=bdl.Gaussian(PRIOR), seed=5) | arguments
+    return train(net, bdl.Sampler(net.parameters(), dynamics, **settings), schedule, data)
+
+
+def optimised(momentum: float, schedule=None) -> torch.Tensor:
+    net = network()
+    sgd = torch.optim.SGD(net.parameters(), lr=LR, momentum=momentum, weight_decay=PRIOR / N)
+    return train(net, sgd, schedule)
+
+
+def falling(k):
+    return 1 / (1 + 0.1 * k)
+
+
+PLAIN = [row for row in TABLE if row.diagonal == (1.0, 1.0)]
+
+
+@pytest.mark.parametrize("row", PLAIN, ids=str)
+def test_zero_temperature_is_torch_sgd(row: Row):
+    """Momentum 1 - a, weight decay = precision / N. Power: a momentum wrong by 1e-6 would show."""
+    theta = sampled(row.build(2, D64), temperature=0.0)
+    torch.testing.assert_close(theta, optimised(1 - row.friction), rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(theta, optimised((1 - row.friction) * (1 - 1e-6) + 1e-6), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("row", [r for r in PLAIN if not r.noisy or r.friction == 1], ids=str)
+def test_zero_temperature_is_torch_sgd_under_a_schedule(row: Row):
+    """SGD, and whatever has no memory, also while a torch scheduler lowers lr."""
+    theta = sampled(row.build(2, D64), temperature=0.0, schedule=falling)
+    torch.testing.assert_close(theta, optimised(1 - row.friction, falling), rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(theta, optimised(1 - row.friction))
+
+
+def test_sgd_is_deaf_to_temperature():
+    theta = sampled(bdl.SGD(momentum=0.9), temperature=1.0)
+    assert torch.equal(theta, sampled(bdl.SGD(momentum=0.9), temperature=0.0))
+
+
+def test_friction_one_is_sgld():
+    """With the same seed, at T = 1, lr falling; another seed is another chain."""
+    sgld = sampled(bdl.SGLD(), schedule=falling)
+    torch.testing.assert_close(sampled(bdl.SGHMC(friction=1.0), schedule=falling), sgld, rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(sampled(bdl.SGHMC(friction=1.0), schedule=falling, seed=6), sgld)
+
+
+@pytest.mark.parametrize("weighting", [bdl.AdaptiveWeight, bdl.Contour])
+@pytest.mark.parametrize("row", NOISY, ids=str)
+def test_zeta_zero_is_flat_bitwise(row: Row, weighting):
+    """psi learns but does not act; with zeta = 1 it does."""
+    size = sum(p.numel() for p in network().parameters())
+    dynamics = row.build(2, D64)
+    if row.diagonal != (1.0, 1.0):
+        dynamics = bdl.SGLD(torch.linspace(0.5, 1.5, size, dtype=D64))
+    flat = sampled(dynamics)
+    bins = dict(low=20.0, high=120.0, bins=10)
+    assert torch.equal(sampled(dynamics, weighting=weighting(zeta=0.0, **bins)), flat)
+    assert not torch.equal(sampled(dynamics, weighting=weighting(zeta=1.0, **bins)), flat)
+
+
+@pytest.mark.parametrize("P", [[0.5, 2.0], [[2.0, 0.7], [0.7, 0.5]]], ids=["diagonal", "dense"])
+def test_constant_preconditioner_leaves_the_law(P):
+    """Lyapunov at lr = 1e-6: Cov(θ) = T A⁻¹ to 1e-5, whatever P. A drift or a noise without its P (or with P for its
+    root) would be off by tens of percent."""
+    P = torch.tensor(P, dtype=D64)
+    covariance = linear_step(bdl.SGLD(P), PRECISION, 1e-6, 0.7).theta_covariance() / 0.7
+    torch.testing.assert_close(torch.from_numpy(covariance), COVARIANCE, rtol=1e-5, atol=1e-5)
+    step = linear_step(bdl.SGLD(P), PRECISION, 1e-6, 0.7)
+    step.B[:] = torch.eye(2).numpy() * (2 * 1e-6 * 0.7) ** 0.5  # noise without P
+    assert abs(step.theta_covariance() / 0.7 - COVARIANCE.numpy()).max() > 0.1
+
+
+class Stack(nn.Module):
+    """C copies of `network`, by batched matrix products."""
+
+    def __init__(self, nets):
+        super().__init__()
+        for name in ("0.weight", "0.bias", "2.weight", "2.bias"):
+            values = torch.stack([net.get_parameter(name).detach() for net in nets])
+            self.register_parameter(name.replace(".", ""), nn.Parameter(values))
+
+    def forward(self, x):  # (C, n, 3) -> (C, n, 4)
+        h = torch.tanh(torch.baddbmm(self.get_parameter("0bias")[:, None], x, self.get_parameter("0weight").mT))
+        return torch.baddbmm(self.get_parameter("2bias")[:, None], h, self.get_parameter("2weight").mT)
+
+
+def run_stack(stack: Stack, sampler, chains: int) -> torch.Tensor:
+    for step in range(40):
+        x, y = (torch.stack(parts) for parts in zip(*(batch(step, c) for c in range(chains)), strict=True))
+
+        def closure(x=x, y=y):
+            sampler.zero_grad()
+            loss = F.cross_entropy(stack(x).mT, y, reduction="none").mean(1)
+            loss.sum().backward()
+            return loss
+
+        sampler.step(closure)
+    return torch.cat([p.detach().flatten(1) for p in stack.parameters()], 1)
+
+
+@pytest.mark.parametrize("clip", [None, bdl.ClipNorm(0.2)], ids=["", "clipped"])
+@pytest.mark.parametrize("row", PLAIN, ids=str)
+def test_chains_are_separate_samplers(row: Row, clip):
+    """chains=3 on three streams of data is three samplers, T = 0; clipping acts on each chain's own norm."""
+    nets = [network(c) for c in range(3)]
+    stack = Stack(nets)
+    settings = dict(num_data=N, lr=LR, temperature=0.0, prior=bdl.Gaussian(PRIOR), clip=clip)
+    together = run_stack(stack, bdl.Sampler(stack.parameters(), row.build(2, D64), chains=3, **settings), 3)
+    apart = [sampled(row.build(2, D64), net, data=c, **settings) for c, net in enumerate(copy.deepcopy(nets))]
+    torch.testing.assert_close(together, torch.stack(apart), rtol=1e-9, atol=1e-11)
+    assert not torch.allclose(together[0], together[1])
+
+
+def test_one_precision_per_tensor():
+    """Equal values are one value, to rounding; unequal ones are torch's weight decay per parameter group."""
+    torch.testing.assert_close(sampled(bdl.SGHMC(), prior=bdl.Gaussian([PRIOR] * 4)), sampled(bdl.SGHMC()), rtol=1e-10, atol=0)
+    precisions = [1.0, 0.0, 5.0, 2.0]
+    net = network()
+    groups = [{"params": [p], "weight_decay": k / N} for p, k in zip(net.parameters(), precisions, strict=True)]
+    expected = train(net, torch.optim.SGD(groups, lr=LR, momentum=0.9))
+    theta = sampled(bdl.SGHMC(friction=0.1), temperature=0.0, prior=bdl.Gaussian(precisions))
+    torch.testing.assert_close(theta, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("prior", [bdl.Gaussian(2.0), bdl.Gaussian([2.0, 0.5]), bdl.Uniform()], ids=str)
+@pytest.mark.parametrize("chains", [None, 3])
+def test_prior_gradient_is_that_of_its_energy(prior, chains):
+    """By autograd, per chain."""
+    lead = () if chains is None else (chains,)
+    theta = torch.randn(*lead, 5, dtype=D64, requires_grad=True)
+    prior, g = prior.bind([2, 3], theta.detach()), torch.zeros(*lead, 5, dtype=D64)
+    prior.add_grad_(g, theta.detach(), N)
+    energy = prior.energy(theta)
+    if isinstance(prior, bdl.Uniform):
+        assert energy == 0.0 and not g.any()
+        return
+    precision = torch.tensor([2.0] * 5 if isinstance(prior.precision, float) else [2, 2, 0.5, 0.5, 0.5], dtype=D64)
+    torch.testing.assert_close(energy, (precision * theta**2 / 2).sum(-1))
+    (expected,) = torch.autograd.grad(prior.energy(theta).sum() / N, theta)
+    torch.testing.assert_close(g, expected)
