@@ -31,7 +31,7 @@ class BdlWarning(UserWarning):
 def one_line(error: BaseException) -> str:
     """The error as one line of text, Hydra's and OmegaConf's multi-line messages included."""
     cause: BaseException = error
-    while cause.__cause__ is not None and "instantiat" in str(cause):  # Hydra wraps what a constructor raised
+    while cause.__cause__ is not None and "Error in call to target" in str(cause):  # Hydra wraps what a constructor raised
         cause = cause.__cause__
     text = " ".join(str(cause).split())
     return text or type(cause).__name__

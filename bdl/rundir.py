@@ -20,6 +20,7 @@ class RunDirectory:
 
     def __init__(self, path: str | Path, cfg: DictConfig):
         self.path, self.cfg = Path(path), cfg
+        self.hash = config_hash(cfg)  # before anything derived from the data is filled in, as in the folder's name
         self._refuse_other_run()
 
     @property
@@ -35,7 +36,7 @@ class RunDirectory:
         return read_metrics(path) if path.exists() else None
 
     def write_config(self) -> None:
-        described = {**identity(self.cfg), "provenance": {**provenance(), "config_hash": config_hash(self.cfg)}}
+        described = {**identity(self.cfg), "provenance": {**provenance(), "config_hash": self.hash}}
         write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(described)).encode())
 
     def _refuse_other_run(self) -> None:
@@ -45,9 +46,9 @@ class RunDirectory:
                 raise ConfigError(f"{self.path} holds samples without a config.yaml: choose another hydra.run.dir")
             return
         found = OmegaConf.load(config).provenance.config_hash
-        if found != config_hash(self.cfg):
+        if found != self.hash:
             raise ConfigError(
-                f"{self.path} already holds a run of another configuration ({found}, this is {config_hash(self.cfg)}): "
+                f"{self.path} already holds a run of another configuration ({found}, this is {self.hash}): "
                 "choose another hydra.run.dir or remove that folder"
             )
 

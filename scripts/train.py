@@ -17,6 +17,7 @@ import lightning as L
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
+from lightning.pytorch.callbacks import LambdaCallback
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
@@ -31,27 +32,32 @@ register_resolvers()
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
 def main(cfg: DictConfig) -> None:
+    with one_line_errors():  # here, or Hydra adds a line of its own
+        run(cfg)
+
+
+def run(cfg: DictConfig) -> None:
     torch.set_num_threads(cfg.threads or os.cpu_count() or 1)
     L.seed_everything(cfg.seed, verbose=False)
-    datamodule = instantiate(cfg.data, **({"chains": None} if cfg.shared_batches else {}))
-    complete(cfg, datamodule)
-    run = RunDirectory(cfg.run_dir, cfg)
-    if run.metrics is not None:
-        print(f"{run.path} holds this run already, complete; another seed or hydra.run.dir makes a new one")
-        print_summary(run.metrics)
+    directory = RunDirectory(cfg.run_dir, cfg)
+    if directory.metrics is not None:
+        print(f"{directory.path} holds this run already, complete; another seed or hydra.run.dir makes a new one")
+        print_summary(directory.metrics)
         return
     started = time.perf_counter()
+    datamodule = instantiate(cfg.data, **({"chains": None} if cfg.shared_batches else {}))
+    complete(cfg, datamodule)
     module, net = build_module(cfg, datamodule)
     callbacks = build_callbacks(cfg, datamodule)
+    callbacks["config"] = LambdaCallback(on_train_start=lambda *_: directory.write_config())  # after the checks of the others
     trainer = build_trainer(cfg, callbacks)
-    run.write_config()
-    if run.checkpoint is not None:
-        print(f"going on from {run.checkpoint}")
-    trainer.fit(module, datamodule, ckpt_path=run.checkpoint, weights_only=True)
+    if directory.checkpoint is not None:
+        print(f"going on from {directory.checkpoint}")
+    trainer.fit(module, datamodule, ckpt_path=directory.checkpoint, weights_only=True)
     finish_interrupted(callbacks)
     sampled = time.perf_counter() - started
-    evaluate(cfg, run, module, net, datamodule, callbacks["monitor"].trace())
-    write_timing(run, module.sampler.steps, sampled, time.perf_counter() - started)
+    evaluate(cfg, directory, module, net, datamodule, callbacks["monitor"].trace())
+    write_timing(directory, module.sampler.steps, sampled, time.perf_counter() - started)
 
 
 def complete(cfg: DictConfig, datamodule: L.LightningDataModule) -> None:

@@ -2,10 +2,11 @@
 
 import os
 
-import pytest
-import torch
-
 os.environ["WANDB_MODE"] = "offline"
+os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when torch and numpy are imported
+
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -87,6 +87,10 @@ class LandsatDataModule(L.LightningDataModule):
     def test_dataloader(self) -> TensorSlices:
         return self.slices("test")
 
+    def tensors(self, split: str) -> tuple[Tensor, Tensor]:
+        """x (n, 36) standardised and y (n,) of "train", "val" or "test"."""
+        return self._splits[split]
+
     def slices(self, split: str) -> TensorSlices:
         """The rows of "train", "val" or "test" in their own order, for evaluation."""
         return TensorSlices(*self._splits[split])

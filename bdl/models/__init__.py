@@ -1,5 +1,6 @@
 """Networks."""
 
 from bdl.models.mlp import MLP
+from bdl.models.resnet import FilterResponseNorm, ResNet
 
-__all__ = ["MLP"]
+__all__ = ["MLP", "FilterResponseNorm", "ResNet"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,10 @@ from matplotlib.ticker import StrMethodFormatter
 from bdl.posterior.evaluation import Curve
 from bdl.posterior.metrics import reliability_bins
 
-BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = PALETTE = (  # Okabe & Ito 2008: apart for every kind of colour vision
+BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = PALETTE = (  # Okabe & Ito 2008: apart for colour-blind eyes
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#6B6B6B",
 )  # fmt: skip
-STYLE = {
+STYLE: dict[Any, Any] = {
     "font.family": "sans-serif",
     "font.size": 9.5,
     "axes.spines.top": False,
@@ -42,7 +42,8 @@ STYLE = {
     "svg.hashsalt": "bdl",  # the same numbers give the same bytes
 }
 WIDE, HALF = 10.6, 5.2  # inches; 100 px each on the page
-POINTS = 2000  # of a trace: more than a page has pixels
+POINTS = 1200  # of a trace: a page has no more pixels
+ENOUGH = 10  # items in a bin of confidence: the accuracy of fewer is noise
 NAMED = 8  # chains that get a colour and a name each
 
 
@@ -74,7 +75,7 @@ class EnergyHistogram:
         return np.interp(u, self.centres, self.log_psi)
 
     def multiplier_at(self, u: np.ndarray) -> np.ndarray:
-        """1 + zeta T d log psi / du at energies u of any shape: the exact slope of `log_psi_at`, 0 outside the centres."""
+        """1 + zeta T d log psi / du at energies u of any shape: the exact slope of `log_psi_at`."""
         slopes = np.concatenate([[0.0], np.diff(self.log_psi) / np.diff(self.centres), [0.0]])
         return 1 + self.zeta * self.temperature * slopes[np.searchsorted(self.centres, u, side="right")]
 
@@ -83,7 +84,7 @@ def as_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
     """The figure that `draw(*arguments)` makes, as a data URI of an SVG."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        draw(*arguments).savefig(buffer, format="svg", dpi=200, metadata={"Date": None})
+        draw(*arguments).savefig(buffer, format="svg", dpi=120, metadata={"Date": None})
     return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
@@ -94,7 +95,8 @@ def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figu
     ax = figure.subplots()
     for c, values in enumerate(energy.T):
         colour = PALETTE[c % len(PALETTE)]
-        ax.plot(step, values, color=colour, lw=0.5, alpha=0.25, rasterized=True)
+        # below all means, so that the noisy lines become one bitmap: as paths they are megabytes
+        ax.plot(step, values, color=colour, lw=0.5, alpha=0.25, zorder=1.5, rasterized=True)
         label = f"chain {c}" if energy.shape[1] <= NAMED else "one line per chain" if c == 0 else None
         ax.plot(*_running_mean(step, values), color=colour, lw=1.5, label=label)
     if len(kept):
@@ -110,7 +112,7 @@ def schedule(trace: Mapping[str, np.ndarray]) -> Figure:
     """Learning rate, temperatures and multiplier along the run; trace: `step` (n,) and columns (n,) or (n, C)."""
     rows = [
         ("learning rate", {"lr": (BLUE, "learning rate")}),
-        ("temperature", {"t_eff": (RED, "T_eff, with batch noise"), "kinetic_temperature": (SKY, "kinetic temperature"),
+        ("temperature", {"kinetic_temperature": (SKY, "kinetic temperature"), "t_eff": (RED, "T_eff, with batch noise"),
                          "temperature": ("black", "T, as set")}),
         ("multiplier", {"multiplier": (GREEN, "gradient multiplier")}),
     ]  # fmt: skip
@@ -151,20 +153,20 @@ def histogram(h: EnergyHistogram) -> Figure:
 
 
 def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
-    """Accuracy against confidence of each named (probs (n, K), labels (n,)), and how many items have that confidence."""
+    """Accuracy against confidence of each named (probs (n, K), labels (n,)), and how many items have it."""
     figure = Figure((HALF, 4.2), layout="constrained")
     top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 1])
     top.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":", label="calibrated")
     start = 1.0
-    for (name, (probs, labels)), colour, marker in zip(
-        predictions.items(), (ORANGE, BLUE, GREEN, PINK), "so^D", strict=False
-    ):
+    colours = (ORANGE, BLUE, GREEN, PINK)
+    for (name, (probs, labels)), colour, marker in zip(predictions.items(), colours, "so^D", strict=False):
         confidence, accuracy, count = (t.numpy() for t in reliability_bins(_tensor(probs), _tensor(labels)))
         error = np.sqrt(accuracy * (1 - accuracy) / np.maximum(count, 1))  # standard error of a share
+        shown = count >= ENOUGH
         style = {"color": colour, "marker": marker, "ms": 4, "lw": 1.3, "elinewidth": 0.8}
-        top.errorbar(confidence, accuracy, error, label=name, **style)
+        top.errorbar(confidence[shown], accuracy[shown], error[shown], label=name, **style)
         bottom.stairs(count / count.sum(), np.linspace(0, 1, len(count) + 1), color=colour, lw=1.3)
-        start = min(start, np.flatnonzero(count)[0] / len(count))
+        start = min(start, (count > 0).argmax() / len(count))
     top.set(xlim=(start, 1.01), ylim=(max(0, start - 0.1), 1.02))
     top.legend(loc="upper left")
     _label(top, "", "accuracy")
@@ -176,32 +178,24 @@ def learning_curve(curve: Curve) -> Figure:
     """Accuracy and negative log-likelihood of averages against the number of networks in them."""
     figure = Figure((WIDE, 3.1), layout="constrained")
     left, right = figure.subplots(1, 2)
-    total = np.asarray(curve.samples, dtype=float)
-    for ax, all_chains, own, scale in (
-        (left, curve.accuracy, curve.chain_accuracy, 100),
-        (right, curve.nll, curve.chain_nll, 1),
-    ):
-        each = total / total[0]  # the first round has one network of every chain
-        if len(own) and total[0] > 1:
-            ax.plot(
-                each,
-                scale * np.asarray(own),
-                color=ORANGE,
-                marker="s",
-                ms=2.5,
-                lw=1.3,
-                label="one chain's average (mean of chains)",
-            )
-        ax.plot(
-            total, scale * np.asarray(all_chains), color=BLUE, marker="o", ms=2.5, lw=1.5, label="average of all chains"
-        )
-        if total[-1] > 20:
-            ax.set_xscale("log")
-            ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    _averages(left, curve.samples, 100 * np.asarray(curve.accuracy), 100 * np.asarray(curve.chain_accuracy))
+    _averages(right, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
     _label(left, "networks in the average", "accuracy (%)")
     _label(right, "networks in the average", "negative log-likelihood (nats)")
     right.legend(loc="upper right")
     return figure
+
+
+def _averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, own: np.ndarray) -> None:
+    """all_chains (s,) against samples (s,), the networks in them; own (s,) against the networks of one chain."""
+    total = np.asarray(samples, dtype=float)
+    size = 3 if len(total) <= 40 else 0  # of markers
+    if len(own) and total[0] > 1:  # the first round has one network of every chain
+        ax.plot(total / total[0], own, color=ORANGE, marker="s", ms=size, lw=1.3, label="one chain's average (mean)")
+    ax.plot(total, all_chains, color=BLUE, marker="o", ms=size, lw=1.5, label="average of all chains")
+    if total[-1] > 20:
+        ax.set_xscale("log")
+        ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def _psi(ax: Axes, h: EnergyHistogram, energies: np.ndarray) -> None:
@@ -264,7 +258,7 @@ def _frame_late(ax: Axes, step: np.ndarray, energy: np.ndarray) -> None:
     if np.nanmax(energy) > high + (high - low):
         ax.set_ylim(low - margin, high + margin)
         text = f"the run starts above this frame, at {np.nanmax(energy):,.0f} nats"
-        ax.text(0.01, 0.97, text, transform=ax.transAxes, va="top", fontsize=8.5, color="#555555")
+        ax.text(0.08, 0.97, text, transform=ax.transAxes, va="top", fontsize=8.5, color="#555555")
 
 
 def _log_if_wide(ax: Axes) -> None:

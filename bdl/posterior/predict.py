@@ -19,7 +19,7 @@ from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.posterior.evaluation import Evaluation
 from bdl.posterior.metrics import uncertainty
 from bdl.posterior.store import Record, SampleStore
-from bdl.posterior.weights import Weights, sample_weights
+from bdl.posterior.weights import Keyed, Weights, sample_weights
 
 Kind = Literal["uniform", "step_size", "importance"]
 
@@ -88,8 +88,11 @@ class Posterior:
 
     def weights(self, kind: Kind = "uniform") -> Weights:
         """Normalised weights of all samples; raises ConfigError where importance weights mean nothing."""
-        keyed = [(self._chain(s, r, c), r, c) for s, r in self._records for c in range(len(r.chains))]
-        return sample_weights(keyed, self.chains, kind)
+        return sample_weights(self.keyed(), self.chains, kind)
+
+    def keyed(self) -> list[Keyed]:
+        """Every sample as (chain among all, record, chain within the record)."""
+        return [(self._chain(s, r, c), r, c) for s, r in self._records for c in range(len(r.chains))]
 
     @torch.no_grad()
     def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> Prediction:

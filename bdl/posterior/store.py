@@ -59,7 +59,8 @@ class SampleStore:
         Raises StoreError when the disk is full or not writable; what was written before stays valid.
         """
         step, stack = fields["step"], fields["stack"]
-        header = {"step": str(step), "stack": str(stack), "format_version": str(FORMAT_VERSION)}
+        # One header entry: safetensors writes several in random order, and the same run should write the same bytes.
+        header = {"format_version": str(FORMAT_VERSION)}
         data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata=header)
         name = f"{step:08d}-{stack}.safetensors"
         record = Record(**fields, file=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())

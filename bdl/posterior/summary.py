@@ -55,8 +55,7 @@ def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]
 
 
 def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
-    keyed = [(0, r, 0) for r in posterior.records]
-    spread, error = energy_spreads(keyed)
+    spread, error = energy_spreads(posterior.keyed())
     metrics |= {"energy/spread": spread, "energy/batch_error": error}
     if all(r.zeta == 0 for r in posterior.records):
         return []

@@ -305,9 +305,9 @@ class Sampler(torch.optim.Optimizer):
         u = self._of_kind(energy)
         weighting: Any = self.weighting
         h = self._histogram = self._histogram or weighting.init(u)
-        self._multiplier = 1 + zeta * temperature * weighting.slope(h, u)
-        self._log_weight = zeta * weighting.log_psi(h, u)
-        self._g.mul_(_column(self._multiplier.to(self._g.dtype)) if self.chains else self._multiplier.to(self._g.dtype))
+        log_psi, slope = weighting.evaluate(h, u)
+        self._multiplier, self._log_weight = 1 + zeta * temperature * slope, zeta * log_psi
+        self._g.mul_(self._multiplier.to(self._g.dtype).view(*self._flat.lead, 1))
         if not _any_positive(temperature):
             return  # at T = 0 nothing is sampled: psi has nothing to learn
         target = (temperature, zeta)

@@ -20,7 +20,9 @@ from bdl.errors import ConfigError
 MIN_VISITS = 10  # a bin seen less often than this counts for its share only
 MAX_RISE = 1.0  # of log psi from one bin to the next; the authors' 1 - θ_{J-1}/θ_J has the same bound
 SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
+TABULATE = 10  # updates of psi between updates of its logarithm; psi moves little in between
 WINDOW = 1000  # energies per chain that the pilot and the range check look at
+FLAT = 0.2  # standard deviations between the halves of a window of energies that has stopped drifting
 ALL_MISSED = 100  # steps between checks that the bins see any energy at all
 
 
@@ -113,19 +115,24 @@ class _EnergyWeighting:
 
     def log_psi(self, h: Histogram, u: Tensor) -> Tensor:
         """(C,) log psi at the energies u (C,), nats."""
-        if h.low is None:
-            return torch.zeros_like(u)
-        j, fraction, _ = self._locate(h, u)
-        left, right = self._nodes(h, u, j)
-        return torch.lerp(left, right, fraction)
+        return self.evaluate(h, u)[0]
 
     def slope(self, h: Histogram, u: Tensor) -> Tensor:
         """(C,) d log psi / du, per nat: the exact derivative of `log_psi`."""
+        return self.evaluate(h, u)[1]
+
+    def evaluate(self, h: Histogram, u: Tensor) -> tuple[Tensor, Tensor]:
+        """log psi and its slope, at the cost of one look-up."""
         if h.low is None:
-            return torch.zeros_like(u)
-        j, _, inside = self._locate(h, u)
-        left, right = self._nodes(h, u, j)
-        return (right - left) * inside / self._width(h).squeeze(1)
+            return torch.zeros_like(u), torch.zeros_like(u)
+        width = self._width(h)
+        x = (u - h.low.squeeze(1)) / width - 0.5  # in units of bins from the first centre
+        clamped = x.clamp(0, self.bins - 1)
+        j = clamped.long().clamp_(max=self.bins - 2)
+        rows, _ = self._rows(h, u, j)
+        left, right = h.log_psi[rows, j], h.log_psi[rows, j + 1]
+        rise = right - left
+        return left + (clamped - j) * rise, rise / width * (x == clamped)
 
     def update(self, h: Histogram, u: Tensor, zeta: float) -> None:
         """One step of the stochastic approximation towards the law that produced u (C,). Not to be called at T = 0."""
@@ -134,12 +141,13 @@ class _EnergyWeighting:
         gamma = self.rate(h.updates)
         h.updates += 1
         h.clock += gamma
-        j = ((u - h.low.squeeze(1)) / self._width(h).squeeze(1)).long().clamp_(0, self.bins - 1)  # type: ignore
+        j = ((u - h.low.squeeze(1)) / self._width(h)).long().clamp_(0, self.bins - 1)  # type: ignore
         h.visits.index_put_(self._rows(h, u, j), torch.ones_like(u), accumulate=True)
         psi_j = h.psi[self._rows(h, u, j)].unsqueeze(1)  # (C, 1)
         field = self._field(psi_j, j.unsqueeze(1), torch.arange(self.bins, device=u.device), h.psi, zeta)
         h.psi.add_(field.mean(0, keepdim=True) if self.shared else field, alpha=gamma)
-        self._tabulate(h)
+        if h.updates % TABULATE == 0:
+            self._tabulate(h)
 
     def observe(self, h: Histogram, u: Tensor, pooled: bool) -> None:
         """Look at the energies: end the pilot when they have stopped drifting, and refuse bins that see none of them.
@@ -171,7 +179,7 @@ class _EnergyWeighting:
         """(R, m + 1) bin edges, nats; NaN while the pilot runs."""
         if h.low is None:
             return h.psi.new_full((len(h.psi), self.bins + 1), math.nan)
-        return h.low + self._width(h) * torch.arange(self.bins + 1, device=h.psi.device)
+        return h.low + self._width(h)[:, None] * torch.arange(self.bins + 1, device=h.psi.device)
 
     def _set_range(self, h: Histogram, pooled: bool) -> None:
         sorted_u = (h.window.flatten()[None] if pooled or self.shared else h.window.T).sort(1).values
@@ -183,31 +191,23 @@ class _EnergyWeighting:
         h.seen = 0
 
     def _refuse_missed(self, h: Histogram, recent: Tensor) -> None:
-        inside = (recent >= h.low.squeeze(1)) & (recent <= h.high.squeeze(1))  # type: ignore
-        if not inside.any() and _flat(recent):
+        below, above = recent < h.low.squeeze(1), recent > h.high.squeeze(1)  # type: ignore
+        # Burn-in lowers the energy: from above it may still reach the bins, from below it only leaves them further.
+        missed = (below.all() and _drift(recent) < FLAT) or ((below | above).all() and _flat(recent))
+        if missed:
             raise ConfigError(
                 f"bins miss the energies: low = {h.low.min().item():g}, high = {h.high.max().item():g}, but the last "  # type: ignore
                 f"{len(recent)} energies lie in [{recent.min().item():g}, {recent.max().item():g}] nats; "
                 "set low and high around them, or leave both null for a pilot"
             )
 
-    def _locate(self, h: Histogram, u: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Left node, position between it and the next in [0, 1], and 1 where u lies between the outer bin centres."""
-        x = (u - h.low.squeeze(1)) / self._width(h).squeeze(1) - 0.5  # type: ignore
-        clamped = x.clamp(0, self.bins - 1)
-        j = clamped.long().clamp_(max=self.bins - 2)
-        return j, clamped - j, x == clamped
-
-    def _nodes(self, h: Histogram, u: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
-        rows, _ = self._rows(h, u, j)
-        return h.log_psi[rows, j], h.log_psi[rows, j + 1]
-
     def _rows(self, h: Histogram, u: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
         rows = torch.zeros_like(j) if self.shared else torch.arange(len(u), device=u.device)
         return rows, j
 
     def _width(self, h: Histogram) -> Tensor:
-        return (h.high - h.low) / self.bins  # type: ignore
+        """(R,) nats."""
+        return (h.high - h.low).squeeze(1) / self.bins  # type: ignore
 
     def _tabulate(self, h: Histogram) -> None:
         """log psi as the sampler sees it. A rise between two bins is bounded, and trusted by the less visited one."""
@@ -251,6 +251,11 @@ class Contour(_EnergyWeighting):
 
 
 def _flat(u: Tensor) -> bool:
-    """Have the energies (n, C) stopped drifting? The halves of the window differ by less than .2 standard deviations."""
+    """Have the energies (n, C) stopped drifting?"""
+    return abs(_drift(u)) < FLAT
+
+
+def _drift(u: Tensor) -> float:
+    """How much higher the second half of the energies (n, C) lies than the first, in standard deviations."""
     first, second = u[: len(u) // 2], u[len(u) // 2 :]
-    return bool((second.mean(0) - first.mean(0)).mean().abs() < 0.2 * u.std(0).mean())
+    return float((second.mean(0) - first.mean(0)).mean() / u.std(0).mean().clamp_min(1e-30))

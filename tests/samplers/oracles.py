@@ -34,7 +34,7 @@ class LinearStep:
 
 
 def linear_step(dynamics, precision, lr: float, tau: float) -> LinearStep:
-    """The matrices of one step on U/N = θ'Aθ/2, read off by feeding basis vectors through `dynamics.step` in float64."""
+    """The matrices of one step on U/N = θ'Aθ/2, read off by feeding basis vectors to `dynamics.step` in float64."""
     A = torch.as_tensor(precision, dtype=torch.float64)
     d = len(A)
     k = d * len(dataclasses.fields(dynamics.init(torch.zeros(1, d, dtype=torch.float64))))
@@ -72,9 +72,9 @@ class Well:
         return 4 * self.height * x * (x * x - 1) + self.tilt
 
 
-def langevin_law(drift, e: float, T: float, x: np.ndarray) -> np.ndarray:
-    """Mass at the points of a grid x of the stationary law of x <- x - e drift(x) + sqrt(2 e T) z, at this very e."""
-    kernel = np.exp(-((x[None] - (x - e * drift(x))[:, None]) ** 2) / (4 * e * T))
+def langevin_law(drift: np.ndarray, e: float, T: float, x: np.ndarray) -> np.ndarray:
+    """Mass at the points of a grid x of the stationary law of x <- x - e drift + sqrt(2 e T) z, at this very e."""
+    kernel = np.exp(-((x[None] - (x - e * drift)[:, None]) ** 2) / (4 * e * T))
     kernel /= kernel.sum(1, keepdims=True)
     equations = np.vstack([(kernel.T - np.eye(len(x)))[1:], np.ones(len(x))])  # p K = p, sum p = 1
     return np.linalg.solve(equations, np.eye(len(x))[-1])

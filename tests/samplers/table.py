@@ -14,7 +14,7 @@ import bdl
 class Row:
     """A dynamics and what is known of its step on a Gaussian, U = h x²/2 in one dimension.
 
-    The stationary variance is (T/h) / (1 - e p h / (2 (2 - a))) for e = lr/N, a = friction, p = scale: first order in lr.
+    The stationary variance is (T/h) / (1 - e p h / (2 (2 - a))), e = lr/N, a = friction, p = scale: first order in lr.
     """
 
     name: str

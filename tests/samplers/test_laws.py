@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-
-import bdl
 from oracles import COVARIANCE, PRECISION, Estimate, Well, linear_step, momentum_law, refine
 from table import MIXING, NOISY, Row
+
+import bdl
 
 Z = 4.5  # standard errors
 N = 50  # data items, so that a test sees where N enters
@@ -105,7 +105,7 @@ def kinetic_tau(dynamics, lr: float, tau: float) -> float:
 @pytest.mark.parametrize("tau", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("row", [r for r in NOISY if hasattr(r.build(2, D64), "kinetic_tau")], ids=str)
 def test_kinetic_tau_is_tau(row: Row, tau: float):
-    """Its expectation is tau (1 + O(lr)), the error halving with lr. Without the factor 2 - a it would be 5% off at .1."""
+    """Its expectation is tau (1 + O(lr)), the error halving with lr. Without the 2 - a it would be 5% off at .1."""
     dynamics = row.build(2, D64)
     error, halved = (abs(kinetic_tau(dynamics, lr, tau) / tau - 1) for lr in (1e-3, 5e-4))
     assert error < 1e-3 * 5
@@ -209,8 +209,8 @@ def test_noise_without_the_two_is_seen():
 
 
 def test_noise_follows_a_decaying_lr():
-    """lr falls by 3% a step to .4 of itself and stays. Noise that follows has the law of the last lr; noise keyed to the
-    initial lr has 2.5 times the variance."""
+    """lr falls by 3% a step to .4 of itself and stays. Noise that follows has the law of the last lr; noise keyed to
+    the initial lr has 2.5 times the variance."""
     sgld, e = next(r for r in NOISY if r.name == "sgld"), 0.4 * E
 
     def factor(k):
@@ -272,7 +272,9 @@ def quadrature_statistics(T: float) -> np.ndarray:
 
 def well_chains(dynamics, T: float, e: float, steps: int) -> Estimate:
     x = torch.zeros(CHAINS, 1, requires_grad=True)
-    sampler = bdl.Sampler([x], dynamics, num_data=N, lr=e * N, temperature=T, prior=bdl.Uniform(), chains=CHAINS, seed=2)
+    sampler = bdl.Sampler(
+        [x], dynamics, num_data=N, lr=e * N, temperature=T, prior=bdl.Uniform(), chains=CHAINS, seed=2
+    )
     x.grad, total = torch.zeros_like(x), torch.zeros(CHAINS, len(CUTS) + 1)
     for step in range(steps + 600):
         x.grad.copy_(WELL.grad(x.detach()) / N)
@@ -284,7 +286,7 @@ def well_chains(dynamics, T: float, e: float, steps: int) -> Estimate:
 
 @pytest.mark.parametrize("a", [0.1, 0.5, 1.0])
 def test_grid_law_tends_to_the_quadrature(a: float):
-    """The oracle of the test below, and the order of the method on a nonlinear law: 1, neither 0 (a wrong law) nor 2."""
+    """The oracle of the test below, and the order of the method on a nonlinear law: 1, not 0 (a wrong law) or 2."""
     true = quadrature_statistics(1.0)
     error, halved = (np.abs(expected_statistics(a, e, 1.0) - true)[-1] for e in (E_WELL, E_WELL / 2))
     assert np.log2(error / halved) == pytest.approx(1, abs=0.2)

@@ -6,12 +6,12 @@ import copy
 
 import pytest
 import torch
+from oracles import COVARIANCE, PRECISION, linear_step
+from table import NOISY, TABLE, Row
 from torch import nn
 from torch.nn import functional as F
 
 import bdl
-from oracles import COVARIANCE, PRECISION, linear_step
-from table import NOISY, TABLE, Row
 
 N, LR, PRIOR = 40, 0.1, 3.0
 D64 = torch.float64
@@ -162,7 +162,9 @@ def test_chains_are_separate_samplers(row: Row, clip):
 
 def test_one_precision_per_tensor():
     """Equal values are one value, to rounding; unequal ones are torch's weight decay per parameter group."""
-    torch.testing.assert_close(sampled(bdl.SGHMC(), prior=bdl.Gaussian([PRIOR] * 4)), sampled(bdl.SGHMC()), rtol=1e-10, atol=0)
+    torch.testing.assert_close(
+        sampled(bdl.SGHMC(), prior=bdl.Gaussian([PRIOR] * 4)), sampled(bdl.SGHMC()), rtol=1e-10, atol=0
+    )
     precisions = [1.0, 0.0, 5.0, 2.0]
     net = network()
     groups = [{"params": [p], "weight_decay": k / N} for p, k in zip(net.parameters(), precisions, strict=True)]

@@ -9,13 +9,14 @@ import pytest
 import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
-from scipy.stats import chi2, gamma, norm
+from oracles import Estimate, Well, langevin_law, refine
+from scipy.stats import chi2, gamma
 
 import bdl
 from bdl.samplers.weighting import MAX_RISE, MIN_VISITS, SETTLED, WINDOW
-from oracles import Estimate, Well, langevin_law, refine
 
 D64 = torch.float64
+BUG = pytest.mark.xfail(strict=True, reason="found here, to be mended in bdl/samplers")
 KINDS = [bdl.AdaptiveWeight, bdl.Contour]
 
 
@@ -28,7 +29,7 @@ def fitted(weighting, psi):
     return h
 
 
-# ---- one function -----------------------------------------------------------------------------------------------------
+# ---- one function ----------------------------------------------------------------------------------------------------
 
 psis = st.lists(st.floats(1e-6, 1.0), min_size=5, max_size=5)
 energies = st.floats(-20.0, 40.0)
@@ -39,10 +40,13 @@ BINS = dict(low=0.0, high=10.0, bins=5)  # centres 1, 3, 5, 7, 9
 @given(psi=psis, u=energies, zeta=st.floats(0, 5), T=st.floats(0, 5))
 @settings(max_examples=60, deadline=None)
 def test_multiplier_is_the_slope_of_log_psi(kind, psi, u, zeta, T):
-    """sampler.multiplier = 1 + zeta T x the numerical derivative of what sampler.log_weight = zeta log psi is made of."""
+    """sampler.multiplier = 1 + zeta T x the numerical derivative of log psi, of which sampler.log_weight is zeta times."""
     assume(abs(u - 2 * round((u - 1) / 2) - 1) > 1e-3)  # not at a kink, where there are two slopes
     weighting = kind(zeta=zeta, **BINS)
-    sampler = bdl.Sampler([torch.nn.Parameter(torch.zeros(1))], bdl.SGLD(), num_data=4, lr=0.1, temperature=T, weighting=weighting)
+    sampler = bdl.Sampler(
+        [torch.nn.Parameter(torch.zeros(1))], bdl.SGLD(), num_data=4, lr=0.1, temperature=T, weighting=weighting
+    )
+    sampler.param_groups[0]["params"][0].grad = torch.ones(1)
     h = sampler._histogram = fitted(weighting, psi)
 
     def log_psi(v):
@@ -58,7 +62,7 @@ def test_multiplier_is_the_slope_of_log_psi(kind, psi, u, zeta, T):
 @settings(max_examples=60, deadline=None)
 def test_log_psi_is_continuous_and_piecewise_linear(psi):
     """It joins log psi at the bin centres (rises bounded by MAX_RISE) by straight lines, and is constant outside."""
-    weighting = bdl.AdaptiveWeight(**BINS)
+    weighting = bdl.AdaptiveWeight(shared=True, **BINS)
     h = fitted(weighting, psi)
     rises = np.clip(np.diff(np.log(psi)), -MAX_RISE, MAX_RISE)
     at_centres = np.append(-np.cumsum(rises[::-1])[::-1], 0.0)
@@ -71,23 +75,23 @@ def test_log_psi_is_continuous_and_piecewise_linear(psi):
 @settings(max_examples=60, deadline=None)
 def test_slope_is_bounded_where_hardly_anything_was_seen(visits):
     """|d log psi/du| <= MAX_RISE / width, and the less visited of two bins takes its share of that."""
-    weighting = bdl.AdaptiveWeight(**BINS)
+    weighting = bdl.AdaptiveWeight(shared=True, **BINS)
     h = fitted(weighting, [1e-300, 1e-9, 0.5, 0.50001, 1.0])
     h.visits = torch.tensor([visits], dtype=D64)
     weighting._tabulate(h)
-    slope = weighting.slope(h, torch.tensor([2.0, 4.0, 6.0, 8.0], dtype=D64).unsqueeze(1)[:, 0])
+    slope = weighting.slope(h, torch.tensor([2.0, 4.0, 6.0, 8.0], dtype=D64))
     full = np.array([MAX_RISE, MAX_RISE, math.log(0.50001 / 0.5), math.log(1 / 0.50001)]) / 2
     trust = np.minimum(1, np.minimum(visits[1:], visits[:-1]) / np.float64(MIN_VISITS))
     np.testing.assert_allclose(slope, full * trust, atol=1e-12)
 
 
-# ---- the fixed point ---------------------------------------------------------------------------------------------------
+# ---- the fixed point -------------------------------------------------------------------------------------------------
 
 
 class Normal:
     """U = x²/2."""
 
-    low, high, span = 0.0, 6.0, 5.0
+    low, high = 0.0, 6.0
     start = 0.0
 
     def energy(self, x):
@@ -100,23 +104,20 @@ class Normal:
 class Mixture:
     """2/5 N(-2, 1) + 3/5 N(1, 1)."""
 
-    low, high, span = 1.4, 8.0, 7.0
+    low, high = 1.4, 8.0
     start = -0.5
 
     def energy(self, x):
-        return -np.log(0.4 * norm.pdf(x, -2) + 0.6 * norm.pdf(x, 1))
+        left, right = -((x + 2) ** 2) / 2 + math.log(0.4), -((x - 1) ** 2) / 2 + math.log(0.6)
+        return math.log(2 * math.pi) / 2 - np.logaddexp(left, right)
 
     def grad(self, x):
-        left = 1 / (1 + 1.5 * np.exp(((x + 2) ** 2 - (x - 1) ** 2) / 2)) if isinstance(x, np.ndarray) else self._left(x)
+        left = 1 / (1 + 1.5 * np.exp(((x + 2) ** 2 - (x - 1) ** 2) / 2))
         return left * (x + 2) + (1 - left) * (x - 1)
 
-    @staticmethod
-    def _left(x):
-        return torch.sigmoid(((x - 1) ** 2 - (x + 2) ** 2) / 2 - math.log(1.5))
 
-
-BIN_COUNT, STEP = 40, 0.01
-X = np.linspace(-7, 7, 561)  # spacing .025, noise of a step .14: sums over it are exact
+BIN_COUNT, STEP = 40, 0.03
+X = np.linspace(-7, 7, 401)  # spacing .035, noise of a step .24: sums over it are exact
 
 
 def interpolated(target, log_psi):
@@ -138,9 +139,9 @@ def masses(target, log_psi, zeta: float, e: float) -> np.ndarray:
     value, slope = interpolated(target, log_psi)
     if e:
         drift = target.grad(X) * (1 + zeta * slope(target.energy(X)))
-        x, p = refine(X, langevin_law(lambda _: drift, e, 1.0, X), 40)
+        x, p = refine(X, langevin_law(drift, e, 1.0, X), 40)
     else:
-        x = np.linspace(-7, 7, 22401)
+        x = np.linspace(-7, 7, 14001)
         p = np.exp(-target.energy(x) - zeta * value(target.energy(x)))
     j = ((target.energy(x) - target.low) / (target.high - target.low) * len(log_psi)).astype(int)
     mass = np.bincount(j.clip(0, len(log_psi) - 1), weights=p, minlength=len(log_psi))
@@ -151,16 +152,17 @@ def fixed_point(target, kind, zeta: float, e: float, bins=BIN_COUNT) -> np.ndarr
     """psi (m,) where the mean of the recursion vanishes while its own piecewise-linear log psi does the weighting.
 
     Chains sample ∝ exp(-U) psi_lin(U)^-zeta, so bin j is met with mass_j = ∫_j g psi_lin^-zeta, not g_j θ_j^-zeta: the
-    two agree as the bins shrink. AdaptiveWeight: θ_i = Σ_{j<=i} mass_j θ_j / Σ_j mass_j θ_j. Contour: θ_i ∝ mass_i θ_i^zeta.
+    two agree as the bins shrink. AdaptiveWeight: θ_i = Σ_{j<=i} mass_j θ_j / Σ_j mass_j θ_j. Contour: θ_i ∝ mass_i
+    θ_i^zeta.
     """
-    psi = np.ones(bins)
-    for _ in range(60):
+    psi, before = np.ones(bins), np.zeros(bins)
+    while np.abs(psi - before).max() > 1e-6:
         rises = np.diff(np.log(psi)).clip(-MAX_RISE, MAX_RISE)
         log_psi = np.append(-np.cumsum(rises[::-1])[::-1], 0)
         terms = masses(target, log_psi, zeta, e)
         terms = terms * psi if kind is bdl.AdaptiveWeight else terms * psi**zeta
         new = np.cumsum(terms) if kind is bdl.AdaptiveWeight else terms
-        psi = psi**0.5 * (new / terms.sum()) ** 0.5
+        before, psi = psi, np.sqrt(psi * new / terms.sum())
     return psi
 
 
@@ -174,24 +176,24 @@ def chains(target, weighting, count: int, seed: int, start=None, e=STEP):
     x.grad = torch.zeros_like(x)
 
     def closure():
-        x.grad.copy_(torch.as_tensor(target.grad(x.detach())))
-        return torch.as_tensor(target.energy(x.detach().numpy()))[:, 0]
+        x.grad.copy_(torch.from_numpy(target.grad(x.detach().numpy())))
+        return torch.from_numpy(target.energy(x.detach().numpy()))[:, 0]
 
     return x, sampler, lambda: sampler.step(closure)
 
 
 def decaying(k: int) -> float:
-    """A step of the approximation that averages over the last tenth or so of the run."""
-    return min(0.1, 8 / (k + 80))
+    """A step of the approximation that averages over the last third or so of the run."""
+    return min(0.1, 4 / (k + 40))
 
 
-def learned(target, kind, zeta: float, steps=2500, replicas=4) -> Estimate:
-    """psi after a run of 256 chains that share it, over independent runs."""
+def learned(target, kind, zeta: float, bins=BIN_COUNT, e=STEP, rate=decaying) -> Estimate:
+    """psi after 2,000 steps of 256 chains that share it, over four independent runs."""
     found = []
-    for seed in range(replicas):
-        weighting = kind(zeta=zeta, low=target.low, high=target.high, bins=BIN_COUNT, rate=decaying, shared=True)
-        _, sampler, advance = chains(target, weighting, 256, seed)
-        for _ in range(steps):
+    for seed in range(4):
+        weighting = kind(zeta=zeta, low=target.low, high=target.high, bins=bins, rate=rate, shared=True)
+        _, sampler, advance = chains(target, weighting, 256, seed, e=e)
+        for _ in range(2000):
             advance()
         found.append(sampler.histogram.psi[0])
     return Estimate.over_chains(torch.stack(found))
@@ -206,11 +208,11 @@ def tolerance(estimate: Estimate) -> float:
 @pytest.mark.parametrize("zeta", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("target", [Normal(), Mixture()], ids=lambda t: type(t).__name__)
 def test_psi_reaches_the_discrete_fixed_point(target, zeta: float):
-    """Against the fixed point of the chain at its own step size. Power: tolerance below .04, while psi as the unweighted
-    CDF, or as that of another zeta, is off by more."""
+    """Against the fixed point of the chain at its own step size. Power: tolerance below .03, while the fixed point of
+    1.4 zeta is further off."""
     estimate = learned(target, bdl.AdaptiveWeight, zeta)
     tol = tolerance(estimate)
-    assert tol < 0.04, "no power: more steps"
+    assert tol < 0.03, "no power: more steps"
     expected = fixed_point(target, bdl.AdaptiveWeight, zeta, STEP)
     assert estimate.mean[-1] == pytest.approx(1, abs=1e-9)
     assert np.abs(estimate.mean - expected).max() < tol
@@ -220,43 +222,77 @@ def test_psi_reaches_the_discrete_fixed_point(target, zeta: float):
 
 @pytest.mark.parametrize("target", [Normal(), Mixture()], ids=lambda t: type(t).__name__)
 def test_fixed_point_is_the_cdf_to_the_power_one_over_zeta(target):
-    """The oracle above, as lr -> 0 and the bins shrink, is G(u)^(1/zeta) at the right bin edges: at zeta = 1 to the
-    width of the bins, at zeta = 2 more slowly; and 40 bins are not yet that limit."""
-    gap = {}
-    for zeta in (1.0, 2.0):
-        for bins in (20, 40, 160):
-            G = np.cumsum(masses(target, np.zeros(bins), 0.0, 0.0))
-            gap[zeta, bins] = np.abs(fixed_point(target, bdl.AdaptiveWeight, zeta, 0.0, bins) - G ** (1 / zeta)).max()
-        assert gap[zeta, 20] > gap[zeta, 40] > gap[zeta, 160]
-    assert gap[1.0, 160] < 0.03
+    """The oracle above, as lr -> 0, is G(u)^(1/zeta) at the right bin edges: at zeta = 1 to .01 with 40 bins, at
+    zeta = 2 only in the limit of narrow bins, so that the discrete form must be what a test compares with."""
+
+    def gap(zeta: float, bins: int) -> float:
+        G = np.cumsum(masses(target, np.zeros(bins), 0.0, 0.0))
+        return np.abs(fixed_point(target, bdl.AdaptiveWeight, zeta, 0.0, bins) - G ** (1 / zeta)).max()
+
+    assert gap(1.0, 40) < 0.01
+    assert 0.1 < gap(2.0, 40) < 0.15
+    assert gap(2.0, 640) < 0.8 * gap(2.0, 40)
+
+
+class Exponential:
+    """U = |x|: no bin is much heavier than the next."""
+
+    low, high, start = 0.0, 4.0, 0.0
+
+    def energy(self, x):
+        return np.abs(x)
+
+    def grad(self, x):
+        return np.sign(x)
+
+
+def growing(k: int) -> float:
+    """For Contour, whose recursion is slower by the mean of psi, one over the number of bins."""
+    return min(0.5, 30 / (k + 60))
 
 
 def test_contour_reaches_the_bin_masses():
-    """psi = density of energy. Power as above: the uniform start is off by twenty times the tolerance."""
-    target = Normal()
-    estimate = learned(target, bdl.Contour, 1.0)
-    expected, tol = fixed_point(target, bdl.Contour, 1.0, STEP), tolerance(estimate)
-    g = np.diff(chi2.cdf(2 * np.linspace(target.low, target.high, BIN_COUNT + 1), 1))
+    """psi = density of energy, against the fixed point at this step size. Power: tolerance .02, the uniform density is
+    off by .25. As lr -> 0 the fixed point is the mass of the bins, to the .01 that linear interpolation leaves."""
+    target, e, bins = Exponential(), STEP, 8
+    estimate = learned(target, bdl.Contour, 1.0, bins, e, growing)
+    expected, tol = fixed_point(target, bdl.Contour, 1.0, e, bins), tolerance(estimate)
     assert tol < 0.02
     assert np.abs(estimate.mean - expected).max() < tol
-    assert np.abs(expected - g).max() < 0.1 * g.max()  # the step size and the linear interpolation move it so much
-    assert np.abs(estimate.mean - 1 / BIN_COUNT).max() > 15 * tol
+    assert np.abs(estimate.mean - 1 / bins).max() > 10 * tol
+    g = np.diff(1 - np.exp(-np.linspace(0, 4, bins + 1)))
+    g[-1] += math.exp(-4)
+    assert np.abs(fixed_point(target, bdl.Contour, 1.0, 0.0, bins) - g).max() < 0.01
 
 
-# ---- reweighting --------------------------------------------------------------------------------------------------------
+@BUG
+def test_contour_survives_a_heavy_bin():
+    """χ²₁: the lowest of 12 bins holds 68% and is more than e times as heavy as the next, more than one rise of log psi
+    may show. psi must still be about the bin masses (.68, .16, .07, ...)."""
+    target = Normal()
+    g = np.diff(chi2.cdf(2 * np.linspace(target.low, target.high, 13), 1))
+    estimate = learned(target, bdl.Contour, 1.0, 12, STEP, growing)
+    assert np.abs(estimate.mean - g).max() < 0.1
 
-WELL = Well(height=1.5, tilt=0.47)
-WELL.__dict__.update(low=-1.2, high=4.0, start=0.0)
-RIGHT = X > 0
+
+# ---- reweighting -----------------------------------------------------------------------------------------------------
+
+
+class Asymmetric(Well):
+    low, high, start = -1.2, 4.0, 0.0
+
+
+WELL, WELL_STEP = Asymmetric(height=1.2, tilt=0.45), 0.01
+X_WELL = np.linspace(-2.4, 2.4, 241)
 
 
 def right_share(weighted: bool, log_psi, zeta: float) -> float:
-    """P(x > 0) that the chain at step STEP gives with these nodes of log psi, with or without importance weights."""
+    """P(x > 0) that the chain at this step size gives with these nodes of log psi, importance weights or not."""
     value, slope = interpolated(WELL, log_psi)
-    drift = WELL.grad(X) * (1 + zeta * slope(WELL.energy(X)))
-    fine, p = refine(X, langevin_law(lambda _: drift, STEP, 1.0, X), 10)
-    p = p * np.exp(zeta * value(WELL.energy(fine))) if weighted else p
-    return p[fine > 0].sum() / p.sum()
+    drift = WELL.grad(X_WELL) * (1 + zeta * slope(WELL.energy(X_WELL)))
+    x, p = refine(X_WELL, langevin_law(drift, WELL_STEP, 1.0, X_WELL), 11)
+    p = p * np.exp(zeta * value(WELL.energy(x))) if weighted else p
+    return p[x > 0].sum() / p.sum()
 
 
 def true_share() -> float:
@@ -270,7 +306,7 @@ def reweighted(shared: bool, count: int, steps: int):
     zeta = 1.0
     weighting = bdl.AdaptiveWeight(zeta=zeta, low=WELL.low, high=WELL.high, bins=26, shared=shared)
     start = torch.where(torch.arange(count) % 3 == 0, 1.0, -1.0).double().unsqueeze(1)
-    x, sampler, advance = chains(WELL, weighting, count, 3, start)
+    x, sampler, advance = chains(WELL, weighting, count, 3, start, WELL_STEP)
     while not sampler.freeze_weighting():
         advance()
     sums = torch.zeros(count, 3, dtype=D64)
@@ -292,13 +328,247 @@ def ratio(sums) -> tuple[float, float]:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "per-chain"])
 def test_reweighting_a_double_well(shared: bool):
-    """exp(zeta log psi) recovers P(x > 0) = .28 within 4.5 standard errors plus the O(lr) of the chain, both below .015;
-    without weights it is off by more than three times as much. The O(lr) is the worst over the psi of eight chains."""
-    sums, sampler = reweighted(shared, 512, 3000)
+    """exp(zeta log psi) recovers P(x > 0) = .32 within 4.5 standard errors plus the O(lr) of the chain, together below
+    .04; without weights it is off by more than twice as much. The O(lr) is the worst over the psi of eight chains."""
+    sums, sampler = reweighted(shared, 1024, 4000)
     nodes = sampler.histogram.log_psi[:8].numpy()
     bias = max(abs(right_share(True, row, 1.0) - true_share()) for row in nodes)
     share, se = ratio(sums)
     tol = 4.5 * se + bias
-    assert tol < 0.03, "no power"
+    assert tol < 0.04, "no power"
     assert abs(share - true_share()) < tol
     assert abs(sums[:, 2].mean().item() - true_share()) > 2 * tol
+    if shared:  # one psi, so one law, known at this very step size
+        assert abs(share - right_share(True, nodes[0], 1.0)) < 4.5 * se
+        assert sums[:, 2].mean().item() == pytest.approx(right_share(False, nodes[0], 1.0), abs=4.5 * se)
+
+
+# ---- life of a histogram ---------------------------------------------------------------------------------------------
+
+
+def gaussian(weighting, d=10, count=64, T=1.0, e=0.2, start=1.0, seed=0, **arguments):
+    """count chains on N(0, 1) in d dimensions, N = 5: theta, sampler, and one step."""
+    theta = torch.full((count, d), float(start), dtype=D64, requires_grad=True)
+    arguments = dict(lr=5 * e, temperature=T, prior=bdl.Uniform(), chains=count, seed=seed) | arguments
+    sampler = bdl.Sampler([theta], bdl.SGLD(), num_data=5, weighting=weighting, **arguments)
+
+    def closure():
+        sampler.zero_grad()
+        loss = theta.square().sum(1) / 2 / 5
+        loss.sum().backward()
+        return loss
+
+    return theta, sampler, lambda: sampler.step(closure)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_pilot_finds_the_range(kind):
+    """U ~ Gamma(5)/(1 - e/2) in ten dimensions. low, high: the .1% and 99.9% quantiles, high with a tenth of margin.
+
+    Standard error of a quantile sqrt(p (1-p)/n)/density. e = 1 makes the steps of a chain independent, so that n is all
+    64,000 energies; 5 of them is 7% of low and 1.5% of high.
+    """
+    _, sampler, advance = gaussian(kind(), e=1.0)
+    for step in range(WINDOW):
+        assert sampler.histogram is None or sampler.histogram.low is None
+        assert sampler.multiplier.eq(1).all() and sampler.log_weight.eq(0).all(), step
+        advance()
+    low, high = gamma.ppf([0.001, 0.999], 5) * 2
+    h = sampler.histogram
+    found = [h.low.unique().item(), ((h.high + 0.1 * h.low) / 1.1).unique().item()]
+    density = gamma.pdf([low / 2, high / 2], 5) / 2
+    se = np.sqrt(0.001 / (64 * WINDOW)) / density
+    assert (np.abs(found - np.array([low, high])) < 5 * se).all()
+    advance()
+    assert sampler.histogram.updates == 1
+
+
+@BUG
+def test_pilot_waits_while_the_energies_drift():
+    """A descent from far away that lasts longer than two windows; later it ends."""
+    _, sampler, advance = gaussian(bdl.AdaptiveWeight(), e=4e-4, start=30.0, count=4)
+    for _ in range(2 * WINDOW):
+        advance()
+    assert sampler.histogram.low is None
+    sampler.param_groups[0]["lr"] = 1.0
+    for _ in range(2 * WINDOW):
+        advance()
+    assert sampler.histogram.low is not None
+    assert sampler.histogram.high.max() < 40  # the descent, from 4,500 nats, is not in it
+
+
+def test_pilot_starts_again_when_the_temperature_changes():
+    """At T = 1 to the last step but one of a window, then at T = 9: the range is that of T = 9 alone."""
+    _, sampler, advance = gaussian(bdl.AdaptiveWeight())
+    for step in range(2 * WINDOW - 1):
+        if step == WINDOW - 1:
+            sampler.param_groups[0]["temperature"] = 9.0
+            assert sampler.histogram.low is None
+        advance()
+    assert sampler.histogram.low.min() > 9 * gamma.ppf(1e-4, 5) > gamma.ppf(0.001, 5)
+
+
+def test_psi_is_silent_at_zero_temperature():
+    """Multiplier 1, nothing learned, nothing seen; and it learns again afterwards."""
+    _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10))
+    for _ in range(50):
+        advance()
+    assert (sampler.multiplier > 1).any()
+    before = sampler.histogram.psi.clone()
+    sampler.param_groups[0]["temperature"] = 0.0
+    for _ in range(10):
+        advance()
+        assert sampler.multiplier.eq(1).all()
+    assert torch.equal(sampler.histogram.psi, before) and sampler.histogram.updates == 50
+    sampler.param_groups[0]["temperature"] = 1.0
+    advance()
+    assert not torch.equal(sampler.histogram.psi, before)
+
+
+def test_freezing_waits_until_psi_has_settled():
+    """At a constant rate of .05 it has settled after SETTLED/.05 steps, counted anew when T changes. Then psi rests."""
+    _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10, rate=lambda k: 0.05))
+    needed = math.ceil(SETTLED / 0.05)
+    for _ in range(needed - 2):
+        assert not sampler.freeze_weighting()
+        advance()
+    sampler.param_groups[0]["temperature"] = 2.0
+    for _ in range(needed + 1):  # one more, for rounding
+        assert not sampler.freeze_weighting() or _ == needed
+        advance()
+    assert sampler.freeze_weighting()
+    psi, log_psi = sampler.histogram.psi.clone(), sampler.histogram.log_psi.clone()
+    advance()
+    assert torch.equal(sampler.histogram.psi, psi) and torch.equal(sampler.histogram.log_psi, log_psi)
+
+
+@pytest.mark.parametrize(
+    "temperature", [1.0, pytest.param(torch.full((64,), 1.0, dtype=D64), marks=BUG)], ids=["number", "tensor"]
+)
+def test_change_of_temperature_in_place_is_noticed(temperature):
+    """The clock of psi starts anew, also when a (C,) tensor in param_groups is changed in place."""
+    _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10), T=temperature)
+    for _ in range(5):
+        advance()
+    clock = sampler.histogram.clock
+    sampler.param_groups[0]["temperature"] *= 2
+    advance()
+    assert 0 < sampler.histogram.clock < clock
+
+
+def test_flat_has_nothing_to_freeze():
+    _, sampler, advance = gaussian(bdl.Flat())
+    advance()
+    assert sampler.histogram is None and not sampler.freeze_weighting()
+
+
+@pytest.mark.parametrize("low, high", [(100.0, 200.0), (-5.0, -1.0)])
+def test_bins_that_miss_the_energies_are_refused(low: float, high: float):
+    """Energies lie about 5; the message says where bins and energies are."""
+    _, _, advance = gaussian(bdl.AdaptiveWeight(low=low, high=high))
+    with pytest.raises(bdl.errors.ConfigError, match=f"bins miss the energies: low = {low:g}, high = {high:g}"):
+        for _ in range(2 * WINDOW):
+            advance()
+
+
+def test_bins_that_hold_some_energies_are_kept():
+    _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=5.0, high=8.0, zeta=0.1))
+    for _ in range(250):
+        advance()
+    below, above = sampler.weighting.outside(sampler.histogram)
+    assert 0.2 < below < 0.8 and 0.0 < above < 0.4
+
+
+# ---- kinds of energy -------------------------------------------------------------------------------------------------
+
+
+def noisy_batches(energy: str, chains, steps=30, **arguments):
+    """Yield (sampler, batch energy, full energy), at the θ of the step's gradient, of a chain on losses with an error."""
+    lead = () if chains is None else (chains,)
+    theta = torch.ones(*lead, 3, dtype=D64, requires_grad=True)
+    weighting = bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=20.0, bins=10, energy=energy, **arguments)
+    sampler = bdl.Sampler(
+        [theta], bdl.SGLD(), num_data=5, lr=0.1, prior=bdl.Gaussian(2.0), weighting=weighting, chains=chains
+    )
+    draw = torch.Generator().manual_seed(0)
+
+    def mean_loss():
+        return theta.square().sum(-1) / 2
+
+    sampler.full_loss = mean_loss
+    for _ in range(steps):
+        with torch.no_grad():
+            error = torch.randn(lead, generator=draw, dtype=D64)
+            prior = theta.square().sum(-1)
+            full, batch = 5 * mean_loss() + prior, 5 * (mean_loss() + error) + prior
+
+        def closure(error=error):
+            sampler.zero_grad()
+            loss = mean_loss() + error
+            loss.sum().backward()
+            return loss
+
+        sampler.step(closure)
+        yield sampler, batch, full
+
+
+@pytest.mark.parametrize("chains", [None, 3])
+@pytest.mark.parametrize("energy", ["batch", "ema", "full"])
+def test_weighting_reads_its_kind_of_energy(energy: str, chains):
+    """`energy` is always N loss + prior energy of the batch; psi, multiplier and weight use the kind chosen."""
+    smoothed, psi = None, None
+    for sampler, batch, full in noisy_batches(energy, chains):
+        smoothed = batch if smoothed is None else 0.95 * smoothed + 0.05 * batch
+        expected = {"batch": batch, "ema": smoothed, "full": full}[energy]
+        torch.testing.assert_close(sampler.energy, batch)
+        torch.testing.assert_close(sampler.weighting_energy, expected)
+        if psi is not None:
+            weight = 2.0 * sampler.weighting.log_psi(psi, expected.reshape(-1)).reshape(batch.shape)
+            torch.testing.assert_close(sampler.log_weight, weight)
+        psi = bdl.samplers.weighting.Histogram(**_copy(sampler.histogram.as_dict()))
+    assert sampler.log_weight.abs().max() > 0
+
+
+def _copy(state: dict) -> dict:
+    return {k: v.clone() if isinstance(v, torch.Tensor) else v for k, v in state.items()}
+
+
+def test_full_energy_is_refreshed_every_n_steps():
+    """At steps 0, 4, 8, ...; kept in between."""
+    kept = None
+    for step, (sampler, _, full) in enumerate(noisy_batches("full", None, refresh=4)):
+        kept = full if step % 4 == 0 else kept
+        torch.testing.assert_close(sampler.weighting_energy, kept)
+
+
+def test_full_energy_without_full_loss_is_refused():
+    weighting = bdl.AdaptiveWeight(low=0.0, high=20.0, energy="full")
+    _, _, advance = gaussian(weighting)
+    with pytest.raises(bdl.errors.ConfigError, match="full_loss"):
+        advance()
+
+
+@pytest.mark.parametrize("energy", ["batch", pytest.param("ema", marks=BUG), "full"])
+def test_readings_are_not_changed_by_later_steps(energy: str):
+    """What was read after one step (and put in a list, say) stays what it was."""
+    readings = []
+    for sampler, _, _ in noisy_batches(energy, 3):
+        now = (sampler.energy, sampler.weighting_energy, sampler.multiplier, sampler.log_weight)
+        readings.append((now, [value.clone() for value in now]))
+    assert all(torch.equal(a, b) for now, then in readings for a, b in zip(now, then, strict=True))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        dict(zeta=-1.0), dict(bins=1), dict(low=1.0), dict(high=1.0), dict(low=2.0, high=1.0), dict(energy="sum"),
+        dict(smoothing=1.0), dict(refresh=0),
+        pytest.param(dict(zeta=math.nan), marks=BUG), pytest.param(dict(low=math.nan, high=1.0), marks=BUG),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_arguments_are_refused(arguments):
+    """With the offending value in the message."""
+    (value, *_) = arguments.values()
+    with pytest.raises(bdl.errors.ConfigError, match=str(value)):
+        bdl.AdaptiveWeight(**arguments)

@@ -22,10 +22,10 @@ class SaveLast(Checkpoint):
     def __init__(self, dirpath: str | Path, every: int = 1000):
         self.path, self.every = Path(dirpath) / "last.ckpt", every
         self.signum: int | None = None
+        self._previous: dict[int, Any] = {}  # signal handlers to put back
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved = trainer.global_step
-        self._previous: dict[int, Any] = {}
         if threading.current_thread() is threading.main_thread():
             for signum in (signal.SIGINT, signal.SIGTERM):
                 self._previous[signum] = signal.signal(signum, lambda n, _: self._stop(trainer, n))

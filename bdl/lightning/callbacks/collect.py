@@ -72,9 +72,9 @@ class CollectSamples(Callback):
         self._seen = self._sampler.steps
         self.store.truncate(self._sampler.stack, self._sampler.steps)
         self._write_target(pl_module)
-        if self._restored is not None and self._restored["pending"]:
+        if self._restored is not None and self._restored["pending"] is not None:
             self.store.truncate(self._sampler.stack, self._sampler.steps - 1)
-            self._snapshot(trainer, pl_module)
+            self._pending = {**self._restored["pending"], "tensors": self._tensors(trainer, pl_module)}
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -102,7 +102,8 @@ class CollectSamples(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
-        return {"pending": self._pending is not None, "rng": torch.get_rng_state(), "cuda_rng": cuda}
+        pending = None if self._pending is None else {k: v for k, v in self._pending.items() if k != "tensors"}
+        return {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}  # its tensors are the module's own
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
@@ -113,11 +114,9 @@ class CollectSamples(Callback):
         sampler.check()
         frozen = sampler.freeze_weighting() if self.freeze_weighting else False
         group, chains = sampler.param_groups[0], sampler.chains
-        net = sampled_net(pl_module, self.net)
-        tensors = self._refreshed(trainer, net) if self.batchnorm == "refresh" else stacked_tensors(net, chains)
         full = sampler.full_energy() if self.full_energy and sampler.full_loss is not None else None
         self._pending = {
-            "tensors": {k: v.to("cpu", copy=True) for k, v in tensors.items()},
+            "tensors": self._tensors(trainer, pl_module),
             "step": sampler.steps,
             "stack": sampler.stack,
             "chains": list(range(chains or 1)),
@@ -128,6 +127,12 @@ class CollectSamples(Callback):
             "energy_full": None if full is None else per_chain(full, chains),
             "psi_frozen": frozen,
         }
+
+    def _tensors(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Tensor]:
+        net = sampled_net(pl_module, self.net)
+        refresh = self.batchnorm == "refresh"
+        tensors = self._refreshed(trainer, net) if refresh else stacked_tensors(net, self._sampler.chains)
+        return {k: v.to("cpu", copy=True) for k, v in tensors.items()}
 
     def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
         if self._pending is None:

@@ -1,0 +1,63 @@
+"""One posterior from the samples of one or several runs: metrics, report, summary. See conf/evaluate.yaml."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through: bdl prints them as one line
+
+import hydra
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig, OmegaConf
+
+import bdl
+from bdl.config import register_resolvers
+from bdl.errors import ConfigError, one_line_errors
+from bdl.posterior.present import print_summary, write_page
+from bdl.posterior.summary import summarise
+from bdl.rundir import write_metrics
+
+register_resolvers()
+
+
+@hydra.main(version_base="1.3", config_path="../conf", config_name="evaluate")
+def main(cfg: DictConfig) -> None:
+    with one_line_errors():  # here, or Hydra adds a line of its own
+        run(cfg)
+
+
+def run(cfg: DictConfig) -> None:
+    runs = [Path(cfg.runs)] if isinstance(cfg.runs, str) else [Path(r) for r in cfg.runs]
+    configs = [read_config(run) for run in runs]
+    torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
+    datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
+    posterior = bdl.Posterior.load(runs, net, skip_bad=cfg.skip_bad)
+    summary = summarise(posterior, {split: datamodule.slices(split) for split in cfg.splits})
+    out = Path(cfg.out or runs[0] / "evaluation")
+    facts = {
+        "title": f"{len(runs)} runs, merged" if len(runs) > 1 else runs[0].name,
+        "runs": ", ".join(str(r) for r in runs),
+        "N": f"{datamodule.num_data:,}",
+        "samples": f"{posterior.samples:,} of {posterior.chains} chains",
+        "T": f"{summary.metrics['temperature']:g}",
+    }
+    write_page(out / "report.html", posterior, summary, facts, "", None)
+    write_metrics(out / "metrics.json", summary.metrics)
+    print_summary(summary.metrics)
+    print(f"report: {out / 'report.html'}")
+
+
+def read_config(run: Path) -> DictConfig:
+    path = run / "config.yaml"
+    if not path.exists():
+        raise ConfigError(f"{run} is not a run directory: it has no config.yaml; runs=[...] takes folders that train.py wrote")
+    loaded = OmegaConf.load(path)
+    assert isinstance(loaded, DictConfig)
+    return loaded
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

@@ -1,0 +1,574 @@
+"""The shell: noise, resuming, errors, and what it leaves alone."""
+
+from __future__ import annotations
+
+import io
+import math
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import resume
+import torch
+from table import NOISY, TABLE, Row
+from torch import nn
+
+import bdl
+from bdl.errors import BdlWarning, ConfigError, DivergedError
+
+N = 20
+D64 = torch.float64
+BUG = pytest.mark.xfail(strict=True, reason="found here, to be mended in bdl/samplers")
+
+
+def sampler_of(theta, dynamics=None, **arguments) -> bdl.Sampler:
+    settings = dict(num_data=N, lr=0.1, prior=bdl.Uniform()) | arguments
+    params = theta if isinstance(theta, list) else [theta]
+    return bdl.Sampler(params, bdl.SGHMC(friction=0.1) if dynamics is None else dynamics, **settings)
+
+
+def parameter(*shape, value=1.0, dtype=D64) -> nn.Parameter:
+    return nn.Parameter(torch.full(shape, value, dtype=dtype))
+
+
+def step(sampler, *params, grad=0.5) -> None:
+    """One step with this gradient, without a closure."""
+    for p in params:
+        p.grad = torch.full_like(p, grad)
+    sampler.step()
+
+
+def moved_by_noise(steps=3, **arguments) -> torch.Tensor:
+    theta = parameter(4, value=0.0)
+    sampler = sampler_of(theta, **arguments)
+    for _ in range(steps):
+        step(sampler, theta, grad=0.0)
+    return theta.detach()
+
+
+# ---- noise -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_global_generator_is_neither_read_nor_moved(row: Row):
+    torch.manual_seed(1)
+    before = torch.get_rng_state()
+    first = parameter(2)
+    step(sampler_of(first, row.build(2, D64)), first)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(2)
+    second = parameter(2)
+    step(sampler_of(second, row.build(2, D64)), second)
+    assert torch.equal(first, second)
+
+
+def test_streams_are_named_by_seed_and_stack():
+    """Each its own; the same (seed, stack) the same; (0, 1) is not (1, 0)."""
+    named = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2**32, 0), (2**33, 0), (0, 2**32), (2**32 + 1, 0)]
+    ends = [moved_by_noise(seed=seed, stack=stack) for seed, stack in named]
+    for i, (seed, stack) in enumerate(named):
+        assert torch.equal(ends[i], moved_by_noise(seed=seed, stack=stack))
+        assert all(not torch.isclose(ends[i], other).any() for other in ends[:i]), (seed, stack)
+
+
+def test_noise_differs_between_steps_chains_and_coordinates():
+    theta = parameter(3, 4, value=0.0)
+    sampler = sampler_of(theta, bdl.SGLD(), chains=3)
+    seen = []
+    for _ in range(3):
+        before = theta.detach().clone()
+        step(sampler, theta, grad=0.0)
+        seen.append(theta.detach() - before)
+    assert len(torch.stack(seen).flatten().unique()) == 36
+
+
+def test_noise_is_the_same_whatever_the_tensors():
+    """One draw for the flat buffer: the split into tensors does not change the chain."""
+    whole, parts = parameter(6, value=0.0), [parameter(2, 2, value=0.0), parameter(2, value=0.0)]
+    step(sampler_of(whole), whole, grad=0.0)
+    step(sampler_of(parts), *parts, grad=0.0)
+    assert torch.equal(whole, torch.cat([p.flatten() for p in parts]))
+
+
+# ---- resuming --------------------------------------------------------------------------------------------------------
+
+
+def through_a_file(checkpoint: dict) -> dict:
+    file = io.BytesIO()
+    torch.save(checkpoint, file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def assert_equal(a, b, where="") -> None:
+    """Bit for bit, NaN where NaN."""
+    assert type(a) is type(b), where
+    if isinstance(a, dict):
+        assert a.keys() == b.keys(), where
+        for key in a:
+            assert_equal(a[key], b[key], f"{where}/{key}")
+    elif isinstance(a, list | tuple):
+        for i, (x, y) in enumerate(zip(a, b, strict=True)):
+            assert_equal(x, y, f"{where}/{i}")
+    elif isinstance(a, torch.Tensor):
+        assert a.dtype == b.dtype and torch.equal(a.nan_to_num(), b.nan_to_num()), where
+    else:
+        assert a == b, where
+
+
+@pytest.mark.parametrize("weighting", resume.WEIGHTINGS)
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_resumed_run_is_the_uninterrupted_one(row: Row, weighting: str):
+    """k steps, save, load, m steps: every bit of parameters, momentum, psi, generator and estimates of k + m steps.
+    k is odd, so that a pair of gradients for Var(g) is not open at every save; at 41 it is."""
+    k, m = resume.BEFORE[weighting], 30
+    straight, first, second = (resume.Run(row.name, weighting) for _ in range(3))
+    straight.go(k + 16 + m)
+    first.go(k + 16)  # 41: the first gradient of a pair has been seen
+    saved = through_a_file(first.checkpoint())
+    assert set(saved["sampler"]) == {"state", "param_groups", "bdl"}
+    second.load(saved)
+    second.go(m)
+    assert_equal(second.checkpoint(), straight.checkpoint())
+    first.go(m)  # saving and loading have not disturbed the first run either
+    assert_equal(first.checkpoint(), straight.checkpoint())
+
+
+def test_resumed_in_a_new_process(tmp_path: Path):
+    run = resume.Run("sghmc-0.1", "given")
+    run.go(41)
+    torch.save(run.checkpoint(), tmp_path / "k.pt")
+    run.go(30)
+    command = [sys.executable, resume.__file__, "sghmc-0.1", "given", "30", tmp_path / "k.pt", tmp_path / "end.pt"]
+    subprocess.run(command, check=True, timeout=120)
+    assert_equal(torch.load(tmp_path / "end.pt", weights_only=True), through_a_file(run.checkpoint()))
+
+
+def test_momentum_is_in_torch_state_and_psi_keeps_its_type():
+    """`state[p]` shows the momentum; a float32 chain keeps psi in float64 and the generator in bytes."""
+    theta = parameter(3, dtype=torch.float32)
+    sampler = sampler_of(theta, weighting=bdl.AdaptiveWeight(low=0.0, high=5.0))
+    theta.grad = torch.ones(3)
+    sampler.step(lambda: torch.tensor(0.1))
+    saved = through_a_file(sampler.state_dict())
+    assert torch.equal(saved["state"][0]["m"], sampler._state.m)
+    other = sampler_of(parameter(3, dtype=torch.float32), weighting=bdl.AdaptiveWeight(low=0.0, high=5.0))
+    other.load_state_dict(saved)
+    assert other.histogram.psi.dtype == D64
+    assert torch.equal(other.histogram.psi, sampler.histogram.psi)
+    assert torch.equal(other._generator.get_state(), sampler._generator.get_state())
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        dict(num_data=21),
+        dict(dynamics=bdl.SGLD()),
+        dict(weighting=bdl.AdaptiveWeight(low=0.0, high=1.0)),
+        dict(chains=4),
+    ],
+    ids=str,
+)
+def test_state_of_another_chain_is_refused(other):
+    saved = sampler_of(parameter(4)).state_dict()
+    with pytest.raises(ConfigError, match="the checkpoint was saved with"):
+        sampler_of(parameter(4), **other).load_state_dict(saved)
+
+
+def test_state_of_another_optimizer_is_refused():
+    sgd = torch.optim.SGD([parameter(4)], lr=0.1, momentum=0.9)
+    with pytest.raises(ConfigError, match="not saved by bdl.Sampler"):
+        sampler_of(parameter(4)).load_state_dict(sgd.state_dict())
+
+
+def test_resuming_in_another_environment_warns():
+    saved = sampler_of(parameter(4)).state_dict()
+    saved["bdl"]["environment"]["threads"] = 64
+    with pytest.warns(BdlWarning, match="threads 64 -> 1"):
+        sampler_of(parameter(4)).load_state_dict(saved)
+
+
+# ---- batch noise -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", [r for r in NOISY if r.diagonal == (1.0, 1.0)], ids=str)
+def test_noise_ratio_recovers_a_known_variance(row: Row):
+    """Gradients without curvature, of known variance per coordinate: lr Var(g)/(2 a tau) within 4.5 standard errors
+    between chains, which are below 2%, so that a factor 2 (or a, or N) would be seen at once."""
+    lr, T, sd = 0.3, 0.7, torch.tensor([0.5, 1.0, 2.0], dtype=D64)
+    theta, draw = parameter(128, 3, value=0.0), torch.Generator().manual_seed(0)
+    sampler = sampler_of(theta, row.build(3, D64), chains=128, lr=lr, temperature=T, prior=bdl.Gaussian(1e-9))
+    assert sampler.noise_ratio().isnan().all()
+    for _ in range(1500):
+        theta.grad = 4.0 + sd * torch.randn(128, 3, generator=draw, dtype=D64)
+        sampler.step()
+    expected = (lr * sd.square() / (2 * row.friction * T / N)).mean().item()
+    ratio = sampler.noise_ratio()
+    se = ratio.std().item() / 128**0.5
+    assert se < 0.02 * expected
+    assert ratio.mean().item() == pytest.approx(expected, abs=4.5 * se)
+    torch.testing.assert_close(sampler.effective_temperature(), T * (1 + ratio))
+
+
+def test_prior_clip_and_weight_are_not_batch_noise():
+    """The gradient is constant but for them: the ratio is 0."""
+    theta = parameter(2)
+    weighting = bdl.AdaptiveWeight(low=0.0, high=20.0, rate=lambda k: 0.5)
+    sampler = sampler_of(theta, prior=bdl.Gaussian(5.0), clip=bdl.ClipNorm(0.1), weighting=weighting)
+    theta.grad = torch.zeros(2, dtype=D64)
+    for k in range(22):
+        sampler.step(lambda k=k: torch.tensor(0.04 * k, dtype=D64))
+    assert sampler.noise_ratio() == 0
+
+
+def test_kinetic_temperature():
+    """Of the momenta as they are: N |m|² (2 - a) / (2 lr d); NaN without momenta."""
+    theta = parameter(2, 3)
+    sampler = sampler_of(theta, chains=2, lr=0.2)
+    for _ in range(5):
+        step(sampler, theta)
+    m = sampler.state[theta]["m"]
+    torch.testing.assert_close(sampler.kinetic_temperature(), N * m.square().mean(1) * 1.9 / (2 * 0.2))
+    assert sampler_of(parameter(2), bdl.SGLD()).kinetic_temperature().isnan()
+
+
+# ---- divergence ------------------------------------------------------------------------------------------------------
+
+
+def diverging(bad_gradient: float, bad_loss: float):
+    """Two named parameters after three good steps; the fourth step is bad."""
+    params = [("layer.weight", parameter(2)), ("layer.bias", parameter(3))]
+    sampler = sampler_of(params, bdl.SGLD())
+    for _ in range(3):
+        step(sampler, *(p for _, p in params))
+    before = [p.detach().clone() for _, p in params]
+    params[1][1].grad[1] = bad_gradient
+    return sampler, [p for _, p in params], before, lambda: sampler.step(lambda: torch.tensor(bad_loss))
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("where", ["the gradient of layer.bias", "the loss"])
+def test_divergence_names_step_and_tensor_and_writes_nothing(where: str, bad: float):
+    sampler, params, before, advance = diverging(*((1.0, bad) if where == "the loss" else (bad, 1.0)))
+    with pytest.raises(DivergedError, match=f"{where} is not finite at step 3: .*lr = 0.1"):
+        advance()
+    assert all(torch.equal(p, b) for p, b in zip(params, before, strict=True))
+    assert sampler.steps == 3
+
+
+def test_large_but_finite_is_no_divergence():
+    """Their sum overflows in float32, they do not; clipping makes use of them."""
+    theta = parameter(4, dtype=torch.float32)
+    sampler = sampler_of(theta, bdl.SGD(0.0), clip=bdl.ClipValue(1.0))
+    step(sampler, theta, grad=3e38)
+    assert torch.allclose(theta, torch.tensor(0.9))
+
+
+# ---- clipping --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "clip, expected",
+    [
+        (None, [[3.1, 4.1], [0.4, 0.3]]),
+        (bdl.ClipNorm(1.0), [[3.1 / math.hypot(3.1, 4.1), 4.1 / math.hypot(3.1, 4.1)], [0.4, 0.3]]),
+        (bdl.ClipValue(3.5), [[3.1, 3.5], [0.4, 0.3]]),
+        (bdl.ClipValue(0.35), [[0.35, 0.35], [0.35, 0.3]]),
+    ],
+)
+def test_clipping_acts_on_the_gradient_of_U_over_N(clip, expected):
+    """Prior included (.1 here), one norm per chain."""
+    theta = parameter(2, 2)
+    sampler = sampler_of(theta, bdl.SGD(0.0), lr=1.0, chains=2, clip=clip, prior=bdl.Gaussian(0.1 * N))
+    theta.grad = torch.tensor([[3.0, 4.0], [0.3, 0.2]], dtype=D64)
+    sampler.step()
+    torch.testing.assert_close(1 - theta.detach(), torch.tensor(expected, dtype=D64))
+
+
+@pytest.mark.parametrize("kind", [bdl.ClipNorm, bdl.ClipValue])
+@pytest.mark.parametrize("c", [0.0, -1.0, math.nan])
+def test_bad_clip_is_refused(kind, c):
+    with pytest.raises(ConfigError, match=str(c)):
+        kind(c)
+
+
+# ---- what is left alone ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_parameters_without_gradient_are_left_alone(row: Row):
+    """Value and momentum, prior and noise notwithstanding, until they have a gradient again; frozen ones for good."""
+    a, b, frozen = parameter(1), parameter(1), parameter(3).requires_grad_(False)
+    sampler = sampler_of([a, frozen, b], row.build(2, D64), prior=bdl.Gaussian(2.0))
+    step(sampler, a, b)
+    before = {name: value.clone() for name, value in sampler.state[b].items()}
+    value, b.grad = b.detach().clone(), None
+    for _ in range(3):
+        at = a.detach().clone()
+        step(sampler, a)
+        assert not torch.equal(a, at)
+    assert torch.equal(b, value)
+    assert_equal(dict(sampler.state[b]), before)
+    step(sampler, b)
+    assert not torch.equal(b, value)
+    assert torch.equal(frozen, torch.ones(3, dtype=D64)) and frozen not in sampler.state
+
+
+@BUG
+def test_a_step_without_any_gradient_leaves_all_alone():
+    """As torch.optim does: Lightning steps so when training_step returns None."""
+    theta = parameter(3)
+    sampler_of(theta).step()
+    assert torch.equal(theta, torch.ones(3, dtype=D64))
+
+
+def test_nothing_to_sample_is_refused():
+    with pytest.raises(ConfigError, match="nothing to sample"):
+        sampler_of(parameter(2).requires_grad_(False))
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (dict(num_data=0), "0"), (dict(num_data=-5), "-5"), (dict(lr=0.0), "0.0"), (dict(lr=-0.1), "-0.1"),
+        (dict(lr=math.nan), "nan"), (dict(temperature=-1.0), "-1.0"), (dict(temperature=math.nan), "nan"),
+        (dict(chains=0), "0"), (dict(chains=3), r"chains=3 .* parameter 0 is \(4, 2\)"),
+        (dict(temperature=torch.tensor([1.0, -2.0, 1.0, 1.0]), chains=4), "-2"),
+        pytest.param(dict(temperature=torch.ones(3), chains=4), "3", marks=BUG),
+        pytest.param(dict(lr=torch.ones(3), chains=4), "3", marks=BUG),
+        pytest.param(dict(temperature=torch.ones(4)), "4", marks=BUG),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_bad_values_are_refused_and_named(arguments, said: str):
+    with pytest.raises(ConfigError, match=said):
+        sampler_of(parameter(4, 2), **arguments)
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: bdl.SGHMC(friction=0.0), "0.0"), (lambda: bdl.SGHMC(friction=1.1), "1.1"),
+        (lambda: bdl.SGHMC(friction=math.nan), "nan"), (lambda: bdl.SGD(momentum=1.0), "1.0"),
+        (lambda: bdl.SGD(momentum=-0.1), "-0.1"), (lambda: bdl.SGLD([1.0, -1.0]), "positive"),
+        (lambda: bdl.SGLD([[1.0, 2.0], [2.0, 1.0]]), "positive definite"),
+        (lambda: bdl.SGLD([[1.0, 0.5], [0.4, 1.0]]), "symmetric"), (lambda: bdl.SGLD([1.0, math.nan]), "positive"),
+        (lambda: bdl.Gaussian(-1.0), "-1.0"), (lambda: bdl.Gaussian([1.0, -2.0]), "-2.0"),
+        pytest.param(lambda: bdl.Gaussian(math.nan), "nan", marks=BUG),
+        (lambda: sampler_of(parameter(3), bdl.SGLD(torch.ones(2, dtype=D64))), "2 rows .* 3 numbers"),
+        (lambda: sampler_of(parameter(3), bdl.SGLD(torch.ones(3))), "float32 .*float64"),
+        (lambda: sampler_of(parameter(3), prior=bdl.Gaussian([1.0, 2.0])), "2 scales for 1 parameter"),
+        (lambda: sampler_of([parameter(3), parameter(3, dtype=torch.float32)]), "float32.*float64"),
+        (lambda: sampler_of([{"params": [parameter(1)]}, {"params": [parameter(1)]}]), "one parameter group"),
+    ],
+)  # fmt: skip
+def test_bad_pieces_are_refused_and_named(make, said: str):
+    with pytest.raises(ConfigError, match=said):
+        make()
+
+
+def test_num_data_has_no_default():
+    with pytest.raises(TypeError, match="num_data"):
+        bdl.Sampler([parameter(2)], bdl.SGLD(), lr=0.1)
+
+
+@pytest.mark.parametrize("name", ["lr", "temperature", "zeta"])
+@pytest.mark.parametrize("value", [-0.1, math.nan])
+def test_bad_value_from_a_schedule_is_refused(name: str, value: float):
+    theta = parameter(2)
+    sampler = sampler_of(theta)
+    step(sampler, theta)
+    sampler.param_groups[0][name] = value
+    with pytest.raises(ConfigError, match=f"{name} must be >= 0, got {value} at step 1"):
+        step(sampler, theta)
+
+
+def test_second_parameter_group_is_refused():
+    with pytest.raises(ConfigError, match="one parameter group"):
+        sampler_of(parameter(2)).add_param_group({"params": [parameter(2)]})
+
+
+@pytest.mark.parametrize("closure", [None, pytest.param(lambda: None, marks=BUG)], ids=["none", "returns nothing"])
+def test_step_without_a_loss(closure):
+    """Works for Flat, and is refused under a weighting: it would sample another law, silently."""
+    theta = parameter(2)
+    theta.grad = torch.ones(2, dtype=D64)
+    assert sampler_of(theta).step(closure) is None
+    assert not torch.equal(theta, torch.ones(2, dtype=D64))
+    with pytest.raises(ConfigError, match="AdaptiveWeight needs the energy of every step"):
+        sampler_of(theta, weighting=bdl.AdaptiveWeight(low=0.0, high=1.0)).step(closure)
+
+
+@pytest.mark.parametrize("chains, shape", [(None, (1,)), (None, (4,)), (4, ()), (4, (1,)), (4, (4, 1)), (4, (3,))])
+def test_closure_of_the_wrong_shape_is_refused(chains, shape):
+    theta = parameter(4)
+    theta.grad = torch.ones(4, dtype=D64)
+    with pytest.raises(ConfigError, match="the closure must return .* shape"):
+        sampler_of(theta, chains=chains).step(lambda: torch.zeros(shape))
+
+
+def test_step_returns_the_loss():
+    theta = parameter(2)
+    theta.grad = torch.ones(2, dtype=D64)
+    assert sampler_of(theta).step(lambda: torch.tensor(3.5)) == 3.5
+
+
+def test_energy_is_in_nats_and_includes_the_prior():
+    theta = parameter(2)
+    theta.grad = torch.ones(2, dtype=D64)
+    sampler = sampler_of(theta, prior=bdl.Gaussian(3.0))
+    sampler.step(lambda: torch.tensor(0.5))
+    assert sampler.energy.item() == pytest.approx(N * 0.5 + 3.0 * 2 / 2)
+    assert sampler.multiplier == 1 and sampler.log_weight == 0
+
+
+# ---- identical chains ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dynamics, T", [(bdl.SGLD(), 0.0), (bdl.SGD(0.9), 1.0)], ids=str)
+def test_identical_chains_without_noise_are_refused(dynamics, T):
+    theta = parameter(3, 2)
+    with pytest.raises(ConfigError, match="3 identical chains"):
+        step(sampler_of(theta, dynamics, temperature=T, chains=3), theta)
+
+
+def test_chains_that_something_separates_are_fine():
+    """Noise, another start, or batches of their own."""
+    theta = parameter(3, 2)
+    step(sampler_of(theta, chains=3), theta)
+    assert len(theta[:, 0].unique()) == 3
+    for start, grad in ((torch.arange(3.0), torch.ones(3)), (torch.ones(3), torch.arange(3.0))):
+        theta = nn.Parameter(start.unsqueeze(1))
+        theta.grad = grad.unsqueeze(1)
+        sampler_of(theta, temperature=0.0, chains=3).step()
+    one = parameter(1, 2)
+    step(sampler_of(one, temperature=0.0, chains=1), one)
+
+
+# ---- parameters that are replaced ------------------------------------------------------------------------------------
+
+
+DENSE = [pytest.param(row, marks=BUG) if row.name == "sgld-dense" else row for row in TABLE]
+
+
+@pytest.mark.parametrize("row", DENSE, ids=str)
+def test_double_goes_on_with_the_chain(row: Row):
+    """`net.double()` in the middle, at T = 0: value and momentum are taken along, the next step is that of a chain
+    which was in float64 from there on."""
+    net = nn.Linear(1, 1)
+    sampler = sampler_of(
+        list(net.parameters()), row.build(2, torch.float32), temperature=0.0, prior=bdl.Gaussian([1.0, 2.0])
+    )
+    for _ in range(3):
+        step(sampler, *net.parameters())
+    theta = torch.cat([p.detach().flatten() for p in net.parameters()]).double()
+    rest = {k: torch.cat([sampler.state[p][k].flatten() for p in net.parameters()]) for k in sampler.state[net.weight]}
+    net.double()
+    step(sampler, *net.parameters())
+    dynamics = row.build(2, D64)
+    state = replace(dynamics.init(theta.clone()), **{k: v.double() for k, v in rest.items()})
+    g = 0.5 + torch.tensor([1.0, 2.0], dtype=D64) / N * theta
+    expected = dynamics.step(state, g, 0.1, 0.0, torch.zeros(2, dtype=D64)).theta
+    assert net.weight.dtype == D64
+    torch.testing.assert_close(torch.cat([p.detach().flatten() for p in net.parameters()]), expected)
+
+
+@BUG
+def test_double_takes_a_prior_per_tensor_along():
+    """Its energy is that of the parameters in their new type."""
+    net = nn.Linear(1, 1)
+    sampler = sampler_of(list(net.parameters()), prior=bdl.Gaussian([1.0, 2.0]))
+    step(sampler, *net.parameters())
+    net.double()
+    expected = N * 0.5 + (net.weight.square().sum() / 2 + net.bias.square().sum()).item()
+    sampler.step(lambda: torch.tensor(0.5))
+    assert sampler.energy.item() == pytest.approx(expected)
+
+
+def test_replaced_data_is_followed():
+    """`p.data = ...` with new values: the chain goes on from them, in one buffer again."""
+    a, b = parameter(2), parameter(3)
+    sampler = sampler_of([a, b], bdl.SGD(0.0))
+    step(sampler, a, b)
+    a.data = torch.full((2,), 7.0, dtype=D64)
+    step(sampler, a, b, grad=1.0)
+    torch.testing.assert_close(a.detach(), torch.full((2,), 6.9, dtype=D64))
+    torch.testing.assert_close(b.detach(), torch.full((3,), 0.85, dtype=D64))
+    assert a.untyped_storage().data_ptr() == b.untyped_storage().data_ptr()
+
+
+def test_changed_shape_is_refused():
+    theta = parameter(2)
+    sampler = sampler_of(theta)
+    theta.data = torch.ones(3, dtype=D64)
+    with pytest.raises(ConfigError, match="changed its shape"):
+        step(sampler, theta)
+
+
+def test_channels_last_keeps_its_strides():
+    p = nn.Parameter(torch.arange(24.0).reshape(1, 2, 3, 4).to(memory_format=torch.channels_last))
+    before = p.detach().clone()
+    sampler = sampler_of(p, bdl.SGD(0.0), lr=1.0)
+    assert torch.equal(p, before) and p.is_contiguous(memory_format=torch.channels_last)
+    p.grad = torch.arange(24.0).reshape(1, 2, 3, 4)
+    sampler.step()
+    assert not p.any()
+
+
+@dataclass(frozen=True)
+class OutOfPlace:
+    """SGHMC written as a pure function."""
+
+    friction: float = 0.1
+
+    def init(self, theta):
+        return bdl.Kinetic(theta, torch.zeros_like(theta))
+
+    def step(self, s, g, lr, tau, z):
+        m = (1 - self.friction) * s.m - lr * g + (2 * self.friction * lr * tau) ** 0.5 * z
+        return bdl.Kinetic(s.theta + m, m)
+
+
+def test_a_dynamics_may_be_a_pure_function():
+    """The same chain, momentum in `state[p]` and in the checkpoint included."""
+    ends = []
+    for dynamics in (bdl.SGHMC(friction=0.1), OutOfPlace()):
+        theta = parameter(3)
+        sampler = sampler_of(theta, dynamics, seed=3)
+        for _ in range(4):
+            step(sampler, theta)
+        ends.append((theta.detach(), sampler.state_dict()["state"][0]["m"]))
+    for a, b in zip(*ends, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+# ---- explain ---------------------------------------------------------------------------------------------------------
+
+
+def test_explain_says_what_is_sampled():
+    theta = parameter(2)
+    sampler = sampler_of(
+        theta, num_data=12345, temperature=0.25, prior=bdl.Gaussian(3.0), clip=bdl.ClipNorm(7.0), lr=0.2
+    )
+    sampler.notes.append("gradient_clip_val = 9")
+    text = sampler.explain()
+    scale = math.sqrt(2 * 0.1 * 0.2 * 0.25 / 12345)
+    for part in ("12,345", "T = 0.25", "precision 3", "ClipNorm(c=7.0)", "not measured yet", f"{scale:.3g}", "= 9"):
+        assert part in text
+    for sign in (1, -1):
+        step(sampler, theta, grad=sign * 0.01)
+    assert f"noise_ratio {sampler.noise_ratio().item():.3g}" in sampler.explain()
+
+
+def test_explain_names_the_law():
+    def law(**arguments):
+        return sampler_of(parameter(2), **arguments).explain()
+
+    assert "the Bayes posterior" in law(temperature=1.0) and "the Bayes posterior" not in law(temperature=0.9)
+    assert "optimisation" in law(temperature=0.0) and "optimisation" in law(dynamics=bdl.SGD())
+    assert "psi(U)^2.5 by AdaptiveWeight on ema" in law(weighting=bdl.AdaptiveWeight(zeta=2.5, energy="ema"))
