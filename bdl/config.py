@@ -30,7 +30,7 @@ def register_resolvers() -> None:
         OmegaConf.register_new_resolver(name, function, replace=True)
 
 
-def run_name(choices: DictConfig) -> str:
+def run_name(choices: Any) -> str:
     """The experiment's name, or data-model-sampler."""
     return choices.get("experiment") or "-".join(choices[k] for k in ("data", "model", "sampler"))
 

@@ -31,7 +31,9 @@ class BdlWarning(UserWarning):
 def one_line(error: BaseException) -> str:
     """The error as one line of text, Hydra's and OmegaConf's multi-line messages included."""
     cause: BaseException = error
-    while cause.__cause__ is not None and "Error in call to target" in str(cause):  # Hydra wraps what a constructor raised
+    while cause.__cause__ is not None and "Error in call to target" in str(
+        cause
+    ):  # Hydra wraps what a constructor raised
         cause = cause.__cause__
     text = " ".join(str(cause).split())
     return text or type(cause).__name__
@@ -39,11 +41,12 @@ def one_line(error: BaseException) -> str:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print an error as one line on stderr and exit with status 1; `BDL_DEBUG=1` keeps the traceback."""
+    """Print an error as one line on stderr and exit with status 1, 130 for Ctrl-C; `BDL_DEBUG=1` keeps the traceback."""
     try:
         yield
-    except (KeyboardInterrupt, SystemExit):
-        raise
+    except KeyboardInterrupt:
+        print("bdl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        sys.exit(130)
     except Exception as error:
         if os.environ.get("BDL_DEBUG") == "1":
             raise

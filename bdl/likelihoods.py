@@ -45,7 +45,7 @@ class GaussianNLL:
 
 @dataclass(frozen=True)
 class HeteroscedasticNLL:
-    """-log N(y; mean, exp(s)), outputs (..., B, 2k) = mean and log variance s side by side, y (..., B, k) -> (..., B)."""
+    """-log N(y; mean, exp(s)): outputs (..., B, 2k) = mean and log variance s, y (..., B, k) -> (..., B)."""
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         mean, log_var = outputs.chunk(2, -1)
@@ -67,9 +67,11 @@ def mean_loss(loss: Loss, outputs: Tensor, y: Tensor, chains: int | None) -> Ten
 def law_note(loss: Any) -> str | None:
     """What is wrong with a loss as a mean negative log-likelihood, or None: the law sampled is exp(-N loss / T)."""
     if isinstance(loss, nn.MSELoss):
-        return "MSELoss is the negative log-likelihood of noise with std sqrt(1/2), whatever the data: use bdl.GaussianNLL(std)"
+        return "MSELoss is the likelihood of noise with std sqrt(1/2), whatever the data: use bdl.GaussianNLL(std)"
     if getattr(loss, "reduction", "mean") != "mean":
-        return f'reduction="{loss.reduction}" is not a mean over the batch: the law sampled is exp(-N loss / T); use "mean"'
+        return (
+            f'reduction="{loss.reduction}" is no mean over the batch: the law sampled is exp(-N loss / T); use "mean"'
+        )
     if getattr(loss, "label_smoothing", 0.0):
         return f"label_smoothing={loss.label_smoothing} samples the posterior of smoothed labels, not of the data"
     if getattr(loss, "weight", None) is not None:

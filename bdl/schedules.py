@@ -98,7 +98,7 @@ class Warmup:
 
 @dataclass(frozen=True)
 class Ramp:
-    """`start` until step `begin`, linearly to `end` over `steps` steps, constant after (zeta "gradually increased", 002)."""
+    """`start` until step `begin`, linearly to `end` over `steps` steps, constant after: zeta "gradually increased", 002."""
 
     end: float
     steps: int
@@ -219,7 +219,7 @@ class PerCycle:
     def __post_init__(self) -> None:
         if not 1 <= self.samples <= self.cycle.sampling_steps:
             raise ConfigError(
-                f"{self.samples} samples per cycle do not fit into the {self.cycle.sampling_steps} sampling steps of a cycle"
+                f"{self.samples} samples do not fit into the {self.cycle.sampling_steps} sampling steps of a cycle"
             )
 
     def __call__(self, step: int) -> bool:

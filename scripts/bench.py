@@ -1,4 +1,4 @@
-"""Speed, as ratios of medians measured side by side in one run: python scripts/bench.py [update] [train] [chains] [--json FILE].
+"""Speed, as ratios of medians measured side by side: python scripts/bench.py [update] [train] [chains] [--json FILE].
 
 update: Sampler.step against its floor (one normal draw and one fused SGD step) and peers that are installed ([bench]).
 train:  Landsat, 8 chains through Trainer.fit, against a bare single-chain loop and against Lightning with a DataLoader.
@@ -22,6 +22,7 @@ from pathlib import Path
 import lightning as L
 import torch
 import torch.nn.functional as F
+from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -114,11 +115,13 @@ def plain_sghmc(momenta: dict, lr: float, num_data: int, friction: float = 0.1, 
 
 
 def posteriors_sghmc() -> Callable[[], object]:
-    import posteriors
+    import posteriors  # type: ignore[import-not-found]
 
     net = resnet_with_gradients()
     grads = {k: p.grad for k, p in net.named_parameters()}
-    transform = posteriors.sgmcmc.sghmc.build(lambda p, b: (sum((grads[k] * v).sum() for k, v in p.items()), None), lr=1e-9)
+    transform = posteriors.sgmcmc.sghmc.build(
+        lambda p, b: (sum((grads[k] * v).sum() for k, v in p.items()), None), lr=1e-9
+    )
     state = transform.init({k: p.detach().requires_grad_() for k, p in net.named_parameters()})
     return lambda: transform.update(state, None, inplace=True)
 
@@ -227,7 +230,7 @@ def fit_plain(data: LandsatDataModule, steps: int) -> float:
     x, y = data.tensors("train")
     loader = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True, drop_last=True)
     with tempfile.TemporaryDirectory() as folder:
-        return fit(PlainModule(len(x)), loader, steps, [], L.pytorch.loggers.CSVLogger(folder))
+        return fit(PlainModule(len(x)), loader, steps, [], CSVLogger(folder))
 
 
 def fit_bdl(steps: int, weighting) -> float:
@@ -242,14 +245,17 @@ def fit_bdl(steps: int, weighting) -> float:
             bdl.Monitor(50),
             bdl.callbacks.StepProgress(),
         ]
-        return fit(module, data.train_dataloader(), steps, callbacks, L.pytorch.loggers.CSVLogger(folder))
+        return fit(module, data.train_dataloader(), steps, callbacks, CSVLogger(folder))
 
 
 # ---- chains ----------------------------------------------------------------------------------------------------------
 
 
 def bench_chains(rounds: int) -> tuple[Times, dict[str, float]]:
-    nets = {"MLP": (MLP(SIZES), torch.randn(CHAINS, BATCH, 36), 30), "ResNet8": (ResNet(8), torch.randn(4, 16, 3, 32, 32), 1)}
+    nets = {
+        "MLP": (MLP(SIZES), torch.randn(CHAINS, BATCH, 36), 30),
+        "ResNet8": (ResNet(8), torch.randn(4, 16, 3, 32, 32), 1),
+    }
     contestants, ratios = {}, {}
     for name, (net, x, count) in nets.items():
         for method in ("bmm", "vmap", "loop") if name == "MLP" else ("vmap", "loop"):

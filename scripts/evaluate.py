@@ -8,6 +8,7 @@ from pathlib import Path
 os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through: bdl prints them as one line
 
 import hydra
+import numpy as np
 import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
@@ -17,7 +18,7 @@ from bdl.config import register_resolvers
 from bdl.errors import ConfigError, one_line_errors
 from bdl.posterior.present import print_summary, write_page
 from bdl.posterior.summary import summarise
-from bdl.rundir import write_metrics
+from bdl.rundir import read_metrics, write_metrics
 
 register_resolvers()
 
@@ -35,6 +36,7 @@ def run(cfg: DictConfig) -> None:
     datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
     posterior = bdl.Posterior.load(runs, net, skip_bad=cfg.skip_bad)
     summary = summarise(posterior, {split: datamodule.slices(split) for split in cfg.splits})
+    summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
     facts = {
         "title": f"{len(runs)} runs, merged" if len(runs) > 1 else runs[0].name,
@@ -49,10 +51,19 @@ def run(cfg: DictConfig) -> None:
     print(f"report: {out / 'report.html'}")
 
 
+def chain_temperatures(runs: list[Path]) -> dict[str, float]:
+    """noise_ratio, t_eff and kinetic_temperature as the finished runs measured them, means over runs."""
+    finished = [read_metrics(run / "metrics.json") for run in runs if (run / "metrics.json").exists()]
+    names = ("noise_ratio", "t_eff", "kinetic_temperature")
+    return {name: float(np.mean([m[name] for m in finished])) for name in names} if finished else {}
+
+
 def read_config(run: Path) -> DictConfig:
     path = run / "config.yaml"
     if not path.exists():
-        raise ConfigError(f"{run} is not a run directory: it has no config.yaml; runs=[...] takes folders that train.py wrote")
+        raise ConfigError(
+            f"{run} is not a run directory: it has no config.yaml; runs=[...] takes folders that train.py wrote"
+        )
     loaded = OmegaConf.load(path)
     assert isinstance(loaded, DictConfig)
     return loaded

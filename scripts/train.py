@@ -8,7 +8,9 @@ import resource
 import sys
 import time
 import warnings
+from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Any, Protocol
 
 os.environ["HYDRA_FULL_ERROR"] = "1"  # let errors through: bdl prints them as one line
 
@@ -18,6 +20,7 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import LambdaCallback
+from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
@@ -36,6 +39,21 @@ def main(cfg: DictConfig) -> None:
         run(cfg)
 
 
+class Data(Protocol):
+    """What train.py asks of a data module, besides Lightning's own methods."""
+
+    num_data: int
+    num_classes: int
+
+    def slices(self, split: str) -> Any: ...
+
+    def train_dataloader(self) -> Any: ...
+
+    def val_dataloader(self) -> Any: ...
+
+    def test_dataloader(self) -> Any: ...
+
+
 def run(cfg: DictConfig) -> None:
     torch.set_num_threads(cfg.threads or os.cpu_count() or 1)
     L.seed_everything(cfg.seed, verbose=False)
@@ -48,19 +66,19 @@ def run(cfg: DictConfig) -> None:
     datamodule = instantiate(cfg.data, **({"chains": None} if cfg.shared_batches else {}))
     complete(cfg, datamodule)
     module, net = build_module(cfg, datamodule)
-    callbacks = build_callbacks(cfg, datamodule)
-    callbacks["config"] = LambdaCallback(on_train_start=lambda *_: directory.write_config())  # after the checks of the others
+    callbacks = build_callbacks(cfg, datamodule, directory)
     trainer = build_trainer(cfg, callbacks)
     if directory.checkpoint is not None:
         print(f"going on from {directory.checkpoint}")
     trainer.fit(module, datamodule, ckpt_path=directory.checkpoint, weights_only=True)
-    finish_interrupted(callbacks)
+    exit_if_interrupted(callbacks.save)
     sampled = time.perf_counter() - started
-    evaluate(cfg, directory, module, net, datamodule, callbacks["monitor"].trace())
+    evaluate(cfg, directory, module, net, datamodule, callbacks.monitor.trace())
+    close_loggers(trainer)
     write_timing(directory, module.sampler.steps, sampled, time.perf_counter() - started)
 
 
-def complete(cfg: DictConfig, datamodule: L.LightningDataModule) -> None:
+def complete(cfg: DictConfig, datamodule: Data) -> None:
     """Fill in what is derived from the data: N, and the number of steps of a run counted in epochs."""
     num_data = datamodule.num_data
     if cfg.sampler.num_data not in (None, num_data):
@@ -74,7 +92,7 @@ def complete(cfg: DictConfig, datamodule: L.LightningDataModule) -> None:
         raise ConfigError(f"chains must be at least 1, got {cfg.chains}")
 
 
-def build_module(cfg: DictConfig, datamodule: L.LightningDataModule) -> tuple[bdl.BayesianModule, torch.nn.Module]:
+def build_module(cfg: DictConfig, datamodule: Data) -> tuple[bdl.BayesianModule, torch.nn.Module]:
     """The module that is sampled, and one plain copy of the network for the posterior."""
     net = instantiate(cfg.model, _convert_="all")
     x, y = next(iter(datamodule.slices("test")))
@@ -91,41 +109,51 @@ def build_module(cfg: DictConfig, datamodule: L.LightningDataModule) -> tuple[bd
     return module, net
 
 
-def build_callbacks(cfg: DictConfig, datamodule: L.LightningDataModule) -> dict[str, L.Callback]:
+@dataclass(frozen=True)
+class Callbacks:
+    schedule: bdl.Schedule
+    collect: bdl.CollectSamples
+    average: bdl.ModelAverage
+    monitor: bdl.Monitor
+    config: L.Callback  # after the checks of those above, so that a refused run leaves no config.yaml
+    progress: bdl.callbacks.StepProgress
+    save: bdl.SaveLast
+
+    def all(self) -> list[L.Callback]:
+        return [getattr(self, f.name) for f in fields(self)]
+
+
+def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) -> Callbacks:
     keep = instantiate(cfg.collect.keep)
-    schedule = {name: instantiate(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}
     val = datamodule.val_dataloader()
     options = {k: v for k, v in cfg.collect.items() if k != "keep"}
-    target = {k: OmegaConf.to_container(cfg[k], resolve=True) for k in ("model",)}
-    target["data"] = {k: v for k, v in cfg.data.items() if k in ("_target_", "val_fraction", "split_seed")}
-    return {
-        "schedule": bdl.Schedule(**schedule),
-        "collect": bdl.CollectSamples(keep, run_dir=cfg.run_dir, target=target, **options),
-        "average": bdl.ModelAverage(keep, val or datamodule.test_dataloader(), name="val" if val else "test"),
-        "monitor": bdl.Monitor(cfg.monitor_every),
-        "progress": bdl.callbacks.StepProgress(),
-        "save": bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", every=cfg.checkpoint_every),
-    }
+    data = {k: v for k, v in cfg.data.items() if k in ("_target_", "val_fraction", "split_seed")}
+    target = {"model": OmegaConf.to_container(cfg.model, resolve=True), "data": data}
+    return Callbacks(
+        bdl.Schedule(**{name: instantiate(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}),
+        bdl.CollectSamples(keep, run_dir=cfg.run_dir, target=target, **options),
+        bdl.ModelAverage(keep, val or datamodule.test_dataloader(), name="val" if val else "test"),
+        bdl.Monitor(cfg.monitor_every),
+        LambdaCallback(on_train_start=lambda *_: directory.write_config()),
+        bdl.callbacks.StepProgress(),
+        bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", every=cfg.checkpoint_every),
+    )
 
 
-def build_trainer(cfg: DictConfig, callbacks: dict[str, L.Callback]) -> L.Trainer:
+def build_trainer(cfg: DictConfig, callbacks: Callbacks) -> L.Trainer:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning.*")
     logger = instantiate(cfg.logger) if cfg.logger.get("_target_") else False
     return instantiate(
-        cfg.trainer, callbacks=list(callbacks.values()), logger=logger, default_root_dir=cfg.run_dir,
+        cfg.trainer, callbacks=callbacks.all(), logger=logger, default_root_dir=cfg.run_dir,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
     )  # fmt: skip
 
 
-def finish_interrupted(callbacks: dict[str, L.Callback]) -> None:
-    save = callbacks["save"]
+def exit_if_interrupted(save: bdl.SaveLast) -> None:
     if save.signum is not None:
-        print(
-            f"bdl: stopped by signal {save.signum}; {save.path} is whole, the same command goes on from it",
-            file=sys.stderr,
-        )
+        print(f"bdl: stopped by signal {save.signum}; the same command goes on from {save.path}", file=sys.stderr)
         sys.exit(128 + save.signum)
 
 
@@ -134,7 +162,7 @@ def evaluate(
     run: RunDirectory,
     module: bdl.BayesianModule,
     net: torch.nn.Module,
-    datamodule,
+    datamodule: Data,
     trace: dict[str, torch.Tensor],
 ) -> None:
     """metrics.json, report.html and the summary table, from the samples on disk."""
@@ -156,6 +184,14 @@ def evaluate(
     write_metrics(run.path / "metrics.json", summary.metrics)
     print_summary(summary.metrics)
     print(f"report: {run.path / 'report.html'}")
+
+
+def close_loggers(trainer: L.Trainer) -> None:
+    """Without it the next job of a sweep would log into this one's W&B run."""
+    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
+        import wandb
+
+        wandb.finish(quiet=True)
 
 
 def write_timing(run: RunDirectory, steps: int, sampling: float, total: float) -> None:

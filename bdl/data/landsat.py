@@ -27,7 +27,7 @@ _LABELS = torch.tensor([1, 2, 3, 4, 5, 7])  # class 6, "mixture", does not occur
 def load_landsat() -> dict[str, Tensor]:
     """x_train (4435, 36), x_test (2000, 36) float32 in [0, 255]; y_train (4435,), y_test (2000,) int64 in 0..5.
 
-    36 features = 4 spectral bands of a 3x3 neighbourhood; the label is that of the central pixel. See data/files/README.md.
+    36 features = 4 spectral bands of a 3x3 neighbourhood, the label that of its centre: see data/files/README.md.
     """
     with np.load(files("bdl.data") / "files" / "landsat.npz", allow_pickle=False) as archive:  # type: ignore[arg-type]
         arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
@@ -40,9 +40,9 @@ def load_landsat() -> dict[str, Tensor]:
 class LandsatDataModule(L.LightningDataModule):
     """Landsat, standardised with the training rows' mean and standard deviation; 4,435 training and 2,000 test rows.
 
-    batch_size: rows per chain and step. chains: C for a stack of chains with batches of their own, None for one chain or
-    for batches that all chains share. val_fraction: part of the training rows held out for validation, chosen by
-    `split_seed` alone. seed, stack: name the order of the batches.
+    batch_size: rows per chain and step. chains: C for a stack whose chains have batches of their own, None for one
+    chain or for batches that all chains share. val_fraction: part of the training rows held out, chosen by `split_seed`
+    alone. seed, stack: name the order of the batches.
     """
 
     num_classes = len(CLASSES)

@@ -1,4 +1,4 @@
-"""Finding the Sampler and the network inside any LightningModule, and refusing Trainer settings that would break the law."""
+"""Finding the Sampler and the network inside any LightningModule; refusing Trainer settings that break the law."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
         )
     if trainer.gradient_clip_val:
         sampler.notes.append(
-            f"Lightning clips the loss gradient at {trainer.gradient_clip_val} ({trainer.gradient_clip_algorithm or 'norm'}); "
-            "where it acts, the law is another one"
+            f"Lightning clips the loss gradient at {trainer.gradient_clip_val} "
+            f"({trainer.gradient_clip_algorithm or 'norm'}); where it acts, the law is another one"
         )
 
 

@@ -86,14 +86,20 @@ class ResNet(nn.Module):
         super().__init__()
         if depth < 8 or (depth - 2) % 6:
             raise ConfigError(f"depth must be 6n + 2 (20, 32, 44, 56, ...), got {depth}")
-        if shortcut not in ("A", "B") or norm not in ("batch", "filter_response") or activation not in ("relu", "swish"):
+        if (
+            shortcut not in ("A", "B")
+            or norm not in ("batch", "filter_response")
+            or activation not in ("relu", "swish")
+        ):
             raise ConfigError(f"no ResNet with shortcut={shortcut!r}, norm={norm!r}, activation={activation!r}")
         act = nn.ReLU() if activation == "relu" else nn.SiLU()
         self.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
         self.norm, self.activation = _norm(norm, 16), act
         widths = [16, 16, 32, 64]
         blocks = [
-            Block(widths[s] if b == 0 else widths[s + 1], widths[s + 1], 2 if s > 0 and b == 0 else 1, shortcut, norm, act)
+            Block(
+                widths[s] if b == 0 else widths[s + 1], widths[s + 1], 2 if s > 0 and b == 0 else 1, shortcut, norm, act
+            )
             for s in range(3)
             for b in range((depth - 2) // 6)
         ]
@@ -106,7 +112,7 @@ class ResNet(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight)
-            elif module is not self and hasattr(module, "reset_parameters"):
+            elif isinstance(module, nn.BatchNorm2d | FilterResponseNorm):
                 module.reset_parameters()
         nn.init.zeros_(self.linear.bias)
 

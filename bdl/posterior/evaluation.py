@@ -86,7 +86,7 @@ class Evaluation:
         return np.stack([np.stack(t[:draws]) for t in self._traces])
 
     def metrics(self) -> dict[str, float]:
-        """Flat `one_sample/accuracy`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` where importance weights exist."""
+        """Flat `one_sample/accuracy`, `chain_bma/...`, `bma/...`; `bma_weighted/...` where importance weights exist."""
         found = {
             **_named("one_sample", _mean_metrics(self.one_sample, self.labels)),
             **_named("chain_bma", _mean_metrics(self.chain_bma, self.labels)),

@@ -98,7 +98,7 @@ class Posterior:
     def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> Prediction:
         """Average over the posterior for x (n, ...), or for a loader of x or (x, y) batches.
 
-        kind: "uniform" weights, "step_size" (proportional to lr), or "importance" (back to exp(-U/T) from a weighted law).
+        kind: "uniform" weights, "step_size" (proportional to lr), or "importance" (back to exp(-U/T)).
         """
         batches, total = Batches(data), 0.0
         mean = square = entropy = torch.zeros(())
@@ -195,13 +195,11 @@ class Posterior:
             if k not in own or k not in stacked or stacked[k].shape[1:] != own[k].shape
         ]
         if wrong:
-            raise StoreError(
-                f"{path} holds samples of another network: {sorted(wrong)[0]} does not fit; pass the net of the run"
-            )
+            raise StoreError(f"{path} holds samples of another network: {min(wrong)} does not fit; pass the run's net")
 
 
 class Batches:
-    """Batches (x, y or None) in one fixed order, as often as asked for; a loader that shuffles is read once and kept."""
+    """Batches (x, y or None) in one fixed order, as often as asked; a loader that shuffles is read once and kept."""
 
     def __init__(self, data: Tensor | Iterable[Any]):
         fixed = isinstance(data, Tensor) or getattr(data, "shuffles", True) is False
@@ -222,7 +220,8 @@ class Batches:
 class _PosteriorModule(nn.Module):
     def __init__(self, posterior: Posterior, kind: Kind):
         super().__init__()
-        self.posterior, self.kind = posterior, kind
+        self.posterior = posterior
+        self.kind: Kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
         return self.posterior.predict(x, self.kind).probs
@@ -234,7 +233,8 @@ def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     for key in sorted(one.keys() | other.keys()):
         if one.get(key) != other.get(key):
             raise StoreError(
-                f"runs of different targets are not merged: {key} is {one.get(key)} in {a.run_dir}, {other.get(key)} in {b.run_dir}"
+                f"runs of different targets are not merged: {key} is {one.get(key)} in {a.run_dir}, "
+                f"{other.get(key)} in {b.run_dir}"
             )
 
 

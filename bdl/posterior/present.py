@@ -28,14 +28,15 @@ def print_summary(metrics: Mapping[str, float]) -> None:
             table.add_row(label, *test, train[0])
     console = Console()
     console.print(table)
-    console.print(
-        f"{metrics['samples']:.0f} samples of {metrics['chains']:.0f} chains; T {metrics['temperature']:g}, "
-        f"T_eff {_text(metrics['t_eff'])} (noise_ratio {_text(metrics['noise_ratio'])}), kinetic {_text(metrics['kinetic_temperature'])}; "
-        f"R-hat max {_text(metrics['rhat/max'])}, ESS min {_text(metrics['ess/min'])}"
-        + (f"; weight ESS {_text(metrics['weight_ess'])}" if "weight_ess" in metrics else ""),
-        soft_wrap=True,
-        highlight=False,
-    )
+    parts = [
+        f"{metrics['samples']:.0f} samples of {metrics['chains']:.0f} chains",
+        f"T {metrics['temperature']:g}, T_eff {_text(metrics['t_eff'])} (noise_ratio {_text(metrics['noise_ratio'])})",
+        f"kinetic temperature {_text(metrics['kinetic_temperature'])}",
+        f"R-hat max {_text(metrics['rhat/max'])}, ESS min {_text(metrics['ess/min'])}",
+    ]
+    if "weight_ess" in metrics:
+        parts.append(f"weight ESS {_text(metrics['weight_ess'])}")
+    console.print("; ".join(parts), soft_wrap=True, highlight=False)
 
 
 def write_page(
@@ -76,15 +77,17 @@ def _histogram(store: SampleStore, stack: int) -> EnergyHistogram | None:
     if saved is None or bool(saved["edges"].isnan().any()):
         return None
     records = [r for r in store.records() if r.stack == stack]
-    kind = store.weighting_kind(stack)
+    about = store.about_weighting(stack)
+    own = len(saved["edges"]) > 1  # one psi per chain: show the first chain's, with its own energies
     return EnergyHistogram(
         edges=saved["edges"][0].numpy(),
-        log_psi=saved["log_psi"].mean(0).numpy(),
-        energies=saved["recent_energies"].flatten().numpy(),
+        log_psi=saved["log_psi"][0].numpy(),
+        energies=(saved["recent_energies"][:, 0] if own else saved["recent_energies"].flatten()).numpy(),
         zeta=float(saved["zeta"][0]),
         temperature=float(saved["temperature"][0]),
-        kind=kind,
+        kind=about["energy"],
         frozen=records[-1].psi_frozen,
+        cumulative=about["weighting"] != "Contour",
     )
 
 

@@ -68,15 +68,16 @@ class SampleStore:
         self._append(record)
         return record
 
-    def write_weighting(self, stack: int, tensors: Mapping[str, Tensor], kind: str) -> None:
-        """Write `weighting-<stack>.safetensors`: bin edges, log psi, zeta, T per chain; kind: of the energies."""
-        data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, {"energy": kind})
+    def write_weighting(self, stack: int, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
+        """Write `weighting-<stack>.safetensors`: bin edges, log psi, zeta, T per chain; about: names of its kind."""
+        header = {"about": json.dumps(about, sort_keys=True)}
+        data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, header)
         write_atomically(self.folder / f"weighting-{stack}.safetensors", data)
 
-    def weighting_kind(self, stack: int) -> str:
-        """Which energies psi was fitted on: batch, ema or full."""
+    def about_weighting(self, stack: int) -> dict[str, str]:
+        """`energy` (batch, ema or full: what psi was fitted on) and `weighting` (AdaptiveWeight, ...)."""
         with safe_open(self.folder / f"weighting-{stack}.safetensors", "pt") as f:
-            return f.metadata()["energy"]
+            return json.loads(f.metadata()["about"])
 
     def weighting(self, stack: int) -> dict[str, Tensor] | None:
         path = self.folder / f"weighting-{stack}.safetensors"
@@ -190,7 +191,7 @@ def _parse(line: bytes) -> Record | None:
             return None
         if fields["format_version"] != FORMAT_VERSION:
             raise StoreError(
-                f"samples of format {fields['format_version']}, this bdl reads {FORMAT_VERSION}: use the bdl that wrote them"
+                f"samples of format {fields['format_version']}; this bdl reads format {FORMAT_VERSION} only"
             )
         return Record(**fields)
     except (ValueError, KeyError, TypeError, AttributeError):

@@ -45,13 +45,13 @@ def summarise(posterior: Posterior, loaders: Mapping[str, Iterable[Any]], trace:
 
 
 def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]:
-    """T of the law meant at the last sample, and what the chain showed while samples were kept, means over chains."""
+    """T of the law meant at the last sample, and what the chain showed while samples were kept: medians over steps and chains."""
     records = posterior.records
     found = {"temperature": float(np.mean(records[-1].temperature)), "lr": float(np.mean(records[-1].lr))}
     if not trace:
         return found | dict.fromkeys(_CHAIN, math.nan)
     chosen = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
-    return found | {name: _mean(trace[name][chosen]) for name in _CHAIN}
+    return found | {name: _median(trace[name][chosen]) for name in _CHAIN}
 
 
 def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
@@ -87,9 +87,10 @@ def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
     return summary(named)
 
 
-def _mean(values: Tensor) -> float:
+def _median(values: Tensor) -> float:
+    """Not the mean: as lr falls to 0 at the end of a cycle, the momenta of larger steps make single values huge."""
     values = values[values.isfinite()]
-    return float(values.mean()) if len(values) else math.nan
+    return float(values.median()) if len(values) else math.nan
 
 
 def _or_nan(reduce: Any, values: np.ndarray) -> float:

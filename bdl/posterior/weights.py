@@ -1,4 +1,4 @@
-"""Weights of samples: uniform, by step size, or importance weights back from a weighted law; refused when they mean nothing."""
+"""Weights of samples: uniform, by step size, or importance weights, which are refused when they mean nothing."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _importance(samples: Sequence[Keyed]) -> tuple[dict[tuple[int, int], float],
     usable = [(i, r, c) for i, r, c in samples if r.psi_frozen and r.log_weight is not None]
     if all(r.zeta == 0 for _, r, _ in samples):
         raise ConfigError(
-            "importance weights need a weighting (sampler=awsgld, awsghmc): these samples are from exp(-U/T) itself"
+            "importance weights need a weighting (sampler=awsgld, awsghmc): these samples are from exp(-U/T)"
         )
     if not usable:
         raise ConfigError("no importance weights: psi never settled at a constant T and zeta before a sample was kept")

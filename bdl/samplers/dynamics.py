@@ -8,8 +8,7 @@ and may overwrite state, g and z in place; it never draws random numbers.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
@@ -97,7 +96,8 @@ class SGLD:
     Raises ConfigError for a preconditioner that is not positive definite or does not have d rows.
     """
 
-    preconditioner: Tensor | Sequence[float] | Sequence[Sequence[float]] | None = None
+    preconditioner: Any = None  # (d,) or (d, d), tensor or lists
+    _root: Any = field(init=False, repr=False, default=None)  # R with R R' = P
 
     def __post_init__(self) -> None:
         if self.preconditioner is None:
@@ -114,7 +114,7 @@ class SGLD:
                 "preconditioner must be a vector of positive numbers or a symmetric positive definite matrix"
             )
         object.__setattr__(self, "preconditioner", p)
-        object.__setattr__(self, "_root", factor)  # P = root root'
+        object.__setattr__(self, "_root", factor)
 
     def init(self, theta: Tensor) -> Position:
         p = self.preconditioner
@@ -135,8 +135,9 @@ class SGLD:
     def noise_ratio(self, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         """(..., d) variance that batch noise adds to a step, relative to the injected one."""
         p = self.preconditioner
-        diagonal = 1.0 if p is None else p.diagonal() if p.ndim == 2 else p
-        return lr * diagonal * grad_var / (2 * tau)
+        if p is not None:
+            grad_var = p * grad_var if p.ndim == 1 else grad_var @ p.square() / p.diagonal()
+        return lr * grad_var / (2 * tau)
 
     @staticmethod
     def _apply(p: Tensor, x: Tensor) -> Tensor:

@@ -17,8 +17,10 @@ def explain(sampler: Sampler) -> str:
     n, dynamics, weighting = sampler.num_data, sampler.dynamics, sampler.weighting
     chains = f"{sampler.chains} chains" if sampler.chains else "1 chain"
     lines = [
-        f"{dynamics} on {sampler._flat.theta.shape[-1]:,} parameters, {chains}, N = {n:,}, lr = {lr:g}, T = {temperature:g}",
-        f"prior: {sampler.prior}; U = N x mean batch loss - log prior, in nats (the loss must be a mean negative log-likelihood)",
+        f"{dynamics} on {sampler._flat.theta.shape[-1]:,} parameters, {chains}, "
+        f"N = {n:,}, lr = {lr:g}, T = {temperature:g}",
+        f"prior: {sampler.prior}; U = N x mean batch loss - log prior, in nats "
+        "(the loss must be a mean negative log-likelihood)",
     ]
     if not getattr(dynamics, "noisy", True) or temperature == 0:
         lines.append("law meant: none, this is optimisation: no noise is injected and T is ignored")

@@ -28,7 +28,7 @@ class FlatBuffer:
             for name, p in zip(names, params, strict=True):
                 if p.ndim == 0 or p.shape[0] != chains:
                     raise ConfigError(
-                        f"chains={chains} needs a leading axis of {chains}, but {name} is {tuple(p.shape)}: see ChainStack"
+                        f"chains={chains} needs a leading axis of {chains}, {name} is {tuple(p.shape)}: see ChainStack"
                     )
         self.lead = () if chains is None else (chains,)
         self.sizes = [p.numel() // (chains or 1) for p in params]  # numbers per tensor and chain
@@ -60,13 +60,13 @@ class FlatBuffer:
         return [p.data_ptr() for p in self.params] != self._pointers
 
     def gather(self, out_views: Sequence[Tensor]) -> list[int]:
-        """Copy the gradients into views made by `split`; returns the parameters without one, whose part becomes zero."""
+        """Copy the gradients into views made by `split`; returns the parameters without one, which get zeros."""
         grads = [p.grad for p in self.params]
         idle = [i for i, grad in enumerate(grads) if grad is None]
         for i in idle:
             out_views[i].zero_()
         used = [v for v, grad in zip(out_views, grads, strict=True) if grad is not None]
-        torch._foreach_copy_(used, [grad for grad in grads if grad is not None])
+        torch._foreach_copy_(used, [grad for grad in grads if grad is not None])  # type: ignore[attr-defined]
         return idle
 
 

@@ -12,10 +12,10 @@ KEEP = 0.98  # decay of the running mean, about 50 estimates
 
 
 class GradientNoise:
-    """Half the mean squared difference of the gradients of two consecutive steps, as a running mean per coordinate.
+    """Half the squared difference of the gradients of two consecutive steps, as a running mean per coordinate.
 
     Two consecutive batches are independent (nearly, without replacement), so E(g' - g)²/2 = Var(g) + (H Δθ)²/2. The
-    second part is smaller than the injected noise by (lr h)²/4a for curvature h of U/N, which a stable step keeps small.
+    second part is smaller than the injected noise by (lr h)²/4a for curvature h of U/N, small for a stable step.
     """
 
     def __init__(self) -> None:

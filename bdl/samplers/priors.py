@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -50,7 +50,7 @@ class Gaussian:
     At T = 0 it is SGD's weight decay, with weight_decay = precision / N.
     """
 
-    precision: float | Sequence[float] | Tensor = 1.0
+    precision: Any = 1.0  # a number, or one per tensor; per coordinate (d,) once bound
 
     def __post_init__(self) -> None:
         values = [self.precision] if isinstance(self.precision, int | float) else self.precision
@@ -63,17 +63,16 @@ class Gaussian:
         return replace(self, precision=per_coordinate(self.precision, sizes, like))
 
     def energy(self, theta: Tensor) -> Tensor:
-        if isinstance(self.precision, Tensor):
-            return 0.5 * (theta.square() @ self.precision)
-        if theta.ndim == 1:
-            return 0.5 * self.precision * torch.dot(theta, theta)
-        return 0.5 * self.precision * torch.linalg.vecdot(theta, theta)
+        if isinstance(self.precision, int | float):
+            square = torch.dot(theta, theta) if theta.ndim == 1 else torch.linalg.vecdot(theta, theta)
+            return 0.5 * self.precision * square
+        return 0.5 * (theta.square() @ self.precision)
 
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
-        if isinstance(self.precision, Tensor):
-            g.addcmul_(theta, self.precision, value=1 / num_data)
-        else:
+        if isinstance(self.precision, int | float):
             g.add_(theta, alpha=self.precision / num_data)
+        else:
+            g.addcmul_(theta, self.precision, value=1 / num_data)
 
     def __str__(self) -> str:
         if isinstance(self.precision, int | float):

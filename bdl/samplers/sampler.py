@@ -1,4 +1,4 @@
-"""The shell that joins a dynamics and a weighting to torch: gather, weigh, step. The only place where noise is drawn."""
+"""The shell that joins a dynamics and a weighting to torch: gather, weigh, step. Only here noise is drawn."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ class Sampler(torch.optim.Optimizer):
             return self._per_chain(self._energy_of(self.full_loss()))  # type: ignore[return-value]
 
     def noise_ratio(self) -> Tensor:
-        """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): variance added by the batches over that injected."""
+        """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): variance from batches over variance injected."""
         grad_var, (lr, temperature, _) = self._noise.variance, self._numbers()
         if grad_var is None or not getattr(self.dynamics, "noisy", True) or not _any_positive(temperature):
             return torch.full(self._flat.lead, math.nan, device=self._flat.theta.device)

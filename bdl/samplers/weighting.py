@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ ALL_MISSED = 100  # steps between checks that the bins see any energy at all
 
 @dataclass(frozen=True)
 class RobbinsMonro:
-    """Step of the stochastic approximation, gamma_k = min(1, scale / (k^power + offset)) (their public code, scale 100)."""
+    """Step of the stochastic approximation, min(1, scale / (k^power + offset)); the authors' code has scale 100."""
 
     scale: float = 10.0
     power: float = 0.75
@@ -58,8 +58,13 @@ class Histogram:
 
 
 class Weighting(Protocol):
-    zeta: float
-    energy: str
+    """What the shell asks of every weighting; one that needs energies also has the methods of AdaptiveWeight."""
+
+    @property
+    def zeta(self) -> float: ...
+
+    @property
+    def energy(self) -> str: ...
 
     @property
     def needs_energy(self) -> bool: ...
@@ -69,9 +74,9 @@ class Weighting(Protocol):
 class Flat:
     """No weighting: the law is exp(-U/T), the multiplier 1, the log weight 0."""
 
-    zeta: ClassVar[float] = 0.0
-    energy: ClassVar[str] = "batch"
-    needs_energy: ClassVar[bool] = False
+    zeta = 0.0
+    energy = "batch"
+    needs_energy = False
 
 
 @dataclass(frozen=True)
@@ -87,7 +92,7 @@ class _EnergyWeighting:
     energy: str = "batch"
     smoothing: float = 0.95  # decay of the smoothed energy, `energy="ema"`
     refresh: int = 1  # steps between evaluations of the full-data energy, `energy="full"`
-    needs_energy: ClassVar[bool] = True
+    needs_energy = True
 
     def __post_init__(self) -> None:
         if self.energy not in ("batch", "ema", "full"):
@@ -104,7 +109,7 @@ class _EnergyWeighting:
             raise ConfigError(f"smoothing must be in [0, 1) and refresh >= 1, got {self.smoothing}, {self.refresh}")
 
     def init(self, energies: Tensor) -> Histogram:
-        """A histogram that knows nothing: psi = 1 everywhere. energies: any (C,) tensor of the right type and device."""
+        """A histogram that knows nothing: psi = 1. energies: any (C,) tensor of the right type and device."""
         rows = 1 if self.shared else len(energies)
         ones = energies.new_ones(rows, self.bins)
         low, high = (None if v is None else energies.new_full((rows, 1), v) for v in (self.low, self.high))
@@ -213,7 +218,8 @@ class _EnergyWeighting:
         """log psi as the sampler sees it. A rise between two bins is bounded, and trusted by the less visited one."""
         rise = h.psi.clamp_min(1e-300).log().diff(dim=1).clamp_(-MAX_RISE, MAX_RISE)
         rise.mul_(torch.minimum(h.visits[:, 1:], h.visits[:, :-1]).div_(MIN_VISITS).clamp_(max=1))
-        h.log_psi[:, :-1] = -rise.flip(1).cumsum(1).flip(1)
+        below = torch.ones(self.bins - 1, self.bins - 1, dtype=rise.dtype, device=rise.device).tril()
+        h.log_psi[:, :-1] = -rise @ below  # a cumulative sum from the top, which CUDA has no deterministic kernel for
 
 
 @dataclass(frozen=True)
@@ -222,8 +228,8 @@ class AdaptiveWeight(_EnergyWeighting):
 
         θ_i <- θ_i + gamma θ_J (1{i >= J} - θ_i),    J = bin of U
 
-    the normalised form of their recursion, with fixed point θ_m = 1 and θ_i ∝ Σ_{j<=i} g_j θ_j^(1 - zeta), g_j = mass of
-    bin j under exp(-U/T). psi increases with U, so the multiplier is >= 1 and pulls towards low energy.
+    the normalised form of their recursion, with fixed point θ_m = 1 and θ_i ∝ Σ_{j<=i} g_j θ_j^(1 - zeta), with g_j
+    the mass of bin j under exp(-U/T). psi increases with U, so the multiplier is >= 1 and pulls towards low energy.
 
     zeta: power of the weight. low, high: energies in nats, None = found by a pilot run without weighting, once the
     energies have stopped drifting (low = .1% quantile, high = 99.9% quantile and a tenth of the range). rate: step of

@@ -40,7 +40,7 @@ BINS = dict(low=0.0, high=10.0, bins=5)  # centres 1, 3, 5, 7, 9
 @given(psi=psis, u=energies, zeta=st.floats(0, 5), T=st.floats(0, 5))
 @settings(max_examples=60, deadline=None)
 def test_multiplier_is_the_slope_of_log_psi(kind, psi, u, zeta, T):
-    """sampler.multiplier = 1 + zeta T x the numerical derivative of log psi, of which sampler.log_weight is zeta times."""
+    """sampler.multiplier = 1 + zeta T x the numerical derivative of log psi; sampler.log_weight = zeta log psi."""
     assume(abs(u - 2 * round((u - 1) / 2) - 1) > 1e-3)  # not at a kink, where there are two slopes
     weighting = kind(zeta=zeta, **BINS)
     sampler = bdl.Sampler(
@@ -157,7 +157,7 @@ def fixed_point(target, kind, zeta: float, e: float, bins=BIN_COUNT) -> np.ndarr
     """
     psi, before = np.ones(bins), np.zeros(bins)
     while np.abs(psi - before).max() > 1e-6:
-        rises = np.diff(np.log(psi)).clip(-MAX_RISE, MAX_RISE)
+        rises = np.diff(np.log(np.maximum(psi, 1e-300))).clip(-MAX_RISE, MAX_RISE)
         log_psi = np.append(-np.cumsum(rises[::-1])[::-1], 0)
         terms = masses(target, log_psi, zeta, e)
         terms = terms * psi if kind is bdl.AdaptiveWeight else terms * psi**zeta
@@ -187,12 +187,12 @@ def decaying(k: int) -> float:
     return min(0.1, 4 / (k + 40))
 
 
-def learned(target, kind, zeta: float, bins=BIN_COUNT, e=STEP, rate=decaying) -> Estimate:
+def learned(target, kind, zeta: float, bins=BIN_COUNT, rate=decaying) -> Estimate:
     """psi after 2,000 steps of 256 chains that share it, over four independent runs."""
     found = []
     for seed in range(4):
         weighting = kind(zeta=zeta, low=target.low, high=target.high, bins=bins, rate=rate, shared=True)
-        _, sampler, advance = chains(target, weighting, 256, seed, e=e)
+        _, sampler, advance = chains(target, weighting, 256, seed)
         for _ in range(2000):
             advance()
         found.append(sampler.histogram.psi[0])
@@ -246,23 +246,21 @@ class Exponential:
         return np.sign(x)
 
 
-def growing(k: int) -> float:
+def slow(k: int) -> float:
     """For Contour, whose recursion is slower by the mean of psi, one over the number of bins."""
-    return min(0.5, 30 / (k + 60))
+    return min(0.05, 60 / (k + 1200))
 
 
 def test_contour_reaches_the_bin_masses():
-    """psi = density of energy, against the fixed point at this step size. Power: tolerance .02, the uniform density is
-    off by .25. As lr -> 0 the fixed point is the mass of the bins, to the .01 that linear interpolation leaves."""
-    target, e, bins = Exponential(), STEP, 8
-    estimate = learned(target, bdl.Contour, 1.0, bins, e, growing)
-    expected, tol = fixed_point(target, bdl.Contour, 1.0, e, bins), tolerance(estimate)
-    assert tol < 0.02
-    assert np.abs(estimate.mean - expected).max() < tol
-    assert np.abs(estimate.mean - 1 / bins).max() > 10 * tol
+    """psi = density of energy, to five standard errors and what linear interpolation and step size move the fixed point
+    of the recursion (computed). Power: together below .06, while a uniform psi is off by .27."""
+    target, bins = Exponential(), 8
+    estimate = learned(target, bdl.Contour, 1.0, bins, slow)
     g = np.diff(1 - np.exp(-np.linspace(0, 4, bins + 1)))
     g[-1] += math.exp(-4)
-    assert np.abs(fixed_point(target, bdl.Contour, 1.0, 0.0, bins) - g).max() < 0.01
+    tol = tolerance(estimate) + np.abs(fixed_point(target, bdl.Contour, 1.0, STEP, bins) - g).max()
+    assert tol < 0.06, "no power"
+    assert np.abs(estimate.mean - g).max() < tol
 
 
 @BUG
@@ -271,7 +269,7 @@ def test_contour_survives_a_heavy_bin():
     may show. psi must still be about the bin masses (.68, .16, .07, ...)."""
     target = Normal()
     g = np.diff(chi2.cdf(2 * np.linspace(target.low, target.high, 13), 1))
-    estimate = learned(target, bdl.Contour, 1.0, 12, STEP, growing)
+    estimate = learned(target, bdl.Contour, 1.0, 12, slow)
     assert np.abs(estimate.mean - g).max() < 0.1
 
 
@@ -442,9 +440,10 @@ def test_freezing_waits_until_psi_has_settled():
     assert torch.equal(sampler.histogram.psi, psi) and torch.equal(sampler.histogram.log_psi, log_psi)
 
 
-@pytest.mark.parametrize(
-    "temperature", [1.0, pytest.param(torch.full((64,), 1.0, dtype=D64), marks=BUG)], ids=["number", "tensor"]
-)
+PER_CHAIN = pytest.param(torch.full((64,), 1.0, dtype=D64), marks=BUG)
+
+
+@pytest.mark.parametrize("temperature", [1.0, PER_CHAIN], ids=["number", "tensor"])
 def test_change_of_temperature_in_place_is_noticed(temperature):
     """The clock of psi starts anew, also when a (C,) tensor in param_groups is changed in place."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10), T=temperature)
@@ -483,7 +482,7 @@ def test_bins_that_hold_some_energies_are_kept():
 
 
 def noisy_batches(energy: str, chains, steps=30, **arguments):
-    """Yield (sampler, batch energy, full energy), at the θ of the step's gradient, of a chain on losses with an error."""
+    """Yield (sampler, batch energy, full energy at the θ of the step's gradient) of a chain on noisy losses."""
     lead = () if chains is None else (chains,)
     theta = torch.ones(*lead, 3, dtype=D64, requires_grad=True)
     weighting = bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=20.0, bins=10, energy=energy, **arguments)

@@ -15,7 +15,7 @@ from lightning.pytorch.callbacks import Checkpoint
 class SaveLast(Checkpoint):
     """Writes `<dirpath>/last.ckpt` every `every` steps, at the end, and when Ctrl-C or SIGTERM ask for a stop.
 
-    The signal lets the step finish; then the checkpoint is written and `fit` returns. `signum` holds the signal, or None.
+    The signal lets the step finish; then the checkpoint is written and `fit` returns. `signum` is the signal, or None.
     (Lightning runs Checkpoint callbacks after all others, so theirs is the state after the step.)
     """
 

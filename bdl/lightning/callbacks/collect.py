@@ -183,7 +183,8 @@ class CollectSamples(Callback):
             "temperature": temperature,
             "recent_energies": h.window[: min(h.seen, len(h.window))],
         }
-        self.store.write_weighting(sampler.stack, tensors, sampler.weighting.energy)
+        about = {"energy": sampler.weighting.energy, "weighting": type(sampler.weighting).__name__}
+        self.store.write_weighting(sampler.stack, tensors, about)
 
 
 def _number(value: Any) -> float | list[float]:
