@@ -41,7 +41,7 @@ def one_line(error: BaseException) -> str:
 
 @contextmanager
 def one_line_errors() -> Iterator[None]:
-    """Print an error as one line on stderr and exit with status 1, 130 for Ctrl-C; `BDL_DEBUG=1` keeps the traceback."""
+    """Print an error as one line on stderr and exit with 1, or 130 for Ctrl-C; `BDL_DEBUG=1` keeps the traceback."""
     try:
         yield
     except KeyboardInterrupt:

@@ -98,7 +98,7 @@ class Warmup:
 
 @dataclass(frozen=True)
 class Ramp:
-    """`start` until step `begin`, linearly to `end` over `steps` steps, constant after: zeta "gradually increased", 002."""
+    """`start` until step `begin`, linearly to `end` over `steps` steps, constant after: "gradually increased", 002."""
 
     end: float
     steps: int

@@ -191,7 +191,7 @@ def close_loggers(trainer: L.Trainer) -> None:
     if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
         import wandb
 
-        wandb.finish(quiet=True)
+        wandb.finish()
 
 
 def write_timing(run: RunDirectory, steps: int, sampling: float, total: float) -> None:

@@ -45,7 +45,7 @@ def summarise(posterior: Posterior, loaders: Mapping[str, Iterable[Any]], trace:
 
 
 def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]:
-    """T of the law meant at the last sample, and what the chain showed while samples were kept: medians over steps and chains."""
+    """T of the law meant at the last sample; medians of what the chains showed while samples were kept."""
     records = posterior.records
     found = {"temperature": float(np.mean(records[-1].temperature)), "lr": float(np.mean(records[-1].lr))}
     if not trace:

@@ -7,15 +7,12 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from bdl.errors import BdlWarning, ConfigError
-from bdl.samplers.weighting import Histogram
+from bdl.samplers.reweighting import to
 
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler
-
-_OWN = ("_smoothed", "_full", "_energy", "_multiplier", "_log_weight")
 
 
 def environment(sampler: Sampler) -> dict[str, Any]:
@@ -30,7 +27,6 @@ def environment(sampler: Sampler) -> dict[str, Any]:
 def sampler_state(sampler: Sampler) -> dict[str, Any]:
     vectors = set(sampler._vector_fields())
     state = {f.name: getattr(sampler._state, f.name) for f in dataclasses.fields(sampler._state)}
-    target = sampler._target
     return {
         "format_version": 1,
         "step": sampler.steps,
@@ -39,9 +35,8 @@ def sampler_state(sampler: Sampler) -> dict[str, Any]:
         "generator": sampler._generator.get_state(),
         "dynamics": {name: value for name, value in state.items() if name not in vectors},
         "gradient_noise": sampler._noise.state_dict(),
-        "psi": None if sampler._histogram is None else sampler._histogram.as_dict(),
-        "target": None if target is None else {"temperature": target[0], "zeta": target[1]},
-        **{name.strip("_"): getattr(sampler, name) for name in _OWN},
+        "energy": sampler._energy,
+        "psi": sampler._reweighting.state_dict(),
     }
 
 
@@ -66,17 +61,13 @@ def load_sampler_state(sampler: Sampler, state_dict: dict[str, Any]) -> None:
     _restore_vectors(sampler)
     theta = sampler._flat.theta
     for name, value in saved["dynamics"].items():
-        setattr(sampler._state, name, _to(value, theta.device))
+        setattr(sampler._state, name, to(value, theta.device))
     sampler.steps = saved["step"]
     if saved["environment"]["device"] == theta.device.type:
         sampler._generator.set_state(saved["generator"].cpu())
     sampler._noise.load_state_dict(saved["gradient_noise"], theta)
-    psi = saved["psi"]
-    sampler._histogram = None if psi is None else Histogram(**{k: _to(v, theta.device) for k, v in psi.items()})
-    target = saved["target"]
-    sampler._target = None if target is None else (_to(target["temperature"], theta.device), target["zeta"])
-    for name in _OWN:
-        setattr(sampler, name, _to(saved[name.strip("_")], theta.device))
+    sampler._energy = to(saved["energy"], theta.device)
+    sampler._reweighting.load_state_dict(saved["psi"], theta.device)
     sampler._distinct = sampler.steps > 0
 
 
@@ -99,7 +90,3 @@ def _identity(sampler: Sampler) -> dict[str, Any]:
         "chains": sampler.chains,
         "numbers per chain": sampler._flat.theta.shape[-1],
     }
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    return value.to(device).clone() if isinstance(value, Tensor) else value

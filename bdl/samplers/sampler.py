@@ -19,7 +19,8 @@ from bdl.samplers.flat import FlatBuffer
 from bdl.samplers.gradient_noise import GradientNoise
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.resume import load_sampler_state, sampler_state
-from bdl.samplers.weighting import SETTLED, Flat, Histogram, Weighting
+from bdl.samplers.reweighting import Reweighting, any_positive
+from bdl.samplers.weighting import Flat, Histogram, Weighting
 from bdl.seeding import generator
 
 CHECK_EVERY = 100  # steps between reads of the divergence flag on an accelerator; each is a device sync
@@ -85,11 +86,8 @@ class Sampler(torch.optim.Optimizer):
         self.prior = prior.bind(self._flat.sizes, self._flat.theta)
         self._noise = GradientNoise()
         self._generator = generator(self._flat.theta.device, "noise", seed, stack)
-        self._energy = self._smoothed = self._full = None  # (C,) nats, C = 1 without chains
-        self._multiplier = torch.ones(chains or 1, dtype=torch.float64, device=self._flat.theta.device)
-        self._log_weight = torch.zeros_like(self._multiplier)
-        self._target: tuple[Any, float] | None = None  # (T, zeta) of the last weighted step
-        self._histogram: Histogram | None = None
+        self._energy: Tensor | None = None  # (C,) nats, C = 1 without chains
+        self._reweighting = Reweighting(weighting, chains or 1, self._flat.theta.device)
         self._distinct = False
         self._allocate()
 
@@ -127,28 +125,28 @@ class Sampler(torch.optim.Optimizer):
     @property
     def energy(self) -> Tensor | None:
         """() or (C,) batch estimate of U, nats, at the θ of the last step's gradient; None without a closure."""
-        return self._per_chain(self._energy)
+        return None if self._energy is None else self._per_chain(self._energy)
 
     @property
-    def multiplier(self) -> Tensor | None:
+    def multiplier(self) -> Tensor:
         """() or (C,) factor that the weighting put on the last gradient."""
-        return self._per_chain(self._multiplier)
+        return self._per_chain(self._reweighting.multiplier)
 
     @property
-    def log_weight(self) -> Tensor | None:
+    def log_weight(self) -> Tensor:
         """() or (C,) zeta log psi(U) of the last energy of the weighting's kind: the log importance weight."""
-        return self._per_chain(self._log_weight)
+        return self._per_chain(self._reweighting.log_weight)
 
     @property
     def weighting_energy(self) -> Tensor | None:
         """() or (C,) the last energy of the kind that the weighting reads: batch, smoothed or full; nats."""
-        kinds = {"batch": self._energy, "ema": self._smoothed, "full": self._full}
-        return self._per_chain(kinds[self.weighting.energy])
+        energy = self._reweighting.energy
+        return None if energy is None else self._per_chain(energy)
 
     @property
     def histogram(self) -> Histogram | None:
         """State of psi, None without a weighting."""
-        return self._histogram
+        return self._reweighting.histogram
 
     def full_energy(self) -> Tensor:
         """() or (C,) U over all the data at the present θ, nats. Needs `full_loss`."""
@@ -157,12 +155,12 @@ class Sampler(torch.optim.Optimizer):
                 "a full-data energy needs sampler.full_loss, a function that returns the mean NLL over all data"
             )
         with torch.no_grad():
-            return self._per_chain(self._energy_of(self.full_loss()))  # type: ignore[return-value]
+            return self._per_chain(self._energy_of(self.full_loss()))
 
     def noise_ratio(self) -> Tensor:
         """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): variance from batches over variance injected."""
         grad_var, (lr, temperature, _) = self._noise.variance, self._numbers()
-        if grad_var is None or not getattr(self.dynamics, "noisy", True) or not _any_positive(temperature):
+        if grad_var is None or not getattr(self.dynamics, "noisy", True) or not any_positive(temperature):
             return torch.full(self._flat.lead, math.nan, device=self._flat.theta.device)
         lr, tau = _column(lr), _column(temperature) / self.num_data
         own = getattr(self.dynamics, "noise_ratio", None)
@@ -186,10 +184,7 @@ class Sampler(torch.optim.Optimizer):
 
     def freeze_weighting(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
-        h = self._histogram
-        if h is not None and h.low is not None and h.clock >= SETTLED:
-            h.frozen = True
-        return h is not None and h.frozen
+        return self._reweighting.freeze()
 
     def check(self) -> None:
         """Raise DivergedError if any step so far met a loss or gradient that is not finite. A device sync."""
@@ -300,38 +295,13 @@ class Sampler(torch.optim.Optimizer):
 
     def _weigh(self, energy: Tensor | None, temperature: Scalar, zeta: float) -> None:
         self._energy = energy
-        if not self.weighting.needs_energy or energy is None:
-            return
-        u = self._of_kind(energy)
-        weighting: Any = self.weighting
-        h = self._histogram = self._histogram or weighting.init(u)
-        log_psi, slope = weighting.evaluate(h, u)
-        self._multiplier, self._log_weight = 1 + zeta * temperature * slope, zeta * log_psi
-        self._g.mul_(self._multiplier.to(self._g.dtype).view(*self._flat.lead, 1))
-        if not _any_positive(temperature):
-            return  # at T = 0 nothing is sampled: psi has nothing to learn
-        target = (temperature, zeta)
-        if self._target is not None and not _same(self._target, target):
-            weighting.forget(h)
-        self._target = target
-        if h.low is not None:
-            weighting.update(h, u, zeta)
-        weighting.observe(h, u, pooled=not isinstance(temperature, Tensor))
-
-    def _of_kind(self, energy: Tensor) -> Tensor:
-        if self.weighting.energy == "batch":
-            return energy
-        weighting: Any = self.weighting
-        if self.weighting.energy == "ema":
-            if self._smoothed is None:
-                self._smoothed = energy.clone()
-            return self._smoothed.lerp_(energy, 1 - weighting.smoothing)
-        if self._full is None or self.steps % weighting.refresh == 0:
-            self._full = self.full_energy().reshape(-1)
-        return self._full
+        if energy is not None and self.weighting.needs_energy:
+            full = lambda: self.full_energy().reshape(-1)  # noqa: E731
+            multiplier = self._reweighting.step(energy, full, self.steps, temperature, zeta)
+            self._g.mul_(multiplier.to(self._g.dtype).view(*self._flat.lead, 1))
 
     def _draw(self, temperature: Scalar) -> None:
-        if getattr(self.dynamics, "noisy", True) and _any_positive(temperature):
+        if getattr(self.dynamics, "noisy", True) and any_positive(temperature):
             self._z.normal_(generator=self._generator)
             self._silent, self._distinct = False, True
             return
@@ -375,24 +345,14 @@ class Sampler(torch.optim.Optimizer):
                 for p, view in zip(self._flat.params, self._flat.split(getattr(self._state, name)), strict=True):
                     self.state[p][name] = view
 
-    def _per_chain(self, value: Tensor | None) -> Tensor | None:
-        return value if value is None or self.chains is not None else value[0]
+    def _per_chain(self, value: Tensor) -> Tensor:
+        return value if self.chains is not None else value[0]
 
 
 def _check_positive(name: str, value: Scalar, strict: bool) -> None:
     ok = (value > 0) if strict else (value >= 0)
     if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
         raise ConfigError(f"{name} must be {'>' if strict else '>='} 0, got {value}")
-
-
-def _any_positive(value: Scalar) -> bool:
-    return bool((value > 0).any()) if isinstance(value, Tensor) else value > 0
-
-
-def _same(a: tuple[Any, float], b: tuple[Any, float]) -> bool:
-    if isinstance(a[0], Tensor) or isinstance(b[0], Tensor):
-        return a[1] == b[1] and (a[0] is b[0] or bool(torch.as_tensor(a[0] == b[0]).all()))
-    return a == b
 
 
 def _column(value: Scalar) -> Scalar:

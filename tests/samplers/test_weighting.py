@@ -47,7 +47,7 @@ def test_multiplier_is_the_slope_of_log_psi(kind, psi, u, zeta, T):
         [torch.nn.Parameter(torch.zeros(1))], bdl.SGLD(), num_data=4, lr=0.1, temperature=T, weighting=weighting
     )
     sampler.param_groups[0]["params"][0].grad = torch.ones(1)
-    h = sampler._histogram = fitted(weighting, psi)
+    h = sampler._reweighting.histogram = fitted(weighting, psi)
 
     def log_psi(v):
         return weighting.log_psi(h, torch.tensor([v], dtype=D64)).item()
@@ -381,18 +381,21 @@ def test_pilot_finds_the_range(kind):
     assert sampler.histogram.updates == 1
 
 
-@BUG
 def test_pilot_waits_while_the_energies_drift():
-    """A descent from far away that lasts longer than two windows; later it ends."""
+    """A descent from far away that lasts longer than two windows."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(), e=4e-4, start=30.0, count=4)
     for _ in range(2 * WINDOW):
         advance()
     assert sampler.histogram.low is None
-    sampler.param_groups[0]["lr"] = 1.0
+
+
+@BUG
+def test_pilot_leaves_a_quick_descent_out_of_the_range():
+    """The first ten steps of the pilot fall from 720 nats to 5, where it stays: the range must not reach up there."""
+    _, sampler, advance = gaussian(bdl.AdaptiveWeight(), start=12.0, count=4)
     for _ in range(2 * WINDOW):
         advance()
-    assert sampler.histogram.low is not None
-    assert sampler.histogram.high.max() < 40  # the descent, from 4,500 nats, is not in it
+    assert sampler.histogram.high.max() < 40
 
 
 def test_pilot_starts_again_when_the_temperature_changes():

@@ -1,0 +1,134 @@
+"""Batches whose order is a function of (seed, stack, epoch, chain), and so can be resumed anywhere."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+
+from bdl.data import TensorBatches, TensorSlices
+from bdl.errors import ConfigError
+
+N = 23
+
+
+def loader(batch_size=5, **arguments) -> TensorBatches:
+    return TensorBatches(torch.arange(N)[:, None] * 1.0, torch.arange(N), batch_size, **arguments)
+
+
+def rows(loader, epochs=1) -> list[list[int]]:
+    """The rows of each batch, over whole epochs."""
+    return [y.flatten().tolist() for _ in range(epochs) for _, y in loader]
+
+
+def take(loader, batches: int) -> list[list[int]]:
+    """The rows of that many batches, over as many epochs as it needs."""
+    stream = itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
+    return [y.flatten().tolist() for _, y in itertools.islice(stream, batches)]
+
+
+def test_x_and_y_stay_together():
+    for x, y in loader(chains=3):
+        assert x.shape == (3, 5, 1) and y.shape == (3, 5)
+        assert torch.equal(x[..., 0].long(), y)
+
+
+@pytest.mark.parametrize("chains", [None, 3])
+def test_an_epoch_is_a_permutation_without_repeats(chains):
+    each = loader(batch_size=1, chains=chains)
+    for _ in range(3):
+        order = torch.stack([y.reshape(chains or 1, -1) for _, y in each]).permute(1, 0, 2).flatten(1)
+        assert all(sorted(one) == list(range(N)) for one in order.tolist())
+
+
+def test_other_items_sit_out_each_epoch():
+    each = loader()
+    left_out = [set(range(N)) - set(itertools.chain(*rows(each))) for _ in range(4)]
+    assert all(len(s) == N % 5 for s in left_out) and len({frozenset(s) for s in left_out}) > 1
+
+
+def test_epochs_differ():
+    each = loader()
+    assert rows(each) != rows(each)
+
+
+def test_chains_have_orders_of_their_own():
+    _, y = next(iter(loader(chains=4)))
+    assert len({tuple(one) for one in y.tolist()}) == 4
+
+
+def test_a_chain_sees_what_it_would_see_among_others():
+    three, five = (next(iter(loader(chains=c)))[1] for c in (3, 5))
+    assert torch.equal(three, five[:3])
+
+
+def test_the_order_is_a_function_of_seed_stack_and_epoch():
+    torch.manual_seed(0)
+    first = rows(loader(seed=1, stack=2), 2)
+    torch.manual_seed(1)
+    assert first == rows(loader(seed=1, stack=2), 2)
+    assert first != rows(loader(seed=2, stack=2), 2)
+    assert first != rows(loader(seed=1, stack=1), 2)
+    assert rows(loader(seed=1, stack=2)) != rows(loader(seed=2, stack=1))
+
+
+def test_the_global_generator_is_left_alone():
+    before = torch.get_rng_state()
+    rows(loader(chains=2), 2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("done", range(10))
+def test_a_loader_goes_on_where_another_one_stopped(done):
+    whole = take(loader(chains=2), 12)
+    first, second = loader(chains=2), loader(chains=2)
+    assert take(first, done) == whole[:done]
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert take(second, 12 - done) == whole[done:]
+
+
+def test_an_iterator_abandoned_on_the_last_batch_ends_the_epoch():
+    whole = rows(loader(), 2)
+    each = loader()
+    assert [next(it)[1].tolist() for it in [iter(each)] for _ in range(4)] == whole[:4]  # StopIteration never asked for
+    assert rows(each) == whole[4:]
+
+
+def test_epochs_follow_each_other_after_stop_iteration():
+    each = loader()
+    iterator = iter(each)
+    assert len(list(iterator)) == len(each) == 4
+    assert next(iterator, None) is None
+    assert (each.epoch, each.index) == (1, 0)
+
+
+def test_a_copy_has_a_position_of_its_own():
+    each = loader()
+    take(each, 2)
+    list(copy.copy(each))
+    assert each.state_dict() == {"epoch": 0, "index": 2}
+
+
+def test_moving_the_data_keeps_the_order():
+    each = loader()
+    expected = take(loader(), 4)
+    assert [*take(each, 2), *take(each.to("cpu"), 2)] == expected
+
+
+@pytest.mark.parametrize("size", [0, N + 1])
+def test_a_batch_that_does_not_fit_is_refused(size):
+    with pytest.raises(ConfigError, match=f"between 1 and the {N} training items, got {size}"):
+        loader(batch_size=size)
+
+
+def test_labels_that_do_not_match_are_refused():
+    with pytest.raises(ConfigError, match="3 inputs do not match 4 labels"):
+        TensorBatches(torch.zeros(3, 1), torch.zeros(4), 1)
+
+
+def test_slices_keep_the_order_and_the_rest():
+    slices = TensorSlices(torch.arange(N), torch.arange(N), batch_size=5)
+    assert torch.equal(torch.cat([y for _, y in slices]), torch.arange(N))
+    assert len(slices) == len(list(slices)) == 5

@@ -1,0 +1,66 @@
+"""Small data, networks and runs that several tests share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from lightning.pytorch.callbacks import Callback, Checkpoint
+from torch import Tensor, nn
+
+import bdl
+from bdl.data import TensorBatches
+from bdl.models import MLP
+
+N, D, K, BATCH = 40, 3, 3, 10  # items, features, classes, items per batch: 4 batches an epoch
+
+
+def tensors(n: int = N, seed: int = 1) -> tuple[Tensor, Tensor]:
+    """x (n, D), y (n,)."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(n, D, generator=generator)
+    return x, (x + torch.randn(n, D, generator=generator)).argmax(1)
+
+
+def batches(chains: int | None = 2, **arguments: Any) -> TensorBatches:
+    return TensorBatches(*tensors(), BATCH, chains=chains, **arguments)
+
+
+def module(net: nn.Module | None = None, chains: int | None = 2, loss: Any = None, **sampler: Any):
+    """A BayesianModule over the toy data: SGHMC at T = 1 unless told otherwise."""
+    settings = dict(dynamics=bdl.SGHMC(0.5), num_data=N, lr=0.1, seed=0) | sampler
+    net = MLP((D, 5, K)) if net is None else net
+    if chains is not None and not isinstance(net, bdl.ChainStack):
+        net = bdl.ChainStack(net, chains, seed=settings["seed"])
+    return bdl.BayesianModule(net, functools.partial(bdl.Sampler, **settings), loss)
+
+
+def trainer(run_dir: str | Path, steps: int, callbacks: Sequence[Callback] = (), **arguments: Any) -> L.Trainer:
+    """A silent Trainer on the CPU."""
+    settings: dict[str, Any] = dict(
+        accelerator="cpu", devices=1, max_steps=steps, logger=False, enable_progress_bar=False,
+        enable_model_summary=False, enable_checkpointing=any(isinstance(c, Checkpoint) for c in callbacks),
+        default_root_dir=run_dir, callbacks=list(callbacks),
+    )  # fmt: skip
+    return L.Trainer(**(settings | arguments))
+
+
+def sample(
+    run_dir: str | Path, steps: int = 8, keep: Any = None, net: nn.Module | None = None, chains: int | None = 2,
+    callbacks: Sequence[Callback] = (), collect: dict[str, Any] | None = None, **sampler: Any,
+) -> bdl.BayesianModule:  # fmt: skip
+    """A run of the toy module that leaves samples in `run_dir`."""
+    made = module(net, chains, **sampler)
+    collector = bdl.CollectSamples(keep or bdl.schedules.EveryStep(0, 2), run_dir, **(collect or {}))
+    loader = batches(chains, seed=sampler.get("seed", 0))
+    trainer(run_dir, steps, [*callbacks, collector]).fit(made, loader)
+    return made
+
+
+def plain(net: nn.Module | None = None) -> nn.Module:
+    """The network whose samples `sample` writes."""
+    return MLP((D, 5, K)) if net is None else net
