@@ -150,7 +150,12 @@ class Cycle:
     @property
     def first_sampling(self) -> int:
         """The first step of a cycle, counted from its beginning, that samples."""
-        return next(k for k in range(self.length + 1) if k == self.length or k / self.length >= self.explore)
+        k = math.ceil(self.explore * self.length)  # the product may be off by a rounding either way
+        while k > 0 and (k - 1) / self.length >= self.explore:
+            k -= 1
+        while k < self.length and k / self.length < self.explore:
+            k += 1
+        return k
 
 
 @dataclass(frozen=True)

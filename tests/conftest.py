@@ -1,5 +1,6 @@
 """One thread, so that sums are reproducible and two cores can be shared; nothing online."""
 
+import logging
 import os
 
 os.environ["WANDB_MODE"] = "offline"
@@ -7,6 +8,18 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+
+for name in ("lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def pytest_configure(config):
+    for line in (
+        "ignore:.isinstance.treespec, LeafSpec.. is deprecated",
+        "ignore:The number of training batches .* is smaller than the logging interval",
+        "ignore:Found .* module.s. in eval mode at the start of training",
+    ):
+        config.addinivalue_line("filterwarnings", line)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
+from lightning.pytorch.loggers import Logger
 from torch import Tensor, nn
 
 import bdl
@@ -59,6 +60,26 @@ def sample(
     loader = batches(chains, seed=sampler.get("seed", 0))
     trainer(run_dir, steps, [*callbacks, collector]).fit(made, loader)
     return made
+
+
+class Memory(Logger):
+    """Remembers what was logged: (step, metrics)."""
+
+    name = version = "memory"
+
+    def __init__(self):
+        super().__init__()
+        self.rows: list[tuple[int | None, dict[str, float]]] = []
+
+    def log_metrics(self, metrics, step=None):
+        self.rows.append((step, dict(metrics)))
+
+    def log_hyperparams(self, *args, **kwargs):
+        pass
+
+    def steps(self, name: str) -> list[int | None]:
+        """At which steps a metric of that name was logged."""
+        return [step for step, metrics in self.rows if name in metrics]
 
 
 def plain(net: nn.Module | None = None) -> nn.Module:

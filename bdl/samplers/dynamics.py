@@ -133,10 +133,10 @@ class SGLD:
         return s
 
     def noise_ratio(self, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) variance that batch noise adds to a step, relative to the injected one."""
+        """(..., d) terms lr P_ii Var(g_i) / 2 tau, whose mean is the heating tr(∇²U Cov θ)/d of the law, over T."""
         p = self.preconditioner
         if p is not None:
-            grad_var = p * grad_var if p.ndim == 1 else grad_var @ p.square() / p.diagonal()
+            grad_var = grad_var * (p if p.ndim == 1 else p.diagonal())
         return lr * grad_var / (2 * tau)
 
     @staticmethod

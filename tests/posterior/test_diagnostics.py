@@ -117,7 +117,7 @@ def level(name: str, **metrics: float | None) -> str:
 
 
 def test_levels_at_the_thresholds():
-    assert [level("R-hat", rhat__max=r) for r in (1.05, 1.06, 1.2, 1.21, math.inf)] == [
+    assert [level("R-hat", rhat__max=r) for r in (1.1, 1.11, 1.5, 1.51, math.inf)] == [
         "ok",
         "look",
         "look",

@@ -20,7 +20,7 @@ WEIGHTINGS = {
     "per-step": bdl.AdaptiveWeight(zeta=2.0, low=10.0, high=60.0, bins=10, energy="ema", shared=True),
     "pilot": bdl.AdaptiveWeight(zeta=2.0, bins=10),
 }
-BEFORE = {"flat": 25, "given": 25, "per-step": 25, "pilot": 1010}  # the pilot takes 1,000
+BEFORE = {"flat": 25, "given": 25, "per-step": 25, "pilot": 205}  # the pilot takes one WINDOW
 
 
 class Run:

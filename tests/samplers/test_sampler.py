@@ -120,13 +120,16 @@ def assert_equal(a, b, where="") -> None:
 
 @pytest.mark.parametrize("weighting", resume.WEIGHTINGS)
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_resumed_run_is_the_uninterrupted_one(row: Row, weighting: str):
+def test_resumed_run_is_the_uninterrupted_one(row: Row, weighting: str, monkeypatch):
     """k steps, save, load, m steps: every bit of parameters, momentum, psi, generator and estimates of k + m steps.
-    k is odd, so that a pair of gradients for Var(g) is not open at every save; at 41 it is."""
+    The save at k + 16 = 41 or 221 falls between the two gradients of a pair for Var(g), and after the pilot's end."""
+    monkeypatch.setattr("bdl.samplers.weighting.WINDOW", 200)
     k, m = resume.BEFORE[weighting], 30
     straight, first, second = (resume.Run(row.name, weighting) for _ in range(3))
     straight.go(k + 16 + m)
     first.go(k + 16)  # 41: the first gradient of a pair has been seen
+    if weighting != "flat" and row.friction >= 0.1:  # at friction .01 the energies still drift, and the pilot goes on
+        assert first.sampler.histogram.updates > 0
     saved = through_a_file(first.checkpoint())
     assert set(saved["sampler"]) == {"state", "param_groups", "bdl"}
     second.load(saved)

@@ -21,10 +21,10 @@ KINDS = [bdl.AdaptiveWeight, bdl.Contour]
 
 
 def fitted(weighting, psi):
-    """A histogram whose bins have all been seen often enough, with the given psi (R, m)."""
+    """A histogram whose bins have all been seen often enough, with this psi (m,)."""
     h = weighting.init(torch.zeros(1, dtype=D64))
-    h.psi = torch.as_tensor(psi, dtype=D64).reshape(1, -1)
-    h.visits = torch.full_like(h.psi, MIN_VISITS)
+    h.psi[:] = torch.as_tensor(psi, dtype=D64)
+    h.visits.fill_(MIN_VISITS)
     weighting._tabulate(h)
     return h
 
@@ -253,13 +253,13 @@ def slow(k: int) -> float:
 
 def test_contour_reaches_the_bin_masses():
     """psi = density of energy, to five standard errors and what linear interpolation and step size move the fixed point
-    of the recursion (computed). Power: together below .06, while a uniform psi is off by .27."""
+    of the recursion (computed). Power: together below .08, while a uniform psi is off by .27."""
     target, bins = Exponential(), 8
     estimate = learned(target, bdl.Contour, 1.0, bins, slow)
     g = np.diff(1 - np.exp(-np.linspace(0, 4, bins + 1)))
     g[-1] += math.exp(-4)
     tol = tolerance(estimate) + np.abs(fixed_point(target, bdl.Contour, 1.0, STEP, bins) - g).max()
-    assert tol < 0.06, "no power"
+    assert tol < 0.08, "no power"
     assert np.abs(estimate.mean - g).max() < tol
 
 
@@ -484,6 +484,11 @@ def test_bins_that_hold_some_energies_are_kept():
 # ---- kinds of energy -------------------------------------------------------------------------------------------------
 
 
+def energy_read(sampler) -> torch.Tensor:
+    """The energy that the weighting has last read, in the shape of `sampler.energy`."""
+    return sampler._reweighting.energy.reshape(sampler.energy.shape)
+
+
 def noisy_batches(energy: str, chains, steps=30, **arguments):
     """Yield (sampler, batch energy, full energy at the θ of the step's gradient) of a chain on noisy losses."""
     lead = () if chains is None else (chains,)
@@ -523,7 +528,7 @@ def test_weighting_reads_its_kind_of_energy(energy: str, chains):
         smoothed = batch if smoothed is None else 0.95 * smoothed + 0.05 * batch
         expected = {"batch": batch, "ema": smoothed, "full": full}[energy]
         torch.testing.assert_close(sampler.energy, batch)
-        torch.testing.assert_close(sampler.weighting_energy, expected)
+        torch.testing.assert_close(energy_read(sampler), expected)
         if psi is not None:
             weight = 2.0 * sampler.weighting.log_psi(psi, expected.reshape(-1)).reshape(batch.shape)
             torch.testing.assert_close(sampler.log_weight, weight)
@@ -540,7 +545,7 @@ def test_full_energy_is_refreshed_every_n_steps():
     kept = None
     for step, (sampler, _, full) in enumerate(noisy_batches("full", None, refresh=4)):
         kept = full if step % 4 == 0 else kept
-        torch.testing.assert_close(sampler.weighting_energy, kept)
+        torch.testing.assert_close(energy_read(sampler), kept)
 
 
 def test_full_energy_without_full_loss_is_refused():
@@ -550,12 +555,12 @@ def test_full_energy_without_full_loss_is_refused():
         advance()
 
 
-@pytest.mark.parametrize("energy", ["batch", pytest.param("ema", marks=BUG), "full"])
+@pytest.mark.parametrize("energy", ["batch", "ema", "full"])
 def test_readings_are_not_changed_by_later_steps(energy: str):
     """What was read after one step (and put in a list, say) stays what it was."""
     readings = []
     for sampler, _, _ in noisy_batches(energy, 3):
-        now = (sampler.energy, sampler.weighting_energy, sampler.multiplier, sampler.log_weight)
+        now = (sampler.energy, energy_read(sampler), sampler.multiplier, sampler.log_weight)
         readings.append((now, [value.clone() for value in now]))
     assert all(torch.equal(a, b) for now, then in readings for a, b in zip(now, then, strict=True))
 

@@ -1,0 +1,101 @@
+"""A run that can be stopped and gone on with: used here, and by test_resume.py in another process.
+
+python again.py <name> <folder> <steps>
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+import toys  # noqa: E402
+from toys import MLP  # noqa: E402
+
+import bdl  # noqa: E402
+from bdl.data import TensorSlices  # noqa: E402
+from bdl.schedules import Cycle, CyclicalCosine, EveryStep, PerCycle, WhileSampling  # noqa: E402
+
+WHOLE = 42  # steps of an uninterrupted run; an epoch has 4, and the state after every third is kept
+CYCLE = Cycle(40, 4, 0.5)
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.Dropout(0.3), nn.BatchNorm1d(5), nn.Linear(5, 3))
+
+
+class Scheduled(bdl.BayesianModule):
+    def configure_optimizers(self) -> Any:
+        sampler = super().configure_optimizers()
+        return [sampler], [{"scheduler": torch.optim.lr_scheduler.CosineAnnealingLR(sampler, 50), "interval": "step"}]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What differs between the runs that must go on as if nothing had happened."""
+
+    dropout: float = 0.0
+    normed: bool = False
+    scheduler: bool = False
+    schedule: bdl.Schedule | None = None
+    keep: Any = EveryStep(0, 3)
+    sampler: dict[str, Any] = field(default_factory=dict)
+    collect: dict[str, Any] = field(default_factory=dict)
+
+
+KINDS = {
+    "plain": Kind(),
+    "schedule": Kind(
+        schedule=bdl.Schedule(CyclicalCosine(0.2, CYCLE), WhileSampling(1.0, CYCLE)), keep=PerCycle(CYCLE, 2)
+    ),
+    "scheduler": Kind(scheduler=True),
+    "adaptive": Kind(
+        dropout=0.3, sampler={"weighting": bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10)}
+    ),
+    "refresh": Kind(normed=True, collect={"batchnorm": "refresh"}),
+}  # fmt: skip
+
+
+@dataclass
+class Run:
+    """One stretch of a run: the callbacks it had, and its Trainer."""
+
+    name: str
+    folder: Path
+
+    def go(self, steps: int, checkpoint: Path | None = None) -> None:
+        kind = KINDS[self.name]
+        module = toys.module(normed() if kind.normed else MLP((3, 5, 3), dropout=kind.dropout), **kind.sampler)
+        if kind.scheduler:
+            module.__class__ = Scheduled
+        self.monitor = bdl.Monitor(2)
+        self.average = bdl.ModelAverage(kind.keep, held_out())
+        self.collect = bdl.CollectSamples(kind.keep, self.folder, **kind.collect)
+        callbacks = [*([kind.schedule] if kind.schedule else []), self.collect, self.average, self.monitor]
+        self.save = bdl.SaveLast(self.folder / "checkpoints", every=5)
+        torch.manual_seed(7 if checkpoint is None else 8)  # read by dropout; to go on must not depend on it
+        self.trainer = toys.trainer(self.folder, steps, [*callbacks, self.save])
+        self.trainer.fit(module, toys.batches(), ckpt_path=checkpoint, weights_only=True)
+        self.sampler = module.sampler
+
+    @property
+    def checkpoint(self) -> Path:
+        return self.folder / "checkpoints" / "last.ckpt"
+
+
+def held_out() -> Any:
+    return TensorSlices(*toys.tensors(seed=2))
+
+
+if __name__ == "__main__":
+    name, folder, steps = sys.argv[1:4]
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    run = Run(name, Path(folder))
+    run.go(int(steps), run.checkpoint if run.checkpoint.exists() else None)

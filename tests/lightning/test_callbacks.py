@@ -1,0 +1,301 @@
+"""CollectSamples, ModelAverage, Monitor and Schedule against computations by hand."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+import toys
+from lightning.pytorch.callbacks import Callback
+from torch import nn
+from torch.func import functional_call
+from torch.utils.data import DataLoader, TensorDataset
+from toys import N
+
+import bdl
+from bdl.data import TensorSlices
+from bdl.errors import ConfigError
+from bdl.lightning.callbacks import monitor as monitor_module
+from bdl.models import MLP
+from bdl.schedules import Constant, Cycle, CyclicalCosine, EveryStep, PerCycle, Ramp, WhileSampling
+
+
+def records(folder):
+    return bdl.SampleStore(folder).records()
+
+
+def energy_of(tensors: dict[str, torch.Tensor], net: nn.Module, x, y) -> float:
+    """U of one network by its definition, from the batch (x, y)."""
+    net.eval()
+    prior = sum(tensors[k].double().square().sum() for k, _ in net.named_parameters()) / 2
+    return float(N * F.cross_entropy(functional_call(net, tensors, (x,)), y).double() + prior)
+
+
+class Watch(Callback):
+    """Remembers, for every step, what the sampler was set to when it moved."""
+
+    def __init__(self):
+        self.groups: list[dict] = []
+
+    def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+        self.groups.append({k: optimizer.param_groups[0][k] for k in ("lr", "temperature", "zeta")})
+
+
+# ---- CollectSamples --------------------------------------------------------------------------------------------------
+
+
+def test_the_steps_of_the_keep_rule_are_kept(tmp_path):
+    toys.sample(tmp_path, 11, EveryStep(4, 3))
+    assert [r.step for r in records(tmp_path)] == [7, 10]
+
+
+def test_an_index_line_says_what_the_design_promises(tmp_path):
+    cycle = Cycle(12, 2, 0.5)
+    schedule = bdl.Schedule(CyclicalCosine(0.2, cycle), WhileSampling(0.5, cycle))
+    toys.sample(tmp_path, 12, PerCycle(cycle, 2), callbacks=[schedule], stack=3)
+    lines = [json.loads(line) for line in (tmp_path / "samples/index-3.jsonl").read_text().splitlines()]
+    assert set(lines[0]) == {
+        "format_version", "step", "stack", "chains", "cycle", "lr", "temperature", "zeta", "energy_batch",
+        "energy_full", "log_weight", "psi_frozen", "file", "bytes", "sha256", "checksum",
+    }  # fmt: skip
+    assert [line["step"] for line in lines] == [5, 6, 11, 12]
+    assert [line["cycle"] for line in lines] == [0, 0, 1, 1]
+    assert [line["lr"] for line in lines] == pytest.approx([CyclicalCosine(0.2, cycle)(k) for k in (4, 5, 10, 11)])
+    assert all(line["chains"] == [0, 1] and line["stack"] == 3 and line["temperature"] == 0.5 for line in lines)
+    assert all((tmp_path / "samples" / line["file"]).stat().st_size == line["bytes"] for line in lines)
+    assert lines[0]["file"] == "00000005-3.safetensors"
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+def test_the_file_holds_the_state_after_the_step(tmp_path, chains):
+    module = toys.sample(tmp_path, 4, EveryStep(0, 4), chains=chains)
+    tensors = bdl.SampleStore(tmp_path).read(records(tmp_path)[0])
+    net = module.net.net if chains else module.net
+    for name, p in net.named_parameters():
+        assert torch.equal(tensors[name], p.detach() if chains else p.detach()[None])
+
+
+def test_energies_belong_to_the_state_kept(tmp_path):
+    """energy_full is U of the file over all the data; energy_batch its estimate on the batch that follows."""
+    toys.sample(tmp_path, 9, EveryStep(0, 2))
+    store, net = bdl.SampleStore(tmp_path), toys.plain()
+    stream = toys.batches(2)
+    drawn = [batch for _ in range(3) for batch in stream]  # what the run saw, in its order
+    x, y = toys.tensors()
+    for record in store.records():
+        tensors = store.read(record)
+        for c in range(2):
+            one = {k: v[c] for k, v in tensors.items()}
+            assert record.energy_full[c] == pytest.approx(energy_of(one, net, x, y), rel=1e-5)
+            xb, yb = drawn[record.step]  # batch number step, counted from 0: the one after the state was made
+            assert record.energy_batch[c] == pytest.approx(energy_of(one, net, xb[c], yb[c]), rel=1e-5)
+
+
+def test_the_last_state_of_a_run_has_no_batch_energy(tmp_path):
+    toys.sample(tmp_path, 8, EveryStep(0, 4))
+    first, last = records(tmp_path)
+    assert first.energy_batch is not None and first.log_weight == [0.0, 0.0]
+    assert last.energy_batch is None and last.log_weight is None and last.energy_full is not None
+
+
+def test_full_energies_may_be_left_out(tmp_path):
+    toys.sample(tmp_path, 4, collect={"full_energy": False})
+    assert all(r.energy_full is None for r in records(tmp_path))
+
+
+def test_log_weight_is_zeta_log_psi_of_the_batch_energy(tmp_path):
+    weighting = bdl.AdaptiveWeight(zeta=1.5, low=0.0, high=120.0, bins=10)
+    module = toys.sample(tmp_path, 400, EveryStep(200, 20), weighting=weighting, collect={"freeze_weighting": False})
+    assert any(w != 0 for r in records(tmp_path)[:-1] for w in r.log_weight)
+    assert all(r.zeta == 1.5 and not r.psi_frozen for r in records(tmp_path))
+    saved = bdl.SampleStore(tmp_path).weighting(0)
+    torch.testing.assert_close(saved["log_psi"], module.sampler.histogram.log_psi)
+    assert saved["edges"].shape == (2, 11) and saved["zeta"].tolist() == [1.5, 1.5]
+    assert saved["temperature"].tolist() == [1.0, 1.0]
+    assert bdl.SampleStore(tmp_path).about_weighting(0) == {"energy": "batch", "weighting": "AdaptiveWeight"}
+
+
+def test_psi_is_frozen_at_the_first_sample_at_which_it_has_settled(tmp_path):
+    fast = bdl.AdaptiveWeight(low=0.0, high=120.0, bins=10, rate=Constant(0.125))
+    toys.sample(tmp_path, 80, EveryStep(0, 10), weighting=fast)
+    assert [r.psi_frozen for r in records(tmp_path)] == [r.step >= 40 for r in records(tmp_path)]  # 5 / 0.125 updates
+
+
+def test_a_run_without_samples_is_refused_and_writes_none(tmp_path):
+    with pytest.raises(ConfigError, match="keeps no sample in 8 steps: shorten burn_in or every, or run longer"):
+        toys.sample(tmp_path, 8, EveryStep(4, 5))
+    assert not list(tmp_path.rglob("*.*"))
+
+
+def test_another_batchnorm_policy_is_refused():
+    with pytest.raises(ConfigError, match='"running" or "refresh", got \'none\''):
+        bdl.CollectSamples(EveryStep(0, 1), batchnorm="none")
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def test_running_statistics_are_saved_as_they_stand(tmp_path):
+    module = toys.sample(tmp_path, 6, EveryStep(0, 6), normed())
+    tensors = bdl.SampleStore(tmp_path).read(records(tmp_path)[0])
+    for name, buffer in module.net.net.named_buffers():
+        assert torch.equal(tensors[name], buffer)
+
+
+def test_refreshing_leaves_the_chain_and_its_buffers_alone(tmp_path):
+    runs = {}
+    for policy in ("running", "refresh"):
+        module = toys.sample(tmp_path / policy, 9, EveryStep(0, 3), normed(), collect={"batchnorm": policy})
+        runs[policy] = module.net.state_dict()
+    assert all(torch.equal(runs["running"][k], v) for k, v in runs["refresh"].items())
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+@pytest.mark.parametrize("step", [4, 6, 7])
+def test_refreshed_statistics_are_those_of_a_whole_epoch(tmp_path, chains, step):
+    """Wherever in an epoch the state is kept: means over its 4 batches, all 40 items."""
+    toys.sample(tmp_path, step, EveryStep(0, step), normed(), chains, collect={"batchnorm": "refresh"})
+    tensors = bdl.SampleStore(tmp_path).read(records(tmp_path)[0])
+    x, _ = toys.tensors()
+    for c in range(chains or 1):
+        features = F.linear(x, tensors["0.weight"][c], tensors["0.bias"][c])
+        torch.testing.assert_close(tensors["1.running_mean"][c], features.mean(0))
+
+
+def test_refreshing_works_under_vmap(tmp_path):
+    net = bdl.ChainStack(normed(), 2, method="vmap")
+    toys.sample(tmp_path, 4, EveryStep(0, 4), net, collect={"batchnorm": "refresh"})
+    tensors = bdl.SampleStore(tmp_path).read(records(tmp_path)[0])
+    features = F.linear(toys.tensors()[0], tensors["0.weight"][1], tensors["0.bias"][1])
+    torch.testing.assert_close(tensors["1.running_mean"][1], features.mean(0))
+
+
+def test_the_target_names_the_law(tmp_path):
+    toys.sample(tmp_path, 4, temperature=0.5, prior=bdl.Gaussian(2.0), collect={"target": {"data": "toys"}})
+    target = json.loads((tmp_path / "samples/target.json").read_text())
+    assert target["num_data"] == N and target["temperature"] == 0.5 and target["data"] == "toys"
+    assert "precision 2" in target["prior"] and target["shapes"]["0.weight"] == [5, 3]
+
+
+# ---- ModelAverage ----------------------------------------------------------------------------------------------------
+
+
+def slices():
+    return DataLoader(TensorDataset(*toys.tensors(seed=2)), batch_size=16)
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+def test_the_average_during_training_is_that_of_the_posterior(tmp_path, chains):
+    keep = EveryStep(2, 3)
+    average = bdl.ModelAverage(keep, slices())
+    toys.sample(tmp_path, 12, keep, MLP((3, 5, 3), dropout=0.3), chains, callbacks=[average])
+    posterior = bdl.Posterior.load(tmp_path, MLP((3, 5, 3), dropout=0.3))
+    evaluation = posterior.evaluate(slices())
+    assert average.count == posterior.samples == 3 * (chains or 1)
+    torch.testing.assert_close(average.total / average.count, evaluation.bma)
+    expected = {k.removeprefix("bma/"): v for k, v in evaluation.metrics().items() if k.startswith("bma/")}
+    assert average.metrics == pytest.approx(expected)
+
+
+def test_the_average_is_logged_under_its_name(tmp_path):
+    logger = toys.Memory()
+    average = bdl.ModelAverage(EveryStep(0, 2), slices(), name="held_out")
+    toys.trainer(tmp_path, 4, [average], logger=logger).fit(toys.module(), toys.batches())
+    assert logger.steps("held_out/bma/accuracy") == [2, 4]
+    assert logger.rows[-1][1]["held_out/bma/nll"] == average.metrics["nll"]
+
+
+def test_averaging_leaves_the_chain_and_training_mode_alone(tmp_path):
+    modules = [toys.module(MLP((3, 5, 3), dropout=0.3)) for _ in range(2)]
+    average = bdl.ModelAverage(EveryStep(0, 1), TensorSlices(*toys.tensors()))
+    for module, callbacks in zip(modules, ([], [average]), strict=True):
+        torch.manual_seed(0)
+        toys.trainer(tmp_path, 6, callbacks).fit(module, toys.batches())
+        assert module.net.training
+    assert average.count == 12
+    assert all(torch.equal(a, b) for a, b in zip(*(m.parameters() for m in modules), strict=True))
+
+
+# ---- Monitor ---------------------------------------------------------------------------------------------------------
+
+
+def monitored(tmp_path, steps, every=1, **arguments):
+    monitor = bdl.Monitor(every)
+    module = toys.module(**arguments)
+    toys.trainer(tmp_path, steps, [monitor]).fit(module, toys.batches())
+    return monitor, module
+
+
+def test_the_trace_holds_what_the_sampler_says(tmp_path):
+    monitor, module = monitored(tmp_path, 45, every=5)
+    trace, sampler = monitor.trace(), module.sampler
+    assert trace["step"].tolist() == list(range(5, 46, 5))
+    assert trace["energy"].shape == (9, 2)
+    torch.testing.assert_close(trace["energy"][-1], sampler.energy)
+    torch.testing.assert_close(trace["t_eff"][-1], sampler.effective_temperature().double())
+    torch.testing.assert_close(trace["kinetic_temperature"][-1], sampler.kinetic_temperature().double())
+    assert trace["lr"].tolist() == [0.1] * 9 and trace["multiplier"].unique().tolist() == [1.0]
+
+
+def test_means_over_chains_are_logged_at_the_monitored_steps(tmp_path):
+    logger, monitor = toys.Memory(), bdl.Monitor(3)
+    module = toys.module()
+    toys.trainer(tmp_path, 6, [monitor], logger=logger).fit(module, toys.batches())
+    assert logger.steps("chain/energy") == [3, 6]
+    assert logger.rows[-1][1]["chain/energy"] == pytest.approx(module.sampler.energy.mean().item())
+    names = "lr temperature zeta energy multiplier noise_ratio t_eff kinetic_temperature"
+    assert {f"chain/{name}" for name in names.split()} <= set(logger.rows[-1][1])
+
+
+def test_without_a_step_there_is_no_trace():
+    assert bdl.Monitor().trace() == {}
+
+
+@pytest.mark.parametrize("steps", [9, 10, 11, 40, 57])
+def test_the_trace_is_bounded_and_evenly_spaced(tmp_path, monkeypatch, steps):
+    monkeypatch.setattr(monitor_module, "ROWS", 10)
+    monitor, _ = monitored(tmp_path, steps)
+    kept = monitor.trace()["step"].tolist()
+    assert len(kept) < 10 and len(kept) >= min(steps, 4)
+    assert len(set(torch.tensor(kept).diff().tolist())) == 1
+    assert steps - kept[-1] < kept[1] - kept[0]
+
+
+def test_what_is_unknown_is_nan(tmp_path):
+    monitor, _ = monitored(tmp_path, 1, temperature=0.0, dynamics=bdl.SGLD())
+    assert all(math.isnan(v) for v in monitor.trace()["kinetic_temperature"][0])
+    assert all(math.isnan(v) for v in monitor.trace()["noise_ratio"][0])
+
+
+# ---- Schedule --------------------------------------------------------------------------------------------------------
+
+
+def test_lr_temperature_and_zeta_are_those_of_the_step(tmp_path):
+    watch, cycle = Watch(), Cycle(10, 2, 0.4)
+    schedule = bdl.Schedule(CyclicalCosine(0.2, cycle), WhileSampling(0.5, cycle), Ramp(2.0, 5))
+    weighting = bdl.AdaptiveWeight(low=0.0, high=200.0, bins=4)
+    toys.trainer(tmp_path, 10, [schedule, watch]).fit(toys.module(weighting=weighting), toys.batches())
+    expected = [{name: f(k) for name, f in schedule.functions.items()} for k in range(10)]
+    assert watch.groups == expected
+
+
+def test_what_has_no_schedule_is_left_alone(tmp_path):
+    watch = Watch()
+    toys.trainer(tmp_path, 2, [bdl.Schedule(lr=Constant(0.05)), watch]).fit(toys.module(), toys.batches())
+    assert watch.groups == [{"lr": 0.05, "temperature": 1.0, "zeta": 0.0}] * 2
+
+
+def test_a_schedule_that_goes_negative_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="lr must be >= 0, got -0.1 at step 0"):
+        toys.trainer(tmp_path, 2, [bdl.Schedule(lr=Constant(-0.1))]).fit(toys.module(), toys.batches())
+
+
+def test_schedules_count_sampler_steps_under_accumulation(tmp_path):
+    watch = Watch()
+    schedule = bdl.Schedule(lr=lambda k: 0.1 / (k + 1))
+    toys.trainer(tmp_path, 3, [schedule, watch], accumulate_grad_batches=2).fit(toys.module(), toys.batches())
+    assert [g["lr"] for g in watch.groups] == pytest.approx([0.1, 0.05, 0.1 / 3])

@@ -1,0 +1,313 @@
+"""BayesianModule, and any other LightningModule that returns a Sampler."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import lightning as L
+import pytest
+import torch
+import torch.nn.functional as F
+import toys
+from lightning.pytorch.callbacks import LearningRateMonitor
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+from toys import BATCH, K, N
+
+import bdl
+from bdl.errors import BdlWarning, ConfigError
+from bdl.lightning.access import find_sampler
+from bdl.models import MLP
+
+SILENT = dict(
+    accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False
+)  # fmt: skip
+
+
+def dataloader(**arguments) -> DataLoader:
+    return DataLoader(TensorDataset(*toys.tensors()), batch_size=BATCH, **arguments)
+
+
+def weighted(**arguments) -> bdl.AdaptiveWeight:
+    return bdl.AdaptiveWeight(low=10.0, high=200.0, bins=10, **arguments)
+
+
+class Own(L.LightningModule):
+    """What a user may have: no bdl base class."""
+
+    def __init__(self, scheduler: bool = False):
+        super().__init__()
+        self.model, self.scheduler = nn.Linear(toys.D, K), scheduler
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return F.cross_entropy(self.model(x), y)
+
+    def forward(self, x):
+        return self.model(x)
+
+    def configure_optimizers(self):
+        sampler = bdl.Sampler(self.parameters(), bdl.SGLD(), num_data=N, lr=0.1)
+        if not self.scheduler:
+            return sampler
+        decay = torch.optim.lr_scheduler.ExponentialLR(sampler, 0.5)
+        return {"optimizer": sampler, "lr_scheduler": {"scheduler": decay, "interval": "step"}}
+
+
+# ---- nets, stacks, data ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chains", [None, 1, 3])
+def test_a_net_or_a_stack_is_sampled(tmp_path, chains):
+    module = toys.module(chains=chains)
+    before = [p.clone() for p in module.net.parameters()]
+    toys.trainer(tmp_path, 5).fit(module, toys.batches(chains))
+    assert module.sampler.steps == 5
+    assert all((p != b).any() for p, b in zip(module.net.parameters(), before, strict=True))
+    assert module.sampler.energy.shape == (() if chains is None else (chains,))
+    assert module(toys.tensors()[0]).shape == ((N, K) if chains is None else (chains, N, K))
+
+
+def test_chains_may_share_their_batches(tmp_path):
+    module = toys.module(bdl.ChainStack(MLP((3, 5, 3)), 2, shared=True))
+    toys.trainer(tmp_path, 5).fit(module, dataloader(shuffle=True))
+    assert module.sampler.energy.shape == (2,)
+
+
+@pytest.mark.parametrize("loader", [toys.batches, lambda chains: dataloader()], ids=["TensorBatches", "DataLoader"])
+def test_num_data_that_differs_from_the_data_is_refused(tmp_path, loader):
+    with pytest.raises(ConfigError, match=f"num_data = 41, but the training data have {N} items"):
+        toys.trainer(tmp_path, 5).fit(toys.module(chains=None, num_data=41), loader(chains=None))
+
+
+def test_refused_num_data_leaves_nothing_behind(tmp_path):
+    collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 1))
+    with pytest.raises(ConfigError, match="num_data"):
+        toys.trainer(tmp_path, 5, [collect]).fit(toys.module(num_data=41), toys.batches())
+    assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss()], ids=["per item", "torch"])
+def test_full_loss_is_the_loss_over_all_the_data(tmp_path, chains, loss):
+    module = toys.module(MLP((3, 5, 3), dropout=0.5), chains, loss)
+    toys.trainer(tmp_path, 3).fit(module, toys.batches(chains))
+    x, y = toys.tensors()
+    module.train()
+    found = module.full_loss()
+    assert module.training and all(m.training for m in module.modules())
+    module.eval()
+    outputs = module(x).view(-1, N, K)
+    expected = torch.stack([F.cross_entropy(o, y) for o in outputs]).double()
+    torch.testing.assert_close(found.view(-1), expected, rtol=1e-5, atol=1e-6)
+    prior = sum(p.square().view(chains or 1, -1).sum(1) for p in module.net.parameters()) / 2
+    torch.testing.assert_close(module.sampler.full_energy().view(-1), N * expected + prior, rtol=1e-5, atol=1e-4)
+
+
+def test_full_loss_of_a_shuffling_dataloader_counts_the_short_last_batch(tmp_path):
+    module = toys.module(chains=None)
+    loader = DataLoader(TensorDataset(*toys.tensors()), batch_size=12, shuffle=True)
+    toys.trainer(tmp_path, 3).fit(module, loader)
+    x, y = toys.tensors()
+    torch.testing.assert_close(module.full_loss().float(), F.cross_entropy(module(x), y))
+
+
+def test_full_loss_leaves_a_module_in_eval_mode_as_it_is(tmp_path):
+    """A user who freezes BatchNorm by .eval() must not find it training after a full-data energy."""
+    module = toys.module(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), chains=None)
+    toys.trainer(tmp_path, 3).fit(module, toys.batches(None))
+    module.train()
+    module.net[1].eval()
+    module.full_loss()
+    assert not module.net[1].training and module.net[0].training
+
+
+# ---- losses that mean another law ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (nn.MSELoss(), "GaussianNLL"),
+        (nn.CrossEntropyLoss(label_smoothing=0.1), "smoothed labels"),
+        (nn.CrossEntropyLoss(reduction="sum"), "no mean over the batch"),
+        (nn.CrossEntropyLoss(weight=torch.ones(K)), "class weights"),
+    ],
+    ids=["mse", "smoothing", "sum", "weights"],
+)
+def test_a_loss_that_is_no_likelihood_is_named(tmp_path, loss, words):
+    y = torch.zeros(N, K) if isinstance(loss, nn.MSELoss) else toys.tensors()[1]
+    module = toys.module(chains=None, loss=loss)
+    with pytest.warns(BdlWarning, match=words):
+        toys.trainer(tmp_path, 2).fit(module, toys.TensorBatches(toys.tensors()[0], y, BATCH))
+    assert words in module.sampler.explain()
+
+
+@pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(), bdl.GaussianNLL(0.5), bdl.HeteroscedasticNLL()])
+def test_a_likelihood_passes_without_a_word(tmp_path, loss):
+    gaussian = isinstance(loss, bdl.GaussianNLL | bdl.HeteroscedasticNLL)
+    net = MLP((3, 5, 2 * K if isinstance(loss, bdl.HeteroscedasticNLL) else K))
+    y = torch.zeros(N, K) if gaussian else toys.tensors()[1]
+    module = toys.module(net, None, loss)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", BdlWarning)
+        toys.trainer(tmp_path, 2).fit(module, toys.TensorBatches(toys.tensors()[0], y, BATCH))
+    assert "loss:" not in module.sampler.explain()
+
+
+def test_likelihoods_are_those_of_torch_distributions():
+    outputs, y = torch.randn(2, 5, 6), torch.randn(2, 5, 3)
+    mean, log_var = outputs[..., :3], outputs[..., 3:]
+    normal = torch.distributions.Normal
+    torch.testing.assert_close(bdl.GaussianNLL(0.3)(mean, y), -normal(mean, 0.3).log_prob(y).sum(-1))
+    expected = -normal(mean, (log_var / 2).exp()).log_prob(y).sum(-1)
+    torch.testing.assert_close(bdl.HeteroscedasticNLL()(outputs, y), expected)
+    labels = torch.randint(6, (2, 5))
+    expected = -torch.distributions.Categorical(logits=outputs).log_prob(labels)
+    torch.testing.assert_close(bdl.CategoricalNLL()(outputs, labels), expected)
+
+
+def test_a_gaussian_without_spread_is_refused():
+    with pytest.raises(ConfigError, match="std must be > 0, got 0"):
+        bdl.GaussianNLL(0)
+
+
+# ---- what the Trainer may not do -------------------------------------------------------------------------------------
+
+
+def test_16_mixed_is_refused(tmp_path, monkeypatch):
+    trainer = toys.trainer(tmp_path, 2)
+    monkeypatch.setattr(type(trainer), "precision", "16-mixed")
+    with pytest.raises(ConfigError, match="precision=16-mixed .* use bf16-mixed or 32-true"):
+        trainer.fit(toys.module(), toys.batches())
+
+
+def test_bf16_mixed_keeps_parameters_in_fp32(tmp_path):
+    module = toys.module()
+    toys.trainer(tmp_path, 3, precision="bf16-mixed").fit(module, toys.batches())
+    assert module.sampler.steps == 3 and all(p.dtype == torch.float32 for p in module.parameters())
+    assert module.sampler.energy.dtype == torch.float64
+
+
+def test_accumulation_under_a_weighting_is_refused(tmp_path):
+    module = toys.module(weighting=weighted())
+    with pytest.raises(ConfigError, match="accumulate_grad_batches=2 .* Flat weighting"):
+        toys.trainer(tmp_path, 2, accumulate_grad_batches=2).fit(module, toys.batches())
+
+
+def test_accumulation_counts_sampler_steps(tmp_path):
+    made = toys.module()
+    collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 2), tmp_path)
+    toys.trainer(tmp_path, 6, [collect], accumulate_grad_batches=2).fit(made, toys.batches())
+    assert made.sampler.steps == 6
+    assert [r.step for r in collect.store.records()] == [2, 4, 6]
+
+
+def test_accumulation_steps_along_the_mean_gradient(tmp_path):
+    """At T = 0, two micro-batches of 10 are one batch of 20."""
+    x, y = toys.tensors()
+    net = MLP((3, 5, 3))
+    once, twice = (toys.module(MLP((3, 5, 3)), None, temperature=0.0) for _ in range(2))
+    for module in (once, twice):
+        module.net.load_state_dict(net.state_dict())
+    toys.trainer(tmp_path, 2).fit(once, DataLoader(TensorDataset(x, y), batch_size=20))
+    toys.trainer(tmp_path, 2, accumulate_grad_batches=2).fit(twice, DataLoader(TensorDataset(x, y), batch_size=10))
+    torch.testing.assert_close(once.net.state_dict(), twice.net.state_dict())
+
+
+def test_accumulated_energies_are_averaged_over_the_micro_batches(tmp_path):
+    x, y = toys.tensors()
+    module = toys.module(chains=None)
+    net = MLP((3, 5, 3))
+    net.load_state_dict(module.net.state_dict())
+    toys.trainer(tmp_path, 1, accumulate_grad_batches=2).fit(module, DataLoader(TensorDataset(x, y), batch_size=10))
+    prior = sum(p.square().sum() for p in net.parameters()) / 2
+    expected = N * F.cross_entropy(net(x[:20]), y[:20]) + prior
+    torch.testing.assert_close(module.sampler.energy.float(), expected)
+
+
+def test_lightnings_gradient_clipping_is_named_once(tmp_path):
+    module = toys.module()
+    collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)
+    toys.trainer(tmp_path, 2, [collect], gradient_clip_val=0.5).fit(module, toys.batches())
+    assert module.sampler.explain().count("Lightning clips the loss gradient at 0.5 (norm)") == 1
+
+
+def test_lightnings_gradient_clipping_acts(tmp_path):
+    module = toys.module(chains=None, temperature=0.0, prior=bdl.Uniform(), dynamics=bdl.SGLD())
+    before = torch.cat([p.detach().flatten().clone() for p in module.parameters()])
+    toys.trainer(tmp_path, 1, gradient_clip_val=0.01).fit(module, toys.batches(None))
+    after = torch.cat([p.detach().flatten() for p in module.parameters()])
+    assert (after - before).norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)
+
+
+# ---- modules of one's own --------------------------------------------------------------------------------------------
+
+
+def test_any_module_that_returns_a_sampler_works_in_six_lines(tmp_path):
+    module, loader, keep = Own(), dataloader(shuffle=True), bdl.schedules.EveryStep(4, 2)
+    schedule = bdl.Schedule(lr=bdl.schedules.Polynomial(0.1))
+    collect = bdl.CollectSamples(keep, tmp_path, net="model")
+    average = bdl.ModelAverage(keep, dataloader())
+    L.Trainer(max_steps=10, callbacks=[schedule, collect, average, bdl.Monitor(2)], **SILENT).fit(module, loader)
+    posterior = bdl.Posterior.load(tmp_path, nn.Linear(toys.D, K))
+
+    x, _ = toys.tensors()
+    assert posterior.samples == 3 and average.count == 3
+    torch.testing.assert_close(posterior.predict(x).probs, average.total / 3)
+
+
+def test_without_the_name_of_a_net_the_module_itself_is_the_sample(tmp_path):
+    module = Own()
+    toys.trainer(tmp_path, 2, [bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)]).fit(module, dataloader())
+    assert set(bdl.SampleStore(tmp_path).read(bdl.SampleStore(tmp_path).records()[0])) == {
+        "model.weight",
+        "model.bias",
+    }
+
+
+def test_a_torch_scheduler_sets_the_step(tmp_path):
+    class Scheduled(Own):
+        def on_train_batch_start(self, batch, batch_idx):
+            used.append(self.optimizers().param_groups[0]["lr"])
+
+    used: list[float] = []
+    toys.trainer(tmp_path, 4).fit(Scheduled(scheduler=True), dataloader())
+    assert used == pytest.approx([0.1, 0.05, 0.025, 0.0125])
+
+
+def test_a_sample_carries_the_lr_that_made_it_under_a_torch_scheduler(tmp_path):
+    """Lightning steps the scheduler before on_train_batch_end; a step-size weight is the lr of the step itself."""
+    collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)
+    toys.trainer(tmp_path, 4, [collect]).fit(Own(scheduler=True), dataloader())
+    assert [r.lr for r in collect.store.records()] == pytest.approx([0.1, 0.05, 0.025, 0.0125])
+
+
+def test_a_module_with_another_optimizer_is_refused(tmp_path):
+    class Plain(Own):
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+
+    with pytest.raises(ConfigError, match=r"must return a bdl.Sampler, got \['SGD'\]"):
+        toys.trainer(tmp_path, 2, [bdl.Schedule()]).fit(Plain(), dataloader())
+
+
+def test_the_sampler_of_a_trainer_is_found(tmp_path):
+    module, trainer = toys.module(), toys.trainer(tmp_path, 1)
+    trainer.fit(module, toys.batches())
+    assert find_sampler(trainer) is module.sampler
+
+
+def test_lightnings_lr_monitor_reads_the_sampler(tmp_path):
+    logger, schedule = toys.Memory(), bdl.Schedule(lr=bdl.schedules.Constant(0.03))
+    callbacks = [schedule, LearningRateMonitor("step")]
+    toys.trainer(tmp_path, 2, callbacks, logger=logger, log_every_n_steps=1).fit(toys.module(), toys.batches())
+    assert [row["lr-Sampler"] for _, row in logger.rows if "lr-Sampler" in row] == [0.03, 0.03]
+
+
+def test_partial_of_the_sampler_is_all_a_module_needs(tmp_path):
+    build = functools.partial(bdl.Sampler, dynamics=bdl.SGLD(), num_data=N, lr=0.1)
+    module = bdl.BayesianModule(MLP((3, 3)), build)
+    toys.trainer(tmp_path, 1).fit(module, dataloader())
+    assert isinstance(module.loss, bdl.CategoricalNLL) and module.chains is None

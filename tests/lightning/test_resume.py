@@ -1,0 +1,177 @@
+"""A run that was stopped anywhere and goes on writes the files of one that was not: byte for byte."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import toys
+from again import KINDS, WHOLE, Run
+from lightning.pytorch.callbacks import Callback
+
+import bdl
+from bdl.posterior.store import SampleStore
+from bdl.schedules import EveryStep
+
+STOPS = {"at a kept step": 9, "in an epoch": 10, "at the end of an epoch": 20, "both": 12, "after one sample": 4}
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted((folder / "samples").iterdir())}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """Uninterrupted runs, each made once."""
+    made: dict[str, Run] = {}
+
+    def get(name: str) -> Run:
+        if name not in made:
+            made[name] = Run(name, tmp_path_factory.mktemp(name))
+            made[name].go(WHOLE)
+        return made[name]
+
+    return get
+
+
+def assert_same(one: Run, other: Run) -> None:
+    expected, found = files(one.folder), files(other.folder)
+    assert sorted(expected) == sorted(found)
+    differ = [name for name in expected if expected[name] != found[name]]
+    assert differ == []
+
+
+def stopped(name: str, folder: Path, steps: int) -> Run:
+    """A run that was stopped after `steps` and went on in a new Trainer."""
+    first, second = Run(name, folder), Run(name, folder)
+    first.go(steps)
+    second.go(WHOLE, first.checkpoint)
+    return second
+
+
+@pytest.mark.parametrize("steps", STOPS.values(), ids=STOPS)
+@pytest.mark.parametrize("name", KINDS)
+def test_a_stopped_run_ends_with_the_same_files(whole, tmp_path, name, steps):
+    assert_same(whole(name), stopped(name, tmp_path, steps))
+
+
+def test_the_kept_samples_are_many_and_differ(whole):
+    """Or the comparisons above would say nothing."""
+    assert len({hash(v) for k, v in files(whole("plain").folder).items() if k.endswith("safetensors")}) == WHOLE // 3
+    assert files(whole("plain").folder) != files(whole("adaptive").folder)
+
+
+@pytest.mark.parametrize("name", ["schedule", "adaptive"])
+def test_state_that_is_not_in_the_files_goes_on_too(whole, tmp_path, name):
+    one, other = whole(name), stopped(name, tmp_path, 10)
+    assert torch.equal(one.average.total, other.average.total) and one.average.count == other.average.count
+    assert one.average.metrics == other.average.metrics
+    for column, values in one.monitor.trace().items():
+        assert torch.equal(values.nan_to_num(-1), other.monitor.trace()[column].nan_to_num(-1)), column
+    assert torch.equal(one.sampler._generator.get_state(), other.sampler._generator.get_state())
+
+
+def test_psi_goes_on(whole, tmp_path):
+    one, other = whole("adaptive").sampler.histogram, stopped("adaptive", tmp_path, 10).sampler.histogram
+    assert one.updates == other.updates == WHOLE and one.psi.min() < 1
+    for name, value in one.as_dict().items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(other.as_dict()[name])), name
+
+
+def test_a_run_stopped_several_times_ends_with_the_same_files(whole, tmp_path):
+    for steps in (3, 4, 9, 17, 18, 30, WHOLE):
+        run = Run("adaptive", tmp_path)
+        run.go(steps, run.checkpoint if run.checkpoint.exists() else None)
+    assert_same(whole("adaptive"), run)
+
+
+@pytest.mark.parametrize("steps", [9, 10])
+def test_a_new_process_ends_with_the_same_files(whole, tmp_path, steps):
+    Run("adaptive", tmp_path).go(steps)
+    command = [sys.executable, Path(__file__).with_name("again.py"), "adaptive", tmp_path, str(WHOLE)]
+    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)
+    assert files(tmp_path) == files(whole("adaptive").folder)
+
+
+@pytest.mark.parametrize("steps", [9, 10])
+def test_a_checkpoint_that_the_user_saves_after_fit_goes_on_the_same(whole, tmp_path, steps):
+    first, second = Run("plain", tmp_path), Run("plain", tmp_path)
+    first.go(steps)
+    first.trainer.save_checkpoint(tmp_path / "mine.ckpt")
+    second.go(WHOLE, tmp_path / "mine.ckpt")
+    assert_same(whole("plain"), second)
+
+
+class Killed(Exception):
+    pass
+
+
+class KillAt(Callback):
+    """Ends the run as a power cut would: at a moment, with no word to anybody."""
+
+    def __init__(self, step: int, at_end: bool):
+        self.step, self.at_end = step, at_end
+
+    def on_train_batch_end(self, trainer, *_):
+        if trainer.global_step == self.step and not self.at_end:
+            raise Killed
+
+    def on_train_end(self, trainer, *_):
+        if self.at_end:
+            raise Killed
+
+
+@pytest.mark.parametrize(("step", "at_end"), [(11, False), (12, False), (WHOLE, False), (WHOLE, True)])
+def test_a_killed_run_goes_on_from_its_last_checkpoint(whole, tmp_path, monkeypatch, step, at_end):
+    plain = toys.trainer
+    kill = KillAt(step, at_end)
+    with monkeypatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(toys, "trainer", lambda folder, steps, callbacks: plain(folder, steps, [kill, *callbacks]))
+        Run("adaptive", tmp_path).go(WHOLE)
+    run = Run("adaptive", tmp_path)
+    assert run.checkpoint.exists()
+    run.go(WHOLE, run.checkpoint)
+    assert_same(whole("adaptive"), run)
+
+
+def test_a_resumed_run_states_the_same_target(whole, tmp_path):
+    """In the exploring part of a cycle T is 0; the temperature of the law is not."""
+    run = stopped("schedule", tmp_path, 12)
+    name = "samples/target.json"
+    assert (run.folder / name).read_text() == (whole("schedule").folder / name).read_text()
+
+
+def test_an_abandoned_step_is_written_again(tmp_path, whole):
+    """Samples later than the checkpoint are dropped from the index, and written anew."""
+    Run("plain", tmp_path).go(11)
+    checkpoint = (tmp_path / "checkpoints/last.ckpt").read_bytes()
+    Run("plain", tmp_path).go(30, tmp_path / "checkpoints/last.ckpt")
+    (tmp_path / "checkpoints/last.ckpt").write_bytes(checkpoint)
+    run = Run("plain", tmp_path)
+    run.go(WHOLE, run.checkpoint)
+    assert_same(whole("plain"), run)
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_another_num_data_is_refused(tmp_path):
+    run = Run("plain", tmp_path)
+    run.go(5)
+    with pytest.raises(bdl.ConfigError, match="saved with num_data = 40, this sampler has 39"):
+        toys.trainer(tmp_path, 9).fit(toys.module(num_data=39), toys.batches(), ckpt_path=run.checkpoint)
+
+
+def test_the_checkpoint_is_replaced_whole(tmp_path):
+    run = Run("plain", tmp_path)
+    run.go(7)
+    assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
+    assert torch.load(run.checkpoint, weights_only=True)["global_step"] == 7
+
+
+def test_a_fresh_run_in_an_old_folder_starts_its_index_anew(tmp_path):
+    toys.sample(tmp_path, 12, EveryStep(0, 3))
+    toys.sample(tmp_path, 6, EveryStep(0, 3))
+    assert [r.step for r in SampleStore(tmp_path).records()] == [3, 6]
