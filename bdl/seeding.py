@@ -9,7 +9,8 @@ import torch
 
 def derive_seed(*parts: int | str) -> int:
     """A 32-bit seed from any numbers and words. 32 bits, because torch's CPU generator reads only the low 32."""
-    digest = hashlib.sha256(repr(parts).encode()).digest()
+    plain = tuple(p if isinstance(p, str) else int(p) for p in parts)  # so that NumPy's integers count as integers
+    digest = hashlib.sha256(repr(plain).encode()).digest()
     return int.from_bytes(digest[:4], "little")
 
 

@@ -141,7 +141,7 @@ class SGLD:
 
     @staticmethod
     def _apply(p: Tensor, x: Tensor) -> Tensor:
-        return x.mul_(p) if p.ndim == 1 else x @ p.T
+        return x.mul_(p) if p.ndim == 1 else x @ p.to(x).T
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def explain(sampler: Sampler) -> str:
     if not getattr(dynamics, "noisy", True) or temperature == 0:
         lines.append("law meant: none, this is optimisation: no noise is injected and T is ignored")
     else:
-        name = {0: "", 1: " (the Bayes posterior)"}.get(int(temperature == 1), "")
+        bayes = bool((torch.as_tensor(group["temperature"]) == 1).all())
+        name = " (the Bayes posterior)" if bayes else ""
         lines.append(f"law meant: exp(-U/T), T = {temperature:g}{name}" + _weighted(weighting, zeta))
         scale = math.sqrt(2 * getattr(dynamics, "friction", 1.0) * lr * temperature / n)
         lines.append(f"injected noise: std {scale:.3g} per step and coordinate")

@@ -66,7 +66,8 @@ class FlatBuffer:
         for i in idle:
             out_views[i].zero_()
         used = [v for v, grad in zip(out_views, grads, strict=True) if grad is not None]
-        torch._foreach_copy_(used, [grad for grad in grads if grad is not None])  # type: ignore[attr-defined]
+        if used:
+            torch._foreach_copy_(used, [grad for grad in grads if grad is not None])  # type: ignore[attr-defined]
         return idle
 
 

@@ -54,7 +54,7 @@ class Gaussian:
 
     def __post_init__(self) -> None:
         values = [self.precision] if isinstance(self.precision, int | float) else self.precision
-        if any(float(p) < 0 for p in values):
+        if not all(float(p) >= 0 for p in values):
             raise ConfigError(f"prior precision must be >= 0, got {self.precision} (0 is bdl.Uniform())")
 
     def bind(self, sizes: Sequence[int], like: Tensor) -> Gaussian:
@@ -66,13 +66,13 @@ class Gaussian:
         if isinstance(self.precision, int | float):
             square = torch.dot(theta, theta) if theta.ndim == 1 else torch.linalg.vecdot(theta, theta)
             return 0.5 * self.precision * square
-        return 0.5 * (theta.square() @ self.precision)
+        return 0.5 * (theta.square() @ self.precision.to(theta))
 
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
         if isinstance(self.precision, int | float):
             g.add_(theta, alpha=self.precision / num_data)
         else:
-            g.addcmul_(theta, self.precision, value=1 / num_data)
+            g.addcmul_(theta, self.precision.to(theta), value=1 / num_data)
 
     def __str__(self) -> str:
         if isinstance(self.precision, int | float):

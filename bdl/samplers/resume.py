@@ -14,6 +14,8 @@ from bdl.samplers.reweighting import to
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler
 
+FORMAT_VERSION = 1
+
 
 def environment(sampler: Sampler) -> dict[str, Any]:
     """What a bitwise continuation depends on besides the state."""
@@ -28,7 +30,7 @@ def sampler_state(sampler: Sampler) -> dict[str, Any]:
     vectors = set(sampler._vector_fields())
     state = {f.name: getattr(sampler._state, f.name) for f in dataclasses.fields(sampler._state)}
     return {
-        "format_version": 1,
+        "format_version": FORMAT_VERSION,
         "step": sampler.steps,
         "identity": _identity(sampler),
         "environment": environment(sampler),
@@ -46,6 +48,10 @@ def load_sampler_state(sampler: Sampler, state_dict: dict[str, Any]) -> None:
             "this optimizer state was not saved by bdl.Sampler: start without it, or from another checkpoint"
         )
     saved = state_dict["bdl"]
+    if saved["format_version"] != FORMAT_VERSION:
+        raise ConfigError(
+            f"sampler state of format {saved['format_version']}; this bdl reads format {FORMAT_VERSION} only"
+        )
     for key, here in _identity(sampler).items():
         if saved["identity"][key] != here:
             raise ConfigError(

@@ -73,7 +73,7 @@ class Reweighting:
     def _learn(self, h: Histogram, u: Tensor, t: Scalar, zeta: float) -> None:
         if self._target is not None and not _same(self._target, (t, zeta)):
             self.weighting.forget(h)
-        self._target = (t, zeta)
+        self._target = (t.clone() if isinstance(t, Tensor) else t, zeta)  # a tensor may be changed in place
         if h.low is not None:
             self.weighting.update(h, u, zeta)
         self.weighting.observe(h, u, pooled=not isinstance(t, Tensor))
@@ -89,5 +89,5 @@ def to(value: Any, device: torch.device) -> Any:
 
 def _same(a: tuple[Any, float], b: tuple[Any, float]) -> bool:
     if isinstance(a[0], Tensor) or isinstance(b[0], Tensor):
-        return a[1] == b[1] and (a[0] is b[0] or bool(torch.as_tensor(a[0] == b[0]).all()))
+        return a[1] == b[1] and bool(torch.as_tensor(a[0] == b[0]).all())
     return a == b

@@ -68,8 +68,8 @@ class Sampler(torch.optim.Optimizer):
             raise ConfigError(f"num_data must be the number of training items, got {num_data}")
         if chains is not None and chains < 1:
             raise ConfigError(f"chains must be at least 1, got {chains}")
-        _check_positive("lr", lr, strict=True)
-        _check_positive("temperature", temperature, strict=False)
+        _check_number("lr", lr, chains, strict=True)
+        _check_number("temperature", temperature, chains, strict=False)
         super().__init__(params, {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics, self.weighting, self.clip = dynamics, weighting, clip
         self.num_data, self.chains, self.seed, self.stack, self.group = int(num_data), chains, seed, stack, group
@@ -111,6 +111,8 @@ class Sampler(torch.optim.Optimizer):
         self._noise.observe(self.steps, g)
         energy = None if loss is None else self._energy_of(loss)
         self.prior.add_grad_(g, theta, self.num_data)
+        for i in idle:
+            self._g_views[i].zero_()
         if self.clip is not None:
             self.clip(g)
         self._weigh(energy, temperature, zeta)
@@ -211,6 +213,10 @@ class Sampler(torch.optim.Optimizer):
             return None
         with torch.enable_grad():
             loss = closure()
+        if loss is None and self.weighting.needs_energy:
+            raise ConfigError(
+                f"{type(self.weighting).__name__} needs the energy of every step: the closure returned no loss"
+            )
         if loss is None:
             return None
         loss = torch.as_tensor(loss).detach()
@@ -236,6 +242,7 @@ class Sampler(torch.optim.Optimizer):
         }
         self._state = dataclasses.replace(self._state, **{**changes, "theta": theta})
         self._noise.load_state_dict(self._noise.state_dict(), theta)
+        self._reweighting.load_state_dict(self._reweighting.state_dict(), theta.device)
         if theta.device != old.device:
             self._generator = generator(theta.device, "noise", self.seed, self.stack, self.steps)
         self._allocate()
@@ -349,7 +356,9 @@ class Sampler(torch.optim.Optimizer):
         return value if self.chains is not None else value[0]
 
 
-def _check_positive(name: str, value: Scalar, strict: bool) -> None:
+def _check_number(name: str, value: Scalar, chains: int | None, strict: bool) -> None:
+    if isinstance(value, Tensor) and value.ndim > 0 and value.shape != (chains,):
+        raise ConfigError(f"{name} must be a number or have one per chain ({chains}), got shape {tuple(value.shape)}")
     ok = (value > 0) if strict else (value >= 0)
     if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
         raise ConfigError(f"{name} must be {'>' if strict else '>='} 0, got {value}")

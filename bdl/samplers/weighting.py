@@ -99,9 +99,10 @@ class _EnergyWeighting:
             raise ConfigError(f'energy must be "batch", "ema" or "full", got {self.energy!r}')
         if self.bins < 2:
             raise ConfigError(f"bins must be at least 2, got {self.bins}")
-        if self.zeta < 0:
+        if not self.zeta >= 0:
             raise ConfigError(f"zeta must be >= 0, got {self.zeta}")
-        if (self.low is None) != (self.high is None) or (self.low is not None and self.low >= self.high):  # type: ignore
+        low, high = self.low, self.high
+        if (low is None) != (high is None) or (low is not None and high is not None and not low < high):
             raise ConfigError(
                 f"low and high must be two energies in nats, low < high, or both null; got {self.low}, {self.high}"
             )
@@ -115,7 +116,8 @@ class _EnergyWeighting:
         low, high = (None if v is None else energies.new_full((rows, 1), v) for v in (self.low, self.high))
         return Histogram(ones, ones.log(), ones - 1, low, high, energies.new_zeros(WINDOW, len(energies)))
 
-    def _field(self, psi_j: Tensor, j: Tensor, bins: Tensor, psi: Tensor, zeta: float) -> Tensor:
+    def _field(self, h: Histogram, u: Tensor, j: Tensor, zeta: float) -> Tensor:
+        """(C, m) direction in which one energy u (C,), in bin j (C,), moves psi."""
         raise TypeError(f"{type(self).__name__} is abstract")
 
     def log_psi(self, h: Histogram, u: Tensor) -> Tensor:
@@ -148,8 +150,7 @@ class _EnergyWeighting:
         h.clock += gamma
         j = ((u - h.low.squeeze(1)) / self._width(h)).long().clamp_(0, self.bins - 1)  # type: ignore
         h.visits.index_put_(self._rows(h, u, j), torch.ones_like(u), accumulate=True)
-        psi_j = h.psi[self._rows(h, u, j)].unsqueeze(1)  # (C, 1)
-        field = self._field(psi_j, j.unsqueeze(1), torch.arange(self.bins, device=u.device), h.psi, zeta)
+        field = self._field(h, u, j, zeta)
         h.psi.add_(field.mean(0, keepdim=True) if self.shared else field, alpha=gamma)
         if h.updates % TABULATE == 0:
             self._tabulate(h)
@@ -187,7 +188,8 @@ class _EnergyWeighting:
         return h.low + self._width(h)[:, None] * torch.arange(self.bins + 1, device=h.psi.device)
 
     def _set_range(self, h: Histogram, pooled: bool) -> None:
-        sorted_u = (h.window.flatten()[None] if pooled or self.shared else h.window.T).sort(1).values
+        late = h.window[WINDOW // 2 :]
+        sorted_u = (late.flatten()[None] if pooled or self.shared else late.T).sort(1).values
         n = sorted_u.shape[1]
         low, high = sorted_u[:, n // 1000], sorted_u[:, n - 1 - n // 1000]
         rows = len(h.psi)
@@ -238,22 +240,27 @@ class AdaptiveWeight(_EnergyWeighting):
     `low` is part of the law: psi is constant below it.
     """
 
-    def _field(self, psi_j: Tensor, j: Tensor, bins: Tensor, psi: Tensor, zeta: float) -> Tensor:
-        return psi_j * ((bins >= j).to(psi.dtype) - psi)
+    def _field(self, h: Histogram, u: Tensor, j: Tensor, zeta: float) -> Tensor:
+        reached = torch.arange(self.bins, device=u.device) >= j.unsqueeze(1)
+        return h.psi[self._rows(h, u, j)].unsqueeze(1) * (reached.to(u.dtype) - h.psi)
 
 
 @dataclass(frozen=True)
 class Contour(_EnergyWeighting):
     """psi = density of energy: contour SG-MCMC (Deng et al. 2020), which flattens the histogram of energies.
 
-        θ_i <- θ_i + gamma θ_J^zeta (1{i = J} - θ_i),    J = bin of U
+        θ_i <- θ_i + gamma w (1{i = J} - θ_i),    J = bin of U,    w = (psi(U) / max psi)^zeta
 
-    Fixed point: the mass of bin i under exp(-U/T). psi falls at high energies, so the multiplier may be negative there.
+    Their θ_J^zeta is w up to a factor; w is the weight in force, between bin centres and with its rises bounded. Only
+    so is the fixed point the mass of bin i under exp(-U/T): with θ_J^zeta and bounded rises psi collapses where
+    neighbouring masses differ by more than a factor e. psi falls at high energies, where the multiplier may be negative.
     Arguments as in AdaptiveWeight.
     """
 
-    def _field(self, psi_j: Tensor, j: Tensor, bins: Tensor, psi: Tensor, zeta: float) -> Tensor:
-        return psi_j.pow(zeta) * ((bins == j).to(psi.dtype) - psi)
+    def _field(self, h: Histogram, u: Tensor, j: Tensor, zeta: float) -> Tensor:
+        hit = torch.arange(self.bins, device=u.device) == j.unsqueeze(1)
+        log_w = zeta * (self.log_psi(h, u) - h.log_psi.max(1).values)
+        return log_w.exp().unsqueeze(1) * (hit.to(u.dtype) - h.psi)
 
 
 def _flat(u: Tensor) -> bool:
@@ -262,6 +269,9 @@ def _flat(u: Tensor) -> bool:
 
 
 def _drift(u: Tensor) -> float:
-    """How much higher the second half of the energies (n, C) lies than the first, in standard deviations."""
+    """How much higher the second half of the energies (n, C) lies than the first, in the second's standard deviations.
+
+    The first's would hide a quick descent, which widens it more than it moves its mean.
+    """
     first, second = u[: len(u) // 2], u[len(u) // 2 :]
-    return float((second.mean(0) - first.mean(0)).mean() / u.std(0).mean().clamp_min(1e-30))
+    return float((second.mean(0) - first.mean(0)).mean() / second.std(0).mean().clamp_min(1e-30))

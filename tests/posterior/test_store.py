@@ -231,10 +231,8 @@ def test_a_full_disk_keeps_the_samples_written_before(store, monkeypatch):
         patch.setattr(os, "fsync", full_disk)
         write(store, 4)
     assert [r.step for r in store.records()] == [1, 2, 3]
-    assert sorted(p.name for p in store.folder.iterdir()) == [
-        *(f"{i:08d}-0.safetensors" for i in (1, 2, 3)),
-        "index-0.jsonl",
-    ]
+    names = sorted(p.name for p in store.folder.iterdir())
+    assert names == [*(f"{step:08d}-0.safetensors" for step in (1, 2, 3)), "index-0.jsonl"]
 
 
 def test_the_file_is_there_before_its_index_line(store, monkeypatch):
@@ -255,13 +253,33 @@ def test_an_interrupt_while_writing_leaves_no_temporary_file(tmp_path, monkeypat
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_diverged_run_keeps_what_it_wrote(tmp_path):
-    lr = bdl.Schedule(lr=lambda step: 0.1 if step < 5 else 1e30)
-    with pytest.raises(bdl.DivergedError, match=r"at step [67]: .*lower lr"):
-        toys.sample(tmp_path, 20, EveryStep(0, 2), callbacks=[lr], temperature=0.0)
+def explode(after: int, lr: float = 1e38) -> bdl.Schedule:
+    """An lr that throws the state to infinity in step number `after`, counted from 0."""
+    return bdl.Schedule(lr=lambda step: 0.1 if step < after else lr)
+
+
+@pytest.mark.parametrize("after", [5, 6])
+def test_a_diverged_run_keeps_what_it_wrote(tmp_path, after):
+    with pytest.raises(bdl.DivergedError, match=f"at step {after + 1}: .*lower lr"):
+        toys.sample(tmp_path, 20, EveryStep(0, 2), callbacks=[explode(after)], prior=bdl.Uniform())
     store = SampleStore(tmp_path)
-    assert [r.step for r in store.records()] == [2, 4]
+    assert [r.step for r in store.records()] == ([2, 4] if after == 5 else [2, 4, 6])
     assert all(t.isfinite().all() for r in store.records() for t in store.read(r).values())
+
+
+def test_a_bad_last_state_is_not_written(tmp_path):
+    """No step follows it whose loss could show that it is bad."""
+    with pytest.raises(bdl.DivergedError):
+        toys.sample(tmp_path, 6, EveryStep(0, 2), callbacks=[explode(5)])
+    assert [r.step for r in SampleStore(tmp_path).records()] == [2, 4]
+
+
+def test_energies_that_overflow_are_not_written(tmp_path):
+    """Parameters of 1e30 are finite, their prior energy is not."""
+    with pytest.raises(bdl.DivergedError):
+        toys.sample(tmp_path, 20, EveryStep(0, 2), callbacks=[explode(5, 1e30)])
+    index = (tmp_path / "samples" / "index-0.jsonl").read_text()
+    assert "Infinity" not in index and "NaN" not in index
 
 
 def test_an_index_is_json_that_other_tools_read(store):

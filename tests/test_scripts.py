@@ -1,0 +1,426 @@
+"""The scripts: every configuration runs, run directories are whole, bad input gets one line, signals lose nothing."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import runpy
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import hydra
+import pytest
+import torch
+from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, open_dict
+
+import bdl
+from bdl.errors import BdlWarning, one_line_errors
+from bdl.models import MLP
+
+ROOT = Path(__file__).parents[1]
+SCRIPTS, CONF = ROOT / "scripts", ROOT / "conf"
+TINY = ("logger=none", "chains=2", "trainer.max_steps=12", "model.sizes=[36,6]", "collect.keep.every=2")
+CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
+SAMPLERS = ("sgd", "sgld", "sghmc", "awsgld", "awsghmc")
+SCHEDULES = [path.stem for path in sorted((CONF / "schedule").glob("*.yaml"))]
+EXPERIMENTS = [str(p.relative_to(CONF / "experiment"))[:-5] for p in sorted((CONF / "experiment").rglob("*.yaml"))]
+
+
+def module_of(script: str):
+    spec = importlib.util.spec_from_file_location(f"{script}_script", SCRIPTS / f"{script}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+train = module_of("train")
+
+
+@pytest.fixture(autouse=True)
+def no_hydra_left_over():
+    yield
+    GlobalHydra.instance().clear()
+
+
+@pytest.fixture
+def script(monkeypatch, capsys):
+    """Runs a script as its command line would, in this process: (exit status, stdout, lines on stderr)."""
+
+    def run(name: str, *overrides: str) -> tuple[int, str, list[str]]:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPTS / f"{name}.py"), *overrides])
+        capsys.readouterr()
+        status = 0
+        try:
+            runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+        except SystemExit as error:
+            status = error.code
+        out, err = capsys.readouterr()
+        return status, out, [line for line in err.splitlines() if line.strip()]
+
+    return run
+
+
+def compose(*overrides: str) -> DictConfig:
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = hydra.compose("train", list(overrides), return_hydra_config=True)
+    HydraConfig.instance().set_config(cfg)
+    with open_dict(cfg):
+        del cfg["hydra"]
+    return cfg
+
+
+def sampled(folder: Path, *overrides: str) -> train.Callbacks:
+    """What train.py does up to the end of sampling, without evaluation and report."""
+    cfg = compose(f"run_dir={folder}", *overrides)
+    directory = train.RunDirectory(cfg.run_dir, cfg)
+    data = train.instantiate(cfg.data)
+    train.complete(cfg, data)
+    module, _ = train.build_module(cfg, data)
+    callbacks = train.build_callbacks(cfg, data, directory)
+    train.build_trainer(cfg, callbacks).fit(module, data, weights_only=True)
+    return callbacks
+
+
+def samples(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted((folder / "samples").iterdir())}
+
+
+# ---- everything composes and runs ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_runs_under_every_schedule(tmp_path, sampler, schedule):
+    extra = CYCLES if schedule == "cyclical" else ("collect.keep.burn_in=4",)
+    callbacks = sampled(tmp_path, f"sampler={sampler}", f"schedule={schedule}", "trainer=debug", *TINY, *extra)
+    steps = [r.step for r in callbacks.collect.store.records()]
+    assert steps == ([3, 6, 9, 12] if schedule == "cyclical" else [6, 8, 10, 12])
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_runs_under_the_debug_trainer(tmp_path, experiment):
+    callbacks = sampled(tmp_path, f"+experiment={experiment}".replace("+", ""), "trainer=debug", "chains=2")
+    assert callbacks.collect.store.records()
+
+
+@pytest.mark.parametrize("group", ["weighting=contour"])
+def test_another_weighting_runs(tmp_path, group):
+    assert sampled(tmp_path, f"sampler/{group}", "trainer=debug", *TINY).collect.store.records()
+
+
+@pytest.mark.parametrize("override", ["shared_batches=true", "model.dropout=0.2", "data.val_fraction=0.25",
+                                      "collect.batchnorm=refresh", "chains=1", "sampler.clip={_target_: bdl.ClipNorm, c: 1.0}"])  # fmt: skip
+def test_options_run(tmp_path, override):
+    assert sampled(tmp_path, "trainer=debug", *TINY, override).collect.store.records()
+
+
+def test_a_run_counted_in_epochs_counts_the_samplers_steps():
+    cfg = compose("run_dir=x", "trainer.max_steps=-1", "trainer.max_epochs=4", "trainer.accumulate_grad_batches=2")
+    data = train.instantiate(cfg.data)  # 44 batches an epoch
+    train.complete(cfg, data)
+    assert cfg.steps == 4 * 22 and cfg.sampler.num_data == 4435
+
+
+def test_a_loss_that_is_no_likelihood_is_warned_of(tmp_path):
+    loss = "loss={_target_: torch.nn.CrossEntropyLoss, label_smoothing: 0.1}"
+    with pytest.warns(BdlWarning, match="smoothed labels"):
+        sampled(tmp_path, "trainer=debug", *TINY, loss)
+
+
+# ---- a run directory -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A finished default run in small."""
+    folder = tmp_path_factory.mktemp("run") / "a"
+    whole(folder)
+    return folder
+
+
+def whole(folder: Path, *overrides: str) -> None:
+    cfg = compose(f"run_dir={folder}", "trainer=debug", *TINY, *overrides)
+    train.run(cfg)
+    GlobalHydra.instance().clear()
+
+
+def test_the_run_directory_is_complete(run):
+    names = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
+    assert names >= {
+        "config.yaml", "samples/index-0.jsonl", "samples/00000012-0.safetensors", "samples/weighting-0.safetensors",
+        "checkpoints/last.ckpt", "metrics.json", "timing.json", "report.html",
+    }  # fmt: skip
+    assert not [name for name in names if "writing" in name]
+
+
+def test_config_yaml_says_where_a_run_came_from(run):
+    config = train.OmegaConf.load(run / "config.yaml")
+    assert set(config.provenance) >= {"git_commit", "versions", "threads", "device"}
+    assert config.provenance.versions.torch == torch.__version__
+    assert config.sampler.num_data == 4435 and config.chains == 2 and config.steps == 12
+
+
+def test_metrics_json_has_the_names_other_tools_read(run):
+    text = (run / "metrics.json").read_text()
+    metrics = json.loads(text, parse_constant=pytest.fail)  # no NaN
+    scores = ("accuracy", "nll", "ece", "brier")
+    rows = [
+        f"{s}/{row}/{score}"
+        for s in ("test", "train")
+        for row in ("one_sample", "chain_bma", "bma")
+        for score in scores
+    ]
+    alone = "samples chains temperature noise_ratio t_eff kinetic_temperature rhat/max ess/min weight_ess".split()
+    assert set(metrics) >= {*rows, *alone}
+    assert metrics["samples"] == 10 or metrics["samples"] == 2 * len(
+        (run / "samples/index-0.jsonl").read_text().splitlines()
+    )
+    assert metrics["chains"] == 2 and metrics["temperature"] == 0.2
+    assert metrics["weight_ess"] is None  # the pilot has not ended
+
+
+def test_timing_is_apart(run):
+    timing = json.loads((run / "timing.json").read_text())
+    assert timing["steps_per_second"] > 0 and timing["peak_memory_mib"] > 100 and timing["seconds"] > 0
+
+
+def test_the_report_opens_without_a_network(run):
+    page = (run / "report.html").read_text()
+    assert 'src="http' not in page and 'href="http' not in page and "data:image/" in page
+
+
+def test_the_same_configuration_gives_the_same_bytes(run, tmp_path):
+    whole(tmp_path / "b")
+    assert samples(run) == samples(tmp_path / "b")
+    assert (run / "metrics.json").read_bytes() == (tmp_path / "b" / "metrics.json").read_bytes()
+
+
+def test_metrics_are_those_of_the_posterior_on_disk(run):
+    posterior = bdl.Posterior.load(run, MLP((36, 6)))
+    found = posterior.evaluate(bdl.data.LandsatDataModule().slices("test")).metrics()
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert all(metrics[f"test/{name}"] == pytest.approx(value, rel=1e-6) for name, value in found.items())
+
+
+def test_the_same_command_finds_its_run(script, run):
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+    status, out, _ = script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY)
+    assert status == 0 and "holds this run already" in out and "average of all chains" in out.lower()
+    assert before == {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+
+
+def test_what_does_not_change_the_samples_does_not_change_the_hash():
+    one = train.bdl.config.config_hash(compose("run_dir=x"))
+    for same in ("logger=wandb", "monitor_every=7", "checkpoint_every=9", "run_dir=y"):
+        assert train.bdl.config.config_hash(compose("run_dir=x", same)) == one
+    for other in ("seed=1", "stack=1", "sampler.lr=0.1", "schedule=cosine", "chains=4", "collect.keep.every=7"):
+        assert train.bdl.config.config_hash(compose("run_dir=x", other)) != one
+
+
+def test_wandb_runs_offline(tmp_path, script):
+    pytest.importorskip("wandb")
+    overrides = [o for o in TINY if not o.startswith("logger")]
+    status, _, err = script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", "logger=wandb", *overrides)
+    assert status == 0, err
+    assert list(tmp_path.rglob("offline-run-*")) and (tmp_path / "metrics.json").exists()
+
+
+# ---- several runs ----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def second(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("second") / "b"
+    sampled(folder, "trainer=debug", *TINY, "seed=1")
+    return folder
+
+
+def test_two_runs_are_one_posterior(script, run, second, tmp_path):
+    status, out, err = script("evaluate", f"runs=[{run},{second}]", f"out={tmp_path}")
+    assert status == 0, err
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["chains"] == 4 and "4 chains" in out
+    assert metrics["samples"] == 2 * json.loads((run / "metrics.json").read_text())["samples"]
+    assert (tmp_path / "report.html").exists()
+
+
+def test_one_run_evaluated_again_has_its_own_metrics(script, run, tmp_path):
+    assert script("evaluate", f"runs={run}", f"out={tmp_path}")[0] == 0
+    one, again = (json.loads((folder / "metrics.json").read_text()) for folder in (run, tmp_path))
+    assert {k: one[k] for k in one if "/" in k} == {k: again[k] for k in one if "/" in k}
+
+
+def test_runs_of_different_targets_are_refused(script, run, tmp_path):
+    sampled(tmp_path / "c", "trainer=debug", *TINY, "sampler.prior.precision=2")
+    error = refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path / 'out'}"))
+    assert "runs of different targets are not merged: prior is" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_of_another_loss_are_refused(script, run, tmp_path):
+    """The likelihood is part of the target."""
+    loss = "loss={_target_: torch.nn.CrossEntropyLoss, label_smoothing: 0.2}"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampled(tmp_path / "c", "trainer=debug", *TINY, loss)
+    assert "different targets" in refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path}"))
+
+
+def test_a_damaged_sample_is_named_and_can_be_left_out(script, second, tmp_path):
+    store = bdl.SampleStore(second)
+    bad = store.folder / store.records()[0].file
+    data = bad.read_bytes()
+    bad.write_bytes(data[:-1])
+    try:
+        assert str(bad) in refusal(script("evaluate", f"runs=[{second}]", f"out={tmp_path}"))
+        with pytest.warns(BdlWarning, match="left out"):
+            status, _, err = script("evaluate", f"runs=[{second}]", f"out={tmp_path}", "skip_bad=true")
+    finally:
+        bad.write_bytes(data)
+    assert status == 0, err
+    assert json.loads((tmp_path / "metrics.json").read_text())["samples"] == 2 * (len(store.records()) - 1)
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+
+def refusal(result: tuple[int, str, list[str]]) -> str:
+    status, _, err = result
+    assert status == 1, err
+    assert len(err) == 1 and err[0].startswith("bdl: "), err
+    return err[0]
+
+
+BAD = {
+    "group": ("sampler=nuts", "sampler/nuts"),
+    "key": ("sampler.lrr=0.1", "lrr"),
+    "lr": ("sampler.lr=0", "lr must be > 0, got 0"),
+    "negative lr": ("sampler.lr=-0.1", "lr must be > 0, got -0.1"),
+    "temperature": ("sampler.temperature=-1", "temperature must be >= 0, got -1"),
+    "friction 0": ("sampler.dynamics.friction=0", "friction must be in (0, 1], got 0"),
+    "friction 2": ("sampler.dynamics.friction=2", "friction must be in (0, 1], got 2"),
+    "num_data": ("sampler.num_data=100", "sampler.num_data = 100, but the training data have 4435 items"),
+    "chains": ("chains=0", "chains must be at least 1, got 0"),
+    "thinning": ("collect.keep.every=500", "keeps no sample in 12 steps"),
+    "burn-in": ("collect.keep.burn_in=12", "keeps no sample in 12 steps"),
+    "batch": ("data.batch_size=5000", "batch_size must be between 1 and the 4435 training items"),
+    "model": ("model.sizes=[36,5]", "the model has 5 outputs for 6 classes"),
+    "input": ("model.sizes=[35,6]", "the model does not take inputs of shape (36,)"),
+    "bins": ("sampler.weighting.bins=1", "bins must be at least 2, got 1"),
+    "low": ("sampler.weighting.low=5", "low and high must be two energies"),
+    "precision": ("sampler.prior.precision=-1", "precision must be >= 0, got -1"),
+    "word": ("trainer.max_steps=many", "many"),
+    "16 bit": ("trainer.precision=16-mixed", "16-mixed"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gets_one_line_and_leaves_nothing(script, tmp_path, name):
+    override, words = BAD[name]
+    folder = tmp_path / "run"
+    error = refusal(script("train", f"hydra.run.dir={folder}", "trainer=debug", *TINY, override))
+    assert words in error
+    assert [p for p in folder.rglob("*") if p.is_file()] == []
+
+
+def test_bins_that_miss_the_energies_are_refused(script, tmp_path):
+    bins = ("sampler.weighting.low=1e6", "sampler.weighting.high=2e6", "trainer.max_steps=1200")
+    error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *(TINY[:2] + TINY[3:]), *bins))
+    assert "bins miss the energies: low = 1e+06, high = 2e+06" in error
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_loss_that_is_not_finite_names_its_step(script, tmp_path):
+    error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY, "sampler.lr=1e30"))
+    assert "is not finite at step" in error and "lower lr" in error
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_folder_of_another_configuration_is_refused(script, run):
+    before = samples(run)
+    error = refusal(script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY, "seed=7"))
+    assert "already holds a run of another configuration" in error and before == samples(run)
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"), [("[/nowhere]", "/nowhere is not a run directory"), ("[]", "runs"), ("null", "runs")]
+)
+def test_evaluate_refuses_what_is_no_run(script, runs, words):
+    assert words in refusal(script("evaluate", f"runs={runs}"))
+
+
+def test_evaluate_without_runs_says_so(script):
+    assert "runs" in refusal(script("evaluate"))
+
+
+def test_debugging_keeps_the_traceback(monkeypatch):
+    monkeypatch.setenv("BDL_DEBUG", "1")
+    with pytest.raises(bdl.ConfigError), one_line_errors():
+        raise bdl.ConfigError("what")
+
+
+def test_ctrl_c_outside_of_sampling_is_one_line_too(capsys):
+    with pytest.raises(SystemExit) as error, one_line_errors():
+        raise KeyboardInterrupt
+    assert error.value.code == 130 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+# ---- processes of their own ------------------------------------------------------------------------------------------
+
+
+LONG = ("logger=none", "chains=2", "trainer=cpu", "trainer.max_steps=4000", "model.sizes=[36,6]", "collect.keep.every=100",
+        "checkpoint_every=300")  # fmt: skip
+
+
+def start(*overrides: str) -> subprocess.Popen:
+    command = [sys.executable, str(SCRIPTS / "train.py"), *overrides]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def stop(process: subprocess.Popen, folder: Path, signum: int) -> tuple[int, str]:
+    """Signal the process once it has kept its first sample."""
+    deadline = time.monotonic() + 60
+    while not (folder / "samples" / "index-0.jsonl").exists() and time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(signum)
+    _, err = process.communicate(timeout=60)
+    return process.returncode, err
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("long")
+    sampled(folder, *LONG)
+    return samples(folder)
+
+
+def test_signals_stop_whole_and_the_same_command_goes_on(tmp_path, uninterrupted):
+    folders = {signal.SIGTERM: tmp_path / "term", signal.SIGINT: tmp_path / "int"}
+    processes = {s: start(f"hydra.run.dir={folder}", *LONG) for s, folder in folders.items()}
+    for signum, folder in folders.items():
+        status, err = stop(processes[signum], folder, signum)
+        assert status == 128 + signum
+        assert err.splitlines() == [
+            f"bdl: stopped by signal {signum:d}; the same command goes on from {folder}/checkpoints/last.ckpt"
+        ]
+        step = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
+        assert 0 < step < 4000 and not (folder / "metrics.json").exists()
+        train.run(compose(f"run_dir={folder}", *LONG))
+        assert samples(folder) == uninterrupted
+        assert (folder / "metrics.json").exists()
+
+
+def test_a_refusal_in_a_process_of_its_own(tmp_path):
+    processes = [start(f"hydra.run.dir={tmp_path}", override) for override in ("sampler=nuts", "chains=0")]
+    for process, words in zip(processes, ("sampler/nuts", "chains must be at least 1, got 0"), strict=True):
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert len(err.splitlines()) == 1 and words in err and "Traceback" not in err
