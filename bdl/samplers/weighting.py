@@ -253,7 +253,7 @@ class Contour(_EnergyWeighting):
 
     Their θ_J^zeta is w up to a factor; w is the weight in force, between bin centres and with its rises bounded. Only
     so is the fixed point the mass of bin i under exp(-U/T): with θ_J^zeta and bounded rises psi collapses where
-    neighbouring masses differ by more than a factor e. psi falls at high energies, where the multiplier may be negative.
+    neighbouring masses differ by more than a factor e. psi falls at high energies, so the multiplier may be negative.
     Arguments as in AdaptiveWeight.
     """
 
