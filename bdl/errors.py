@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -39,9 +40,14 @@ def one_line(error: BaseException) -> str:
     return text or type(cause).__name__
 
 
+def _one_line_warning(message: Warning | str, *_: object, **__: object) -> None:
+    print(f"bdl: warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Print an error as one line on stderr and exit with 1, or 130 for Ctrl-C; `BDL_DEBUG=1` keeps the traceback."""
+    warnings.showwarning = _one_line_warning
     try:
         yield
     except KeyboardInterrupt:

@@ -194,7 +194,7 @@ class Keep(Protocol):
 
 @dataclass(frozen=True)
 class EveryStep:
-    """Keep the state after every `every` steps once `burn_in` steps are done; `stop` limits to the first steps."""
+    """Keep the state after every `every` steps once `burn_in` steps are done."""
 
     burn_in: int
     every: int

@@ -72,7 +72,11 @@ def run(cfg: DictConfig) -> None:
         print(f"going on from {directory.checkpoint}")
     trainer.fit(module, datamodule, ckpt_path=directory.checkpoint, weights_only=True)
     exit_if_interrupted(callbacks.save)
+    if module.sampler.steps < cfg.steps:
+        print(f"stopped at step {module.sampler.steps} of {cfg.steps}; the same command goes on")
+        return
     sampled = time.perf_counter() - started
+    net.to(trainer.strategy.root_device)
     evaluate(cfg, directory, module, net, datamodule, callbacks.monitor.trace())
     close_loggers(trainer)
     write_timing(directory, module.sampler.steps, sampled, time.perf_counter() - started)
@@ -87,7 +91,8 @@ def complete(cfg: DictConfig, datamodule: Data) -> None:
         )
     cfg.sampler.num_data = num_data
     if cfg.trainer.max_steps < 0:
-        cfg.steps = cfg.trainer.max_epochs * len(datamodule.train_dataloader())
+        batches = len(datamodule.train_dataloader())
+        cfg.steps = cfg.trainer.max_epochs * -(-batches // cfg.trainer.accumulate_grad_batches)
     if cfg.chains < 1:
         raise ConfigError(f"chains must be at least 1, got {cfg.chains}")
 
@@ -131,7 +136,7 @@ def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) 
     target = {"model": OmegaConf.to_container(cfg.model, resolve=True), "data": data}
     return Callbacks(
         bdl.Schedule(**{name: instantiate(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}),
-        bdl.CollectSamples(keep, run_dir=cfg.run_dir, target=target, **options),
+        bdl.CollectSamples(keep, run_dir=cfg.run_dir, overwrite=True, target=target, **options),
         bdl.ModelAverage(keep, val or datamodule.test_dataloader(), name="val" if val else "test"),
         bdl.Monitor(cfg.monitor_every),
         LambdaCallback(on_train_start=lambda *_: directory.write_config()),

@@ -17,7 +17,12 @@ ROOT = Path(__file__).parents[1]
 def test_a_fifth_of_the_default_run_is_calibrated(tmp_path: Path):
     """20,000 of 100,000 steps. Bounds: what a one-sample network of this size reaches is 10.5 %, NLL .35; the standard
     error of an error of 8 % on 2,000 rows is .6 points, and the average of 8 chains has to be 3 of them better."""
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), "trainer.max_steps=20000", f"hydra.run.dir={tmp_path}"]
+    command = [
+        sys.executable,
+        str(ROOT / "scripts" / "train.py"),
+        "trainer.max_steps=20000",
+        f"hydra.run.dir={tmp_path}",
+    ]
     subprocess.run(command, check=True, env={**os.environ, "WANDB_MODE": "offline"}, timeout=400)
     m = json.loads((tmp_path / "metrics.json").read_text())
     assert m["test/bma/accuracy"] >= 0.913

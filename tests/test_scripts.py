@@ -80,7 +80,7 @@ def sampled(folder: Path, *overrides: str) -> train.Callbacks:
     """What train.py does up to the end of sampling, without evaluation and report."""
     cfg = compose(f"run_dir={folder}", *overrides)
     directory = train.RunDirectory(cfg.run_dir, cfg)
-    data = train.instantiate(cfg.data)
+    data = train.instantiate(cfg.data, **({"chains": None} if cfg.shared_batches else {}))
     train.complete(cfg, data)
     module, _ = train.build_module(cfg, data)
     callbacks = train.build_callbacks(cfg, data, directory)
@@ -105,9 +105,14 @@ def test_every_sampler_runs_under_every_schedule(tmp_path, sampler, schedule):
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_is_short_under_the_debug_trainer(experiment):
+    assert compose("run_dir=x", f"experiment={experiment}", "trainer=debug").trainer.max_steps == 200
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_runs_under_the_debug_trainer(tmp_path, experiment):
-    callbacks = sampled(tmp_path, f"+experiment={experiment}".replace("+", ""), "trainer=debug", "chains=2")
-    assert callbacks.collect.store.records()
+    short = ("trainer.max_steps=80", "chains=2", "collect.keep.samples_per_cycle=2", "logger=none")
+    assert sampled(tmp_path, f"experiment={experiment}", "trainer=debug", *short).collect.store.records()
 
 
 @pytest.mark.parametrize("group", ["weighting=contour"])
@@ -115,8 +120,17 @@ def test_another_weighting_runs(tmp_path, group):
     assert sampled(tmp_path, f"sampler/{group}", "trainer=debug", *TINY).collect.store.records()
 
 
-@pytest.mark.parametrize("override", ["shared_batches=true", "model.dropout=0.2", "data.val_fraction=0.25",
-                                      "collect.batchnorm=refresh", "chains=1", "sampler.clip={_target_: bdl.ClipNorm, c: 1.0}"])  # fmt: skip
+CLIP = "sampler.clip={_target_: bdl.ClipNorm, c: 1.0}"
+OPTIONS = (
+    "shared_batches=true",
+    "model.dropout=0.2",
+    "data.val_fraction=0.25",
+    "collect.batchnorm=refresh",
+    "chains=1",
+)
+
+
+@pytest.mark.parametrize("override", [*OPTIONS, CLIP, "chains=1"])
 def test_options_run(tmp_path, override):
     assert sampled(tmp_path, "trainer=debug", *TINY, override).collect.store.records()
 
@@ -128,10 +142,12 @@ def test_a_run_counted_in_epochs_counts_the_samplers_steps():
     assert cfg.steps == 4 * 22 and cfg.sampler.num_data == 4435
 
 
+SMOOTHED = ("loss._target_=torch.nn.CrossEntropyLoss", "+loss.label_smoothing=0.1")
+
+
 def test_a_loss_that_is_no_likelihood_is_warned_of(tmp_path):
-    loss = "loss={_target_: torch.nn.CrossEntropyLoss, label_smoothing: 0.1}"
     with pytest.warns(BdlWarning, match="smoothed labels"):
-        sampled(tmp_path, "trainer=debug", *TINY, loss)
+        sampled(tmp_path, "trainer=debug", *TINY, *SMOOTHED)
 
 
 # ---- a run directory -------------------------------------------------------------------------------------------------
@@ -154,7 +170,7 @@ def whole(folder: Path, *overrides: str) -> None:
 def test_the_run_directory_is_complete(run):
     names = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
     assert names >= {
-        "config.yaml", "samples/index-0.jsonl", "samples/00000012-0.safetensors", "samples/weighting-0.safetensors",
+        "config.yaml", "samples/index-0.jsonl", "samples/00000011-0.safetensors", "samples/weighting-0.safetensors",
         "checkpoints/last.ckpt", "metrics.json", "timing.json", "report.html",
     }  # fmt: skip
     assert not [name for name in names if "writing" in name]
@@ -163,7 +179,7 @@ def test_the_run_directory_is_complete(run):
 def test_config_yaml_says_where_a_run_came_from(run):
     config = train.OmegaConf.load(run / "config.yaml")
     assert set(config.provenance) >= {"git_commit", "versions", "threads", "device"}
-    assert config.provenance.versions.torch == torch.__version__
+    assert torch.__version__.startswith(config.provenance.versions.torch)
     assert config.sampler.num_data == 4435 and config.chains == 2 and config.steps == 12
 
 
@@ -171,17 +187,11 @@ def test_metrics_json_has_the_names_other_tools_read(run):
     text = (run / "metrics.json").read_text()
     metrics = json.loads(text, parse_constant=pytest.fail)  # no NaN
     scores = ("accuracy", "nll", "ece", "brier")
-    rows = [
-        f"{s}/{row}/{score}"
-        for s in ("test", "train")
-        for row in ("one_sample", "chain_bma", "bma")
-        for score in scores
-    ]
+    rows = ("one_sample", "chain_bma", "bma")
+    of_splits = {f"{split}/{row}/{score}" for split in ("test", "train") for row in rows for score in scores}
     alone = "samples chains temperature noise_ratio t_eff kinetic_temperature rhat/max ess/min weight_ess".split()
-    assert set(metrics) >= {*rows, *alone}
-    assert metrics["samples"] == 10 or metrics["samples"] == 2 * len(
-        (run / "samples/index-0.jsonl").read_text().splitlines()
-    )
+    assert set(metrics) >= {*of_splits, *alone}
+    assert metrics["samples"] == 6  # steps 7, 9, 11
     assert metrics["chains"] == 2 and metrics["temperature"] == 0.2
     assert metrics["weight_ess"] is None  # the pilot has not ended
 
@@ -212,7 +222,7 @@ def test_metrics_are_those_of_the_posterior_on_disk(run):
 def test_the_same_command_finds_its_run(script, run):
     before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
     status, out, _ = script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY)
-    assert status == 0 and "holds this run already" in out and "average of all chains" in out.lower()
+    assert status == 0 and "holds this run already" in out and "all chains' average" in out
     assert before == {p: p.stat().st_mtime_ns for p in run.rglob("*")}
 
 
@@ -266,10 +276,9 @@ def test_runs_of_different_targets_are_refused(script, run, tmp_path):
 
 def test_runs_of_another_loss_are_refused(script, run, tmp_path):
     """The likelihood is part of the target."""
-    loss = "loss={_target_: torch.nn.CrossEntropyLoss, label_smoothing: 0.2}"
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        sampled(tmp_path / "c", "trainer=debug", *TINY, loss)
+        sampled(tmp_path / "c", "trainer=debug", *TINY, *SMOOTHED)
     assert "different targets" in refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path}"))
 
 
@@ -317,7 +326,6 @@ BAD = {
     "low": ("sampler.weighting.low=5", "low and high must be two energies"),
     "precision": ("sampler.prior.precision=-1", "precision must be >= 0, got -1"),
     "word": ("trainer.max_steps=many", "many"),
-    "16 bit": ("trainer.precision=16-mixed", "16-mixed"),
 }  # fmt: skip
 
 
@@ -375,8 +383,10 @@ def test_ctrl_c_outside_of_sampling_is_one_line_too(capsys):
 # ---- processes of their own ------------------------------------------------------------------------------------------
 
 
-LONG = ("logger=none", "chains=2", "trainer=cpu", "trainer.max_steps=4000", "model.sizes=[36,6]", "collect.keep.every=100",
-        "checkpoint_every=300")  # fmt: skip
+LONG = (
+    "logger=none", "chains=2", "trainer.max_steps=3000", "model.sizes=[36,6]", "collect.keep.every=40",
+    "collect.keep.burn_in=100", "checkpoint_every=300",
+)  # fmt: skip
 
 
 def start(*overrides: str) -> subprocess.Popen:
@@ -384,15 +394,13 @@ def start(*overrides: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def stop(process: subprocess.Popen, folder: Path, signum: int) -> tuple[int, str]:
+def stop(process: subprocess.Popen, folder: Path, signum: int) -> None:
     """Signal the process once it has kept its first sample."""
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 100
     while not (folder / "samples" / "index-0.jsonl").exists() and time.monotonic() < deadline:
         assert process.poll() is None, process.stderr.read()
         time.sleep(0.01)
     process.send_signal(signum)
-    _, err = process.communicate(timeout=60)
-    return process.returncode, err
 
 
 @pytest.fixture(scope="module")
@@ -402,25 +410,23 @@ def uninterrupted(tmp_path_factory):
     return samples(folder)
 
 
-def test_signals_stop_whole_and_the_same_command_goes_on(tmp_path, uninterrupted):
-    folders = {signal.SIGTERM: tmp_path / "term", signal.SIGINT: tmp_path / "int"}
-    processes = {s: start(f"hydra.run.dir={folder}", *LONG) for s, folder in folders.items()}
-    for signum, folder in folders.items():
-        status, err = stop(processes[signum], folder, signum)
-        assert status == 128 + signum
-        assert err.splitlines() == [
-            f"bdl: stopped by signal {signum:d}; the same command goes on from {folder}/checkpoints/last.ckpt"
-        ]
-        step = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
-        assert 0 < step < 4000 and not (folder / "metrics.json").exists()
-        train.run(compose(f"run_dir={folder}", *LONG))
-        assert samples(folder) == uninterrupted
-        assert (folder / "metrics.json").exists()
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_whole_and_the_same_command_goes_on(tmp_path, uninterrupted, signum):
+    process = start(f"hydra.run.dir={tmp_path}", *LONG)
+    stop(process, tmp_path, signum)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum
+    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
+    assert err.splitlines() == [f"bdl: stopped by signal {signum:d}; the same command goes on from {checkpoint}"]
+    assert 0 < torch.load(checkpoint, weights_only=True)["global_step"] < 3000
+    assert not (tmp_path / "metrics.json").exists()
+    train.run(compose(f"run_dir={tmp_path}", *LONG))
+    assert samples(tmp_path) == uninterrupted
+    assert (tmp_path / "metrics.json").exists()
 
 
 def test_a_refusal_in_a_process_of_its_own(tmp_path):
-    processes = [start(f"hydra.run.dir={tmp_path}", override) for override in ("sampler=nuts", "chains=0")]
-    for process, words in zip(processes, ("sampler/nuts", "chains must be at least 1, got 0"), strict=True):
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == 1
-        assert len(err.splitlines()) == 1 and words in err and "Traceback" not in err
+    process = start(f"hydra.run.dir={tmp_path}", "sampler=nuts")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert len(err.splitlines()) == 1 and "sampler/nuts" in err and "Traceback" not in err

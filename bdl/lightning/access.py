@@ -23,17 +23,37 @@ def find_sampler(trainer: L.Trainer) -> Sampler:
 
 def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError for Trainer settings under which the sampler can't work; note those that change the law."""
-    if str(trainer.precision) == "16-mixed":
-        raise ConfigError("precision=16-mixed scales the loss and steps without a closure: use bf16-mixed or 32-true")
+    if str(trainer.precision) not in ("32-true", "64-true", "bf16-mixed"):
+        raise ConfigError(
+            f"precision={trainer.precision} rounds the noise away or steps without a closure: use bf16-mixed or 32-true"
+        )
+    algorithm = getattr(trainer.gradient_clip_algorithm, "value", None) or "norm"
+    if trainer.gradient_clip_val and algorithm == "norm" and sampler.chains:
+        raise ConfigError(
+            "gradient_clip_val takes one norm over all chains, which couples them: use clip=bdl.ClipNorm(c)"
+        )
+    if trainer.accumulate_grad_batches > 1 and not getattr(trainer.lightning_module, "averages_micro_batches", False):
+        sampler.loss_is_whole = False  # Lightning hands on the last micro-batch's share
     if trainer.accumulate_grad_batches > 1 and sampler.weighting.needs_energy:
         raise ConfigError(
             f"accumulate_grad_batches={trainer.accumulate_grad_batches} shows the weighting the energy of the last "
             "micro-batch only: use a larger batch, or Flat weighting"
         )
     if trainer.gradient_clip_val:
-        sampler.notes.append(
+        note = (
             f"Lightning clips the loss gradient at {trainer.gradient_clip_val} "
-            f"({trainer.gradient_clip_algorithm or 'norm'}); where it acts, the law is another one"
+            f"({algorithm}); where it acts, the law is another one"
+        )
+        if note not in sampler.notes:
+            sampler.notes.append(note)
+
+
+def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
+    """Raise ConfigError if N differs from the training data, where these have a length."""
+    data = getattr(trainer.train_dataloader, "dataset", None)
+    if data is not None and hasattr(data, "__len__") and len(data) != sampler.num_data:
+        raise ConfigError(
+            f"num_data = {sampler.num_data}, but the training data have {len(data)} items: set num_data={len(data)}"
         )
 
 

@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
 from bdl.errors import ConfigError
+from bdl.functional import call
 from bdl.seeding import derive_seed
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -68,7 +69,7 @@ class ChainStack(nn.Module):
             raise ConfigError(
                 f"bmm needs a Sequential of Linear and elementwise layers, {type(self.net).__name__} is more"
             )
-        self.method = method
+        self.method: Method = method
         _stack_into(self.net, copies)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -102,24 +103,30 @@ class ChainStack(nn.Module):
                 x = x.flatten(2)
             elif not isinstance(layer, nn.Linear):
                 x = layer(x)
-            elif layer.bias is None:
-                x = torch.bmm(x, layer.weight.transpose(1, 2))
             else:
-                x = torch.baddbmm(layer.bias.unsqueeze(1), x, layer.weight.transpose(1, 2))
+                x = _linear(layer, x)
         return x
 
     def _vmap(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         def one(t: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self.net, t, (x,))
+            return call(self.net, t, x)
 
         return vmap(one, in_dims=(0, None if self.shared else 0), randomness="different")(tensors, x)
 
     def _loop(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
         outputs = [
-            functional_call(self.net, {k: v[c] for k, v in tensors.items()}, (x if self.shared else x[c],))
+            call(self.net, {k: v[c] for k, v in tensors.items()}, x if self.shared else x[c])
             for c in range(self.chains)
         ]
         return torch.stack(outputs)
+
+
+def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
+    """x (C, B, ..., in) -> (C, B, ..., out), chain c with its own weight (out, in)."""
+    if x.ndim > 3:
+        return _linear(layer, x.flatten(1, -2)).unflatten(1, x.shape[1:-1])
+    weight = layer.weight.transpose(1, 2)
+    return torch.bmm(x, weight) if layer.bias is None else torch.baddbmm(layer.bias.unsqueeze(1), x, weight)
 
 
 def _start(net: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
@@ -161,7 +168,7 @@ def _stack_into(net: nn.Module, copies: list[nn.Module]) -> None:
 def _layers(net: nn.Module) -> list[nn.Module] | None:
     """The layers in order if batched matrix products can run them, else None."""
     if type(net).forward is nn.Sequential.forward:
-        parts = [_layers(child) for child in net.children()]
+        parts = [_layers(child) for child in net._modules.values() if child is not None]  # children() skips repeats
         return None if any(p is None for p in parts) else [layer for p in parts for layer in p or []]
     flatten = isinstance(net, nn.Flatten) and net.start_dim == 1 and net.end_dim == -1
     return [net] if flatten or type(net) is nn.Linear or type(net) in _ELEMENTWISE else None

@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from bdl.data.loader import TensorBatches, TensorSlices
 from bdl.errors import BdlWarning, ConfigError
-from bdl.lightning.access import check_trainer
+from bdl.functional import evaluating
+from bdl.lightning.access import check_data, check_trainer
 from bdl.lightning.chains import ChainStack
 from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
 from bdl.samplers import Sampler
@@ -32,11 +33,14 @@ class BayesianModule(L.LightningModule):
     Batches are (x, y): x (B, ...), or (C, B, ...) for a stack whose chains have batches of their own.
     """
 
+    averages_micro_batches = True  # under gradient accumulation, see `optimizer_step`
+
     def __init__(self, net: nn.Module, sampler: Callable[..., Sampler], loss: Loss | None = None):
         super().__init__()
         self.net = net
         self.loss = CategoricalNLL() if loss is None else loss
         self._build = sampler
+        self._micro_losses: list[Tensor] = []  # of the batches whose gradients are being accumulated
 
     @property
     def chains(self) -> int | None:
@@ -58,35 +62,42 @@ class BayesianModule(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = batch
-        return self._mean_loss(self.net(x), y)
+        loss = self._mean_loss(self.net(x), y)
+        self._micro_losses.append(loss.detach())
+        return loss
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         loss.sum().backward()  # the (C,) losses depend on separate parameters, so their sum gives each its own gradient
 
+    def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
+        """Under gradient accumulation the closure returns the last micro-batch's loss: hand on the mean of all."""
+
+        def closure() -> Tensor:
+            optimizer_closure()
+            losses, self._micro_losses = self._micro_losses, []
+            return losses[-1] if len(losses) == 1 else torch.stack(losses).mean(0)
+
+        optimizer.step(closure=closure)
+
     def on_train_start(self) -> None:
+        check_data(self.trainer, self.sampler)
         loader: Any = self.trainer.train_dataloader
-        count = len(loader.dataset) if hasattr(loader, "dataset") else None
-        if count is not None and count != self.sampler.num_data:
-            raise ConfigError(
-                f"num_data = {self.sampler.num_data}, but the training data have {count} items: set num_data={count}"
-            )
+        self._micro_losses = []
         if isinstance(loader, TensorBatches):
             loader.to(self.device)
-        if count is not None:
+        if hasattr(loader, "dataset"):
             self.sampler.full_loss = self.full_loss
 
     @torch.no_grad()
     def full_loss(self) -> Tensor:
         """() or (C,) mean negative log-likelihood over all training data at the present parameters, in eval mode."""
-        training = self.training
-        self.eval()
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
-        for x, y in in_order(self.trainer.train_dataloader):
-            x, y = x.to(self.device), y.to(self.device)
-            labels = y if self.chains is None else y.expand(self.chains, *y.shape)
-            total = total + mean_loss(self.loss, self(x), labels, self.chains).double() * len(y)
-            count += len(y)
-        self.train(training)
+        with evaluating(self):
+            for x, y in in_order(self.trainer.train_dataloader):
+                x, y = self.trainer.precision_plugin.convert_input((x.to(self.device), y.to(self.device)))
+                labels = y if self.chains is None else y.expand(self.chains, *y.shape)
+                total = total + mean_loss(self.loss, self(x), labels, self.chains).double() * len(y)
+                count += len(y)
         return total / count
 
     def _mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -105,5 +116,8 @@ def in_order(loader: Any) -> Iterable[tuple[Tensor, Tensor]]:
 
 
 def one_epoch(loader: Any) -> Iterator[Any]:
-    """The batches of one epoch as training sees them, the training loader's own position left alone."""
-    return iter(copy.copy(loader))
+    """A whole epoch of batches as training sees them, the training loader's own position left alone."""
+    fresh = copy.copy(loader)
+    if isinstance(fresh, TensorBatches):
+        fresh.load_state_dict({"epoch": 0, "index": 0})  # always the same one, wherever training stands
+    return iter(fresh)

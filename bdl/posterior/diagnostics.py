@@ -148,7 +148,7 @@ def _ess(m: Mapping[str, float]) -> Check:
     value, samples = m["ess/min"], m["samples"]
     if math.isnan(value):
         return Check("look", "ESS", "–", "effective sample size not measured: it needs 4 samples of each chain")
-    level = _grade(-value, -100, -20)
+    level = _grade(-value, -100, -10)
     words = {
         "ok": "enough independent draws for means",
         "look": "few independent draws: keep more samples, further apart",

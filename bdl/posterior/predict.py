@@ -5,23 +5,25 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.utils.data import DataLoader, SequentialSampler
 
 from bdl.errors import BdlWarning, ConfigError, StoreError
+from bdl.functional import call, evaluating
 from bdl.posterior.evaluation import Evaluation
 from bdl.posterior.metrics import uncertainty
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
 Kind = Literal["uniform", "step_size", "importance"]
+_REGRESSION = ("GaussianNLL", "HeteroscedasticNLL", "MSELoss")  # losses whose outputs are not logits
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,7 @@ class Posterior:
 
     def __init__(self, stores: Sequence[SampleStore], net: nn.Module, *, skip_bad: bool = False):
         self.stores, self.net, self.skip_bad = list(stores), net, skip_bad
+        self._loss = str(read_target(self.stores[0]).get("loss"))
         self._records = [(s, r) for s in self.stores for r in s.records()]
         self._records.sort(key=lambda pair: pair[1].step)
         keys = sorted({(self.stores.index(s), r.stack, c) for s, r in self._records for c in range(len(r.chains))})
@@ -69,6 +72,9 @@ class Posterior:
         """
         dirs = [run_dirs] if isinstance(run_dirs, str | Path) else list(run_dirs)
         stores = [SampleStore(d) for d in dirs]
+        first = [s.records()[0].sha256 for s in stores]
+        if len(set(first)) < len(first):
+            raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each once")
         for other in stores[1:]:
             refuse_other_target(stores[0], other)
         return cls(stores, net, skip_bad=skip_bad)
@@ -88,11 +94,30 @@ class Posterior:
 
     def weights(self, kind: Kind = "uniform") -> Weights:
         """Normalised weights of all samples; raises ConfigError where importance weights mean nothing."""
-        return sample_weights(self.keyed(), self.chains, kind)
+        stacks = {(s, r.stack) for s, r in self._records}
+        kinds = {s.about_weighting(stack)["energy"] for s, stack in stacks if s.weighting(stack) is not None}
+        return sample_weights(self.keyed(), self.chains, kind, full_data=kinds == {"full"})
 
     def keyed(self) -> list[Keyed]:
         """Every sample as (chain among all, record, chain within the record)."""
         return [(self._chain(s, r, c), r, c) for s, r in self._records for c in range(len(r.chains))]
+
+    @torch.no_grad()
+    def moments(
+        self,
+        data: Tensor | Iterable[Any],
+        function: Callable[[Tensor], Tensor] = lambda outputs: outputs,
+        kind: Kind = "uniform",
+    ) -> tuple[Tensor, Tensor]:
+        """Posterior mean and standard deviation (n, ...) of a function of the outputs (n, ...): for regression."""
+        batches, total = Batches(data), 0.0
+        mean = square = torch.zeros(())
+        for sample in self.stream(kind):
+            value = function(self._outputs(sample.tensors, batches))
+            mean, square = mean + sample.weight * value, square + sample.weight * value.square()
+            total += sample.weight
+        mean = mean / total
+        return mean, (square / total - mean.square()).clamp_min(0).sqrt()
 
     @torch.no_grad()
     def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> Prediction:
@@ -147,13 +172,13 @@ class Posterior:
                     values = getattr(r, name)
                     draws[name][self._chain(s, r, c)].append(math.nan if values is None else values[c])
         length = min(len(chain) for chain in draws["energy_batch"])
-        data = {n: torch.tensor([chain[:length] for chain in chains]).numpy() for n, chains in draws.items()}
+        data = {n: np.array([chain[:length] for chain in chains]) for n, chains in draws.items()}
         return from_dict({"posterior": data})
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
         """Every network of the posterior, one file in memory at a time."""
         weights = self.weights(kind).by_key
-        used = 0
+        used, bad = 0, []
         for store, record in self._records:
             keys = [(self._chain(store, record, c), record.step) for c in range(len(record.chains))]
             if not any(weights.get(key) for key in keys):
@@ -164,28 +189,36 @@ class Posterior:
                 if not self.skip_bad:
                     raise
                 warnings.warn(f"left out: {error}", BdlWarning, stacklevel=2)
+                bad.append(record)
                 continue
             self._check_fits(stacked, store.folder / record.file)
             for c, key in enumerate(keys):
                 used += 1
                 yield Sample(key[0], record, weights.get(key, 0.0), {k: v[c] for k, v in stacked.items()})
+        self._records = [(s, r) for s, r in self._records if r not in bad]
         if used == 0:
             raise StoreError(f"no usable sample in {', '.join(str(s.folder) for s in self.stores)}")
 
     def _chain(self, store: SampleStore, record: Record, c: int) -> int:
         return self._chain_of[self.stores.index(store), record.stack, c]
 
-    def _probs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
-        """(n, K) probabilities of one network, on the CPU; the network's own mode and values are left as they are."""
+    def _outputs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
+        """(n, ...) outputs of one network, on the CPU; the network's own mode and values are left as they are."""
         device = next((p.device for p in self.net.parameters()), torch.device("cpu"))
         tensors = {k: v.to(device) for k, v in tensors.items()}
-        training = self.net.training
-        self.net.eval()
-        try:
-            outputs = [functional_call(self.net, tensors, (x.to(device),)) for x, _ in batches]
-        finally:
-            self.net.train(training)
-        return torch.cat(outputs).float().softmax(-1).cpu()
+        with evaluating(self.net):
+            outputs = [call(self.net, tensors, x.to(device)) for x, _ in batches]
+        return torch.cat(outputs).float().cpu()
+
+    def _probs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
+        """(n, K) probabilities of one network."""
+        outputs = self._outputs(tensors, batches)
+        if outputs.ndim != 2 or outputs.shape[-1] == 1 or self._loss.startswith(_REGRESSION):
+            raise ConfigError(
+                f"outputs of shape {tuple(outputs.shape)} under the loss {self._loss} are no class probabilities: "
+                "use posterior.moments(x)"
+            )
+        return outputs.softmax(-1)
 
     def _check_fits(self, stacked: dict[str, Tensor], path: Path) -> None:
         own = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
@@ -208,7 +241,8 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         for batch in self._data:
-            yield (batch, None) if isinstance(batch, Tensor) else (batch[0], batch[1])
+            parts = [batch] if isinstance(batch, Tensor) else batch
+            yield parts[0], parts[1] if len(parts) > 1 else None
 
     def labels(self) -> Tensor:
         found = [y for _, y in self]
@@ -229,7 +263,7 @@ class _PosteriorModule(nn.Module):
 
 def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     """Raise StoreError naming the first thing in which the laws that two runs sampled differ."""
-    one, other = read_target(a), read_target(b)
+    one, other = (dict(read_target(s), temperature=_temperatures(s)) for s in (a, b))
     for key in sorted(one.keys() | other.keys()):
         if one.get(key) != other.get(key):
             raise StoreError(
@@ -238,8 +272,14 @@ def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
             )
 
 
+def _temperatures(store: SampleStore) -> list[float]:
+    """The different temperatures at which samples were kept."""
+    kept = (r.temperature if isinstance(r.temperature, list) else [r.temperature] for r in store.records())
+    return sorted({t for ts in kept for t in ts})
+
+
 def read_target(store: SampleStore) -> dict[str, Any]:
-    """N, T, prior, data and model of a run, as its collector wrote them."""
+    """N, prior, data and model of a run, as its collector wrote them."""
     path = store.folder / "target.json"
     try:
         return json.loads(path.read_text())

@@ -90,9 +90,16 @@ class SampleStore:
 
     def truncate(self, stack: int, step: int) -> None:
         """Forget what was written after `step`: a run that resumes there will write it again."""
-        kept = [r for r in self._read_index(self._index(stack)) if r.step <= step]
+        found = self._read_index(self._index(stack))
+        kept = [r for r in found if r.step <= step]
         if self._index(stack).exists():
             write_atomically(self._index(stack), "".join(_line(r) for r in kept).encode())
+        for record in found:
+            if record.step > step:
+                (self.folder / record.file).unlink(missing_ok=True)
+
+    def has_records(self, stack: int) -> bool:
+        return bool(self._read_index(self._index(stack)))
 
     def records(self) -> list[Record]:
         """All records of all stacks, by step, then stack."""
@@ -155,11 +162,21 @@ def write_atomically(path: Path, data: bytes) -> None:
                 f.flush()
                 os.fsync(f.fileno())
             os.chmod(temporary, 0o644)
-            os.replace(temporary, path)
+            publish(Path(temporary), path)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def publish(temporary: Path, path: Path) -> None:
+    """Give a whole, synced file its name, and sync the folder that holds the name."""
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 @contextlib.contextmanager

@@ -34,7 +34,7 @@ def summarise(posterior: Posterior, loaders: Mapping[str, Iterable[Any]], trace:
     """Evaluate the posterior on labelled loaders by split name ("test", "train"); the first gives the convergence."""
     evaluations = posterior.evaluate_all(loaders)
     first = next(iter(evaluations.values()))
-    metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}
+    metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # of what could be read
     for split, evaluation in evaluations.items():
         metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
     rhats, sizes = rhat(first.log_probs), ess(first.log_probs)
@@ -45,13 +45,13 @@ def summarise(posterior: Posterior, loaders: Mapping[str, Iterable[Any]], trace:
 
 
 def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]:
-    """T of the law meant at the last sample; medians of what the chains showed while samples were kept."""
+    """T of the law meant at the last sample; what the chains showed while samples were kept, means over chains."""
     records = posterior.records
     found = {"temperature": float(np.mean(records[-1].temperature)), "lr": float(np.mean(records[-1].lr))}
     if not trace:
         return found | dict.fromkeys(_CHAIN, math.nan)
     chosen = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
-    return found | {name: _median(trace[name][chosen]) for name in _CHAIN}
+    return found | {name: _weighted_mean(trace[name][chosen], trace["lr"][chosen]) for name in _CHAIN}
 
 
 def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
@@ -64,8 +64,11 @@ def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
     except ConfigError as refusal:
         metrics["weight_ess"] = math.nan
         return [str(refusal)]
-    metrics |= {"weight_ess": weights.ess, "weights_biased": float(weights.biased)}
-    return [f"importance weights are {weights.note}"] if weights.biased else []
+    metrics |= {
+        "weight_ess": weights.ess,
+        "weights_biased": math.nan if weights.biased is None else float(weights.biased),
+    }
+    return [] if weights.biased is False else [weights.note]
 
 
 def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
@@ -87,10 +90,10 @@ def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
     return summary(named)
 
 
-def _median(values: Tensor) -> float:
-    """Not the mean: as lr falls to 0 at the end of a cycle, the momenta of larger steps make single values huge."""
-    values = values[values.isfinite()]
-    return float(values.median()) if len(values) else math.nan
+def _weighted_mean(values: Tensor, lr: Tensor) -> float:
+    """Mean of values (n, C), steps weighted by lr, as their noise is: steps of lr near 0 move nothing."""
+    weight = lr.unsqueeze(-1) * values.isfinite()
+    return float((weight * values.nan_to_num()).sum() / weight.sum()) if bool((weight > 0).any()) else math.nan
 
 
 def _or_nan(reduce: Any, values: np.ndarray) -> float:

@@ -17,21 +17,26 @@ Keyed = tuple[int, Record, int]  # chain among all, record, chain within the rec
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights by (chain, step). Each chain's sum to 1: a chain is one estimate, whatever its psi was normalised to."""
+    """Weights by (chain, step), their sum the number of chains.
+
+    Importance weights sum to 1 over each chain: a chain is one estimate, whatever its psi was normalised to.
+    """
 
     by_key: dict[tuple[int, int], float]
     ess: float  # Kish effective number of samples, over all chains
-    biased: bool  # is the error of a batch energy larger than the spread of U itself?
+    biased: bool | None  # is the error of a batch energy larger than the spread of U? None: not known
     note: str
 
 
-def sample_weights(samples: Sequence[Keyed], chains: int, kind: str) -> Weights:
+def sample_weights(samples: Sequence[Keyed], chains: int, kind: str, full_data: bool = False) -> Weights:
     """kind: "uniform", "step_size" (proportional to lr: 000 eq. 3.8, 004 eq. 25) or "importance".
+
+    full_data: psi was fitted on full-data energies, so that no batch noise biases importance weights.
 
     Raises ConfigError for importance weights that would mean nothing, naming the reason.
     """
     if kind == "importance":
-        logs, note, biased = _importance(samples)
+        logs, note, biased = _importance(samples, full_data)
     elif kind == "step_size":
         logs = {(i, r.step): math.log(_of_chain(r.lr, c)) for i, r, c in samples if _of_chain(r.lr, c) > 0}
         note, biased = "proportional to lr", False
@@ -39,12 +44,12 @@ def sample_weights(samples: Sequence[Keyed], chains: int, kind: str) -> Weights:
         logs, note, biased = {(i, r.step): 0.0 for i, r, _ in samples}, "uniform", False
     else:
         raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size" or "importance"')
-    by_key = _normalise(logs)
+    by_key = _normalise(logs) if kind == "importance" else _scale(logs, chains)
     w = np.array(list(by_key.values()))
     return Weights(by_key, float(w.sum() ** 2 / np.square(w).sum()), biased, note)
 
 
-def _importance(samples: Sequence[Keyed]) -> tuple[dict[tuple[int, int], float], str, bool]:
+def _importance(samples: Sequence[Keyed], full_data: bool) -> tuple[dict[tuple[int, int], float], str, bool | None]:
     """log weights zeta log psi(U) of the samples kept under a frozen psi, at one T and zeta."""
     usable = [(i, r, c) for i, r, c in samples if r.psi_frozen and r.log_weight is not None]
     if all(r.zeta == 0 for _, r, _ in samples):
@@ -59,10 +64,17 @@ def _importance(samples: Sequence[Keyed]) -> tuple[dict[tuple[int, int], float],
         )
     if len({r.zeta for _, r, _ in usable}) > 1:
         raise ConfigError("no importance weights: zeta changed between the samples kept under the frozen psi")
+    note, biased = ("psi was fitted on full-data energies", False) if full_data else _judge(samples)
+    return {(i, r.step): r.log_weight[c] for i, r, c in usable}, note, biased  # type: ignore[index]
+
+
+def _judge(samples: Sequence[Keyed]) -> tuple[str, bool | None]:
+    """Does the error of the energies that psi was fitted on exceed the spread of U? None where that can't be told."""
     spread, error = energy_spreads(samples)
-    biased = error > spread
-    note = f"sd of U along the chains {spread:.3g} nats, error of a batch energy {error:.3g} nats"
-    return {(i, r.step): r.log_weight[c] for i, r, c in usable}, note + (": biased" if biased else ""), biased  # type: ignore[index]
+    if math.isnan(spread + error):
+        return "importance weights may be biased: without full-data energies (full_energy=true) nobody can tell", None
+    sizes = f"a batch energy errs by {error:.3g} nats (sd), U itself varies by {spread:.3g} nats"
+    return (f"importance weights are biased: {sizes}", True) if error > spread else (sizes, False)
 
 
 def energy_spreads(samples: Sequence[Keyed]) -> tuple[float, float]:
@@ -89,6 +101,12 @@ def _normalise(logs: dict[tuple[int, int], float]) -> dict[tuple[int, int], floa
     for (chain, _), value in raw.items():
         total[chain] += value
     return {key: value / total[key[0]] for key, value in raw.items()}
+
+
+def _scale(logs: dict[tuple[int, int], float], chains: int) -> dict[tuple[int, int], float]:
+    """exp of the logs, all together summing to the number of chains: a longer chain has more of them."""
+    total = sum(math.exp(value) for value in logs.values())
+    return {key: math.exp(value) * chains / total for key, value in logs.items()}
 
 
 def _of_chain(value: float | list[float], c: int) -> float:

@@ -116,6 +116,13 @@ class SGLD:
         object.__setattr__(self, "preconditioner", p)
         object.__setattr__(self, "_root", factor)
 
+    def __str__(self) -> str:
+        return (
+            "SGLD"
+            if self.preconditioner is None
+            else f"SGLD with a preconditioner of {tuple(self.preconditioner.shape)}"
+        )
+
     def init(self, theta: Tensor) -> Position:
         p = self.preconditioner
         if p is not None and (p.shape[0] != theta.shape[-1] or p.device != theta.device or p.dtype != theta.dtype):

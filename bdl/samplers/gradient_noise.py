@@ -44,5 +44,7 @@ class GradientNoise:
         return {"mean": self.mean, "count": self.count, "before": self._before}
 
     def load_state_dict(self, state: dict[str, Any], like: Tensor) -> None:
-        self.mean, self._before = (None if state[k] is None else state[k].to(like) for k in ("mean", "before"))
+        self.mean, self._before = (
+            None if state[k] is None else state[k].to(like, copy=True) for k in ("mean", "before")
+        )
         self.count = state["count"]

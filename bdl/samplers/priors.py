@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -78,7 +79,8 @@ class Gaussian:
         if isinstance(self.precision, int | float):
             return f"Gaussian, precision {self.precision:g}"
         values = [float(p) for p in self.precision]
-        return f"Gaussian, precisions {min(values):g} to {max(values):g}"
+        name = hashlib.sha256(repr(values).encode()).hexdigest()[:8]  # so that other precisions have another name
+        return f"Gaussian, precisions {min(values):g} to {max(values):g} ({name})"
 
 
 def per_coordinate(scales: Sequence[float] | Tensor, sizes: Sequence[int], like: Tensor) -> Tensor:

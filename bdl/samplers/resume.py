@@ -91,7 +91,7 @@ def _restore_vectors(sampler: Sampler) -> None:
 def _identity(sampler: Sampler) -> dict[str, Any]:
     return {
         "num_data": sampler.num_data,
-        "dynamics": type(sampler.dynamics).__name__,
+        "dynamics": str(sampler.dynamics),
         "weighting": type(sampler.weighting).__name__,
         "chains": sampler.chains,
         "numbers per chain": sampler._flat.theta.shape[-1],

@@ -35,6 +35,10 @@ class Reweighting:
             self._learn(h, u, t, zeta)
         return self.multiplier
 
+    def log_weight_at(self, u: Tensor, zeta: float) -> Tensor:
+        """(C,) zeta log psi(u) with psi as it stands; 0 without bins."""
+        return torch.zeros_like(u) if self.histogram is None else zeta * self.weighting.log_psi(self.histogram, u)
+
     def freeze(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
         h = self.histogram
@@ -71,9 +75,13 @@ class Reweighting:
         return batch_energy
 
     def _learn(self, h: Histogram, u: Tensor, t: Scalar, zeta: float) -> None:
-        if self._target is not None and not _same(self._target, (t, zeta)):
+        target = (
+            t.clone() if isinstance(t, Tensor) else t,
+            zeta if h.low is not None else 0.0,
+        )  # pilots are unweighted
+        if self._target is not None and not _same(self._target, target):
             self.weighting.forget(h)
-        self._target = (t.clone() if isinstance(t, Tensor) else t, zeta)  # a tensor may be changed in place
+        self._target = target
         if h.low is not None:
             self.weighting.update(h, u, zeta)
         self.weighting.observe(h, u, pooled=not isinstance(t, Tensor))

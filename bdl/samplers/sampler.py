@@ -74,7 +74,9 @@ class Sampler(torch.optim.Optimizer):
         self.dynamics, self.weighting, self.clip = dynamics, weighting, clip
         self.num_data, self.chains, self.seed, self.stack, self.group = int(num_data), chains, seed, stack, group
         self.steps = 0
+        self.used = {"lr": lr, "temperature": temperature, "zeta": weighting.zeta}  # by the last step
         self.full_loss: Callable[[], Tensor] | None = None  # () or (C,) mean NLL over all the data at the present θ
+        self.loss_is_whole = True  # False where the closure returns less than the batch's mean loss: energies unknown
         self.notes: list[str] = []  # what others (Lightning, say) do to the gradient, for explain()
         live = [(i, p) for i, p in enumerate(self.param_groups[0]["params"]) if p.requires_grad]
         if not live:
@@ -105,11 +107,12 @@ class Sampler(torch.optim.Optimizer):
         loss = self._evaluate(closure)
         self._reattach()
         lr, temperature, zeta = self._numbers()
+        self.used = {"lr": lr, "temperature": temperature, "zeta": zeta}
         idle = self._flat.gather(self._g_views)
         theta, g = self._flat.theta, self._g
-        self._check_finite(loss)
+        energy = None if loss is None or not self.loss_is_whole else self._energy_of(loss)
+        self._check_finite(loss, energy)
         self._noise.observe(self.steps, g)
-        energy = None if loss is None else self._energy_of(loss)
         self.prior.add_grad_(g, theta, self.num_data)
         for i in idle:
             self._g_views[i].zero_()
@@ -157,7 +160,10 @@ class Sampler(torch.optim.Optimizer):
                 "a full-data energy needs sampler.full_loss, a function that returns the mean NLL over all data"
             )
         with torch.no_grad():
-            return self._per_chain(self._energy_of(self.full_loss()))
+            energy = self._energy_of(self.full_loss())
+        if not bool(torch.isfinite(energy).all()):
+            raise DivergedError(self._divergence(self.steps, "the full-data energy"))
+        return self._per_chain(energy)
 
     def noise_ratio(self) -> Tensor:
         """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): variance from batches over variance injected."""
@@ -184,12 +190,18 @@ class Sampler(torch.optim.Optimizer):
         """A few lines: N, T, prior, the law meant, the noise of one step, and what adds to it."""
         return explain(self)
 
+    def log_weight_at(self, energy: Tensor) -> Tensor:
+        """() or (C,) log importance weight that an energy of the weighting's kind has, psi as it stands; nats in."""
+        return self._reweighting.log_weight_at(energy, self.param_groups[0]["zeta"])
+
     def freeze_weighting(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
         return self._reweighting.freeze()
 
     def check(self) -> None:
-        """Raise DivergedError if any step so far met a loss or gradient that is not finite. A device sync."""
+        """Raise DivergedError if any step so far met numbers that are not finite, or θ is not. A device sync."""
+        if not bool(torch.isfinite(self._flat.theta).all()):
+            raise DivergedError(self._divergence(self.steps, "a parameter"))
         if self._bad_step is not None and int(self._bad_step) >= 0:
             raise DivergedError(self._divergence(int(self._bad_step), None))
 
@@ -231,6 +243,7 @@ class Sampler(torch.optim.Optimizer):
         """Follow parameters that `.to()`, `.double()` or a teardown has moved, and take the chain's state along."""
         if not self._flat.moved():
             return
+        self.check()  # the flag of a bad step is about to be made anew
         old = self._flat.theta
         if any(p.numel() != n * (self.chains or 1) for p, n in zip(self._flat.params, self._flat.sizes, strict=True)):
             raise ConfigError("a parameter changed its shape under the sampler: build a new Sampler after such surgery")
@@ -263,27 +276,24 @@ class Sampler(torch.optim.Optimizer):
                 raise ConfigError(f"{name} must be >= 0, got {value} at step {self.steps}")
         return lr, temperature, zeta
 
-    def _check_finite(self, loss: Tensor | None) -> None:
-        total = self._g.sum() if loss is None else self._g.sum() + loss.sum()  # not finite if any of them is not
+    def _check_finite(self, loss: Tensor | None, energy: Tensor | None) -> None:
+        total = self._g.sum() if energy is None else self._g.sum() + energy.sum()  # not finite if any of them is not
         if self._bad_step is None:
             if not math.isfinite(total.item()):
-                self._raise_if_diverged(loss)
+                self._raise_if_diverged(loss, energy)
             return
         first = (self._bad_step < 0) & ~torch.isfinite(total)
         self._bad_step = torch.where(first, self.steps, self._bad_step)
         if self.steps % CHECK_EVERY == 0:
             self.check()
 
-    def _raise_if_diverged(self, loss: Tensor | None) -> None:
+    def _raise_if_diverged(self, loss: Tensor | None, energy: Tensor | None) -> None:
         """The sum of finite numbers may overflow, so look before raising."""
-        where = None
-        if loss is not None and not torch.isfinite(loss).all():
-            where = "the loss"
-        for name, view in zip(self._flat.names, self._g_views, strict=True):
-            if where is None and not torch.isfinite(view).all():
-                where = f"the gradient of {name}"
-        if where is not None:
-            raise DivergedError(self._divergence(self.steps, where))
+        named = [("the loss", loss), ("the energy", energy)]
+        named += [(f"the gradient of {name}", view) for name, view in zip(self._flat.names, self._g_views, strict=True)]
+        for name, value in named:
+            if value is not None and not bool(torch.isfinite(value).all()):
+                raise DivergedError(self._divergence(self.steps, name))
 
     def _divergence(self, step: int, where: str | None) -> str:
         lr = self.param_groups[0]["lr"]

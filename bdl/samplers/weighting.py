@@ -170,8 +170,10 @@ class _EnergyWeighting:
             self._refuse_missed(h, recent)
 
     def forget(self, h: Histogram) -> None:
-        """The target (T or zeta) has changed: what was seen so far does not count as settled."""
-        h.seen, h.clock = 0, 0.0
+        """The target (T or zeta) has changed: psi is not settled, and a pilot starts again."""
+        h.clock = 0.0
+        if h.low is None:
+            h.seen = 0
 
     def outside(self, h: Histogram) -> tuple[float, float]:
         """Shares of the recent energies below `low` and above `high`."""

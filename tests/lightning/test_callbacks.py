@@ -175,9 +175,9 @@ def test_refreshing_works_under_vmap(tmp_path):
 
 
 def test_the_target_names_the_law(tmp_path):
-    toys.sample(tmp_path, 4, temperature=0.5, prior=bdl.Gaussian(2.0), collect={"target": {"data": "toys"}})
+    toys.sample(tmp_path, 4, prior=bdl.Gaussian(2.0), collect={"target": {"data": "toys"}})
     target = json.loads((tmp_path / "samples/target.json").read_text())
-    assert target["num_data"] == N and target["temperature"] == 0.5 and target["data"] == "toys"
+    assert target["num_data"] == N and target["data"] == "toys"
     assert "precision 2" in target["prior"] and target["shapes"]["0.weight"] == [5, 3]
 
 

@@ -228,10 +228,16 @@ def test_accumulated_energies_are_averaged_over_the_micro_batches(tmp_path):
 
 
 def test_lightnings_gradient_clipping_is_named_once(tmp_path):
-    module = toys.module()
+    module = toys.module(chains=None)
     collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)
-    toys.trainer(tmp_path, 2, [collect], gradient_clip_val=0.5).fit(module, toys.batches())
+    toys.trainer(tmp_path, 2, [collect], gradient_clip_val=0.5).fit(module, toys.batches(None))
     assert module.sampler.explain().count("Lightning clips the loss gradient at 0.5 (norm)") == 1
+
+
+def test_a_norm_over_all_chains_is_refused(tmp_path):
+    """It would make the step of one chain depend on the gradients of the others."""
+    with pytest.raises(ConfigError, match="gradient_clip_val takes one norm over all chains"):
+        toys.trainer(tmp_path, 2, gradient_clip_val=0.5).fit(toys.module(), toys.batches())
 
 
 def test_lightnings_gradient_clipping_acts(tmp_path):

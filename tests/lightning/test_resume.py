@@ -17,7 +17,7 @@ import bdl
 from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep
 
-STOPS = {"at a kept step": 9, "in an epoch": 10, "at the end of an epoch": 20, "both": 12, "after one sample": 4}
+STOPS = {"at a kept step": 9, "in an epoch": 10, "at the end of an epoch": 20, "both": 12, "after some samples": 8}
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -173,5 +173,9 @@ def test_the_checkpoint_is_replaced_whole(tmp_path):
 
 def test_a_fresh_run_in_an_old_folder_starts_its_index_anew(tmp_path):
     toys.sample(tmp_path, 12, EveryStep(0, 3))
-    toys.sample(tmp_path, 6, EveryStep(0, 3))
+    with pytest.raises(bdl.ConfigError, match="holds samples already"):
+        toys.sample(tmp_path, 6, EveryStep(0, 3))
+    assert [r.step for r in SampleStore(tmp_path).records()] == [3, 6, 9, 12]
+    toys.sample(tmp_path, 6, EveryStep(0, 3), collect={"overwrite": True})
     assert [r.step for r in SampleStore(tmp_path).records()] == [3, 6]
+    assert len(list((tmp_path / "samples").glob("0*.safetensors"))) == 2

@@ -124,7 +124,7 @@ def test_levels_at_the_thresholds():
         "bad",
         "bad",
     ]
-    assert [level("ESS", ess__min=e) for e in (100, 99, 20, 19)] == ["ok", "look", "look", "bad"]
+    assert [level("ESS", ess__min=e) for e in (100, 99, 10, 9)] == ["ok", "look", "look", "bad"]
     assert [level("Temp", temperature=0.1, t_eff=t) for t in (0.1, 0.149, 0.2, 0.35)] == ["ok", "ok", "look", "bad"]
     assert [level("Chains", chains=c) for c in (1, 2)] == ["look", "ok"]
     assert [level("Calibration", test__bma__ece=e) for e in (0.01, 0.05, 0.2)] == ["ok", "look", "bad"]

@@ -258,9 +258,10 @@ def explode(after: int, lr: float = 1e38) -> bdl.Schedule:
     return bdl.Schedule(lr=lambda step: 0.1 if step < after else lr)
 
 
-@pytest.mark.parametrize("after", [5, 6])
-def test_a_diverged_run_keeps_what_it_wrote(tmp_path, after):
-    with pytest.raises(bdl.DivergedError, match=f"at step {after + 1}: .*lower lr"):
+@pytest.mark.parametrize(("after", "seen"), [(5, 6), (6, 8)])
+def test_a_diverged_run_keeps_what_it_wrote(tmp_path, after, seen):
+    """Numbers of 1e37 are finite, their energy over all data is not: it shows at a kept step, or one step later."""
+    with pytest.raises(bdl.DivergedError, match=f"at step {seen}: .*lower lr"):
         toys.sample(tmp_path, 20, EveryStep(0, 2), callbacks=[explode(after)], prior=bdl.Uniform())
     store = SampleStore(tmp_path)
     assert [r.step for r in store.records()] == ([2, 4] if after == 5 else [2, 4, 6])

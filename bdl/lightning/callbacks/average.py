@@ -9,15 +9,19 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from bdl.errors import ConfigError
+from bdl.functional import evaluating
 from bdl.lightning.access import find_sampler
 from bdl.posterior.metrics import classification_metrics
+from bdl.posterior.predict import Batches
 from bdl.schedules import Keep
 
 
 class ModelAverage(Callback):
     """Adds every kept state's probabilities on a loader to a running mean, and logs its metrics as `<name>/bma/...`.
 
-    loader: (x, y) batches in a fixed order; the trainer's validation loader unless given. The mean is part of the
+    loader: (x, y) batches in a fixed order; the datamodule's validation loader unless given. One that
+    shuffles is read once and kept. The mean is part of the
     checkpoint. Probabilities are averaged, never logits; memory is one (n, K) tensor however many samples.
     """
 
@@ -32,12 +36,15 @@ class ModelAverage(Callback):
         self._seen = self._sampler.steps
         if self.loader is None and trainer.datamodule is not None:  # type: ignore[attr-defined]
             self.loader = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
+        if not self.loader:
+            raise ConfigError("ModelAverage has no data to average on: pass loader=, (x, y) batches in a fixed order")
+        self._batches = Batches(self.loader)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step = self._sampler.steps
-        if step == self._seen or not self.loader or not self.keep(step):
+        if step == self._seen or not self.keep(step):
             return
         self._seen = step
         self._add(pl_module)
@@ -46,17 +53,15 @@ class ModelAverage(Callback):
 
     @torch.no_grad()
     def _add(self, pl_module: L.LightningModule) -> None:
-        training = pl_module.training
-        pl_module.eval()
         probs, labels = [], []
-        for x, y in self.loader:
-            probs.append(pl_module(x.to(pl_module.device)).float().softmax(-1).cpu())
-            labels.append(y.cpu())
-        pl_module.train(training)
+        with evaluating(pl_module):
+            for x, y in self._batches:
+                probs.append(pl_module(x.to(pl_module.device)).float().softmax(-1).cpu())
+                labels.append(y)
         each = torch.cat(probs, -2).reshape(self._sampler.chains or 1, -1, probs[0].shape[-1])  # (C, n, K)
         self.total = each.sum(0) if self.total is None else self.total + each.sum(0)
         self.count += len(each)
-        self.metrics = classification_metrics(self.total / self.count, torch.cat(labels))
+        self.metrics = classification_metrics(self.total / self.count, torch.cat(labels).cpu())
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "total": self.total}

@@ -11,6 +11,8 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Checkpoint
 
+from bdl.posterior.store import publish
+
 
 class SaveLast(Checkpoint):
     """Writes `<dirpath>/last.ckpt` every `every` steps, at the end, and when Ctrl-C or SIGTERM ask for a stop.
@@ -50,7 +52,9 @@ class SaveLast(Checkpoint):
         temporary = self.path.with_suffix(".writing")
         trainer.save_checkpoint(temporary)
         if trainer.is_global_zero:
-            os.replace(temporary, self.path)
+            with open(temporary, "rb+") as f:
+                os.fsync(f.fileno())
+            publish(temporary, self.path)
         self._saved = trainer.global_step
 
     def _stop(self, trainer: L.Trainer, signum: int) -> None:

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from bdl.errors import ConfigError
-from bdl.lightning.access import check_trainer, find_sampler, per_chain, sampled_net, stacked_tensors
+from bdl.lightning.access import check_data, check_trainer, find_sampler, per_chain, sampled_net, stacked_tensors
+from bdl.lightning.chains import ChainStack
 from bdl.lightning.module import one_epoch
 from bdl.posterior.store import SampleStore, write_atomically
 from bdl.samplers import Sampler
 from bdl.schedules import Keep
+from bdl.seeding import derive_seed
 
 
 class CollectSamples(Callback):
@@ -30,12 +32,13 @@ class CollectSamples(Callback):
     Args:
         keep: which steps (`bdl.schedules.EveryStep`, `PerCycle`).
         run_dir: where; the trainer's `default_root_dir` unless given.
-        net: name of the submodule that is sampled; `net` unless given, or else the module itself.
+        net: name of the submodule that is saved; `net` unless given, or else the whole module ("" always means that).
         full_energy: also record U over all the data (needs `sampler.full_loss`; BayesianModule provides it).
         batchnorm: "running" saves the buffers as they stand, "refresh" recomputes BatchNorm statistics over the
             training data for every sample.
         freeze_weighting: stop psi from learning at the first kept step at which it has settled, so that importance
             weights mean something.
+        overwrite: start anew in a folder that holds samples already, and remove those; refused unless given.
         target: more of what names the law (data, model), so that runs of different targets are never merged.
 
     Raises ConfigError when the run would keep no sample. Every state of importance is saved and restored, with torch's
@@ -50,18 +53,22 @@ class CollectSamples(Callback):
         full_energy: bool = True,
         batchnorm: Literal["running", "refresh"] = "running",
         freeze_weighting: bool = True,
+        overwrite: bool = False,
         target: dict[str, Any] | None = None,
     ):
         if batchnorm not in ("running", "refresh"):
             raise ConfigError(f'batchnorm must be "running" or "refresh", got {batchnorm!r}')
         self.keep, self.run_dir, self.net, self.full_energy = keep, run_dir, net, full_energy
-        self.batchnorm, self.freeze_weighting, self.target = batchnorm, freeze_weighting, target or {}
+        self.batchnorm, self.freeze_weighting = batchnorm, freeze_weighting
+        self.overwrite, self.target = overwrite, target or {}
         self._pending: dict[str, Any] | None = None
         self._restored: dict[str, Any] | None = None
+        self._finished = False
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._sampler = find_sampler(trainer)
         check_trainer(trainer, self._sampler)
+        check_data(trainer, self._sampler)
         steps = trainer.estimated_stepping_batches
         if steps != float("inf") and self.keep.count(int(steps)) == 0:
             raise ConfigError(
@@ -70,6 +77,9 @@ class CollectSamples(Callback):
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
         self._chains = per_chain(0, self._sampler.chains)
         self._seen = self._sampler.steps
+        self._refuse_missing_parameters(pl_module)
+        self._pending, self._finished = None, False
+        self._refuse_overwriting()
         self.store.truncate(self._sampler.stack, self._sampler.steps)
         self._write_target(pl_module)
         if self._restored is not None and self._restored["pending"] is not None:
@@ -94,10 +104,12 @@ class CollectSamples(Callback):
         self._write(self._sampler.energy, self._sampler.log_weight)
         if self.keep(self._seen):
             self._snapshot(trainer, pl_module)
+        if self._seen >= trainer.estimated_stepping_batches:
+            self._finish()  # now, so that a run killed after its last checkpoint lacks nothing
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.should_stop or self._sampler.steps >= trainer.estimated_stepping_batches:
-            self._write(None, None)  # a run that goes on later writes this state with its energy
+        if not trainer.should_stop:  # a run that was asked to stop writes its pending state when it goes on
+            self._finish()
         self._write_weighting()
 
     def state_dict(self) -> dict[str, Any]:
@@ -113,7 +125,7 @@ class CollectSamples(Callback):
         sampler = self._sampler
         sampler.check()
         frozen = sampler.freeze_weighting() if self.freeze_weighting else False
-        group, chains = sampler.param_groups[0], sampler.chains
+        used, chains = sampler.used, sampler.chains
         full = sampler.full_energy() if self.full_energy and sampler.full_loss is not None else None
         self._pending = {
             "tensors": self._tensors(trainer, pl_module),
@@ -121,9 +133,9 @@ class CollectSamples(Callback):
             "stack": sampler.stack,
             "chains": list(range(chains or 1)),
             "cycle": self.keep.cycle_of(sampler.steps),
-            "lr": _number(group["lr"]),
-            "temperature": _number(group["temperature"]),
-            "zeta": float(group["zeta"]),
+            "lr": _number(used["lr"]),
+            "temperature": _number(used["temperature"]),
+            "zeta": float(used["zeta"]),
             "energy_full": None if full is None else per_chain(full, chains),
             "psi_frozen": frozen,
         }
@@ -137,31 +149,73 @@ class CollectSamples(Callback):
     def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
         if self._pending is None:
             return
-        pending, chains = self._pending, self._sampler.chains
+        pending, chains = dict(self._pending), self._sampler.chains
         self._pending = None
+        if self._sampler.weighting.energy == "full" and pending["energy_full"] is not None:
+            # psi reads this very energy, whose last evaluation by the sampler may be some steps old
+            log_weight = self._sampler.log_weight_at(torch.tensor(pending["energy_full"], dtype=torch.float64))
+        elif energy is None:
+            log_weight = None
         self.store.write(
             pending.pop("tensors"),
             energy_batch=None if energy is None else per_chain(energy, chains),
-            log_weight=None if energy is None or log_weight is None else per_chain(log_weight, chains),
+            log_weight=None if log_weight is None else per_chain(log_weight, chains),
             **pending,
         )
+
+    def _finish(self) -> None:
+        """Write the pending state without its energy. A checkpoint made now still says that it awaits one."""
+        pending = self._pending
+        if not self._finished:
+            self._write(None, None)
+            self._write_weighting()
+        self._pending, self._finished = pending, True
 
     def _refreshed(self, trainer: L.Trainer, net: nn.Module) -> dict[str, Tensor]:
         """The state with BatchNorm statistics recomputed over one epoch; the network keeps its own."""
         own = {name: b.clone() for name, b in net.named_buffers()}
         device = next(net.parameters()).device
-        update_bn(one_epoch(trainer.train_dataloader), net, device=device)
+        stack = net if isinstance(net, ChainStack) else None
+        method = stack.method if stack else "auto"
+        with torch.random.fork_rng():  # dropout: a stream of its own, so that the chain's goes on as if nothing were
+            torch.manual_seed(derive_seed("refresh", self._sampler.seed, self._sampler.stack, self._sampler.steps))
+            if stack:
+                stack.method = "loop"  # cumulative averages read a count as a number, which vmap can't
+            update_bn(one_epoch(trainer.train_dataloader), net, device=device)
+        if stack:
+            stack.method = method
         tensors = {k: v.clone() for k, v in stacked_tensors(net, self._sampler.chains).items()}
         for name, buffer in net.named_buffers():
             buffer.copy_(own[name])
         return tensors
+
+    def _refuse_missing_parameters(self, pl_module: L.LightningModule) -> None:
+        saved = {id(p) for p in sampled_net(pl_module, self.net).parameters()}
+        missing = [n for n, p in pl_module.named_parameters() if p.requires_grad and id(p) not in saved]
+        sampled = {id(p) for p in self._sampler.param_groups[0]["params"]}
+        names = [n for n in missing if id(pl_module.get_parameter(n)) in sampled]
+        if names:
+            raise ConfigError(
+                f'{names[0]} is sampled but not part of the network that is saved: pass net="" to save all'
+            )
+
+    def _refuse_overwriting(self) -> None:
+        fresh = self._sampler.steps == 0 and not self.overwrite
+        if fresh and self.store.has_records(self._sampler.stack):
+            raise ConfigError(
+                f"{self.store.folder} holds samples already: go on with Trainer.fit(ckpt_path=...), choose another "
+                "run_dir, or remove them"
+            )
 
     def _write_target(self, pl_module: L.LightningModule) -> None:
         tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains)
         target = {
             "num_data": self._sampler.num_data,
             "prior": str(self._sampler.prior),
-            "temperature": _number(self._sampler.param_groups[0]["temperature"]),
+            "loss": repr(getattr(pl_module, "loss", None)),
+            "clip": repr(self._sampler.clip),
+            "weighting": [type(self._sampler.weighting).__name__, self._sampler.weighting.zeta],
+            "injects_noise": getattr(self._sampler.dynamics, "noisy", True),
             "shapes": {k: list(v.shape[1:]) for k, v in tensors.items()},
             **self.target,
         }
