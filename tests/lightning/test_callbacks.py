@@ -299,3 +299,48 @@ def test_schedules_count_sampler_steps_under_accumulation(tmp_path):
     schedule = bdl.Schedule(lr=lambda k: 0.1 / (k + 1))
     toys.trainer(tmp_path, 3, [schedule, watch], accumulate_grad_batches=2).fit(toys.module(), toys.batches())
     assert [g["lr"] for g in watch.groups] == pytest.approx([0.1, 0.05, 0.1 / 3])
+
+
+# ---- what can not be saved or averaged ------------------------------------------------------------------------------
+
+
+class Scaled(bdl.BayesianModule):
+    """A parameter beside the network."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.scale = torch.nn.Parameter(torch.ones(1))
+
+    def configure_optimizers(self):
+        self.sampler = self._build(self.named_parameters(), chains=None)
+        return self.sampler
+
+
+@pytest.mark.parametrize("net", [None, ""])
+def test_a_parameter_outside_the_saved_network_is_refused(tmp_path, net):
+    made = toys.module(chains=None)
+    module = Scaled(made.net, made._build)
+    collect = bdl.CollectSamples(EveryStep(0, 2), tmp_path, net=net)
+    fit = toys.trainer(tmp_path, 4, [collect]).fit
+    if net is None:
+        with pytest.raises(bdl.ConfigError, match="scale is sampled but not part"):
+            fit(module, toys.batches(None))
+    else:
+        fit(module, toys.batches(None))
+        assert "scale" in collect.store.read(collect.store.records()[0])
+
+
+def test_an_average_without_data_is_refused(tmp_path):
+    with pytest.raises(bdl.ConfigError, match="loader="):
+        toys.trainer(tmp_path, 4, [bdl.ModelAverage(EveryStep(0, 2))]).fit(toys.module(), toys.batches())
+
+
+@pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
+def test_precisions_that_lose_the_noise_are_refused(tmp_path, precision):
+    with pytest.raises(bdl.ConfigError, match="bf16-mixed or 32-true"):
+        toys.trainer(tmp_path, 4, precision=precision).fit(toys.module(), toys.batches())
+
+
+def test_a_clip_over_all_chains_is_refused(tmp_path):
+    with pytest.raises(bdl.ConfigError, match="couples them"):
+        toys.trainer(tmp_path, 4, gradient_clip_val=1.0).fit(toys.module(), toys.batches())

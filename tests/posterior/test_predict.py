@@ -363,3 +363,65 @@ def test_priors_that_differ_tensor_by_tensor_are_not_merged(tmp_path):
 def test_the_same_target_under_another_sampler_is_merged(run, tmp_path):
     toys.sample(tmp_path, 4, dynamics=bdl.SGLD(), lr=0.05, seed=3)
     assert bdl.Posterior.load([run, tmp_path], toys.plain()).chains == 4
+
+
+# ---- other laws, other energies --------------------------------------------------------------------------------------
+
+
+def regression(folder, std: float = 0.5):
+    """A one-output network sampled under Gaussian noise; returns the network and its inputs."""
+    x = torch.linspace(-1, 1, toys.N).unsqueeze(1)
+    net = bdl.models.MLP((1, 4, 1))
+    module = toys.module(net, 2, bdl.GaussianNLL(std), lr=0.01)
+    loader = bdl.data.TensorBatches(x, 2 * x, 10, chains=2)
+    toys.trainer(folder, 8, [bdl.CollectSamples(EveryStep(0, 2), folder)]).fit(module, loader)
+    return net, x
+
+
+def test_regression_has_moments_and_no_class_probabilities(tmp_path):
+    net, x = regression(tmp_path)
+    posterior = bdl.Posterior.load(tmp_path, net)
+    with pytest.raises(ConfigError, match="GaussianNLL.*moments"):
+        posterior.predict(x)
+    store = SampleStore(tmp_path)
+    outputs = torch.stack(
+        [
+            functional_call(net, {k: v[c] for k, v in store.read(r).items()}, (x,))
+            for r in store.records()
+            for c in (0, 1)
+        ]
+    ).detach()
+    mean, std = posterior.moments(x)
+    torch.testing.assert_close(mean, outputs.mean(0))
+    torch.testing.assert_close(std, outputs.std(0, correction=0), atol=1e-5, rtol=1e-3)
+
+
+def test_runs_of_different_likelihoods_or_weightings_are_not_merged(tmp_path, run):
+    net, _ = regression(tmp_path / "a", 0.5)
+    regression(tmp_path / "b", 0.7)
+    with pytest.raises(StoreError, match="loss is"):
+        bdl.Posterior.load([tmp_path / "a", tmp_path / "b"], net)
+    toys.sample(tmp_path / "c", 16, weighting=settled(), callbacks=[bdl.Schedule(lr=Cosine(0.3, 20))], seed=3)
+    with pytest.raises(StoreError, match="weighting is"):
+        bdl.Posterior.load([run, tmp_path / "c"], toys.plain())
+
+
+def test_full_energies_weigh_the_sample_that_has_them(tmp_path):
+    """refresh=7: the energy that the sampler saw last is some steps old; the sample's own must count."""
+    weighting = settled(energy="full", refresh=7)
+    toys.sample(tmp_path, 80, EveryStep(50, 3), weighting=weighting, lr=0.3)
+    store = SampleStore(tmp_path)
+    saved = store.weighting(0)
+    centres = ((saved["edges"][:, 1:] + saved["edges"][:, :-1]) / 2).numpy()
+    frozen = [r for r in store.records() if r.psi_frozen]
+    assert len(frozen) > 3
+    for r in frozen:
+        expected = [2.0 * np.interp(u, centres[c], saved["log_psi"][c].numpy()) for c, u in enumerate(r.energy_full)]
+        assert r.log_weight == pytest.approx(expected, abs=1e-9)
+    assert bdl.Posterior.load(tmp_path, toys.plain()).weights("importance").biased is False
+
+
+def test_without_full_energies_nobody_can_tell_whether_weights_are_biased(tmp_path):
+    toys.sample(tmp_path, 80, EveryStep(50, 3), weighting=settled(), collect={"full_energy": False})
+    found = bdl.Posterior.load(tmp_path, toys.plain()).weights("importance")
+    assert found.biased is None and "full_energy=true" in found.note

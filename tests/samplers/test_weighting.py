@@ -576,3 +576,21 @@ def test_bad_arguments_are_refused(arguments):
     (value, *_) = arguments.values()
     with pytest.raises(bdl.errors.ConfigError, match=str(value)):
         bdl.AdaptiveWeight(**arguments)
+
+
+def test_a_ramp_of_zeta_does_not_hold_up_the_pilot():
+    """The pilot samples without weighting whatever zeta is; afterwards every change of zeta unsettles psi."""
+    x = torch.zeros(8, 1, dtype=D64, requires_grad=True)
+    sampler = bdl.Sampler([x], bdl.SGLD(), num_data=1, lr=0.1, weighting=bdl.AdaptiveWeight(), chains=8)
+
+    def closure():
+        sampler.zero_grad()
+        u = 0.5 * x.square().sum(1)
+        u.sum().backward()
+        return u.detach()
+
+    for k in range(3000):
+        sampler.param_groups[0]["zeta"] = k / 3000
+        sampler.step(closure)
+    assert sampler.histogram.low is not None
+    assert sampler.histogram.clock < 0.02 and not sampler.freeze_weighting()
