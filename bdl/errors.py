@@ -47,7 +47,7 @@ def _one_line_warning(message: Warning | str, *_: object, **__: object) -> None:
 @contextmanager
 def one_line_errors() -> Iterator[None]:
     """Print an error as one line on stderr and exit with 1, or 130 for Ctrl-C; `BDL_DEBUG=1` keeps the traceback."""
-    warnings.showwarning = _one_line_warning
+    shown, warnings.showwarning = warnings.showwarning, _one_line_warning
     try:
         yield
     except KeyboardInterrupt:
@@ -58,3 +58,5 @@ def one_line_errors() -> Iterator[None]:
             raise
         print(f"bdl: {one_line(error)}", file=sys.stderr)
         sys.exit(1)
+    finally:
+        warnings.showwarning = shown

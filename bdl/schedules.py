@@ -65,6 +65,10 @@ class Exponential:
     stop: int | None = None
     floor: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not self.every > 0:
+            raise ConfigError(f"every must be > 0 steps, got {self.every}")
+
     def __call__(self, step: int) -> float:
         last = step if self.stop is None else min(step, self.stop)
         return max(self.initial * self.rate ** (max(0, last - self.start) / self.every), self.floor)
@@ -77,6 +81,10 @@ class Cosine:
     initial: float
     steps: int
     final: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ConfigError(f"a cosine needs at least 1 step, got {self.steps}")
 
     def __call__(self, step: int) -> float:
         phase = min(step / self.steps, 1.0)

@@ -30,6 +30,8 @@ def main(cfg: DictConfig) -> None:
 
 
 def run(cfg: DictConfig) -> None:
+    if not cfg.runs:
+        raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
     runs = [Path(cfg.runs)] if isinstance(cfg.runs, str) else [Path(r) for r in cfg.runs]
     configs = [read_config(run) for run in runs]
     torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)

@@ -25,7 +25,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import bdl
 from bdl.config import register_resolvers, run_name
-from bdl.errors import ConfigError, one_line_errors
+from bdl.errors import BdlWarning, ConfigError, one_line_errors
 from bdl.posterior.present import print_summary, write_page
 from bdl.posterior.summary import summarise
 from bdl.rundir import RunDirectory, write_json, write_metrics
@@ -149,6 +149,7 @@ def build_trainer(cfg: DictConfig, callbacks: Callbacks) -> L.Trainer:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning.*")
+    warnings.filterwarnings("default", category=BdlWarning)  # raised from a LightningModule, it is ours all the same
     logger = instantiate(cfg.logger) if cfg.logger.get("_target_") else False
     return instantiate(
         cfg.trainer, callbacks=callbacks.all(), logger=logger, default_root_dir=cfg.run_dir,
