@@ -192,7 +192,7 @@ class Sampler(torch.optim.Optimizer):
 
     def log_weight_at(self, energy: Tensor) -> Tensor:
         """() or (C,) log importance weight that an energy of the weighting's kind has, psi as it stands; nats in."""
-        return self._reweighting.log_weight_at(energy, self.param_groups[0]["zeta"])
+        return self._reweighting.log_weight_at(energy.to(self._flat.theta.device), self.param_groups[0]["zeta"])
 
     def freeze_weighting(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""

@@ -41,8 +41,9 @@ class CollectSamples(Callback):
         overwrite: start anew in a folder that holds samples already, and remove those; refused unless given.
         target: more of what names the law (data, model), so that runs of different targets are never merged.
 
-    Raises ConfigError when the run would keep no sample. Every state of importance is saved and restored, with torch's
-    RNG states (dropout), so that a resumed run writes the same files.
+    Its checkpoint holds what it awaits and torch's RNG states (dropout), so that a resumed run writes the same files.
+
+    Raises ConfigError when the run would keep no sample, lose sampled parameters, or overwrite another run.
     """
 
     def __init__(
@@ -69,13 +70,12 @@ class CollectSamples(Callback):
         self._sampler = find_sampler(trainer)
         check_trainer(trainer, self._sampler)
         check_data(trainer, self._sampler)
-        steps = trainer.estimated_stepping_batches
-        if steps != float("inf") and self.keep.count(int(steps)) == 0:
+        self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
+        if self._total != float("inf") and self.keep.count(int(self._total)) == 0:
             raise ConfigError(
-                f"{self.keep} keeps no sample in {int(steps)} steps: shorten burn_in or every, or run longer"
+                f"{self.keep} keeps no sample in {int(self._total)} steps: shorten burn_in or every, or run longer"
             )
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
-        self._chains = per_chain(0, self._sampler.chains)
         self._seen = self._sampler.steps
         self._refuse_missing_parameters(pl_module)
         self._pending, self._finished = None, False
@@ -104,7 +104,7 @@ class CollectSamples(Callback):
         self._write(self._sampler.energy, self._sampler.log_weight)
         if self.keep(self._seen):
             self._snapshot(trainer, pl_module)
-        if self._seen >= trainer.estimated_stepping_batches:
+        if self._seen >= self._total:
             self._finish()  # now, so that a run killed after its last checkpoint lacks nothing
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
