@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import resource
 import sys
@@ -24,7 +25,7 @@ from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
-from bdl.config import register_resolvers, run_name
+from bdl.config import identity, register_resolvers, run_name
 from bdl.errors import BdlWarning, ConfigError, one_line_errors
 from bdl.posterior.present import print_summary, write_page
 from bdl.posterior.summary import summarise
@@ -68,6 +69,8 @@ def run(cfg: DictConfig) -> None:
     module, net = build_module(cfg, datamodule)
     callbacks = build_callbacks(cfg, datamodule, directory)
     trainer = build_trainer(cfg, callbacks)
+    for logger in trainer.loggers:
+        logger.log_hyperparams(identity(cfg))
     if directory.checkpoint is not None:
         print(f"going on from {directory.checkpoint}")
     trainer.fit(module, datamodule, ckpt_path=directory.checkpoint, weights_only=True)
@@ -77,7 +80,10 @@ def run(cfg: DictConfig) -> None:
         return
     sampled = time.perf_counter() - started
     net.to(trainer.strategy.root_device)
-    evaluate(cfg, directory, module, net, datamodule, callbacks.monitor.trace())
+    metrics = evaluate(cfg, directory, module, net, datamodule, callbacks.monitor.trace())
+    for logger in trainer.loggers:
+        logger.log_metrics({k: v for k, v in metrics.items() if math.isfinite(v)}, module.sampler.steps)
+        logger.finalize("success")
     close_loggers(trainer)
     write_timing(directory, module.sampler.steps, sampled, time.perf_counter() - started)
 
@@ -170,7 +176,7 @@ def evaluate(
     net: torch.nn.Module,
     datamodule: Data,
     trace: dict[str, torch.Tensor],
-) -> None:
+) -> dict[str, float]:
     """metrics.json, report.html and the summary table, from the samples on disk."""
     posterior = bdl.Posterior.load(run.path, net)
     summary = summarise(posterior, {split: datamodule.slices(split) for split in ("test", "train")}, trace)
@@ -190,6 +196,7 @@ def evaluate(
     write_metrics(run.path / "metrics.json", summary.metrics)
     print_summary(summary.metrics)
     print(f"report: {run.path / 'report.html'}")
+    return summary.metrics
 
 
 def close_loggers(trainer: L.Trainer) -> None:

@@ -11,8 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bdl.errors import ConfigError, DivergedError
+from bdl.errors import ConfigError
 from bdl.samplers.clipping import Clip
+from bdl.samplers.divergence import DivergenceWatch, Named, refuse
 from bdl.samplers.dynamics import Dynamics, Scalar
 from bdl.samplers.explain import explain
 from bdl.samplers.flat import FlatBuffer
@@ -22,8 +23,6 @@ from bdl.samplers.resume import load_sampler_state, sampler_state
 from bdl.samplers.reweighting import Reweighting, any_positive
 from bdl.samplers.weighting import Flat, Histogram, Weighting
 from bdl.seeding import generator
-
-CHECK_EVERY = 100  # steps between reads of the divergence flag on an accelerator; each is a device sync
 
 
 class Sampler(torch.optim.Optimizer):
@@ -111,7 +110,7 @@ class Sampler(torch.optim.Optimizer):
         idle = self._flat.gather(self._g_views)
         theta, g = self._flat.theta, self._g
         energy = None if loss is None or not self.loss_is_whole else self._energy_of(loss)
-        self._check_finite(loss, energy)
+        self._watch(loss, energy)
         self._noise.observe(self.steps, g)
         self.prior.add_grad_(g, theta, self.num_data)
         for i in idle:
@@ -161,8 +160,7 @@ class Sampler(torch.optim.Optimizer):
             )
         with torch.no_grad():
             energy = self._energy_of(self.full_loss())
-        if not bool(torch.isfinite(energy).all()):
-            raise DivergedError(self._divergence(self.steps, "the full-data energy"))
+        refuse(self.steps, [("the full-data energy", energy)], self.param_groups[0]["lr"])
         return self._per_chain(energy)
 
     def noise_ratio(self) -> Tensor:
@@ -200,10 +198,9 @@ class Sampler(torch.optim.Optimizer):
 
     def check(self) -> None:
         """Raise DivergedError if any step so far met numbers that are not finite, or θ is not. A device sync."""
-        if not bool(torch.isfinite(self._flat.theta).all()):
-            raise DivergedError(self._divergence(self.steps, "a parameter"))
-        if self._bad_step is not None and int(self._bad_step) >= 0:
-            raise DivergedError(self._divergence(int(self._bad_step), None))
+        lr = self.param_groups[0]["lr"]
+        refuse(self.steps, [("a parameter", self._flat.theta)], lr)
+        self._divergence.check(lr)
 
     def state_dict(self) -> dict[str, Any]:
         """`{state, param_groups, bdl}`; the last a dict of tensors and numbers that torch does not cast."""
@@ -265,7 +262,7 @@ class Sampler(torch.optim.Optimizer):
         self._g, self._z = torch.zeros_like(theta), torch.zeros_like(theta)
         self._g_views = self._flat.split(self._g)
         self._silent = True  # is z zero?
-        self._bad_step = None if theta.device.type == "cpu" else torch.tensor(-1, device=theta.device)
+        self._divergence = DivergenceWatch(theta.device)
         self._link_state()
 
     def _numbers(self) -> tuple[Scalar, Scalar, float]:
@@ -276,31 +273,14 @@ class Sampler(torch.optim.Optimizer):
                 raise ConfigError(f"{name} must be >= 0, got {value} at step {self.steps}")
         return lr, temperature, zeta
 
-    def _check_finite(self, loss: Tensor | None, energy: Tensor | None) -> None:
-        total = self._g.sum() if energy is None else self._g.sum() + energy.sum()  # not finite if any of them is not
-        if self._bad_step is None:
-            if not math.isfinite(total.item()):
-                self._raise_if_diverged(loss, energy)
-            return
-        first = (self._bad_step < 0) & ~torch.isfinite(total)
-        self._bad_step = torch.where(first, self.steps, self._bad_step)
-        if self.steps % CHECK_EVERY == 0:
-            self.check()
+    def _watch(self, loss: Tensor | None, energy: Tensor | None) -> None:
+        def suspects() -> Named:
+            yield from (("the loss", loss), ("the energy", energy))
+            for name, view in zip(self._flat.names, self._g_views, strict=True):
+                yield f"the gradient of {name}", view
 
-    def _raise_if_diverged(self, loss: Tensor | None, energy: Tensor | None) -> None:
-        """The sum of finite numbers may overflow, so look before raising."""
-        named = [("the loss", loss), ("the energy", energy)]
-        named += [(f"the gradient of {name}", view) for name, view in zip(self._flat.names, self._g_views, strict=True)]
-        for name, value in named:
-            if value is not None and not bool(torch.isfinite(value).all()):
-                raise DivergedError(self._divergence(self.steps, name))
-
-    def _divergence(self, step: int, where: str | None) -> str:
-        lr = self.param_groups[0]["lr"]
-        return (
-            f"{where or 'loss or gradient'} is not finite at step {step}: most likely lr = {lr} is too large for this "
-            "network or data hold NaN; lower lr, warm it up, or clip (bdl.ClipNorm); nothing from this step was written"
-        )
+        total = self._g.sum() if energy is None else self._g.sum() + energy.sum()
+        self._divergence.see(self.steps, total, suspects, self.param_groups[0]["lr"])
 
     def _energy_of(self, loss: Tensor) -> Tensor:
         """(C,), C = 1 without chains; U = N loss + prior energy in double precision."""

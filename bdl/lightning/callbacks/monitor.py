@@ -74,7 +74,7 @@ def measure(sampler: Sampler) -> dict[str, list[float]]:
     """lr, temperature and zeta as means over chains, the rest with one number per chain; NaN where unknown."""
     group, chains = sampler.param_groups[0], sampler.chains
     nan = float("nan")
-    means = {k: [sum(v := per_chain(group[k], chains)) / len(v)] for k in ("lr", "temperature", "zeta")}
+    means = {k: [float(torch.as_tensor(group[k], dtype=torch.float64).mean())] for k in ("lr", "temperature", "zeta")}
     each = {
         "energy": nan if sampler.energy is None else sampler.energy,
         "multiplier": sampler.multiplier,
