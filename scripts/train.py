@@ -19,6 +19,7 @@ import hydra
 import lightning as L
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import WandbLogger
@@ -157,10 +158,15 @@ def build_trainer(cfg: DictConfig, callbacks: Callbacks) -> L.Trainer:
     warnings.filterwarnings("ignore", module="lightning.*")
     warnings.filterwarnings("default", category=BdlWarning)  # raised from a LightningModule, it is ours all the same
     logger = instantiate(cfg.logger) if cfg.logger.get("_target_") else False
-    return instantiate(
-        cfg.trainer, callbacks=callbacks.all(), logger=logger, default_root_dir=cfg.run_dir,
+    arguments = dict(
+        callbacks=callbacks.all(), logger=logger, default_root_dir=cfg.run_dir,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
     )  # fmt: skip
+    try:
+        return instantiate(cfg.trainer, **arguments)
+    except InstantiationException as error:
+        cause = str(error.__cause__ or error).strip()
+        raise ConfigError(f"the trainer can't be had here: {cause} Choose another, trainer=cpu say") from error
 
 
 def exit_if_interrupted(save: bdl.SaveLast) -> None:

@@ -32,7 +32,7 @@ def explain(sampler: Sampler) -> str:
         scale = math.sqrt(2 * getattr(dynamics, "friction", 1.0) * lr * temperature / n)
         factor = "" if getattr(dynamics, "preconditioner", None) is None else ", times the root of the preconditioner"
         lines.append(f"injected noise: std {scale:.3g} per step and coordinate{factor}")
-        ratio = _mean(sampler.noise_ratio())
+        ratio = _mean(sampler.noise_ratio)
         lines.append(
             "batch noise: not measured yet, it heats the chain by T_eff = T (1 + noise_ratio)"
             if math.isnan(ratio)

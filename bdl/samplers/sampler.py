@@ -163,6 +163,7 @@ class Sampler(torch.optim.Optimizer):
         refuse(self.steps, [("the full-data energy", energy)], self.param_groups[0]["lr"])
         return self._per_chain(energy)
 
+    @property
     def noise_ratio(self) -> Tensor:
         """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): variance from batches over variance injected."""
         grad_var, (lr, temperature, _) = self._noise.variance, self._numbers()
@@ -173,10 +174,12 @@ class Sampler(torch.optim.Optimizer):
         ratio = own(grad_var, lr, tau) if own else lr * grad_var / (2 * getattr(self.dynamics, "friction", 1.0) * tau)
         return ratio.mean(-1)
 
-    def effective_temperature(self) -> Tensor:
+    @property
+    def t_eff(self) -> Tensor:
         """() or (C,) T (1 + noise_ratio): about the temperature that the mini-batches make of T."""
-        return self.param_groups[0]["temperature"] * (1 + self.noise_ratio())
+        return self.param_groups[0]["temperature"] * (1 + self.noise_ratio)
 
+    @property
     def kinetic_temperature(self) -> Tensor:
         """() or (C,) temperature that the momenta show, expected to be T for exact gradients; NaN without momenta."""
         measure = getattr(self.dynamics, "kinetic_tau", None)

@@ -236,8 +236,8 @@ def test_the_trace_holds_what_the_sampler_says(tmp_path):
     assert trace["step"].tolist() == list(range(5, 46, 5))
     assert trace["energy"].shape == (9, 2)
     torch.testing.assert_close(trace["energy"][-1], sampler.energy)
-    torch.testing.assert_close(trace["t_eff"][-1], sampler.effective_temperature().double())
-    torch.testing.assert_close(trace["kinetic_temperature"][-1], sampler.kinetic_temperature().double())
+    torch.testing.assert_close(trace["t_eff"][-1], sampler.t_eff.double())
+    torch.testing.assert_close(trace["kinetic_temperature"][-1], sampler.kinetic_temperature.double())
     assert trace["lr"].tolist() == [0.1] * 9 and trace["multiplier"].unique().tolist() == [1.0]
 
 

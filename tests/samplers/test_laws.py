@@ -129,7 +129,7 @@ def test_batch_noise_heats_by_the_noise_ratio(row: Row):
 
 @pytest.mark.parametrize("row", NOISY, ids=str)
 def test_shell_computes_the_noise_ratio(row: Row):
-    """`noise_ratio()` and `effective_temperature()` are the formula of the test above."""
+    """`noise_ratio` and `t_eff` are the formula of the test above."""
     theta = torch.zeros(2, dtype=D64, requires_grad=True)
     sampler = bdl.Sampler([theta], row.build(2, D64), num_data=N, lr=0.2, temperature=0.5)
     V = torch.tensor([0.3, 1.1], dtype=D64)
@@ -138,8 +138,8 @@ def test_shell_computes_the_noise_ratio(row: Row):
         assert sampler.steps == step
         sampler.step()
     expected = np.mean(0.2 * np.array(row.diagonal) * V.numpy() / (2 * row.friction * 0.5 / N))
-    assert sampler.noise_ratio().item() == pytest.approx(expected, rel=1e-9)
-    assert sampler.effective_temperature().item() == pytest.approx(0.5 * (1 + expected), rel=1e-9)
+    assert sampler.noise_ratio.item() == pytest.approx(expected, rel=1e-9)
+    assert sampler.t_eff.item() == pytest.approx(0.5 * (1 + expected), rel=1e-9)
 
 
 # ---- through the whole shell -----------------------------------------------------------------------------------------

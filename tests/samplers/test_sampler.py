@@ -202,16 +202,16 @@ def test_noise_ratio_recovers_a_known_variance(row: Row):
     lr, T, sd = 0.3, 0.7, torch.tensor([0.5, 1.0, 2.0], dtype=D64)
     theta, draw = parameter(128, 3, value=0.0), torch.Generator().manual_seed(0)
     sampler = sampler_of(theta, row.build(3, D64), chains=128, lr=lr, temperature=T, prior=bdl.Gaussian(1e-9))
-    assert sampler.noise_ratio().isnan().all()
+    assert sampler.noise_ratio.isnan().all()
     for _ in range(1500):
         theta.grad = 4.0 + sd * torch.randn(128, 3, generator=draw, dtype=D64)
         sampler.step()
     expected = (lr * sd.square() / (2 * row.friction * T / N)).mean().item()
-    ratio = sampler.noise_ratio()
+    ratio = sampler.noise_ratio
     se = ratio.std().item() / 128**0.5
     assert se < 0.02 * expected
     assert ratio.mean().item() == pytest.approx(expected, abs=4.5 * se)
-    torch.testing.assert_close(sampler.effective_temperature(), T * (1 + ratio))
+    torch.testing.assert_close(sampler.t_eff, T * (1 + ratio))
 
 
 def test_prior_clip_and_weight_are_not_batch_noise():
@@ -222,7 +222,7 @@ def test_prior_clip_and_weight_are_not_batch_noise():
     theta.grad = torch.zeros(2, dtype=D64)
     for k in range(22):
         sampler.step(lambda k=k: torch.tensor(0.04 * k, dtype=D64))
-    assert sampler.noise_ratio() == 0
+    assert sampler.noise_ratio == 0
 
 
 def test_kinetic_temperature():
@@ -232,8 +232,8 @@ def test_kinetic_temperature():
     for _ in range(5):
         step(sampler, theta)
     m = sampler.state[theta]["m"]
-    torch.testing.assert_close(sampler.kinetic_temperature(), N * m.square().mean(1) * 1.9 / (2 * 0.2))
-    assert sampler_of(parameter(2), bdl.SGLD()).kinetic_temperature().isnan()
+    torch.testing.assert_close(sampler.kinetic_temperature, N * m.square().mean(1) * 1.9 / (2 * 0.2))
+    assert sampler_of(parameter(2), bdl.SGLD()).kinetic_temperature.isnan()
 
 
 # ---- divergence ------------------------------------------------------------------------------------------------------
@@ -559,7 +559,7 @@ def test_explain_says_what_is_sampled():
         assert part in text
     for sign in (1, -1):
         step(sampler, theta, grad=sign * 0.01)
-    assert f"noise_ratio {sampler.noise_ratio().item():.3g}" in sampler.explain()
+    assert f"noise_ratio {sampler.noise_ratio.item():.3g}" in sampler.explain()
 
 
 def test_explain_names_the_law():

@@ -78,8 +78,8 @@ def measure(sampler: Sampler) -> dict[str, list[float]]:
     each = {
         "energy": nan if sampler.energy is None else sampler.energy,
         "multiplier": sampler.multiplier,
-        "noise_ratio": sampler.noise_ratio(),
-        "t_eff": sampler.effective_temperature(),
-        "kinetic_temperature": sampler.kinetic_temperature(),
+        "noise_ratio": sampler.noise_ratio,
+        "t_eff": sampler.t_eff,
+        "kinetic_temperature": sampler.kinetic_temperature,
     }
     return {**means, **{k: per_chain(v, chains) for k, v in each.items()}}
