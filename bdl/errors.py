@@ -18,7 +18,7 @@ class ConfigError(BdlError, ValueError):
 
 
 class DivergedError(BdlError, FloatingPointError):
-    """A loss or gradient stopped being finite. The parameters still hold the last finite state."""
+    """A loss, energy, gradient or parameter stopped being finite. Such a state is never written."""
 
 
 class StoreError(BdlError, OSError):

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from bdl.errors import ConfigError
+from bdl.posterior.diagnostics import weight_ess
 from bdl.posterior.store import Record
 
 Keyed = tuple[int, Record, int]  # chain among all, record, chain within the record
@@ -45,8 +46,8 @@ def sample_weights(samples: Sequence[Keyed], chains: int, kind: str, full_data: 
     else:
         raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size" or "importance"')
     by_key = _normalise(logs) if kind == "importance" else _scale(logs, chains)
-    w = np.array(list(by_key.values()))
-    return Weights(by_key, float(w.sum() ** 2 / np.square(w).sum()), biased, note)
+    log_w = np.log([w for w in by_key.values() if w > 0])
+    return Weights(by_key, weight_ess(log_w), biased, note)
 
 
 def _importance(samples: Sequence[Keyed], full_data: bool) -> tuple[dict[tuple[int, int], float], str, bool | None]:
