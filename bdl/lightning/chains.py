@@ -43,8 +43,8 @@ class ChainStack(nn.Module):
         chains: C >= 1.
         seed, stack: name the starting points, together with the chain's number; the global RNG is left as it was.
         method: "bmm" (batched matrix products; networks made of Linear and elementwise layers), "vmap", "loop", or
-            "auto": bmm where it is possible, else a loop on a CPU, the fastest in `scripts/bench.py chains`, and vmap on
-            an accelerator, not measured yet. Never chosen by timing at run time, or two runs would differ.
+            "auto": bmm where it is possible, else a loop on a CPU, the fastest in `scripts/bench.py chains`, and vmap
+            on an accelerator, not measured yet. Never chosen by timing at run time, or two runs would differ.
 
     Raises ConfigError for chains < 1, and for "bmm" on a network that needs more.
     """
