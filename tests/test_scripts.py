@@ -27,7 +27,9 @@ ROOT = Path(__file__).parents[1]
 SCRIPTS, CONF = ROOT / "scripts", ROOT / "conf"
 TINY = ("logger=none", "chains=2", "trainer.max_steps=12", "model.sizes=[36,6]", "collect.keep.every=2")
 CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
-SAMPLERS = ("sgd", "sgld", "sghmc", "awsgld", "awsghmc")
+SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]
+DYNAMICS = ("baoab", "psgld", "sgfs", "sghmc", "sgld", "sgnht", "sgrld")
+WEIGHTINGS = ("adaptive", "contour")
 SCHEDULES = [path.stem for path in sorted((CONF / "schedule").glob("*.yaml"))]
 EXPERIMENTS = [str(p.relative_to(CONF / "experiment"))[:-5] for p in sorted((CONF / "experiment").rglob("*.yaml"))]
 
@@ -96,12 +98,30 @@ def samples(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("sampler", SAMPLERS)
-def test_every_sampler_runs_under_every_schedule(tmp_path, sampler, schedule):
+@pytest.mark.parametrize("sampler", ["sgd", "sgnht", "awsghmc"])
+def test_every_schedule_runs(tmp_path, sampler, schedule):
     extra = CYCLES if schedule == "cyclical" else ("collect.keep.burn_in=4",)
     callbacks = sampled(tmp_path, f"sampler={sampler}", f"schedule={schedule}", "trainer=debug", *TINY, *extra)
     steps = [r.step for r in callbacks.collect.store.records()]
     assert steps == ([3, 6, 9, 12] if schedule == "cyclical" else [6, 8, 10, 12])
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_runs(tmp_path, sampler):
+    """The ensemble keeps its last state alone; replica exchange keeps the chains of its first rung."""
+    own = sampler == "ensemble"
+    keep = () if own else ("collect.keep.burn_in=4", "collect.keep.every=2")
+    small = ("logger=none", "chains=4", "trainer.max_steps=12", "model.sizes=[36,6]")
+    records = sampled(tmp_path, f"sampler={sampler}", "trainer=debug", *small, *keep).collect.store.records()
+    assert [r.step for r in records] == ([12] if own else [6, 8, 10, 12])
+    assert all(r.chains == ([0] if sampler.startswith("re") else [0, 1, 2, 3]) for r in records)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("dynamics", DYNAMICS)
+def test_every_dynamics_runs_under_every_weighting(tmp_path, dynamics, weighting):
+    groups = (f"sampler/dynamics={dynamics}", f"sampler/weighting={weighting}")
+    assert sampled(tmp_path, *groups, "trainer=debug", *TINY).collect.store.records()
 
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
@@ -113,11 +133,6 @@ def test_every_experiment_is_short_under_the_debug_trainer(experiment):
 def test_every_experiment_runs_under_the_debug_trainer(tmp_path, experiment):
     short = ("trainer.max_steps=80", "chains=2", "collect.keep.samples_per_cycle=2", "logger=none")
     assert sampled(tmp_path, f"experiment={experiment}", "trainer=debug", *short).collect.store.records()
-
-
-@pytest.mark.parametrize("group", ["weighting=contour"])
-def test_another_weighting_runs(tmp_path, group):
-    assert sampled(tmp_path, f"sampler/{group}", "trainer=debug", *TINY).collect.store.records()
 
 
 CLIP = "sampler.clip={_target_: bdl.ClipNorm, c: 1.0}"

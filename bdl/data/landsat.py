@@ -40,7 +40,7 @@ def load_landsat() -> dict[str, Tensor]:
 class LandsatDataModule(L.LightningDataModule):
     """Landsat, standardised with the training rows' mean and standard deviation; 4,435 training and 2,000 test rows.
 
-    batch_size: rows per chain and step. chains: C for a stack whose chains have batches of their own, None for one
+    batch_size: rows per chain and step, None for all of them. chains: C for a stack whose chains have batches of their own, None for one
     chain or for batches that all chains share. val_fraction: part of the training rows held out, chosen by `split_seed`
     alone. seed, stack: name the order of the batches.
     """
@@ -50,7 +50,7 @@ class LandsatDataModule(L.LightningDataModule):
 
     def __init__(
         self,
-        batch_size: int = 100,
+        batch_size: int | None = 100,
         chains: int | None = None,
         val_fraction: float = 0.0,
         split_seed: int = 0,
@@ -60,7 +60,7 @@ class LandsatDataModule(L.LightningDataModule):
         super().__init__()
         if not 0 <= val_fraction < 1:
             raise ConfigError(f"val_fraction must be in [0, 1), got {val_fraction}")
-        self.batch_size, self.chains, self.seed, self.stack = batch_size, chains, seed, stack
+        self.chains, self.seed, self.stack = chains, seed, stack
         data = load_landsat()
         rows = torch.randperm(len(data["y_train"]), generator=generator("cpu", "split", split_seed))
         held_out = rows[: round(val_fraction * len(rows))].sort().values
@@ -71,7 +71,8 @@ class LandsatDataModule(L.LightningDataModule):
             "val": ((data["x_train"][held_out] - mean) / std, data["y_train"][held_out]),
             "test": ((data["x_test"] - mean) / std, data["y_test"]),
         }
-        self._train = TensorBatches(*self._splits["train"], batch_size, chains=chains, seed=seed, stack=stack)
+        self.batch_size = len(kept) if batch_size is None else batch_size
+        self._train = TensorBatches(*self._splits["train"], self.batch_size, chains=chains, seed=seed, stack=stack)
 
     @property
     def num_data(self) -> int:

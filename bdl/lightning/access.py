@@ -55,6 +55,13 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
         raise ConfigError(
             f"num_data = {sampler.num_data}, but the training data have {len(data)} items: set num_data={len(data)}"
         )
+    size = getattr(trainer.train_dataloader, "batch_size", None)
+    if sampler.is_kernel and size is not None and size < sampler.num_data:
+        raise ConfigError(
+            f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size} of "
+            f"{sampler.num_data} items: set it to {sampler.num_data} (data.batch_size=null), or use a "
+            "stochastic-gradient sampler"
+        )
 
 
 def sampled_net(module: nn.Module, name: str | None) -> nn.Module:

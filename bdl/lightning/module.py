@@ -10,6 +10,7 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 from torch.utils.data import DataLoader
 
 from bdl.data.loader import TensorBatches, TensorSlices
@@ -18,7 +19,7 @@ from bdl.functional import evaluating
 from bdl.lightning.access import check_data, check_trainer
 from bdl.lightning.chains import ChainStack
 from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
-from bdl.samplers import Sampler
+from bdl.samplers import Sampler, per_example_gradients
 
 
 class BayesianModule(L.LightningModule):
@@ -41,6 +42,7 @@ class BayesianModule(L.LightningModule):
         self.loss = CategoricalNLL() if loss is None else loss
         self._build = sampler
         self._micro_losses: list[Tensor] = []  # of the batches whose gradients are being accumulated
+        self._batch: Any = None  # of the step being made
 
     @property
     def chains(self) -> int | None:
@@ -48,6 +50,7 @@ class BayesianModule(L.LightningModule):
 
     def configure_optimizers(self) -> Sampler:
         sampler = self._build(self.net.named_parameters(), chains=self.chains)
+        sampler.extras["per_example"] = self.per_example
         check_trainer(self.trainer, sampler)
         note = law_note(self.loss)
         if note is not None:
@@ -61,7 +64,7 @@ class BayesianModule(L.LightningModule):
         return self.net.broadcast(x) if isinstance(self.net, ChainStack) else self.net(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = batch
+        x, y = self._batch = batch
         loss = self._mean_loss(self.net(x), y)
         self._micro_losses.append(loss.detach())
         return loss
@@ -99,6 +102,17 @@ class BayesianModule(L.LightningModule):
                 total = total + mean_loss(self.loss, self(x), labels, self.chains).double() * len(y)
                 count += len(y)
         return total / count
+
+    def per_example(self) -> Tensor:
+        """(n, d) or (C, n, d) gradients of the negative log-likelihood of every item of the batch, by torch.func."""
+        x, y = self._batch
+        if not isinstance(self.net, ChainStack):
+            return per_example_gradients(self.net, self.loss, x, y)
+        inner, shared = self.net.net, self.net.shared
+        tensors: dict[str, Any] = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
+        one = lambda t, x, y: per_example_gradients(inner, self.loss, x, y, t)  # noqa: E731
+        data = None if shared else 0
+        return vmap(one, in_dims=(0, data, data), randomness="different")(tensors, x, y)
 
     def _mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         if isinstance(self.net, ChainStack) and self.net.shared:

@@ -18,6 +18,7 @@ from bdl.posterior.weights import energy_spreads
 
 Trace = Mapping[str, Tensor]  # of the chain, as Monitor has it: step (n,), the rest (n,) or (n, C)
 _CHAIN = ("noise_ratio", "t_eff", "kinetic_temperature")
+_SOME = ("acceptance", "elbo")  # of samplers that have them
 
 
 @dataclass
@@ -51,7 +52,9 @@ def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]
     if not trace:
         return found | dict.fromkeys(_CHAIN, math.nan)
     chosen = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
-    return found | {name: _weighted_mean(trace[name][chosen], trace["lr"][chosen]) for name in _CHAIN}
+    found |= {name: _weighted_mean(trace[name][chosen], trace["lr"][chosen]) for name in _CHAIN}
+    some = {name: _weighted_mean(trace[name][chosen], trace["lr"][chosen]) for name in _SOME if name in trace}
+    return found | {name: value for name, value in some.items() if not math.isnan(value)}
 
 
 def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:

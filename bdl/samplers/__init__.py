@@ -1,4 +1,4 @@
-"""Samplers: dynamics, weightings, priors, and the shell that joins them to torch.
+"""Samplers: dynamics, accept/reject kernels, weightings, priors, and the shell that joins them to torch.
 
 One convention. Data set of N items, prior p(θ), potential U(θ) = -Σ_i log p(y_i|x_i,θ) - log p(θ) in nats. Law meant:
 exp(-U/T). Users write the mean negative log-likelihood of the batch; g = ∇(U/N) is estimated on it, prior included;
@@ -6,24 +6,44 @@ tau = T/N; lr is in SGD's units.
 """
 
 from bdl.samplers.clipping import ClipNorm, ClipValue
-from bdl.samplers.dynamics import SGD, SGHMC, SGLD, Kinetic, Position
-from bdl.samplers.priors import Gaussian, Uniform
+from bdl.samplers.dynamics import BAOAB, SGD, SGHMC, SGLD, SGNHT, Kinetic, Position, Thermostatted
+from bdl.samplers.exchange import Exchange
+from bdl.samplers.metropolis import HMC, MALA, Metropolis
+from bdl.samplers.needs import per_example_gradients
+from bdl.samplers.preconditioned import PSGLD, SGFS, SGRLD
+from bdl.samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from bdl.samplers.sampler import Sampler
+from bdl.samplers.variational import MeanField
 from bdl.samplers.weighting import AdaptiveWeight, Contour, Flat, RobbinsMonro
 
 __all__ = [
+    "BAOAB",
+    "HMC",
+    "MALA",
+    "PSGLD",
     "SGD",
+    "SGFS",
     "SGHMC",
     "SGLD",
+    "SGNHT",
+    "SGRLD",
     "AdaptiveWeight",
     "ClipNorm",
     "ClipValue",
     "Contour",
+    "Exchange",
     "Flat",
     "Gaussian",
     "Kinetic",
+    "Laplace",
+    "MeanField",
+    "Metropolis",
     "Position",
     "RobbinsMonro",
     "Sampler",
+    "ScaleMixture",
+    "StudentT",
+    "Thermostatted",
     "Uniform",
+    "per_example_gradients",
 ]

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.samplers.gradient_noise import batch_variance, known_variance, left, needs_variance, said
 
 Scalar = float | Tensor  # a float, or a (C, 1) tensor with one value per chain
 
@@ -34,12 +35,28 @@ class Kinetic:
     m: Tensor  # (..., d)
 
 
+@dataclass
+class Thermostatted:
+    """State of a second-order dynamics with a friction per chain that adapts."""
+
+    theta: Tensor  # (..., d)
+    m: Tensor  # (..., d)
+    xi: Tensor  # (..., 1)
+
+
 @runtime_checkable
 class Dynamics(Protocol):
-    """What the shell asks of a dynamics.
+    """What the shell asks of a dynamics. A momentum in its state is called `m`: replica exchange rescales it.
 
-    It may also have `noisy = False` (an optimiser: tau and z are ignored), `friction` (1 where absent),
-    `noise_ratio(grad_var, lr, tau)` where lr Var(g) / (2 friction tau) is not right, and `kinetic_tau(s, lr)`.
+    It may also have
+        needs: names of what it needs besides a gradient; `step` then has one more argument, `extra`, a dict with them
+            (see `Sampler.extras`).
+        noisy: False for an optimiser: tau and z are ignored.
+        friction: 1 where absent.
+        noise_ratio(s, grad_var, lr, tau): where lr Var(g) / (2 friction tau) is not right.
+        heating(s, grad_var, lr, tau): where T_eff/T - 1 is not the noise ratio.
+        kinetic_tau(s, lr): the tau that momenta show.
+        caveat: one line, for `explain()`, on how its law differs from exp(-U/T).
     """
 
     def init(self, theta: Tensor) -> Any: ...
@@ -54,6 +71,18 @@ def add_(x: Tensor, c: Scalar, y: Tensor) -> Tensor:
 
 def root(c: Scalar) -> Scalar:
     return c.sqrt() if isinstance(c, Tensor) else math.sqrt(c)
+
+
+def inject_(x: Tensor, variance: Scalar, z: Tensor, brought: Tensor | None = None) -> Tensor:
+    """x += sqrt(variance) z in place, less the variance that the batches have brought already, if that is known."""
+    if brought is None:
+        return add_(x, root(variance), z)
+    return x.addcmul_(z, (variance - brought).clamp_min_(0).sqrt_())
+
+
+def check_friction(friction: float) -> None:
+    if not 0 < friction <= 1:
+        raise ConfigError(f"friction must be in (0, 1], got {friction} (friction = 1 - momentum; 0.1 is usual)")
 
 
 @dataclass(frozen=True)
@@ -87,19 +116,24 @@ class SGD:
 class SGLD:
     """Stochastic gradient Langevin dynamics (Welling & Teh 2011, eq. 4, with lr = N eps / 2).
 
-        θ <- θ - lr P g + sqrt(2 lr tau P) z
+        θ <- θ - lr P g + sqrt(2 lr tau P - lr² P² V) z
 
     P = a fixed symmetric positive definite preconditioner, the identity unless given: a vector `(d,)` of positive
-    numbers (diagonal) or a matrix `(d, d)`. A constant P leaves the law unchanged. At tau = 0 this is plain SGD.
+    numbers (diagonal) or a matrix `(d, d)`. A constant P leaves the law unchanged. V = `grad_var`, the variance of g
+    that mini-batches bring and that is taken off the noise (Ahn et al. 2012): none unless given, a number, `(d,)`, or
+    "estimated" along the chain; no more is taken than there is. At tau = 0 this is plain SGD.
     D = P, Q = 0 in the complete recipe (Ma et al. 2015). Stationary law as lr -> 0: exp(-U/T).
 
-    Raises ConfigError for a preconditioner that is not positive definite or does not have d rows.
+    Raises ConfigError for a preconditioner that is not positive definite or does not have d rows, and for `grad_var`
+    with a dense one.
     """
 
     preconditioner: Any = None  # (d,) or (d, d), tensor or lists
+    grad_var: Any = None  # Var(g): None, "estimated", a number, or (d,)
     _root: Any = field(init=False, repr=False, default=None)  # R with R R' = P
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "grad_var", known_variance(self.grad_var))
         if self.preconditioner is None:
             return
         p = torch.as_tensor(self.preconditioner)
@@ -113,15 +147,19 @@ class SGLD:
             raise ConfigError(
                 "preconditioner must be a vector of positive numbers or a symmetric positive definite matrix"
             )
+        if p.ndim == 2 and self.grad_var is not None:
+            raise ConfigError("grad_var needs a diagonal preconditioner (d,), got a matrix: leave one of the two out")
         object.__setattr__(self, "preconditioner", p)
         object.__setattr__(self, "_root", factor)
 
     def __str__(self) -> str:
-        return (
-            "SGLD"
-            if self.preconditioner is None
-            else f"SGLD with a preconditioner of {tuple(self.preconditioner.shape)}"
-        )
+        if self.preconditioner is None:
+            return "SGLD" if self.grad_var is None else f"SGLD less {said(self.grad_var)} batch noise"
+        return f"SGLD with a preconditioner of {tuple(self.preconditioner.shape)}"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_variance(self.grad_var)
 
     def init(self, theta: Tensor) -> Position:
         p = self.preconditioner
@@ -132,55 +170,163 @@ class SGLD:
             )
         return Position(theta)
 
-    def step(self, s: Position, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Position:
+    def step(
+        self, s: Position, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
+    ) -> Position:
+        brought = batch_variance(self.grad_var, lr, z, extra)  # per coordinate, of lr g
         if self.preconditioner is not None:
             g, z = self._apply(self.preconditioner, g), self._apply(self._root, z)
+            brought = None if brought is None else brought * self.preconditioner  # of z before its root of P
         add_(s.theta, -lr, g)
-        add_(s.theta, root(2 * lr * tau), z)
+        inject_(s.theta, 2 * lr * tau, z, brought)
         return s
 
-    def noise_ratio(self, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+    def noise_ratio(self, s: Position, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         """(..., d) terms lr P_ii Var(g_i) / 2 tau, whose mean is the heating tr(∇²U Cov θ)/d of the law, over T."""
         p = self.preconditioner
         if p is not None:
             grad_var = grad_var * (p if p.ndim == 1 else p.diagonal())
         return lr * grad_var / (2 * tau)
 
+    def heating(self, s: Position, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+        ratio = self.noise_ratio(s, grad_var, lr, tau)
+        return left(ratio, self.grad_var, lambda v: self.noise_ratio(s, v, lr, tau))
+
     @staticmethod
     def _apply(p: Tensor, x: Tensor) -> Tensor:
         return x.mul_(p) if p.ndim == 1 else x @ p.to(x).T
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SGHMC:
     """Stochastic gradient HMC in momentum form (Chen et al. 2014, eq. 15, with lr = N eta).
 
-        m <- (1 - a) m - lr g + sqrt(2 a lr tau) z
+        m <- (1 - a) m - lr g + sqrt(2 (a - b) lr tau) z,    b = lr V / (2 tau)
         θ <- θ + m
 
-    a = friction. At tau = 0 and constant lr this is SGD with momentum 1 - a; at a = 1 it is SGLD. `m` is a
-    displacement: with velocity v = m / sqrt(lr), D = diag(0, a / sqrt(lr)) and Q = [[0, -1], [1, 0]] in the complete
-    recipe (Ma et al. 2015). Stationary law as lr -> 0: exp(-U/T) x N(m; 0, 2 lr tau / (2 - a)).
+    a = friction. V = `grad_var`, the variance of g that mini-batches bring and that is taken off the noise: none unless
+    given, a number, `(d,)`, or "estimated" along the chain; b is their β^, and no more is taken than a. At tau = 0 and
+    constant lr this is SGD with momentum 1 - a; at a = 1 it is SGLD. `m` is a displacement: with velocity
+    v = m / sqrt(lr), D = diag(0, a / sqrt(lr)) and Q = [[0, -1], [1, 0]] in the complete recipe (Ma et al. 2015).
+    Stationary law as lr -> 0: exp(-U/T) x N(m; 0, 2 lr tau / (2 - a)).
+    """
+
+    friction: float = 0.1
+    grad_var: Any = None  # Var(g): None, "estimated", a number, or (d,)
+
+    def __post_init__(self) -> None:
+        check_friction(self.friction)
+        object.__setattr__(self, "grad_var", known_variance(self.grad_var))
+
+    def __str__(self) -> str:
+        less = "" if self.grad_var is None else f", less {said(self.grad_var)} batch noise"
+        return f"SGHMC(friction={self.friction}{less})"
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return needs_variance(self.grad_var)
+
+    def init(self, theta: Tensor) -> Kinetic:
+        return Kinetic(theta, torch.zeros_like(theta))
+
+    def step(
+        self, s: Kinetic, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
+    ) -> Kinetic:
+        a = self.friction
+        add_(s.m.mul_(1 - a), -lr, g)
+        inject_(s.m, 2 * a * lr * tau, z, batch_variance(self.grad_var, lr, z, extra))
+        s.theta.add_(s.m)
+        return s
+
+    def heating(self, s: Kinetic, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+        """(..., d) terms whose mean is T_eff/T - 1: the noise ratio, less the part of it that is subtracted."""
+        full = lr / (2 * self.friction * tau)
+        return left(grad_var * full, self.grad_var, lambda v: v * full)
+
+    def kinetic_tau(self, s: Kinetic, lr: Scalar) -> Tensor:
+        return _kinetic_tau(s, lr, self.friction)
+
+
+@dataclass(frozen=True)
+class BAOAB:
+    """Langevin dynamics by the splitting BAOAB (Leimkuhler & Matthews 2013), one gradient a step.
+
+        m <- m - (2 / (2 - a)) lr g
+        θ <- θ + m / 2
+        m <- (1 - a) m + sqrt(2 a lr tau) z
+        θ <- θ + m / 2
+
+    The two half kicks B that meet between steps are one whole kick here, so θ is the scheme's own. a = friction, with
+    e^(-γh) = 1 - a and h² = 2 lr / (N (2 - a)). On a Gaussian θ has the right covariance at any lr, and elsewhere an
+    error of second order, where SGHMC's is of first. The same lr and friction move it as far as SGHMC. `m` is a
+    displacement. D and Q as for SGHMC. Stationary law: exp(-U/T), and m, taken between the two halves of the kick,
+    N(0, 2 lr tau / (2 - a)).
     """
 
     friction: float = 0.1
 
     def __post_init__(self) -> None:
-        if not 0 < self.friction <= 1:
-            raise ConfigError(
-                f"friction must be in (0, 1], got {self.friction} (friction = 1 - momentum; 0.1 is usual)"
-            )
+        check_friction(self.friction)
 
     def init(self, theta: Tensor) -> Kinetic:
         return Kinetic(theta, torch.zeros_like(theta))
 
     def step(self, s: Kinetic, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Kinetic:
         a = self.friction
-        add_(s.m.mul_(1 - a), -lr, g)
-        add_(s.m, root(2 * a * lr * tau), z)
-        s.theta.add_(s.m)
+        add_(s.m, -2 / (2 - a) * lr, g)
+        s.theta.add_(s.m, alpha=0.5)
+        add_(s.m.mul_(1 - a), root(2 * a * lr * tau), z)
+        s.theta.add_(s.m, alpha=0.5)
         return s
 
     def kinetic_tau(self, s: Kinetic, lr: Scalar) -> Tensor:
-        """(...,) tau that the momenta show: |m|² (2 - a) / (2 lr d), whose expectation is tau as lr -> 0."""
-        return s.m.square().mean(-1, keepdim=True).mul(1 - self.friction / 2).div(lr).squeeze(-1)
+        return _kinetic_tau(s, lr, self.friction)
+
+
+@dataclass(frozen=True)
+class SGNHT:
+    """Stochastic gradient Nosé-Hoover thermostat (Ding et al. 2014, eq. 7) in displacement form, one ξ per chain.
+
+        m <- (1 - ξ) m - lr g + sqrt(2 a lr tau) z
+        θ <- θ + m
+        ξ <- ξ + r ((1 - ξ/2) |m|² / (lr tau d) - 1)
+
+    a = friction, where ξ starts; r = `rate`, lr tau unless given, which is the paper's. Their factor of |m|² is 1; the
+    Euler form needs 1 - ξ/2, or ξ settles at 1 - sqrt(1 - 2a) and the variance of θ is a/ξ. Batch noise of the same
+    variance in every direction raises ξ to a (1 + noise_ratio) and leaves the law at T; of unequal variances it takes
+    away the mean only. ξ stands still at T = 0. A larger r (1e-3, say) lets ξ follow within some hundred steps, where
+    lr T / N needs 1e5; its spread is sqrt(r/d). D = diag(0, a, 0) and Q couples m with ξ (Ma et al. 2015).
+    """
+
+    friction: float = 0.1
+    rate: float | None = None  # None: lr tau
+
+    def __post_init__(self) -> None:
+        check_friction(self.friction)
+        if self.rate is not None and not self.rate > 0:
+            raise ConfigError(f"rate of the thermostat must be > 0, or null for lr T / N, got {self.rate}")
+
+    def init(self, theta: Tensor) -> Thermostatted:
+        return Thermostatted(theta, torch.zeros_like(theta), torch.full_like(theta[..., :1], self.friction))
+
+    def step(self, s: Thermostatted, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Thermostatted:
+        add_(s.m.mul_(1 - s.xi), -lr, g)
+        add_(s.m, root(2 * self.friction * lr * tau), z)
+        s.theta.add_(s.m)
+        excess = (1 - s.xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d
+        sampling = torch.as_tensor(tau > 0, device=s.xi.device)
+        heat = lr * torch.where(sampling, torch.as_tensor(tau, device=s.xi.device), 1)  # lr tau, harmless at tau = 0
+        s.xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))
+        return s
+
+    def heating(self, s: Thermostatted, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+        """(..., d) zeros: the thermostat takes the batches' heat away."""
+        return torch.zeros_like(grad_var)
+
+    def kinetic_tau(self, s: Thermostatted, lr: Scalar) -> Tensor:
+        return _kinetic_tau(s, lr, s.xi)
+
+
+def _kinetic_tau(s: Kinetic | Thermostatted, lr: Scalar, friction: Scalar) -> Tensor:
+    """(...,) tau that the momenta show: |m|² (2 - a) / (2 lr d), whose expectation is tau as lr -> 0."""
+    return s.m.square().mean(-1, keepdim=True).mul(1 - friction / 2).div(lr).squeeze(-1)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from bdl.samplers.dynamics import BAOAB, SGHMC, SGLD, SGNHT
+
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler
 
@@ -29,18 +31,45 @@ def explain(sampler: Sampler) -> str:
         bayes = bool((torch.as_tensor(group["temperature"]) == 1).all())
         name = " (the Bayes posterior)" if bayes else ""
         lines.append(f"law meant: exp(-U/T), T = {temperature:g}{name}" + _weighted(weighting, zeta))
-        scale = math.sqrt(2 * getattr(dynamics, "friction", 1.0) * lr * temperature / n)
-        factor = "" if getattr(dynamics, "preconditioner", None) is None else ", times the root of the preconditioner"
-        lines.append(f"injected noise: std {scale:.3g} per step and coordinate{factor}")
-        ratio = _mean(sampler.noise_ratio)
-        lines.append(
-            "batch noise: not measured yet, it heats the chain by T_eff = T (1 + noise_ratio)"
-            if math.isnan(ratio)
-            else f"batch noise: noise_ratio {ratio:.3g}, so T_eff is about {temperature * (1 + ratio):.3g}"
-        )
+        lines += _exactly(sampler) if sampler.is_kernel else _noise(sampler, lr, temperature)
+    if getattr(dynamics, "caveat", None):
+        lines.append(f"caveat: {dynamics.caveat}")
+    if sampler.exchange is not None:
+        lines.append(_replicas(sampler))
     if sampler.clip is not None:
         lines.append(f"gradient clipping: {sampler.clip}; where it acts, the law is another one")
     return "\n".join([*lines, *sampler.notes])
+
+
+def _noise(sampler: Sampler, lr: float, temperature: float) -> list[str]:
+    """What is injected, and what the batches add."""
+    dynamics, n = sampler.dynamics, sampler.num_data
+    if hasattr(dynamics, "entropy"):
+        return ["noise: every state is a fresh draw from the approximation"]
+    scale = math.sqrt(2 * getattr(dynamics, "friction", 1.0) * lr * temperature / n)
+    plain = isinstance(dynamics, SGLD | SGHMC | SGNHT | BAOAB) and getattr(dynamics, "preconditioner", None) is None
+    factor = "" if plain else ", times the root of the preconditioner"
+    ratio, t_eff = _mean(sampler.noise_ratio), _mean(sampler.t_eff)
+    heat = (
+        "not measured yet; unless subtracted it heats the chain by T_eff = T (1 + noise_ratio)"
+        if math.isnan(ratio)
+        else f"noise_ratio {ratio:.3g}, and T_eff is about {t_eff:.3g}"
+    )
+    return [f"injected noise: std {scale:.3g} per step and coordinate{factor}", f"batch noise: {heat}"]
+
+
+def _exactly(sampler: Sampler) -> list[str]:
+    rate = _mean(sampler.acceptance) if sampler.acceptance is not None else math.nan
+    known = "not measured yet" if math.isnan(rate) else f"{rate:.2f}"
+    return [f"accept/reject on all the data: exact at any lr; acceptance {known}"]
+
+
+def _replicas(sampler: Sampler) -> str:
+    ladder = ", ".join(f"{f:g}" for f in sampler.exchange.ladder)  # type: ignore[union-attr]
+    rates = sampler.swap_rates
+    known = [] if rates is None else [f"{r:.2f}" for r in rates.tolist() if r == r]
+    swaps = ", ".join(known) or "unknown yet"
+    return f"replica exchange: T times {ladder}, of which the first is kept; swap rates {swaps}"
 
 
 def _weighted(weighting: object, zeta: float) -> str:

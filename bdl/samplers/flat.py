@@ -32,6 +32,7 @@ class FlatBuffer:
                     )
         self.lead = () if chains is None else (chains,)
         self.sizes = [p.numel() // (chains or 1) for p in params]  # numbers per tensor and chain
+        self.shapes = [tuple(p.shape[len(self.lead) :]) for p in params]  # per chain
         self.attach()
 
     def attach(self) -> None:

@@ -1,11 +1,15 @@
-"""Var(g): how much the mini-batch alone makes the gradient vary, estimated along the chain."""
+"""Var(g), how much the mini-batch alone makes the gradient vary: estimated along the chain, given, and subtracted."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from bdl.errors import ConfigError
 
 EVERY = 20  # steps between estimates; one costs two passes over the gradient
 KEEP = 0.98  # decay of the running mean, about 50 estimates
@@ -48,3 +52,43 @@ class GradientNoise:
             None if state[k] is None else state[k].to(like, copy=True) for k in ("mean", "before")
         )
         self.count = state["count"]
+
+
+def known_variance(grad_var: Any) -> Any:
+    """The argument `grad_var` as None, "estimated" or a tensor. Raises ConfigError for anything else."""
+    if grad_var is None or isinstance(grad_var, str) and grad_var == "estimated":
+        return grad_var
+    try:
+        value = torch.as_tensor(grad_var, dtype=torch.float64)
+    except (TypeError, ValueError, RuntimeError):
+        value = torch.tensor(math.nan)
+    if not bool((value >= 0).all()):
+        raise ConfigError(f'grad_var must be null, "estimated", or a variance >= 0, got {grad_var!r}')
+    return value
+
+
+def needs_variance(grad_var: Any) -> frozenset[str]:
+    return frozenset(["grad_var"] if isinstance(grad_var, str) else [])
+
+
+def said(grad_var: Any) -> str:
+    """`grad_var` in a word."""
+    return grad_var if isinstance(grad_var, str) else f"given ({float(grad_var.mean()):.6g})"
+
+
+def batch_variance(grad_var: Any, lr: float | Tensor, like: Tensor, extra: dict[str, Tensor] | None) -> Tensor | None:
+    """(..., d) or () variance of lr g that `grad_var` says the batches bring; None where it says nothing."""
+    if grad_var is None:
+        return None
+    v = grad_var.to(like) if extra is None or "grad_var" not in extra else extra["grad_var"]
+    return lr**2 * v
+
+
+def left(ratio: Tensor, grad_var: Any, ratio_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """What stays of the batches' share of noise, `ratio`, when the share that `grad_var` makes is subtracted.
+
+    No more is subtracted than is injected, which has share 1.
+    """
+    if grad_var is None:
+        return ratio
+    return ratio - (ratio if isinstance(grad_var, str) else ratio_of(grad_var.to(ratio))).clamp_max(1)

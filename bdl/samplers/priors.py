@@ -1,8 +1,13 @@
-"""Priors over flat parameters `(..., d)`: their energy -log p(θ) in nats, constants dropped, and its gradient."""
+"""Priors over flat parameters `(..., d)`: their energy -log p(θ) in nats, constants dropped, and its gradient.
+
+A scale is one number, a list with one per parameter tensor, or a name: "he" is the law of weights whose variance is
+2 / fan-in (He et al. 2015), "fan_in" 1 / fan-in; biases and other vectors have variance 1 under both.
+"""
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
@@ -12,10 +17,14 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 
+Shapes = Sequence[tuple[int, ...]]  # of one chain's parameter tensors
+
+GAINS = {"he": 2.0, "fan_in": 1.0}  # variance of a weight times its fan-in
+
 
 class Prior(Protocol):
-    def bind(self, sizes: Sequence[int], like: Tensor) -> Prior:
-        """The same prior with a scale per tensor spread over its coordinates; sizes = numbers per tensor."""
+    def bind(self, shapes: Shapes, like: Tensor) -> Prior:
+        """The same prior with a scale per tensor spread over its coordinates; shapes = those of one chain's tensors."""
         ...
 
     def energy(self, theta: Tensor) -> Tensor | float:
@@ -26,12 +35,16 @@ class Prior(Protocol):
         """g += ∇(-log p(θ)) / num_data, in place."""
         ...
 
+    def constant(self, d: int) -> float:
+        """What `energy` drops for d coordinates: -log p(θ) = energy(θ) + constant. NaN for an improper prior."""
+        ...
+
 
 @dataclass(frozen=True)
 class Uniform:
     """Improper flat prior, p(θ) ∝ 1."""
 
-    def bind(self, sizes: Sequence[int], like: Tensor) -> Uniform:
+    def bind(self, shapes: Shapes, like: Tensor) -> Uniform:
         return self
 
     def energy(self, theta: Tensor) -> float:
@@ -40,28 +53,31 @@ class Uniform:
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
         pass
 
+    def constant(self, d: int) -> float:
+        return math.nan
+
     def __str__(self) -> str:
         return "uniform (improper)"
 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """N(0, 1/precision) on every coordinate; precision: one number >= 0, or one per parameter tensor.
+    """N(0, 1/precision) on every coordinate; precision: one number >= 0, one per parameter tensor, "he" or "fan_in".
 
     At T = 0 it is SGD's weight decay, with weight_decay = precision / N.
     """
 
-    precision: Any = 1.0  # a number, or one per tensor; per coordinate (d,) once bound
+    precision: Any = 1.0  # per coordinate (d,) once bound
 
     def __post_init__(self) -> None:
-        values = [self.precision] if isinstance(self.precision, int | float) else self.precision
-        if not all(float(p) >= 0 for p in values):
-            raise ConfigError(f"prior precision must be >= 0, got {self.precision} (0 is bdl.Uniform())")
+        check_scale("prior precision", self.precision, "is bdl.Uniform()")
 
-    def bind(self, sizes: Sequence[int], like: Tensor) -> Gaussian:
+    def bind(self, shapes: Shapes, like: Tensor) -> Gaussian:
         if isinstance(self.precision, int | float):
             return self
-        return replace(self, precision=per_coordinate(self.precision, sizes, like))
+        named = isinstance(self.precision, str)
+        values = [1 / v for v in variances(self.precision, shapes)] if named else self.precision
+        return replace(self, precision=per_coordinate(values, shapes, like))
 
     def energy(self, theta: Tensor) -> Tensor:
         if isinstance(self.precision, int | float):
@@ -75,19 +91,162 @@ class Gaussian:
         else:
             g.addcmul_(theta, self.precision.to(theta), value=1 / num_data)
 
+    def constant(self, d: int) -> float:
+        return 0.5 * (d * math.log(2 * math.pi) - _sum_log(self.precision, d))
+
     def __str__(self) -> str:
-        if isinstance(self.precision, int | float):
-            return f"Gaussian, precision {self.precision:g}"
-        values = [float(p) for p in self.precision]
-        name = hashlib.sha256(repr(values).encode()).hexdigest()[:8]  # so that other precisions have another name
-        return f"Gaussian, precisions {min(values):g} to {max(values):g} ({name})"
+        return f"Gaussian, precision{_said(self.precision)}"
 
 
-def per_coordinate(scales: Sequence[float] | Tensor, sizes: Sequence[int], like: Tensor) -> Tensor:
+@dataclass(frozen=True, eq=False)
+class Laplace:
+    """exp(-|θ| / scale) on every coordinate; scale: one number > 0, one per tensor, "he" or "fan_in" (by variance)."""
+
+    scale: Any = 1.0
+
+    def __post_init__(self) -> None:
+        check_scale("Laplace scale", self.scale)
+
+    def bind(self, shapes: Shapes, like: Tensor) -> Laplace:
+        return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance / 2)))
+
+    def energy(self, theta: Tensor) -> Tensor:
+        return (theta.abs() / _like(self.scale, theta)).sum(-1)
+
+    def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
+        g.add_(theta.sign().div_(_like(self.scale, theta)), alpha=1 / num_data)
+
+    def constant(self, d: int) -> float:
+        return d * math.log(2) + _sum_log(self.scale, d)
+
+    def __str__(self) -> str:
+        return f"Laplace, scale{_said(self.scale)}"
+
+
+@dataclass(frozen=True, eq=False)
+class StudentT:
+    """(1 + θ² / (df scale²))^(-(df + 1)/2) on every coordinate; scale: one number > 0, one per tensor, "he", "fan_in".
+
+    The named scales set the variance where it exists, df > 2, and the scale itself below.
+    """
+
+    df: float = 4.0
+    scale: Any = 1.0
+
+    def __post_init__(self) -> None:
+        check_scale("Student-t scale", self.scale)
+        if not self.df > 0:
+            raise ConfigError(f"Student-t df must be > 0, got {self.df}")
+
+    def bind(self, shapes: Shapes, like: Tensor) -> StudentT:
+        share = (self.df - 2) / self.df if self.df > 2 else 1.0
+        return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance * share)))
+
+    def energy(self, theta: Tensor) -> Tensor:
+        return (self.df + 1) / 2 * (theta / _like(self.scale, theta)).square().div(self.df).log1p().sum(-1)
+
+    def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
+        spread = self.df * _like(self.scale, theta) ** 2
+        g.add_((self.df + 1) * theta / (spread + theta.square()), alpha=1 / num_data)
+
+    def constant(self, d: int) -> float:
+        one = math.lgamma(self.df / 2) - math.lgamma((self.df + 1) / 2) + 0.5 * math.log(math.pi * self.df)
+        return d * one + _sum_log(self.scale, d)
+
+    def __str__(self) -> str:
+        return f"Student-t, df {self.df:g}, scale{_said(self.scale)}"
+
+
+@dataclass(frozen=True)
+class ScaleMixture:
+    """share N(0, wide²) + (1 - share) N(0, narrow²) on every coordinate (Blundell et al. 2015, eq. 7)."""
+
+    share: float = 0.5
+    wide: float = 1.0
+    narrow: float = 0.0025
+
+    def __post_init__(self) -> None:
+        if not (0 < self.share < 1 and 0 < self.narrow < self.wide):
+            raise ConfigError(
+                "a scale mixture needs 0 < share < 1 and 0 < narrow < wide, "
+                f"got {self.share}, {self.narrow}, {self.wide}"
+            )
+
+    def bind(self, shapes: Shapes, like: Tensor) -> ScaleMixture:
+        return self
+
+    def energy(self, theta: Tensor) -> Tensor:
+        return -torch.logaddexp(*self._parts(theta)).sum(-1)
+
+    def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
+        wide, narrow = self._parts(theta)
+        from_wide = torch.sigmoid(wide - narrow)  # responsibility of the wide part
+        precision = from_wide / self.wide**2 + (1 - from_wide) / self.narrow**2
+        g.addcmul_(theta, precision, value=1 / num_data)
+
+    def constant(self, d: int) -> float:
+        return 0.5 * d * math.log(2 * math.pi)
+
+    def __str__(self) -> str:
+        return f"scale mixture, {self.share:g} N(0, {self.wide:g}²) + {1 - self.share:g} N(0, {self.narrow:g}²)"
+
+    def _parts(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        square = theta.square() / 2
+        return (
+            math.log(self.share / self.wide) - square / self.wide**2,
+            math.log((1 - self.share) / self.narrow) - square / self.narrow**2,
+        )
+
+
+def check_scale(what: str, value: Any, zero: str | None = None) -> None:
+    """A number, numbers, or a name of GAINS; > 0, or >= 0 where `zero` says what 0 is."""
+    if isinstance(value, str):
+        if value not in GAINS:
+            raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
+        return
+    values = [float(v) for v in ([value] if isinstance(value, int | float) else value)]
+    if not all(v > 0 or (v == 0 and zero) for v in values):
+        raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
+
+
+def variances(name: str, shapes: Shapes) -> list[float]:
+    """Variance per tensor under a named scale: gain / fan-in for weights, 1 for vectors."""
+    return [GAINS[name] / math.prod(shape[1:]) if len(shape) > 1 else 1.0 for shape in shapes]
+
+
+def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Any) -> Any:
+    """A scale as a number, or per coordinate (d,)."""
+    if isinstance(scale, int | float):
+        return scale
+    values = [of_variance(v) for v in variances(scale, shapes)] if isinstance(scale, str) else scale
+    return per_coordinate(values, shapes, like)
+
+
+def per_coordinate(scales: Sequence[float] | Tensor, shapes: Shapes, like: Tensor) -> Tensor:
     """(d,) the scale of every coordinate, from one scale per tensor."""
-    if len(scales) != len(sizes):
+    if len(scales) != len(shapes):
         raise ConfigError(
-            f"the prior has {len(scales)} scales for {len(sizes)} parameter tensors: give one, or one each"
+            f"the prior has {len(scales)} scales for {len(shapes)} parameter tensors: give one, or one each"
         )
     scales = torch.as_tensor([float(s) for s in scales], dtype=like.dtype, device=like.device)
-    return scales.repeat_interleave(torch.as_tensor(list(sizes), device=like.device))
+    return scales.repeat_interleave(torch.as_tensor([math.prod(shape) for shape in shapes], device=like.device))
+
+
+def _like(scale: Any, theta: Tensor) -> Any:
+    return scale.to(theta) if isinstance(scale, Tensor) else scale
+
+
+def _sum_log(scale: Any, d: int) -> float:
+    if isinstance(scale, int | float):
+        return d * math.log(scale) if scale > 0 else -math.inf
+    return float(scale.double().log().sum())
+
+
+def _said(scale: Any) -> str:
+    if isinstance(scale, int | float):
+        return f" {scale:g}"
+    if isinstance(scale, str):
+        return f" {scale}"
+    values = [float(v) for v in scale]
+    name = hashlib.sha256(repr(values).encode()).hexdigest()[:8]  # so that other scales have another name
+    return f"s {min(values):g} to {max(values):g} ({name})"

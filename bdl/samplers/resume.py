@@ -39,6 +39,7 @@ def sampler_state(sampler: Sampler) -> dict[str, Any]:
         "gradient_noise": sampler._noise.state_dict(),
         "energy": sampler._energy,
         "psi": sampler._reweighting.state_dict(),
+        "replicas": None if sampler._replicas is None else sampler._replicas.state_dict(),
     }
 
 
@@ -74,6 +75,8 @@ def load_sampler_state(sampler: Sampler, state_dict: dict[str, Any]) -> None:
     sampler._noise.load_state_dict(saved["gradient_noise"], theta)
     sampler._energy = to(saved["energy"], theta.device)
     sampler._reweighting.load_state_dict(saved["psi"], theta.device)
+    if sampler._replicas is not None:
+        sampler._replicas.load_state_dict(saved["replicas"], theta.device)
     sampler._distinct = sampler.steps > 0
 
 
@@ -93,6 +96,7 @@ def _identity(sampler: Sampler) -> dict[str, Any]:
         "num_data": sampler.num_data,
         "dynamics": str(sampler.dynamics),
         "weighting": type(sampler.weighting).__name__,
+        "exchange": str(sampler.exchange),
         "chains": sampler.chains,
         "numbers per chain": sampler._flat.theta.shape[-1],
     }

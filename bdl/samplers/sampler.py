@@ -12,12 +12,17 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.samplers.accepting import accept_reject_step, refuse_for_kernel
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, Named, refuse
 from bdl.samplers.dynamics import Dynamics, Scalar
+from bdl.samplers.exchange import Exchange, Replicas, swap_states
 from bdl.samplers.explain import explain
 from bdl.samplers.flat import FlatBuffer
 from bdl.samplers.gradient_noise import GradientNoise
+from bdl.samplers.heat import batch_share
+from bdl.samplers.metropolis import Kernel
+from bdl.samplers.needs import extra_for
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.resume import load_sampler_state, sampler_state
 from bdl.samplers.reweighting import Reweighting, any_positive
@@ -30,7 +35,7 @@ class Sampler(torch.optim.Optimizer):
 
     Args:
         params: tensors, or (name, tensor) pairs, all of one dtype on one device.
-        dynamics: how θ moves, e.g. `SGHMC(friction=0.1)`.
+        dynamics: how θ moves, e.g. `SGHMC(friction=0.1)`, or an accept/reject kernel, e.g. `HMC()`.
         num_data: N, the number of items in the training set (images, not augmentations).
         lr: step size in SGD's units, > 0; a float, or a (C,) tensor.
         temperature: T >= 0; a float, or a (C,) tensor. 1 is the Bayes posterior, below 1 a cold one.
@@ -40,6 +45,7 @@ class Sampler(torch.optim.Optimizer):
         clip: `ClipNorm(c)` or `ClipValue(c)` on the gradient of U/N.
         seed, stack: noise is drawn from a stream of its own, named by both.
         group: process group over which the energy is averaged, when several ranks share one chain.
+        exchange: `Exchange(ladder=...)`: replica exchange between the chains; `temperature` is the first rung's.
 
     `param_groups[0]` holds `lr`, `temperature` and `zeta`; all may be changed between steps. After a step, `energy`,
     `multiplier` and `log_weight` belong to the θ at which that step's gradient was taken; shape (), or (C,).
@@ -50,7 +56,7 @@ class Sampler(torch.optim.Optimizer):
     def __init__(
         self,
         params: Iterable[Any],
-        dynamics: Dynamics,
+        dynamics: Dynamics | Kernel,
         *,
         num_data: int,
         lr: Scalar,
@@ -62,6 +68,7 @@ class Sampler(torch.optim.Optimizer):
         seed: int = 0,
         stack: int = 0,
         group: dist.ProcessGroup | None = None,
+        exchange: Exchange | None = None,
     ):
         if num_data < 1:
             raise ConfigError(f"num_data must be the number of training items, got {num_data}")
@@ -70,12 +77,14 @@ class Sampler(torch.optim.Optimizer):
         _check_number("lr", lr, chains, strict=True)
         _check_number("temperature", temperature, chains, strict=False)
         super().__init__(params, {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
-        self.dynamics, self.weighting, self.clip = dynamics, weighting, clip
+        self.dynamics: Any = dynamics
+        self.weighting, self.clip = weighting, clip
         self.num_data, self.chains, self.seed, self.stack, self.group = int(num_data), chains, seed, stack, group
         self.steps = 0
         self.used = {"lr": lr, "temperature": temperature, "zeta": weighting.zeta}  # by the last step
         self.full_loss: Callable[[], Tensor] | None = None  # () or (C,) mean NLL over all the data at the present θ
         self.loss_is_whole = True  # False where the closure returns less than the batch's mean loss: energies unknown
+        self.extras: dict[str, Callable[[], Tensor]] = {}
         self.notes: list[str] = []  # what others (Lightning, say) do to the gradient, for explain()
         live = [(i, p) for i, p in enumerate(self.param_groups[0]["params"]) if p.requires_grad]
         if not live:
@@ -84,12 +93,22 @@ class Sampler(torch.optim.Optimizer):
         labels = [names[i] if names else f"parameter {i}" for i, _ in live]
         self._flat = FlatBuffer([p for _, p in live], labels, chains)
         self._state = dynamics.init(self._flat.theta)
-        self.prior = prior.bind(self._flat.sizes, self._flat.theta)
+        self.prior = prior.bind(self._flat.shapes, self._flat.theta)
         self._noise = GradientNoise()
         self._generator = generator(self._flat.theta.device, "noise", seed, stack)
         self._energy: Tensor | None = None  # (C,) nats, C = 1 without chains
         self._reweighting = Reweighting(weighting, chains or 1, self._flat.theta.device)
+        self.exchange = exchange
+        self._replicas = None if exchange is None else Replicas(exchange, chains, self._flat.theta.device)
+        if exchange is not None and weighting.needs_energy:
+            raise ConfigError(
+                f"replica exchange swaps by exp(-U/T) and {type(weighting).__name__} changes that: use Flat"
+            )
+        self.is_kernel = isinstance(dynamics, Kernel)
+        if self.is_kernel:
+            refuse_for_kernel(self)
         self._distinct = False
+        self._entropy: Tensor | None = None  # (C,) of a variational approximation at the last step's draw
         self._allocate()
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -103,6 +122,8 @@ class Sampler(torch.optim.Optimizer):
 
         With `chains=C` it returns the (C,) mean losses whose sum it back-propagated.
         """
+        if self.is_kernel:
+            return accept_reject_step(self, closure)
         loss = self._evaluate(closure)
         self._reattach()
         lr, temperature, zeta = self._numbers()
@@ -117,10 +138,14 @@ class Sampler(torch.optim.Optimizer):
             self._g_views[i].zero_()
         if self.clip is not None:
             self.clip(g)
-        self._weigh(energy, temperature, zeta)
+        energy = self._swap(energy, temperature)
+        multiplier = self._weigh(energy, temperature, zeta)
         self._draw(temperature)
         untouched = self._save(idle)
-        self._advance(self.dynamics.step(self._state, g, _column(lr), _column(temperature) / self.num_data, self._z))
+        self._entropy = self.dynamics.entropy(self._state).reshape(-1) if hasattr(self.dynamics, "entropy") else None
+        extra = extra_for(self, multiplier)
+        tau = self._column(temperature) / self.num_data
+        self._advance(self.dynamics.step(self._state, g, self._column(lr), tau, self._z, *extra))
         for view, value in untouched:
             view.copy_(value)
         self.steps += 1
@@ -166,18 +191,13 @@ class Sampler(torch.optim.Optimizer):
     @property
     def noise_ratio(self) -> Tensor:
         """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): variance from batches over variance injected."""
-        grad_var, (lr, temperature, _) = self._noise.variance, self._numbers()
-        if grad_var is None or not getattr(self.dynamics, "noisy", True) or not any_positive(temperature):
-            return torch.full(self._flat.lead, math.nan, device=self._flat.theta.device)
-        lr, tau = _column(lr), _column(temperature) / self.num_data
-        own = getattr(self.dynamics, "noise_ratio", None)
-        ratio = own(grad_var, lr, tau) if own else lr * grad_var / (2 * getattr(self.dynamics, "friction", 1.0) * tau)
-        return ratio.mean(-1)
+        return batch_share(self, "noise_ratio")
 
     @property
     def t_eff(self) -> Tensor:
-        """() or (C,) T (1 + noise_ratio): about the temperature that the mini-batches make of T."""
-        return self.param_groups[0]["temperature"] * (1 + self.noise_ratio)
+        """() or (C,) about the temperature that the mini-batches make of T: T (1 + noise_ratio), less what the dynamics
+        subtracts or absorbs; T itself under an accept/reject kernel."""
+        return torch.as_tensor(self._numbers()[1]) * (1 + batch_share(self, "heating"))
 
     @property
     def kinetic_temperature(self) -> Tensor:
@@ -185,7 +205,35 @@ class Sampler(torch.optim.Optimizer):
         measure = getattr(self.dynamics, "kinetic_tau", None)
         if measure is None:
             return torch.full(self._flat.lead, math.nan, device=self._flat.theta.device)
-        return self.num_data * measure(self._state, _column(self.param_groups[0]["lr"]))
+        return self.num_data * measure(self._state, self._column(self.param_groups[0]["lr"]))
+
+    @property
+    def acceptance(self) -> Tensor | None:
+        """() or (C,) mean acceptance probability of an accept/reject kernel since it stopped adapting; else None."""
+        if not self.is_kernel:
+            return None
+        s = self._state
+        return self._per_chain((s.accepted / max(s.steps - self.dynamics.adapt_steps, 0)).reshape(-1))
+
+    @property
+    def swap_rates(self) -> Tensor | None:
+        """(K - 1,) share of proposed swaps that were made between neighbours of the ladder; None without exchange."""
+        return None if self._replicas is None else self._replicas.rates
+
+    @property
+    def target_chains(self) -> list[int]:
+        """The chains that sample the law meant: all of them, or under replica exchange those of the first rung."""
+        return list(range(self.chains or 1)) if self._replicas is None else self._replicas.target
+
+    @property
+    def elbo(self) -> Tensor | None:
+        """() or (C,) one-draw estimate of the evidence lower bound, nats, at T = 1; None unless variational.
+
+        Its mean over draws is the bound. NaN under an improper prior.
+        """
+        if self._entropy is None or self._energy is None:
+            return None
+        return self._per_chain(self._entropy - self._energy - self.prior.constant(self._flat.theta.shape[-1]))
 
     def explain(self) -> str:
         """A few lines: N, T, prior, the law meant, the noise of one step, and what adds to it."""
@@ -263,7 +311,7 @@ class Sampler(torch.optim.Optimizer):
     def _allocate(self) -> None:
         theta = self._flat.theta
         self._g, self._z = torch.zeros_like(theta), torch.zeros_like(theta)
-        self._g_views = self._flat.split(self._g)
+        self._g_views, self._z_views = self._flat.split(self._g), self._flat.split(self._z)
         self._silent = True  # is z zero?
         self._divergence = DivergenceWatch(theta.device)
         self._link_state()
@@ -274,7 +322,11 @@ class Sampler(torch.optim.Optimizer):
         for name, value in (("lr", lr), ("temperature", temperature), ("zeta", zeta)):
             if not isinstance(value, Tensor) and not value >= 0:
                 raise ConfigError(f"{name} must be >= 0, got {value} at step {self.steps}")
-        return lr, temperature, zeta
+        return lr, temperature if self._replicas is None else self._replicas.temperatures(temperature), zeta
+
+    def _swap(self, energy: Tensor | None, temperature: Scalar) -> Tensor | None:
+        """Let neighbouring replicas swap states; the energies of the states as they stand then."""
+        return energy if self._replicas is None else swap_states(self, self._replicas, energy, temperature)
 
     def _watch(self, loss: Tensor | None, energy: Tensor | None) -> None:
         def suspects() -> Named:
@@ -293,12 +345,16 @@ class Sampler(torch.optim.Optimizer):
             energy /= dist.get_world_size(self.group)
         return (energy + self.prior.energy(self._flat.theta)).reshape(-1)
 
-    def _weigh(self, energy: Tensor | None, temperature: Scalar, zeta: float) -> None:
+    def _weigh(self, energy: Tensor | None, temperature: Scalar, zeta: float) -> Tensor:
+        """Multiply the gradient by what the weighting says, and return that, (..., 1)."""
         self._energy = energy
-        if energy is not None and self.weighting.needs_energy:
-            full = lambda: self.full_energy().reshape(-1)  # noqa: E731
-            multiplier = self._reweighting.step(energy, full, self.steps, temperature, zeta)
-            self._g.mul_(multiplier.to(self._g.dtype).view(*self._flat.lead, 1))
+        if energy is None or not self.weighting.needs_energy:
+            return torch.ones((), dtype=self._g.dtype, device=self._g.device)
+        full = lambda: self.full_energy().reshape(-1)  # noqa: E731
+        multiplier = self._reweighting.step(energy, full, self.steps, temperature, zeta)
+        multiplier = multiplier.to(self._g.dtype).view(*self._flat.lead, 1)
+        self._g.mul_(multiplier)
+        return multiplier
 
     def _draw(self, temperature: Scalar) -> None:
         if getattr(self.dynamics, "noisy", True) and any_positive(temperature):
@@ -345,6 +401,10 @@ class Sampler(torch.optim.Optimizer):
                 for p, view in zip(self._flat.params, self._flat.split(getattr(self._state, name)), strict=True):
                     self.state[p][name] = view
 
+    def _column(self, value: Scalar) -> Scalar:
+        """(C,) tensors become (C, 1) of θ's type, floats stay."""
+        return value.to(self._flat.theta).unsqueeze(-1) if isinstance(value, Tensor) and value.ndim == 1 else value
+
     def _per_chain(self, value: Tensor) -> Tensor:
         return value if self.chains is not None else value[0]
 
@@ -355,8 +415,3 @@ def _check_number(name: str, value: Scalar, chains: int | None, strict: bool) ->
     ok = (value > 0) if strict else (value >= 0)
     if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
         raise ConfigError(f"{name} must be {'>' if strict else '>='} 0, got {value}")
-
-
-def _column(value: Scalar) -> Scalar:
-    """(C,) tensors become (C, 1), floats stay."""
-    return value.unsqueeze(-1) if isinstance(value, Tensor) and value.ndim == 1 else value

@@ -59,6 +59,7 @@ class ModelAverage(Callback):
                 probs.append(pl_module(x.to(pl_module.device)).float().softmax(-1).cpu())
                 labels.append(y)
         each = torch.cat(probs, -2).reshape(self._sampler.chains or 1, -1, probs[0].shape[-1])  # (C, n, K)
+        each = each[self._sampler.target_chains]
         self.total = each.sum(0) if self.total is None else self.total + each.sum(0)
         self.count += len(each)
         self.metrics = classification_metrics(self.total / self.count, torch.cat(labels).cpu())

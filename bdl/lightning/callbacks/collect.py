@@ -125,18 +125,18 @@ class CollectSamples(Callback):
         sampler = self._sampler
         sampler.check()
         frozen = sampler.freeze_weighting() if self.freeze_weighting else False
-        used, chains = sampler.used, sampler.chains
+        used, chains, target = sampler.used, sampler.chains, sampler.target_chains
         full = sampler.full_energy() if self.full_energy and sampler.full_loss is not None else None
         self._pending = {
             "tensors": self._tensors(trainer, pl_module),
             "step": sampler.steps,
             "stack": sampler.stack,
-            "chains": list(range(chains or 1)),
+            "chains": target,
             "cycle": self.keep.cycle_of(sampler.steps),
-            "lr": _number(used["lr"]),
-            "temperature": _number(used["temperature"]),
+            "lr": _number(used["lr"], target),
+            "temperature": _number(used["temperature"], target),
             "zeta": float(used["zeta"]),
-            "energy_full": None if full is None else per_chain(full, chains),
+            "energy_full": None if full is None else [per_chain(full, chains)[c] for c in target],
             "psi_frozen": frozen,
         }
 
@@ -144,12 +144,14 @@ class CollectSamples(Callback):
         net = sampled_net(pl_module, self.net)
         refresh = self.batchnorm == "refresh"
         tensors = self._refreshed(trainer, net) if refresh else stacked_tensors(net, self._sampler.chains)
-        return {k: v.to("cpu", copy=True) for k, v in tensors.items()}
+        whole = len(self._sampler.target_chains) == (self._sampler.chains or 1)
+        rows = slice(None) if whole else self._sampler.target_chains
+        return {k: v[rows].to("cpu", copy=True) for k, v in tensors.items()}
 
     def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
         if self._pending is None:
             return
-        pending, chains = dict(self._pending), self._sampler.chains
+        pending, chains, target = dict(self._pending), self._sampler.chains, self._sampler.target_chains
         self._pending = None
         if self._sampler.weighting.energy == "full" and pending["energy_full"] is not None:
             # psi reads this very energy, whose last evaluation by the sampler may be some steps old
@@ -158,8 +160,8 @@ class CollectSamples(Callback):
             log_weight = None
         self.store.write(
             pending.pop("tensors"),
-            energy_batch=None if energy is None else per_chain(energy, chains),
-            log_weight=None if log_weight is None else per_chain(log_weight, chains),
+            energy_batch=None if energy is None else [per_chain(energy, chains)[c] for c in target],
+            log_weight=None if log_weight is None else [per_chain(log_weight, chains)[c] for c in target],
             **pending,
         )
 
@@ -241,5 +243,8 @@ class CollectSamples(Callback):
         self.store.write_weighting(sampler.stack, tensors, about)
 
 
-def _number(value: Any) -> float | list[float]:
-    return value.tolist() if isinstance(value, Tensor) else float(value)
+def _number(value: Any, chains: list[int]) -> float | list[float]:
+    """One number, or one for each of the chains."""
+    if not isinstance(value, Tensor):
+        return float(value)
+    return [float(value[c]) for c in chains] if value.ndim else float(value)

@@ -12,15 +12,16 @@ from torch import Tensor
 from bdl.lightning.access import find_sampler, per_chain
 from bdl.samplers import Sampler
 
-PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature")
+PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature", "acceptance", "elbo")
 ROWS = 4000  # of the trace; a longer run keeps every second row, then every fourth, ...
 
 
 class Monitor(Callback):
     """Logs energy, multiplier, lr, temperature, zeta, noise_ratio, T_eff and kinetic temperature every `every` steps.
 
-    Between those steps it does nothing, so a device is never made to wait. The trace is part of the checkpoint and its
-    length is bounded.
+    And the acceptance of accept/reject kernels, the ELBO of a variational approximation, and the swap rates of replica
+    exchange, of whose chains it follows those that sample the law meant. Between those steps it does nothing, so a
+    device is never made to wait. The trace is part of the checkpoint and its length is bounded.
     """
 
     def __init__(self, every: int = 50):
@@ -41,8 +42,10 @@ class Monitor(Callback):
         self._seen = step
         values = measure(self._sampler)
         means = {f"chain/{k}": sum(v) / len(v) for k, v in values.items()}
+        rates = self._sampler.swap_rates
+        swaps = {} if rates is None else {f"chain/swap_rate_{k}": r for k, r in enumerate(rates.tolist())}
         for logger in trainer.loggers:
-            logger.log_metrics(means, step)
+            logger.log_metrics({k: v for k, v in (means | swaps).items() if v == v}, step)
         if step // self.every % self._stride == 0:
             self._rows.append(torch.tensor([step, *(x for v in values.values() for x in v)], dtype=torch.float64))
             self._thin()
@@ -71,15 +74,17 @@ class Monitor(Callback):
 
 
 def measure(sampler: Sampler) -> dict[str, list[float]]:
-    """lr, temperature and zeta as means over chains, the rest with one number per chain; NaN where unknown."""
-    group, chains = sampler.param_groups[0], sampler.chains
-    nan = float("nan")
+    """lr, temperature and zeta as means over chains, the rest with one number per target chain; NaN where unknown."""
+    group, chains, target = sampler.param_groups[0], sampler.chains, sampler.target_chains
     means = {k: [float(torch.as_tensor(group[k], dtype=torch.float64).mean())] for k in ("lr", "temperature", "zeta")}
     each = {
-        "energy": nan if sampler.energy is None else sampler.energy,
+        "energy": sampler.energy,
         "multiplier": sampler.multiplier,
         "noise_ratio": sampler.noise_ratio,
         "t_eff": sampler.t_eff,
         "kinetic_temperature": sampler.kinetic_temperature,
+        "acceptance": sampler.acceptance,
+        "elbo": sampler.elbo,
     }
-    return {**means, **{k: per_chain(v, chains) for k, v in each.items()}}
+    known = {k: per_chain(float("nan") if v is None else v, chains) for k, v in each.items()}
+    return {**means, **{k: [v[c] for c in target] for k, v in known.items()}}

@@ -1,0 +1,91 @@
+"""One step of an accept/reject kernel inside the shell: the closure at several θ, on all the data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.divergence import refuse
+from bdl.samplers.reweighting import any_positive
+
+if TYPE_CHECKING:
+    from bdl.samplers.sampler import Sampler
+
+RECHECK = 100  # steps between checks that the energy at one θ is one number
+ROUNDING = 1e-4  # relative difference that summation in another order may make in single precision
+
+
+def refuse_for_kernel(sampler: Sampler) -> None:
+    """Raise ConfigError for what an accept/reject kernel can't have."""
+    name = type(sampler.dynamics).__name__
+    if sampler.weighting.needs_energy:
+        raise ConfigError(
+            f"{name} accepts by exp(-U/T), which {type(sampler.weighting).__name__} changes: use Flat, or SGLD"
+        )
+    if sampler.clip is not None:
+        raise ConfigError(f"{name} needs the gradient as it is: leave clip null")
+
+
+def accept_reject_step(sampler: Sampler, closure: Callable[[], Tensor] | None) -> Tensor:
+    """Like `Sampler.step`; returns the loss at the θ from which the step was proposed."""
+    name = type(sampler.dynamics).__name__
+    if closure is None:
+        raise ConfigError(f"{name} needs the energy of its proposals: call step(closure)")
+    sampler._reattach()
+    lr, temperature, zeta = sampler._numbers()
+    if not any_positive(temperature):
+        raise ConfigError(f"{name} samples, and needs a temperature > 0, got {temperature}")
+    sampler.used = {"lr": lr, "temperature": temperature, "zeta": zeta}
+    flat, lead = sampler._flat, sampler._flat.lead
+    state = sampler._state
+    state.theta = flat.theta.clone()  # the parameters themselves are where proposals are evaluated
+
+    def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
+        flat.theta.copy_(theta)
+        loss = sampler._evaluate(closure)
+        if loss is None or not sampler.loss_is_whole:
+            raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
+        idle = flat.gather(sampler._g_views)
+        energy = sampler._energy_of(loss)
+        sampler.prior.add_grad_(sampler._g, flat.theta, sampler.num_data)
+        for i in idle:
+            sampler._g_views[i].zero_()
+            sampler._z_views[i].zero_()
+        return (energy / sampler.num_data).view(*lead, 1), sampler._g.clone()
+
+    _know_the_start(sampler, evaluate)
+    energy = sampler._swap(state.potential.reshape(-1) * sampler.num_data, temperature)
+    sampler._energy = energy
+    start_loss = (energy - sampler.prior.energy(state.theta)) / sampler.num_data
+    sampler._draw(temperature)
+    uniform = torch.rand((*lead, 1), generator=sampler._generator, dtype=torch.float64, device=flat.theta.device)
+    tau = sampler._column(temperature) / sampler.num_data
+    tau = tau.double() if isinstance(tau, Tensor) else tau
+    new = sampler.dynamics.kernel(state, evaluate, sampler._column(lr), tau, sampler._z, uniform.log())
+    sampler._advance(new)
+    sampler.steps += 1
+    return sampler._per_chain(start_loss.reshape(-1))
+
+
+def _know_the_start(sampler: Sampler, evaluate: Callable) -> None:
+    """U/N and its gradient at the present θ: from the last step, evaluated anew now and then to see that they agree."""
+    s, first = sampler._state, sampler.steps
+    known = bool(torch.isfinite(s.potential).all())
+    if known and first > 2 and first % RECHECK:
+        return
+    potential, gradient = evaluate(s.theta)
+    refuse(sampler.steps, [("the energy", potential), ("the gradient", gradient)], sampler.param_groups[0]["lr"])
+    if known:
+        change = float(((potential - s.potential).abs() / s.potential.abs().clamp_min(1e-2)).max())
+        if not math.isfinite(change) or change > ROUNDING:
+            raise ConfigError(
+                f"{type(sampler.dynamics).__name__} needs all the data in every batch, without dropout: at step "
+                f"{sampler.steps} the loss at one θ differs by {change:.2%} from before; use a batch of all "
+                f"{sampler.num_data} items, or a stochastic-gradient sampler"
+            )
+    s.potential, s.gradient = potential, gradient

@@ -1,0 +1,157 @@
+"""Replica exchange: chains at a ladder of temperatures that swap their states now and then."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.reweighting import any_positive
+
+if TYPE_CHECKING:
+    from bdl.samplers.sampler import Sampler
+
+KEEP = 0.99  # decay of the running mean of the energy's variance
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """Replica exchange SG-MCMC (Deng et al. 2020, algorithm 1), over any dynamics.
+
+    Chain c is at rung k = c mod K of the ladder, with temperature T · ladder[k]; the first rung is the law that is
+    sampled, and only its chains are kept. Every `every` steps neighbours (k, k + 1), in turns even and odd k, swap
+    states with probability
+
+        min(1, exp(c (U_k - U_{k+1} - c σ²))),    c = 1/T_k - 1/T_{k+1}
+
+    σ² = `energy_var`, the variance of one energy that its mini-batch makes; c²σ² is the penalty under which normal
+    errors of energies leave every rung's law alone (Ceperley & Dewing 1999). "estimated": half the mean squared
+    difference of the energies of consecutive steps, which is a little too large where U itself moves in a step, and so
+    swaps too rarely, never wrongly often. Momenta are rescaled by the root of the ratio of temperatures.
+
+    Raises ConfigError for a ladder that does not rise from 1, or chains that do not fill it.
+    """
+
+    ladder: Sequence[float] = (1.0, 2.0, 4.0, 8.0)  # multiples of T
+    every: int = 1
+    energy_var: float | Literal["estimated"] = "estimated"  # nats²
+
+    def __post_init__(self) -> None:
+        rungs = [float(f) for f in self.ladder]
+        if len(rungs) < 2 or rungs[0] != 1 or any(a >= b for a, b in zip(rungs, rungs[1:], strict=False)):
+            raise ConfigError(
+                f"a ladder is two or more rising multiples of T that begin with 1, got {rungs}; put them in order"
+            )
+        if self.every < 1:
+            raise ConfigError(f"every must be at least 1 step, got {self.every}")
+        if self.energy_var != "estimated" and not float(self.energy_var) >= 0:
+            raise ConfigError(f'energy_var must be "estimated" or a variance >= 0, got {self.energy_var}')
+
+
+class Replicas:
+    """Runs an Exchange along one stack of chains. Shapes (C,)."""
+
+    def __init__(self, exchange: Exchange, chains: int | None, device: torch.device):
+        rungs = len(exchange.ladder)
+        if chains is None or chains < 2:
+            raise ConfigError(
+                f"replica exchange needs chains to exchange, got {chains or 1}: set chains to a multiple of {rungs}"
+            )
+        if chains % rungs:
+            raise ConfigError(f"{chains} chains do not fill a ladder of {rungs}: set chains to a multiple of {rungs}")
+        self.exchange, self.chains, self.rungs = exchange, chains, rungs
+        self.factor = torch.tensor(list(exchange.ladder), dtype=torch.float64, device=device).repeat(chains // rungs)
+        self.tried = torch.zeros(rungs - 1, dtype=torch.float64, device=device)  # swaps per pair of neighbours
+        self.done = torch.zeros_like(self.tried)
+        self._turn = 0
+        self._before: Tensor | None = None  # (C,) energies of the last step
+        self._square = torch.zeros(chains, dtype=torch.float64, device=device)  # running mean of half squared steps
+        self._count = 0
+
+    @property
+    def target(self) -> list[int]:
+        """The chains of the first rung, which sample the law that is meant."""
+        return list(range(0, self.chains, self.rungs))
+
+    @property
+    def rates(self) -> Tensor:
+        """(K - 1,) share of proposed swaps that were made, per pair of neighbours; NaN before the first."""
+        return self.done / self.tried
+
+    def temperatures(self, temperature: float | Tensor) -> Tensor:
+        """(C,) T of every chain."""
+        return temperature * self.factor
+
+    def observe(self, energy: Tensor) -> None:
+        """energy (C,): of the states as they stand, nats."""
+        if self._before is not None:
+            half = (energy - self._before).square() / 2
+            self._count += 1
+            self._square.lerp_(half, max(1 - KEEP, 1 / self._count))
+        self._before = energy
+
+    def due(self, step: int) -> bool:
+        return step % self.exchange.every == self.exchange.every - 1
+
+    def order(self, energy: Tensor, temperature: Tensor, log_u: Tensor) -> Tensor:
+        """(C,) which chain's state every chain goes on with; energy, temperature and log_u are (C,)."""
+        low = torch.arange(self.chains, device=energy.device)
+        k = low % self.rungs
+        lower = (k % 2 == self._turn) & (k < self.rungs - 1)  # the lower ones of the pairs whose turn it is
+        low = low[lower]
+        self._turn = 1 - self._turn if self.rungs > 2 else 0
+        c = 1 / temperature[low] - 1 / temperature[low + 1]
+        swapped = log_u[low] < c * (energy[low] - energy[low + 1] - c * self._variance(low))
+        self.tried.index_add_(0, k[lower], torch.ones_like(c))
+        self.done.index_add_(0, k[lower], swapped.to(c.dtype))
+        order = torch.arange(self.chains, device=energy.device)
+        order[low] += swapped.long()
+        order[low + 1] -= swapped.long()
+        if self._before is not None:
+            self._before = self._before[order]
+        return order
+
+    def state_dict(self) -> dict[str, Any]:
+        names = ("tried", "done", "_turn", "_before", "_square", "_count")
+        return {name.strip("_"): getattr(self, name) for name in names}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        for name in ("tried", "done", "_turn", "_before", "_square", "_count"):
+            value = state[name.strip("_")]
+            setattr(self, name, value.to(device, copy=True) if isinstance(value, Tensor) else value)
+        self.factor = self.factor.to(device)
+
+    def _variance(self, low: Tensor) -> Tensor | float:
+        """σ² of the pairs (low, low + 1): mean of the two, or infinite while it is unknown, so that nothing swaps."""
+        if self.exchange.energy_var != "estimated":
+            return float(self.exchange.energy_var)
+        if self._count == 0:
+            return math.inf
+        return (self._square[low] + self._square[low + 1]) / 2
+
+
+def swap_states(sampler: Sampler, replicas: Replicas, energy: Tensor | None, temperature: Any) -> Tensor:
+    """Swap what belongs to a state between neighbouring chains, if it is time; returns the energies (C,) after it.
+
+    Chains keep their temperature and what they have learnt for it; θ, momenta, gradient and energy move.
+    """
+    if energy is None:
+        raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
+    replicas.observe(energy)
+    if not any_positive(temperature) or not replicas.due(sampler.steps):
+        return energy
+    log_u = torch.rand(energy.shape, generator=sampler._generator, dtype=energy.dtype, device=energy.device).log()
+    order = replicas.order(energy, temperature, log_u)
+    for name in {*sampler._vector_fields(), "theta", "potential"}:
+        value = getattr(sampler._state, name, None)
+        if value is not None:
+            value.copy_(value[order])
+    if hasattr(sampler._state, "m") and getattr(sampler.dynamics, "noisy", True):
+        sampler._state.m.mul_((temperature / temperature[order]).sqrt().unsqueeze(-1))
+    sampler._g.copy_(sampler._g[order])
+    return energy[order]
