@@ -27,8 +27,8 @@ def tensors(n: int = N, seed: int = 1) -> tuple[Tensor, Tensor]:
     return x, (x + torch.randn(n, D, generator=generator)).argmax(1)
 
 
-def batches(chains: int | None = 2, **arguments: Any) -> TensorBatches:
-    return TensorBatches(*tensors(), BATCH, chains=chains, **arguments)
+def batches(chains: int | None = 2, batch: int = BATCH, **arguments: Any) -> TensorBatches:
+    return TensorBatches(*tensors(), batch, chains=chains, **arguments)
 
 
 def module(net: nn.Module | None = None, chains: int | None = 2, loss: Any = None, **sampler: Any):

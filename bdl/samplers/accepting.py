@@ -11,6 +11,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.samplers.divergence import refuse
+from bdl.samplers.exchange import swap_states
 from bdl.samplers.reweighting import any_positive
 
 if TYPE_CHECKING:
@@ -59,9 +60,10 @@ def accept_reject_step(sampler: Sampler, closure: Callable[[], Tensor] | None) -
         return (energy / sampler.num_data).view(*lead, 1), sampler._g.clone()
 
     _know_the_start(sampler, evaluate)
-    energy = sampler._swap(state.potential.reshape(-1) * sampler.num_data, temperature)
-    sampler._energy = energy
+    energy = sampler._energy = state.potential.reshape(-1) * sampler.num_data
     start_loss = (energy - sampler.prior.energy(state.theta)) / sampler.num_data
+    if sampler._replicas is not None:
+        swap_states(sampler, sampler._replicas, energy.clone(), temperature)
     sampler._draw(temperature)
     uniform = torch.rand((*lead, 1), generator=sampler._generator, dtype=torch.float64, device=flat.theta.device)
     tau = sampler._column(temperature) / sampler.num_data

@@ -135,8 +135,8 @@ class Replicas:
         return (self._square[low] + self._square[low + 1]) / 2
 
 
-def swap_states(sampler: Sampler, replicas: Replicas, energy: Tensor | None, temperature: Any) -> Tensor:
-    """Swap what belongs to a state between neighbouring chains, if it is time; returns the energies (C,) after it.
+def swap_states(sampler: Sampler, replicas: Replicas, energy: Tensor | None, temperature: Any) -> None:
+    """Swap what belongs to a state between neighbouring chains, if it is time. energy (C,): of the states before it.
 
     Chains keep their temperature and what they have learnt for it; θ, momenta, gradient and energy move.
     """
@@ -144,14 +144,14 @@ def swap_states(sampler: Sampler, replicas: Replicas, energy: Tensor | None, tem
         raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
     replicas.observe(energy)
     if not any_positive(temperature) or not replicas.due(sampler.steps):
-        return energy
+        return
     log_u = torch.rand(energy.shape, generator=sampler._generator, dtype=energy.dtype, device=energy.device).log()
     order = replicas.order(energy, temperature, log_u)
     for name in {*sampler._vector_fields(), "theta", "potential"}:
         value = getattr(sampler._state, name, None)
         if value is not None:
             value.copy_(value[order])
-    if hasattr(sampler._state, "m") and getattr(sampler.dynamics, "noisy", True):
-        sampler._state.m.mul_((temperature / temperature[order]).sqrt().unsqueeze(-1))
+    momentum = getattr(sampler._state, "m", None)
+    if momentum is not None and getattr(sampler.dynamics, "noisy", True):
+        momentum.mul_((temperature / temperature[order]).sqrt().unsqueeze(-1))
     sampler._g.copy_(sampler._g[order])
-    return energy[order]

@@ -35,7 +35,15 @@ class Accepted:
 class Kernel(Protocol):
     """What the shell asks of an accept/reject kernel. z is standard normal, log_u (..., 1) the log of a uniform."""
 
-    adapt_steps: int
+    @property
+    def target(self) -> float:
+        """Acceptance that lr is adapted to, per chain."""
+        ...
+
+    @property
+    def adapt_steps(self) -> int:
+        """Steps for which it is."""
+        ...
 
     def init(self, theta: Tensor) -> Accepted: ...
 
@@ -156,7 +164,7 @@ def accept(
     s.potential = torch.where(taken, potential, s.potential)
     s.steps += 1
     if s.steps <= kernel.adapt_steps:
-        s.log_factor = s.log_factor + (alpha - kernel.target) / s.steps**0.6  # type: ignore[attr-defined]
+        s.log_factor = s.log_factor + (alpha - kernel.target) / s.steps**0.6
     else:
         s.accepted = s.accepted + alpha
     return s

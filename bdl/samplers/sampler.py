@@ -138,7 +138,8 @@ class Sampler(torch.optim.Optimizer):
             self._g_views[i].zero_()
         if self.clip is not None:
             self.clip(g)
-        energy = self._swap(energy, temperature)
+        if self._replicas is not None:
+            swap_states(self, self._replicas, energy, temperature)
         multiplier = self._weigh(energy, temperature, zeta)
         self._draw(temperature)
         untouched = self._save(idle)
@@ -323,10 +324,6 @@ class Sampler(torch.optim.Optimizer):
             if not isinstance(value, Tensor) and not value >= 0:
                 raise ConfigError(f"{name} must be >= 0, got {value} at step {self.steps}")
         return lr, temperature if self._replicas is None else self._replicas.temperatures(temperature), zeta
-
-    def _swap(self, energy: Tensor | None, temperature: Scalar) -> Tensor | None:
-        """Let neighbouring replicas swap states; the energies of the states as they stand then."""
-        return energy if self._replicas is None else swap_states(self, self._replicas, energy, temperature)
 
     def _watch(self, loss: Tensor | None, energy: Tensor | None) -> None:
         def suspects() -> Named:

@@ -47,6 +47,7 @@ class Kind:
     keep: Any = EveryStep(0, 3)
     sampler: dict[str, Any] = field(default_factory=dict)
     collect: dict[str, Any] = field(default_factory=dict)
+    batch: int = toys.BATCH
 
 
 KINDS = {
@@ -60,6 +61,20 @@ KINDS = {
     ),
     "refresh": Kind(normed=True, collect={"batchnorm": "refresh"}),
 }  # fmt: skip
+SAMPLERS = {
+    "baoab": Kind(sampler={"dynamics": bdl.BAOAB(0.5)}),
+    "thermostat": Kind(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
+    "corrected": Kind(sampler={"dynamics": bdl.SGHMC(0.5, grad_var="estimated")}),
+    "preconditioned": Kind(sampler={"dynamics": bdl.PSGLD(a=0.9, adapt_steps=20), "lr": 0.01}),
+    "fisher": Kind(sampler={"dynamics": bdl.SGRLD(adapt_steps=20)}),
+    "scoring": Kind(sampler={"dynamics": bdl.SGFS()}),
+    "scoring, full": Kind(sampler={"dynamics": bdl.SGFS("full")}),
+    "variational": Kind(sampler={"dynamics": bdl.MeanField(), "lr": 0.01}),
+    "exchange": Kind(sampler={"exchange": bdl.Exchange((1.0, 1.5), every=3)}),
+    "metropolis": Kind(sampler={"dynamics": bdl.Metropolis(adapt_steps=20)}, batch=toys.N),
+    "mala": Kind(sampler={"dynamics": bdl.MALA(adapt_steps=20)}, batch=toys.N),
+    "hmc": Kind(sampler={"dynamics": bdl.HMC(3, adapt_steps=20)}, batch=toys.N),
+}
 
 
 @dataclass
@@ -70,7 +85,7 @@ class Run:
     folder: Path
 
     def go(self, steps: int, checkpoint: Path | None = None) -> None:
-        kind = KINDS[self.name]
+        kind = {**KINDS, **SAMPLERS}[self.name]
         module = toys.module(normed() if kind.normed else MLP((3, 5, 3), dropout=kind.dropout), **kind.sampler)
         if kind.scheduler:
             module.__class__ = Scheduled
@@ -81,7 +96,7 @@ class Run:
         self.save = bdl.SaveLast(self.folder / "checkpoints", every=5)
         torch.manual_seed(7 if checkpoint is None else 8)  # read by dropout; to go on must not depend on it
         self.trainer = toys.trainer(self.folder, steps, [*callbacks, self.save])
-        self.trainer.fit(module, toys.batches(), ckpt_path=checkpoint, weights_only=True)
+        self.trainer.fit(module, toys.batches(batch=kind.batch), ckpt_path=checkpoint, weights_only=True)
         self.sampler = module.sampler
 
     @property

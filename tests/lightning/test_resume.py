@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import toys
-from again import KINDS, WHOLE, Run
+from again import KINDS, SAMPLERS, WHOLE, Run
 from lightning.pytorch.callbacks import Callback
 
 import bdl
@@ -57,6 +57,12 @@ def stopped(name: str, folder: Path, steps: int) -> Run:
 @pytest.mark.parametrize("name", KINDS)
 def test_a_stopped_run_ends_with_the_same_files(whole, tmp_path, name, steps):
     assert_same(whole(name), stopped(name, tmp_path, steps))
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_every_sampler_goes_on_to_the_same_files(whole, tmp_path, name):
+    """Stopped at a kept step in the middle of adaptation, whatever the dynamics has learnt by then."""
+    assert_same(whole(name), stopped(name, tmp_path, 9))
 
 
 def test_the_kept_samples_are_many_and_differ(whole):
