@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -52,11 +53,13 @@ def accept_reject_step(sampler: Sampler, closure: Callable[[], Tensor] | None) -
         if loss is None or not sampler.loss_is_whole:
             raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
         idle = flat.gather(sampler._g_views)
+        if len(idle) < len(flat.params):  # none at all has a gradient where Metropolis' closure computes none
+            for whole, i in itertools.product((theta, flat.theta), idle):
+                flat.split(whole)[i].copy_(flat.split(state.theta)[i])  # left alone
         energy = sampler._energy_of(loss)
         sampler.prior.add_grad_(sampler._g, flat.theta, sampler.num_data)
         for i in idle:
             sampler._g_views[i].zero_()
-            sampler._z_views[i].zero_()
         return (energy / sampler.num_data).view(*lead, 1), sampler._g.clone()
 
     _know_the_start(sampler, evaluate)
@@ -68,7 +71,11 @@ def accept_reject_step(sampler: Sampler, closure: Callable[[], Tensor] | None) -
     uniform = torch.rand((*lead, 1), generator=sampler._generator, dtype=torch.float64, device=flat.theta.device)
     tau = sampler._column(temperature) / sampler.num_data
     tau = tau.double() if isinstance(tau, Tensor) else tau
-    new = sampler.dynamics.kernel(state, evaluate, sampler._column(lr), tau, sampler._z, uniform.log())
+    try:
+        new = sampler.dynamics.kernel(state, evaluate, sampler._column(lr), tau, sampler._z, uniform.log())
+    except BaseException:
+        flat.theta.copy_(state.theta)  # no proposal is left behind for a checkpoint
+        raise
     sampler._advance(new)
     sampler.steps += 1
     return sampler._per_chain(start_loss.reshape(-1))
@@ -82,6 +89,7 @@ def _know_the_start(sampler: Sampler, evaluate: Callable) -> None:
         return
     potential, gradient = evaluate(s.theta)
     refuse(sampler.steps, [("the energy", potential), ("the gradient", gradient)], sampler.param_groups[0]["lr"])
+    potential = potential.squeeze(-1)
     if known:
         change = float(((potential - s.potential).abs() / s.potential.abs().clamp_min(1e-2)).max())
         if not math.isfinite(change) or change > ROUNDING:

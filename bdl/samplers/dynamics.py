@@ -41,12 +41,13 @@ class Thermostatted:
 
     theta: Tensor  # (..., d)
     m: Tensor  # (..., d)
-    xi: Tensor  # (..., 1)
+    xi: Tensor  # (...)
 
 
 @runtime_checkable
 class Dynamics(Protocol):
-    """What the shell asks of a dynamics. A momentum in its state is called `m`: replica exchange rescales it.
+    """What the shell asks of a dynamics. A momentum in its state is `m`, a displacement that replica exchange
+    rescales.
 
     It may also have
         needs: names of what it needs besides a gradient; `step` then has one more argument, `extra`, a dict with them
@@ -307,16 +308,17 @@ class SGNHT:
             raise ConfigError(f"rate of the thermostat must be > 0, or null for lr T / N, got {self.rate}")
 
     def init(self, theta: Tensor) -> Thermostatted:
-        return Thermostatted(theta, torch.zeros_like(theta), torch.full_like(theta[..., :1], self.friction))
+        return Thermostatted(theta, torch.zeros_like(theta), theta.new_full(theta.shape[:-1], self.friction))
 
     def step(self, s: Thermostatted, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Thermostatted:
-        add_(s.m.mul_(1 - s.xi), -lr, g)
+        xi = s.xi.unsqueeze(-1)
+        add_(s.m.mul_(1 - xi), -lr, g)
         add_(s.m, root(2 * self.friction * lr * tau), z)
         s.theta.add_(s.m)
-        excess = (1 - s.xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d
+        excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d
         sampling = torch.as_tensor(tau > 0, device=s.xi.device)
         heat = lr * torch.where(sampling, torch.as_tensor(tau, device=s.xi.device), 1)  # lr tau, harmless at tau = 0
-        s.xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))
+        xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))
         return s
 
     def heating(self, s: Thermostatted, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
@@ -324,7 +326,7 @@ class SGNHT:
         return torch.zeros_like(grad_var)
 
     def kinetic_tau(self, s: Thermostatted, lr: Scalar) -> Tensor:
-        return _kinetic_tau(s, lr, s.xi)
+        return _kinetic_tau(s, lr, s.xi.unsqueeze(-1))
 
 
 def _kinetic_tau(s: Kinetic | Thermostatted, lr: Scalar, friction: Scalar) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.samplers.dynamics import Scalar
 from bdl.samplers.reweighting import any_positive
 
 if TYPE_CHECKING:
@@ -29,10 +30,12 @@ class Exchange:
 
         min(1, exp(c (U_k - U_{k+1} - c σ²))),    c = 1/T_k - 1/T_{k+1}
 
-    σ² = `energy_var`, the variance of one energy that its mini-batch makes; c²σ² is the penalty under which normal
-    errors of energies leave every rung's law alone (Ceperley & Dewing 1999). "estimated": half the mean squared
-    difference of the energies of consecutive steps, which is a little too large where U itself moves in a step, and so
-    swaps too rarely, never wrongly often. Momenta are rescaled by the root of the ratio of temperatures.
+    σ² = `energy_var`, the variance of one energy that its mini-batch makes, half that of U_k - U_{k+1}; c²σ² is the
+    penalty under which normal errors of energies leave every rung's law alone (Ceperley & Dewing 1999). "estimated":
+    from the change of U_k - U_{k+1} between consecutive steps, so that it is right also for chains that share their
+    batches; it is too large by what U itself moves in a step, which pulls the rungs apart. With exact energies give 0;
+    accept/reject kernels always take 0. Momenta are rescaled by the root of the ratio of lr T, in the middle of the
+    kick that they are about to get, where they are independent of θ.
 
     Raises ConfigError for a ladder that does not rise from 1, or chains that do not fill it.
     """
@@ -70,7 +73,7 @@ class Replicas:
         self.done = torch.zeros_like(self.tried)
         self._turn = 0
         self._before: Tensor | None = None  # (C,) energies of the last step
-        self._square = torch.zeros(chains, dtype=torch.float64, device=device)  # running mean of half squared steps
+        self._square = torch.zeros(chains, dtype=torch.float64, device=device)  # running mean: σ² with the next chain
         self._count = 0
 
     @property
@@ -90,15 +93,15 @@ class Replicas:
     def observe(self, energy: Tensor) -> None:
         """energy (C,): of the states as they stand, nats."""
         if self._before is not None:
-            half = (energy - self._before).square() / 2
+            step = energy - self._before
             self._count += 1
-            self._square.lerp_(half, max(1 - KEEP, 1 / self._count))
+            self._square.lerp_((step - step.roll(-1)).square() / 4, max(1 - KEEP, 1 / self._count))
         self._before = energy
 
     def due(self, step: int) -> bool:
         return step % self.exchange.every == self.exchange.every - 1
 
-    def order(self, energy: Tensor, temperature: Tensor, log_u: Tensor) -> Tensor:
+    def order(self, energy: Tensor, temperature: Tensor, log_u: Tensor, exact: bool = False) -> Tensor:
         """(C,) which chain's state every chain goes on with; energy, temperature and log_u are (C,)."""
         low = torch.arange(self.chains, device=energy.device)
         k = low % self.rungs
@@ -106,7 +109,7 @@ class Replicas:
         low = low[lower]
         self._turn = 1 - self._turn if self.rungs > 2 else 0
         c = 1 / temperature[low] - 1 / temperature[low + 1]
-        swapped = log_u[low] < c * (energy[low] - energy[low + 1] - c * self._variance(low))
+        swapped = log_u[low] < c * (energy[low] - energy[low + 1] - c * (0 if exact else self._variance(low)))
         self.tried.index_add_(0, k[lower], torch.ones_like(c))
         self.done.index_add_(0, k[lower], swapped.to(c.dtype))
         order = torch.arange(self.chains, device=energy.device)
@@ -127,12 +130,12 @@ class Replicas:
         self.factor = self.factor.to(device)
 
     def _variance(self, low: Tensor) -> Tensor | float:
-        """σ² of the pairs (low, low + 1): mean of the two, or infinite while it is unknown, so that nothing swaps."""
+        """σ² of the pairs (low, low + 1), infinite while it is unknown, so that nothing swaps."""
         if self.exchange.energy_var != "estimated":
             return float(self.exchange.energy_var)
         if self._count == 0:
             return math.inf
-        return (self._square[low] + self._square[low + 1]) / 2
+        return self._square[low]
 
 
 def swap_states(sampler: Sampler, replicas: Replicas, energy: Tensor | None, temperature: Any) -> None:
@@ -146,12 +149,22 @@ def swap_states(sampler: Sampler, replicas: Replicas, energy: Tensor | None, tem
     if not any_positive(temperature) or not replicas.due(sampler.steps):
         return
     log_u = torch.rand(energy.shape, generator=sampler._generator, dtype=energy.dtype, device=energy.device).log()
-    order = replicas.order(energy, temperature, log_u)
+    order = replicas.order(energy, temperature, log_u, exact=sampler.is_kernel)
     for name in {*sampler._vector_fields(), "theta", "potential"}:
         value = getattr(sampler._state, name, None)
         if value is not None:
             value.copy_(value[order])
+    sampler._g.copy_(sampler._g[order])
+    if sampler._noise._before is not None:
+        sampler._noise._before = sampler._noise._before[order]
     momentum = getattr(sampler._state, "m", None)
     if momentum is not None and getattr(sampler.dynamics, "noisy", True):
-        momentum.mul_((temperature / temperature[order]).sqrt().unsqueeze(-1))
-    sampler._g.copy_(sampler._g[order])
+        half = sampler._g / (2 - getattr(sampler.dynamics, "friction", 1.0))
+        _rescale_(momentum, half, sampler._numbers()[0], temperature, order)
+
+
+def _rescale_(m: Tensor, half: Tensor, lr: Scalar, temperature: Tensor, order: Tensor) -> None:
+    """Bring displacements m from the lr T of the chains `order` to that of their new ones; lr half: of a kick."""
+    lr = torch.as_tensor(lr, dtype=temperature.dtype, device=temperature.device).expand_as(temperature)
+    scale = ((lr * temperature) / (lr * temperature)[order]).sqrt()
+    m.sub_(half * lr[order, None].to(m)).mul_(scale[:, None].to(m)).add_(half * lr[:, None].to(m))

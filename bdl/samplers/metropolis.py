@@ -25,9 +25,9 @@ class Accepted:
 
     theta: Tensor  # (..., d)
     gradient: Tensor  # (..., d) of U/N at theta
-    potential: Tensor  # (..., 1) U/N at theta, double; NaN before the first step
-    log_factor: Tensor  # (..., 1) of lr, double
-    accepted: Tensor  # (..., 1) sum of acceptance probabilities since adaptation ended, double
+    potential: Tensor  # (...) U/N at theta, double; NaN before the first step
+    log_factor: Tensor  # (...) of lr, double
+    accepted: Tensor  # (...) sum of acceptance probabilities since adaptation ended, double
     steps: int = 0
 
 
@@ -72,9 +72,9 @@ class Metropolis:
         return start(theta)
 
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
-        proposal = s.theta + _root(2 * lr * tau * s.log_factor.exp(), z) * z
+        proposal = s.theta + _root(2 * _factor(s) * lr * tau, z) * z
         potential, gradient = evaluate(proposal)
-        return accept(self, s, proposal, gradient, potential, (s.potential - potential) / tau, log_u)
+        return accept(self, s, proposal, gradient, potential, (_column(s.potential) - potential) / tau, log_u)
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,14 @@ class MALA:
         return start(theta)
 
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
-        step = lr * s.log_factor.exp()  # (..., 1)
+        step = lr * _factor(s)  # (..., 1)
         proposal = s.theta - step.to(z) * s.gradient + _root(2 * step * tau, z) * z
         potential, gradient = evaluate(proposal)
         forth = proposal - s.theta + step.to(z) * s.gradient
         back = s.theta - proposal + step.to(z) * gradient
         log_q = (_square(forth) - _square(back)) / (4 * step * tau)  # log q(θ|θ') - log q(θ'|θ)
-        return accept(self, s, proposal, gradient, potential, (s.potential - potential) / tau + log_q, log_u)
+        log_ratio = (_column(s.potential) - potential) / tau + log_q
+        return accept(self, s, proposal, gradient, potential, log_ratio, log_u)
 
 
 @dataclass(frozen=True)
@@ -131,38 +132,40 @@ class HMC:
         return start(theta)
 
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
-        h = _root(2 * lr * s.log_factor.exp(), z)  # (..., 1)
-        p = _root(tau * torch.ones_like(s.log_factor), z) * z
+        h = _root(2 * lr * _factor(s), z)  # (..., 1)
+        p = _root(tau * torch.ones_like(_factor(s)), z) * z
         kinetic = _square(p) / 2
-        theta, gradient, potential = s.theta, s.gradient, s.potential
+        theta, gradient, potential = s.theta, s.gradient, _column(s.potential)
         for _ in range(self.leapfrog):
             p = p - h / 2 * gradient
             theta = theta + h * p
             potential, gradient = evaluate(theta)
             p = p - h / 2 * gradient
-        log_ratio = (s.potential + kinetic - potential - _square(p) / 2) / tau
+        log_ratio = (_column(s.potential) + kinetic - potential - _square(p) / 2) / tau
         return accept(self, s, theta, gradient, potential, log_ratio, log_u)
 
 
 def start(theta: Tensor) -> Accepted:
-    zero = torch.zeros_like(theta[..., :1], dtype=torch.float64)
+    zero = torch.zeros_like(theta[..., 0], dtype=torch.float64)
     return Accepted(theta, torch.zeros_like(theta), zero * float("nan"), zero.clone(), zero.clone())
 
 
 def accept(
     kernel: Kernel, s: Accepted, theta: Tensor, gradient: Tensor, potential: Tensor, log_ratio: Tensor, log_u: Tensor
 ) -> Accepted:
-    """The state after the test: per chain the proposal or the old one; a proposal without a finite energy is refused.
+    """The state after the test: per chain the proposal or the old one; a proposal whose energy or gradient is not
+    finite is refused.
 
     The factor of lr follows log lr += (α - target) / k^.6 (Robbins & Monro), α = acceptance probability.
     """
     alpha = log_ratio.nan_to_num(nan=-torch.inf).clamp_max(0).exp()
-    alpha = torch.where(torch.isfinite(potential), alpha, 0)
+    alpha = torch.where(torch.isfinite(potential) & torch.isfinite(gradient).all(-1, keepdim=True), alpha, 0)
     taken = (log_u < alpha.log()) & (alpha > 0)
     s.theta.copy_(torch.where(taken, theta, s.theta))
     s.gradient.copy_(torch.where(taken, gradient, s.gradient))
-    s.potential = torch.where(taken, potential, s.potential)
+    s.potential = torch.where(taken, potential, _column(s.potential)).squeeze(-1)
     s.steps += 1
+    alpha = alpha.squeeze(-1)
     if s.steps <= kernel.adapt_steps:
         s.log_factor = s.log_factor + (alpha - kernel.target) / s.steps**0.6
     else:
@@ -175,6 +178,15 @@ def check_target(target: float, adapt_steps: int) -> None:
         raise ConfigError(f"target acceptance must be in (0, 1), got {target}")
     if adapt_steps < 0:
         raise ConfigError(f"adapt_steps must be >= 0, got {adapt_steps}")
+
+
+def _column(x: Tensor) -> Tensor:
+    return x.unsqueeze(-1)
+
+
+def _factor(s: Accepted) -> Tensor:
+    """(..., 1) of lr."""
+    return s.log_factor.exp().unsqueeze(-1)
 
 
 def _root(c: Tensor, like: Tensor) -> Tensor:

@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler
 
 
+OWN = "set sampler.extras['{}'] to a function that returns it"
+HOW = {
+    "per_example": "BayesianModule has them; in a plain loop set sampler.extras['per_example'] to a function that "
+    "returns bdl.per_example_gradients(net, loss, x, y) of the batch",
+    "curvature": "set sampler.extras['curvature'] to a function that returns the diagonal of the Hessian of U/N, or "
+    "take a > 0 on a network",
+}
+
+
 def extra_for(sampler: Sampler, multiplier: Tensor) -> tuple[dict[str, Tensor], ...]:
     """The dict that the dynamics' step takes as its last argument, if it takes any. multiplier: of the weighting."""
     dynamics = sampler.dynamics
@@ -38,10 +47,7 @@ def _need(sampler: Sampler, name: str, multiplier: Tensor) -> Tensor:
         sampler.prior.add_grad_(g, theta, sampler.num_data)
         return g
     if name not in sampler.extras:
-        raise ConfigError(
-            f"{type(sampler.dynamics).__name__} needs {name}: set sampler.extras[{name!r}] to a function that returns "
-            "it (BayesianModule provides per_example; bdl.per_example_gradients does in a plain loop)"
-        )
+        raise ConfigError(f"{type(sampler.dynamics).__name__} needs {name}: {HOW.get(name, OWN.format(name))}")
     with torch.enable_grad():
         value = sampler.extras[name]().detach()
     return value * multiplier if name == "curvature" else value

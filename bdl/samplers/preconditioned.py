@@ -65,6 +65,8 @@ class PSGLD:
         if not 0 <= self.a < 1:
             raise ConfigError(f"a must be in [0, 1), got {self.a} (the memory of the running mean of g²; .99 is usual)")
         check_adaptation(self.damping, self.adapt_steps)
+        if self.a == 0 and self.adapt_steps is not None:
+            raise ConfigError("a = 0 remembers nothing that adapt_steps could freeze: leave one of the two out")
 
     @property
     def needs(self) -> frozenset[str]:
@@ -158,8 +160,9 @@ class SGRLD:
         return s
 
     def noise_ratio(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        metric = self._fisher(s) if self.metric is None else vmap(self.metric)(_rows(s.theta)).reshape_as(grad_var)
-        return lr * grad_var / metric / (2 * tau)
+        metric = self._fisher(s) if self.metric is None else vmap(self.metric)(_rows(s.theta))
+        inverse = 1 / metric if metric.ndim <= 2 else torch.linalg.inv(metric).diagonal(dim1=-2, dim2=-1)
+        return lr * grad_var * inverse.reshape(grad_var.shape) / (2 * tau)
 
     def _fisher(self, s: Averaged) -> Tensor:
         scale = s.mean.mean(-1, keepdim=True).clamp_min(torch.finfo(s.mean.dtype).tiny)

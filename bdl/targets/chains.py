@@ -1,0 +1,143 @@
+"""Chains of a Sampler on a target: the bare loop, without networks or Lightning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.dynamics import Dynamics, Scalar
+from bdl.samplers.metropolis import Kernel
+from bdl.samplers.priors import Uniform
+from bdl.samplers.sampler import Sampler
+from bdl.samplers.weighting import Flat, Weighting
+from bdl.seeding import generator
+from bdl.targets.base import cast, curvature, value_and_grad
+
+
+class Chains:
+    """C chains of one sampler on a target, all steps on one (C, d) array.
+
+    Args:
+        target: anything with `dim` and `energy`; `energy_and_grad`, or for data `num_data` and `loss_and_grad`, are
+            used where they are (see `bdl.targets.base`).
+        dynamics, lr, temperature, weighting, sampler_options: as in `bdl.Sampler`. With num_data = 1 (no data) lr is
+            the canonical step: θ <- θ - lr ∇U + sqrt(2 lr T) z for SGLD.
+        start: (C, d); dtype and device of the run are its.
+        gradient_noise: standard deviation, a number or (d,), of normal noise added to ∇U at every evaluation.
+        batch: items in a mini-batch of a data target, drawn with replacement for every chain and evaluation.
+        box: (low, high), numbers or (d,); a chain that leaves it goes back to where the step began, as in the authors'
+            code of AWSGLD. For dynamics without momentum, which would be kept.
+        seed: of the sampler's noise, the gradient noise and the batches, three streams.
+
+    `theta` is the present (C, d) state, a view; `gradients` counts the evaluations of the gradient, per chain. The
+    sampler's extras `curvature` and, for data, `per_example` are there for the dynamics that need them.
+    """
+
+    def __init__(
+        self, target: Any, dynamics: Dynamics | Kernel, start: Tensor, *, lr: Scalar, temperature: Scalar = 1.0,
+        weighting: Weighting = Flat(), seed: int = 0, gradient_noise: float | Tensor | None = None,
+        batch: int | None = None, box: tuple[Any, Any] | None = None, **sampler_options: Any,
+    ):  # fmt: skip
+        if start.ndim != 2 or start.shape[1] != target.dim:
+            raise ConfigError(f"start must be (chains, {target.dim}), got {tuple(start.shape)}: one row per chain")
+        num_data = getattr(target, "num_data", None)
+        if batch is not None and (num_data is None or batch < 1):
+            raise ConfigError(f"batch must be at least 1 item of a target with num_data, got {batch}: leave it None")
+        self._theta = start.detach().clone().requires_grad_()
+        self.sampler = Sampler(
+            [self._theta], dynamics, num_data=num_data or 1, prior=Uniform(), lr=lr, temperature=temperature,
+            weighting=weighting, chains=len(start), seed=seed, **sampler_options,
+        )  # fmt: skip
+        self.theta = self._theta.detach()  # shares the sampler's memory
+        self.target = cast(target, self.theta)
+        self.gradients = 0
+        self._theta.grad = self._grad = torch.zeros_like(self.theta)
+        self._function = _loss_and_grad(self.target, num_data)
+        self._batch = None if batch is None else torch.empty(len(start), batch, dtype=torch.long, device=start.device)
+        self._indices = generator(start.device, "batches", seed)
+        self._noise = generator(start.device, "gradient noise", seed)
+        self._std = None
+        if gradient_noise is not None:
+            self._std = torch.as_tensor(gradient_noise).to(self.theta) / self.sampler.num_data
+            self._z = torch.empty_like(self.theta)
+        self._box = None
+        if box is not None:
+            self._box = [torch.as_tensor(edge).to(self.theta) for edge in box]
+            self._before = torch.empty_like(self.theta)
+            if bool(self._outside().any()):
+                raise ConfigError(f"start must lie in the box {box}: draw it there")
+        self.sampler.full_loss = lambda: self._function(self.theta)[0]
+        self.sampler.extras["curvature"] = lambda: curvature(self.target, self.theta) / self.sampler.num_data
+        if num_data is not None:
+            self.sampler.extras["per_example"] = self._per_example
+
+    def closure(self) -> Tensor:
+        """Set the gradient of U/N at the present state, on a new batch and with new noise if any; (C,) loss U/N."""
+        self.gradients += 1
+        if self._batch is None:
+            loss, grad = self._function(self.theta)
+        else:
+            self._batch.random_(0, self.sampler.num_data, generator=self._indices)
+            loss, grad = self._function(self.theta, self._batch)
+        if self._std is None:
+            self._grad.copy_(grad)
+        else:
+            torch.addcmul(grad, self._z.normal_(generator=self._noise), self._std, out=self._grad)
+        if self._theta.grad is not self._grad:  # a kernel has called zero_grad
+            self._theta.grad = self._grad
+        return loss
+
+    def step(self) -> None:
+        if self._box is None:
+            self.sampler.step(self.closure)
+            return
+        self._before.copy_(self.theta)
+        self.sampler.step(self.closure)
+        self.theta.copy_(torch.where(self._outside(), self._before, self.theta))
+
+    def run(
+        self, steps: int, every: int = 1, burn_in: int = 0, progress: Callable[[int], None] | None = None
+    ) -> Tensor:
+        """`burn_in` steps, then `steps` more of which each `every`-th is kept: (steps // every, C, d).
+
+        progress: called at each kept state with the number of states kept so far.
+        """
+        if every < 1 or steps < 0 or burn_in < 0:
+            raise ConfigError(f"steps and burn_in must be >= 0 and every >= 1, got {steps}, {burn_in} and {every}")
+        for _ in range(burn_in):
+            self.step()
+        kept = self.theta.new_empty(steps // every, *self.theta.shape)
+        for i in range(len(kept)):
+            for _ in range(every):
+                self.step()
+            kept[i] = self.theta
+            if progress is not None:
+                progress(i + 1)
+        for _ in range(steps % every):
+            self.step()
+        return kept
+
+    def _per_example(self) -> Tensor:
+        """(C, B, d) gradient of every item of the last batch, each with its share 1/N of the prior."""
+        chains, n = len(self.theta), self.sampler.num_data
+        index = torch.arange(n, device=self.theta.device).expand(chains, n) if self._batch is None else self._batch
+        theta = self.theta.unsqueeze(1).expand(-1, index.shape[1], -1)
+        return self._function(theta, index.unsqueeze(-1))[1]
+
+    def _outside(self) -> Tensor:
+        """(C, 1) has the chain left its box?"""
+        low, high = self._box  # type: ignore[misc]
+        return ((self.theta < low) | (self.theta > high)).any(-1, keepdim=True)
+
+
+def _loss_and_grad(target: Any, num_data: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
+    """The target's own function, or autograd of what it has."""
+    if num_data is not None:
+        return getattr(target, "loss_and_grad", None) or (
+            lambda x, index=None: value_and_grad(lambda y: target.loss(y, index), x)
+        )
+    return getattr(target, "energy_and_grad", None) or (lambda x: value_and_grad(target.energy, x))

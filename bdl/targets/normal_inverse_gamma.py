@@ -1,0 +1,68 @@
+"""The conjugate law of a linear regression: weights and log noise variance."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+
+
+@dataclass(frozen=True, eq=False)
+class NormalInverseGamma:
+    """b | s² ~ N(m, s² V), s² ~ IG(a, r), as a law of (b, c) with c = log s².
+
+    Marginally b_j is Student-t with 2a degrees of freedom, centre m_j and scale sqrt(V_jj r / a), and s² is IG(a, r).
+    """
+
+    location: Tensor  # m (p,)
+    scale: Tensor  # V (p, p)
+    shape: float  # a
+    rate: float  # r
+
+    def __post_init__(self) -> None:
+        if not (self.shape > 0 and self.rate > 0):
+            raise ConfigError(
+                f"no normal-inverse-gamma law has shape {self.shape} and rate {self.rate}: more data or a lower "
+                "temperature make it proper"
+            )
+
+    def mean(self) -> Tensor:
+        """(p + 1,) E b = m, E c = log r - digamma(a)."""
+        log_variance = math.log(self.rate) - torch.digamma(self._a()).item()
+        return torch.cat([self.location, self.location.new_tensor([log_variance])])
+
+    def covariance(self) -> Tensor:
+        """(p + 1, p + 1): Cov b = V r / (a - 1), infinite for a <= 1, Var c = trigamma(a); uncorrelated."""
+        weights = self.scale * (self.rate / (self.shape - 1) if self.shape > 1 else math.inf)
+        return torch.block_diag(weights, torch.polygamma(1, self._a()).reshape(1, 1))
+
+    def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
+        """(n, p + 1)."""
+        gamma = torch._standard_gamma(self._a().expand(n), generator=generator)  # type: ignore
+        c = math.log(self.rate) - gamma.log()
+        z = torch.randn(n, len(self.location), generator=generator, dtype=torch.float64)
+        b = self.location + (c / 2).exp()[:, None] * z @ torch.linalg.cholesky(self.scale).T
+        return torch.cat([b, c[:, None]], 1)
+
+    def student_t(self) -> tuple[float, Tensor, Tensor]:
+        """Degrees of freedom, centres (p,) and scales (p,) of the weights."""
+        return 2 * self.shape, self.location, (self.scale.diagonal() * self.rate / self.shape).sqrt()
+
+    def inverse_gamma(self) -> tuple[float, float]:
+        """Shape and rate of s²."""
+        return self.shape, self.rate
+
+    def marginal_log_prob(self, x: Tensor) -> Tensor:
+        """(..., p + 1) log density of each coordinate by itself, at x (..., p + 1)."""
+        df, centre, scale = self.student_t()
+        a, c = self.shape, x[..., -1:]
+        weights = torch.distributions.StudentT(df, centre.to(x), scale.to(x)).log_prob(x[..., :-1])
+        log_variance = a * math.log(self.rate) - math.lgamma(a) - a * c - self.rate * (-c).exp()
+        return torch.cat([weights, log_variance], -1)
+
+    def _a(self) -> Tensor:
+        return torch.tensor(self.shape, dtype=torch.float64)

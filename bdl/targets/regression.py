@@ -1,0 +1,239 @@
+"""Linear regression with conjugate priors: the posterior is known at any temperature."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.seeding import generator
+from bdl.targets.base import DataTarget, double, factor
+from bdl.targets.gaussians import GaussianLaw
+from bdl.targets.normal_inverse_gamma import NormalInverseGamma
+
+
+def simulate_linear(n: int = 10_000, correlation: float = 0.9, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """X (n, 2), an intercept and x, and y (n,): (x, y) normal of unit variances and correlation r.
+
+    So y = r x + N(0, 1 - r²): the data of Karagiannis 2023, handout 4, section 4, whose code has n = 10⁴ and r = .9.
+    """
+    noise = generator("cpu", "linear", seed)
+    x = torch.randn(n, generator=noise, dtype=torch.float64)
+    e = torch.randn(n, generator=noise, dtype=torch.float64)
+    return torch.stack([torch.ones_like(x), x], 1), correlation * x + math.sqrt(1 - correlation**2) * e
+
+
+@dataclass(frozen=True, eq=False)
+class LinearRegression(DataTarget):
+    """Normal linear regression with the normal-inverse-gamma prior (Karagiannis 2023, handout 4, section 4).
+
+        y_i | b, s² ~ N(x_i' b, s²),    b | s² ~ N(m, s² V),    s² ~ IG(phi, psi)
+
+    as a law of x = (b, c) on R^{p+1}, c = log s², its Jacobian s² included:
+
+        U(x) = n/2 log 2π + n c / 2 + |y - X b|² exp(-c) / 2 - log N(b; m, e^c V) - log IG(e^c; phi, psi) - c
+
+    X (n, p), y (n,). m: a number or (p,). V: a number (times the identity) or (p, p). The handout has m = 0, phi =
+    psi = 1, V = 100. U is -log p(y, b, c), constants included. (Handout (4.2) has d/2 where -d/2 belongs.)
+    """
+
+    X: Any  # (n, p)
+    y: Any  # (n,)
+    prior_mean: Any = 0.0  # (p,)
+    prior_scale: Any = 100.0  # V (p, p)
+    shape: float = 1.0  # phi
+    rate: float = 1.0  # psi
+    _precision: Any = field(init=False, repr=False)  # (p, p) V⁻¹
+    _gram: Any = field(init=False, repr=False)  # (p, p) X'X
+    _fit: Any = field(init=False, repr=False)  # (p,) least squares
+    _rss: Any = field(init=False, repr=False)  # () |y - X fit|²
+    _constant: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not (self.shape > 0 and self.rate > 0):
+            raise ConfigError(f"shape and rate of the inverse gamma prior must be > 0, got {self.shape}, {self.rate}")
+        X, y, m, V = _conjugate(self.X, self.y, self.prior_mean, self.prior_scale)
+        root = factor("prior_scale", V)
+        gram, fit, rss = least_squares(X, y)
+        n, p = X.shape
+        log_v = 2 * root.diagonal().log().sum().item()
+        constant = 0.5 * (n + p) * math.log(2 * math.pi) + 0.5 * log_v + math.lgamma(self.shape)
+        constant -= self.shape * math.log(self.rate)
+        values = {"X": X, "y": y, "prior_mean": m, "prior_scale": V, "_precision": torch.cholesky_inverse(root)}
+        for name, value in {**values, "_gram": gram, "_fit": fit, "_rss": rss, "_constant": constant}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def dim(self) -> int:
+        return self.X.shape[1] + 1
+
+    @property
+    def num_data(self) -> int:
+        return len(self.y)
+
+    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        return self.loss_and_grad(x, index)[0]
+
+    def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        b, c, n = x[..., :-1], x[..., -1], self.num_data
+        p = self.dim - 1
+        squares, pull = mean_squares(self, b, index)  # (...,) mean residual², (..., p) half its gradient
+        r = b - self.prior_mean.to(x)
+        scaled = r @ self._precision.to(x)
+        pull = pull + scaled / n
+        inverse = (-c).exp()
+        half = 0.5 * inverse * (squares + (torch.linalg.vecdot(r, scaled) + 2 * self.rate) / n)
+        power = 0.5 + (0.5 * p + self.shape) / n  # of c
+        grad_c = power - half
+        return power * c + half + self._constant / n, torch.cat([inverse[..., None] * pull, grad_c[..., None]], -1)
+
+    def posterior(self, temperature: float = 1.0) -> NormalInverseGamma:
+        """The law of (b, s²) at T: exp(-U/T) is again normal-inverse-gamma.
+
+        b | s² ~ N(m_n, T s² V_n),    s² ~ IG((a_n + p/2)/T - p/2, b_n/T)
+        V_n⁻¹ = V⁻¹ + X'X,    m_n = V_n (V⁻¹ m + X'y),    a_n = phi + n/2,
+        b_n = psi + (|y|² + m'V⁻¹m - m_n'V_n⁻¹m_n) / 2
+        """
+        root = torch.linalg.cholesky(self._precision + self._gram)
+        pull = self._precision @ self.prior_mean + self._gram @ self._fit
+        mean = torch.cholesky_solve(pull[:, None], root).squeeze(1)
+        shift, apart = mean - self._fit, mean - self.prior_mean
+        rate = self.rate + 0.5 * (self._rss + shift @ self._gram @ shift + apart @ self._precision @ apart).item()
+        half_p = 0.5 * (self.dim - 1)
+        shape = (self.shape + 0.5 * self.num_data + half_p) / temperature - half_p
+        return NormalInverseGamma(mean, temperature * torch.cholesky_inverse(root), shape, rate / temperature)
+
+    def mean(self, temperature: float = 1.0) -> Tensor:
+        return self.posterior(temperature).mean()
+
+    def covariance(self, temperature: float = 1.0) -> Tensor:
+        return self.posterior(temperature).covariance()
+
+    def sample(self, n: int, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
+        return self.posterior(temperature).sample(n, generator)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return -self.energy(x) - self.log_evidence()
+
+    def log_evidence(self) -> float:
+        """log p(y)."""
+        posterior = self.posterior()
+        log_det = torch.logdet(posterior.scale).item()
+        a, p = posterior.shape, self.dim - 1
+        log_z = 0.5 * p * math.log(2 * math.pi) + 0.5 * log_det + math.lgamma(a) - a * math.log(posterior.rate)
+        return log_z - self._constant
+
+
+@dataclass(frozen=True, eq=False)
+class KnownNoiseRegression(DataTarget):
+    """Linear regression with known noise: y_i | b ~ N(x_i' b, s²), b ~ N(m, V), as a law of x = b on R^p.
+
+    U(x) = -log p(y, b), constants included. The posterior at T is N(m_n, T V_n), V_n⁻¹ = V⁻¹ + X'X / s².
+    X (n, p), y (n,). noise: s > 0. prior_mean: m. prior_covariance: V, a number (times the identity) or (p, p).
+    """
+
+    X: Any  # (n, p)
+    y: Any  # (n,)
+    noise: float
+    prior_mean: Any = 0.0  # (p,)
+    prior_covariance: Any = 1.0  # (p, p)
+    _precision: Any = field(init=False, repr=False)  # (p, p) V⁻¹
+    _gram: Any = field(init=False, repr=False)  # (p, p) X'X
+    _fit: Any = field(init=False, repr=False)  # (p,) least squares
+    _rss: Any = field(init=False, repr=False)  # () |y - X fit|²
+    _constant: float = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if not self.noise > 0:
+            raise ConfigError(f"noise must be a standard deviation > 0, got {self.noise}")
+        X, y, m, V = _conjugate(self.X, self.y, self.prior_mean, self.prior_covariance)
+        root = factor("prior_covariance", V)
+        gram, fit, rss = least_squares(X, y)
+        constant = 0.5 * sum(X.shape) * math.log(2 * math.pi) + len(y) * math.log(self.noise)
+        constant += root.diagonal().log().sum().item()
+        values = {"X": X, "y": y, "prior_mean": m, "prior_covariance": V, "_precision": torch.cholesky_inverse(root)}
+        for name, value in {**values, "_gram": gram, "_fit": fit, "_rss": rss, "_constant": constant}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def dim(self) -> int:
+        return self.X.shape[1]
+
+    @property
+    def num_data(self) -> int:
+        return len(self.y)
+
+    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        return self.loss_and_grad(x, index)[0]
+
+    def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        squares, pull = mean_squares(self, x, index)
+        r = x - self.prior_mean.to(x)
+        scaled = r @ self._precision.to(x)
+        loss = 0.5 * (squares / self.noise**2 + torch.linalg.vecdot(r, scaled) / self.num_data)
+        return loss + self._constant / self.num_data, pull / self.noise**2 + scaled / self.num_data
+
+    def posterior(self) -> GaussianLaw:
+        root = torch.linalg.cholesky(self._precision + self._gram / self.noise**2)
+        pull = self._precision @ self.prior_mean + self._gram @ self._fit / self.noise**2
+        return GaussianLaw(torch.cholesky_solve(pull[:, None], root).squeeze(1), torch.cholesky_inverse(root))
+
+    def mean(self) -> Tensor:
+        return self.posterior().mean()
+
+    def covariance(self, temperature: float = 1.0) -> Tensor:
+        return self.posterior().covariance(temperature)
+
+    def sample(self, n: int, generator: torch.Generator | None = None, temperature: float = 1.0) -> Tensor:
+        return self.posterior().sample(n, generator, temperature)
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        return self.posterior().log_prob(x)
+
+    def log_evidence(self) -> float:
+        """log p(y) = log p(y, b) - log p(b | y), at any b."""
+        posterior = self.posterior()
+        return -(self.energy(posterior.mean()) + posterior.log_prob(posterior.mean())).item()
+
+
+def design(X: Any, y: Any) -> tuple[Tensor, Tensor]:
+    """(n, p) and (n,) in double precision, checked."""
+    X, y = double(X), double(y)
+    if X.ndim != 2 or y.shape != X.shape[:1] or len(y) == 0:
+        raise ConfigError(f"X must be (n, p) and y (n,), n > 0; got {tuple(X.shape)} and {tuple(y.shape)}")
+    return X, y
+
+
+def _conjugate(X: Any, y: Any, mean: Any, scale: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    X, y = design(X, y)
+    p, mean, scale = X.shape[1], double(mean), double(scale)
+    if mean.ndim > 1 or mean.numel() not in (1, p) or (scale.ndim and scale.shape != (p, p)):
+        raise ConfigError(
+            f"prior mean and scale must be numbers, or ({p},) and ({p}, {p}); got shapes {tuple(mean.shape)}, "
+            f"{tuple(scale.shape)}"
+        )
+    return X, y, mean.expand(p), scale if scale.ndim else scale * torch.eye(p, dtype=torch.float64)
+
+
+def least_squares(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """X'X, the fit, and the sum of its squared residuals."""
+    fit = torch.linalg.lstsq(X, y[:, None], driver="gelsd").solution.squeeze(1)  # of least norm if X is singular
+    return X.T @ X, fit, (y - X @ fit).square().sum()
+
+
+def mean_squares(target: Any, b: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean of (y_i - x_i' b)² over the items (...,), and half its gradient (..., p).
+
+    Over all items from |y - X b|² = rss + (b - fit)' X'X (b - fit), a sum of positive terms at a cost of p².
+    """
+    if index is None:
+        r, n = b - target._fit.to(b), len(target.y)
+        scaled = r @ target._gram.to(b)
+        return (target._rss.to(b) + torch.linalg.vecdot(r, scaled)) / n, scaled / n
+    X, y = target.X.to(b)[index], target.y.to(b)[index]  # (..., B, p), (..., B)
+    r = (X @ b[..., None]).squeeze(-1) - y
+    return r.square().mean(-1), (r[..., None, :] @ X).squeeze(-2) / r.shape[-1]

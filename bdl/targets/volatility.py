@@ -1,0 +1,128 @@
+"""A stochastic volatility model: a time series whose log-variance is a hidden autoregression."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import logsigmoid
+
+from bdl.errors import ConfigError
+from bdl.seeding import generator
+from bdl.targets.base import DataTarget, double
+
+# Priors of Kim, Shephard and Chib (1998), section 2.2
+MEAN_VARIANCE = 10.0  # mu ~ N(0, 10)
+PERSISTENCE = (20.0, 1.5)  # (phi + 1) / 2 ~ Beta(20, 1.5)
+VARIANCE = (2.5, 0.025)  # sigma² ~ IG(2.5, .025)
+
+
+def simulate_volatility(
+    n: int = 200, mu: float = -1.0, phi: float = 0.95, sigma: float = 0.25, seed: int = 0
+) -> tuple[Tensor, Tensor]:
+    """y (n,) observations and h (n,) log-volatilities of the model below at known parameters."""
+    if not (abs(phi) < 1 and sigma > 0):
+        raise ConfigError(f"a stationary series needs |phi| < 1 and sigma > 0, got {phi} and {sigma}")
+    stream = generator("cpu", "volatility", seed)
+    z, e = torch.randn(2, n, generator=stream, dtype=torch.float64)
+    deviations = [(sigma / math.sqrt(1 - phi**2) * z[0]).item()]
+    for shock in z[1:].tolist():
+        deviations.append(phi * deviations[-1] + sigma * shock)
+    h = mu + torch.tensor(deviations, dtype=torch.float64)
+    return (h / 2).exp() * e, h
+
+
+@dataclass(frozen=True, eq=False)
+class StochasticVolatility(DataTarget):
+    """Kim, Shephard and Chib (1998), eq. 1, with their priors.
+
+        y_t ~ N(0, exp(h_t)),    h_t ~ N(mu + phi (h_{t-1} - mu), sigma²),    h_1 ~ N(mu, sigma² / (1 - phi²))
+
+    as a law of (mu, a, b, h_1, ..., h_n) on R^{n+3}, phi = 2 sigmoid(a) - 1, sigma = exp(b), both Jacobians included.
+    U is -log p(y, h, mu, a, b), constants included. A mini-batch is of times t: the loss of an item is
+    -log p(y_t | h_t), and the whole prior of h counts into every batch.
+
+    y (n,); a simulated series of 200 unless given.
+    """
+
+    y: Any = None  # (n,)
+    _squares: Any = field(init=False, repr=False)  # (n,) y²
+    _constant: float = field(init=False, repr=False)  # of -log prior
+
+    def __post_init__(self) -> None:
+        y = simulate_volatility()[0] if self.y is None else double(self.y)
+        if y.ndim != 1 or len(y) < 2:
+            raise ConfigError(f"y must be a series (n,), n > 1, got shape {tuple(y.shape)}")
+        (p, q), (a, r) = PERSISTENCE, VARIANCE
+        constant = 0.5 * len(y) * math.log(2 * math.pi) + 0.5 * math.log(2 * math.pi * MEAN_VARIANCE)
+        constant += math.lgamma(p) + math.lgamma(q) - math.lgamma(p + q)
+        constant += math.lgamma(a) - a * math.log(r) - math.log(2)  # sigma² = exp(2 b): dsigma²/db = 2 sigma²
+        for name, value in {"y": y, "_squares": y.square(), "_constant": constant}.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def dim(self) -> int:
+        return len(self.y) + 3
+
+    @property
+    def num_data(self) -> int:
+        return len(self.y)
+
+    def pack(self, mu: Any, phi: Any, sigma: Any, h: Any) -> Tensor:
+        """(...,), (...,), (...,), (..., n) -> (..., n + 3): the natural parameters as a point of the law."""
+        mu, phi, sigma, h = double(mu), double(phi), double(sigma), double(h)
+        head = [mu, torch.logit((phi + 1) / 2), sigma.log()]
+        return torch.cat([torch.stack([v.expand(h.shape[:-1]) for v in head], -1), h], -1)
+
+    def parameters(self, x: Tensor) -> Tensor:
+        """(..., n + 3) -> (..., 3): mu, phi, sigma."""
+        return torch.stack([x[..., 0], 2 * x[..., 1].sigmoid() - 1, x[..., 2].exp()], -1)
+
+    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        return self.loss_and_grad(x, index)[0]
+
+    def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        prior, grad = self._prior(x)
+        n, h = self.num_data, x[..., 3:]
+        energy, scaled = prior / n, grad / n
+        if index is None:
+            ratio = self._squares.to(x) * (-h).exp()
+            items = 0.5 * (h + ratio)
+            scaled[..., 3:] += 0.5 * (1 - ratio) / n
+        else:
+            index = index.expand(*h.shape[:-1], index.shape[-1])
+            at = h.gather(-1, index)
+            ratio = self._squares.to(x)[index] * (-at).exp()
+            items = 0.5 * (at + ratio)
+            scaled[..., 3:].scatter_add_(-1, index, 0.5 * (1 - ratio) / index.shape[-1])
+        return items.mean(-1) + 0.5 * math.log(2 * math.pi) + energy, scaled
+
+    def _prior(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """-log p(h, mu, a, b) (...,) and its gradient (..., n + 3)."""
+        (p, q), (shape, rate), n = PERSISTENCE, VARIANCE, self.num_data
+        mu, a, b, d = x[..., 0], x[..., 1], x[..., 2], x[..., 3:] - x[..., :1]
+        half = a.sigmoid()  # (1 + phi) / 2
+        phi, slope = 2 * half - 1, 2 * half * (1 - half)  # d phi / d a
+        left = 1 - phi.square()  # = 4 half (1 - half) = 2 slope
+        e = d[..., 1:] - phi[..., None] * d[..., :-1]
+        first = d[..., 0]
+        inverse = (-2 * b).exp()
+        quadratic = left * first.square() + e.square().sum(-1)
+        # -log|d phi/da| - log Beta((1 + phi) / 2): half^p (1 - half)^q up to constants
+        log_left = math.log(4) + logsigmoid(a) + logsigmoid(-a)
+        energy = 0.5 * quadratic * inverse + n * b - 0.5 * log_left
+        energy = energy + 0.5 * mu.square() / MEAN_VARIANCE - p * logsigmoid(a) - q * logsigmoid(-a)
+        energy = energy + 2 * shape * b + rate * inverse + self._constant
+        in_d = torch.zeros_like(d)
+        in_d[..., 1:] = e
+        in_d[..., :-1] -= phi[..., None] * e
+        in_d[..., 0] += left * first
+        in_d = in_d * inverse[..., None]
+        in_phi = -(phi * first.square() + (e * d[..., :-1]).sum(-1)) * inverse
+        grad_a = in_phi * slope + 0.5 * phi - p * (1 - half) + q * half
+        grad_b = -quadratic * inverse + n + 2 * shape - 2 * rate * inverse
+        head = torch.stack([mu / MEAN_VARIANCE - in_d.sum(-1), grad_a, grad_b], -1)
+        return energy, torch.cat([head, in_d], -1)

@@ -1,0 +1,215 @@
+"""The bare loop: what it evaluates, what it keeps, and that a step is the step it should be."""
+
+import math
+
+import pytest
+import torch
+from zoo import EXACT, LINE, points, stream
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.targets import Chains, GaussianLaw, KnownNoiseRegression, Rastrigin, Target
+
+GAUSSIAN = GaussianLaw([1.0, -2.0], [[1.0, 0.5], [0.5, 2.0]])
+REGRESSION = KnownNoiseRegression(*LINE, noise=0.7)
+START = points(GAUSSIAN, 4)
+
+
+def chains(target=GAUSSIAN, start=START, dynamics=None, lr=0.01, **settings):
+    return Chains(target, dynamics or bdl.SGLD(), start, lr=lr, **settings)
+
+
+def test_run_keeps_what_it_says():
+    made = chains()
+    kept = made.run(10, every=3, burn_in=5)
+    assert kept.shape == (3, 4, 2) and made.gradients == 15 and made.sampler.steps == 15
+    again = chains()
+    trace = []
+    for _ in range(15):
+        again.step()
+        trace.append(again.theta.clone())
+    assert torch.equal(kept, torch.stack([trace[i] for i in (7, 10, 13)]))
+    assert torch.equal(made.theta, again.theta)
+
+
+def test_progress_is_told():
+    told = []
+    chains().run(10, every=3, progress=told.append)
+    assert told == [1, 2, 3]
+
+
+STREAMS = {
+    "noise": {},
+    "gradient noise": {"gradient_noise": 0.3, "temperature": 0.0},
+    "batches": {"target": REGRESSION, "batch": 5, "temperature": 0.0},
+}
+
+
+@pytest.mark.parametrize("settings", STREAMS.values(), ids=STREAMS)
+def test_each_stream_follows_the_seed(settings):
+    runs = [chains(**settings, seed=seed).run(20) for seed in (0, 0, 1)]
+    assert torch.equal(runs[0], runs[1]) and not torch.equal(runs[0], runs[2])
+
+
+def test_start_is_left_alone():
+    start = START.clone()
+    chains(start=start).run(3)
+    assert torch.equal(start, START)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_start_sets_the_dtype(dtype):
+    made = chains(start=START.to(dtype))
+    assert made.run(2).dtype == made.closure().dtype == dtype
+    assert made.target.grad(made.theta).dtype == dtype
+
+
+def test_closure_is_the_mean_potential():
+    made = chains(REGRESSION)
+    for _ in range(3):  # several times a step, as accept/reject kernels do
+        loss = made.closure()
+    assert made.gradients == 3
+    torch.testing.assert_close(loss, REGRESSION.energy(START) / 60)
+    torch.testing.assert_close(made.sampler.param_groups[0]["params"][0].grad, REGRESSION.grad(START) / 60)
+    made.theta += 1.0  # what a kernel does to try another state
+    torch.testing.assert_close(made.closure(), REGRESSION.energy(START + 1) / 60)
+
+
+def test_closure_survives_zero_grad():
+    made = chains()
+    made.sampler.zero_grad(set_to_none=True)
+    made.closure()
+    torch.testing.assert_close(made.sampler.param_groups[0]["params"][0].grad, GAUSSIAN.grad(START))
+
+
+def test_one_step_is_the_canonical_step():
+    """θ - e ∇U + sqrt(2 e T) z: mean and variance of a step over 200,000 chains; 1% of variance is 3 errors."""
+    e, t, n = 0.1, 1.5, 200_000
+    made = chains(start=START[:1].expand(n, -1), lr=e, temperature=t)
+    made.step()
+    mean = START[0] - e * GAUSSIAN.grad(START[0])
+    assert ((made.theta.mean(0) - mean).abs() < 4.5 * math.sqrt(2 * e * t / n)).all()
+    assert ((made.theta.var(0) / (2 * e * t) - 1).abs() < 4.5 * math.sqrt(2 / n)).all()
+
+
+def test_a_step_on_data_is_in_the_units_of_the_sampler():
+    """lr = e N: the same canonical step, so at T = 0 the same state."""
+    e = 0.001
+    made = chains(REGRESSION, lr=e * 60, temperature=0.0)
+    made.step()
+    torch.testing.assert_close(made.theta, START - e * REGRESSION.grad(START))
+
+
+def test_gradient_noise_has_its_size():
+    n, std = 100_000, torch.tensor([0.5, 3.0])
+    made = chains(start=START[:1].expand(n, -1), gradient_noise=std)
+    made.closure()
+    excess = made.sampler.param_groups[0]["params"][0].grad - GAUSSIAN.grad(START[0])
+    assert ((excess.mean(0)).abs() < 4.5 * std / math.sqrt(n)).all()
+    assert ((excess.var(0) / std**2 - 1).abs() < 4.5 * math.sqrt(2 / n)).all()
+    first = excess.clone()
+    made.closure()
+    assert not torch.equal(first, made.sampler.param_groups[0]["params"][0].grad - GAUSSIAN.grad(START[0]))
+
+
+def test_gradient_noise_on_data_is_of_u_not_of_its_mean():
+    n = 50_000
+    made = chains(REGRESSION, START[:1].expand(n, -1), gradient_noise=2.0)
+    made.closure()
+    noise = 60 * made.sampler.param_groups[0]["params"][0].grad - REGRESSION.grad(START[0])
+    assert ((noise.var(0) / 4 - 1).abs() < 4.5 * math.sqrt(2 / n)).all()
+
+
+def test_batches_are_unbiased_and_each_chain_has_its_own():
+    n = 50_000
+    made = chains(REGRESSION, START[:1].expand(n, -1), batch=3)
+    loss = made.closure()
+    grad = made.sampler.param_groups[0]["params"][0].grad
+    assert ((grad.mean(0) - REGRESSION.grad(START[0]) / 60).abs() < 4.5 * grad.std(0) / math.sqrt(n)).all()
+    assert abs(loss.mean() - REGRESSION.energy(START[0]) / 60) < 4.5 * loss.std() / math.sqrt(n)
+    assert len(loss[:100].unique()) > 90
+    singles = torch.arange(60)[:, None]
+    item = REGRESSION.loss_and_grad(START[:1].expand(60, -1), singles)[1]
+    assert ((grad.var(0) / (item.var(0, correction=0) / 3) - 1).abs() < 0.05).all()  # of a mean of 3 draws
+
+
+def test_a_box_undoes_steps_that_leave_it():
+    box = (-2.56, 5.12)
+    start = 4.5 * torch.ones(500, 20)
+    made = chains(Rastrigin(), start, temperature=4.0, box=box)
+    free = chains(Rastrigin(), start, temperature=4.0)
+    made.step(), free.step()
+    gone = ((free.theta < box[0]) | (free.theta > box[1])).any(1)
+    assert 0 < gone.sum() < 500
+    assert torch.equal(made.theta[gone], start[gone])
+    assert torch.equal(made.theta[~gone], free.theta[~gone])
+    kept = made.run(50)
+    assert kept.min() >= box[0] and kept.max() <= box[1]
+
+
+class Quartic(Target):
+    """A target of a user's own: an energy and nothing else."""
+
+    dim = 2
+
+    def energy(self, x):
+        return x.pow(4).sum(-1)
+
+
+class Bare:
+    """Not even a Target."""
+
+    dim = 2
+
+    def energy(self, x):
+        return x.pow(4).sum(-1)
+
+
+@pytest.mark.parametrize("target", [Quartic(), Bare()])
+def test_an_energy_is_enough(target):
+    made = chains(target)
+    torch.testing.assert_close(made.closure(), START.pow(4).sum(-1))
+    torch.testing.assert_close(made.sampler.param_groups[0]["params"][0].grad, 4 * START**3)
+    assert made.run(3).shape == (3, 4, 2)
+
+
+def test_full_energy_is_known():
+    made = chains(REGRESSION, batch=2)
+    made.step()
+    torch.testing.assert_close(made.sampler.full_energy(), REGRESSION.energy(made.theta))
+
+
+def test_a_short_run_finds_the_law():
+    """400 chains from exact draws stay there: the variance of U = d/2 and its mean, within the Euler bias of lr."""
+    target = EXACT["known noise"]
+    made = chains(target, target.sample(400, stream()), lr=60 * 0.0005)
+    energies = target.energy(made.run(300, every=10))
+    excess = energies.mean(0) - target.energy(target.mean())
+    assert abs(excess.mean() - 1) < 4.5 * excess.std() / math.sqrt(400) + 0.05
+
+
+def test_extras_for_dynamics_that_need_them():
+    made = chains(REGRESSION, batch=7)
+    made.closure()
+    each = made.sampler.extras["per_example"]()
+    assert each.shape == (4, 7, 2)
+    torch.testing.assert_close(each.mean(1), made.sampler.param_groups[0]["params"][0].grad)
+    curvature = made.sampler.extras["curvature"]()
+    expected = REGRESSION.covariance().inverse().diagonal() / 60
+    torch.testing.assert_close(curvature, expected.expand(4, 2))
+
+
+@pytest.mark.parametrize(
+    "make, message",
+    [
+        (lambda: chains(start=START[0]), r"start must be \(chains, 2\), got \(2,\)"),
+        (lambda: chains(start=torch.zeros(3, 5)), r"got \(3, 5\)"),
+        (lambda: chains(batch=5), "target with num_data"),
+        (lambda: chains(REGRESSION, batch=0), "at least 1 item"),
+        (lambda: chains(box=(-0.1, 0.1)), "start must lie in the box"),
+        (lambda: chains().run(5, every=0), "every >= 1"),
+    ],
+)
+def test_refusals(make, message):
+    with pytest.raises(ConfigError, match=message):
+        make()
