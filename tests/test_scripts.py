@@ -30,6 +30,7 @@ CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
 SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]
 DYNAMICS = ("baoab", "psgld", "sgfs", "sghmc", "sgld", "sgnht", "sgrld")
 WEIGHTINGS = ("adaptive", "contour")
+PRIORS = [path.stem for path in sorted((CONF / "sampler" / "prior").glob("*.yaml"))]
 SCHEDULES = [path.stem for path in sorted((CONF / "schedule").glob("*.yaml"))]
 EXPERIMENTS = [str(p.relative_to(CONF / "experiment"))[:-5] for p in sorted((CONF / "experiment").rglob("*.yaml"))]
 
@@ -133,6 +134,11 @@ def test_every_experiment_is_short_under_the_debug_trainer(experiment):
 def test_every_experiment_runs_under_the_debug_trainer(tmp_path, experiment):
     short = ("trainer.max_steps=80", "chains=2", "collect.keep.samples_per_cycle=2", "logger=none")
     assert sampled(tmp_path, f"experiment={experiment}", "trainer=debug", *short).collect.store.records()
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_every_prior_runs(tmp_path, prior):
+    assert sampled(tmp_path, f"sampler/prior={prior}", "trainer=debug", *TINY).collect.store.records()
 
 
 CLIP = "sampler.clip={_target_: bdl.ClipNorm, c: 1.0}"
@@ -342,6 +348,20 @@ BAD = {
     "low": ("sampler.weighting.low=5", "low and high must be two energies"),
     "precision": ("sampler.prior.precision=-1", "precision must be >= 0, got -1"),
     "word": ("trainer.max_steps=many", "many"),
+    "rate": ("sampler=sgnht; sampler.dynamics.rate=0", "rate of the thermostat must be > 0"),
+    "grad_var": ("sampler=sghmc; sampler.dynamics.grad_var=-1", "grad_var must be null, \"estimated\", or a variance"),
+    "memory": ("sampler=psgld; sampler.dynamics.a=1", "a must be in [0, 1), got 1"),
+    "form": ("sampler=sgfs; sampler.dynamics.form=x", "form must be \"diagonal\" or \"full\", got 'x'"),
+    "target": ("sampler=hmc; sampler.dynamics.target=1", "target acceptance must be in (0, 1), got 1"),
+    "scale": ("sampler/prior=laplace; sampler.prior.scale=0", "Laplace scale must be > 0, got 0"),
+    "scale name": ("sampler.prior.precision=she", "one of ['fan_in', 'he'], got 'she'"),
+    "ladder": ("sampler=resghmc; sampler.exchange.ladder=[1,3,2]", "rising multiples of T that begin with 1"),
+    "one chain": ("sampler=resghmc; chains=1", "replica exchange needs chains to exchange, got 1"),
+    "rungs": ("sampler=resghmc; chains=6", "6 chains do not fill a ladder of 4"),
+    "weighted swaps": ("sampler/exchange=ladder; chains=4", "AdaptiveWeight changes that"),
+    "weighted kernel": ("sampler=hmc; sampler/weighting=contour", "HMC accepts by exp(-U/T), which Contour changes"),
+    "mini-batches": ("sampler=mala; data.batch_size=100", "MALA needs all the data in every batch, got batch_size"),
+    "clipped kernel": ("sampler=mala; sampler.clip={_target_: bdl.ClipNorm, c: 1.0}", "MALA needs the gradient as it"),
 }  # fmt: skip
 
 
@@ -349,7 +369,7 @@ BAD = {
 def test_bad_input_gets_one_line_and_leaves_nothing(script, tmp_path, name):
     override, words = BAD[name]
     folder = tmp_path / "run"
-    error = refusal(script("train", f"hydra.run.dir={folder}", "trainer=debug", *TINY, override))
+    error = refusal(script("train", f"hydra.run.dir={folder}", "trainer=debug", *TINY, *override.split("; ")))
     assert words in error
     assert [p for p in folder.rglob("*") if p.is_file()] == []
 
