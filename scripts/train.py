@@ -186,6 +186,8 @@ def evaluate(
     """metrics.json, report.html and the summary table, from the samples on disk."""
     posterior = bdl.Posterior.load(run.path, net)
     summary = summarise(posterior, {split: datamodule.slices(split) for split in ("test", "train")}, trace)
+    rates = module.sampler.swap_rates
+    summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     choices = HydraConfig.get().runtime.choices
     facts = {
         "title": f"{run_name(choices)}, seed {cfg.seed}",

@@ -89,6 +89,8 @@ def verdict(
         _rhat(m),
         _ess(m),
         _temperature(m),
+        _acceptance(m),
+        _swaps(m),
         _average(m),
         _calibration(m),
         _weights(m),
@@ -178,6 +180,29 @@ def _temperature(m: Mapping[str, float]) -> Check | None:
         )
     words = f"mini-batches heat the chain to T_eff = {reached:.3g}: a smaller lr or larger batch brings it closer to T"
     return Check(level, "Temperature", value, words)
+
+
+def _acceptance(m: Mapping[str, float]) -> Check | None:
+    value = m["acceptance"]
+    if math.isnan(value):
+        return None
+    if value < 0.1:
+        return Check(
+            "look", "Acceptance", f"{value:.2f}", "most proposals are refused: lower lr, or adapt it for longer"
+        )
+    if value > 0.97:
+        return Check("look", "Acceptance", f"{value:.2f}", "steps are shorter than they need be: raise lr, or adapt it")
+    return Check("ok", "Acceptance", f"{value:.2f}", "the law is exact at this step size")
+
+
+def _swaps(m: Mapping[str, float]) -> Check | None:
+    rates = [v for k, v in m.items() if k.startswith("swap_rate/") and not math.isnan(v)]
+    if not rates:
+        return None
+    value = f"{min(rates):.3f} to {max(rates):.3f}"
+    if min(rates) < 0.01:
+        return Check("look", "Swap rates", value, "replicas hardly ever swap: bring the rungs of the ladder closer")
+    return Check("ok", "Swap rates", value, "hot chains hand states down to cold ones")
 
 
 def _average(m: Mapping[str, float]) -> Check | None:

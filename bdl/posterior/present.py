@@ -34,6 +34,10 @@ def print_summary(metrics: Mapping[str, float]) -> None:
         f"kinetic temperature {_text(metrics['kinetic_temperature'])}",
         f"R-hat max {_text(metrics['rhat/max'])}, ESS min {_text(metrics['ess/min'])}",
     ]
+    swaps = [v for k, v in metrics.items() if k.startswith("swap_rate/")]
+    known = {"acceptance": metrics.get("acceptance"), "ELBO": metrics.get("elbo")}
+    parts += [f"{name} {_text(value)}" for name, value in known.items() if value is not None]
+    parts += [f"swap rates {', '.join(_text(v) for v in swaps)}"] if swaps else []
     if "weight_ess" in metrics:
         parts.append(f"weight ESS {_text(metrics['weight_ess'])}")
     console.print("; ".join(parts), soft_wrap=True, highlight=False)

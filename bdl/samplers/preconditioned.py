@@ -160,9 +160,11 @@ class SGRLD:
         return s
 
     def noise_ratio(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        metric = self._fisher(s) if self.metric is None else vmap(self.metric)(_rows(s.theta))
-        inverse = 1 / metric if metric.ndim <= 2 else torch.linalg.inv(metric).diagonal(dim1=-2, dim2=-1)
-        return lr * grad_var * inverse.reshape(grad_var.shape) / (2 * tau)
+        if self.metric is None:
+            return lr * grad_var / self._fisher(s) / (2 * tau)
+        g = vmap(self.metric)(_rows(s.theta))
+        inverse = 1 / g if g.ndim == 2 else torch.linalg.inv(g).diagonal(dim1=1, dim2=2)
+        return lr * grad_var * inverse.reshape_as(grad_var) / (2 * tau)
 
     def _fisher(self, s: Averaged) -> Tensor:
         scale = s.mean.mean(-1, keepdim=True).clamp_min(torch.finfo(s.mean.dtype).tiny)

@@ -135,7 +135,7 @@ class StudentT:
 
     def __post_init__(self) -> None:
         check_scale("Student-t scale", self.scale)
-        if not self.df > 0:
+        if not 0 < self.df < math.inf:
             raise ConfigError(f"Student-t df must be > 0, got {self.df}")
 
     def bind(self, shapes: Shapes, like: Tensor) -> StudentT:
@@ -166,7 +166,7 @@ class ScaleMixture:
     narrow: float = 0.0025
 
     def __post_init__(self) -> None:
-        if not (0 < self.share < 1 and 0 < self.narrow < self.wide):
+        if not (0 < self.share < 1 and 0 < self.narrow < self.wide < math.inf):
             raise ConfigError(
                 "a scale mixture needs 0 < share < 1 and 0 < narrow < wide, "
                 f"got {self.share}, {self.narrow}, {self.wide}"
@@ -204,8 +204,8 @@ def check_scale(what: str, value: Any, zero: str | None = None) -> None:
         if value not in GAINS:
             raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
         return
-    values = [float(v) for v in ([value] if isinstance(value, int | float) else value)]
-    if not all(v > 0 or (v == 0 and zero) for v in values):
+    values = _numbers(value)
+    if not bool((values.isfinite() & ((values > 0) | (values == 0) & (zero is not None))).all()):
         raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
 
 
@@ -236,10 +236,21 @@ def _like(scale: Any, theta: Tensor) -> Any:
     return scale.to(theta) if isinstance(scale, Tensor) else scale
 
 
+def _numbers(value: Any) -> Tensor:
+    """A number or numbers as a tensor in double precision; NaN for what is neither."""
+    try:
+        values = value if isinstance(value, int | float | Tensor) else [float(v) for v in value]
+        return torch.as_tensor(values, dtype=torch.float64)
+    except (TypeError, ValueError):
+        return torch.tensor(math.nan)
+
+
 def _sum_log(scale: Any, d: int) -> float:
+    """Σ log scale over d coordinates; NaN where a scale is 0."""
     if isinstance(scale, int | float):
-        return d * math.log(scale) if scale > 0 else -math.inf
-    return float(scale.double().log().sum())
+        return d * math.log(scale) if scale > 0 else math.nan
+    total = float(scale.double().log().sum())
+    return total if math.isfinite(total) else math.nan
 
 
 def _said(scale: Any) -> str:
@@ -247,6 +258,6 @@ def _said(scale: Any) -> str:
         return f" {scale:g}"
     if isinstance(scale, str):
         return f" {scale}"
-    values = [float(v) for v in scale]
-    name = hashlib.sha256(repr(values).encode()).hexdigest()[:8]  # so that other scales have another name
-    return f"s {min(values):g} to {max(values):g} ({name})"
+    values = _numbers(scale).cpu()
+    name = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:8]  # so that other scales have another name
+    return f"s {values.min():g} to {values.max():g} ({name})"

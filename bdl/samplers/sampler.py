@@ -299,12 +299,15 @@ class Sampler(torch.optim.Optimizer):
         self._flat.attach()
         theta = self._flat.theta
         changes = {
-            f.name: value.to(theta) if isinstance(value := getattr(self._state, f.name), Tensor) else value
+            f.name: value.to(theta if value.dtype == old.dtype else theta.device)  # a double stays one
             for f in dataclasses.fields(self._state)
+            if isinstance(value := getattr(self._state, f.name), Tensor)
         }
         self._state = dataclasses.replace(self._state, **{**changes, "theta": theta})
         self._noise.load_state_dict(self._noise.state_dict(), theta)
         self._reweighting.load_state_dict(self._reweighting.state_dict(), theta.device)
+        if self._replicas is not None:
+            self._replicas.load_state_dict(self._replicas.state_dict(), theta.device)
         if theta.device != old.device:
             self._generator = generator(theta.device, "noise", self.seed, self.stack, self.steps)
         self._allocate()

@@ -170,3 +170,18 @@ def test_absent_numbers_read_as_nan_and_are_not_added():
     numbers = or_nan({"a": None, "b": 2})
     assert math.isnan(numbers["a"]) and numbers["b"] == 2 and math.isnan(numbers["c"])
     assert list(numbers) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.05, "look"), (0.3, "ok"), (0.8, "ok"), (0.99, "look")])
+def test_acceptance_is_judged(rate: float, expected: str):
+    assert level("Acceptance", acceptance=rate) == expected
+
+
+@pytest.mark.parametrize(("lowest", "expected"), [(0.0, "look"), (0.2, "ok")])
+def test_the_least_swap_rate_is_judged(lowest: float, expected: str):
+    assert level("Swap rates", swap_rate__0=0.5, swap_rate__1=lowest) == expected
+
+
+def test_samplers_without_acceptance_or_swaps_are_not_judged_by_them():
+    names = {c.name for c in verdict({"temperature": 1.0})}
+    assert not names & {"Acceptance", "Swap rates"}

@@ -218,6 +218,7 @@ class CollectSamples(Callback):
             "clip": repr(self._sampler.clip),
             "weighting": [type(self._sampler.weighting).__name__, self._sampler.weighting.zeta],
             "injects_noise": getattr(self._sampler.dynamics, "noisy", True),
+            "caveat": getattr(self._sampler.dynamics, "caveat", None),
             "shapes": {k: list(v.shape[1:]) for k, v in tensors.items()},
             **self.target,
         }
