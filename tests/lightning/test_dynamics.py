@@ -121,3 +121,28 @@ def test_metrics_of_a_store_say_what_is_known_only(tmp_path):
     """target.json names the sampler's law whatever the dynamics."""
     toys.sample(tmp_path, dynamics=bdl.SGNHT(0.5))
     assert json.loads((tmp_path / "samples" / "target.json").read_text())["injects_noise"] is True
+
+
+def test_exchange_on_full_energies_swaps_where_batch_energies_can_not(tmp_path):
+    """Energies of 40 items from batches of 10 err by several nats: the penalty leaves fewer swaps, full energies pay
+    none. Batch and full energies are of one chain's states alike, so nothing but the error differs."""
+    rates = {}
+    for kind in ("batch", "full"):
+        exchange = bdl.Exchange((1.0, 2.0), energy=kind)
+        module = toys.module(chains=2, exchange=exchange, lr=0.02)
+        toys.trainer(tmp_path / kind, 600).fit(module, toys.batches(chains=2))
+        rates[kind] = module.sampler.swap_rates.item()
+    assert rates["full"] > 1.5 * rates["batch"] > 0
+
+
+def test_exchange_on_full_energies_needs_them():
+    theta = torch.zeros(2, 1, requires_grad=True)
+    exchange = bdl.Exchange((1.0, 2.0), energy="full")
+    sampler = bdl.Sampler([theta], bdl.SGLD(), num_data=10, lr=0.1, chains=2, exchange=exchange)
+
+    def closure():
+        theta.grad = torch.ones_like(theta)
+        return torch.zeros(2)
+
+    with pytest.raises(bdl.ConfigError, match="a full-data energy needs sampler.full_loss"):
+        sampler.step(closure)
