@@ -193,7 +193,7 @@ def evaluate(
         "title": f"{run_name(choices)}, seed {cfg.seed}",
         **{k: str(choices[k]) for k in ("data", "model", "sampler", "schedule")},
         "N": f"{datamodule.num_data:,}",
-        "batch": str(cfg.data.batch_size),
+        "batch": str(getattr(datamodule, "batch_size", cfg.data.batch_size)),
         "steps": f"{module.sampler.steps:,}",
         "samples": f"{posterior.samples:,} of {posterior.chains} chains",
         "T": f"{summary.metrics['temperature']:g}",

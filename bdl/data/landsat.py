@@ -40,9 +40,9 @@ def load_landsat() -> dict[str, Tensor]:
 class LandsatDataModule(L.LightningDataModule):
     """Landsat, standardised with the training rows' mean and standard deviation; 4,435 training and 2,000 test rows.
 
-    batch_size: rows per chain and step, None for all of them. chains: C for a stack whose chains have batches of their own, None for one
-    chain or for batches that all chains share. val_fraction: part of the training rows held out, chosen by `split_seed`
-    alone. seed, stack: name the order of the batches.
+    batch_size: rows per chain and step, None for all of them. chains: C for a stack whose chains have batches of their
+    own, None for one chain or for batches that all chains share. val_fraction: part of the training rows held out,
+    chosen by `split_seed` alone. seed, stack: name the order of the batches.
     """
 
     num_classes = len(CLASSES)

@@ -27,6 +27,13 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
         raise ConfigError(
             f"precision={trainer.precision} rounds the noise away or steps without a closure: use bf16-mixed or 32-true"
         )
+    name = type(sampler.dynamics).__name__
+    if sampler.is_kernel and str(trainer.precision) not in ("32-true", "64-true"):
+        raise ConfigError(f"{name} compares energies, which precision={trainer.precision} rounds too much: use 32-true")
+    if sampler.is_kernel and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
+        raise ConfigError(f"{name} needs the gradient of all the data as it is: no clipping, no accumulation")
+    if trainer.accumulate_grad_batches > 1 and "per_example" in getattr(sampler.dynamics, "needs", ()):
+        raise ConfigError(f"{name} needs the per-example gradients of the whole batch: no accumulate_grad_batches")
     algorithm = getattr(trainer.gradient_clip_algorithm, "value", None) or "norm"
     if trainer.gradient_clip_val and algorithm == "norm" and sampler.chains:
         raise ConfigError(

@@ -164,7 +164,7 @@ def _temperature(m: Mapping[str, float]) -> Check | None:
     meant, reached = m["temperature"], m["t_eff"]
     if meant == 0:
         return Check("look", "Temperature", "T = 0", "this is optimisation: an ensemble of solutions, not a posterior")
-    if math.isnan(meant):
+    if math.isnan(meant) or not math.isnan(m["elbo"]):  # a variational approximation is not heated by batches
         return None
     if math.isnan(reached):
         return Check(

@@ -18,7 +18,6 @@ from bdl.posterior.weights import energy_spreads
 
 Trace = Mapping[str, Tensor]  # of the chain, as Monitor has it: step (n,), the rest (n,) or (n, C)
 _CHAIN = ("noise_ratio", "t_eff", "kinetic_temperature")
-_SOME = ("acceptance", "elbo")  # of samplers that have them
 
 
 @dataclass
@@ -53,7 +52,9 @@ def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]
         return found | dict.fromkeys(_CHAIN, math.nan)
     chosen = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
     found |= {name: _weighted_mean(trace[name][chosen], trace["lr"][chosen]) for name in _CHAIN}
-    some = {name: _weighted_mean(trace[name][chosen], trace["lr"][chosen]) for name in _SOME if name in trace}
+    some = {name: _weighted_mean(trace[name][chosen], trace["lr"][chosen]) for name in ("elbo",) if name in trace}
+    if "acceptance" in trace:  # a running mean already: the last one
+        some["acceptance"] = float(trace["acceptance"][-1].mean())
     return found | {name: value for name, value in some.items() if not math.isnan(value)}
 
 

@@ -156,7 +156,8 @@ class SGLD:
     def __str__(self) -> str:
         if self.preconditioner is None:
             return "SGLD" if self.grad_var is None else f"SGLD less {said(self.grad_var)} batch noise"
-        return f"SGLD with a preconditioner of {tuple(self.preconditioner.shape)}"
+        less = "" if self.grad_var is None else f", less {said(self.grad_var)} batch noise"
+        return f"SGLD with a preconditioner {tuple(self.preconditioner.shape)} {said(self.preconditioner)}{less}"
 
     @property
     def needs(self) -> frozenset[str]:
@@ -295,8 +296,9 @@ class SGNHT:
     a = friction, where ξ starts; r = `rate`, lr tau unless given, which is the paper's. Their factor of |m|² is 1; the
     Euler form needs 1 - ξ/2, or ξ settles at 1 - sqrt(1 - 2a) and the variance of θ is a/ξ. Batch noise of the same
     variance in every direction raises ξ to a (1 + noise_ratio) and leaves the law at T; of unequal variances it takes
-    away the mean only. ξ stands still at T = 0. A larger r (1e-3, say) lets ξ follow within some hundred steps, where
-    lr T / N needs 1e5; its spread is sqrt(r/d). D = diag(0, a, 0) and Q couples m with ξ (Ma et al. 2015).
+    away the mean only, and of shuffled epochs too much from slow directions, where their noise cancels. ξ stands
+    still at T = 0. A larger r (1e-3, say) lets ξ follow within some hundred steps, where lr T / N needs 1e5; its
+    spread is sqrt(r/d). D = diag(0, a, 0) and Q couples m with ξ (Ma et al. 2015).
     """
 
     friction: float = 0.1
@@ -322,8 +324,9 @@ class SGNHT:
         return s
 
     def heating(self, s: Thermostatted, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) zeros: the thermostat takes the batches' heat away."""
-        return torch.zeros_like(grad_var)
+        """(..., d) terms whose mean is T_eff/T - 1: what batches bring, over what the thermostat has risen to take."""
+        injected = self.friction + lr * grad_var / (2 * tau)
+        return injected / s.xi.unsqueeze(-1).clamp_min(1e-9) - 1
 
     def kinetic_tau(self, s: Thermostatted, lr: Scalar) -> Tensor:
         return _kinetic_tau(s, lr, s.xi.unsqueeze(-1))

@@ -51,7 +51,7 @@ class Exchange:
 
     def __post_init__(self) -> None:
         rungs = [float(f) for f in self.ladder]
-        if len(rungs) < 2 or rungs[0] != 1 or any(a >= b for a, b in zip(rungs, rungs[1:], strict=False)):
+        if len(rungs) < 2 or rungs[0] != 1 or not all(a < b for a, b in zip(rungs, rungs[1:], strict=False)):
             raise ConfigError(
                 f"a ladder is two or more rising multiples of T that begin with 1, got {rungs}; put them in order"
             )

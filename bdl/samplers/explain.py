@@ -49,7 +49,7 @@ def _noise(sampler: Sampler, lr: float, temperature: float) -> list[str]:
     scale = math.sqrt(2 * getattr(dynamics, "friction", 1.0) * lr * temperature / n)
     plain = isinstance(dynamics, SGLD | SGHMC | SGNHT | BAOAB) and getattr(dynamics, "preconditioner", None) is None
     factor = "" if plain else ", times the root of the preconditioner"
-    ratio, t_eff = _mean(sampler.noise_ratio), _mean(sampler.t_eff)
+    ratio, t_eff = (_of_target(sampler, v) for v in (sampler.noise_ratio, sampler.t_eff))
     heat = (
         "not measured yet; unless subtracted it heats the chain by T_eff = T (1 + noise_ratio)"
         if math.isnan(ratio)
@@ -58,10 +58,16 @@ def _noise(sampler: Sampler, lr: float, temperature: float) -> list[str]:
     return [f"injected noise: std {scale:.3g} per step and coordinate{factor}", f"batch noise: {heat}"]
 
 
+def _of_target(sampler: Sampler, value: Tensor) -> float:
+    """Mean over the chains that sample the law meant."""
+    return _mean(value[sampler.target_chains] if value.ndim else value)
+
+
 def _exactly(sampler: Sampler) -> list[str]:
     rate = _mean(sampler.acceptance) if sampler.acceptance is not None else math.nan
     known = "not measured yet" if math.isnan(rate) else f"{rate:.2f}"
-    return [f"accept/reject on all the data: exact at any lr; acceptance {known}"]
+    lr = _mean(torch.as_tensor(sampler.param_groups[0]["lr"]) * sampler._state.log_factor.exp())
+    return [f"accept/reject on all the data: exact at any lr; lr adapted to {lr:.3g}, acceptance {known}"]
 
 
 def _replicas(sampler: Sampler) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +74,11 @@ def needs_variance(grad_var: Any) -> frozenset[str]:
 
 def said(grad_var: Any) -> str:
     """`grad_var` in a word."""
-    return grad_var if isinstance(grad_var, str) else f"given ({float(grad_var.mean()):.6g})"
+    if isinstance(grad_var, str):
+        return grad_var
+    values = grad_var.flatten().tolist()
+    name = hashlib.sha256(repr(values).encode()).hexdigest()[:8]  # other values have another name
+    return f"given ({values[0]:.6g})" if len(values) == 1 else f"given ({name})"
 
 
 def batch_variance(grad_var: Any, lr: float | Tensor, like: Tensor, extra: dict[str, Tensor] | None) -> Tensor | None:

@@ -25,7 +25,7 @@ HOW = {
 }
 
 
-def extra_for(sampler: Sampler, multiplier: Tensor) -> tuple[dict[str, Tensor], ...]:
+def extra_for(sampler: Sampler, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:
     """The dict that the dynamics' step takes as its last argument, if it takes any. multiplier: of the weighting."""
     dynamics = sampler.dynamics
     wants = getattr(dynamics, "wants", None)
@@ -37,11 +37,12 @@ def extra_for(sampler: Sampler, multiplier: Tensor) -> tuple[dict[str, Tensor], 
     return ({name: _need(sampler, name, multiplier) for name in names},)
 
 
-def _need(sampler: Sampler, name: str, multiplier: Tensor) -> Tensor:
+def _need(sampler: Sampler, name: str, multiplier: Tensor | None) -> Tensor:
     theta = sampler._flat.theta
     if name == "grad_var":  # of the gradient as the dynamics sees it, which is multiplied
         v = sampler._noise.variance
-        return torch.zeros_like(theta) if v is None else v * multiplier.square()
+        v = torch.zeros_like(theta) if v is None else v
+        return v if multiplier is None else v * multiplier.square()
     if name == "prior_gradient":
         g = torch.zeros_like(theta)
         sampler.prior.add_grad_(g, theta, sampler.num_data)
@@ -50,7 +51,7 @@ def _need(sampler: Sampler, name: str, multiplier: Tensor) -> Tensor:
         raise ConfigError(f"{type(sampler.dynamics).__name__} needs {name}: {HOW.get(name, OWN.format(name))}")
     with torch.enable_grad():
         value = sampler.extras[name]().detach()
-    return value * multiplier if name == "curvature" else value
+    return value * multiplier if name == "curvature" and multiplier is not None else value
 
 
 def per_example_gradients(

@@ -205,7 +205,7 @@ def check_scale(what: str, value: Any, zero: str | None = None) -> None:
             raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
         return
     values = _numbers(value)
-    if not bool((values.isfinite() & ((values > 0) | (values == 0) & (zero is not None))).all()):
+    if not values.numel() or not bool((values.isfinite() & ((values > 0) | (values == 0) & (zero is not None))).all()):
         raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
 
 
@@ -224,12 +224,14 @@ def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Any) -> Any:
 
 def per_coordinate(scales: Sequence[float] | Tensor, shapes: Shapes, like: Tensor) -> Tensor:
     """(d,) the scale of every coordinate, from one scale per tensor."""
-    if len(scales) != len(shapes):
+    values = _numbers(scales).reshape(-1)
+    if len(values) != len(shapes):
         raise ConfigError(
-            f"the prior has {len(scales)} scales for {len(shapes)} parameter tensors: give one, or one each"
+            f"the prior has {len(values)} scales for {len(shapes)} parameter tensors: give one, or one each"
         )
-    scales = torch.as_tensor([float(s) for s in scales], dtype=like.dtype, device=like.device)
-    return scales.repeat_interleave(torch.as_tensor([math.prod(shape) for shape in shapes], device=like.device))
+    return values.to(like).repeat_interleave(
+        torch.as_tensor([math.prod(shape) for shape in shapes], device=like.device)
+    )
 
 
 def _like(scale: Any, theta: Tensor) -> Any:

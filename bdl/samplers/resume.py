@@ -14,7 +14,7 @@ from bdl.samplers.reweighting import to
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def environment(sampler: Sampler) -> dict[str, Any]:

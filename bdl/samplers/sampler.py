@@ -104,6 +104,10 @@ class Sampler(torch.optim.Optimizer):
             raise ConfigError(
                 f"replica exchange swaps by exp(-U/T) and {type(weighting).__name__} changes that: use Flat"
             )
+        if hasattr(dynamics, "entropy") and (exchange is not None or weighting.needs_energy):
+            raise ConfigError(f"{type(dynamics).__name__} draws from its approximation: no weighting and no exchange")
+        if exchange is not None and not getattr(dynamics, "noisy", True):
+            raise ConfigError(f"{type(dynamics).__name__} samples nothing that replicas could exchange: leave it out")
         self.is_kernel = isinstance(dynamics, Kernel)
         if self.is_kernel:
             refuse_for_kernel(self)
@@ -129,6 +133,11 @@ class Sampler(torch.optim.Optimizer):
         lr, temperature, zeta = self._numbers()
         self.used = {"lr": lr, "temperature": temperature, "zeta": zeta}
         idle = self._flat.gather(self._g_views)
+        if idle and hasattr(self._state, "xi"):
+            raise ConfigError(
+                f"the thermostat of {type(self.dynamics).__name__} averages over all parameters, but "
+                f"{self._flat.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
+            )
         theta, g = self._flat.theta, self._g
         energy = None if loss is None or not self.loss_is_whole else self._energy_of(loss)
         self._watch(loss, energy)
@@ -197,7 +206,11 @@ class Sampler(torch.optim.Optimizer):
     @property
     def t_eff(self) -> Tensor:
         """() or (C,) about the temperature that the mini-batches make of T: T (1 + noise_ratio), less what the dynamics
-        subtracts or absorbs; T itself under an accept/reject kernel."""
+        subtracts or absorbs; T itself under an accept/reject kernel.
+
+        It takes batches as independent. Those of a shuffled epoch are not: in directions that relax over more than an
+        epoch their noise cancels, and there T_eff is an upper bound.
+        """
         return torch.as_tensor(self._numbers()[1]) * (1 + batch_share(self, "heating"))
 
     @property
@@ -345,11 +358,11 @@ class Sampler(torch.optim.Optimizer):
             energy /= dist.get_world_size(self.group)
         return (energy + self.prior.energy(self._flat.theta)).reshape(-1)
 
-    def _weigh(self, energy: Tensor | None, temperature: Scalar, zeta: float) -> Tensor:
-        """Multiply the gradient by what the weighting says, and return that, (..., 1)."""
+    def _weigh(self, energy: Tensor | None, temperature: Scalar, zeta: float) -> Tensor | None:
+        """Multiply the gradient by what the weighting says, and return that, (..., 1); None without a weighting."""
         self._energy = energy
         if energy is None or not self.weighting.needs_energy:
-            return torch.ones((), dtype=self._g.dtype, device=self._g.device)
+            return None
         full = lambda: self.full_energy().reshape(-1)  # noqa: E731
         multiplier = self._reweighting.step(energy, full, self.steps, temperature, zeta)
         multiplier = multiplier.to(self._g.dtype).view(*self._flat.lead, 1)

@@ -65,15 +65,15 @@ SAMPLERS = {
     "baoab": Kind(sampler={"dynamics": bdl.BAOAB(0.5)}),
     "thermostat": Kind(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "corrected": Kind(sampler={"dynamics": bdl.SGHMC(0.5, grad_var="estimated")}),
-    "preconditioned": Kind(sampler={"dynamics": bdl.PSGLD(a=0.9, adapt_steps=20), "lr": 0.01}),
-    "fisher": Kind(sampler={"dynamics": bdl.SGRLD(adapt_steps=20)}),
+    "preconditioned": Kind(sampler={"dynamics": bdl.PSGLD(a=0.9, adapt_steps=6), "lr": 0.01}, keep=EveryStep(6, 3)),
+    "fisher": Kind(sampler={"dynamics": bdl.SGRLD(adapt_steps=6)}, keep=EveryStep(6, 3)),
     "scoring": Kind(sampler={"dynamics": bdl.SGFS()}),
     "scoring, full": Kind(sampler={"dynamics": bdl.SGFS("full")}),
     "variational": Kind(sampler={"dynamics": bdl.MeanField(), "lr": 0.01}),
     "exchange": Kind(sampler={"exchange": bdl.Exchange((1.0, 1.5), every=3)}),
-    "metropolis": Kind(sampler={"dynamics": bdl.Metropolis(adapt_steps=20)}, batch=toys.N),
-    "mala": Kind(sampler={"dynamics": bdl.MALA(adapt_steps=20)}, batch=toys.N),
-    "hmc": Kind(sampler={"dynamics": bdl.HMC(3, adapt_steps=20)}, batch=toys.N),
+    "metropolis": Kind(sampler={"dynamics": bdl.Metropolis(adapt_steps=6)}, keep=EveryStep(6, 3), batch=toys.N),
+    "mala": Kind(sampler={"dynamics": bdl.MALA(adapt_steps=6)}, keep=EveryStep(6, 3), batch=toys.N),
+    "hmc": Kind(sampler={"dynamics": bdl.HMC(3, adapt_steps=6)}, keep=EveryStep(6, 3), batch=toys.N),
 }
 
 

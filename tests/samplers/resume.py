@@ -9,7 +9,7 @@ import math
 import sys
 
 import torch
-from table import TABLE
+from table import TABLE, equip
 
 import bdl
 
@@ -38,6 +38,7 @@ class Run:
             weighting=WEIGHTINGS[weighting],
             chains=4,
         )
+        equip(self.sampler)
         self.scheduler = torch.optim.lr_scheduler.LambdaLR(self.sampler, lambda k: 0.6 + 0.4 * math.cos(k / 10))
 
     def go(self, steps: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 
@@ -12,17 +13,23 @@ import bdl
 
 @dataclass(frozen=True)
 class Row:
-    """A dynamics and what is known of its step on a Gaussian, U = h x²/2 in one dimension.
+    """A dynamics and what is known of it. `Row(name, build)` suffices for a first-order one without preconditioner.
 
-    The stationary variance is (T/h) / (1 - e p h / (2 (2 - a))), e = lr/N, a = friction, p = scale: first order in lr.
+    A linear one, on U = h x²/2 in one dimension, has the stationary variance (T/h) / (1 - e p h / (2 (2 - a))), with
+    e = lr/N, a = friction, p = scale; T/h at second order.
     """
 
     name: str
-    build: Callable[[int, torch.dtype], object]  # (d <= 2, dtype) -> dynamics
+    build: Callable[[int, torch.dtype], Any]  # (d, dtype) -> dynamics; with a preconditioner d <= 2
+    law: Literal["linear", "curved", "elsewhere"] = "linear"  # is its step linear in θ, m, g, z; or tested elsewhere
     friction: float = 1.0
-    scale: float = 1.0  # p: what multiplies lr in one dimension
+    scale: float = 1.0  # p: what multiplies lr in one dimension, at most
     diagonal: tuple[float, float] = (1.0, 1.0)  # of the preconditioner in two
+    order: int = 1  # of the law's error in lr; at 2 there is none on a Gaussian
     noisy: bool = True
+    sgd: bool = True  # is it SGD with momentum 1 - a at T = 0?
+    thermostat: bool = False
+    memory: Callable[[int], dict[str, Any]] = lambda d: {}  # of the state besides θ and m, long after the start
     steps: int = 4000  # that give 4,096 chains the power to see +2% of variance
 
     def __str__(self) -> str:
@@ -35,16 +42,73 @@ def sgld(p):
     return lambda d, dtype: bdl.SGLD(p[:d, :d].to(dtype) if p.ndim == 2 else p[:d].to(dtype))
 
 
+def diagonal_metric(x):
+    """(d,) every entry depends on all of x."""
+    return 1 + 0.5 * torch.sin(x.sum() + torch.arange(len(x), dtype=x.dtype))
+
+
+def full_metric(x):
+    """(d, d) with off-diagonals that depend on all of x."""
+    v = torch.sin(x.flip(0) + 1)
+    return torch.eye(len(x), dtype=x.dtype) + torch.outer(v, v)
+
+
+def frozen(d):
+    """What PSGLD remembers when its preconditioner 1 / (.1 + sqrt V) is (1.5, .5)."""
+    return {"mean": torch.tensor([1 / 1.5 - 0.1, 1 / 0.5 - 0.1], dtype=torch.float64)[:d].square(), "count": 10}
+
+
 TABLE = [
     Row("sgd", lambda d, dtype: bdl.SGD(momentum=0.0), noisy=False),
     Row("sgd-momentum", lambda d, dtype: bdl.SGD(momentum=0.9), friction=0.1, noisy=False),
     Row("sgld", lambda d, dtype: bdl.SGLD()),
-    Row("sgld-diagonal", sgld([1.5, 0.5]), scale=1.5, diagonal=(1.5, 0.5)),
-    Row("sgld-dense", sgld([[1.5, 0.4], [0.4, 0.5]]), scale=1.5, diagonal=(1.5, 0.5)),
+    Row("sgld-diagonal", sgld([1.5, 0.5]), scale=1.5, diagonal=(1.5, 0.5), sgd=False),
+    Row("sgld-dense", sgld([[1.5, 0.4], [0.4, 0.5]]), scale=1.5, diagonal=(1.5, 0.5), sgd=False),
     Row("sghmc-0.01", lambda d, dtype: bdl.SGHMC(friction=0.01), friction=0.01, steps=10000),
     Row("sghmc-0.1", lambda d, dtype: bdl.SGHMC(friction=0.1), friction=0.1),
     Row("sghmc-0.5", lambda d, dtype: bdl.SGHMC(friction=0.5), friction=0.5),
-    Row("sghmc-1", lambda d, dtype: bdl.SGHMC(friction=1.0), friction=1.0),
-]
+    Row("sghmc-1", lambda d, dtype: bdl.SGHMC(friction=1.0)),
+    Row("baoab-0.01", lambda d, dtype: bdl.BAOAB(friction=0.01), friction=0.01, order=2, steps=10000),
+    Row("baoab-0.1", lambda d, dtype: bdl.BAOAB(friction=0.1), friction=0.1, order=2),
+    Row("baoab-0.5", lambda d, dtype: bdl.BAOAB(friction=0.5), friction=0.5, order=2),
+    Row("baoab-1", lambda d, dtype: bdl.BAOAB(friction=1.0), order=2),
+    Row("sgnht-0.1", lambda d, dtype: bdl.SGNHT(friction=0.1), friction=0.1, thermostat=True),
+    Row("sgnht-0.5", lambda d, dtype: bdl.SGNHT(friction=0.5), friction=0.5, thermostat=True),
+    Row(
+        "psgld-frozen", lambda d, dtype: bdl.PSGLD(damping=0.1, adapt_steps=10),
+        scale=1.5, diagonal=(1.5, 0.5), sgd=False, memory=frozen,
+    ),
+    Row("psgld-a0", lambda d, dtype: bdl.PSGLD(a=0.0, damping=0.1), law="curved", scale=10.0, sgd=False),
+    Row("sgrld-diagonal", lambda d, dtype: bdl.SGRLD(diagonal_metric), law="curved", scale=2.0, sgd=False),
+    Row("sgrld-full", lambda d, dtype: bdl.SGRLD(full_metric), law="curved", sgd=False),
+    Row("sgld-given", lambda d, dtype: bdl.SGLD(grad_var=0.01), law="elsewhere"),
+    Row("sghmc-given", lambda d, dtype: bdl.SGHMC(grad_var=0.01), law="elsewhere", friction=0.1),
+    Row("sghmc-estimated", lambda d, dtype: bdl.SGHMC(grad_var="estimated"), law="elsewhere", friction=0.1),
+    Row("psgld", lambda d, dtype: bdl.PSGLD(damping=0.1), law="elsewhere", sgd=False),
+    Row("sgrld-fisher", lambda d, dtype: bdl.SGRLD(adapt_steps=30), law="elsewhere", sgd=False),
+    Row("sgfs", lambda d, dtype: bdl.SGFS(), law="elsewhere", sgd=False),
+    Row("sgfs-full", lambda d, dtype: bdl.SGFS(form="full"), law="elsewhere", sgd=False),
+    Row("mean-field", lambda d, dtype: bdl.MeanField(), law="elsewhere", sgd=False),
+]  # fmt: skip
 NOISY = [row for row in TABLE if row.noisy]
-MIXING = [row for row in NOISY if row.friction >= 0.1]  # fast enough across a barrier
+WIDE = [row for row in TABLE if row.name not in ("sgld-diagonal", "sgld-dense", "sgrld-full")]  # for many coordinates
+LINEAR = [row for row in NOISY if row.law == "linear"]
+MIXING = [row for row in NOISY if row.law != "elsewhere" and row.friction >= 0.1]  # fast enough across a barrier
+
+
+def equip(sampler: bdl.Sampler) -> bdl.Sampler:
+    """The sampler with all that any row may need, constants."""
+    theta = sampler._flat.theta
+    each = torch.tensor([0.5, -0.5, 1.5], dtype=theta.dtype).unsqueeze(-1)  # three gradients per chain
+    sampler.extras |= {
+        "curvature": lambda: torch.ones_like(sampler._flat.theta),
+        "per_example": lambda: each.to(sampler._flat.theta) * torch.ones_like(sampler._flat.theta).unsqueeze(-2),
+    }
+    return sampler
+
+
+KERNELS = [
+    Row("metropolis", lambda d, dtype: bdl.Metropolis()),
+    Row("mala", lambda d, dtype: bdl.MALA()),
+    Row("hmc", lambda d, dtype: bdl.HMC(leapfrog=5)),
+]

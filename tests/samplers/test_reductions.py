@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 
 import pytest
 import torch
-from oracles import COVARIANCE, PRECISION, linear_step
-from table import NOISY, TABLE, Row
+from oracles import COVARIANCE, PRECISION, advance, linear_step
+from table import TABLE, WIDE, Row, equip
 from torch import nn
 from torch.nn import functional as F
 
 import bdl
+from bdl.seeding import generator
 
 N, LR, PRIOR = 40, 0.1, 3.0
 D64 = torch.float64
@@ -49,7 +51,7 @@ def train(net: nn.Module, optimizer, schedule=None, data=0) -> torch.Tensor:
 def sampled(dynamics, net=None, schedule=None, data=0, **arguments) -> torch.Tensor:
     net = net or network()
     settings = dict(num_data=N, lr=LR, temperature=1.0, prior=bdl.Gaussian(PRIOR), seed=5) | arguments
-    return train(net, bdl.Sampler(net.parameters(), dynamics, **settings), schedule, data)
+    return train(net, equip(bdl.Sampler(net.parameters(), dynamics, **settings)), schedule, data)
 
 
 def optimised(momentum: float, schedule=None) -> torch.Tensor:
@@ -62,10 +64,7 @@ def falling(k):
     return 1 / (1 + 0.1 * k)
 
 
-PLAIN = [row for row in TABLE if row.diagonal == (1.0, 1.0)]
-
-
-@pytest.mark.parametrize("row", PLAIN, ids=str)
+@pytest.mark.parametrize("row", [r for r in TABLE if r.sgd], ids=str)
 def test_zero_temperature_is_torch_sgd(row: Row):
     """Momentum 1 - a, weight decay = precision / N. Power: a momentum wrong by 1e-6 would show."""
     theta = sampled(row.build(2, D64), temperature=0.0)
@@ -73,7 +72,7 @@ def test_zero_temperature_is_torch_sgd(row: Row):
     assert not torch.allclose(theta, optimised((1 - row.friction) * (1 - 1e-6) + 1e-6), rtol=1e-10, atol=1e-12)
 
 
-@pytest.mark.parametrize("row", [r for r in PLAIN if not r.noisy or r.friction == 1], ids=str)
+@pytest.mark.parametrize("row", [r for r in TABLE if r.sgd and (not r.noisy or r.friction == 1)], ids=str)
 def test_zero_temperature_is_torch_sgd_under_a_schedule(row: Row):
     """SGD, and whatever has no memory, also while a torch scheduler lowers lr."""
     theta = sampled(row.build(2, D64), temperature=0.0, schedule=falling)
@@ -94,13 +93,10 @@ def test_friction_one_is_sgld():
 
 
 @pytest.mark.parametrize("weighting", [bdl.AdaptiveWeight, bdl.Contour])
-@pytest.mark.parametrize("row", NOISY, ids=str)
+@pytest.mark.parametrize("row", [r for r in WIDE if r.noisy and r.name != "mean-field"], ids=str)
 def test_zeta_zero_is_flat_bitwise(row: Row, weighting):
     """psi learns but does not act; with zeta = 1 it does."""
-    size = sum(p.numel() for p in network().parameters())
     dynamics = row.build(2, D64)
-    if row.diagonal != (1.0, 1.0):
-        dynamics = bdl.SGLD(torch.linspace(0.5, 1.5, size, dtype=D64))
     flat = sampled(dynamics)
     bins = dict(low=20.0, high=120.0, bins=10)
     assert torch.equal(sampled(dynamics, weighting=weighting(zeta=0.0, **bins)), flat)
@@ -147,14 +143,79 @@ def run_stack(stack: Stack, sampler, chains: int) -> torch.Tensor:
     return torch.cat([p.detach().flatten(1) for p in stack.parameters()], 1)
 
 
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_shell_takes_the_steps_of_the_dynamics(row: Row):
+    """To the bit: g with the prior, lr, tau = T/N and normal numbers from the stream that seed and stack name. So what
+    is proved of `step` holds through the shell."""
+    theta = torch.linspace(-1, 1, 6, dtype=D64).view(3, 2).requires_grad_()
+    T = torch.tensor([0.5, 1.0, 2.0], dtype=D64)
+    settings = dict(num_data=N, lr=LR, temperature=T, prior=bdl.Gaussian(PRIOR), chains=3, seed=3, stack=4)
+    sampler = equip(bdl.Sampler([theta], row.build(2, D64), **settings))
+    dynamics, noise = row.build(2, D64), generator("cpu", "noise", 3, 4)
+    state, z = dynamics.init(theta.detach().clone()), torch.zeros(3, 2, dtype=D64)
+    for k in range(45):
+        theta.grad = torch.sin(theta.detach() * (k + 1))
+        g = theta.grad.add(state.theta, alpha=PRIOR / N)
+        extra = {name: f() for name, f in sampler.extras.items()}
+        sampler.step()
+        variance = sampler._noise.variance
+        extra["grad_var"] = torch.zeros_like(z) if variance is None else variance
+        if row.noisy:
+            z.normal_(generator=noise)
+        state = advance(dynamics, state, g, LR, T[:, None] / N, z, extra)
+        for field in dataclasses.fields(state):
+            ours, theirs = getattr(sampler._state, field.name), getattr(state, field.name)
+            assert torch.equal(torch.as_tensor(ours), torch.as_tensor(theirs)), (k, field.name)
+
+
+@pytest.mark.parametrize("row", TABLE, ids=str)
+def test_numbers_per_chain_are_chains_of_their_numbers(row: Row):
+    """lr and tau as (C, 1) tensors, tau = 0 among them: each chain steps as it would alone under its floats."""
+    draw, dynamics = torch.Generator().manual_seed(0), row.build(2, D64)
+    lr, tau = torch.tensor([[0.1], [0.2], [0.3]], dtype=D64), torch.tensor([[0.0], [0.5], [2.0]], dtype=D64)
+    theta = torch.randn(3, 2, generator=draw, dtype=D64)
+    stack, alone = dynamics.init(theta.clone()), [dynamics.init(theta[c].clone()) for c in range(3)]
+    for _ in range(12):
+        g, z, curvature, grad_var = torch.randn(4, 3, 2, generator=draw, dtype=D64)
+        extra = {"curvature": curvature, "grad_var": grad_var.square() * 0.1}
+        extra["per_example"] = torch.randn(3, 5, 2, generator=draw, dtype=D64)
+        z[0] = 0
+        stack = advance(dynamics, stack, g, lr, tau, z, extra)
+        for c in range(3):
+            mine = {name: value[c] for name, value in extra.items()}
+            alone[c] = advance(dynamics, alone[c], g[c], lr[c].item(), tau[c].item(), z[c], mine)
+            for name in (f.name for f in dataclasses.fields(stack)):
+                together, own = getattr(stack, name), getattr(alone[c], name)
+                if isinstance(own, torch.Tensor):
+                    together = together[:, c] if together.ndim > theta.ndim and together.shape[0] == 2 else together[c]
+                    torch.testing.assert_close(together, own, rtol=1e-12, atol=1e-12)
+
+
+def test_grad_var_zero_is_none():
+    """Bitwise; and one that is given is what an estimate of that value does."""
+    for kind in (bdl.SGLD, bdl.SGHMC):
+        assert torch.equal(sampled(kind(grad_var=0.0)), sampled(kind()))
+        assert not torch.equal(sampled(kind(grad_var=1e-3)), sampled(kind()))
+        given, estimated = kind(grad_var=1e-3), kind(grad_var="estimated")
+        x, g, z = torch.randn(3, 1, 4, dtype=D64)
+        ends = [
+            advance(
+                d, d.init(x.clone()), g, 0.1, 0.5, z, {"grad_var": torch.full((1, 4), 1e-3, dtype=D64)} if e else {}
+            )
+            for d, e in ((given, False), (estimated, True))
+        ]
+        torch.testing.assert_close(ends[0].theta, ends[1].theta)
+
+
 @pytest.mark.parametrize("clip", [None, bdl.ClipNorm(0.2)], ids=["", "clipped"])
-@pytest.mark.parametrize("row", PLAIN, ids=str)
+@pytest.mark.parametrize("row", WIDE, ids=str)
 def test_chains_are_separate_samplers(row: Row, clip):
     """chains=3 on three streams of data is three samplers, T = 0; clipping acts on each chain's own norm."""
     nets = [network(c) for c in range(3)]
     stack = Stack(nets)
     settings = dict(num_data=N, lr=LR, temperature=0.0, prior=bdl.Gaussian(PRIOR), clip=clip)
-    together = run_stack(stack, bdl.Sampler(stack.parameters(), row.build(2, D64), chains=3, **settings), 3)
+    sampler = equip(bdl.Sampler(stack.parameters(), row.build(2, D64), chains=3, **settings))
+    together = run_stack(stack, sampler, 3)
     apart = [sampled(row.build(2, D64), net, data=c, **settings) for c, net in enumerate(copy.deepcopy(nets))]
     torch.testing.assert_close(together, torch.stack(apart), rtol=1e-9, atol=1e-11)
     assert not torch.allclose(together[0], together[1])
@@ -179,7 +240,7 @@ def test_prior_gradient_is_that_of_its_energy(prior, chains):
     """By autograd, per chain."""
     lead = () if chains is None else (chains,)
     theta = torch.randn(*lead, 5, dtype=D64, requires_grad=True)
-    prior, g = prior.bind([2, 3], theta.detach()), torch.zeros(*lead, 5, dtype=D64)
+    prior, g = prior.bind([(2,), (3,)], theta.detach()), torch.zeros(*lead, 5, dtype=D64)
     prior.add_grad_(g, theta.detach(), N)
     energy = prior.energy(theta)
     if isinstance(prior, bdl.Uniform):

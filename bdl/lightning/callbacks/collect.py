@@ -75,6 +75,12 @@ class CollectSamples(Callback):
             raise ConfigError(
                 f"{self.keep} keeps no sample in {int(self._total)} steps: shorten burn_in or every, or run longer"
             )
+        adapting = getattr(self._sampler.dynamics, "adapt_steps", None) or 0
+        if self.keep.count(adapting):
+            raise ConfigError(
+                f"{self.keep} keeps samples within the first {adapting} steps, in which "
+                f"{type(self._sampler.dynamics).__name__} still adapts: raise burn_in or lower adapt_steps"
+            )
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
         self._seen = self._sampler.steps
         self._refuse_missing_parameters(pl_module)

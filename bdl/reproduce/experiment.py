@@ -1,0 +1,98 @@
+"""What an experiment is: a function of a Context that returns figures, tables and numbers, registered by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from matplotlib.figure import Figure
+from rich.progress import Progress
+
+from bdl.errors import ConfigError
+
+T = TypeVar("T")
+
+
+@dataclass
+class Table:
+    """One Markdown table. note: what can't be reproduced, and why."""
+
+    title: str
+    header: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.header):
+                raise ValueError(f"{self.title}: a row has {len(row)} cells, the header {len(self.header)}: {row}")
+
+
+@dataclass
+class Result:
+    """What an experiment found."""
+
+    figures: dict[str, Figure]  # name -> figure, written as <name>.png
+    tables: list[Table]  # table.md
+    numbers: dict[str, Any]  # results.json; tensors and arrays are written as lists
+
+
+@dataclass(frozen=True)
+class Context:
+    """How an experiment is to run. quick: only to see that it works, in seconds."""
+
+    quick: bool
+    seed: int
+    progress: Progress | None = field(default=None, repr=False, compare=False)
+
+    def choose(self, full: T, quick: T) -> T:
+        """The value for the full run, or for the quick one."""
+        return quick if self.quick else full
+
+    def track(self, iterable: Iterable[T], description: str, total: float | None = None) -> Iterator[T]:
+        """The items of `iterable`, with a progress bar that is gone when they are."""
+        if self.progress is None:
+            yield from iterable
+            return
+        total = len(iterable) if total is None and hasattr(iterable, "__len__") else total  # type: ignore[arg-type]
+        task = self.progress.add_task(description, total=total)
+        try:
+            for item in iterable:
+                yield item
+                self.progress.advance(task)
+        finally:
+            self.progress.remove_task(task)
+
+
+Run = Callable[[Context], Result]
+
+
+@dataclass(frozen=True)
+class Experiment:
+    name: str
+    source: str  # where it was published
+    title: str
+    run: Run
+
+
+REGISTRY: dict[str, Experiment] = {}
+
+
+def experiment(name: str, source: str, title: str) -> Callable[[Run], Run]:
+    """Register `run(context) -> Result` under `name`."""
+
+    def register(run: Run) -> Run:
+        if name in REGISTRY:
+            raise ValueError(f"two experiments are called {name}")
+        REGISTRY[name] = Experiment(name, source, title, run)
+        return run
+
+    return register
+
+
+def find(name: str) -> Experiment:
+    """The experiment of that name. Raises ConfigError, with the names there are."""
+    if name not in REGISTRY:
+        raise ConfigError(f"no experiment is called {name!r}; there are {', '.join(sorted(REGISTRY))}")
+    return REGISTRY[name]

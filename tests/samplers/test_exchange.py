@@ -1,0 +1,365 @@
+"""Replica exchange: swaps leave the law of every rung alone, with exact energies and with noisy ones.
+
+The rule without randomness, then chains on laws that are known, over every kind of dynamics; each test beside a variant
+that is a little wrong and fails it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from oracles import COVARIANCE, PRECISION, Estimate
+from scipy.stats import norm
+from table import TABLE
+from torch import nn
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.samplers import exchange
+from bdl.samplers.exchange import Replicas
+from bdl.targets import Chains, DoubleWell, GaussianLaw
+
+Z = 4.5  # standard errors
+D64 = torch.float64
+CPU = torch.device("cpu")
+GAUSSIAN = GaussianLaw([0.0, 0.0], COVARIANCE)
+LADDER = torch.tensor([1.0, 2.0, 4.0], dtype=D64)
+
+
+# ---- the rule, without randomness ------------------------------------------------------------------------------------
+
+
+def swap_probability(
+    gap: float, c_of: tuple[float, float], noise: float, energy_var: float, points: int = 400
+) -> float:
+    """Of two chains with U_0 - U_1 = gap, over quantiles of a normal error of the gap and of the uniform."""
+    error = norm.ppf((np.arange(points) + 0.5) / points) * math.sqrt(2 * noise) if noise else np.zeros(1)
+    log_u = np.log((np.arange(points) + 0.5) / points)
+    pairs = torch.from_numpy(np.stack(np.meshgrid(error, log_u, indexing="ij"), -1).reshape(-1, 2))
+    n = len(pairs)
+    replicas = Replicas(bdl.Exchange(ladder=(1.0, c_of[1] / c_of[0]), energy_var=energy_var), 2 * n, CPU)
+    energy = torch.stack([gap + pairs[:, 0], torch.zeros(n, dtype=D64)], 1).flatten()
+    T = torch.tensor(c_of, dtype=D64).repeat(n)
+    replicas.order(energy, T, pairs[:, 1].repeat_interleave(2))
+    return replicas.rates.item()
+
+
+@pytest.mark.parametrize("gap", [0.3, 1.0, 3.0])
+@pytest.mark.parametrize("noise", [0.0, 0.5, 4.0])
+def test_swaps_balance(gap: float, noise: float):
+    """P(swap at gap) / P(swap at -gap) = exp(c gap), also on average over normal errors of both energies of variance
+    σ²; without c²σ², or with half or twice as much, it is not."""
+    T, c = (1.5, 3.0), 1 / 1.5 - 1 / 3.0
+    forth, back = (swap_probability(x, T, noise, noise) for x in (gap, -gap))
+    assert math.log(forth / back) == pytest.approx(c * gap, abs=0.01)
+    for wrong in (0.0, 0.5, 2.0) if noise >= 4 and gap >= 1 else ():
+        forth, back = (swap_probability(x, T, noise, wrong * noise) for x in (gap, -gap))
+        assert abs(math.log(forth / back) - c * gap) > 0.04 * gap
+
+
+def test_swaps_are_permutations_of_neighbours():
+    """Pairs (0, 1), (2, 3) and (1, 2) take turns in every ladder of four; energies known to the estimator go along."""
+    replicas = Replicas(bdl.Exchange(ladder=(1, 2, 3, 4), energy_var=0.0), 8, CPU)
+    T, always = replicas.temperatures(1.0), torch.full((8,), -1e9, dtype=D64)
+    energy = torch.arange(8, dtype=D64).flip(0)
+    assert T.tolist() == [1, 2, 3, 4, 1, 2, 3, 4]
+    assert replicas.order(energy, T, always).tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
+    assert replicas.order(energy, T, always).tolist() == [0, 2, 1, 3, 4, 6, 5, 7]
+    assert replicas.order(energy, T, always).tolist() == [1, 0, 3, 2, 5, 4, 7, 6]
+    assert replicas.rates.tolist() == [1, 1, 1] and replicas.tried.tolist() == [4, 2, 4]
+    replicas.observe(energy)
+    replicas.order(energy, T, always)
+    replicas.observe(energy[[0, 2, 1, 3, 4, 6, 5, 7]])
+    assert replicas._square.tolist() == [0] * 8
+
+
+@pytest.mark.parametrize("shared", [0.0, 5.0])
+def test_estimated_variance(shared: float):
+    """Energies at rest with independent errors of variance 3, and an error that all chains share in a batch: the
+    penalty is that of the gap, 3, within 4.5 standard errors; infinite before the second step."""
+    replicas, draw = Replicas(bdl.Exchange(ladder=(1, 2)), 400, CPU), torch.Generator().manual_seed(0)
+    low = torch.arange(0, 400, 2)
+    assert replicas._variance(low) == math.inf
+    for _ in range(400):
+        common = shared**0.5 * torch.randn((), generator=draw, dtype=D64)
+        replicas.observe(3**0.5 * torch.randn(400, generator=draw, dtype=D64) + common)
+    v = replicas._variance(low)
+    assert v.mean().item() == pytest.approx(3, abs=4.5 * v.std().item() / 200**0.5)
+    assert v.std().item() / 200**0.5 < 0.05
+
+
+# ---- every rung keeps its law ----------------------------------------------------------------------------------------
+
+
+def energies(
+    dynamics, e: float, steps: int, swaps=True, chains=3072, noise=0.0, energy_var: Any = 0.0, seed=0, every=1
+):
+    """Mean energy over T at the three rungs of a 2-D Gaussian, which should be 1, from exact draws; and the sampler.
+
+    noise: variance of an error of the energies, a new one at every step."""
+    factor = LADDER.repeat(chains // 3)
+    start = GAUSSIAN.sample(chains, torch.Generator().manual_seed(3)) * factor.sqrt()[:, None]
+    options: dict = {"exchange": bdl.Exchange(LADDER.tolist(), every, energy_var)} if swaps else {"temperature": factor}
+    run, draw = Chains(GAUSSIAN, dynamics, start, lr=e, seed=seed, **options), torch.Generator().manual_seed(9)
+    total = torch.zeros(chains, dtype=D64)
+
+    def closure():
+        return run.closure() + noise**0.5 * torch.randn(chains, generator=draw, dtype=D64)
+
+    for k in range(steps + steps // 4):
+        run.sampler.step(closure if noise else run.closure)
+        if k >= steps // 4:
+            total += GAUSSIAN.energy(run.theta) / factor
+    return Estimate.over_chains((total / steps).view(-1, 3)), run.sampler
+
+
+def right(estimate: Estimate, allowed=0.0, se=0.004) -> bool:
+    """Power: an energy that is 5 se, 2%, too high at one rung is seen, beside what is allowed."""
+    verdict = bool((np.abs(estimate.mean - 1) < Z * estimate.se + allowed).all())
+    assert not verdict or estimate.se.max() < se, "no power: more steps"
+    return verdict
+
+
+@pytest.mark.parametrize(
+    "dynamics, e, steps",
+    [
+        pytest.param(bdl.HMC(leapfrog=5), 0.05, 300, id="hmc"), pytest.param(bdl.MALA(), 0.15, 400, id="mala"),
+        pytest.param(bdl.BAOAB(0.1), 0.05, 600, id="baoab-0.1"),
+        pytest.param(bdl.BAOAB(0.5), 0.08, 600, id="baoab-0.5"),
+    ],
+)  # fmt: skip
+def test_rungs_keep_their_law_exactly(dynamics, e: float, steps: int):
+    """Over dynamics whose law on a Gaussian has no error, there is none with swaps."""
+    estimate, sampler = energies(dynamics, e, steps)
+    assert right(estimate)
+    assert (sampler.swap_rates > 0.5).all()
+    assert sampler.target_chains == list(range(0, 3072, 3))
+
+
+@pytest.mark.parametrize(
+    "dynamics, e, steps",
+    [
+        pytest.param(bdl.SGLD(), 0.02, 1200, id="sgld"), pytest.param(bdl.SGHMC(), 0.02, 700, id="sghmc"),
+        pytest.param(bdl.SGNHT(0.1, 1e-3), 0.02, 700, id="sgnht"),
+    ],
+)  # fmt: skip
+def test_rungs_keep_their_law_to_first_order(dynamics, e: float, steps: int):
+    """Over others the error is not more than that of the chains alone, here e tr(A)/4 = 2.8% at most, at any rung."""
+    assert right(energies(dynamics, e, steps)[0], allowed=e * float(PRECISION.trace()) / 4, se=0.007)
+
+
+def no_rescaling(m, half, lr, temperature, order):
+    pass
+
+
+def whole_momentum(m, half, lr, temperature, order):
+    m.mul_((temperature / temperature[order]).sqrt().unsqueeze(-1))
+
+
+@pytest.mark.parametrize("wrong", [no_rescaling, whole_momentum])
+def test_momenta_must_be_rescaled_in_mid_kick(wrong, monkeypatch):
+    """A hot momentum heats the cold rung; one rescaled together with the half of the kick that θ has given it leaves an
+    error of first order in lr, where BAOAB has none."""
+    monkeypatch.setattr(exchange, "_rescale_", wrong)
+    assert not right(energies(bdl.BAOAB(0.1), 0.05, 600)[0])
+
+
+@pytest.mark.parametrize("with_lr", [True, False])
+def test_momenta_follow_a_step_per_chain(with_lr: bool, monkeypatch):
+    """lr of a rung in proportion to its temperature: displacements scale with the root of lr T. The momentum in mid
+    kick has an error of O(lr) itself, which is now another one at every rung: 4% are allowed."""
+    rescale = exchange._rescale_
+    if not with_lr:
+        monkeypatch.setattr(exchange, "_rescale_", lambda m, half, lr, *rest: rescale(m, half, lr.mean(), *rest))
+    assert right(energies(bdl.BAOAB(0.1), 0.02 * LADDER.repeat(1024), 500)[0], 0.04, se=0.006) == with_lr
+
+
+@pytest.mark.parametrize("energy_var, allowed", [(9.0, 0.0), ("estimated", 0.01), (0.0, None)])
+def test_noisy_energies(energy_var, allowed):
+    """Errors of variance 9 nats²: the penalty makes up for them, estimated to 1%; without it the cold rung is heated
+    by a fifth."""
+    estimate, sampler = energies(bdl.BAOAB(0.1), 0.05, 700, noise=9.0, energy_var=energy_var)
+    if allowed is None:
+        assert not right(estimate, 0.1) and estimate.mean[0] > 1.15
+        return
+    assert right(estimate, allowed)
+    assert (sampler.swap_rates > 0.2).all()
+
+
+def test_estimate_is_not_for_exact_energies():
+    """It takes what U moves for noise: the cold rung comes out a little cold. Kernels take 0 whatever is set."""
+    assert not right(energies(bdl.BAOAB(0.1), 0.05, 500, energy_var="estimated")[0])
+    assert right(energies(bdl.HMC(leapfrog=5), 0.05, 300, energy_var="estimated")[0])
+
+
+# ---- across a barrier ------------------------------------------------------------------------------------------------
+
+WELL = DoubleWell(height=8.0, tilt=0.5)
+
+
+@pytest.mark.parametrize(
+    "dynamics, lr, steps, allowed",
+    [
+        pytest.param(bdl.HMC(leapfrog=5), 0.003, 600, 0.0, id="hmc"),
+        pytest.param(bdl.SGHMC(0.3), 0.003, 2000, 0.02, id="sghmc"),
+    ],
+)
+def test_a_ladder_crosses_the_barrier(dynamics, lr: float, steps: int, allowed: float):
+    """From the wrong well, over 8 nats: every rung has its share of the right one, which no chain finds alone."""
+    ladder, chains = (1.0, 2.0, 4.0, 8.0), 1024
+    start = torch.ones(chains, 1, dtype=D64)
+    run = Chains(WELL, dynamics, start, lr=lr, exchange=bdl.Exchange(ladder, energy_var=0.0))
+    x = run.run(steps, every=2, burn_in=steps)[..., 0]
+    estimate = Estimate.over_chains((x < 0).double().mean(0).view(-1, 4))
+    expected = [float(WELL.cdf(0.0, T)) for T in ladder]
+    assert (np.abs(estimate.mean - expected) < Z * estimate.se + allowed).all()
+    assert expected[0] > 0.7 and estimate.se[0] < 0.02
+    alone = Chains(WELL, dynamics, start[:200], lr=lr).run(steps, every=5)
+    assert (alone < 0).double().mean() < 0.15
+
+
+# ---- in the shell ----------------------------------------------------------------------------------------------------
+
+
+class Two:
+    """Six chains of two parameters in ladders of three, on noisy losses that are a function of the step."""
+
+    def __init__(self, dynamics, exact=False, **arguments):
+        self.a, self.b = (nn.Parameter(torch.linspace(x, x + 1, 6, dtype=D64)[:, None]) for x in (0.5, -0.5))
+        settings = dict(num_data=20, lr=0.2, chains=6, exchange=bdl.Exchange((1.0, 1.5, 3.0))) | arguments
+        self.sampler, self.exact = bdl.Sampler([self.a, self.b], dynamics, **settings), exact
+
+    def closure(self):
+        self.sampler.zero_grad()
+        draw = torch.Generator().manual_seed(0 if self.exact else self.sampler.steps)
+        target = torch.randn(2, 1, 1, generator=draw, dtype=D64)
+        loss = ((self.a - target[0]).square() + (self.b - target[1]).square())[:, 0] / 2
+        loss.sum().backward()
+        return loss.detach()
+
+    def go(self, steps: int) -> Two:
+        for _ in range(steps):
+            self.sampler.step(self.closure)
+        return self
+
+    def theta(self):
+        return torch.cat([self.a, self.b], 1).detach().clone()
+
+
+ROWS = [r for r in TABLE if r.name in ("sgld", "sghmc-0.1", "baoab-0.1", "sgnht-0.1", "psgld", "sghmc-estimated")]
+
+
+@pytest.mark.parametrize(
+    "dynamics, exact", [(r.build(2, D64), False) for r in ROWS] + [(bdl.HMC(2, adapt_steps=9), True)]
+)
+def test_resumed_ladder_is_the_uninterrupted_one(dynamics, exact: bool):
+    """k steps, save, load, m steps are k + m steps to the bit: states, swaps and what is known of the energies."""
+    straight, first, second = (Two(dynamics, exact) for _ in range(3))
+    straight.go(60)
+    saved = first.go(33).sampler.state_dict()
+    with torch.no_grad():
+        for mine, theirs in ((second.a, first.a), (second.b, first.b)):
+            mine.copy_(theirs)
+    second.sampler.load_state_dict(saved)
+    for other in (second.go(27), first.go(27)):
+        assert torch.equal(other.theta(), straight.theta())
+        assert torch.equal(other.sampler.swap_rates, straight.sampler.swap_rates)
+        ours, theirs = (x.sampler._replicas.state_dict() for x in (other, straight))
+        for key, value in ours.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[key])), key
+    assert (straight.sampler.swap_rates > 0).all()
+
+
+def test_chains_keep_what_they_have_learnt():
+    """θ, momenta and gradients move; the friction of a thermostat, the factor of lr and the counts of acceptance stay,
+    also where a chain has one parameter and all of them have one number."""
+    for dynamics, stays in ((bdl.SGNHT(0.1, 1e-3), ["xi"]), (bdl.HMC(1), ["log_factor", "accepted"])):
+        theta = nn.Parameter(torch.tensor([[1.0], [2.0]], dtype=D64))
+        sampler = bdl.Sampler(
+            [theta], dynamics, num_data=2, lr=1e-30, chains=2, prior=bdl.Uniform(),
+            exchange=bdl.Exchange((1.0, 2.0), energy_var=0.0),
+        )  # fmt: skip
+        for name in stays:
+            getattr(sampler._state, name).copy_(torch.tensor([0.1, 0.2], dtype=D64))
+
+        def closure(theta=theta, sampler=sampler):  # the first chain's energy is the higher: always swapped
+            sampler.zero_grad()
+            loss = -20 * theta[:, 0]
+            loss.sum().backward()
+            return loss.detach()
+
+        sampler.step(closure)
+        assert theta.detach()[:, 0].tolist() == pytest.approx([2.0, 1.0]) and sampler.swap_rates.item() == 1
+        for name in stays:
+            assert getattr(sampler._state, name)[0] < getattr(sampler._state, name)[1]
+        assert set(sampler.state[theta]) == ({"m"} if stays == ["xi"] else {"gradient"})
+
+
+def test_swaps_are_not_taken_for_batch_noise():
+    """Exact gradients, chains far apart: Var(g) is that of the moves of one state, some percent of what is injected."""
+    _, sampler = energies(bdl.SGLD(), 0.01, 200)
+    _, alone = energies(bdl.SGLD(), 0.01, 200, swaps=False)
+    assert (sampler.swap_rates > 0.5).all()
+    assert sampler.noise_ratio.mean().item() == pytest.approx(alone.noise_ratio.mean().item(), rel=0.2)
+
+
+def test_energies_belong_to_the_state_before():
+    run = Two(bdl.SGLD(), prior=bdl.Gaussian(2.0))
+    for _ in range(5):
+        before, loss = run.theta(), run.sampler.step(run.closure)
+        torch.testing.assert_close(run.sampler.energy, 20 * loss + before.square().sum(1))
+
+
+def test_swaps_every_k_steps():
+    run = Two(bdl.SGLD(), exchange=bdl.Exchange((1.0, 1.5, 3.0), every=4))
+    assert run.go(3).sampler.swap_rates.isnan().all()
+    assert run.go(5).sampler._replicas.tried.tolist() == [2, 2]  # of two ladders; in turns
+    assert run.go(8).sampler._replicas.tried.tolist() == [4, 4]
+
+
+def test_no_swaps_at_temperature_zero():
+    """The chains are then optimisers of their own."""
+    plain = Two(bdl.SGHMC(), exchange=None, temperature=0.0).go(10)
+    assert torch.equal(Two(bdl.SGHMC(), temperature=0.0).go(10).theta(), plain.theta())
+    assert plain.sampler.swap_rates is None and plain.sampler.target_chains == list(range(6))
+
+
+def test_temperatures_are_those_of_the_ladder():
+    """T is the first rung's. While nothing swaps, the chains are those of a temperature per chain."""
+    T = 0.5 * torch.tensor([1.0, 1.5, 3.0], dtype=D64).repeat(2)
+    ladder = Two(bdl.SGHMC(), exchange=bdl.Exchange((1.0, 1.5, 3.0), every=100), temperature=0.5)
+    assert torch.equal(ladder.go(10).theta(), Two(bdl.SGHMC(), exchange=None, temperature=T).go(10).theta())
+    assert Two(bdl.MALA(), exact=True, temperature=0.5).sampler.t_eff.tolist() == T.tolist()
+
+
+@pytest.mark.parametrize(
+    "ladder", [(1.0,), (), (2.0, 4.0), (1.0, 1.0), (1.0, 3.0, 2.0), (1.0, math.nan), (0.5, 1.0)], ids=str
+)
+def test_bad_ladders_are_refused(ladder):
+    with pytest.raises(ConfigError, match="two or more rising multiples of T that begin with 1") as e:
+        bdl.Exchange(ladder)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda: bdl.Exchange(every=0), "got 0"), (lambda: bdl.Exchange(energy_var=-1.0), "-1.0"),
+        (lambda: bdl.Exchange(energy_var=math.nan), "nan"),
+        (lambda: Two(bdl.SGLD(), exchange=bdl.Exchange((1, 2, 3, 4))), "6 chains do not fill a ladder of 4"),
+        (lambda: bdl.Sampler([nn.Parameter(torch.ones(2))], bdl.SGLD(), num_data=1, lr=1.0, exchange=bdl.Exchange()),
+         "needs chains to exchange, got 1"),
+        (lambda: Two(bdl.SGLD(), weighting=bdl.AdaptiveWeight(low=0.0, high=1.0)), "AdaptiveWeight changes that"),
+        (lambda: Two(bdl.SGLD()).sampler.step(), "needs the energy of every step"),
+        (lambda: Two(bdl.SGLD(), exchange=bdl.Exchange((1.0, 9.0))).sampler.load_state_dict(
+            Two(bdl.SGLD()).sampler.state_dict()), "saved with exchange"),
+    ],
+)  # fmt: skip
+def test_bad_values_are_refused_and_named(make, said: str):
+    with pytest.raises(ConfigError, match=said) as e:
+        make()
+    assert "\n" not in str(e.value)

@@ -1,0 +1,372 @@
+"""Bayes by Backprop against what is known in closed form: linear regression, where evidence and best fit are exact.
+
+With noise s known, the posterior is N(m, L⁻¹), L = precision + X'X/s², and of all independent Gaussians q the one that
+minimises E_q[U] - T H[q] has mean m and variances T / L_ii. At T = 1 its bound falls short of the log evidence by
+KL = (Σ log L_ii - log |L|) / 2. Tolerances are Z standard errors from between independent fits.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import toys
+from oracles import Estimate
+from scipy.optimize import minimize
+from scipy.stats import multivariate_normal
+from torch import Tensor, nn
+
+import bdl
+from bdl.data import TensorBatches
+from bdl.posterior.store import SampleStore
+from bdl.targets import KnownNoiseRegression
+
+Z = 4.5
+N, D, NOISE, PRECISION = 40, 3, 0.7, 2.0
+FITS, BATCHES = 256, 4
+D64 = torch.float64
+
+
+def simulate() -> tuple[Tensor, Tensor]:
+    """X (N, D) whose last two columns are correlated .8, so that independence costs something; y (N,)."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(N, D, generator=draw, dtype=D64)
+    x[:, 2] = 0.8 * x[:, 1] + 0.6 * x[:, 2]
+    return x, x @ torch.tensor([1.0, -0.5, 0.3], dtype=D64) + NOISE * torch.randn(N, generator=draw, dtype=D64)
+
+
+X, Y = simulate()
+EXACT = KnownNoiseRegression(X, Y, NOISE, prior_mean=0.0, prior_covariance=1 / PRECISION)
+EVIDENCE, MEAN = EXACT.log_evidence(), EXACT.mean()
+L = PRECISION * torch.eye(D, dtype=D64) + X.T @ X / NOISE**2
+STD = L.diagonal().rsqrt()  # of the best fit at T = 1
+
+
+def divergence(mu: Tensor, std: Tensor) -> Tensor:
+    """(...,) KL(N(mu, diag std²) || posterior), nats; mu and std (..., D)."""
+    r = mu - MEAN
+    quadratic = ((r @ L) * r).sum(-1) + (std.square() * L.diagonal()).sum(-1) - D
+    return 0.5 * (quadratic - torch.logdet(L)) - std.log().sum(-1)
+
+
+@dataclass(frozen=True)
+class NoEntropy:
+    """Bayes by Backprop without the entropy of q, a negative control: tau has no other part in it."""
+
+    right: Any = bdl.MeanField()
+
+    def init(self, theta):
+        return self.right.init(theta)
+
+    def step(self, s, g, lr, tau, z):
+        return self.right.step(s, g, lr, 0.0, z)
+
+
+@dataclass(frozen=True)
+class TwiceAsWide:
+    """Draws with twice the standard deviation of q, a negative control."""
+
+    right: Any = bdl.MeanField()
+
+    def init(self, theta):
+        return self.right.init(theta)
+
+    def step(self, s, g, lr, tau, z):
+        s = self.right.step(s, g, lr, tau, z)
+        s.theta.add_(s.theta - s.mu)
+        return s
+
+
+class Fit:
+    """256 independent fits at once, on all the data or on M batches an epoch, each fit with an order of its own."""
+
+    def __init__(self, dynamics, batches: int = 1, chains: int | None = FITS, **arguments):
+        lead = () if chains is None else (chains,)
+        self.theta = torch.zeros(*lead, D, dtype=D64, requires_grad=True)
+        settings = dict(lr=0.02, num_data=N, prior=bdl.Gaussian(PRECISION), chains=chains) | arguments
+        self.sampler = bdl.Sampler([self.theta], dynamics, **settings)
+        self.batches, self.lead = batches, lead
+        self.x, self.y = X.expand(*lead, N, D), Y.expand(*lead, N)
+
+    def closure(self) -> Tensor:
+        step = self.sampler.steps % self.batches
+        if self.batches > 1 and step == 0:  # the order of an epoch depends on its number only
+            draw = torch.Generator().manual_seed(self.sampler.steps)
+            self.order = torch.rand(*self.lead, N, generator=draw).argsort(-1).unflatten(-1, (self.batches, -1))
+        x, y = self.x, self.y
+        if self.batches > 1:
+            x, y = X[self.order[..., step, :]], Y[self.order[..., step, :]]
+        self.sampler.zero_grad()
+        z = (y - (x @ self.theta[..., None])[..., 0]) / NOISE
+        loss = (z.square() / 2).mean(-1) + math.log(NOISE) + math.log(2 * math.pi) / 2
+        loss.sum().backward()
+        return loss.detach()
+
+    def go(self, steps: int) -> Fit:
+        for _ in range(steps):
+            self.sampler.step(self.closure)
+        return self
+
+    def converge(self, steps: int = 1500) -> Fit:
+        """lr falls linearly to 0, where q stands still."""
+        lr = self.sampler.param_groups[0]["lr"]
+        for k in range(steps):
+            self.sampler.param_groups[0]["lr"] = lr * (1 - k / steps)
+            self.go(1)
+        self.sampler.param_groups[0]["lr"] = 0.0
+        return self
+
+    @property
+    def q(self) -> tuple[Tensor, Tensor]:
+        """Means and standard deviations (..., D)."""
+        return self.sampler._state.mu.clone(), self.sampler._state.std
+
+
+def best(q: tuple[Tensor, Tensor], temperature: float = 1.0) -> bool:
+    """Are means and deviations those of the best fit? Power: 3% of a standard deviation in either fails."""
+    mu, std = q
+    scaled = torch.cat([(mu - MEAN) / STD, std / STD], 1) / temperature**0.5
+    estimate = Estimate.over_chains(scaled)
+    assert 2 * Z * estimate.se[:D].max() < 0.06, "no power: more fits"
+    return bool((np.abs(estimate.z([0.0] * D + [1.0] * D)) < Z).all())
+
+
+def test_evidence_is_that_of_another_formula():
+    """y ~ N(0, s² I + XX'/precision)."""
+    covariance = NOISE**2 * torch.eye(N, dtype=D64) + X @ X.T / PRECISION
+    assert multivariate_normal(np.zeros(N), covariance.numpy()).logpdf(Y.numpy()) == pytest.approx(EVIDENCE, abs=1e-9)
+    assert divergence(MEAN, STD).item() == pytest.approx(
+        (L.diagonal().log().sum() - torch.logdet(L)).item() / 2, abs=1e-12
+    )
+
+
+def test_best_fit_at_two_temperatures():
+    """Every other fit at T = .3, whose deviations are .55 of those at T = 1."""
+    groups = torch.tensor([1.0, 0.3], dtype=D64).repeat(FITS)
+    mu, std = Fit(bdl.MeanField(), chains=2 * FITS, temperature=groups).converge().q
+    assert best((mu[::2], std[::2])) and best((mu[1::2], std[1::2]), 0.3)
+    assert not best((mu[::2], std[1::2]))
+
+
+@pytest.mark.parametrize("wrong", [NoEntropy(), TwiceAsWide()], ids=lambda w: type(w).__name__)
+def test_wrong_fits_are_seen(wrong):
+    """Negative controls: without the entropy q collapses, with draws twice as wide its deviations are halved."""
+    assert not best(Fit(wrong).converge().q)
+
+
+def test_elbo_is_the_evidence_less_the_divergence():
+    """At every converged q, mean elbo = log evidence - KL(q || posterior), and none exceeds the evidence.
+
+    The mean KL is that of the best fit, .31, and what it costs that q has wandered, computed. Power: .05 nats, while
+    one normalising constant is .9 and q twice as wide is off by .7 or more.
+    """
+    fit = Fit(bdl.MeanField()).converge().go(1)
+    q = fit.q
+    draws = []
+    for _ in range(600):
+        fit.go(1)
+        draws.append(fit.sampler.elbo)
+    assert torch.equal(q[0], fit.q[0])
+    elbo = torch.stack(draws).mean(0)  # (C,)
+    shortfall = Estimate.over_chains((EVIDENCE - elbo - divergence(*q)).unsqueeze(1))
+    assert 2 * Z * shortfall.se < 0.05, "no power: more draws"
+    assert abs(shortfall.z(0.0)) < Z
+    assert (elbo < EVIDENCE).all()
+    smallest = divergence(MEAN, STD)
+    assert smallest > 0.3 and 0 < (divergence(*q) - smallest).mean() < 0.02
+
+
+def test_every_state_is_a_fresh_draw():
+    """(θ - mu)/σ of consecutive states: mean 0, variance 1, uncorrelated. Power: 2% of the variance."""
+    fit = Fit(bdl.MeanField()).converge(200).go(1)
+    mu, std = fit.q
+    eps = torch.stack([(fit.go(1).theta.detach() - mu) / std for _ in range(400)])
+    statistics = torch.stack([eps.mean(2), eps.square().mean(2), (eps * eps.roll(1, 0)).mean(2)], 2).mean(0)
+    estimate = Estimate.over_chains(statistics)
+    assert 2 * Z * estimate.se.max() < 0.03
+    assert (np.abs(estimate.z([0, 1, 0])) < Z).all()
+
+
+# ---- the KL term over an epoch ---------------------------------------------------------------------------------------
+
+
+def shares(dynamics, gradients: Tensor, prior: Tensor) -> Tensor:
+    """(M, 2) the gradients of mu and of σ that M steps hand to Adam, without the likelihood's; lr = 0."""
+    theta = torch.tensor([0.4], dtype=D64)
+    s, seen, before = dynamics.init(theta), [], torch.zeros(2, 1, dtype=D64)
+    s.theta.add_(0.1)
+    for g in gradients:
+        eps = (s.theta - s.mu) / s.std
+        extra = ({"prior_gradient": prior},) if dynamics.needs else ()
+        s = dynamics.step(s, g + prior, 0.0, 0.05, torch.tensor([0.7], dtype=D64), *extra)
+        handed = (s.mean - 0.9 * before) / 0.1
+        before = s.mean.clone()
+        handed[1] = handed[1] / s.rho.sigmoid() - g * eps  # d σ / d rho divided out
+        handed[0] -= g
+        handed[1] /= (prior * eps - 0.05 / s.std) / prior  # so that both are multiples of the prior's gradient
+        seen.append(handed[:, 0] / prior)
+    return torch.stack(seen)
+
+
+@pytest.mark.parametrize("m", [1, 2, 5])
+def test_geometric_weights_are_those_of_the_paper(m: int):
+    """2^(M-i)/(2^M - 1) of the KL term for the i-th batch, prior and entropy alike; in all what uniform weights give.
+    Two epochs."""
+    gradients, prior = torch.linspace(-1, 1, 2 * m, dtype=D64), torch.tensor([0.3], dtype=D64)
+    geometric = shares(bdl.MeanField(0.05, "geometric", m), gradients, prior)
+    paper = torch.tensor([2.0 ** (m - i) / (2**m - 1) for i in range(1, m + 1)], dtype=D64)
+    torch.testing.assert_close(geometric, (m * paper).repeat(2)[:, None].expand(-1, 2), rtol=1e-9, atol=1e-9)
+    uniform = shares(bdl.MeanField(), gradients, prior)
+    torch.testing.assert_close(uniform, torch.ones_like(uniform), rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(geometric.sum(0), uniform.sum(0), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("weights", ["uniform", "geometric"])
+def test_best_fit_on_mini_batches(weights):
+    """Four batches an epoch: with small lr the same q, however the KL term is shared."""
+    assert best(Fit(bdl.MeanField(kl_weights=weights, batches=BATCHES), batches=BATCHES).converge(2000).q)
+
+
+# ---- another prior ---------------------------------------------------------------------------------------------------
+
+MIXTURE, DATA = bdl.ScaleMixture(0.5, 1.0, 0.2), torch.tensor([0.1, 0.7, 0.3, 0.9], dtype=D64)
+
+
+def bound(mu: float, log_std: float) -> float:
+    """E_q[U] - H[q] for DATA ~ N(b, .5²) and b from MIXTURE, by Gauss-Hermite quadrature."""
+    x, w = np.polynomial.hermite_e.hermegauss(100)
+    b = mu + math.exp(log_std) * x
+    likelihood = ((DATA.numpy()[:, None] - b) ** 2).sum(0) / 2 / 0.5**2
+    prior = -np.log(0.5 * np.exp(-(b**2) / 2) + 0.5 / 0.2 * np.exp(-(b**2) / 2 / 0.04))
+    return float(w @ (likelihood + prior) / w.sum() - log_std)
+
+
+def test_best_fit_under_a_scale_mixture():
+    """The prior of Blundell et al. on one mean of four numbers, by quadrature. Power: 2% in mean and deviation, while a
+    Gaussian prior of either part's variance is further off."""
+    b = torch.full((FITS, 1), 0.5, dtype=D64, requires_grad=True)
+    sampler = bdl.Sampler([b], bdl.MeanField(0.2), num_data=4, lr=0.02, prior=MIXTURE, chains=FITS)
+
+    def closure():
+        sampler.zero_grad()
+        loss = ((DATA - b).square() / 2 / 0.5**2).mean(1)
+        loss.sum().backward()
+        return loss.detach()
+
+    for k in range(2000):
+        sampler.param_groups[0]["lr"] = 0.02 * (1 - k / 2000)
+        sampler.step(closure)
+    found = minimize(lambda v: bound(*v), [0.5, math.log(0.2)], tol=1e-12).x
+    estimate = Estimate.over_chains(torch.cat([sampler._state.mu, sampler._state.std.log()], 1))
+    assert 2 * Z * estimate.se.max() < 0.04, "no power"
+    assert (np.abs(estimate.z(found)) < Z).all()
+    for precision in (1.0, 1 / 0.04):  # exact: mean Σy/s² / (n/s² + precision)
+        other = 4 / 0.25 + precision
+        assert np.abs(estimate.z([DATA.sum().item() / 0.25 / other, -0.5 * math.log(other)])).max() > 2 * Z
+
+
+# ---- the sampler around it -------------------------------------------------------------------------------------------
+
+
+def test_zero_temperature_is_adam():
+    """Without noise and entropy mu follows torch.optim.Adam on the posterior mode."""
+    fit = Fit(bdl.MeanField(), batches=BATCHES, chains=None, temperature=0.0).go(50)
+    other = Fit(bdl.MeanField(), batches=BATCHES, chains=None)
+    adam = torch.optim.Adam([other.theta], lr=0.02, betas=(0.9, 0.999), eps=1e-8)
+    for _ in range(50):
+        other.closure()
+        other.theta.grad += PRECISION / N * other.theta.detach()
+        adam.step()
+        other.sampler.steps += 1  # the next batch
+    torch.testing.assert_close(fit.theta, other.theta, rtol=1e-10, atol=1e-12)
+
+
+def test_chains_are_separate_fits():
+    """At T = 0, from three starts on three orders of the data."""
+    starts = torch.tensor([[0.0, 0, 0], [1, -1, 0.5], [2, 2, 2]], dtype=D64)
+
+    def fitted(start: Tensor, chains: int | None) -> Tensor:
+        fit = Fit(bdl.MeanField(), chains=chains, temperature=0.0)
+        fit.theta.data.copy_(start)
+        fit.sampler._state.mu.copy_(start)
+        return fit.go(30).theta.detach()
+
+    together, apart = fitted(starts, 3), torch.stack([fitted(start, None) for start in starts])
+    torch.testing.assert_close(together, apart, rtol=1e-10, atol=1e-12)
+
+
+def test_elbo_has_the_shape_of_the_chains():
+    """And is there for a variational approximation alone; NaN under an improper prior."""
+    assert Fit(bdl.MeanField(), chains=None).go(1).sampler.elbo.shape == ()
+    assert Fit(bdl.MeanField(), chains=5).go(1).sampler.elbo.shape == (5,)
+    assert Fit(bdl.SGLD(), chains=5).go(1).sampler.elbo is None
+    for improper in (bdl.Uniform(), bdl.Gaussian(0.0), bdl.Gaussian([0.0])):
+        assert Fit(bdl.MeanField(), chains=None, prior=improper).go(1).sampler.elbo.isnan(), improper
+
+
+@pytest.mark.parametrize("stop", [5, 8])
+def test_a_stopped_fit_goes_on_bit_for_bit(tmp_path, stop: int):
+    """In the middle and at the end of an epoch, geometric weights, saved as tensors only."""
+
+    def fresh() -> Fit:
+        return Fit(bdl.MeanField(0.05, "geometric", BATCHES), batches=BATCHES, chains=3)
+
+    whole, first, second = fresh().go(20), fresh().go(stop), fresh()
+    torch.save({"theta": first.theta.detach(), "sampler": first.sampler.state_dict()}, tmp_path / "saved")
+    saved = torch.load(tmp_path / "saved", weights_only=True)
+    second.theta.data.copy_(saved["theta"])
+    second.sampler.load_state_dict(saved["sampler"])
+    second.order = getattr(first, "order", None)
+    second.go(20 - stop)
+    for a, b in [(whole.theta, second.theta), *zip(whole.q, second.q, strict=True)]:
+        assert torch.equal(a, b)
+    assert torch.equal(whole.sampler.elbo, second.sampler.elbo)
+    assert not torch.equal(whole.theta, fresh().go(19).theta)
+
+
+def test_samples_in_the_store_are_draws(tmp_path):
+    """64 linear networks through Trainer, on mini-batches, lr falling to 0: the 100 kept states of each have means and
+    deviations of the best fit. Power: 12% of a deviation."""
+    net = bdl.ChainStack(nn.Linear(D, 1, bias=False), 64)
+    build = functools.partial(bdl.Sampler, dynamics=bdl.MeanField(), num_data=N, lr=0.02, prior=bdl.Gaussian(PRECISION))
+    module = bdl.BayesianModule(net, build, bdl.GaussianNLL(NOISE))
+    collect = bdl.CollectSamples(bdl.schedules.EveryStep(800, 2), tmp_path, full_energy=False)
+    schedule = bdl.Schedule(bdl.schedules.Cosine(0.02, 800))
+    loader = TensorBatches(X.float(), Y.float()[:, None], N // BATCHES, chains=64)
+    toys.trainer(tmp_path, 1000, [schedule, collect]).fit(module, loader)
+    store = SampleStore(tmp_path)
+    draws = torch.stack([store.read(record)["weight"][:, 0] for record in store.records()]).double()
+    assert draws.shape == (100, 64, D)
+    mean = draws.mean(0)  # (64, D), of each chain
+    variance = (draws - mean).square().sum(0) / 99
+    estimate = Estimate.over_chains(torch.cat([(mean - MEAN) / STD, variance / STD**2], 1))
+    assert 2 * Z * estimate.se.max() < 0.25, "no power"
+    assert (np.abs(estimate.z([0.0] * D + [1.0] * D)) < Z).all()
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        (dict(init_std=0.0), "init_std must be > 0, got 0"),
+        (dict(init_std=math.nan), "init_std must be > 0, got nan"),
+        (dict(kl_weights="half"), "got 'half'"),
+        (dict(kl_weights="geometric"), "number of batches of an epoch, got None"),
+        (dict(kl_weights="geometric", batches=0), "number of batches of an epoch, got 0"),
+    ],
+    ids=str,
+)
+def test_bad_arguments_are_refused(arguments, message):
+    with pytest.raises(bdl.ConfigError, match=message) as error:
+        bdl.MeanField(**arguments)
+    assert "\n" not in str(error.value)
+
+
+def test_explain_says_what_it_is():
+    lines = Fit(bdl.MeanField()).go(1).sampler.explain()
+    assert "variational: an independent normal law per coordinate, not exp(-U/T)" in lines
+    assert "fresh draw from the approximation" in lines
