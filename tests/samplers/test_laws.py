@@ -189,7 +189,9 @@ def test_kinetic_tau_is_tau(row: Row, tau: float):
     dynamics = row.build(2, D64)
     error, halved = (abs(kinetic_tau(row, dynamics, lr, tau) / tau - 1) for lr in (1e-3, 5e-4))
     if row.thermostat or row.order == 2:
-        assert max(error, halved, abs(kinetic_tau(row, dynamics, 0.2, tau) / tau - 1)) < 1e-8
+        assert (
+            max(error, halved, abs(kinetic_tau(row, dynamics, 0.2, tau) / tau - 1)) < 1e-6
+        )  # as exactly as ξ is solved for
         return
     assert error < 1e-3 * 5
     assert error / halved == pytest.approx(2, abs=0.02)
