@@ -155,10 +155,10 @@ def tabulate(runs: Sequence[Run], found: dict[str, dict[str, Any]]) -> Table:
         f"A network 1-{HIDDEN}-1 on 40 points with a gap, noise of standard deviation {STD:g}",
         header,
         rows,
-        f"{CHAINS} chains; for Bayes by Backprop {CHAINS} fits from different starts, each an approximation of its own, "
-        "with all 40 points in every batch. The mean field is too sure where there are no data: in the gap its standard "
-        f"deviation is {gap:.2f} of HMC's. Where the data are it is {seen:.1f} times too wide. With independent weights "
-        "it can't let functions fan out in one place and hold them together in another.",
+        f"{CHAINS} chains; for Bayes by Backprop {CHAINS} fits from different starts, each an approximation of its "
+        "own; all 40 points in every batch. The mean field is too sure where there are no data: in the gap its "
+        f"standard deviation is {gap:.2f} of HMC's. Where the data are it is {seen:.1f} times too wide. With "
+        "independent weights it can't let functions fan out in one place and hold them together in another.",
     )
 
 
