@@ -45,7 +45,8 @@ class Run:
 @experiment("mixture", SOURCE, "SGLD on a mixture with tied means")
 def mixture(context: Context) -> Result:
     law = WellingTeh(simulate_welling_teh(seed=DATA))
-    exact = integrate(law, *zip(*BOX, strict=True), CELLS * 10)
+    low, high = zip(*BOX, strict=True)
+    exact = integrate(law, low, high, CELLS * 10)
     steps = law.num_data * context.choose(PASSES, 20)
     plain = sgld(law, bdl.SGLD(), steps, context)
     runs = variants(plain, sgld(law, bdl.SGLD(grad_var="estimated"), steps, context), hmc(law, context))
