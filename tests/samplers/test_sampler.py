@@ -14,7 +14,7 @@ import pytest
 import resume
 import torch
 from oracles import advance
-from table import LINEAR, TABLE, Row, equip
+from table import LINEAR, NOISY, TABLE, Row, equip
 from torch import nn
 
 import bdl
@@ -429,7 +429,7 @@ def test_missing_extras_are_named(dynamics, name: str):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, D64], ids=str)
-@pytest.mark.parametrize("row", TABLE, ids=str)
+@pytest.mark.parametrize("row", NOISY, ids=str)
 def test_every_part_of_the_state_keeps_its_type(row: Row, dtype):
     """θ's type, whatever numbers the dynamics was given, with lr and T as floats or per chain."""
     for lr, T in ((0.1, 0.5), (torch.full((3,), 0.1, dtype=D64), torch.linspace(0, 1, 3))):
