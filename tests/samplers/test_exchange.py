@@ -96,15 +96,17 @@ def test_estimated_variance(shared: float):
 
 
 def energies(
-    dynamics, e: float, steps: int, swaps=True, chains=3072, noise=0.0, energy_var: Any = 0.0, seed=0, every=1
+    dynamics, e: float, steps: int, swaps=True, chains=3072, noise=0.0, energy_var: Any = 0.0, energy: Any = "batch"
 ):
     """Mean energy over T at the three rungs of a 2-D Gaussian, which should be 1, from exact draws; and the sampler.
 
     noise: variance of an error of the energies, a new one at every step."""
     factor = LADDER.repeat(chains // 3)
     start = GAUSSIAN.sample(chains, torch.Generator().manual_seed(3)) * factor.sqrt()[:, None]
-    options: dict = {"exchange": bdl.Exchange(LADDER.tolist(), every, energy_var)} if swaps else {"temperature": factor}
-    run, draw = Chains(GAUSSIAN, dynamics, start, lr=e, seed=seed, **options), torch.Generator().manual_seed(9)
+    options: dict = (
+        {"exchange": bdl.Exchange(LADDER.tolist(), 1, energy_var, energy)} if swaps else {"temperature": factor}
+    )
+    run, draw = Chains(GAUSSIAN, dynamics, start, lr=e, **options), torch.Generator().manual_seed(9)
     total = torch.zeros(chains, dtype=D64)
 
     def closure():
@@ -188,6 +190,13 @@ def test_noisy_energies(energy_var, allowed):
         return
     assert right(estimate, allowed)
     assert (sampler.swap_rates > 0.2).all()
+
+
+def test_full_energies_have_no_noise():
+    """`full_loss` at the swaps: exact, whatever error the batches' energies have, and no penalty is paid."""
+    estimate, sampler = energies(bdl.BAOAB(0.1), 0.05, 500, noise=9.0, energy_var="estimated", energy="full")
+    assert right(estimate)
+    assert (sampler.swap_rates > 0.6).all()
 
 
 def test_estimate_is_not_for_exact_energies():
