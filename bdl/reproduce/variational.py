@@ -76,8 +76,8 @@ def methods(context: Context) -> list[Method]:
                "30 leapfrog steps, step size adapted; 300 + 500 steps"),
         Method("SGHMC", bdl.SGHMC(0.02), 4e-4, 3_000 // shrink, 15_000 // shrink, 30,
                "lr 4e-4, friction .02; 3,000 + 15,000 steps"),
-        Method("Bayes by Backprop", bdl.MeanField(init_std=0.05), 0.01, 5_000 // shrink, 500, 1,
-               "Adam, .01 falling to 0 over 5,000 steps; 500 draws", fit=True),
+        Method("Bayes by Backprop", bdl.MeanField(init_std=0.05), 0.01, 16_000 // shrink, 500, 1,
+               "Adam, .01 falling to 0 over 16,000 steps; 500 draws", fit=True),
     ]  # fmt: skip
 
 
@@ -174,8 +174,8 @@ def draw_bands(runs: Sequence[Run], data: Data) -> Figure:
         ax.plot(GRID, truth(GRID), color=RED, lw=1.2, ls="--", label="true function")
         ax.plot(data.x, data.y, ".", color="black", ms=4, label="data")
         gap, seen = (r.std()[:, regions()[name]].mean() for name in ("in the gap", "at the data"))
-        label(ax, f"{r.method.name}: std {gap:.2f} in the gap, {seen:.2f} at the data", "x")
-    axes[0, 0].set(ylim=(-3, 3), xlim=(-2.5, 2.5))
+        label(ax, f"{r.method.name}: std {gap:.2f} in gap, {seen:.2f} at data", "x")
+    axes[0, 0].set(ylim=(-2.4, 3), xlim=(-2.5, 2.5))
     axes[0, 0].legend(loc="upper left", fontsize=7.5, ncols=2)
     return figure
 
@@ -198,6 +198,6 @@ def draw_bound(r: Run) -> Figure:
         smooth = np.convolve(r.bound[:, c], np.ones(width) / width, mode="valid")
         axes[0, 0].plot(steps[width - 1 :], smooth, lw=1.0, alpha=0.8)
     final = float(r.bound[-50:].mean())
-    axes[0, 0].set(ylim=(final - 400, final + 60))
+    axes[0, 0].set(ylim=(final - 300, final + 60))
     label(axes[0, 0], f"mean of {10 * width} steps, ends at {final:.0f} nats", "step", "ELBO (nats)")
     return figure
