@@ -41,8 +41,10 @@ class LandsatDataModule(L.LightningDataModule):
     """Landsat, standardised with the training rows' mean and standard deviation; 4,435 training and 2,000 test rows.
 
     batch_size: rows per chain and step, None for all of them. chains: C for a stack whose chains have batches of their
-    own, None for one chain or for batches that all chains share. val_fraction: part of the training rows held out,
-    chosen by `split_seed` alone. seed, stack: name the order of the batches.
+    own, None for one chain or for batches that all chains share. val_fraction: part of the training rows held out, the
+    `fold`-th such part of an order that `split_seed` alone decides. seed, stack: name the order of the batches.
+
+    Raises ConfigError for a fraction or a fold that there is not.
     """
 
     num_classes = len(CLASSES)
@@ -56,15 +58,19 @@ class LandsatDataModule(L.LightningDataModule):
         split_seed: int = 0,
         seed: int = 0,
         stack: int = 0,
+        fold: int = 0,
     ):
         super().__init__()
         if not 0 <= val_fraction < 1:
             raise ConfigError(f"val_fraction must be in [0, 1), got {val_fraction}")
+        if fold and not 0 < (fold + 1) * val_fraction <= 1:
+            raise ConfigError(f"fold must be from 0 to 1 / val_fraction - 1, got {fold} with val_fraction {val_fraction}")
         self.chains, self.seed, self.stack = chains, seed, stack
         data = load_landsat()
         rows = torch.randperm(len(data["y_train"]), generator=generator("cpu", "split", split_seed))
-        held_out = rows[: round(val_fraction * len(rows))].sort().values
-        kept = rows[len(held_out) :].sort().values
+        start, end = (round(val_fraction * len(rows) * k) for k in (fold, fold + 1))
+        held_out = rows[start:end].sort().values
+        kept = torch.cat([rows[:start], rows[end:]]).sort().values
         mean, std = data["x_train"][kept].mean(0), data["x_train"][kept].std(0)
         self._splits = {
             "train": ((data["x_train"][kept] - mean) / std, data["y_train"][kept]),
