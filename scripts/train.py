@@ -57,6 +57,8 @@ class Data(Protocol):
 
 
 def run(cfg: DictConfig) -> None:
+    if missing := sorted(OmegaConf.missing_keys(cfg)):
+        raise ConfigError(f"{missing[0]} has no value: choose a configuration that gives one, or set it")
     torch.set_num_threads(cfg.threads or os.cpu_count() or 1)
     L.seed_everything(cfg.seed, verbose=False)
     directory = RunDirectory(cfg.run_dir, cfg)
@@ -139,7 +141,7 @@ def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) 
     keep = instantiate(cfg.collect.keep)
     val = datamodule.val_dataloader()
     options = {k: v for k, v in cfg.collect.items() if k != "keep"}
-    data = {k: v for k, v in cfg.data.items() if k in ("_target_", "val_fraction", "split_seed")}
+    data = {k: v for k, v in cfg.data.items() if k in ("_target_", "val_fraction", "split_seed", "fold")}
     target = {"model": OmegaConf.to_container(cfg.model, resolve=True), "data": data}
     return Callbacks(
         bdl.Schedule(**{name: instantiate(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}),

@@ -146,12 +146,13 @@ OPTIONS = (
     "shared_batches=true",
     "model.dropout=0.2",
     "data.val_fraction=0.25",
+    "data.replacement=true",
     "collect.batchnorm=refresh",
     "chains=1",
 )
 
 
-@pytest.mark.parametrize("override", [*OPTIONS, CLIP, "chains=1"])
+@pytest.mark.parametrize("override", [*OPTIONS, CLIP])
 def test_options_run(tmp_path, override):
     assert sampled(tmp_path, "trainer=debug", *TINY, override).collect.store.records()
 
@@ -350,6 +351,9 @@ BAD = {
     "word": ("trainer.max_steps=many", "many"),
     "rate": ("sampler=sgnht; sampler.dynamics.rate=0", "rate of the thermostat must be > 0"),
     "grad_var": ("sampler=sghmc; sampler.dynamics.grad_var=-1", "grad_var must be null, \"estimated\", or a variance"),
+    "no dynamics": ("sampler=default", "sampler.dynamics has no value: choose a configuration that gives one"),
+    "fold": ("data.fold=1", "fold must be from 0 to 1 / val_fraction - 1, got 1 with val_fraction 0.0"),
+    "no ladder": ("sampler/exchange=ladder; sampler.exchange.ladder=3; chains=4", "list of multiples of T, got 3"),
     "memory": ("sampler=psgld; sampler.dynamics.a=1", "a must be in [0, 1), got 1"),
     "form": ("sampler=sgfs; sampler.dynamics.form=x", "form must be \"diagonal\" or \"full\", got 'x'"),
     "target": ("sampler=hmc; sampler.dynamics.target=1", "target acceptance must be in (0, 1), got 1"),

@@ -42,7 +42,8 @@ class LandsatDataModule(L.LightningDataModule):
 
     batch_size: rows per chain and step, None for all of them. chains: C for a stack whose chains have batches of their
     own, None for one chain or for batches that all chains share. val_fraction: part of the training rows held out, the
-    `fold`-th such part of an order that `split_seed` alone decides. seed, stack: name the order of the batches.
+    `fold`-th such part of an order that `split_seed` alone decides. seed, stack: name the order of the batches, and
+    replacement: whether they are independent, as in `TensorBatches`.
 
     Raises ConfigError for a fraction or a fold that there is not.
     """
@@ -59,12 +60,15 @@ class LandsatDataModule(L.LightningDataModule):
         seed: int = 0,
         stack: int = 0,
         fold: int = 0,
+        replacement: bool = False,
     ):
         super().__init__()
         if not 0 <= val_fraction < 1:
             raise ConfigError(f"val_fraction must be in [0, 1), got {val_fraction}")
         if fold and not 0 < (fold + 1) * val_fraction <= 1:
-            raise ConfigError(f"fold must be from 0 to 1 / val_fraction - 1, got {fold} with val_fraction {val_fraction}")
+            raise ConfigError(
+                f"fold must be from 0 to 1 / val_fraction - 1, got {fold} with val_fraction {val_fraction}"
+            )
         self.chains, self.seed, self.stack = chains, seed, stack
         data = load_landsat()
         rows = torch.randperm(len(data["y_train"]), generator=generator("cpu", "split", split_seed))
@@ -78,7 +82,9 @@ class LandsatDataModule(L.LightningDataModule):
             "test": ((data["x_test"] - mean) / std, data["y_test"]),
         }
         self.batch_size = len(kept) if batch_size is None else batch_size
-        self._train = TensorBatches(*self._splits["train"], self.batch_size, chains=chains, seed=seed, stack=stack)
+        self._train = TensorBatches(
+            *self._splits["train"], self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement
+        )
 
     @property
     def num_data(self) -> int:

@@ -1,4 +1,4 @@
-"""Batches of tensors that live on the device: a batch is an index select, its order a function of (seed, epoch)."""
+"""Batches of tensors that live on the device: a batch is an index select, its rows a function of (seed, epoch)."""
 
 from __future__ import annotations
 
@@ -13,24 +13,36 @@ from bdl.seeding import generator
 
 
 class TensorBatches:
-    """A loader over tensors x (N, ...) and y (N, ...), for training: shuffled, without replacement, resumable.
+    """A loader over tensors x (N, ...) and y (N, ...), for training: shuffled and resumable.
 
     Yields x (B, ...) and y (B, ...), or with `chains=C` x (C, B, ...) and y (C, B, ...): every chain its own order. The
     order of epoch e depends on (seed, stack, e, chain) alone, so a run that stops at any batch goes on with the next.
     The N mod B items that do not fill a batch sit out the epoch, other ones each time. `dataset` has length N.
 
+    replacement: every batch is B items drawn afresh, so that batches are independent. Those of a shuffled epoch are
+    not: over an epoch their noise cancels, which heats slow directions less, but by an amount that no sampler knows.
+    What subtracts or absorbs batch noise (`grad_var`, SGNHT, SGFS) is right for independent batches only.
+
     Raises ConfigError for a batch larger than the data.
     """
 
     def __init__(
-        self, x: Tensor, y: Tensor, batch_size: int, *, chains: int | None = None, seed: int = 0, stack: int = 0
+        self,
+        x: Tensor,
+        y: Tensor,
+        batch_size: int,
+        *,
+        chains: int | None = None,
+        seed: int = 0,
+        stack: int = 0,
+        replacement: bool = False,
     ):
         if not 1 <= batch_size <= len(x):
             raise ConfigError(f"batch_size must be between 1 and the {len(x)} training items, got {batch_size}")
         if len(x) != len(y):
             raise ConfigError(f"{len(x)} inputs do not match {len(y)} labels")
         self.x, self.y, self.batch_size, self.chains = x, y, batch_size, chains
-        self.seed, self.stack = seed, stack
+        self.seed, self.stack, self.replacement = seed, stack, replacement
         self.epoch, self.index = 0, 0  # position of the next batch
         self._order: Tensor | None = None  # (batches, C * B) rows, of the present epoch
 
@@ -75,13 +87,14 @@ class TensorBatches:
 
     def _shuffle(self) -> Tensor:
         # Drawn on the CPU, so that the order is the same on every device.
-        count, used = self.chains or 1, len(self) * self.batch_size
-        orders = [
-            torch.randperm(len(self.x), generator=generator("cpu", "order", self.seed, self.stack, self.epoch, c))[
-                :used
-            ]
-            for c in range(count)
-        ]
+        count, used, items = self.chains or 1, len(self) * self.batch_size, len(self.x)
+        orders = []
+        for c in range(count):
+            g = generator("cpu", "order", self.seed, self.stack, self.epoch, c)
+            drawn = (
+                torch.randint(items, (used,), generator=g) if self.replacement else torch.randperm(items, generator=g)
+            )
+            orders.append(drawn[:used])
         order = torch.stack(orders).view(count, len(self), self.batch_size)
         return order.transpose(0, 1).reshape(len(self), -1).to(self.x.device)
 

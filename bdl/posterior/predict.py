@@ -173,7 +173,9 @@ class Posterior:
                     draws[name][self._chain(s, r, c)].append(math.nan if values is None else values[c])
         length = min(len(chain) for chain in draws["energy_batch"])
         data = {n: np.array([chain[:length] for chain in chains]) for n, chains in draws.items()}
-        return from_dict({"posterior": data})
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's is
+            return from_dict({"posterior": data})
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
         """Every network of the posterior, one file in memory at a time."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.samplers.divergence import refuse
 from bdl.samplers.exchange import swap_states
+from bdl.samplers.metropolis import Evaluate
 from bdl.samplers.reweighting import any_positive
 
 if TYPE_CHECKING:
@@ -43,9 +44,33 @@ def accept_reject_step(sampler: Sampler, closure: Callable[[], Tensor] | None) -
     if not any_positive(temperature):
         raise ConfigError(f"{name} samples, and needs a temperature > 0, got {temperature}")
     sampler.used = {"lr": lr, "temperature": temperature, "zeta": zeta}
-    flat, lead = sampler._flat, sampler._flat.lead
-    state = sampler._state
-    state.theta = flat.theta.clone()  # the parameters themselves are where proposals are evaluated
+    state, theta = sampler._state, sampler._flat.theta
+    state.theta = theta.clone()  # the parameters themselves are where proposals are evaluated
+    evaluate = _evaluator(sampler, closure, state.theta)
+    _know_the_start(sampler, evaluate)
+    energy = sampler._energy = state.potential.reshape(-1) * sampler.num_data
+    start_loss = (energy - sampler.prior.energy(state.theta)) / sampler.num_data
+    if sampler._replicas is not None:
+        swap_states(sampler, sampler._replicas, energy.clone(), temperature)
+    sampler._draw(temperature)
+    lead = sampler._flat.lead
+    uniform = torch.rand((*lead, 1), generator=sampler._generator, dtype=torch.float64, device=theta.device)
+    tau = sampler._column(temperature) / sampler.num_data
+    tau = tau.double() if isinstance(tau, Tensor) else tau
+    try:
+        new = sampler.dynamics.kernel(state, evaluate, sampler._column(lr), tau, sampler._z, uniform.log())
+    except BaseException:
+        theta.copy_(state.theta)  # no proposal is left behind for a checkpoint
+        raise
+    sampler._left_at = new.theta
+    sampler._advance(new)
+    sampler.steps += 1
+    return sampler._per_chain(start_loss.reshape(-1))
+
+
+def _evaluator(sampler: Sampler, closure: Callable[[], Tensor], start: Tensor) -> Evaluate:
+    """U/N (..., 1) and its gradient (..., d) at any θ. Parameters without a gradient stay where `start` has them."""
+    name, flat = type(sampler.dynamics).__name__, sampler._flat
 
     def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
         flat.theta.copy_(theta)
@@ -55,36 +80,21 @@ def accept_reject_step(sampler: Sampler, closure: Callable[[], Tensor] | None) -
         idle = flat.gather(sampler._g_views)
         if len(idle) < len(flat.params):  # none at all has a gradient where Metropolis' closure computes none
             for whole, i in itertools.product((theta, flat.theta), idle):
-                flat.split(whole)[i].copy_(flat.split(state.theta)[i])  # left alone
+                flat.split(whole)[i].copy_(flat.split(start)[i])
         energy = sampler._energy_of(loss)
         sampler.prior.add_grad_(sampler._g, flat.theta, sampler.num_data)
         for i in idle:
             sampler._g_views[i].zero_()
-        return (energy / sampler.num_data).view(*lead, 1), sampler._g.clone()
+        return (energy / sampler.num_data).view(*flat.lead, 1), sampler._g.clone()
 
-    _know_the_start(sampler, evaluate)
-    energy = sampler._energy = state.potential.reshape(-1) * sampler.num_data
-    start_loss = (energy - sampler.prior.energy(state.theta)) / sampler.num_data
-    if sampler._replicas is not None:
-        swap_states(sampler, sampler._replicas, energy.clone(), temperature)
-    sampler._draw(temperature)
-    uniform = torch.rand((*lead, 1), generator=sampler._generator, dtype=torch.float64, device=flat.theta.device)
-    tau = sampler._column(temperature) / sampler.num_data
-    tau = tau.double() if isinstance(tau, Tensor) else tau
-    try:
-        new = sampler.dynamics.kernel(state, evaluate, sampler._column(lr), tau, sampler._z, uniform.log())
-    except BaseException:
-        flat.theta.copy_(state.theta)  # no proposal is left behind for a checkpoint
-        raise
-    sampler._advance(new)
-    sampler.steps += 1
-    return sampler._per_chain(start_loss.reshape(-1))
+    return evaluate
 
 
-def _know_the_start(sampler: Sampler, evaluate: Callable) -> None:
+def _know_the_start(sampler: Sampler, evaluate: Evaluate) -> None:
     """U/N and its gradient at the present θ: from the last step, evaluated anew now and then to see that they agree."""
-    s, first = sampler._state, sampler.steps
-    known = bool(torch.isfinite(s.potential).all())
+    s, first, left_at = sampler._state, sampler.steps, sampler._left_at
+    moved = left_at is not None and not torch.equal(left_at, s.theta)  # by hand, between the steps
+    known = bool(torch.isfinite(s.potential).all()) and not moved
     if known and first > 2 and first % RECHECK:
         return
     potential, gradient = evaluate(s.theta)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.gradient_noise import batch_variance, known_variance, left, needs_variance, said
+from bdl.samplers.gradient_noise import INDEPENDENT, batch_variance, caveat, known_variance, left, needs_variance, said
 
 Scalar = float | Tensor  # a float, or a (C, 1) tensor with one value per chain
 
@@ -163,6 +163,10 @@ class SGLD:
     def needs(self) -> frozenset[str]:
         return needs_variance(self.grad_var)
 
+    @property
+    def caveat(self) -> str | None:
+        return caveat(self.grad_var)
+
     def init(self, theta: Tensor) -> Position:
         p = self.preconditioner
         if p is not None and (p.shape[0] != theta.shape[-1] or p.device != theta.device or p.dtype != theta.dtype):
@@ -227,6 +231,10 @@ class SGHMC:
     @property
     def needs(self) -> frozenset[str]:
         return needs_variance(self.grad_var)
+
+    @property
+    def caveat(self) -> str | None:
+        return caveat(self.grad_var)
 
     def init(self, theta: Tensor) -> Kinetic:
         return Kinetic(theta, torch.zeros_like(theta))
@@ -303,6 +311,7 @@ class SGNHT:
 
     friction: float = 0.1
     rate: float | None = None  # None: lr tau
+    caveat: ClassVar[str] = INDEPENDENT
 
     def __post_init__(self) -> None:
         check_friction(self.friction)

@@ -17,6 +17,7 @@ from bdl.samplers.reweighting import any_positive
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler
 
+OF_A_STATE = ("theta", "m", "gradient", "potential")  # the rest of a dynamics' state is what a chain has learnt
 KEEP = 0.99  # decay of the running mean of the energy's variance
 
 
@@ -50,7 +51,10 @@ class Exchange:
     energy: Literal["batch", "full"] = "batch"
 
     def __post_init__(self) -> None:
-        rungs = [float(f) for f in self.ladder]
+        try:
+            rungs = [float(f) for f in self.ladder]
+        except (TypeError, ValueError):
+            raise ConfigError(f"a ladder is a list of multiples of T, got {self.ladder!r}") from None
         if len(rungs) < 2 or rungs[0] != 1 or not all(a < b for a, b in zip(rungs, rungs[1:], strict=False)):
             raise ConfigError(
                 f"a ladder is two or more rising multiples of T that begin with 1, got {rungs}; put them in order"
@@ -59,8 +63,9 @@ class Exchange:
             raise ConfigError(f"every must be at least 1 step, got {self.every}")
         if self.energy not in ("batch", "full"):
             raise ConfigError(f'energy must be "batch" or "full", got {self.energy!r}')
-        if self.energy_var != "estimated" and not float(self.energy_var) >= 0:
-            raise ConfigError(f'energy_var must be "estimated" or a variance >= 0, got {self.energy_var}')
+        estimated = self.energy_var == "estimated"
+        if not (estimated or isinstance(self.energy_var, int | float) and self.energy_var >= 0):
+            raise ConfigError(f'energy_var must be "estimated" or a variance >= 0, got {self.energy_var!r}')
 
 
 class Replicas:
@@ -161,7 +166,7 @@ def swap_states(sampler: Sampler, replicas: Replicas, energy: Tensor | None, tem
         energy = sampler.full_energy()
     log_u = torch.rand(energy.shape, generator=sampler._generator, dtype=energy.dtype, device=energy.device).log()
     order = replicas.order(energy, temperature, log_u, exact=sampler.is_kernel)
-    for name in {*sampler._vector_fields(), "theta", "potential"}:
+    for name in OF_A_STATE:
         value = getattr(sampler._state, name, None)
         if value is not None:
             value.copy_(value[order])

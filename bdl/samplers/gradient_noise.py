@@ -12,6 +12,10 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 
+INDEPENDENT = (
+    "takes off the noise of independent batches (data.replacement=true); of the batches of a shuffled epoch, whose "
+    "noise cancels in slow directions, it takes off too much there"
+)
 EVERY = 20  # steps between estimates; one costs two passes over the gradient
 KEEP = 0.98  # decay of the running mean, about 50 estimates
 
@@ -70,6 +74,11 @@ def known_variance(grad_var: Any) -> Any:
 
 def needs_variance(grad_var: Any) -> frozenset[str]:
     return frozenset(["grad_var"] if isinstance(grad_var, str) else [])
+
+
+def caveat(grad_var: Any) -> str | None:
+    """What `explain()` says of a dynamics that subtracts `grad_var`."""
+    return None if grad_var is None else INDEPENDENT
 
 
 def said(grad_var: Any) -> str:

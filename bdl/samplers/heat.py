@@ -21,6 +21,8 @@ def batch_share(sampler: Sampler, what: Literal["noise_ratio", "heating"]) -> Te
     if sampler.is_kernel:  # no batches, no heat
         return torch.zeros(lead, device=theta.device)
     grad_var, (lr, temperature, _) = sampler._noise.variance, sampler._numbers()
+    if grad_var is not None:  # of the gradient as it is stepped with
+        grad_var = grad_var * sampler._reweighting.multiplier.to(grad_var).view(*lead, 1).square()
     if grad_var is None or not getattr(dynamics, "noisy", True) or not any_positive(temperature):
         return torch.full(lead, math.nan, device=theta.device)
     lr, tau = sampler._column(lr), sampler._column(temperature) / sampler.num_data

@@ -190,7 +190,10 @@ class SGFS:
     b: float = 1.0  # B, a multiple of the identity, in units of I
 
     needs = frozenset(["per_example"])
-    caveat = "batch noise is part of the step: right where the curvature is the covariance of per-example gradients"
+    caveat = (
+        "batch noise is part of the step: right where batches are independent (data.replacement=true) and the "
+        "curvature is the covariance of per-example gradients"
+    )
 
     def __post_init__(self) -> None:
         if self.form not in ("diagonal", "full"):

@@ -70,6 +70,7 @@ def load_sampler_state(sampler: Sampler, state_dict: dict[str, Any]) -> None:
     for name, value in saved["dynamics"].items():
         setattr(sampler._state, name, to(value, theta.device))
     sampler.steps = saved["step"]
+    sampler._left_at = None
     if saved["environment"]["device"] == theta.device.type:
         sampler._generator.set_state(saved["generator"].cpu())
     sampler._noise.load_state_dict(saved["gradient_noise"], theta)

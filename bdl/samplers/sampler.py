@@ -104,7 +104,8 @@ class Sampler(torch.optim.Optimizer):
             raise ConfigError(
                 f"replica exchange swaps by exp(-U/T) and {type(weighting).__name__} changes that: use Flat"
             )
-        if hasattr(dynamics, "entropy") and (exchange is not None or weighting.needs_energy):
+        self._entropy_of: Callable[[Any], Tensor] | None = getattr(dynamics, "entropy", None)
+        if self._entropy_of and (exchange is not None or weighting.needs_energy):
             raise ConfigError(f"{type(dynamics).__name__} draws from its approximation: no weighting and no exchange")
         if exchange is not None and not getattr(dynamics, "noisy", True):
             raise ConfigError(f"{type(dynamics).__name__} samples nothing that replicas could exchange: leave it out")
@@ -152,7 +153,8 @@ class Sampler(torch.optim.Optimizer):
         multiplier = self._weigh(energy, temperature, zeta)
         self._draw(temperature)
         untouched = self._save(idle)
-        self._entropy = self.dynamics.entropy(self._state).reshape(-1) if hasattr(self.dynamics, "entropy") else None
+        if self._entropy_of:
+            self._entropy = self._entropy_of(self._state).reshape(-1)
         extra = extra_for(self, multiplier)
         tau = self._column(temperature) / self.num_data
         self._advance(self.dynamics.step(self._state, g, self._column(lr), tau, self._z, *extra))
@@ -200,7 +202,10 @@ class Sampler(torch.optim.Optimizer):
 
     @property
     def noise_ratio(self) -> Tensor:
-        """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): variance from batches over variance injected."""
+        """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): variance from batches over variance injected.
+
+        Single coordinates, and `grad_var` in them, may lie far from the mean.
+        """
         return batch_share(self, "noise_ratio")
 
     @property
@@ -243,7 +248,8 @@ class Sampler(torch.optim.Optimizer):
     def elbo(self) -> Tensor | None:
         """() or (C,) one-draw estimate of the evidence lower bound, nats, at T = 1; None unless variational.
 
-        Its mean over draws is the bound. NaN under an improper prior.
+        Its mean over draws is the bound. NaN under an improper prior, and at the first step, which starts from the
+        network's own parameters instead of a draw.
         """
         if self._entropy is None or self._energy is None:
             return None
@@ -330,6 +336,7 @@ class Sampler(torch.optim.Optimizer):
         self._g, self._z = torch.zeros_like(theta), torch.zeros_like(theta)
         self._g_views, self._z_views = self._flat.split(self._g), self._flat.split(self._z)
         self._silent = True  # is z zero?
+        self._left_at: Tensor | None = None  # θ as a kernel's last step left it
         self._divergence = DivergenceWatch(theta.device)
         self._link_state()
 

@@ -89,7 +89,9 @@ class MeanField:
         return s
 
     def entropy(self, s: Approximation) -> Tensor:
-        """(...,) H[q], nats."""
+        """(...,) H[q], nats; NaN before θ is a draw from q."""
+        if s.count == 0:
+            return s.std.new_full(s.std.shape[:-1], math.nan, dtype=torch.float64)
         return (s.std.double().log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
     def noise_ratio(self, s: Approximation, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:

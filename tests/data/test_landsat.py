@@ -59,6 +59,14 @@ def test_train_and_val_hold_every_training_row_once():
     assert rows((x.double() * std + mean).round(), y) == rows(data["x_train"], data["y_train"])
 
 
+def test_folds_hold_out_every_row_once():
+    folds = [LandsatDataModule(val_fraction=0.25, fold=k) for k in range(4)]
+    labels = torch.cat([fold.tensors("val")[1] for fold in folds])
+    assert torch.equal(labels.bincount(), load_landsat()["y_train"].bincount())
+    assert len({tuple(fold.tensors("val")[1].tolist()) for fold in folds}) == 4
+    assert [fold.num_data + len(fold.tensors("val")[1]) for fold in folds] == [4435] * 4
+
+
 def test_split_seed_alone_chooses_the_rows():
     def val(**arguments) -> torch.Tensor:
         return LandsatDataModule(val_fraction=0.1, **arguments).tensors("val")[0]
@@ -79,3 +87,9 @@ def test_loaders_give_batches_per_chain_or_one_for_all():
 def test_a_split_that_leaves_nothing_is_refused(fraction):
     with pytest.raises(ConfigError, match="val_fraction must be in"):
         LandsatDataModule(val_fraction=fraction)
+
+
+@pytest.mark.parametrize("fraction, fold", [(0.0, 1), (0.25, 4), (0.25, -1)])
+def test_a_fold_that_there_is_not_is_refused(fraction, fold):
+    with pytest.raises(ConfigError, match=f"fold must be from 0 to 1 / val_fraction - 1, got {fold}"):
+        LandsatDataModule(val_fraction=fraction, fold=fold)

@@ -43,6 +43,19 @@ def test_an_epoch_is_a_permutation_without_repeats(chains):
         assert all(sorted(one) == list(range(N)) for one in order.tolist())
 
 
+def test_batches_with_replacement_are_independent():
+    """The share of items that two batches of an epoch have in common is that of independent draws, not zero; a run
+    that stops goes on with the same batches."""
+    each = loader(4, replacement=True)
+    together = [len(set(a) & set(b)) for _ in range(400) for a, b in itertools.pairwise(rows(each))]
+    expected = N * (1 - (1 - 1 / N) ** 4) ** 2
+    assert sum(together) / len(together) == pytest.approx(expected, abs=4 * (expected / len(together)) ** 0.5)
+    first, second = loader(4, replacement=True, chains=3), loader(4, replacement=True, chains=3)
+    take(first, 7)
+    second.load_state_dict(first.state_dict())
+    assert take(second, 9) == take(first, 9) != take(loader(4, chains=3), 9)
+
+
 def test_other_items_sit_out_each_epoch():
     each = loader()
     left_out = [set(range(N)) - set(itertools.chain(*rows(each))) for _ in range(4)]

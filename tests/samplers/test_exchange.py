@@ -286,14 +286,18 @@ def test_resumed_ladder_is_the_uninterrupted_one(dynamics, exact: bool):
 def test_chains_keep_what_they_have_learnt():
     """θ, momenta and gradients move; the friction of a thermostat, the factor of lr and the counts of acceptance stay,
     also where a chain has one parameter and all of them have one number."""
-    for dynamics, stays in ((bdl.SGNHT(0.1, 1e-3), ["xi"]), (bdl.HMC(1), ["log_factor", "accepted"])):
+    learnt = {"xi": bdl.SGNHT(0.1, 1e-3), "mean": bdl.PSGLD(adapt_steps=1), "log_factor accepted": bdl.HMC(1)}
+    for stays, dynamics in ((names.split(), dynamics) for names, dynamics in learnt.items()):
         theta = nn.Parameter(torch.tensor([[1.0], [2.0]], dtype=D64))
         sampler = bdl.Sampler(
             [theta], dynamics, num_data=2, lr=1e-30, chains=2, prior=bdl.Uniform(),
             exchange=bdl.Exchange((1.0, 2.0), energy_var=0.0),
         )  # fmt: skip
         for name in stays:
-            getattr(sampler._state, name).copy_(torch.tensor([0.1, 0.2], dtype=D64))
+            value = getattr(sampler._state, name)
+            value.copy_(torch.tensor([0.1, 0.2], dtype=D64).view_as(value))
+        if stays == ["mean"]:
+            sampler._state.count = 1  # adaptation is over
 
         def closure(theta=theta, sampler=sampler):  # the first chain's energy is the higher: always swapped
             sampler.zero_grad()
@@ -305,7 +309,7 @@ def test_chains_keep_what_they_have_learnt():
         assert theta.detach()[:, 0].tolist() == pytest.approx([2.0, 1.0]) and sampler.swap_rates.item() == 1
         for name in stays:
             assert getattr(sampler._state, name)[0] < getattr(sampler._state, name)[1]
-        assert set(sampler.state[theta]) == ({"m"} if stays == ["xi"] else {"gradient"})
+        assert set(sampler.state[theta]) == {"xi": {"m"}, "mean": {"mean"}}.get(stays[0], {"gradient"})
 
 
 def test_swaps_are_not_taken_for_batch_noise():
@@ -358,7 +362,8 @@ def test_bad_ladders_are_refused(ladder):
     "make, said",
     [
         (lambda: bdl.Exchange(every=0), "got 0"), (lambda: bdl.Exchange(energy_var=-1.0), "-1.0"),
-        (lambda: bdl.Exchange(energy_var=math.nan), "nan"),
+        (lambda: bdl.Exchange(energy_var=math.nan), "nan"), (lambda: bdl.Exchange(energy_var="foo"), "'foo'"),
+        (lambda: bdl.Exchange(ladder=3), "list of multiples of T, got 3"),
         (lambda: Two(bdl.SGLD(), exchange=bdl.Exchange((1, 2, 3, 4))), "6 chains do not fill a ladder of 4"),
         (lambda: bdl.Sampler([nn.Parameter(torch.ones(2))], bdl.SGLD(), num_data=1, lr=1.0, exchange=bdl.Exchange()),
          "needs chains to exchange, got 1"),

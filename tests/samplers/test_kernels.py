@@ -329,6 +329,18 @@ def single(kernel, target=GAUSSIAN, x=(1.0, 0.5), dtype=D64, **arguments) -> Any
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_parameters_changed_by_hand_have_an_energy_of_their_own(name: str):
+    sampler = single(BUILD[name])
+    for _ in range(5):
+        sampler.step(sampler.closure)
+    with torch.no_grad():
+        sampler.theta.add_(1.0)
+    expected = GAUSSIAN.energy(sampler.theta.detach()).item()
+    sampler.step(sampler.closure)
+    assert sampler.energy.item() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_reports(name: str):
     """Loss, energy and gradient belong to the θ before the step, prior included; batches do not heat; one evaluation of
     MALA and Metropolis a step, `leapfrog` of HMC, beside the first and the checks at steps 0, 1, 2, 100, 200."""

@@ -235,6 +235,20 @@ def test_prior_clip_and_weight_are_not_batch_noise():
     assert sampler.noise_ratio == 0
 
 
+def test_a_weight_multiplies_the_batch_noise_too():
+    """Gradients ±1 of variance 2, multiplied by what psi says at the last energy."""
+    theta = parameter(2)
+    sampler = sampler_of(theta, weighting=bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10), temperature=0.5)
+    for k in range(440):
+        theta.grad = torch.full_like(theta, 1 - 2 * (k % 2))
+        sampler.step(lambda k=k: torch.tensor(0.04 * (k % 26), dtype=D64))
+    assert sampler.multiplier > 1.01
+    a, lr = sampler.dynamics.friction, sampler.param_groups[0]["lr"]
+    expected = lr * 2 * sampler.multiplier**2 / (2 * a * 0.5 / N)
+    torch.testing.assert_close(sampler.noise_ratio, expected)
+    torch.testing.assert_close(sampler.t_eff, 0.5 * (1 + expected))
+
+
 def test_kinetic_temperature():
     """Of the momenta as they are: N |m|² (2 - a) / (2 lr d); NaN without momenta."""
     theta = parameter(2, 3)
