@@ -167,7 +167,8 @@ def picture(
     figure, axes = canvas(title, 2, 2, width=4.3, height=3.4, sharex=True, sharey=True)
     for ax, run in zip(axes.flat, runs, strict=False):
         draw(ax, law, run, start, found[run.method.name])
-    axes[0, 0].legend(loc="best", fontsize=8, frameon=True, framealpha=0.85, edgecolor="none")
+        ax.locator_params(nbins=6)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
@@ -190,6 +191,7 @@ def contours(ax: Axes, law: Mixture) -> None:
     density = law.log_prob(torch.stack(torch.meshgrid(x, y, indexing="xy"), -1)).exp()
     inside = law.log_prob(exact).exp().quantile(torch.tensor([0.01, 0.1, 0.5], dtype=torch.float64))
     ax.contour(x, y, density, levels=inside, colors="black", linewidths=0.9, zorder=3)
+    ax.plot([], [], color="black", lw=0.9, label="50, 90, 99 % of the law")
 
 
 # ---- the four cases --------------------------------------------------------------------------------------------------
@@ -258,7 +260,7 @@ REST = ["HMC", "SGLD", "SGHMC", EXCHANGE]
 TRAPPED = dict.fromkeys(ALL[1:], "trapped in one mode")
 FOUR = {
     "gaussians-4": (apart(5.0), STARTS[4][0], [*ALL, EXCHANGE], "Modes 5 apart: no chain is trapped", TRAPPED),
-    "gaussians-4-outside": (apart(5.0), STARTS[4][1], REST, "The same from far outside", TRAPPED),
+    "gaussians-4-outside": (apart(5.0), STARTS[4][1], REST, "Modes 5 apart, from a start far outside", TRAPPED),
     "gaussians-4-isolated": (
         apart(10.0), (10.0, 10.0), REST,
         "Modes 10 apart: only replica exchange finds all four", {},

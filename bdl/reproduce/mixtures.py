@@ -216,7 +216,7 @@ def draw_posterior(exact: Quadrature, plain: Run, found: dict[str, dict[str, Any
 
 
 def draw_noise(noise: dict[str, list], rejection: dict[str, list[float]]) -> Figure:
-    title = "First the batches' noise rules, then the injected noise; a Metropolis test would refuse little"
+    title = "First the batches' noise rules, then the injected; a Metropolis test refuses little"
     figure, axes = canvas(title, 1, 2, width=4.6, height=3.0)
     ax: Axes = axes[0, 0]
     ax.loglog(noise["passes"], noise["injected"], color="black", lw=1.8, label="injected: ε")

@@ -39,6 +39,8 @@ def reproduce(experiment: Experiment, context: Context, out: Path) -> tuple[Resu
 
 def write(result: Result, experiment: Experiment, context: Context, seconds: float, folder: Path) -> None:
     for name, figure in result.figures.items():
+        if context.quick:  # its title says what a full run shows
+            figure.text(0.99, 0.005, "quick run", ha="right", va="bottom", color="grey")
         figure.savefig(folder / f"{name}.png", dpi=DPI, metadata={"Software": None})
     (folder / "table.md").write_text(page(result, experiment, context), "utf-8")
     found = {

@@ -133,6 +133,7 @@ def draw_path(ax: Axes, path: Tensor, width: float) -> None:
     time.set_array(torch.arange(len(segments)).numpy())
     ax.add_collection(time)
     ax.plot(*path[0], "o", color="white", mec="black", ms=6)
+    ax.text(0.02, 0.02, "time: yellow to red", fontsize=8, transform=ax.transAxes)
 
 
 # ---- rugged surface --------------------------------------------------------------------------------------------------
