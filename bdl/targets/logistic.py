@@ -12,8 +12,7 @@ from torch.nn.functional import softplus
 
 from bdl.errors import ConfigError
 from bdl.seeding import generator
-from bdl.targets.base import DataTarget
-from bdl.targets.regression import design
+from bdl.targets.regression import Regression, design
 
 
 def simulate_logistic(n: int = 1000, p: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
@@ -27,7 +26,7 @@ def simulate_logistic(n: int = 1000, p: int = 5, seed: int = 0) -> tuple[Tensor,
 
 
 @dataclass(frozen=True, eq=False)
-class LogisticRegression(DataTarget):
+class LogisticRegression(Regression):
     """P(y_i = 1 | w) = 1 / (1 + exp(-x_i' w)), w ~ N(0, I / λ).
 
         U(w) = Σ_i [softplus(x_i' w) - y_i x_i' w] + λ |w|² / 2 - p/2 log(λ / 2π)
@@ -47,17 +46,6 @@ class LogisticRegression(DataTarget):
             raise ConfigError(f"prior_precision must be > 0, got {self.prior_precision}")
         object.__setattr__(self, "X", X)
         object.__setattr__(self, "y", y)
-
-    @property
-    def dim(self) -> int:
-        return self.X.shape[1]
-
-    @property
-    def num_data(self) -> int:
-        return len(self.y)
-
-    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
-        return self.loss_and_grad(x, index)[0]
 
     def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         X, y, weight = self.X.to(x), self.y.to(x), self.prior_precision / self.num_data

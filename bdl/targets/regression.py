@@ -27,8 +27,26 @@ def simulate_linear(n: int = 10_000, correlation: float = 0.9, seed: int = 0) ->
     return torch.stack([torch.ones_like(x), x], 1), correlation * x + math.sqrt(1 - correlation**2) * e
 
 
+class Regression(DataTarget):
+    """A posterior of the parameters of y (n,) given X (n, p), whose gradient is written out."""
+
+    X: Any
+    y: Any
+
+    @property
+    def dim(self) -> int:
+        return self.X.shape[1]
+
+    @property
+    def num_data(self) -> int:
+        return len(self.y)
+
+    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
+        return self.loss_and_grad(x, index)[0]
+
+
 @dataclass(frozen=True, eq=False)
-class LinearRegression(DataTarget):
+class LinearRegression(Regression):
     """Normal linear regression with the normal-inverse-gamma prior (Karagiannis 2023, handout 4, section 4).
 
         y_i | b, s² ~ N(x_i' b, s²),    b | s² ~ N(m, s² V),    s² ~ IG(phi, psi)
@@ -70,13 +88,6 @@ class LinearRegression(DataTarget):
     @property
     def dim(self) -> int:
         return self.X.shape[1] + 1
-
-    @property
-    def num_data(self) -> int:
-        return len(self.y)
-
-    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
-        return self.loss_and_grad(x, index)[0]
 
     def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         b, c, n = x[..., :-1], x[..., -1], self.num_data
@@ -129,7 +140,7 @@ class LinearRegression(DataTarget):
 
 
 @dataclass(frozen=True, eq=False)
-class KnownNoiseRegression(DataTarget):
+class KnownNoiseRegression(Regression):
     """Linear regression with known noise: y_i | b ~ N(x_i' b, s²), b ~ N(m, V), as a law of x = b on R^p.
 
     U(x) = -log p(y, b), constants included. The posterior at T is N(m_n, T V_n), V_n⁻¹ = V⁻¹ + X'X / s².
@@ -158,17 +169,6 @@ class KnownNoiseRegression(DataTarget):
         values = {"X": X, "y": y, "prior_mean": m, "prior_covariance": V, "_precision": torch.cholesky_inverse(root)}
         for name, value in {**values, "_gram": gram, "_fit": fit, "_rss": rss, "_constant": constant}.items():
             object.__setattr__(self, name, value)
-
-    @property
-    def dim(self) -> int:
-        return self.X.shape[1]
-
-    @property
-    def num_data(self) -> int:
-        return len(self.y)
-
-    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
-        return self.loss_and_grad(x, index)[0]
 
     def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
         squares, pull = mean_squares(self, x, index)
