@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from toys import BATCH, K, N
 
 import bdl
+from bdl.data import WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
 from bdl.lightning.access import find_sampler
 from bdl.models import MLP
@@ -103,6 +104,25 @@ def test_full_loss_is_the_loss_over_all_the_data(tmp_path, chains, loss):
     torch.testing.assert_close(found.view(-1), expected, rtol=1e-5, atol=1e-6)
     prior = sum(p.square().view(chains or 1, -1).sum(1) for p in module.net.parameters()) / 2
     torch.testing.assert_close(module.sampler.full_energy().view(-1), N * expected + prior, rtol=1e-5, atol=1e-4)
+
+
+class Noise:
+    """An augmentation that leaves nothing of an item."""
+
+    def draw(self, count, shape, generator):
+        return torch.randn(count, *shape, generator=generator)
+
+    def __call__(self, x, decisions):
+        return 100 * decisions
+
+
+@pytest.mark.parametrize("workers", [None, 0])
+def test_full_loss_sees_the_items_as_inputs_and_not_augmented(tmp_path, workers):
+    module = toys.module(chains=None)
+    batches = toys.batches(None, augment=Noise(), transform=lambda x: x / 2)
+    toys.trainer(tmp_path, 3).fit(module, batches if workers is None else WorkerBatches(batches, workers))
+    x, y = toys.tensors()
+    torch.testing.assert_close(module.full_loss().float(), F.cross_entropy(module(x / 2), y))
 
 
 def test_full_loss_of_a_shuffling_dataloader_counts_the_short_last_batch(tmp_path):
