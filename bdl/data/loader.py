@@ -1,4 +1,4 @@
-"""Batches of tensors that live on the device: a batch is an index select, its order a function of (seed, epoch)."""
+"""Batches of tensors: a batch is an index select on their device, its order a function of (seed, epoch)."""
 
 from __future__ import annotations
 
