@@ -17,12 +17,13 @@ from omegaconf import DictConfig, OmegaConf
 # What does not change the samples, and so does not make another run of it.
 _NOT_THE_RUN = ("hydra", "logger", "run_dir", "monitor_every", "checkpoint_every", "experiment")
 _NOT_THE_TRAINER = ("max_time",)
+_NOT_THE_DATA = ("root", "download", "cache", "loader", "workers")  # where they lie, and how they come from there
 
 
 def register_resolvers() -> None:
     """`fraction`, `run_name`, `config_hash` and `wandb_offline`, as conf/ uses them. Safe to call twice."""
     for name, function in (
-        ("fraction", lambda whole, part: max(1, round(int(whole) * float(part)))),
+        ("fraction", lambda whole, part, least=1: max(int(least), round(int(whole) * float(part)))),
         ("run_name", run_name),
         ("config_hash", lambda *, _root_: config_hash(_root_)),
         ("wandb_offline", lambda: "WANDB_MODE" not in os.environ and "WANDB_API_KEY" not in os.environ),
@@ -37,7 +38,9 @@ def run_name(choices: Any) -> str:
 
 def config_hash(cfg: DictConfig) -> str:
     """Eight letters that name the configuration, without what does not change the samples."""
-    return hashlib.sha256(json.dumps(identity(cfg), sort_keys=True).encode()).hexdigest()[:8]
+    found = identity(cfg)
+    found["data"] = {k: v for k, v in found["data"].items() if k not in _NOT_THE_DATA}
+    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def identity(cfg: DictConfig) -> dict[str, Any]:

@@ -1,8 +1,10 @@
-"""Speed, as ratios of medians measured side by side: python scripts/bench.py [update] [train] [chains] [--json FILE].
+"""Speed, as ratios of medians measured side by side: python scripts/bench.py [update] [train] [chains] [cifar].
 
 update: Sampler.step against its floor (one normal draw and one fused SGD step) and peers that are installed ([bench]).
 train:  Landsat, 8 chains through Trainer.fit, against a bare single-chain loop and against Lightning with a DataLoader.
 chains: ways to run a stack of networks as one.
+cifar:  ResNet20 on images, against a hand-written loop and plain Lightning; `--device cuda --precision bf16-mixed
+        --compile` on a GPU. Not part of a run without names.
 """
 
 from __future__ import annotations
@@ -14,7 +16,6 @@ import logging
 import platform
 import statistics
 import tempfile
-import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,8 @@ from pathlib import Path
 import lightning as L
 import torch
 import torch.nn.functional as F
+from bench_cifar import Setup, bench_cifar
+from bench_tools import PlainSGHMC, Times, fit, interleave, plain_sghmc, ratio, timed
 from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 from rich.table import Table
@@ -32,30 +35,8 @@ import bdl
 from bdl.data import LandsatDataModule
 from bdl.models import MLP, ResNet
 
-Times = dict[str, list[float]]  # name -> milliseconds per step, one per round
 SIZES = (36, 30, 30, 6)
 CHAINS, BATCH = 8, 100
-
-
-def interleave(contestants: dict[str, Callable[[], float]], rounds: int) -> Times:
-    """Every contestant once a round, so that a noisy neighbour slows them alike; the first round warms up."""
-    times: Times = {name: [] for name in contestants}
-    for i in range(rounds + 1):
-        for name, run in contestants.items():
-            milliseconds = run()
-            if i:
-                times[name].append(milliseconds)
-    return times
-
-
-def timed(step: Callable[[], object], count: int) -> Callable[[], float]:
-    def run() -> float:
-        start = time.perf_counter()
-        for _ in range(count):
-            step()
-        return (time.perf_counter() - start) / count * 1e3
-
-    return run
 
 
 # ---- update ----------------------------------------------------------------------------------------------------------
@@ -102,16 +83,6 @@ def per_tensor() -> Callable[[], None]:
     net = resnet_with_gradients()
     momenta = {p: torch.zeros_like(p) for p in net.parameters()}
     return functools.partial(plain_sghmc, momenta, lr=1e-9, num_data=50_000)
-
-
-@torch.no_grad()
-def plain_sghmc(momenta: dict, lr: float, num_data: int, friction: float = 0.1, precision: float = 1.0) -> None:
-    """SGHMC as people write it: a loop over tensors."""
-    std = (2 * friction * lr / num_data) ** 0.5
-    for p, m in momenta.items():
-        g = p.grad + precision / num_data * p
-        m.mul_(1 - friction).add_(g, alpha=-lr).add_(torch.randn_like(p), alpha=std)
-        p.add_(m)
 
 
 def posteriors_sghmc() -> Callable[[], object]:
@@ -176,19 +147,6 @@ def bare_loop(data: LandsatDataModule) -> Callable[[], None]:
     return step
 
 
-class PlainSGHMC(torch.optim.Optimizer):
-    def __init__(self, params, num_data: int):
-        super().__init__(params, {"lr": 0.1})
-        self.num_data = num_data
-        self.momenta = {p: torch.zeros_like(p) for p in self.param_groups[0]["params"]}
-
-    def step(self, closure):  # type: ignore[override]
-        with torch.enable_grad():
-            loss = closure()
-        plain_sghmc(self.momenta, lr=self.param_groups[0]["lr"], num_data=self.num_data)
-        return loss
-
-
 class PlainModule(L.LightningModule):
     """What the tutorials show: a DataLoader, one chain, self.log at every step."""
 
@@ -204,29 +162,6 @@ class PlainModule(L.LightningModule):
 
     def configure_optimizers(self):
         return PlainSGHMC(self.parameters(), self.num_data)
-
-
-class Clock(L.Callback):
-    """Milliseconds per step between the 50th batch and the last."""
-
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
-        if trainer.global_step == 50:
-            self.start, self.first = time.perf_counter(), trainer.global_step
-        self.stop, self.last = time.perf_counter(), trainer.global_step
-
-    @property
-    def milliseconds(self) -> float:
-        return (self.stop - self.start) / (self.last - self.first) * 1e3
-
-
-def fit(module: L.LightningModule, loader, steps: int, callbacks: list, logger) -> float:
-    clock = Clock()
-    trainer = L.Trainer(
-        accelerator="cpu", max_steps=steps, max_epochs=-1, logger=logger, callbacks=[*callbacks, clock],
-        enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=bool(callbacks),
-    )  # fmt: skip
-    trainer.fit(module, loader)
-    return clock.milliseconds
 
 
 def fit_plain(data: LandsatDataModule, steps: int) -> float:
@@ -279,10 +214,6 @@ def forward_backward(stack: bdl.ChainStack, x: torch.Tensor) -> None:
 # ---- report ----------------------------------------------------------------------------------------------------------
 
 
-def ratio(a: list[float], b: list[float]) -> float:
-    return statistics.median(a) / statistics.median(b)
-
-
 def show(name: str, times: Times, ratios: dict[str, float], console: Console) -> None:
     table = Table(title=name, box=None, title_justify="left")
     for title in ("", "median ms", "min", "max"):
@@ -297,10 +228,17 @@ def show(name: str, times: Times, ratios: dict[str, float], console: Console) ->
 def main() -> None:
     benches = {"update": bench_update, "train": bench_train, "chains": bench_chains}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*benches, []], help="which; all unless given")
+    parser.add_argument("names", nargs="*", choices=[*benches, "cifar", []], help="which; all but cifar unless given")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--json", type=Path, help="write the figures here")
+    cifar = parser.add_argument_group("cifar")
+    cifar.add_argument("--images", type=int, default=50_000)
+    cifar.add_argument("--steps", type=int, default=10, help="of every contestant in a round")
+    cifar.add_argument("--device", default="cpu")
+    cifar.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed"])
+    cifar.add_argument("--compile", action="store_true")
+    cifar.add_argument("--workers", type=int, default=2, help="of the DataLoaders")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
@@ -309,10 +247,17 @@ def main() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     console, found = Console(), {}
     for name in arguments.names or benches:
-        times, ratios = benches[name](arguments.rounds)
+        if name == "cifar":
+            setup = Setup(
+                *(getattr(arguments, k) for k in ("images", "steps", "device", "precision", "compile", "workers"))
+            )
+            times, ratios = bench_cifar(arguments.rounds, setup)
+        else:
+            times, ratios = benches[name](arguments.rounds)
         show(name, times, ratios, console)
         found[name] = {"milliseconds": {k: statistics.median(t) for k, t in times.items()}, "ratios": ratios}
-    machine = {"torch": str(torch.__version__), "threads": arguments.threads, "machine": platform.machine()}
+    device = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.machine()
+    machine = {"torch": str(torch.__version__), "threads": arguments.threads, "machine": device}
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": machine, **found}, indent=1) + "\n")
 

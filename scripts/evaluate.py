@@ -37,7 +37,8 @@ def run(cfg: DictConfig) -> None:
     torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
     datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
     posterior = bdl.Posterior.load(runs, net, skip_bad=cfg.skip_bad)
-    summary = summarise(posterior, {split: datamodule.slices(split) for split in cfg.splits})
+    ood = getattr(datamodule, "ood", lambda: None)()
+    summary = summarise(posterior, {split: datamodule.slices(split) for split in cfg.splits}, ood=ood)
     summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
     facts = {

@@ -28,11 +28,14 @@ from omegaconf import DictConfig, OmegaConf
 import bdl
 from bdl.config import identity, register_resolvers, run_name
 from bdl.errors import BdlWarning, ConfigError, one_line_errors
+from bdl.lightning.compiling import compile_if_possible
 from bdl.posterior.present import print_summary, write_page
 from bdl.posterior.summary import summarise
 from bdl.rundir import RunDirectory, write_json, write_metrics
 
 register_resolvers()
+
+LAW_OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold")
 
 
 @hydra.main(version_base="1.3", config_path="../conf", config_name="train")
@@ -60,6 +63,8 @@ def run(cfg: DictConfig) -> None:
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise ConfigError(f"{missing[0]} has no value: choose a configuration that gives one, or set it")
     torch.set_num_threads(cfg.threads or os.cpu_count() or 1)
+    torch.set_float32_matmul_precision("high" if cfg.tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = cfg.tf32  # on by default, unlike that of matrix products
     L.seed_everything(cfg.seed, verbose=False)
     directory = RunDirectory(cfg.run_dir, cfg)
     if directory.metrics is not None:
@@ -119,6 +124,8 @@ def build_module(cfg: DictConfig, datamodule: Data) -> tuple[bdl.BayesianModule,
     if datamodule.num_classes > classes:
         raise ConfigError(f"the model has {classes} outputs for {datamodule.num_classes} classes: change model.sizes")
     stack = bdl.ChainStack(net.train(), cfg.chains, seed=cfg.seed, stack=cfg.stack, shared=cfg.shared_batches)
+    if cfg.compile:
+        compile_if_possible(stack)
     module = bdl.BayesianModule(stack, instantiate(cfg.sampler, _convert_="all"), loss=instantiate(cfg.loss))
     return module, net
 
@@ -141,7 +148,8 @@ def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) 
     keep = instantiate(cfg.collect.keep)
     val = datamodule.val_dataloader()
     options = {k: v for k, v in cfg.collect.items() if k != "keep"}
-    data = {k: v for k, v in cfg.data.items() if k in ("_target_", "val_fraction", "split_seed", "fold")}
+    data: Any = OmegaConf.to_container(cfg.data, resolve=True)
+    data = {k: v for k, v in data.items() if k in LAW_OF_DATA}
     target = {"model": OmegaConf.to_container(cfg.model, resolve=True), "data": data}
     return Callbacks(
         bdl.Schedule(**{name: instantiate(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}),
@@ -187,7 +195,9 @@ def evaluate(
 ) -> dict[str, float]:
     """metrics.json, report.html and the summary table, from the samples on disk."""
     posterior = bdl.Posterior.load(run.path, net)
-    summary = summarise(posterior, {split: datamodule.slices(split) for split in ("test", "train")}, trace)
+    loaders = {split: datamodule.slices(split).to(next(net.parameters()).device) for split in ("test", "train")}
+    ood = getattr(datamodule, "ood", lambda: None)()  # of images
+    summary = summarise(posterior, loaders, trace, ood=ood)
     rates = module.sampler.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     choices = HydraConfig.get().runtime.choices

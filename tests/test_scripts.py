@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import functools
 import importlib.util
 import json
 import runpy
@@ -15,6 +17,7 @@ from pathlib import Path
 import hydra
 import pytest
 import torch
+from cifar_files import Folder
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
@@ -33,6 +36,7 @@ WEIGHTINGS = ("adaptive", "contour")
 PRIORS = [path.stem for path in sorted((CONF / "sampler" / "prior").glob("*.yaml"))]
 SCHEDULES = [path.stem for path in sorted((CONF / "schedule").glob("*.yaml"))]
 EXPERIMENTS = [str(p.relative_to(CONF / "experiment"))[:-5] for p in sorted((CONF / "experiment").rglob("*.yaml"))]
+ON_CIFAR = [e for e in EXPERIMENTS if e.startswith("cifar")]
 
 
 def module_of(script: str):
@@ -130,10 +134,20 @@ def test_every_experiment_is_short_under_the_debug_trainer(experiment):
     assert compose("run_dir=x", f"experiment={experiment}", "trainer=debug").trainer.max_steps == 200
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e not in ON_CIFAR])
 def test_every_experiment_runs_under_the_debug_trainer(tmp_path, experiment):
     short = ("trainer.max_steps=80", "chains=2", "collect.keep.samples_per_cycle=2", "logger=none")
     assert sampled(tmp_path, f"experiment={experiment}", "trainer=debug", *short).collect.store.records()
+
+
+@pytest.mark.parametrize("experiment", ON_CIFAR)
+def test_every_experiment_on_cifar_runs_under_the_debug_trainer(tmp_path, monkeypatch, experiment):
+    """On 60 images, and 8 layers where there are 20."""
+    folder = Folder(tmp_path / "data", monkeypatch, 100 if experiment.startswith("cifar100") else 10)
+    short = ("trainer.max_steps=40", "collect.keep.every=2", "collect.keep.samples_per_cycle=1", "logger=none")
+    small = (f"data.root={folder.root}", "data.batch_size=2", *(() if "/cnn" in experiment else ("model.depth=8",)))
+    run = sampled(tmp_path / "run", f"experiment={experiment}", "trainer=debug", *short, *small)
+    assert run.collect.store.records() and run.average.count == len(run.collect.store.records())
 
 
 @pytest.mark.parametrize("prior", PRIORS)
@@ -155,6 +169,56 @@ OPTIONS = (
 @pytest.mark.parametrize("override", [*OPTIONS, CLIP])
 def test_options_run(tmp_path, override):
     assert sampled(tmp_path, "trainer=debug", *TINY, override).collect.store.records()
+
+
+def cifar(folder: Folder, *overrides: str) -> tuple[str, ...]:
+    """A few steps of the small network on 60 images."""
+    small = (f"data.root={folder.root}", "data.batch_size=10", "trainer.max_steps=12", "collect.keep.every=2")
+    return ("data=cifar10", "model=cnn", "trainer=debug", "logger=none", "chains=1", *small, *overrides)
+
+
+def test_the_law_of_augmented_data_is_another(tmp_path, monkeypatch):
+    folder = Folder(tmp_path / "data", monkeypatch)
+    targets = []
+    for augment in ("{crop: 4, flip: true}", "{crop: 2, flip: true}"):
+        sampled(tmp_path / augment[7], *cifar(folder, f"data.augment={{_target_: bdl.data.Augment, {augment[1:]}"))
+        targets.append(json.loads((tmp_path / augment[7] / "samples" / "target.json").read_text())["data"])
+    assert targets[0]["augment"]["crop"] == 4 and targets[0]["classes"] == 10 and "root" not in targets[0]
+    assert targets[0] != targets[1]
+
+
+def test_tf32_is_a_switch(tmp_path, monkeypatch):
+    """cuDNN has it on unless it is told."""
+    monkeypatch.setattr(train, "RunDirectory", pytest.fail)  # far enough
+    for tf32 in (True, False):
+        with pytest.raises(pytest.fail.Exception):
+            train.run(compose(f"run_dir={tmp_path}", f"tf32={tf32}"))
+        assert torch.backends.cudnn.allow_tf32 is torch.backends.cuda.matmul.allow_tf32 is tf32
+
+
+def test_a_compiled_run_is_the_run(tmp_path, monkeypatch):
+    """By the compiler's front end alone, which rounds nothing differently."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    folder = Folder(tmp_path / "data", monkeypatch)
+    for compiled in (True, False):
+        sampled(tmp_path / str(compiled), *cifar(folder, f"compile={compiled}"))
+    assert samples(tmp_path / "True") == samples(tmp_path / "False")
+
+
+def test_images_from_elsewhere_are_scored_where_they_are(tmp_path, monkeypatch, script):
+    folder = Folder(tmp_path / "data", monkeypatch)
+    run = tmp_path / "run"
+    assert "ood/bma/auroc" not in finished(script, run, folder)
+    folder.write_svhn()
+    assert 0 <= finished(script, tmp_path / "again", folder)["ood/bma/auroc"] <= 1
+    assert script("evaluate", f"runs={run}", f"out={tmp_path / 'out'}")[0] == 0
+    assert 0 <= json.loads((tmp_path / "out" / "metrics.json").read_text())["ood/one_sample/auroc"] <= 1
+
+
+def finished(script, run: Path, folder: Folder) -> dict[str, float]:
+    status, _, err = script("train", f"hydra.run.dir={run}", *cifar(folder))
+    assert status == 0, err
+    return json.loads((run / "metrics.json").read_text())
 
 
 def test_a_run_counted_in_epochs_counts_the_samplers_steps():
@@ -254,6 +318,20 @@ def test_what_does_not_change_the_samples_does_not_change_the_hash():
         assert train.bdl.config.config_hash(compose("run_dir=x", same)) == one
     for other in ("seed=1", "stack=1", "sampler.lr=0.1", "schedule=cosine", "chains=4", "collect.keep.every=7"):
         assert train.bdl.config.config_hash(compose("run_dir=x", other)) != one
+
+
+def test_a_run_is_the_same_wherever_its_data_lie():
+    cfg = compose("run_dir=x", "data=cifar10", "model=resnet20")
+
+    def named(**data) -> str:
+        changed = copy.deepcopy(cfg)
+        changed.data = {**changed.data, **data}
+        return train.bdl.config.config_hash(changed)
+
+    for same in (dict(root="/y"), dict(download=True), dict(cache="/z"), dict(loader="torch"), dict(workers=7)):
+        assert named(**same) == named()
+    for other in (dict(augment=None), dict(classes=100), dict(channels_last=False), dict(batch_size=7)):
+        assert named(**other) != named()
 
 
 def test_wandb_runs_offline(tmp_path, script):

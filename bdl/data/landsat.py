@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from bdl.data.loader import TensorBatches, TensorSlices
-from bdl.errors import ConfigError
-from bdl.seeding import generator
+from bdl.data.split import hold_out
 
 CLASSES = (
     "red soil",
@@ -63,18 +62,9 @@ class LandsatDataModule(L.LightningDataModule):
         replacement: bool = False,
     ):
         super().__init__()
-        if not 0 <= val_fraction < 1:
-            raise ConfigError(f"val_fraction must be in [0, 1), got {val_fraction}")
-        if fold and not 0 < (fold + 1) * val_fraction <= 1:
-            raise ConfigError(
-                f"fold must be from 0 to 1 / val_fraction - 1, got {fold} with val_fraction {val_fraction}"
-            )
         self.chains, self.seed, self.stack = chains, seed, stack
         data = load_landsat()
-        rows = torch.randperm(len(data["y_train"]), generator=generator("cpu", "split", split_seed))
-        start, end = (round(val_fraction * len(rows) * k) for k in (fold, fold + 1))
-        held_out = rows[start:end].sort().values
-        kept = torch.cat([rows[:start], rows[end:]]).sort().values
+        kept, held_out = hold_out(len(data["y_train"]), val_fraction, split_seed, fold)
         mean, std = data["x_train"][kept].mean(0), data["x_train"][kept].std(0)
         self._splits = {
             "train": ((data["x_train"][kept] - mean) / std, data["y_train"][kept]),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import lightning as L
+import torch
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
@@ -27,6 +28,9 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
         raise ConfigError(
             f"precision={trainer.precision} rounds the noise away or steps without a closure: use bf16-mixed or 32-true"
         )
+    device = trainer.strategy.root_device
+    if trainer.precision == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
+        raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bfloat16: set trainer.precision=32-true")
     name = type(sampler.dynamics).__name__
     if sampler.is_kernel and str(trainer.precision) not in ("32-true", "64-true"):
         raise ConfigError(f"{name} compares energies, which precision={trainer.precision} rounds too much: use 32-true")

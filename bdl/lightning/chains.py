@@ -43,8 +43,9 @@ class ChainStack(nn.Module):
         chains: C >= 1.
         seed, stack: name the starting points, together with the chain's number; the global RNG is left as it was.
         method: "bmm" (batched matrix products; networks made of Linear and elementwise layers), "vmap", "loop", or
-            "auto": bmm where it is possible, else a loop on a CPU, the fastest in `scripts/bench.py chains`, and vmap
-            on an accelerator, not measured yet. Never chosen by timing at run time, or two runs would differ.
+            "auto": bmm where it is possible, else a loop for one chain or on a CPU, the fastest in `scripts/bench.py
+            chains`, and vmap on an accelerator, not measured yet. Never chosen by timing at run time, or two runs would
+            differ.
 
     Raises ConfigError for chains < 1, and for "bmm" on a network that needs more.
     """
@@ -93,7 +94,9 @@ class ChainStack(nn.Module):
     def _resolve(self, device: torch.device) -> str:
         if self.method != "auto":
             return self.method
-        return "bmm" if self._layers is not None else "loop" if device.type == "cpu" else "vmap"
+        if self._layers is not None:
+            return "bmm"
+        return "loop" if self.chains == 1 or device.type == "cpu" else "vmap"
 
     def _bmm(self, x: Tensor) -> Tensor:
         if self.shared:
@@ -114,9 +117,10 @@ class ChainStack(nn.Module):
         return vmap(one, in_dims=(0, None if self.shared else 0), randomness="different")(tensors, x)
 
     def _loop(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+        # views whose backward is one kernel for all chains, none for one chain; that of v[c] is two for each
+        each = {k: (v.squeeze(0),) if self.chains == 1 else v.unbind(0) for k, v in tensors.items()}
         outputs = [
-            call(self.net, {k: v[c] for k, v in tensors.items()}, x if self.shared else x[c])
-            for c in range(self.chains)
+            call(self.net, {k: v[c] for k, v in each.items()}, x if self.shared else x[c]) for c in range(self.chains)
         ]
         return torch.stack(outputs)
 

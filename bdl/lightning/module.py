@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils.data import DataLoader
 
-from bdl.data.loader import TensorBatches, TensorSlices
+from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.access import check_data, check_trainer
@@ -122,8 +122,8 @@ class BayesianModule(L.LightningModule):
 
 def in_order(loader: Any) -> Iterable[tuple[Tensor, Tensor]]:
     """All items of a training loader in a fixed order, unshuffled and unstacked, its position left alone."""
-    if isinstance(loader, TensorBatches):
-        return TensorSlices(loader.x, loader.y)
+    if isinstance(loader, TensorBatches | WorkerBatches):
+        return loader.slices()
     if isinstance(loader, DataLoader):
         return DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
     raise ConfigError(f"full-data energies need a DataLoader or TensorBatches, got {type(loader).__name__}")
@@ -132,6 +132,6 @@ def in_order(loader: Any) -> Iterable[tuple[Tensor, Tensor]]:
 def one_epoch(loader: Any) -> Iterator[Any]:
     """A whole epoch of batches as training sees them, the training loader's own position left alone."""
     fresh = copy.copy(loader)
-    if isinstance(fresh, TensorBatches):
+    if isinstance(fresh, TensorBatches | WorkerBatches):
         fresh.load_state_dict({"epoch": 0, "index": 0})  # always the same one, wherever training stands
     return iter(fresh)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
+from torchmetrics.functional.classification import binary_auroc, multiclass_accuracy, multiclass_calibration_error
 
 from bdl.errors import ConfigError
 
@@ -43,6 +43,16 @@ def uncertainty(mean_probs: Tensor, mean_entropy: Tensor) -> dict[str, Tensor]:
     total = torch.special.entr(mean_probs).sum(-1)
     # Jensen's inequality holds exactly; rounding alone can make the difference negative
     return {"total": total, "aleatoric": mean_entropy, "epistemic": (total - mean_entropy).clamp_min(0)}
+
+
+def ood_auroc(inside: Tensor, outside: Tensor) -> float:
+    """Chance that an item from elsewhere has a larger entropy than one of the data, ties half: .5 is guessing.
+
+    inside (n, K), outside (m, K): predicted probabilities.
+    """
+    entropy = torch.special.entr(torch.cat([inside, outside]).double()).sum(1)
+    target = torch.arange(len(entropy), device=entropy.device) >= len(inside)
+    return binary_auroc(entropy / entropy.max().clamp_min(1), target.long()).item()  # in [0, 1], or it is no score
 
 
 def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[Tensor, Tensor, Tensor]:

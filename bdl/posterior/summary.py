@@ -13,6 +13,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.posterior.diagnostics import Row, ess, rhat, summary
 from bdl.posterior.evaluation import Evaluation
+from bdl.posterior.metrics import ood_auroc
 from bdl.posterior.predict import Posterior
 from bdl.posterior.weights import energy_spreads
 
@@ -30,13 +31,24 @@ class Summary:
     warnings: list[str] = field(default_factory=list)
 
 
-def summarise(posterior: Posterior, loaders: Mapping[str, Iterable[Any]], trace: Trace | None = None) -> Summary:
-    """Evaluate the posterior on labelled loaders by split name ("test", "train"); the first gives the convergence."""
-    evaluations = posterior.evaluate_all(loaders)
+def summarise(
+    posterior: Posterior,
+    loaders: Mapping[str, Iterable[Any]],
+    trace: Trace | None = None,
+    ood: Iterable[Any] | None = None,
+) -> Summary:
+    """Evaluate the posterior on labelled loaders by split name ("test", "train"); the first gives the convergence.
+
+    ood: items from elsewhere, told from those of the first loader by their entropy: `ood/bma/auroc`, ...
+    """
+    evaluations = posterior.evaluate_all({**loaders, **({} if ood is None else {"ood": ood})})
+    outside = evaluations.pop("ood", None)
     first = next(iter(evaluations.values()))
     metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # of what could be read
     for split, evaluation in evaluations.items():
         metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
+    if outside is not None:
+        metrics |= _ood(first, outside)
     rhats, sizes = rhat(first.log_probs), ess(first.log_probs)
     metrics |= {"rhat/max": _or_nan(np.nanmax, rhats), "ess/min": _or_nan(np.nanmin, sizes)}
     metrics |= _temperatures(posterior, trace)
@@ -56,6 +68,11 @@ def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]
     if "acceptance" in trace:  # a running mean already: the last one
         some["acceptance"] = float(trace["acceptance"][-1].mean())
     return found | {name: value for name, value in some.items() if not math.isnan(value)}
+
+
+def _ood(inside: Evaluation, outside: Evaluation) -> dict[str, float]:
+    one = [ood_auroc(p, q) for p, q in zip(inside.one_sample, outside.one_sample, strict=True)]
+    return {"ood/one_sample/auroc": float(np.mean(one)), "ood/bma/auroc": ood_auroc(inside.bma, outside.bma)}
 
 
 def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:

@@ -158,6 +158,8 @@ class _EnergyWeighting:
     def observe(self, h: Histogram, u: Tensor, pooled: bool) -> None:
         """Look at the energies: end the pilot when they have stopped drifting, and refuse bins that see none of them.
 
+        A pilot's own bins that see none any more, as under a falling lr, send it out again.
+
         pooled: the chains share one temperature, so that one range serves all.
         """
         h.window[h.seen % WINDOW] = u
@@ -167,7 +169,11 @@ class _EnergyWeighting:
                 self._set_range(h, pooled)
         elif h.seen % ALL_MISSED == 0 and not h.frozen:
             recent = h.window[(h.seen - ALL_MISSED) % WINDOW :][:ALL_MISSED]
-            self._refuse_missed(h, recent)
+            missed = self._missed(h, recent)
+            if missed and self.low is None:
+                self._restart(h)
+            elif missed:
+                self._refuse(h, recent)
 
     def forget(self, h: Histogram) -> None:
         """The target (T or zeta) has changed: psi is not settled, and a pilot starts again."""
@@ -199,16 +205,23 @@ class _EnergyWeighting:
         h.high = (high + 0.1 * (high - low)).expand(rows).unsqueeze(1).clone()
         h.seen = 0
 
-    def _refuse_missed(self, h: Histogram, recent: Tensor) -> None:
+    def _restart(self, h: Histogram) -> None:
+        h.low, h.high, h.seen, h.updates, h.clock = None, None, 0, 0, 0.0
+        h.psi.fill_(1)
+        for t in (h.log_psi, h.visits):
+            t.zero_()
+
+    def _missed(self, h: Histogram, recent: Tensor) -> bool:
         below, above = recent < h.low.squeeze(1), recent > h.high.squeeze(1)  # type: ignore
         # Burn-in lowers the energy: from above it may still reach the bins, from below it only leaves them further.
-        missed = (below.all() and _drift(recent) < FLAT) or ((below | above).all() and _flat(recent))
-        if missed:
-            raise ConfigError(
-                f"bins miss the energies: low = {h.low.min().item():g}, high = {h.high.max().item():g}, but the last "  # type: ignore
-                f"{len(recent)} energies lie in [{recent.min().item():g}, {recent.max().item():g}] nats; "
-                "set low and high around them, or leave both null for a pilot"
-            )
+        return bool((below.all() and _drift(recent) < FLAT) or ((below | above).all() and _flat(recent)))
+
+    def _refuse(self, h: Histogram, recent: Tensor) -> None:
+        raise ConfigError(
+            f"bins miss the energies: low = {h.low.min().item():g}, high = {h.high.max().item():g}, but the last "  # type: ignore
+            f"{len(recent)} energies lie in [{recent.min().item():g}, {recent.max().item():g}] nats; "
+            "set low and high around them, or leave both null for a pilot"
+        )
 
     def _rows(self, h: Histogram, u: Tensor, j: Tensor) -> tuple[Tensor, Tensor]:
         rows = torch.zeros_like(j) if self.shared else torch.arange(len(u), device=u.device)

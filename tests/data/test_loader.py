@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 
-from bdl.data import TensorBatches, TensorSlices
+from bdl.data import TensorBatches, TensorSlices, WorkerBatches
 from bdl.errors import ConfigError
 
 N = 23
@@ -145,3 +145,35 @@ def test_slices_keep_the_order_and_the_rest():
     slices = TensorSlices(torch.arange(N), torch.arange(N), batch_size=5)
     assert torch.equal(torch.cat([y for _, y in slices]), torch.arange(N))
     assert len(slices) == len(list(slices)) == 5
+
+
+# ---- worker processes ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_workers_make_the_same_batches(workers):
+    assert take(WorkerBatches(loader(chains=2), workers), 7) == take(loader(chains=2), 7)
+
+
+@pytest.mark.parametrize("done", [0, 1, 4, 6])
+def test_workers_go_on_after_the_last_batch_handed_out(done):
+    """They are ahead of it by then."""
+    whole = take(loader(), 9)
+    first, second = WorkerBatches(loader(), 1), WorkerBatches(loader(), 1)
+    assert take(first, done) == whole[:done]
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    assert take(second, 9 - done) == whole[done:]
+
+
+def test_workers_leave_the_global_generator_alone():
+    before = torch.get_rng_state()
+    rows(WorkerBatches(loader(), 1))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_a_copy_of_them_has_a_position_of_its_own():
+    each = WorkerBatches(loader(), 0)
+    take(each, 2)
+    assert len(list(copy.copy(each))) == 2 and each.state_dict() == {"epoch": 0, "index": 2}
+    assert len(each) == 4 and each.batch_size == 5 and len(each.dataset) == N
+    assert torch.equal(next(iter(each.slices()))[1], torch.arange(N))

@@ -19,7 +19,7 @@ import toys  # noqa: E402
 from toys import MLP  # noqa: E402
 
 import bdl  # noqa: E402
-from bdl.data import TensorSlices  # noqa: E402
+from bdl.data import TensorSlices, WorkerBatches  # noqa: E402
 from bdl.schedules import Cycle, CyclicalCosine, EveryStep, PerCycle, WhileSampling  # noqa: E402
 
 WHOLE = 42  # steps of an uninterrupted run; an epoch has 4, and the state after every third is kept
@@ -48,6 +48,7 @@ class Kind:
     sampler: dict[str, Any] = field(default_factory=dict)
     collect: dict[str, Any] = field(default_factory=dict)
     batch: int = toys.BATCH
+    workers: int | None = None
 
 
 KINDS = {
@@ -76,6 +77,8 @@ SAMPLERS = {
     "hmc": Kind(sampler={"dynamics": bdl.HMC(3, adapt_steps=6)}, keep=EveryStep(6, 3), batch=toys.N),
 }
 
+LOADERS = {"workers": Kind(normed=True, collect={"batchnorm": "refresh"}, workers=1)}
+
 
 @dataclass
 class Run:
@@ -85,7 +88,7 @@ class Run:
     folder: Path
 
     def go(self, steps: int, checkpoint: Path | None = None) -> None:
-        kind = {**KINDS, **SAMPLERS}[self.name]
+        kind = {**KINDS, **SAMPLERS, **LOADERS}[self.name]
         module = toys.module(normed() if kind.normed else MLP((3, 5, 3), dropout=kind.dropout), **kind.sampler)
         if kind.scheduler:
             module.__class__ = Scheduled
@@ -96,7 +99,9 @@ class Run:
         self.save = bdl.SaveLast(self.folder / "checkpoints", every=5)
         torch.manual_seed(7 if checkpoint is None else 8)  # read by dropout; to go on must not depend on it
         self.trainer = toys.trainer(self.folder, steps, [*callbacks, self.save])
-        self.trainer.fit(module, toys.batches(batch=kind.batch), ckpt_path=checkpoint, weights_only=True)
+        batches = toys.batches(batch=kind.batch)
+        loader = batches if kind.workers is None else WorkerBatches(batches, kind.workers)
+        self.trainer.fit(module, loader, ckpt_path=checkpoint, weights_only=True)
         self.sampler = module.sampler
 
     @property

@@ -16,8 +16,9 @@ from torch.utils.data import DataLoader, TensorDataset
 from toys import BATCH, K, N
 
 import bdl
+from bdl.data import WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
-from bdl.lightning.access import find_sampler
+from bdl.lightning.access import check_trainer, find_sampler
 from bdl.models import MLP
 
 SILENT = dict(
@@ -105,6 +106,25 @@ def test_full_loss_is_the_loss_over_all_the_data(tmp_path, chains, loss):
     torch.testing.assert_close(module.sampler.full_energy().view(-1), N * expected + prior, rtol=1e-5, atol=1e-4)
 
 
+class Noise:
+    """An augmentation that leaves nothing of an item."""
+
+    def draw(self, count, shape, generator):
+        return torch.randn(count, *shape, generator=generator)
+
+    def __call__(self, x, decisions):
+        return 100 * decisions
+
+
+@pytest.mark.parametrize("workers", [None, 0])
+def test_full_loss_sees_the_items_as_inputs_and_not_augmented(tmp_path, workers):
+    module = toys.module(chains=None)
+    batches = toys.batches(None, augment=Noise(), transform=lambda x: x / 2)
+    toys.trainer(tmp_path, 3).fit(module, batches if workers is None else WorkerBatches(batches, workers))
+    x, y = toys.tensors()
+    torch.testing.assert_close(module.full_loss().float(), F.cross_entropy(module(x / 2), y))
+
+
 def test_full_loss_of_a_shuffling_dataloader_counts_the_short_last_batch(tmp_path):
     module = toys.module(chains=None)
     loader = DataLoader(TensorDataset(*toys.tensors()), batch_size=12, shuffle=True)
@@ -183,11 +203,55 @@ def test_16_mixed_is_refused(tmp_path, monkeypatch):
         trainer.fit(toys.module(), toys.batches())
 
 
-def test_bf16_mixed_keeps_parameters_in_fp32(tmp_path):
-    module = toys.module()
-    toys.trainer(tmp_path, 3, precision="bf16-mixed").fit(module, toys.batches())
-    assert module.sampler.steps == 3 and all(p.dtype == torch.float32 for p in module.parameters())
-    assert module.sampler.energy.dtype == torch.float64
+class Logits(bdl.BayesianModule):
+    """Remembers the type of the outputs that the loss saw."""
+
+    def _mean_loss(self, outputs, y):
+        self.seen = outputs.dtype
+        return super()._mean_loss(outputs, y)
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+def test_bf16_mixed_keeps_all_but_the_networks_insides_in_fp32(tmp_path, chains):
+    module = toys.module(chains=chains, weighting=weighted())
+    module.__class__ = Logits
+    toys.trainer(tmp_path, 3, precision="bf16-mixed").fit(module, toys.batches(chains))
+    sampler = module.sampler
+    assert sampler.steps == 3 and module.seen == torch.bfloat16
+    state = [p for p in module.parameters()] + [p.grad for p in module.parameters()]
+    state += [v for s in sampler.state_dict()["state"].values() for v in s.values() if isinstance(v, torch.Tensor)]
+    assert len(state) >= 12 and {t.dtype for t in state} == {torch.float32}
+    assert sampler.energy.dtype == sampler.full_energy().dtype == torch.float64
+
+
+def test_an_energy_under_bf16_is_resolved_finer_than_bf16(tmp_path):
+    """bf16 has 8 bits: of energies near 44 nats it would know multiples of 1/4."""
+    module = toys.module(chains=None)
+    seen = []
+    toys.trainer(tmp_path, 8, [Seen(seen)], precision="bf16-mixed").fit(module, toys.batches(None))
+    assert any(float(u.to(torch.bfloat16)) != float(u) for u in seen)
+    assert len({float(u) for u in seen}) == 8
+
+
+class Seen(L.Callback):
+    def __init__(self, seen: list[torch.Tensor]):
+        self.seen = seen
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        self.seen.append(pl_module.sampler.energy.clone())
+
+
+def test_bf16_is_refused_on_a_gpu_without_it(tmp_path, monkeypatch):
+    trainer = toys.trainer(tmp_path, 2, precision="bf16-mixed")
+    monkeypatch.setattr(type(trainer.strategy), "root_device", torch.device("cuda:0"))
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda *_: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda *_: "Old GPU")
+    with pytest.raises(ConfigError, match="Old GPU has no bfloat16: set trainer.precision=32-true"):
+        check_trainer(trainer, find_sampler_of(toys.module()))
+
+
+def find_sampler_of(module: bdl.BayesianModule) -> bdl.Sampler:
+    return module._build(module.net.named_parameters(), chains=module.chains)
 
 
 def test_accumulation_under_a_weighting_is_refused(tmp_path):

@@ -65,6 +65,11 @@ def test_every_sampler_goes_on_to_the_same_files(whole, tmp_path, name):
     assert_same(whole(name), stopped(name, tmp_path, 9))
 
 
+def test_worker_processes_change_nothing(whole, tmp_path):
+    assert_same(whole("refresh"), whole("workers"))
+    assert_same(whole("refresh"), stopped("workers", tmp_path, 10))
+
+
 def test_the_kept_samples_are_many_and_differ(whole):
     """Or the comparisons above would say nothing."""
     assert len({hash(v) for k, v in files(whole("plain").folder).items() if k.endswith("safetensors")}) == WHOLE // 3

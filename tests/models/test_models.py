@@ -1,4 +1,4 @@
-"""Networks: shapes, sizes, and filter response norm against its formula."""
+"""Networks: shapes, sizes, and filter response norm and residual blocks against their formulas."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bdl.errors import ConfigError
-from bdl.models import MLP, FilterResponseNorm, ResNet
+from bdl.models import CNN, MLP, FilterResponseNorm, ResNet, WideResNet
 
 
 def test_mlp_has_linear_layers_with_activations_between():
@@ -36,6 +36,84 @@ def test_resnet20_has_the_parameters_of_he_et_al():
     net = ResNet(20, num_classes=10, shortcut="A")
     assert sum(p.numel() for p in net.parameters()) == 269_722
     assert len(list(net.parameters())) == 59
+
+
+def size(net: nn.Module) -> int:
+    return sum(p.numel() for p in net.parameters())
+
+
+@pytest.mark.parametrize(
+    ("depth", "parameters"),
+    [(20, 269_722), (32, 464_154), (56, 853_018)],  # .27, .46 and .85 M in table 6 of He et al. 2016
+)
+def test_deeper_resnets_have_the_parameters_of_he_et_al(depth, parameters):
+    assert size(ResNet(depth)) == parameters
+    assert size(ResNet(depth, num_classes=100)) == parameters + 90 * 65
+    projections = 16 * 32 + 2 * 32 + 32 * 64 + 2 * 64  # shortcut B: two 1x1 convolutions, their norms' scale and shift
+    assert size(ResNet(depth, shortcut="B")) == parameters + projections
+
+
+@pytest.mark.parametrize(("classes", "parameters"), [(10, 153_962), (100, 165_572)])
+def test_cnn_has_the_layers_of_003(classes, parameters):
+    """448, 4 K, 147 K and 1 K in its table of 10 classes."""
+    net = CNN(classes)
+    layers = [sum(p.numel() for p in m.parameters()) for m in net if list(m.parameters())]
+    assert layers == [448, 4640, 147_584, 129 * classes] and size(net) == parameters
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, classes)
+
+
+@pytest.mark.parametrize(("classes", "parameters"), [(10, 2_748_890), (100, 2_772_020)])
+def test_wrn_16_4_has_the_parameters_of_its_paper(classes, parameters):
+    """2.7 M in table 4 of Zagoruyko & Komodakis 2016."""
+    assert size(WideResNet(16, 4, classes)) == parameters
+    assert size(WideResNet(28, 10, 10)) == 36_479_194  # WRN-28-10, 36.5 M
+
+
+@pytest.mark.parametrize("norm", ["batch", "filter_response"])
+@pytest.mark.parametrize("activation", ["relu", "swish"])
+def test_wide_resnet_maps_images_to_logits(norm, activation):
+    net = WideResNet(10, 1, 7, dropout=0.2, norm=norm, activation=activation).eval()
+    assert net(torch.zeros(2, 3, 32, 32)).shape == (2, 7)
+    assert (list(net.buffers()) == []) is (norm == "filter_response")
+
+
+def test_wide_blocks_normalise_before_they_convolve():
+    for block in WideResNet(16, 1).eval().blocks:
+        x = torch.randn(2, block.conv1.in_channels, 8, 8)
+        ready = torch.relu(block.norm1(x))
+        expected = block.conv2(torch.relu(block.norm2(block.conv1(ready))))
+        expected = expected + (x if block.project is None else block.project(ready))
+        assert torch.equal(block(x), expected)
+
+
+def test_wide_resnet_drops_out_between_the_convolutions_of_a_block():
+    net = WideResNet(10, 1, dropout=0.5)
+    torch.manual_seed(0)
+    for block in net.blocks:
+        assert block.dropout.p == 0.5
+    x = torch.randn(2, 16, 8, 8)
+    assert not torch.equal(net.blocks[0](x), net.blocks[0](x))
+    assert torch.equal(net.eval().blocks[0](x), net.eval().blocks[0](x))
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"depth": 17}, {"depth": 4}, {"width": 0}, {"norm": "layer"}, {"activation": "tanh"}]
+)
+def test_wide_resnet_refuses_what_it_cannot_build(wrong):
+    with pytest.raises(ConfigError, match=str(next(iter(wrong.values())))):
+        WideResNet(**wrong)
+
+
+@pytest.mark.parametrize("net", [ResNet(8), WideResNet(10, 1)], ids=lambda net: type(net).__name__)
+def test_weights_start_with_the_variance_of_he_et_al(net):
+    torch.manual_seed(0)
+    net.reset_parameters()
+    for module in net.modules():
+        if isinstance(module, nn.Conv2d):
+            w = module.weight.flatten(1)
+            ratio = w.square().mean() * w.shape[1] / 2
+            assert abs(ratio - 1) < 5 * (2 / w.numel()) ** 0.5
+    assert not net.linear.bias.any()
 
 
 @pytest.mark.parametrize("norm", ["batch", "filter_response"])

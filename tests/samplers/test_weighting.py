@@ -494,6 +494,26 @@ def test_pilot_starts_again_when_the_temperature_changes():
     assert sampler.histogram.low.min() > 9 * gamma.ppf(1e-4, 5) > gamma.ppf(0.001, 5)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_pilot_sets_out_again_when_the_energies_leave_its_range(kind):
+    """They fall from 45 nats to 5 as T does from 9 to 1, after the pilot at T = 9: psi starts from nothing."""
+    _, sampler, advance = gaussian(kind(), count=4)
+    sampler.param_groups[0]["temperature"] = 9.0
+    for _ in range(WINDOW + 1):
+        advance()
+    h = sampler.histogram
+    with torch.no_grad():
+        h.low += 20  # that none of the later energies may lie in it
+    sampler.param_groups[0]["temperature"] = 1.0
+    while h.low is not None:
+        advance()
+        assert h.updates < 500
+    assert h.psi.eq(1).all() and not h.log_psi.any() and not h.visits.any() and h.clock == h.updates == 0
+    for _ in range(WINDOW + 2):
+        advance()
+    assert h.low.max() < 5 < h.high.min() < 40 and h.updates > 0
+
+
 def test_psi_is_silent_at_zero_temperature():
     """Multiplier 1, nothing learned, nothing seen; and it learns again afterwards."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10))

@@ -35,7 +35,10 @@ class CollectSamples(Callback):
         net: name of the submodule that is saved; `net` unless given, or else the whole module ("" always means that).
         full_energy: also record U over all the data (needs `sampler.full_loss`; BayesianModule provides it).
         batchnorm: "running" saves the buffers as they stand, "refresh" recomputes BatchNorm statistics over the
-            training data for every sample.
+            training data, augmented as in training, for every sample. ResNet8 on CIFAR-10, second epoch, 8 samples
+            of one chain, running / refresh: at lr .1 accuracy of one sample 48.8 / 54.9 %, of the average 58.7 / 59.0,
+            its NLL 1.19 / 1.14; at lr .01 then 62.1 / 62.5, 62.7 / 62.8, 1.034 / 1.032. So refresh where lr is large
+            and samples are used alone; it costs a forward epoch per sample.
         freeze_weighting: stop psi from learning at the first kept step at which it has settled, so that importance
             weights mean something.
         overwrite: start anew in a folder that holds samples already, and remove those; refused unless given.

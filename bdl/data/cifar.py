@@ -1,0 +1,263 @@
+"""CIFAR-10 and CIFAR-100, in torchvision's layout, as bytes in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import io
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import lightning as L
+import numpy as np
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+from torch import Tensor
+from torchvision.datasets import CIFAR10, CIFAR100, SVHN
+from torchvision.datasets.utils import download_and_extract_archive
+
+from bdl.data.augment import Augment, Normalise
+from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
+from bdl.data.split import hold_out
+from bdl.errors import ConfigError, StoreError
+from bdl.posterior.store import write_atomically
+
+SOURCES: dict[int, type[CIFAR10]] = {10: CIFAR10, 100: CIFAR100}  # torchvision's: folder, files, checksums, address
+# Mean and standard deviation of the 50,000 training images' pixels, by channel, of 1.
+PIXELS = {
+    10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
+    100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+}
+
+
+class CIFARDataModule(L.LightningDataModule):
+    """CIFAR-10 or CIFAR-100: 50,000 training and 10,000 test images of 32x32, normalised by channel.
+
+    Args:
+        root: folder that holds torchvision's `cifar-10-batches-py` or `cifar-100-python`.
+        classes: 10 or 100, or torchvision's name of the data set.
+        batch_size: images per chain and step, None for all of them.
+        augment: random changes to the training images; None for the images as they are.
+        chains: C for a stack whose chains have batches of their own, None for batches that all chains share.
+        val_fraction: part of the training images held out, the `fold`-th of an order that `split_seed` alone decides.
+        seed, stack: name the order of the batches and the augmentation.
+        replacement: whether batches are independent, as in `TensorBatches`.
+        download: fetch what is not there.
+        loader: "tensor" keeps all images as bytes on the device, where a batch is selected and augmented at once;
+            "torch" is a DataLoader whose workers make the same batches, for images that do not fit there.
+        workers: processes of the "torch" loader.
+        cache: folder of the decoded copy, which loads without unpickling; None: `root`. Not written where it can't be.
+        channels_last: memory layout of the inputs. The parameters are views of one buffer and have no say in it.
+
+    `num_data` counts images, and full-data energies and evaluation see them as they are. Augmentation shows a random
+    version of an image at every step. N times the mean loss is then the log-likelihood neither of N items nor of all
+    their versions: an image counts once, though its versions tell more than it does, and less than as many independent
+    images. What the augmented data count for is not known, nor then what T means: with augmentation colder posteriors,
+    T << 1, predict better than T = 1 (Wenzel et al. 2020), and without it the effect all but vanishes (Izmailov et al.
+    2021). So compare temperatures under one augmentation only, and set `augment=null` where T = 1 is to be the Bayes
+    posterior.
+
+    Raises ConfigError, naming `data.root`, for data that are not there, cut short or altered.
+    """
+
+    def __init__(
+        self,
+        root: str | Path,
+        classes: int | str = 10,
+        batch_size: int | None = 128,
+        augment: Augment | None = None,
+        chains: int | None = None,
+        val_fraction: float = 0.0,
+        split_seed: int = 0,
+        seed: int = 0,
+        stack: int = 0,
+        download: bool = False,
+        loader: Literal["tensor", "torch"] = "tensor",
+        workers: int = 2,
+        cache: str | Path | None = None,
+        channels_last: bool = True,
+        fold: int = 0,
+        replacement: bool = False,
+    ):
+        super().__init__()
+        if loader not in ("tensor", "torch"):
+            raise ConfigError(f'loader must be "tensor" or "torch", got {loader!r}')
+        self.root, self.num_classes = Path(root).expanduser(), _classes(classes)
+        self.chains, self.seed, self.stack = chains, seed, stack
+        self.normalise = Normalise(*PIXELS[self.num_classes], channels_last)
+        data = load_cifar(self.root, self.num_classes, download=download, cache=cache)
+        train = data["x_train"], data["y_train"]
+        kept, held_out = _split(*train, val_fraction, split_seed, fold)
+        self._splits = {"train": kept, "val": held_out, "test": (data["x_test"], data["y_test"])}
+        self.batch_size = len(kept[1]) if batch_size is None else batch_size
+        batches = TensorBatches(
+            *kept, self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement,
+            augment=augment, transform=self.normalise,
+        )  # fmt: skip
+        self._train = batches if loader == "tensor" else WorkerBatches(batches, workers)
+
+    @property
+    def num_data(self) -> int:
+        """N: training images that the likelihood is a product over, each counted once however it is augmented."""
+        return len(self._splits["train"][1])
+
+    def train_dataloader(self) -> TensorBatches | WorkerBatches:
+        return self._train
+
+    def val_dataloader(self) -> TensorSlices | list[TensorSlices]:
+        return self.slices("val") if len(self._splits["val"][1]) else []
+
+    def test_dataloader(self) -> TensorSlices:
+        return self.slices("test")
+
+    def tensors(self, split: str) -> tuple[Tensor, Tensor]:
+        """x (n, 3, 32, 32) uint8 and y (n,) int64 of "train", "val" or "test"."""
+        return self._splits[split]
+
+    def slices(self, split: str) -> TensorSlices:
+        """The images of "train", "val" or "test", normalised, in their own order, not augmented."""
+        return TensorSlices(*self._splits[split], transform=self.normalise)
+
+    def ood(self) -> TensorSlices | None:
+        """SVHN's 26,032 test images, normalised alike, for out-of-distribution scores; None unless `root` has them."""
+        found = load_svhn(self.root)
+        return None if found is None else TensorSlices(*found, transform=self.normalise)
+
+
+def load_cifar(
+    root: str | Path, classes: int, *, download: bool = False, cache: str | Path | None = None
+) -> dict[str, Tensor]:
+    """x_train (50000, 3, 32, 32), x_test (10000, 3, 32, 32) uint8; y_train, y_test int64 in 0..classes-1.
+
+    Read from the decoded copy where there is one, which is named after the checksums of what it was decoded from.
+    """
+    root, source = Path(root), SOURCES[classes]
+    copy = Path(cache or root) / f"{source.__name__.lower()}-{_key(source)}.safetensors"
+    data = _read_copy(copy)
+    if data is None:
+        _make_available(root, source, download)
+        data = _decode(root, source)
+        with contextlib.suppress(StoreError):  # a folder that can't be written, or is full
+            write_atomically(copy, safetensors.torch.save(data))
+    _check_labels(data, classes, root / source.base_folder)
+    return {name: value.long() if name.startswith("y") else value for name, value in data.items()}
+
+
+def load_svhn(root: Path) -> tuple[Tensor, Tensor] | None:
+    """x (26032, 3, 32, 32) uint8 and y (26032,) int64 of SVHN's test split; None where there is no file."""
+    _, name, md5 = SVHN.split_list["test"]
+    if not (root / name).exists():
+        return None
+    from scipy.io import loadmat  # here alone
+
+    found = loadmat(io.BytesIO(_checked(root / name, md5)))
+    x = torch.from_numpy(np.ascontiguousarray(found["X"].transpose(3, 2, 0, 1)))
+    return x, torch.from_numpy(found["y"].astype(np.int64).ravel() % 10)  # the digit 0 is labelled 10
+
+
+def _classes(classes: int | str) -> int:
+    named = {source.__name__.lower(): count for count, source in SOURCES.items()}
+    found = named.get(classes.lower()) if isinstance(classes, str) else classes
+    if found not in SOURCES:
+        raise ConfigError(f"classes must be 10 or 100, got {classes!r}")
+    return found
+
+
+def _split(x: Tensor, y: Tensor, *how: Any) -> Sequence[tuple[Tensor, Tensor]]:
+    kept, held_out = hold_out(len(y), *how)
+    whole = len(held_out) == 0
+    return (x, y) if whole else (x[kept], y[kept]), (x[held_out], y[held_out])  # the whole is not copied
+
+
+def _make_available(root: Path, source: type[CIFAR10], download: bool) -> None:
+    name, folder = source.__name__, source.base_folder
+    files = [root / folder / file for file, _ in [*source.train_list, *source.test_list]]
+    missing = [file for file in files if not file.exists()]
+    if not missing:
+        return
+    if not download:
+        raise ConfigError(
+            f"{name} is not in {root.resolve()}, {folder}/{missing[0].name} is missing: set data.root to the folder "
+            f"that holds {folder}, or data.download=true"
+        )
+    try:
+        download_and_extract_archive(source.url, str(root), filename=source.filename, md5=source.tgz_md5)
+    except (OSError, RuntimeError) as error:  # no network, no space, another checksum
+        raise ConfigError(
+            f"{name} can't be downloaded to {root.resolve()} ({' '.join(str(error).split())}): put {folder} there "
+            "by hand, or set data.root to the folder that holds it"
+        ) from error
+
+
+def _decode(root: Path, source: type[CIFAR10]) -> dict[str, Tensor]:
+    data = {}
+    for split, files in (("train", source.train_list), ("test", source.test_list)):
+        batches = [_read_batch(root / source.base_folder / name, md5) for name, md5 in files]
+        data |= {f"{k}_{split}": torch.cat([b[i] for b in batches]) for i, k in enumerate("xy")}
+    return data
+
+
+def _read_batch(path: Path, md5: str) -> tuple[Tensor, Tensor]:
+    """x (n, 3, 32, 32) uint8 and y (n,) uint8 of one of CIFAR's own files."""
+    entry = _Unpickler(io.BytesIO(_checked(path, md5)), encoding="latin1").load()
+    labels = entry["labels"] if "labels" in entry else entry["fine_labels"]
+    x, y = torch.from_numpy(np.array(entry["data"], np.uint8)), torch.tensor(labels)
+    if len(x) != len(y):
+        raise ConfigError(f"{path} holds {len(x)} images and {len(y)} labels: replace it, or set data.root elsewhere")
+    if y.min() < 0 or y.max() > 255:
+        raise ConfigError(f"{path} holds the labels {y.min()} to {y.max()}: replace it, or set data.root elsewhere")
+    return x.view(-1, 3, 32, 32), y.to(torch.uint8)
+
+
+def _checked(path: Path, md5: str) -> bytes:
+    """The file's bytes, whose checksum is md5. Raises ConfigError for a file that is missing, cut short or altered."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read ({error.strerror}): set data.root elsewhere") from error
+    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if found != md5:
+        raise ConfigError(
+            f"{path} is cut short or altered, {len(data)} bytes whose md5 is {found}, not {md5}: remove it and set "
+            "data.download=true, or set data.root to a folder with the whole file"
+        )
+    return data
+
+
+class _Unpickler(pickle.Unpickler):
+    """Makes numpy arrays, and what needs no import: dicts, lists, numbers, texts. Refuses everything else."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
+            return getattr(np, name)
+        if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
+            return np.ndarray.__reduce__(np.empty(0))[0]  # its module has another name in every other numpy
+        raise ConfigError(f"a CIFAR file asks for {module}.{name}, which no CIFAR file needs: replace it")
+
+
+def _key(source: type[CIFAR10]) -> str:
+    """Eight letters that name the files which the decoded copy was made of."""
+    return hashlib.sha256(repr([*source.train_list, *source.test_list]).encode()).hexdigest()[:8]
+
+
+def _read_copy(path: Path) -> dict[str, Tensor] | None:
+    """The decoded copy, or None where there is none that is whole."""
+    try:
+        data = safetensors.torch.load_file(path)
+    except (OSError, SafetensorError):
+        return None
+    whole = set(data) == {"x_train", "y_train", "x_test", "y_test"}
+    return data if whole and all(v.dtype == torch.uint8 for v in data.values()) else None
+
+
+def _check_labels(data: dict[str, Tensor], classes: int, folder: Path) -> None:
+    for split in ("train", "test"):
+        labels = data[f"y_{split}"]
+        if len(labels) and int(labels.max()) >= classes:
+            raise ConfigError(
+                f"{folder} holds the {split} label {int(labels.max())}, outside of its {classes} classes: replace it, "
+                "or set data.root elsewhere"
+            )

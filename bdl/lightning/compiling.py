@@ -1,0 +1,32 @@
+"""Compiled networks, where they can be compiled."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+from torch import nn
+
+from bdl.errors import BdlWarning
+
+
+def compile_if_possible(net: nn.Module) -> None:
+    """Let torch.compile run the network's calls, its parameters and their names as they are.
+
+    torch compiles at the first call. Where that fails the network goes on uncompiled, after one BdlWarning.
+    """
+    net.compile()
+    compiled: Any = net._compiled_call_impl
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return compiled(*args, **kwargs)
+        except Exception as error:  # a compiler that is missing, an operation it lacks; or the call itself is wrong
+            net._compiled_call_impl = None
+            outputs = net(*args, **kwargs)  # raises what a wrong call raises
+            cause = getattr(error, "inner_exception", error)  # of the compiler's own
+            reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
+            warnings.warn(f"torch.compile failed, going on without it: {reason}", BdlWarning, stacklevel=2)
+            return outputs
+
+    net._compiled_call_impl = call

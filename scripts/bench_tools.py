@@ -1,0 +1,98 @@
+"""What the parts of bench.py share: contestants that take turns, a Trainer that is timed, SGHMC as people write it."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import lightning as L
+import torch
+
+Times = dict[str, list[float]]  # name -> milliseconds per step, one per round
+
+
+def interleave(contestants: dict[str, Callable[[], float]], rounds: int) -> Times:
+    """Every contestant once a round, so that a noisy neighbour slows them alike; the first round warms up."""
+    times: Times = {name: [] for name in contestants}
+    for i in range(rounds + 1):
+        for name, run in contestants.items():
+            milliseconds = run()
+            if i:
+                times[name].append(milliseconds)
+    return times
+
+
+def no_wait() -> None:
+    """What to wait for at the end of a measurement, on a CPU."""
+
+
+def timed(step: Callable[[], object], count: int, wait: Callable[[], object] = no_wait) -> Callable[[], float]:
+    """Milliseconds per step of `count` steps; wait: for the device to have finished them."""
+
+    def run() -> float:
+        wait()
+        start = time.perf_counter()
+        for _ in range(count):
+            step()
+        wait()
+        return (time.perf_counter() - start) / count * 1e3
+
+    return run
+
+
+def ratio(a: list[float], b: list[float]) -> float:
+    return statistics.median(a) / statistics.median(b)
+
+
+@torch.no_grad()
+def plain_sghmc(momenta: dict, lr: float, num_data: int, friction: float = 0.1, precision: float = 1.0) -> None:
+    """SGHMC as people write it: a loop over tensors."""
+    std = (2 * friction * lr / num_data) ** 0.5
+    for p, m in momenta.items():
+        g = p.grad + precision / num_data * p
+        m.mul_(1 - friction).add_(g, alpha=-lr).add_(torch.randn_like(p), alpha=std)
+        p.add_(m)
+
+
+class PlainSGHMC(torch.optim.Optimizer):
+    def __init__(self, params, num_data: int):
+        super().__init__(params, {"lr": 0.1})
+        self.num_data = num_data
+        self.momenta = {p: torch.zeros_like(p) for p in self.param_groups[0]["params"]}
+
+    def step(self, closure):  # type: ignore[override]
+        with torch.enable_grad():
+            loss = closure()
+        plain_sghmc(self.momenta, lr=self.param_groups[0]["lr"], num_data=self.num_data)
+        return loss
+
+
+class Clock(L.Callback):
+    """Milliseconds per step from the end of step `warm_up` to that of step `steps`."""
+
+    def __init__(self, warm_up: int, steps: int, wait: Callable[[], object]):
+        self.warm_up, self.steps, self.wait = warm_up, steps, wait
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
+        if trainer.global_step == self.warm_up:
+            self.wait()
+            self.start = time.perf_counter()
+        elif trainer.global_step == self.steps:
+            self.wait()
+            self.milliseconds = (time.perf_counter() - self.start) / (self.steps - self.warm_up) * 1e3
+
+
+def fit(
+    module: L.LightningModule, loader: Any, steps: int, callbacks: list, logger: Any, *,
+    warm_up: int = 50, wait: Callable[[], object] = no_wait, **options: Any,
+) -> float:  # fmt: skip
+    """Milliseconds per step of Trainer.fit; options: of the Trainer."""
+    clock = Clock(warm_up, steps, wait)
+    trainer = L.Trainer(
+        max_steps=steps, max_epochs=-1, logger=logger, callbacks=[*callbacks, clock], enable_checkpointing=False,
+        enable_model_summary=False, enable_progress_bar=bool(callbacks), **{"accelerator": "cpu", **options},
+    )  # fmt: skip
+    trainer.fit(module, loader)
+    return clock.milliseconds

@@ -1,0 +1,82 @@
+"""Compiled networks: the same numbers, and what happens where there is no compiler."""
+
+from __future__ import annotations
+
+import functools
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import bdl
+from bdl.errors import BdlWarning
+from bdl.lightning.compiling import compile_if_possible
+
+
+def net() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3))
+
+
+def no_compiler(*_):
+    raise RuntimeError("no C++\ncompiler here")
+
+
+@pytest.fixture
+def backend(monkeypatch):
+    def choose(name) -> None:
+        monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend=name))
+
+    yield choose
+    torch._dynamo.reset()
+
+
+def outputs_and_gradients(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
+    net.zero_grad()
+    outputs = net(x)
+    outputs.square().mean().backward()
+    return [outputs.detach(), *(p.grad for p in net.parameters()), *(b.clone() for b in net.buffers())]
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_a_compiled_stack_computes_what_it_did(backend, chains):
+    backend("eager")
+    x = torch.randn(chains, 4, 3, 5, 5)
+    plain, compiled = (bdl.ChainStack(net(), chains) for _ in range(2))
+    compile_if_possible(compiled)
+    assert list(compiled.state_dict()) == list(plain.state_dict())
+    for a, b in zip(outputs_and_gradients(plain, x), outputs_and_gradients(compiled, x), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_the_network_is_compiled_once(backend):
+    seen = []
+    backend(lambda graph, _: seen.append(graph) or graph.forward)
+    stack = bdl.ChainStack(net(), 1)
+    compile_if_possible(stack)
+    for _ in range(3):
+        stack(torch.randn(1, 4, 3, 5, 5))
+    assert len(seen) == 1
+
+
+def test_where_compiling_fails_one_warning_is_given_and_the_network_goes_on(backend):
+    backend(no_compiler)
+    x = torch.randn(1, 4, 3, 5, 5)
+    plain, compiled = (bdl.ChainStack(net(), 1) for _ in range(2))
+    compile_if_possible(compiled)
+    with pytest.warns(BdlWarning, match="going on without it: RuntimeError: no C\\+\\+ compiler here") as given:
+        found = outputs_and_gradients(compiled, x)
+    assert len(given) == 1 and "\n" not in str(given[0].message)
+    for a, b in zip(outputs_and_gradients(plain, x), found, strict=True):
+        assert torch.equal(a, b)  # batch statistics updated once
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        compiled(x)
+
+
+def test_a_wrong_call_is_not_the_compilers_fault(backend):
+    backend("eager")
+    stack = bdl.ChainStack(net(), 2)
+    compile_if_possible(stack)
+    with pytest.raises(bdl.ConfigError, match="2 chains need x of shape"):
+        stack(torch.randn(3, 4, 3, 5, 5))
