@@ -18,6 +18,7 @@ class TensorBatches:
     Yields x (B, ...) and y (B, ...), or with `chains=C` x (C, B, ...) and y (C, B, ...): every chain its own order. The
     order of epoch e depends on (seed, stack, e, chain) alone, so a run that stops at any batch goes on with the next.
     The N mod B items that do not fill a batch sit out the epoch, other ones each time. `dataset` has length N.
+    `shard(rank, ranks)` makes it one of several that yield, together, the batches of one loader of ranks x B items.
 
     Raises ConfigError for a batch larger than the data.
     """
@@ -31,6 +32,7 @@ class TensorBatches:
             raise ConfigError(f"{len(x)} inputs do not match {len(y)} labels")
         self.x, self.y, self.batch_size, self.chains = x, y, batch_size, chains
         self.seed, self.stack = seed, stack
+        self.rank, self.ranks = 0, 1
         self.epoch, self.index = 0, 0  # position of the next batch
         self._order: Tensor | None = None  # (batches, C * B) rows, of the present epoch
 
@@ -39,7 +41,7 @@ class TensorBatches:
         return self.x
 
     def __len__(self) -> int:
-        return len(self.x) // self.batch_size
+        return len(self.x) // (self.ranks * self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(self.index, len(self)):
@@ -50,6 +52,16 @@ class TensorBatches:
     def to(self, device: torch.device | str) -> TensorBatches:
         """Move the data to the device, once."""
         self.x, self.y, self._order = self.x.to(device), self.y.to(device), None
+        return self
+
+    def shard(self, rank: int, ranks: int) -> TensorBatches:
+        """Yield the rank-th of `ranks` parts, B items each, of batches of ranks x B; ConfigError where N is less."""
+        if ranks * self.batch_size > len(self.x):
+            raise ConfigError(
+                f"batch_size = {self.batch_size} on each of {ranks} processes is more than the {len(self.x)} training "
+                f"items: at most {len(self.x) // ranks}"
+            )
+        self.rank, self.ranks, self._order = rank, ranks, None
         return self
 
     def state_dict(self) -> dict[str, Any]:
@@ -75,14 +87,14 @@ class TensorBatches:
 
     def _shuffle(self) -> Tensor:
         # Drawn on the CPU, so that the order is the same on every device.
-        count, used = self.chains or 1, len(self) * self.batch_size
+        count, used = self.chains or 1, len(self) * self.ranks * self.batch_size
         orders = [
             torch.randperm(len(self.x), generator=generator("cpu", "order", self.seed, self.stack, self.epoch, c))[
                 :used
             ]
             for c in range(count)
         ]
-        order = torch.stack(orders).view(count, len(self), self.batch_size)
+        order = torch.stack(orders).view(count, len(self), self.ranks, self.batch_size)[:, :, self.rank]
         return order.transpose(0, 1).reshape(len(self), -1).to(self.x.device)
 
 

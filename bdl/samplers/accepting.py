@@ -77,7 +77,7 @@ def accept_reject_step(sampler: Sampler, closure: Callable[[], Tensor] | None) -
         flat.theta.copy_(state.theta)  # no proposal is left behind for a checkpoint
         raise
     sampler._advance(new)
-    sampler.steps += 1
+    sampler._count()
     return sampler._per_chain(start_loss.reshape(-1))
 
 

@@ -117,6 +117,24 @@ def test_moving_the_data_keeps_the_order():
     assert [*take(each, 2), *take(each.to("cpu"), 2)] == expected
 
 
+@pytest.mark.parametrize("chains", [None, 2])
+def test_the_parts_of_a_loader_make_up_its_batches(chains):
+    """Over an end of an epoch, and for a batch size that leaves some rows over."""
+    whole = all_labels(loader(batch_size=6, chains=chains), 5)
+    parts = [all_labels(loader(batch_size=2, chains=chains).shard(rank, 3), 5) for rank in range(3)]
+    assert all(torch.equal(y, torch.cat(part, -1)) for y, *part in zip(whole, *parts, strict=True))
+
+
+def all_labels(loader, batches: int) -> list[torch.Tensor]:
+    stream = itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
+    return [y for _, y in itertools.islice(stream, batches)]
+
+
+def test_parts_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match=f"batch_size = 8 on each of 3 processes .* {N} training items: at most 7"):
+        loader(batch_size=8).shard(0, 3)
+
+
 @pytest.mark.parametrize("size", [0, N + 1])
 def test_a_batch_that_does_not_fit_is_refused(size):
     with pytest.raises(ConfigError, match=f"between 1 and the {N} training items, got {size}"):
