@@ -287,11 +287,12 @@ def evaluate(
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     choices = HydraConfig.get().runtime.choices
+    shared = place.size > 1 and cfg.trainer.strategy == "ddp"
     facts = {
         "title": f"{run_name(choices)}, seed {cfg.seed}",
         **{k: str(choices[k]) for k in ("data", "model", "sampler", "schedule")},
         "N": f"{datamodule.num_data:,}",
-        "batch": str(getattr(datamodule, "batch_size", cfg.data.batch_size)),
+        "batch": str(getattr(datamodule, "batch_size", cfg.data.batch_size)) + (" per device" if shared else ""),
         "devices": f"{place.size}, {cfg.trainer.strategy}" if place.size > 1 else "1",
         "steps": f"{outcome.steps:,}",
         "samples": f"{posterior.samples:,} of {posterior.chains} chains",

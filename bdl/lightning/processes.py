@@ -114,7 +114,7 @@ def launch(count: int, work: Callable[..., None], *arguments: Any) -> None:
         for signum, handler in previous.items():
             signal.signal(signum, handler)
     said = None if lines.empty() else lines.get()
-    if asked:
+    if asked and (failed or len(running) < count):
         raise Stopped(asked[0], said or f"stopped by signal {asked[0]}; the same command goes on")
     killed = [(rank, -status) for rank, status in failed if status < 0]
     if killed:
