@@ -98,7 +98,7 @@ def launch(count: int, work: Callable[..., None], *arguments: Any) -> None:
 
     def on_signal(signum: int, _: Any) -> None:
         asked.append(signum)
-        hand_on(signum)
+        hand_on(signum if len(asked) < 3 else signal.SIGKILL)  # the third time somebody means it
 
     previous = {signum: signal.signal(signum, on_signal) for signum in (signal.SIGINT, signal.SIGTERM)}
     port = find_free_network_port()

@@ -20,7 +20,7 @@ from torch import nn
 import bdl
 from bdl.errors import BdlError, ReplicaError
 from bdl.lightning.access import find_sampler
-from bdl.lightning.processes import ALONE, Place, count_processes, find_place, launch
+from bdl.lightning.processes import ALONE, Place, check_count, count_processes, find_place, launch
 from bdl.models import MLP
 from bdl.models.resnet import FilterResponseNorm
 from bdl.samplers import parallel
@@ -92,12 +92,22 @@ def ddp(folder: Path) -> None:
         sample(folder, place, recorder, case)
         found[case] = {"theta": torch.stack(recorder.theta), "energy": torch.stack(recorder.energy)}
     stopped(folder, place, found)
+    found["refused"] = [refused(folder, 1, bdl.SGHMC()), refused(folder, place.size, bdl.SGFS())]
     parallel.COMPARE_EVERY = 4
     try:
         sample(folder, place, Recorder(place.rank, drift_at=9), "stack, weighted")
     except ReplicaError as error:
         found["drift"] = str(error)
     torch.save(found, folder / f"{place.rank}.pt")
+
+
+def refused(folder: Path, ranks: int, dynamics: Any) -> str:
+    batches = toys.batches(batch=BATCH).shard(0, ranks)
+    try:
+        toys.trainer(folder, STEPS, strategy="ddp", devices=2).fit(toys.module(dynamics=dynamics), batches)
+    except bdl.ConfigError as error:
+        return str(error)
+    return ""
 
 
 def stopped(folder: Path, place: Place, found: dict[str, Any]) -> None:
@@ -147,6 +157,13 @@ def test_a_signal_to_one_rank_stops_both_and_they_go_on_as_if_nothing_were(ranks
         assert torch.equal(rank["continued"], rank["stack, weighted"]["theta"][-1])
 
 
+def test_what_would_go_wrong_silently_is_refused(ranks):
+    for rank in ranks[0]:
+        unsharded, per_example = rank["refused"]
+        assert "each of 2 devices would see the same batches: loader.shard" in unsharded
+        assert "SGFS needs the per-example gradients of the whole batch" in per_example
+
+
 def test_one_rank_writes(ranks):
     records = bdl.SampleStore(ranks[1]).records()
     assert [r.step for r in records] == [5, 10, 15, 20]
@@ -187,6 +204,18 @@ def test_more_devices_than_there_are(accelerator, what):
     with pytest.raises(bdl.ConfigError, match=f"trainer.devices=4000, but there are .* {what} here"):
         count_processes(accelerator, 4000)
     assert count_processes("cpu", 1) == 1
+
+
+def test_a_place_is_what_torchrun_says(monkeypatch):
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    assert find_place() == ALONE
+    for name, value in zip(names, "314", strict=True):
+        monkeypatch.setenv(name, value)
+    assert find_place() == Place(rank=3, local_rank=1, size=4, started=True)
+    with pytest.raises(bdl.ConfigError, match="4 processes were started from outside, but .* is 2"):
+        check_count(find_place(), 2)
 
 
 @pytest.mark.parametrize("devices", ["auto", 0, -1, [0, 1]])
