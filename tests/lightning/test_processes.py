@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 import torch
 import toys
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
 
 import bdl
@@ -26,6 +28,7 @@ from bdl.models.resnet import FilterResponseNorm
 from bdl.samplers import parallel
 
 STEPS, BATCH = 20, 5
+WAIT = timedelta(seconds=60)  # for the other rank, so that a deadlock is a failure and not a hang
 ADAPTIVE = bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10)
 
 
@@ -78,7 +81,7 @@ def sample(folder: Path, place: Place, recorder: Recorder, case: str, *callbacks
     batches = toys.batches(settings["chains"], size if place.size > 1 else 2 * size)
     if place.size > 1:
         batches.shard(place.rank, place.size)
-        more = more | {"strategy": "ddp", "devices": place.size}
+        more = more | {"strategy": DDPStrategy(timeout=WAIT), "devices": place.size}
     toys.trainer(folder, STEPS, [recorder, *callbacks], **more).fit(module, batches, ckpt_path=ckpt, weights_only=True)
 
 
