@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 
@@ -21,8 +21,20 @@ class DivergedError(BdlError, FloatingPointError):
     """A loss, energy, gradient or parameter stopped being finite. Such a state is never written."""
 
 
+class ReplicaError(BdlError, RuntimeError):
+    """The ranks of one data-parallel chain no longer hold the same numbers."""
+
+
 class StoreError(BdlError, OSError):
     """A sample file or index that is missing, cut short, altered, foreign or from another target."""
+
+
+class Stopped(Exception):
+    """A signal asked for a stop, and all is saved."""
+
+    def __init__(self, signum: int, message: str):
+        super().__init__(message)
+        self.signum = signum
 
 
 class BdlWarning(UserWarning):
@@ -44,19 +56,26 @@ def _one_line_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"bdl: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
+def _say(line: str) -> None:
+    print(f"bdl: {line}", file=sys.stderr)
+
+
 @contextmanager
-def one_line_errors() -> Iterator[None]:
-    """Print an error as one line on stderr and exit with 1, or 130 for Ctrl-C; `BDL_DEBUG=1` keeps the traceback."""
+def one_line_errors(say: Callable[[str], None] = _say) -> Iterator[None]:
+    """Say an error in one line and exit with 1, or 128 + the signal that stopped; `BDL_DEBUG=1` keeps the traceback."""
     shown, warnings.showwarning = warnings.showwarning, _one_line_warning
     try:
         yield
     except KeyboardInterrupt:
-        print("bdl: interrupted; the same command goes on from the last checkpoint", file=sys.stderr)
+        say("interrupted; the same command goes on from the last checkpoint")
         sys.exit(130)
+    except Stopped as stop:
+        say(str(stop))
+        sys.exit(128 + stop.signum)
     except Exception as error:
         if os.environ.get("BDL_DEBUG") == "1":
             raise
-        print(f"bdl: {one_line(error)}", file=sys.stderr)
+        say(one_line(error))
         sys.exit(1)
     finally:
         warnings.showwarning = shown

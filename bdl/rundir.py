@@ -4,29 +4,35 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+from safetensors.torch import load, save
+from torch import Tensor
 
 from bdl.config import config_hash, identity, provenance
 from bdl.errors import ConfigError
 from bdl.posterior.store import write_atomically
+from bdl.posterior.summary import Trace
 
 
 class RunDirectory:
-    """One configuration's folder. Raises ConfigError when the folder holds another run."""
+    """One configuration's folder. Raises ConfigError when the folder holds another run.
 
-    def __init__(self, path: str | Path, cfg: DictConfig):
-        self.path, self.cfg = Path(path), cfg
+    name: of the checkpoint; of several stacks in one folder, each has its own.
+    """
+
+    def __init__(self, path: str | Path, cfg: DictConfig, name: str = "last"):
+        self.path, self.cfg, self.name = Path(path), cfg, name
         self.hash = config_hash(cfg)  # before anything derived from the data is filled in, as in the folder's name
         self._refuse_other_run()
 
     @property
     def checkpoint(self) -> Path | None:
         """The checkpoint to go on from, or None."""
-        path = self.path / "checkpoints" / "last.ckpt"
+        path = self.path / "checkpoints" / f"{self.name}.ckpt"
         return path if path.exists() else None
 
     @property
@@ -34,6 +40,16 @@ class RunDirectory:
         """The metrics of a finished run, or None."""
         path = self.path / "metrics.json"
         return read_metrics(path) if path.exists() else None
+
+    def write_trace(self, stack: int, trace: Trace) -> None:
+        """Leave what `Monitor` saw of a stack to the process that writes the report."""
+        write_atomically(self._trace(stack), save({name: column.contiguous() for name, column in trace.items()}))
+
+    def read_traces(self, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
+        return [load(self._trace(stack).read_bytes()) for stack in stacks]
+
+    def _trace(self, stack: int) -> Path:
+        return self.path / "checkpoints" / f"trace-{stack}.safetensors"
 
     def write_config(self) -> None:
         described = {**identity(self.cfg), "provenance": {**provenance(), "config_hash": self.hash}}

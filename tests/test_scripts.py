@@ -21,6 +21,7 @@ from cifar_files import Folder
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
+from safetensors.torch import load_file
 
 import bdl
 from bdl.errors import BdlWarning, one_line_errors
@@ -443,6 +444,9 @@ BAD = {
     "weighted swaps": ("sampler/exchange=ladder; chains=4", "AdaptiveWeight changes that"),
     "weighted kernel": ("sampler=hmc; sampler/weighting=contour", "HMC accepts by exp(-U/T), which Contour changes"),
     "mini-batches": ("sampler=mala; data.batch_size=100", "MALA needs all the data in every batch, got batch_size"),
+    "devices": ("trainer=ddp; trainer.devices=4000", "trainer.devices=4000, but there are"),
+    "devices without a way": ("trainer.devices=2", "trainer=ddp runs one chain on several devices"),
+    "machines": ("trainer=chains; trainer.devices=1; trainer.num_nodes=2", "let torchrun or srun start the processes"),
     "clipped kernel": ("sampler=mala; sampler.clip={_target_: bdl.ClipNorm, c: 1.0}", "MALA needs the gradient as it"),
 }  # fmt: skip
 
@@ -548,3 +552,66 @@ def test_a_refusal_in_a_process_of_its_own(tmp_path):
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert len(err.splitlines()) == 1 and "sampler/nuts" in err and "Traceback" not in err
+
+
+# ---- several processes -----------------------------------------------------------------------------------------------
+
+
+SHORTER = (*LONG, "trainer.max_steps=800", "collect.keep.every=20", "collect.keep.burn_in=40")
+
+
+def on_two(kind: str, folder: Path, *overrides: str) -> subprocess.Popen:
+    return start(f"trainer={kind}", "trainer.accelerator=cpu", f"hydra.run.dir={folder}", *overrides)
+
+
+def of_stack(stack: int, folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in samples(folder).items() if name.split(".")[0].endswith(f"-{stack}")}
+
+
+def test_stacks_in_one_run_are_those_of_runs_of_their_own(tmp_path):
+    """Stopped by a signal and gone on with, too; and evaluated together."""
+    folder = tmp_path / "both"
+    process = on_two("chains", folder, *SHORTER)
+    stop(process, folder, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command goes on"), err
+    assert {p.name for p in (folder / "checkpoints").iterdir()} == {"last.ckpt", "last-1.ckpt"}
+    assert not (folder / "metrics.json").exists()
+    out, err = on_two("chains", folder, *SHORTER).communicate(timeout=100)
+    assert err == "" and out.count("going on from") == 1
+    for stack in (0, 1):
+        alone = tmp_path / f"stack {stack}"
+        sampled(alone, f"stack={stack}", *SHORTER)
+        assert len(of_stack(stack, alone)) > 35 and of_stack(stack, folder) == of_stack(stack, alone)
+    records = bdl.SampleStore(folder).records()
+    assert {(r.stack, *r.chains) for r in records} == {(0, 0, 1), (1, 2, 3)}
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["chains"] == 4 and metrics["samples"] == 2 * len(records)
+    traces = [load_file(folder / "checkpoints" / f"trace-{stack}.safetensors") for stack in (0, 1)]
+    kept = traces[0]["step"] >= records[0].step
+    t_eff = torch.cat([t["t_eff"][kept] for t in traces], 1)
+    assert metrics["t_eff"] == pytest.approx(float(t_eff.mean()), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "chains"])
+def test_processes_die_with_their_parent_and_the_same_command_goes_on(tmp_path, kind):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    first = on_two(kind, whole, *SHORTER)
+    second = on_two(kind, killed, *SHORTER)
+    stop(second, killed, signal.SIGKILL)
+    second.communicate(timeout=60)  # until the last one that holds its output is gone
+    assert first.communicate(timeout=200)[1] == "" and first.returncode == 0
+    assert not (killed / "metrics.json").exists()
+    assert on_two(kind, killed, *SHORTER).communicate(timeout=200)[1] == ""
+    assert samples(whole) == samples(killed)
+    assert (whole / "metrics.json").read_bytes() == (killed / "metrics.json").read_bytes()
+    assert len(samples(whole)) > 35
+
+
+@pytest.mark.slow
+def test_a_stack_that_diverges_ends_the_run_in_one_line(tmp_path):
+    process = on_two("chains", tmp_path, *SHORTER, "sampler.lr=1e30")
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 1 and len(err.splitlines()) == 1 and "is not finite at step" in err

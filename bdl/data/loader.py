@@ -34,6 +34,7 @@ class TensorBatches:
     Yields x (B, ...) and y (B, ...), or with `chains=C` x (C, B, ...) and y (C, B, ...): every chain its own order. The
     order of epoch e depends on (seed, stack, e, chain) alone, so a run that stops at any batch goes on with the next.
     The N mod B items that do not fill a batch sit out the epoch, other ones each time. `dataset` has length N.
+    `shard(rank, ranks)` makes it one of several that yield, together, the batches of one loader of ranks x B items.
 
     replacement: every batch is B items drawn afresh, so that batches are independent. Those of a shuffled epoch are
     not: over an epoch their noise cancels, which heats slow directions less, but by an amount that no sampler knows.
@@ -65,6 +66,7 @@ class TensorBatches:
         self.x, self.y, self.batch_size, self.chains = x, y, batch_size, chains
         self.seed, self.stack, self.replacement = seed, stack, replacement
         self.augment, self.transform = augment, transform
+        self.rank, self.ranks = 0, 1
         self.epoch, self.index = 0, 0  # position of the next batch
         self._drawn: tuple[int, Tensor, Tensor | None] | None = None  # epoch, its rows, its decisions
 
@@ -73,7 +75,7 @@ class TensorBatches:
         return self.x
 
     def __len__(self) -> int:
-        return len(self.x) // self.batch_size
+        return len(self.x) // (self.ranks * self.batch_size)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(self.index, len(self)):
@@ -84,6 +86,16 @@ class TensorBatches:
     def to(self, device: torch.device | str) -> TensorBatches:
         """Move the data to the device, once."""
         self.x, self.y, self._drawn = self.x.to(device), self.y.to(device), None
+        return self
+
+    def shard(self, rank: int, ranks: int) -> TensorBatches:
+        """Yield the rank-th of `ranks` parts, B items each, of batches of ranks x B; ConfigError where N is less."""
+        if ranks * self.batch_size > len(self.x):
+            raise ConfigError(
+                f"batch_size = {self.batch_size} on each of {ranks} processes is more than the {len(self.x)} training "
+                f"items: at most {len(self.x) // ranks}"
+            )
+        self.rank, self.ranks, self._drawn = rank, ranks, None
         return self
 
     def at(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
@@ -122,7 +134,7 @@ class TensorBatches:
         orders, decisions = [], []
         for c in range(self.chains or 1):
             key = (self.seed, self.stack, epoch, c)
-            orders.append(self._order(len(self) * self.batch_size, generator("cpu", "order", *key)))
+            orders.append(self._order(len(self) * self.ranks * self.batch_size, generator("cpu", "order", *key)))
             if self.augment is not None:
                 drawn = self.augment.draw(len(self.x), tuple(self.x.shape[1:]), generator("cpu", "augment", *key))
                 decisions.append(drawn[orders[-1]])
@@ -134,8 +146,8 @@ class TensorBatches:
         return torch.randperm(len(self.x), generator=generator)[:count]
 
     def _in_batches(self, drawn: list[Tensor]) -> Tensor:
-        """C tensors (items, ...) -> (batches, C * B, ...)."""
-        each = torch.stack(drawn).unflatten(1, (len(self), self.batch_size))
+        """C tensors (items, ...) -> this rank's part of the batches, (batches, C * B, ...)."""
+        each = torch.stack(drawn).unflatten(1, (len(self), self.ranks, self.batch_size))[:, :, self.rank]
         return each.transpose(0, 1).flatten(1, 2).to(self.x.device)
 
 
@@ -159,6 +171,10 @@ class WorkerBatches:
     def __len__(self) -> int:
         return len(self.batches)
 
+    @property
+    def ranks(self) -> int:
+        return self.batches.ranks
+
     def __copy__(self) -> WorkerBatches:
         return WorkerBatches(copy.copy(self.batches), self.workers)
 
@@ -171,6 +187,10 @@ class WorkerBatches:
         for x, y in ahead:
             self.batches.advance()
             yield x, y
+
+    def shard(self, rank: int, ranks: int) -> WorkerBatches:
+        self.batches.shard(rank, ranks)
+        return self
 
     def slices(self) -> TensorSlices:
         return self.batches.slices()

@@ -6,6 +6,8 @@ from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed as dist
+from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
@@ -23,7 +25,10 @@ def find_sampler(trainer: L.Trainer) -> Sampler:
 
 
 def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
-    """Raise ConfigError for Trainer settings under which the sampler can't work; note those that change the law."""
+    """Raise ConfigError for Trainer settings under which the sampler can't work; note those that change the law.
+
+    Under ddp the sampler gets the group whose ranks share its chain.
+    """
     if str(trainer.precision) not in ("32-true", "64-true", "bf16-mixed"):
         raise ConfigError(
             f"precision={trainer.precision} rounds the noise away or steps without a closure: use bf16-mixed or 32-true"
@@ -32,6 +37,15 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
     if trainer.precision == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bfloat16: set trainer.precision=32-true")
     name = type(sampler.dynamics).__name__
+    if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
+        raise ConfigError(
+            f"{type(trainer.strategy).__name__} may hold parts of the parameters only: a chain runs on one device, or "
+            "on several with strategy=ddp"
+        )
+    if trainer.world_size > 1:
+        sampler.group = sampler.group or dist.group.WORLD
+    if trainer.world_size > 1 and "per_example" in getattr(sampler.dynamics, "needs", ()):
+        raise ConfigError(f"{name} needs the per-example gradients of the whole batch: one device, or trainer=chains")
     if sampler.is_kernel and str(trainer.precision) not in ("32-true", "64-true"):
         raise ConfigError(f"{name} compares energies, which precision={trainer.precision} rounds too much: use 32-true")
     if sampler.is_kernel and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
@@ -67,10 +81,11 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"num_data = {sampler.num_data}, but the training data have {len(data)} items: set num_data={len(data)}"
         )
     size = getattr(trainer.train_dataloader, "batch_size", None)
-    if sampler.is_kernel and size is not None and size < sampler.num_data:
+    if sampler.is_kernel and size is not None and size * trainer.world_size < sampler.num_data:
+        devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
-            f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size} of "
-            f"{sampler.num_data} items: set it to {sampler.num_data} (data.batch_size=null), or use a "
+            f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size}{devices} of "
+            f"{sampler.num_data} items: set it to {sampler.num_data} (data.batch_size=null) on one device, or use a "
             "stochastic-gradient sampler"
         )
 

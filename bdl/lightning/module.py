@@ -86,6 +86,11 @@ class BayesianModule(L.LightningModule):
         check_data(self.trainer, self.sampler)
         loader: Any = self.trainer.train_dataloader
         self._micro_losses = []
+        if isinstance(loader, TensorBatches | WorkerBatches) and loader.ranks != self.trainer.world_size:
+            raise ConfigError(
+                f"each of {self.trainer.world_size} devices would see the same batches: "
+                "loader.shard(trainer.global_rank, trainer.world_size) gives each its part"
+            )
         if isinstance(loader, TensorBatches):
             loader.to(self.device)
         if hasattr(loader, "dataset"):
@@ -134,4 +139,5 @@ def one_epoch(loader: Any) -> Iterator[Any]:
     fresh = copy.copy(loader)
     if isinstance(fresh, TensorBatches | WorkerBatches):
         fresh.load_state_dict({"epoch": 0, "index": 0})  # always the same one, wherever training stands
+        fresh.shard(0, 1)  # and whole, on every rank
     return iter(fresh)

@@ -27,7 +27,7 @@ class Record:
 
     step: int
     stack: int
-    chains: list[int]
+    chains: list[int]  # numbers through all stacks of as many chains: those of stack 1 follow those of stack 0
     cycle: int
     lr: float | list[float]
     temperature: float | list[float]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
@@ -54,6 +55,12 @@ def summarise(
     metrics |= _temperatures(posterior, trace)
     warnings = _importance(posterior, metrics)
     return Summary(metrics, evaluations, _convergence(posterior, first), warnings)
+
+
+def side_by_side(traces: Sequence[Trace]) -> dict[str, Tensor]:
+    """One trace of the chains of several stacks that ran under one schedule."""
+    columns = {name: [trace[name] for trace in traces] for name in traces[0]}
+    return {name: parts[0] if parts[0].ndim == 1 else torch.cat(parts, 1) for name, parts in columns.items()}
 
 
 def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]:

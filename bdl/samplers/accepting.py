@@ -64,7 +64,7 @@ def accept_reject_step(sampler: Sampler, closure: Callable[[], Tensor] | None) -
         raise
     sampler._left_at = new.theta
     sampler._advance(new)
-    sampler.steps += 1
+    sampler._count()
     return sampler._per_chain(start_loss.reshape(-1))
 
 

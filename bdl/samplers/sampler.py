@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.samplers import parallel
 from bdl.samplers.accepting import accept_reject_step, refuse_for_kernel
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, Named, refuse
@@ -44,13 +45,15 @@ class Sampler(torch.optim.Optimizer):
         chains: C when every parameter carries a leading axis of C independent chains.
         clip: `ClipNorm(c)` or `ClipValue(c)` on the gradient of U/N.
         seed, stack: noise is drawn from a stream of its own, named by both.
-        group: process group over which the energy is averaged, when several ranks share one chain.
+        group: process group whose ranks share one chain, each with batches of its own: the energy is averaged over it
+            (the gradient by DistributedDataParallel), and the ranks are compared every COMPARE_EVERY steps.
         exchange: `Exchange(ladder=...)`: replica exchange between the chains; `temperature` is the first rung's.
 
     `param_groups[0]` holds `lr`, `temperature` and `zeta`; all may be changed between steps. After a step, `energy`,
     `multiplier` and `log_weight` belong to the θ at which that step's gradient was taken; shape (), or (C,).
 
-    Raises ConfigError for a value that can't be meant, DivergedError when loss or gradient stop being finite.
+    Raises ConfigError for a value that can't be meant, DivergedError when loss or gradient stop being finite,
+    ReplicaError when the ranks of a group no longer hold the same numbers.
     """
 
     def __init__(
@@ -160,7 +163,7 @@ class Sampler(torch.optim.Optimizer):
         self._advance(self.dynamics.step(self._state, g, self._column(lr), tau, self._z, *extra))
         for view, value in untouched:
             view.copy_(value)
-        self.steps += 1
+        self._count()
         return loss
 
     @property
@@ -361,8 +364,7 @@ class Sampler(torch.optim.Optimizer):
         """(C,), C = 1 without chains; U = N loss + prior energy in double precision."""
         energy = loss.detach().double() * self.num_data
         if self.group is not None:
-            dist.all_reduce(energy, group=self.group)
-            energy /= dist.get_world_size(self.group)
+            parallel.mean_over(self.group, energy)
         return (energy + self.prior.energy(self._flat.theta)).reshape(-1)
 
     def _weigh(self, energy: Tensor | None, temperature: Scalar, zeta: float) -> Tensor | None:
@@ -408,6 +410,14 @@ class Sampler(torch.optim.Optimizer):
             self._flat.theta.copy_(state.theta)
             state = dataclasses.replace(state, theta=self._flat.theta)
         self._state = state
+
+    def _count(self) -> None:
+        """The step is made. Its ranks are compared after the first, where they may have started apart, and then on."""
+        self.steps += 1
+        if self.group is not None and (self.steps == 1 or self.steps % parallel.COMPARE_EVERY == 0):
+            h, fields = self.histogram, (getattr(self._state, f.name) for f in dataclasses.fields(self._state))
+            state = [v for v in fields if isinstance(v, Tensor)]
+            parallel.compare(self.steps, state if h is None else [*state, h.psi], self.group)
 
     def _vector_fields(self) -> list[str]:
         theta = self._flat.theta

@@ -8,7 +8,7 @@ import itertools
 import pytest
 import torch
 
-from bdl.data import TensorBatches, TensorSlices, WorkerBatches
+from bdl.data import Augment, TensorBatches, TensorSlices, WorkerBatches
 from bdl.errors import ConfigError
 
 N = 23
@@ -128,6 +128,37 @@ def test_moving_the_data_keeps_the_order():
     each = loader()
     expected = take(loader(), 4)
     assert [*take(each, 2), *take(each.to("cpu"), 2)] == expected
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+def test_the_parts_of_a_loader_make_up_its_batches(chains):
+    """Over an end of an epoch, and for a batch size that leaves some rows over."""
+    whole = all_labels(loader(batch_size=6, chains=chains), 5)
+    parts = [all_labels(loader(batch_size=2, chains=chains).shard(rank, 3), 5) for rank in range(3)]
+    assert all(torch.equal(y, torch.cat(part, -1)) for y, *part in zip(whole, *parts, strict=True))
+
+
+@pytest.mark.parametrize("workers", [None, 0])
+def test_the_parts_of_a_loader_are_augmented_as_the_whole(workers):
+    x = torch.arange(N * 3 * 16, dtype=torch.uint8).view(N, 3, 4, 4)
+
+    def images(batch_size: int, rank: int, ranks: int) -> list[torch.Tensor]:
+        batches = TensorBatches(x, torch.arange(N), batch_size, augment=Augment(crop=1))
+        each = batches if workers is None else WorkerBatches(batches, workers)
+        return [x for x, _ in each.shard(rank, ranks)]
+
+    parts = [images(2, rank, 3) for rank in range(3)]
+    assert all(torch.equal(x, torch.cat(part)) for x, *part in zip(images(6, 0, 1), *parts, strict=True))
+
+
+def all_labels(loader, batches: int) -> list[torch.Tensor]:
+    stream = itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
+    return [y for _, y in itertools.islice(stream, batches)]
+
+
+def test_parts_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match=f"batch_size = 8 on each of 3 processes .* {N} training items: at most 7"):
+        loader(batch_size=8).shard(0, 3)
 
 
 @pytest.mark.parametrize("size", [0, N + 1])

@@ -64,7 +64,7 @@ def test_an_index_line_says_what_the_design_promises(tmp_path):
     assert [line["step"] for line in lines] == [5, 6, 11, 12]
     assert [line["cycle"] for line in lines] == [0, 0, 1, 1]
     assert [line["lr"] for line in lines] == pytest.approx([CyclicalCosine(0.2, cycle)(k) for k in (4, 5, 10, 11)])
-    assert all(line["chains"] == [0, 1] and line["stack"] == 3 and line["temperature"] == 0.5 for line in lines)
+    assert all(line["chains"] == [6, 7] and line["stack"] == 3 and line["temperature"] == 0.5 for line in lines)
     assert all((tmp_path / "samples" / line["file"]).stat().st_size == line["bytes"] for line in lines)
     assert lines[0]["file"] == "00000005-3.safetensors"
 

@@ -9,20 +9,24 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.pytorch.callbacks import Checkpoint
 
 from bdl.posterior.store import publish
 
+ASK_EVERY = 10  # steps after which the ranks of one chain ask each other whether to stop
+
 
 class SaveLast(Checkpoint):
-    """Writes `<dirpath>/last.ckpt` every `every` steps, at the end, and when Ctrl-C or SIGTERM ask for a stop.
+    """Writes `<dirpath>/<name>.ckpt` every `every` steps, at the end, and when Ctrl-C or SIGTERM ask for a stop.
 
     The signal lets the step finish; then the checkpoint is written and `fit` returns. `signum` is the signal, or None.
+    The ranks of one data-parallel chain stop together, at the next multiple of ASK_EVERY.
     (Lightning runs Checkpoint callbacks after all others, so theirs is the state after the step.)
     """
 
-    def __init__(self, dirpath: str | Path, every: int = 1000):
-        self.path, self.every = Path(dirpath) / "last.ckpt", every
+    def __init__(self, dirpath: str | Path, every: int = 1000, name: str = "last"):
+        self.path, self.every = Path(dirpath) / f"{name}.ckpt", every
         self.signum: int | None = None
         self._previous: dict[int, Any] = {}  # signal handlers to put back
 
@@ -36,6 +40,8 @@ class SaveLast(Checkpoint):
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         step = trainer.global_step
+        if trainer.world_size > 1 and step % ASK_EVERY == 0:
+            self._agree(trainer)
         last = trainer.should_stop or step == trainer.max_steps
         if step > self._saved and (last or step % self.every == 0):
             self._save(trainer)
@@ -61,7 +67,15 @@ class SaveLast(Checkpoint):
         if self.signum is not None:  # asked twice: do not wait for the step
             raise KeyboardInterrupt
         self.signum = signum
-        trainer.should_stop = True
+        if trainer.world_size == 1:
+            trainer.should_stop = True
+
+    def _agree(self, trainer: L.Trainer) -> None:
+        """Stop if any rank was asked to: one that stopped alone would leave the others waiting for its gradient."""
+        asked = torch.tensor(self.signum or 0, device=trainer.strategy.root_device)
+        asked = int(trainer.strategy.reduce(asked, reduce_op="max"))
+        if asked:
+            self.signum, trainer.should_stop = asked, True
 
     def _restore(self) -> None:
         for signum, handler in self._previous.items():

@@ -44,6 +44,8 @@ class CollectSamples(Callback):
         overwrite: start anew in a folder that holds samples already, and remove those; refused unless given.
         target: more of what names the law (data, model), so that runs of different targets are never merged.
 
+    Under ddp every rank follows the chain and the first one writes. Chains are numbered through all stacks.
+
     Its checkpoint holds what it awaits and torch's RNG states (dropout), so that a resumed run writes the same files.
 
     Raises ConfigError when the run would keep no sample, lose sampled parameters, or overwrite another run.
@@ -85,15 +87,17 @@ class CollectSamples(Callback):
                 f"{type(self._sampler.dynamics).__name__} still adapts: raise burn_in or lower adapt_steps"
             )
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
+        self._writes = trainer.is_global_zero
         self._seen = self._sampler.steps
         self._refuse_missing_parameters(pl_module)
         self._pending, self._finished = None, False
         self._refuse_overwriting()
-        self.store.truncate(self._sampler.stack, self._sampler.steps)
-        self._write_target(pl_module)
-        if self._restored is not None and self._restored["pending"] is not None:
-            self.store.truncate(self._sampler.stack, self._sampler.steps - 1)
-            self._pending = {**self._restored["pending"], "tensors": self._tensors(trainer, pl_module)}
+        awaited = None if self._restored is None else self._restored["pending"]
+        if self._writes:
+            self.store.truncate(self._sampler.stack, self._sampler.steps - (awaited is not None))
+            self._write_target(pl_module)
+        if awaited is not None:
+            self._pending = {**awaited, "tensors": self._tensors(trainer, pl_module)}
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -140,7 +144,7 @@ class CollectSamples(Callback):
             "tensors": self._tensors(trainer, pl_module),
             "step": sampler.steps,
             "stack": sampler.stack,
-            "chains": target,
+            "chains": [sampler.stack * (chains or 1) + c for c in target],
             "cycle": self.keep.cycle_of(sampler.steps),
             "lr": _number(used["lr"], target),
             "temperature": _number(used["temperature"], target),
@@ -167,6 +171,8 @@ class CollectSamples(Callback):
             log_weight = self._sampler.log_weight_at(torch.tensor(pending["energy_full"], dtype=torch.float64))
         elif energy is None:
             log_weight = None
+        if not self._writes:
+            return
         self.store.write(
             pending.pop("tensors"),
             energy_batch=None if energy is None else [per_chain(energy, chains)[c] for c in target],
@@ -236,7 +242,7 @@ class CollectSamples(Callback):
     def _write_weighting(self) -> None:
         sampler: Sampler = self._sampler
         h = sampler.histogram
-        if h is None:
+        if h is None or not self._writes:
             return
         rows = len(h.psi)
         group = sampler.param_groups[0]

@@ -1,0 +1,49 @@
+"""One chain on several ranks: its energies averaged, and its replicas compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bdl.errors import ReplicaError
+
+COMPARE_EVERY = 100  # steps; one costs a pass over the state, a collective of two numbers and a device sync
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+_GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio as a signed number: multiples of it are spread evenly
+
+
+def mean_over(group: dist.ProcessGroup, value: Tensor) -> Tensor:
+    """The mean of a tensor over the ranks of a group, the same bits on each; overwrites the tensor."""
+    dist.all_reduce(value, group=group)
+    return value.div_(dist.get_world_size(group))
+
+
+def compare(step: int, tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
+    """Raise ReplicaError, on every rank, if the bits of the tensors differ between the ranks."""
+    own = fingerprint(tensors)
+    ends = torch.stack([own, ~own])  # ~ turns the order round, so that one minimum finds the lowest and the highest
+    dist.all_reduce(ends, dist.ReduceOp.MIN, group=group)
+    lowest, highest = ends[0], ~ends[1]
+    if bool(lowest != highest):
+        raise ReplicaError(
+            f"the ranks of one chain hold different numbers after step {step}: their gradients are not averaged "
+            "(Lightning's ddp does it), or one changed its parameters alone; go on from an earlier checkpoint"
+        )
+
+
+def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
+    """() int64 hash of the bits of tensors: their sum modulo 2^64, each with an odd factor that names its place.
+
+    An odd factor has an inverse, so that a change at any one place changes the hash; integers have the same sum in any
+    order, and so on any device.
+    """
+    sums, offset = [], 0
+    for tensor in tensors:
+        bits = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
+        places = torch.arange(offset, offset + len(bits), device=bits.device)
+        sums.append((bits.long() * (places * _GOLDEN | 1)).sum())
+        offset += len(bits)
+    return torch.stack(sums).sum()
