@@ -74,7 +74,7 @@ def run_in_place(cfg: DictConfig, hydra_cfg: DictConfig) -> None:
 def processes_per_machine(cfg: DictConfig) -> int:
     devices = cfg.trainer.get("devices", 1)
     if cfg.trainer.get("strategy") in ("ddp", "chains"):
-        return count_processes(cfg.trainer.accelerator, devices)
+        return count_processes(cfg.trainer.accelerator, devices, cfg.trainer.get("concurrent", 1))
     if devices != 1 and not (OmegaConf.is_list(devices) and len(devices) == 1):
         raise ConfigError(
             f"trainer.devices={devices}: trainer=ddp runs one chain on several devices, trainer=chains independent ones"
@@ -271,14 +271,16 @@ def build_trainer(cfg: DictConfig, callbacks: Callbacks, place: Place = ALONE) -
     alone: dict[str, Any] = {}
     if cfg.trainer.get("strategy") == "chains":  # nobody's rank counts but the device's
         on_cpu = cfg.trainer.accelerator == "cpu" or not torch.cuda.is_available()
-        alone = {"strategy": "auto", "devices": 1 if on_cpu else [place.local_rank], "num_nodes": 1}
+        device = place.local_rank // cfg.trainer.concurrent
+        alone = {"strategy": "auto", "devices": 1 if on_cpu else [device], "num_nodes": 1}
         alone["plugins"] = LightningEnvironment()
     arguments = alone | dict(
         callbacks=callbacks.all(), logger=logger, default_root_dir=cfg.run_dir,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
     )  # fmt: skip
     try:
-        return instantiate(cfg.trainer, **arguments)
+        settings: Any = OmegaConf.to_container(cfg.trainer, resolve=True)
+        return instantiate({k: v for k, v in settings.items() if k != "concurrent"}, **arguments)
     except InstantiationException as error:
         cause = str(error.__cause__ or error).strip()
         raise ConfigError(f"the trainer can't be had here: {cause} Choose another, trainer=cpu say") from error

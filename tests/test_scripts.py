@@ -445,6 +445,7 @@ BAD = {
     "weighted kernel": ("sampler=hmc; sampler/weighting=contour", "HMC accepts by exp(-U/T), which Contour changes"),
     "mini-batches": ("sampler=mala; data.batch_size=100", "MALA needs all the data in every batch, got batch_size"),
     "devices": ("trainer=ddp; trainer.devices=4000", "trainer.devices=4000, but there are"),
+    "concurrent": ("trainer=chains; trainer.concurrent=0", "trainer.concurrent must be a number of processes on each"),
     "devices without a way": ("trainer.devices=2", "trainer=ddp runs one chain on several devices"),
     "machines": ("trainer=chains; trainer.devices=1; trainer.num_nodes=2", "let torchrun or srun start the processes"),
     "clipped kernel": ("sampler=mala; sampler.clip={_target_: bdl.ClipNorm, c: 1.0}", "MALA needs the gradient as it"),

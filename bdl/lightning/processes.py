@@ -54,11 +54,13 @@ def find_place() -> Place:
     return Place(rank, local_rank, size, True)
 
 
-def count_processes(accelerator: str, devices: Any) -> int:
-    """How many processes a machine is to run, one per device; on a CPU, at most one per core.
+def count_processes(accelerator: str, devices: Any, concurrent: Any = 1) -> int:
+    """How many processes a machine is to run, `concurrent` on each device; on a CPU, a device is a core.
 
     Raises ConfigError for more devices than there are, and for what is not a number: it is part of what a run is.
     """
+    if not isinstance(concurrent, int) or concurrent < 1:
+        raise ConfigError(f"trainer.concurrent must be a number of processes on each device, got {concurrent}")
     if not isinstance(devices, int) or devices < 1:
         raise ConfigError(
             f"trainer.devices must be a number of devices, got {devices}; CUDA_VISIBLE_DEVICES chooses among them"
@@ -68,15 +70,15 @@ def count_processes(accelerator: str, devices: Any) -> int:
     there, what = (os.cpu_count() or 1, "CPU cores") if on_cpu else (gpus, "GPUs")
     if devices > there:
         raise ConfigError(f"trainer.devices={devices}, but there are {there} {what} here: set at most that many")
-    return devices
+    return devices * concurrent
 
 
 def check_count(place: Place, wanted: int) -> None:
     """Raise ConfigError if torchrun or SLURM started another number of processes than the Trainer is to have."""
     if place.size != wanted:
         raise ConfigError(
-            f"{place.size} processes were started from outside, but trainer.devices x trainer.num_nodes is {wanted}: "
-            "start one process per device"
+            f"{place.size} processes were started from outside, but the trainer wants {wanted}, devices x concurrent x "
+            "num_nodes: start that many"
         )
 
 

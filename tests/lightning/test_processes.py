@@ -206,7 +206,7 @@ def test_fingerprints_see_one_bit_anywhere():
 def test_more_devices_than_there_are(accelerator, what):
     with pytest.raises(bdl.ConfigError, match=f"trainer.devices=4000, but there are .* {what} here"):
         count_processes(accelerator, 4000)
-    assert count_processes("cpu", 1) == 1
+    assert count_processes("cpu", 1) == 1 and count_processes("cpu", 1, 5) == 5
 
 
 def test_a_place_is_what_torchrun_says(monkeypatch):
@@ -217,7 +217,7 @@ def test_a_place_is_what_torchrun_says(monkeypatch):
     for name, value in zip(names, "314", strict=True):
         monkeypatch.setenv(name, value)
     assert find_place() == Place(rank=3, local_rank=1, size=4, started=True)
-    with pytest.raises(bdl.ConfigError, match="4 processes were started from outside, but .* is 2"):
+    with pytest.raises(bdl.ConfigError, match="4 processes were started from outside, but the trainer wants 2"):
         check_count(find_place(), 2)
 
 
@@ -225,3 +225,9 @@ def test_a_place_is_what_torchrun_says(monkeypatch):
 def test_devices_are_a_number(devices):
     with pytest.raises(bdl.ConfigError, match="must be a number of devices"):
         count_processes("cpu", devices)
+
+
+@pytest.mark.parametrize("concurrent", [0, 1.5, None])
+def test_processes_on_a_device_are_a_number(concurrent):
+    with pytest.raises(bdl.ConfigError, match=f"trainer.concurrent must be a number .* got {concurrent}"):
+        count_processes("cpu", 1, concurrent)
