@@ -39,6 +39,7 @@ from bdl.seeding import derive_seed
 
 register_resolvers()
 
+OURS = ("concurrent", "max_time")  # of the trainer's settings, which Lightning does not see
 LAW_OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold")
 
 
@@ -235,6 +236,7 @@ class Callbacks:
     monitor: bdl.Monitor
     config: L.Callback  # after the checks of those above, so that a refused run leaves no config.yaml
     progress: bdl.callbacks.StepProgress
+    limit: bdl.callbacks.TimeLimit
     save: bdl.SaveLast
 
     def all(self) -> list[L.Callback]:
@@ -255,6 +257,7 @@ def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) 
         bdl.Monitor(cfg.monitor_every),
         LambdaCallback(on_train_start=lambda trainer, _: directory.write_config() if trainer.is_global_zero else None),
         bdl.callbacks.StepProgress(),
+        bdl.callbacks.TimeLimit(cfg.trainer.max_time),
         bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", every=cfg.checkpoint_every, name=directory.name),
     )
 
@@ -280,7 +283,7 @@ def build_trainer(cfg: DictConfig, callbacks: Callbacks, place: Place = ALONE) -
     )  # fmt: skip
     try:
         settings: Any = OmegaConf.to_container(cfg.trainer, resolve=True)
-        return instantiate({k: v for k, v in settings.items() if k != "concurrent"}, **arguments)
+        return instantiate({k: v for k, v in settings.items() if k not in OURS}, **arguments)
     except InstantiationException as error:
         cause = str(error.__cause__ or error).strip()
         raise ConfigError(f"the trainer can't be had here: {cause} Choose another, trainer=cpu say") from error

@@ -548,6 +548,17 @@ def test_a_signal_stops_whole_and_the_same_command_goes_on(tmp_path, uninterrupt
     assert (tmp_path / "metrics.json").exists()
 
 
+def test_a_time_limit_is_that_of_one_call(tmp_path, uninterrupted, capsys):
+    """Every call goes on for a while, and the samples are those of a run without a limit."""
+    limited, reached = compose(f"run_dir={tmp_path}", *LONG, "trainer.max_time=00:00:00:01"), [0]
+    for _ in range(2):
+        train.run(limited.copy())
+        reached.append(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"])
+    assert 0 < reached[1] < reached[2] < 3000 and f"stopped at step {reached[2]} of 3000" in capsys.readouterr().out
+    train.run(compose(f"run_dir={tmp_path}", *LONG))
+    assert samples(tmp_path) == uninterrupted
+
+
 def test_a_refusal_in_a_process_of_its_own(tmp_path):
     process = start(f"hydra.run.dir={tmp_path}", "sampler=nuts")
     _, err = process.communicate(timeout=60)

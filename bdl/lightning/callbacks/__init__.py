@@ -1,10 +1,10 @@
 """Callbacks that work with any LightningModule whose `configure_optimizers` returns a Sampler."""
 
 from bdl.lightning.callbacks.average import ModelAverage
-from bdl.lightning.callbacks.checkpoint import SaveLast
+from bdl.lightning.callbacks.checkpoint import SaveLast, TimeLimit
 from bdl.lightning.callbacks.collect import CollectSamples
 from bdl.lightning.callbacks.monitor import Monitor
 from bdl.lightning.callbacks.progress import StepProgress
 from bdl.lightning.callbacks.schedule import Schedule
 
-__all__ = ["CollectSamples", "ModelAverage", "Monitor", "SaveLast", "Schedule", "StepProgress"]
+__all__ = ["CollectSamples", "ModelAverage", "Monitor", "SaveLast", "Schedule", "StepProgress", "TimeLimit"]

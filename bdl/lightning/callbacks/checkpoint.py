@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, Timer
 
 from bdl.posterior.store import publish
 
@@ -81,3 +81,17 @@ class SaveLast(Checkpoint):
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
         self._previous = {}
+
+
+class TimeLimit(Timer):
+    """Ends `fit` after `duration` ("DD:HH:MM:SS", or a dict of seconds, minutes, ...; None = never), all saved.
+
+    Every call has the whole time, so that the same command goes on and on; Lightning's own, `Trainer(max_time=...)`,
+    counts the time of the calls before, and would never go on.
+    """
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        pass
