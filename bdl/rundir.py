@@ -51,8 +51,9 @@ class RunDirectory:
     def _trace(self, stack: int) -> Path:
         return self.path / "checkpoints" / f"trace-{stack}.safetensors"
 
-    def write_config(self) -> None:
-        described = {**identity(self.cfg), "provenance": {**provenance(), "config_hash": self.hash}}
+    def write_config(self, name: str) -> None:
+        """name: of the experiment, or what the run was put together from."""
+        described = {**identity(self.cfg), "provenance": {"name": name, **provenance(), "config_hash": self.hash}}
         write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(described)).encode())
 
     def _refuse_other_run(self) -> None:

@@ -22,12 +22,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", metavar="NAME", help="experiments to run, see --list")
     parser.add_argument("--list", action="store_true", help="name the experiments and stop")
-    parser.add_argument("--all", action="store_true", help="run them all")
+    parser.add_argument("--all", action="store_true", help="run them all, but those that collect runs")
     parser.add_argument("--quick", action="store_true", help="small runs, to see that they work")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--out", type=Path, default=Path("outputs/reproduce"), metavar="DIR", help="default: %(default)s"
     )
+    collected = parser.add_argument_group("cifar10, cifar100", "collect runs of scripts/train.py that have ended")
+    collected.add_argument("--runs", type=Path, nargs="+", default=[], metavar="DIR", help="run directories, or above")
+    collected.add_argument("--epochs", type=int, help="count runs of this length only")
     arguments = parser.parse_args()
     console = Console()
     if arguments.list:
@@ -35,11 +38,12 @@ def main() -> None:
     if arguments.all == bool(arguments.names):
         raise ConfigError("name the experiments to run, or give --all; --list shows their names")
     torch.set_num_threads(1)  # sums are then the same everywhere; chains are vectorised instead
-    chosen = [find(name) for name in (sorted(REGISTRY) if arguments.all else arguments.names)]
+    every = [name for name, experiment in sorted(REGISTRY.items()) if not experiment.collects]
+    chosen = [find(name) for name in (every if arguments.all else arguments.names)]
     for experiment in chosen:
         started = time.perf_counter()
         with progress_bar(console) as progress:
-            context = Context(arguments.quick, arguments.seed, progress)
+            context = Context(arguments.quick, arguments.seed, progress, arguments.runs, arguments.epochs)
             result, folder = reproduce(experiment, context, arguments.out)
         for table in result.tables:
             print(markdown(table) + "\n")

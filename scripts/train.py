@@ -245,7 +245,7 @@ class Callbacks:
 
 def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) -> Callbacks:
     keep = instantiate(cfg.collect.keep)
-    val = datamodule.val_dataloader()
+    val, name = datamodule.val_dataloader(), run_name(HydraConfig.get().runtime.choices)
     options = {k: v for k, v in cfg.collect.items() if k != "keep"}
     data: Any = OmegaConf.to_container(cfg.data, resolve=True)
     data = {k: v for k, v in data.items() if k in LAW_OF_DATA}
@@ -255,7 +255,9 @@ def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) 
         bdl.CollectSamples(keep, run_dir=cfg.run_dir, overwrite=True, target=target, **options),
         bdl.ModelAverage(keep, val or datamodule.test_dataloader(), name="val" if val else "test"),
         bdl.Monitor(cfg.monitor_every),
-        LambdaCallback(on_train_start=lambda trainer, _: directory.write_config() if trainer.is_global_zero else None),
+        LambdaCallback(
+            on_train_start=lambda trainer, _: directory.write_config(name) if trainer.is_global_zero else None
+        ),
         bdl.callbacks.StepProgress(),
         bdl.callbacks.TimeLimit(cfg.trainer.max_time),
         bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", every=cfg.checkpoint_every, name=directory.name),

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from omegaconf import OmegaConf
 
 from bdl.reproduce import MODULES, REGISTRY, Context, Experiment, Result, Table, reproduce
 from bdl.reproduce.energies import Wells, bounded_log, fixed_point
@@ -29,6 +30,7 @@ from bdl.reproduce.functions import (
     tune_and_report,
 )
 from bdl.reproduce.output import markdown, plain
+from bdl.rundir import write_metrics
 from bdl.targets import PUBLISHED, GaussianLaw, SumSquares, gradient, integrate
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "reproduce.py"
@@ -220,6 +222,54 @@ def test_tuning_and_report_have_starts_of_their_own_and_repeat_exactly():
     again = tune_and_report(job)
     assert set(again) == {m.name for m in METHODS}
     assert all(torch.equal(again[m.name][1], report[m, factor]) for m, factor in lanes)
+
+
+# ---- runs that have ended --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """Two seeds of 500 epochs and one of 3 of one cell, a run of other data, and one that has not ended."""
+
+    def run(folder: str, name: str, epochs: int, seed: int, accuracy: float | None) -> None:
+        path = tmp_path / folder
+        path.mkdir()
+        described = {"seed": seed, "trainer": {"max_epochs": epochs}, "provenance": {"name": name, "device": "abacus"}}
+        OmegaConf.save(OmegaConf.create(described), path / "config.yaml")
+        if accuracy is not None:
+            write_metrics(path / "metrics.json", {"test/one_sample/accuracy": 0.5, "test/bma/accuracy": accuracy})
+
+    run("a", "cifar10/decay_sghmc", 500, 0, 0.92)
+    run("b", "cifar10/decay_sghmc", 500, 1, 0.94)
+    run("c", "cifar10/decay_sghmc", 3, 0, 0.25)
+    run("d", "cifar100/decay_sghmc", 500, 0, 0.11)
+    run("e", "cifar10/fixed_msgd", 500, 0, None)
+    return tmp_path
+
+
+def test_ended_runs_make_the_table(finished, script, tmp_path):
+    status, out, err = script("cifar10", "--runs", str(finished), "--epochs", "500", "--out", str(tmp_path / "out"))
+    assert (status, err) == (0, [])
+    assert "| lr falls | SGHMC | 90.79 | 93.07 | 50.00 ± 0.00 | 93.00 ± 1.00 | 500 | 0, 1 | abacus |" in out
+    assert "| lr, T fixed | M-SGD | 90.10 | 92.79 | – | – | – | – | – |" in out
+    assert "25.00" not in out and "11.00" not in out
+    assert {p.suffix for p in (tmp_path / "out" / "cifar10").iterdir()} == {".png", ".md", ".json"}
+    _, out, _ = script("cifar10", "--runs", str(finished / "c"), str(finished / "a"), "--out", str(tmp_path / "out"))
+    assert "| 58.50 ± 33.50 | 3, 500 | 0 | abacus |" in out
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["cifar10"], "no run that has ended of experiment=cifar10/... in no folder"),
+        (["cifar100", "--epochs", "7"], "runs of [500] epochs, none of 7"),
+    ],
+)
+def test_no_ended_runs_are_named(finished, script, tmp_path, arguments, words):
+    runs = ["--runs", str(finished)] if "--epochs" in arguments else []
+    status, _, err = script(*arguments, *runs, "--out", str(tmp_path / "out"))
+    assert status == 1 and len(err) == 1 and words in err[0]
+    assert not (tmp_path / "out" / arguments[0]).exists()
 
 
 @pytest.mark.slow

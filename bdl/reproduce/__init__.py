@@ -7,7 +7,7 @@ from bdl.reproduce.output import markdown, reproduce
 
 MODULES = [
     "energies", "slides", "functions", "gaussians", "regression", "toy", "mixtures", "cyclical", "volatility",
-    "variational", "landsat",
+    "variational", "landsat", "cifar",
 ]  # fmt: skip
 for _module in MODULES:
     import_module(f"bdl.reproduce.{_module}")  # registers its experiments

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeVar
 
 from matplotlib.figure import Figure
@@ -40,11 +41,17 @@ class Result:
 
 @dataclass(frozen=True)
 class Context:
-    """How an experiment is to run. quick: only to see that it works, in seconds."""
+    """How an experiment is to run. quick: only to see that it works, in seconds.
+
+    runs, epochs: for an experiment that collects finished runs, the folders they lie in, and the length of those that
+    count (None: any).
+    """
 
     quick: bool
     seed: int
     progress: Progress | None = field(default=None, repr=False, compare=False)
+    runs: Sequence[Path] = ()
+    epochs: int | None = None
 
     def choose(self, full: T, quick: T) -> T:
         """The value for the full run, or for the quick one."""
@@ -74,18 +81,19 @@ class Experiment:
     source: str  # where it was published
     title: str
     run: Run
+    collects: bool = False  # finished runs, of scripts/train.py
 
 
 REGISTRY: dict[str, Experiment] = {}
 
 
-def experiment(name: str, source: str, title: str) -> Callable[[Run], Run]:
+def experiment(name: str, source: str, title: str, collects: bool = False) -> Callable[[Run], Run]:
     """Register `run(context) -> Result` under `name`."""
 
     def register(run: Run) -> Run:
         if name in REGISTRY:
             raise ValueError(f"two experiments are called {name}")
-        REGISTRY[name] = Experiment(name, source, title, run)
+        REGISTRY[name] = Experiment(name, source, title, run, collects)
         return run
 
     return register
