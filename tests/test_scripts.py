@@ -190,7 +190,7 @@ def test_the_law_of_augmented_data_is_another(tmp_path, monkeypatch):
 
 def test_tf32_is_a_switch(tmp_path, monkeypatch):
     """cuDNN has it on unless it is told."""
-    monkeypatch.setattr(train, "RunDirectory", pytest.fail)  # far enough
+    monkeypatch.setattr(train, "RunDirectory", lambda *_: pytest.fail("far enough"))
     for tf32 in (True, False):
         with pytest.raises(pytest.fail.Exception):
             train.run(compose(f"run_dir={tmp_path}", f"tf32={tf32}"))
