@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
-from torch.func import jacfwd, jacrev, vmap
+from torch.func import jacrev, vmap
 
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics import Position, Scalar, add_, root
@@ -108,7 +108,7 @@ class SGRLD:
         θ <- θ - lr G⁻¹ g + lr tau Γ + N(0, 2 lr tau G⁻¹),    Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j
 
     metric: G as a function of one chain's θ (d,), written in torch: a diagonal (d,) or a matrix (d, d). Γ comes by
-    automatic differentiation, at d passes. None, for networks: the diagonal of the empirical Fisher matrix,
+    automatic differentiation, a backward pass per entry of G, all at once. None, for networks: the diagonal of the empirical Fisher matrix,
     the mean square of per-example gradients, over its own mean, so that lr keeps SGD's size, plus `damping`. It learns
     for `adapt_steps` steps and is then frozen, and has no Γ. D = G⁻¹, Q = 0. Law as lr -> 0: exp(-U/T).
 
@@ -234,21 +234,20 @@ class SGFS:
 
 
 def metric_and_divergence(metric: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
-    """G (..., d) or (..., d, d) at θ (..., d), and Γ (..., d), the divergence of its inverse."""
+    """G (..., d) or (..., d, d) at θ (..., d), and Γ (..., d), the divergence of its inverse, ∂G⁻¹ = -G⁻¹ ∂G G⁻¹."""
 
-    def inverse(x: Tensor) -> Tensor:
+    def twice(x: Tensor) -> tuple[Tensor, Tensor]:
         g = metric(x)
-        return 1 / g if g.ndim == 1 else torch.linalg.inv(g)
+        return g, g
 
-    rows = _rows(theta)
-    g = vmap(metric)(rows)
-    jacobian = jacrev if g.ndim == 2 else jacfwd  # d passes either way: backward ones, or forward ones for (d, d)
-
-    def divergence(x: Tensor) -> Tensor:
-        slopes = jacobian(inverse)(x)
-        return slopes.diagonal() if slopes.ndim == 2 else torch.einsum("ijj->i", slopes)
-
-    gamma = vmap(divergence)(rows)
+    slopes, g = vmap(jacrev(twice, has_aux=True))(
+        _rows(theta)
+    )  # last axis of slopes: ∂/∂θ_j; forward mode is 4 x slower
+    if g.ndim == 2:
+        gamma = -slopes.diagonal(dim1=1, dim2=2) / g.square()
+    else:
+        inverse = torch.linalg.inv_ex(g).inverse  # the caller refuses what is not positive definite
+        gamma = -torch.einsum("nia,nabj,nbj->ni", inverse, slopes, inverse)
     return g.reshape(*theta.shape[:-1], *g.shape[1:]), gamma.reshape(theta.shape)
 
 
