@@ -108,9 +108,10 @@ class SGRLD:
         θ <- θ - lr G⁻¹ g + lr tau Γ + N(0, 2 lr tau G⁻¹),    Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j
 
     metric: G as a function of one chain's θ (d,), written in torch: a diagonal (d,) or a matrix (d, d). Γ comes by
-    automatic differentiation, a backward pass per entry of G, all at once. None, for networks: the diagonal of the empirical Fisher matrix,
-    the mean square of per-example gradients, over its own mean, so that lr keeps SGD's size, plus `damping`. It learns
-    for `adapt_steps` steps and is then frozen, and has no Γ. D = G⁻¹, Q = 0. Law as lr -> 0: exp(-U/T).
+    automatic differentiation, a backward pass per entry of G, all at once. None, for networks: the diagonal of the
+    empirical Fisher matrix, the mean square of per-example gradients, over its own mean, so that lr keeps SGD's size,
+    plus `damping`. It learns for `adapt_steps` steps and is then frozen, and has no Γ. D = G⁻¹, Q = 0. Law as lr -> 0:
+    exp(-U/T).
 
     Raises ConfigError where G is not positive definite.
     """
