@@ -34,7 +34,7 @@ def information(law: Mixture) -> Callable[[Tensor], Tensor]:
     precisions = torch.linalg.inv(law.covariances)
 
     def metric(x: Tensor) -> Tensor:
-        return torch.einsum("k,kij->ij", law.responsibilities(x), precisions)
+        return torch.tensordot(law.responsibilities(x), precisions, 1)
 
     return metric
 
@@ -70,15 +70,16 @@ def methods(law: Mixture) -> list[Method]:
     ]
 
 
-def sample(law: Mixture, method: Method, start: Sequence[float], context: Context) -> Run:
+def sample(law: Mixture, method: Method, starts: Sequence[Sequence[float]], context: Context) -> list[Run]:
+    """Chains from each of the starts, all in one array."""
     rungs, chains = max(1, len(method.ladder)), chains_of(context)
-    x = torch.tensor(start, dtype=torch.float64).repeat(chains * rungs, 1)
+    x = torch.tensor(starts, dtype=torch.float64).repeat_interleave(chains * rungs, 0)
     exchange = bdl.Exchange(method.ladder, every=10, energy_var=0.0) if method.ladder else None
     run = Chains(law, method.dynamics, x, lr=LR, seed=context.seed, exchange=exchange)
-    path = run.run(context.choose(method.steps, method.steps // 20))[:, run.sampler.target_chains]
-    burn = len(path) // 10
-    kept = path[burn :: max(1, (len(path) - burn) // DRAWS)]
-    return Run(method, path[:, 0], kept.transpose(0, 1), run.gradients * rungs)
+    paths = run.run(context.choose(method.steps, method.steps // 20))[:, run.sampler.target_chains]
+    burn = len(paths) // 10
+    every, gradients = max(1, (len(paths) - burn) // DRAWS), run.gradients * rungs
+    return [Run(method, p[:, 0], p[burn::every].transpose(0, 1), gradients) for p in paths.split(chains, 1)]
 
 
 # ---- one case --------------------------------------------------------------------------------------------------------
@@ -95,7 +96,7 @@ class Case:
 def study(case: Case, context: Context) -> Result:
     """The case from its first starting point: a picture of four methods, and a table of all."""
     law, start = Mixture.case(case.modes), STARTS[case.modes][0]
-    runs = [sample(law, m, start, context) for m in context.track(methods(law), f"gaussians-{case.modes}")]
+    runs = [sample(law, m, [start], context)[0] for m in context.track(methods(law), f"gaussians-{case.modes}")]
     found = measure(law, runs, context)
     figure = picture(case.title, law, runs, start, found)
     table = tabulate(f"Distance to the law, started at {start}", runs, found, case.published)
@@ -235,12 +236,15 @@ def three(context: Context) -> Result:
 @experiment("gaussians-4", f"{NOTES}, figure 4", "Four Gaussians, near and far apart")
 def four(context: Context) -> Result:
     figures, tables, numbers = {}, [], {}
-    for name, (law, start, chosen, title, published) in context.track(FOUR.items(), "gaussians-4"):
-        runs = [sample(law, m, start, context) for m in methods(law) if m.name in chosen]
-        found = measure(law, runs, context)
-        figures[name] = picture(title, law, runs, start, found)
-        tables.append(tabulate(f"{title}; started at {start}", runs, found, published))
-        numbers[name] = found
+    for distance, cases in FOUR.items():
+        law, starts = apart(distance), [case[0] for case in cases.values()]
+        wanted = [m for m in methods(law) if any(m.name in case[1] for case in cases.values())]
+        runs = [sample(law, m, starts, context) for m in context.track(wanted, f"gaussians-4, {distance:g} apart")]
+        for i, (name, (start, chosen, title, published)) in enumerate(cases.items()):
+            shown = [run[i] for run in runs if run[i].method.name in chosen]
+            numbers[name] = found = measure(law, shown, context)
+            figures[name] = picture(title, law, shown, start, found)
+            tables.append(tabulate(f"{title}; started at {start}", shown, found, published))
     tables[-1].note = (
         f"{explanation(context)} 001 says that (5, 5) has zero density and that every chain is trapped. It is a mode, "
         "and the modes are 5 standard deviations apart, a barrier of 2.4 nats: a chain of 10,000 steps crosses it many "
@@ -258,11 +262,10 @@ def apart(distance: float) -> Mixture:
 ALL = ["HMC", "SGLD", "SGRLD", "SGHMC"]
 REST = ["HMC", "SGLD", "SGHMC", EXCHANGE]
 TRAPPED = dict.fromkeys(ALL[1:], "trapped in one mode")
-FOUR = {
-    "gaussians-4": (apart(5.0), STARTS[4][0], [*ALL, EXCHANGE], "Modes 5 apart: no chain is trapped", TRAPPED),
-    "gaussians-4-outside": (apart(5.0), STARTS[4][1], REST, "Modes 5 apart, from a start far outside", TRAPPED),
-    "gaussians-4-isolated": (
-        apart(10.0), (10.0, 10.0), REST,
-        "Modes 10 apart: only replica exchange finds all four", {},
-    ),
-}  # fmt: skip
+FOUR = {  # distance -> figure -> start, methods, title, published
+    5.0: {
+        "gaussians-4": (STARTS[4][0], [*ALL, EXCHANGE], "Modes 5 apart: no chain is trapped", TRAPPED),
+        "gaussians-4-outside": (STARTS[4][1], REST, "Modes 5 apart, from a start far outside", TRAPPED),
+    },
+    10.0: {"gaussians-4-isolated": ((10.0, 10.0), REST, "Modes 10 apart: only replica exchange finds all four", {})},
+}

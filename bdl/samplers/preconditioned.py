@@ -248,7 +248,7 @@ def metric_and_divergence(metric: Callable[[Tensor], Tensor], theta: Tensor) -> 
         gamma = -slopes.diagonal(dim1=1, dim2=2) / g.square()
     else:
         inverse = torch.linalg.inv_ex(g).inverse  # the caller refuses what is not positive definite
-        gamma = -torch.einsum("nia,nabj,nbj->ni", inverse, slopes, inverse)
+        gamma = -(inverse @ (slopes * inverse.unsqueeze(1)).sum((2, 3)).unsqueeze(2)).squeeze(2)
     return g.reshape(*theta.shape[:-1], *g.shape[1:]), gamma.reshape(theta.shape)
 
 
