@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import resource
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -40,6 +42,20 @@ class RunDirectory:
         """The metrics of a finished run, or None."""
         path = self.path / "metrics.json"
         return read_metrics(path) if path.exists() else None
+
+    def write_timing(self, steps: int, sampling: float, total: float) -> None:
+        """Seconds and memory, apart from metrics.json, which is reproducible to the bit.
+
+        Memory is the peak of this process, in MiB.
+        """
+        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
+        timing = {
+            "seconds": total,
+            "seconds_sampling": sampling,
+            "steps_per_second": steps / sampling,
+            "peak_memory_mib": memory,
+        }
+        write_json(self.path / "timing.json", timing)
 
     def write_trace(self, stack: int, trace: Trace) -> None:
         """Leave what `Monitor` saw of a stack to the process that writes the report."""

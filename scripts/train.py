@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import math
 import os
-import resource
-import sys
 import time
 import warnings
 from dataclasses import dataclass, fields
@@ -34,7 +32,7 @@ from bdl.lightning.compiling import compile_if_possible
 from bdl.lightning.processes import ALONE, Attendance, Place, check_count, count_processes, find_place, launch
 from bdl.posterior.present import print_summary, write_page
 from bdl.posterior.summary import side_by_side, summarise
-from bdl.rundir import RunDirectory, write_json, write_metrics
+from bdl.rundir import RunDirectory, write_metrics
 from bdl.seeding import derive_seed
 
 register_resolvers()
@@ -136,7 +134,7 @@ def run(cfg: DictConfig, place: Place = ALONE) -> None:
         logger.log_metrics({k: v for k, v in metrics.items() if math.isfinite(v)}, outcome.steps)
         logger.finalize("success")
     close_loggers(trainer)
-    write_timing(directory, outcome.steps, sampled, time.perf_counter() - started)
+    directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
 
 
 def set_up_torch(cfg: DictConfig) -> None:
@@ -334,18 +332,6 @@ def close_loggers(trainer: L.Trainer) -> None:
         import wandb
 
         wandb.finish()
-
-
-def write_timing(run: RunDirectory, steps: int, sampling: float, total: float) -> None:
-    """Apart from metrics.json, which is reproducible to the bit. Memory is the peak of this process, in MiB."""
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
-    timing = {
-        "seconds": total,
-        "seconds_sampling": sampling,
-        "steps_per_second": steps / sampling,
-        "peak_memory_mib": memory,
-    }
-    write_json(run.path / "timing.json", timing)
 
 
 if __name__ == "__main__":

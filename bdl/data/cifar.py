@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-import lightning as L
 import numpy as np
 import safetensors.torch
 import torch
@@ -21,7 +20,7 @@ from torchvision.datasets.utils import download_and_extract_archive
 
 from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
-from bdl.data.split import hold_out
+from bdl.data.split import SplitDataModule, hold_out
 from bdl.errors import ConfigError, StoreError
 from bdl.posterior.store import write_atomically
 
@@ -33,7 +32,7 @@ PIXELS = {
 }
 
 
-class CIFARDataModule(L.LightningDataModule):
+class CIFARDataModule(SplitDataModule):
     """CIFAR-10 or CIFAR-100: 50,000 training and 10,000 test images of 32x32, normalised by channel.
 
     Args:
@@ -87,7 +86,7 @@ class CIFARDataModule(L.LightningDataModule):
             raise ConfigError(f'loader must be "tensor" or "torch", got {loader!r}')
         self.root, self.num_classes = Path(root).expanduser(), _classes(classes)
         self.chains, self.seed, self.stack = chains, seed, stack
-        self.normalise = Normalise(*PIXELS[self.num_classes], channels_last)
+        self.transform = Normalise(*PIXELS[self.num_classes], channels_last)
         data = load_cifar(self.root, self.num_classes, download=download, cache=cache)
         train = data["x_train"], data["y_train"]
         kept, held_out = _split(*train, val_fraction, split_seed, fold)
@@ -95,36 +94,14 @@ class CIFARDataModule(L.LightningDataModule):
         self.batch_size = len(kept[1]) if batch_size is None else batch_size
         batches = TensorBatches(
             *kept, self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement,
-            augment=augment, transform=self.normalise,
+            augment=augment, transform=self.transform,
         )  # fmt: skip
         self._train = batches if loader == "tensor" else WorkerBatches(batches, workers)
-
-    @property
-    def num_data(self) -> int:
-        """N: training images that the likelihood is a product over, each counted once however it is augmented."""
-        return len(self._splits["train"][1])
-
-    def train_dataloader(self) -> TensorBatches | WorkerBatches:
-        return self._train
-
-    def val_dataloader(self) -> TensorSlices | list[TensorSlices]:
-        return self.slices("val") if len(self._splits["val"][1]) else []
-
-    def test_dataloader(self) -> TensorSlices:
-        return self.slices("test")
-
-    def tensors(self, split: str) -> tuple[Tensor, Tensor]:
-        """x (n, 3, 32, 32) uint8 and y (n,) int64 of "train", "val" or "test"."""
-        return self._splits[split]
-
-    def slices(self, split: str) -> TensorSlices:
-        """The images of "train", "val" or "test", normalised, in their own order, not augmented."""
-        return TensorSlices(*self._splits[split], transform=self.normalise)
 
     def ood(self) -> TensorSlices | None:
         """SVHN's 26,032 test images, normalised alike, for out-of-distribution scores; None unless `root` has them."""
         found = load_svhn(self.root)
-        return None if found is None else TensorSlices(*found, transform=self.normalise)
+        return None if found is None else TensorSlices(*found, transform=self.transform)
 
 
 def load_cifar(

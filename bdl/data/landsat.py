@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-import lightning as L
 import numpy as np
 import torch
 from torch import Tensor
 
-from bdl.data.loader import TensorBatches, TensorSlices
-from bdl.data.split import hold_out
+from bdl.data.loader import TensorBatches
+from bdl.data.split import SplitDataModule, hold_out
 
 CLASSES = (
     "red soil",
@@ -36,7 +35,7 @@ def load_landsat() -> dict[str, Tensor]:
     return arrays
 
 
-class LandsatDataModule(L.LightningDataModule):
+class LandsatDataModule(SplitDataModule):
     """Landsat, standardised with the training rows' mean and standard deviation; 4,435 training and 2,000 test rows.
 
     batch_size: rows per chain and step, None for all of them. chains: C for a stack whose chains have batches of their
@@ -75,25 +74,3 @@ class LandsatDataModule(L.LightningDataModule):
         self._train = TensorBatches(
             *self._splits["train"], self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement
         )
-
-    @property
-    def num_data(self) -> int:
-        """N: training rows that the likelihood is a product over."""
-        return len(self._splits["train"][1])
-
-    def train_dataloader(self) -> TensorBatches:
-        return self._train
-
-    def val_dataloader(self) -> TensorSlices | list[TensorSlices]:
-        return self.slices("val") if len(self._splits["val"][1]) else []
-
-    def test_dataloader(self) -> TensorSlices:
-        return self.slices("test")
-
-    def tensors(self, split: str) -> tuple[Tensor, Tensor]:
-        """x (n, 36) standardised and y (n,) of "train", "val" or "test"."""
-        return self._splits[split]
-
-    def slices(self, split: str) -> TensorSlices:
-        """The rows of "train", "val" or "test" in their own order, for evaluation."""
-        return TensorSlices(*self._splits[split])

@@ -1,10 +1,14 @@
-"""Which training items are held out."""
+"""What data modules share: splits of tensors, and which training items are held out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import lightning as L
 import torch
 from torch import Tensor
 
+from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
@@ -21,3 +25,33 @@ def hold_out(items: int, fraction: float, seed: int, fold: int = 0) -> tuple[Ten
     rows = torch.randperm(items, generator=generator("cpu", "split", seed))
     start, end = (round(fraction * items * k) for k in (fold, fold + 1))
     return torch.cat([rows[:start], rows[end:]]).sort().values, rows[start:end].sort().values
+
+
+class SplitDataModule(L.LightningDataModule):
+    """Items (x, y) in the splits "train", "val" and "test", held in memory. A subclass fills `_splits` and `_train`."""
+
+    transform: Callable[[Tensor], Tensor] | None = None  # makes the network's input of stored items
+    _splits: dict[str, tuple[Tensor, Tensor]]
+    _train: TensorBatches | WorkerBatches
+
+    @property
+    def num_data(self) -> int:
+        """N: training items that the likelihood is a product over, each counted once however it is augmented."""
+        return len(self._splits["train"][1])
+
+    def train_dataloader(self) -> TensorBatches | WorkerBatches:
+        return self._train
+
+    def val_dataloader(self) -> TensorSlices | list[TensorSlices]:
+        return self.slices("val") if len(self._splits["val"][1]) else []
+
+    def test_dataloader(self) -> TensorSlices:
+        return self.slices("test")
+
+    def tensors(self, split: str) -> tuple[Tensor, Tensor]:
+        """x (n, ...) as stored and y (n,) of "train", "val" or "test"."""
+        return self._splits[split]
+
+    def slices(self, split: str) -> TensorSlices:
+        """The items of "train", "val" or "test" as the network sees them, in their own order, not augmented."""
+        return TensorSlices(*self._splits[split], transform=self.transform)

@@ -29,14 +29,21 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
 
     Under ddp the sampler gets the group whose ranks share its chain.
     """
+    _check_devices(trainer, sampler)
+    _check_gradient(trainer, sampler)
+
+
+def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
+    """Precision, and which devices hold what."""
+    name, device = type(sampler.dynamics).__name__, trainer.strategy.root_device
     if str(trainer.precision) not in ("32-true", "64-true", "bf16-mixed"):
         raise ConfigError(
             f"precision={trainer.precision} rounds the noise away or steps without a closure: use bf16-mixed or 32-true"
         )
-    device = trainer.strategy.root_device
     if trainer.precision == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bfloat16: set trainer.precision=32-true")
-    name = type(sampler.dynamics).__name__
+    if sampler.is_kernel and str(trainer.precision) not in ("32-true", "64-true"):
+        raise ConfigError(f"{name} compares energies, which precision={trainer.precision} rounds too much: use 32-true")
     if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
         raise ConfigError(
             f"{type(trainer.strategy).__name__} may hold parts of the parameters only: a chain runs on one device, or "
@@ -46,8 +53,11 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
         sampler.group = sampler.group or dist.group.WORLD
     if trainer.world_size > 1 and "per_example" in getattr(sampler.dynamics, "needs", ()):
         raise ConfigError(f"{name} needs the per-example gradients of the whole batch: one device, or trainer=chains")
-    if sampler.is_kernel and str(trainer.precision) not in ("32-true", "64-true"):
-        raise ConfigError(f"{name} compares energies, which precision={trainer.precision} rounds too much: use 32-true")
+
+
+def _check_gradient(trainer: L.Trainer, sampler: Sampler) -> None:
+    """What the Trainer does to the gradient before the sampler sees it: clipping, accumulation."""
+    name = type(sampler.dynamics).__name__
     if sampler.is_kernel and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
         raise ConfigError(f"{name} needs the gradient of all the data as it is: no clipping, no accumulation")
     if trainer.accumulate_grad_batches > 1 and "per_example" in getattr(sampler.dynamics, "needs", ()):

@@ -68,7 +68,22 @@ class Block(nn.Module):
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, self.pad, self.pad))
 
 
-class ResNet(nn.Module):
+class Residual(nn.Module):
+    """A residual network that ends in the layer `linear`; where its parameters start."""
+
+    linear: nn.Linear
+
+    def reset_parameters(self) -> None:
+        """He et al. 2015: normal with variance 2 / fan-in for convolutions and the output layer, zero biases."""
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                nn.init.kaiming_normal_(module.weight)
+            elif isinstance(module, nn.BatchNorm2d | FilterResponseNorm):
+                module.reset_parameters()
+        nn.init.zeros_(self.linear.bias)
+
+
+class ResNet(Residual):
     """ResNet of depth 6n + 2 for x (B, 3, 32, 32) -> logits (B, num_classes); depth 20 has 0.27 M parameters.
 
     norm: "batch", or "filter_response", whose samples need no batch statistics. activation: "relu" or "swish".
@@ -106,15 +121,6 @@ class ResNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.linear = nn.Linear(64, num_classes)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """He et al. 2015: normal with variance 2 / fan-in for convolutions and the output layer, zero biases."""
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(module.weight)
-            elif isinstance(module, nn.BatchNorm2d | FilterResponseNorm):
-                module.reset_parameters()
-        nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.blocks(self.activation(self.norm(self.conv(x))))

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
-from bdl.models.resnet import FilterResponseNorm, Norm, _norm
+from bdl.models.resnet import Norm, Residual, _norm
 
 
 class WideBlock(nn.Module):
@@ -29,7 +29,7 @@ class WideBlock(nn.Module):
         return out + (x if self.project is None else self.project(ready))
 
 
-class WideResNet(nn.Module):
+class WideResNet(Residual):
     """WRN-depth-width for x (B, 3, 32, 32) -> logits (B, num_classes); WRN-16-4 has 2.75 M parameters.
 
     depth: 6n + 4, with n blocks in each of three stages of 16, 32 and 64 times `width` channels. dropout: between the
@@ -62,15 +62,6 @@ class WideResNet(nn.Module):
         self.blocks = nn.Sequential(*blocks)
         self.norm, self.activation, self.linear = _norm(norm, widths[3]), act, nn.Linear(widths[3], num_classes)
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """He et al. 2015: normal with variance 2 / fan-in for convolutions and the output layer, zero biases."""
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d | nn.Linear):
-                nn.init.kaiming_normal_(module.weight)
-            elif isinstance(module, nn.BatchNorm2d | FilterResponseNorm):
-                module.reset_parameters()
-        nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.activation(self.norm(self.blocks(self.conv(x))))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -10,7 +10,6 @@ from torch import Tensor
 
 import bdl
 from bdl.data.landsat import LandsatDataModule
-from bdl.data.loader import TensorBatches
 from bdl.likelihoods import mean_loss
 from bdl.models import MLP
 from bdl.reproduce.experiment import Context
@@ -139,7 +138,7 @@ def _sampler(method: Method, settings: list[Setting], data: LandsatDataModule, s
     )
 
 
-def _endless(batches: TensorBatches) -> Iterator[tuple[Tensor, Tensor]]:
+def _endless(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
     while True:
         yield from batches
 

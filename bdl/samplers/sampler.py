@@ -103,21 +103,26 @@ class Sampler(torch.optim.Optimizer):
         self._reweighting = Reweighting(weighting, chains or 1, self._flat.theta.device)
         self.exchange = exchange
         self._replicas = None if exchange is None else Replicas(exchange, chains, self._flat.theta.device)
-        if exchange is not None and weighting.needs_energy:
-            raise ConfigError(
-                f"replica exchange swaps by exp(-U/T) and {type(weighting).__name__} changes that: use Flat"
-            )
         self._entropy_of: Callable[[Any], Tensor] | None = getattr(dynamics, "entropy", None)
-        if self._entropy_of and (exchange is not None or weighting.needs_energy):
-            raise ConfigError(f"{type(dynamics).__name__} draws from its approximation: no weighting and no exchange")
-        if exchange is not None and not getattr(dynamics, "noisy", True):
-            raise ConfigError(f"{type(dynamics).__name__} samples nothing that replicas could exchange: leave it out")
         self.is_kernel = isinstance(dynamics, Kernel)
-        if self.is_kernel:
-            refuse_for_kernel(self)
+        self._refuse_combinations()
         self._distinct = False
         self._entropy: Tensor | None = None  # (C,) of a variational approximation at the last step's draw
         self._allocate()
+
+    def _refuse_combinations(self) -> None:
+        """Raise ConfigError for pieces that make no sense together."""
+        name, weighted = type(self.dynamics).__name__, self.weighting.needs_energy
+        if self.exchange is not None and weighted:
+            raise ConfigError(
+                f"replica exchange swaps by exp(-U/T) and {type(self.weighting).__name__} changes that: use Flat"
+            )
+        if self._entropy_of and (self.exchange is not None or weighted):
+            raise ConfigError(f"{name} draws from its approximation: no weighting and no exchange")
+        if self.exchange is not None and not getattr(self.dynamics, "noisy", True):
+            raise ConfigError(f"{name} samples nothing that replicas could exchange: leave it out")
+        if self.is_kernel:
+            refuse_for_kernel(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.param_groups:

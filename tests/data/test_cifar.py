@@ -233,7 +233,7 @@ def test_evaluation_sees_the_images_normalised_and_as_they_are(folder):
     module = CIFARDataModule(folder.root, folder.classes, 5, augment=Augment(erase=0.5))
     for split in ("train", "test"):
         x, y = everything(module.slices(split))
-        assert torch.equal(x, module.normalise(torch.from_numpy(folder.x[split])))
+        assert torch.equal(x, module.transform(torch.from_numpy(folder.x[split])))
         assert y.tolist() == folder.y[split]
     assert torch.equal(everything(module.train_dataloader().slices())[0], everything(module.slices("train"))[0])
     assert module.num_classes == folder.classes and module.num_data == len(folder.x["train"])
@@ -304,7 +304,7 @@ def test_svhn_is_there_where_its_file_is(ten):
     assert module.ood() is None
     x = torch.from_numpy(ten.write_svhn())
     found, y = everything(module.ood())
-    assert torch.equal(found, module.normalise(x)) and y.tolist() == [1, 0, 9, 2, 0, 5]
+    assert torch.equal(found, module.transform(x)) and y.tolist() == [1, 0, 9, 2, 0, 5]
     path = ten.root / "test_32x32.mat"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ConfigError, match="test_32x32.mat is cut short"):

@@ -1,0 +1,102 @@
+"""Bad input gets one line, a status of 1, and loses nothing."""
+
+from __future__ import annotations
+
+import pytest
+from running import TINY, refusal, samples
+
+import bdl
+from bdl.errors import one_line_errors
+
+BAD = {
+    "group": ("sampler=nuts", "sampler/nuts"),
+    "key": ("sampler.lrr=0.1", "lrr"),
+    "lr": ("sampler.lr=0", "lr must be > 0, got 0"),
+    "negative lr": ("sampler.lr=-0.1", "lr must be > 0, got -0.1"),
+    "temperature": ("sampler.temperature=-1", "temperature must be >= 0, got -1"),
+    "friction 0": ("sampler.dynamics.friction=0", "friction must be in (0, 1], got 0"),
+    "friction 2": ("sampler.dynamics.friction=2", "friction must be in (0, 1], got 2"),
+    "num_data": ("sampler.num_data=100", "sampler.num_data = 100, but the training data have 4435 items"),
+    "chains": ("chains=0", "chains must be at least 1, got 0"),
+    "thinning": ("collect.keep.every=500", "keeps no sample in 12 steps"),
+    "burn-in": ("collect.keep.burn_in=12", "keeps no sample in 12 steps"),
+    "batch": ("data.batch_size=5000", "batch_size must be between 1 and the 4435 training items"),
+    "model": ("model.sizes=[36,5]", "the model has 5 outputs for 6 classes"),
+    "input": ("model.sizes=[35,6]", "the model does not take inputs of shape (36,)"),
+    "bins": ("sampler.weighting.bins=1", "bins must be at least 2, got 1"),
+    "low": ("sampler.weighting.low=5", "low and high must be two energies"),
+    "precision": ("sampler.prior.precision=-1", "precision must be >= 0, got -1"),
+    "word": ("trainer.max_steps=many", "many"),
+    "rate": ("sampler=sgnht; sampler.dynamics.rate=0", "rate of the thermostat must be > 0"),
+    "grad_var": ("sampler=sghmc; sampler.dynamics.grad_var=-1", "grad_var must be null, \"estimated\", or a variance"),
+    "no dynamics": ("sampler=default", "sampler.dynamics has no value: choose a configuration that gives one"),
+    "fold": ("data.fold=1", "fold must be from 0 to 1 / val_fraction - 1, got 1 with val_fraction 0.0"),
+    "no ladder": ("sampler/exchange=ladder; sampler.exchange.ladder=3; chains=4", "list of multiples of T, got 3"),
+    "memory": ("sampler=psgld; sampler.dynamics.a=1", "a must be in [0, 1), got 1"),
+    "form": ("sampler=sgfs; sampler.dynamics.form=x", "form must be \"diagonal\" or \"full\", got 'x'"),
+    "target": ("sampler=hmc; sampler.dynamics.target=1", "target acceptance must be in (0, 1), got 1"),
+    "scale": ("sampler/prior=laplace; sampler.prior.scale=0", "Laplace scale must be > 0, got 0"),
+    "scale name": ("sampler.prior.precision=she", "one of ['fan_in', 'he'], got 'she'"),
+    "ladder": ("sampler=resghmc; sampler.exchange.ladder=[1,3,2]", "rising multiples of T that begin with 1"),
+    "one chain": ("sampler=resghmc; chains=1", "replica exchange needs chains to exchange, got 1"),
+    "rungs": ("sampler=resghmc; chains=6", "6 chains do not fill a ladder of 4"),
+    "weighted swaps": ("sampler/exchange=ladder; chains=4", "AdaptiveWeight changes that"),
+    "weighted kernel": ("sampler=hmc; sampler/weighting=contour", "HMC accepts by exp(-U/T), which Contour changes"),
+    "mini-batches": ("sampler=mala; data.batch_size=100", "MALA needs all the data in every batch, got batch_size"),
+    "devices": ("trainer=ddp; trainer.devices=4000", "trainer.devices=4000, but there are"),
+    "concurrent": ("trainer=chains; trainer.concurrent=0", "trainer.concurrent must be a number of processes on each"),
+    "devices without a way": ("trainer.devices=2", "trainer=ddp runs one chain on several devices"),
+    "machines": ("trainer=chains; trainer.devices=1; trainer.num_nodes=2", "let torchrun or srun start the processes"),
+    "clipped kernel": ("sampler=mala; sampler.clip={_target_: bdl.ClipNorm, c: 1.0}", "MALA needs the gradient as it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_gets_one_line_and_leaves_nothing(script, tmp_path, name):
+    override, words = BAD[name]
+    folder = tmp_path / "run"
+    error = refusal(script("train", f"hydra.run.dir={folder}", "trainer=debug", *TINY, *override.split("; ")))
+    assert words in error
+    assert [p for p in folder.rglob("*") if p.is_file()] == []
+
+
+def test_bins_that_miss_the_energies_are_refused(script, tmp_path):
+    bins = ("sampler.weighting.low=1e6", "sampler.weighting.high=2e6", "trainer.max_steps=1200")
+    error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *(TINY[:2] + TINY[3:]), *bins))
+    assert "bins miss the energies: low = 1e+06, high = 2e+06" in error
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_loss_that_is_not_finite_names_its_step(script, tmp_path):
+    error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY, "sampler.lr=1e30"))
+    assert "is not finite at step" in error and "lower lr" in error
+    assert not (tmp_path / "metrics.json").exists()
+
+
+def test_a_folder_of_another_configuration_is_refused(script, run):
+    before = samples(run)
+    error = refusal(script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY, "seed=7"))
+    assert "already holds a run of another configuration" in error and before == samples(run)
+
+
+@pytest.mark.parametrize(
+    ("runs", "words"), [("[/nowhere]", "/nowhere is not a run directory"), ("[]", "runs"), ("null", "runs")]
+)
+def test_evaluate_refuses_what_is_no_run(script, runs, words):
+    assert words in refusal(script("evaluate", f"runs={runs}"))
+
+
+def test_evaluate_without_runs_says_so(script):
+    assert "runs" in refusal(script("evaluate"))
+
+
+def test_debugging_keeps_the_traceback(monkeypatch):
+    monkeypatch.setenv("BDL_DEBUG", "1")
+    with pytest.raises(bdl.ConfigError), one_line_errors():
+        raise bdl.ConfigError("what")
+
+
+def test_ctrl_c_outside_of_sampling_is_one_line_too(capsys):
+    with pytest.raises(SystemExit) as error, one_line_errors():
+        raise KeyboardInterrupt
+    assert error.value.code == 130 and len(capsys.readouterr().err.splitlines()) == 1

@@ -1,0 +1,154 @@
+"""Every configuration composes and runs, under every scheduler, sampler and trainer."""
+
+from __future__ import annotations
+
+import functools
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from cifar_files import Folder
+from running import CONF, SMOOTHED, TINY, compose, sampled, samples, train
+
+from bdl.errors import BdlWarning
+
+CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
+SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]
+DYNAMICS = ("baoab", "psgld", "sgfs", "sghmc", "sgld", "sgnht", "sgrld")
+WEIGHTINGS = ("adaptive", "contour")
+PRIORS = [path.stem for path in sorted((CONF / "sampler" / "prior").glob("*.yaml"))]
+SCHEDULES = [path.stem for path in sorted((CONF / "schedule").glob("*.yaml"))]
+EXPERIMENTS = [str(p.relative_to(CONF / "experiment"))[:-5] for p in sorted((CONF / "experiment").rglob("*.yaml"))]
+ON_CIFAR = [e for e in EXPERIMENTS if e.startswith("cifar")]
+
+
+def cifar(folder: Folder, *overrides: str) -> tuple[str, ...]:
+    """A few steps of the small network on 60 images."""
+    small = (f"data.root={folder.root}", "data.batch_size=10", "trainer.max_steps=12", "collect.keep.every=2")
+    return ("data=cifar10", "model=cnn", "trainer=debug", "logger=none", "chains=1", *small, *overrides)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("sampler", ["sgd", "sgnht", "awsghmc"])
+def test_every_schedule_runs(tmp_path, sampler, schedule):
+    extra = CYCLES if schedule == "cyclical" else ("collect.keep.burn_in=4",)
+    callbacks = sampled(tmp_path, f"sampler={sampler}", f"schedule={schedule}", "trainer=debug", *TINY, *extra)
+    steps = [r.step for r in callbacks.collect.store.records()]
+    assert steps == ([3, 6, 9, 12] if schedule == "cyclical" else [6, 8, 10, 12])
+
+
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_every_sampler_runs(tmp_path, sampler):
+    """The ensemble keeps its last state alone; replica exchange keeps the chains of its first rung."""
+    own = sampler == "ensemble"
+    keep = () if own else ("collect.keep.burn_in=4", "collect.keep.every=2")
+    small = ("logger=none", "chains=4", "trainer.max_steps=12", "model.sizes=[36,6]")
+    records = sampled(tmp_path, f"sampler={sampler}", "trainer=debug", *small, *keep).collect.store.records()
+    assert [r.step for r in records] == ([12] if own else [6, 8, 10, 12])
+    assert all(r.chains == ([0] if sampler.startswith("re") else [0, 1, 2, 3]) for r in records)
+
+
+@pytest.mark.parametrize("weighting", WEIGHTINGS)
+@pytest.mark.parametrize("dynamics", DYNAMICS)
+def test_every_dynamics_runs_under_every_weighting(tmp_path, dynamics, weighting):
+    groups = (f"sampler/dynamics={dynamics}", f"sampler/weighting={weighting}")
+    assert sampled(tmp_path, *groups, "trainer=debug", *TINY).collect.store.records()
+
+
+@pytest.mark.parametrize("experiment", EXPERIMENTS)
+def test_every_experiment_is_short_under_the_debug_trainer(experiment):
+    assert compose("run_dir=x", f"experiment={experiment}", "trainer=debug").trainer.max_steps == 200
+
+
+@pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e not in ON_CIFAR])
+def test_every_experiment_runs_under_the_debug_trainer(tmp_path, experiment):
+    short = ("trainer.max_steps=80", "chains=2", "collect.keep.samples_per_cycle=2", "logger=none")
+    assert sampled(tmp_path, f"experiment={experiment}", "trainer=debug", *short).collect.store.records()
+
+
+@pytest.mark.parametrize("experiment", ON_CIFAR)
+def test_every_experiment_on_cifar_runs_under_the_debug_trainer(tmp_path, monkeypatch, experiment):
+    """On 60 images, and 8 layers where there are 20."""
+    folder = Folder(tmp_path / "data", monkeypatch, 100 if experiment.startswith("cifar100") else 10)
+    short = ("trainer.max_steps=40", "collect.keep.every=2", "collect.keep.samples_per_cycle=1", "logger=none")
+    small = (f"data.root={folder.root}", "data.batch_size=2", *(() if "/cnn" in experiment else ("model.depth=8",)))
+    run = sampled(tmp_path / "run", f"experiment={experiment}", "trainer=debug", *short, *small)
+    assert run.collect.store.records() and run.average.count == len(run.collect.store.records())
+
+
+@pytest.mark.parametrize("prior", PRIORS)
+def test_every_prior_runs(tmp_path, prior):
+    assert sampled(tmp_path, f"sampler/prior={prior}", "trainer=debug", *TINY).collect.store.records()
+
+
+CLIP = "sampler.clip={_target_: bdl.ClipNorm, c: 1.0}"
+OPTIONS = (
+    "shared_batches=true",
+    "model.dropout=0.2",
+    "data.val_fraction=0.25",
+    "data.replacement=true",
+    "collect.batchnorm=refresh",
+    "chains=1",
+)
+
+
+@pytest.mark.parametrize("override", [*OPTIONS, CLIP])
+def test_options_run(tmp_path, override):
+    assert sampled(tmp_path, "trainer=debug", *TINY, override).collect.store.records()
+
+
+def test_the_law_of_augmented_data_is_another(tmp_path, monkeypatch):
+    folder = Folder(tmp_path / "data", monkeypatch)
+    targets = []
+    for augment in ("{crop: 4, flip: true}", "{crop: 2, flip: true}"):
+        sampled(tmp_path / augment[7], *cifar(folder, f"data.augment={{_target_: bdl.data.Augment, {augment[1:]}"))
+        targets.append(json.loads((tmp_path / augment[7] / "samples" / "target.json").read_text())["data"])
+    assert targets[0]["augment"]["crop"] == 4 and targets[0]["classes"] == 10 and "root" not in targets[0]
+    assert targets[0] != targets[1]
+
+
+def test_tf32_is_a_switch(tmp_path, monkeypatch):
+    """cuDNN has it on unless it is told."""
+    monkeypatch.setattr(train, "RunDirectory", lambda *_: pytest.fail("far enough"))
+    for tf32 in (True, False):
+        with pytest.raises(pytest.fail.Exception):
+            train.run(compose(f"run_dir={tmp_path}", f"tf32={tf32}"))
+        assert torch.backends.cudnn.allow_tf32 is torch.backends.cuda.matmul.allow_tf32 is tf32
+
+
+def test_a_compiled_run_is_the_run(tmp_path, monkeypatch):
+    """By the compiler's front end alone, which rounds nothing differently."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    folder = Folder(tmp_path / "data", monkeypatch)
+    for compiled in (True, False):
+        sampled(tmp_path / str(compiled), *cifar(folder, f"compile={compiled}"))
+    assert samples(tmp_path / "True") == samples(tmp_path / "False")
+
+
+def test_images_from_elsewhere_are_scored_where_they_are(tmp_path, monkeypatch, script):
+    folder = Folder(tmp_path / "data", monkeypatch)
+    run = tmp_path / "run"
+    assert "ood/bma/auroc" not in finished(script, run, folder)
+    folder.write_svhn()
+    assert 0 <= finished(script, tmp_path / "again", folder)["ood/bma/auroc"] <= 1
+    assert script("evaluate", f"runs={run}", f"out={tmp_path / 'out'}")[0] == 0
+    assert 0 <= json.loads((tmp_path / "out" / "metrics.json").read_text())["ood/one_sample/auroc"] <= 1
+
+
+def finished(script, run: Path, folder: Folder) -> dict[str, float]:
+    status, _, err = script("train", f"hydra.run.dir={run}", *cifar(folder))
+    assert status == 0, err
+    return json.loads((run / "metrics.json").read_text())
+
+
+def test_a_run_counted_in_epochs_counts_the_samplers_steps():
+    cfg = compose("run_dir=x", "trainer.max_steps=-1", "trainer.max_epochs=4", "trainer.accumulate_grad_batches=2")
+    data = train.instantiate(cfg.data)  # 44 batches an epoch
+    train.complete(cfg, data)
+    assert cfg.steps == 4 * 22 and cfg.sampler.num_data == 4435
+
+
+def test_a_loss_that_is_no_likelihood_is_warned_of(tmp_path):
+    with pytest.warns(BdlWarning, match="smoothed labels"):
+        sampled(tmp_path, "trainer=debug", *TINY, *SMOOTHED)

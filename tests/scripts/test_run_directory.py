@@ -1,0 +1,153 @@
+"""Run directories are whole, and several of them one posterior."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+
+import pytest
+import torch
+from running import SMOOTHED, TINY, compose, refusal, sampled, samples, train, whole
+
+import bdl
+from bdl.errors import BdlWarning
+from bdl.models import MLP
+
+
+def test_the_run_directory_is_complete(run):
+    names = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
+    assert names >= {
+        "config.yaml", "samples/index-0.jsonl", "samples/00000011-0.safetensors", "samples/weighting-0.safetensors",
+        "checkpoints/last.ckpt", "metrics.json", "timing.json", "report.html",
+    }  # fmt: skip
+    assert not [name for name in names if "writing" in name]
+
+
+def test_config_yaml_says_where_a_run_came_from(run):
+    config = train.OmegaConf.load(run / "config.yaml")
+    assert set(config.provenance) >= {"git_commit", "versions", "threads", "device"}
+    assert torch.__version__.startswith(config.provenance.versions.torch)
+    assert config.sampler.num_data == 4435 and config.chains == 2 and config.steps == 12
+
+
+def test_metrics_json_has_the_names_other_tools_read(run):
+    text = (run / "metrics.json").read_text()
+    metrics = json.loads(text, parse_constant=pytest.fail)  # no NaN
+    scores = ("accuracy", "nll", "ece", "brier")
+    rows = ("one_sample", "chain_bma", "bma")
+    of_splits = {f"{split}/{row}/{score}" for split in ("test", "train") for row in rows for score in scores}
+    alone = "samples chains temperature noise_ratio t_eff kinetic_temperature rhat/max ess/min weight_ess".split()
+    assert set(metrics) >= {*of_splits, *alone}
+    assert metrics["samples"] == 6  # steps 7, 9, 11
+    assert metrics["chains"] == 2 and metrics["temperature"] == 0.2
+    assert metrics["weight_ess"] is None  # the pilot has not ended
+
+
+def test_timing_is_apart(run):
+    timing = json.loads((run / "timing.json").read_text())
+    assert timing["steps_per_second"] > 0 and timing["peak_memory_mib"] > 100 and timing["seconds"] > 0
+
+
+def test_the_report_opens_without_a_network(run):
+    page = (run / "report.html").read_text()
+    assert 'src="http' not in page and 'href="http' not in page and "data:image/" in page
+
+
+def test_the_same_configuration_gives_the_same_bytes(run, tmp_path):
+    whole(tmp_path / "b")
+    assert samples(run) == samples(tmp_path / "b")
+    assert (run / "metrics.json").read_bytes() == (tmp_path / "b" / "metrics.json").read_bytes()
+
+
+def test_metrics_are_those_of_the_posterior_on_disk(run):
+    posterior = bdl.Posterior.load(run, MLP((36, 6)))
+    found = posterior.evaluate(bdl.data.LandsatDataModule().slices("test")).metrics()
+    metrics = json.loads((run / "metrics.json").read_text())
+    assert all(metrics[f"test/{name}"] == pytest.approx(value, rel=1e-6) for name, value in found.items())
+
+
+def test_the_same_command_finds_its_run(script, run):
+    before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+    status, out, _ = script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY)
+    assert status == 0 and "holds this run already" in out and "all chains' average" in out
+    assert before == {p: p.stat().st_mtime_ns for p in run.rglob("*")}
+
+
+def test_what_does_not_change_the_samples_does_not_change_the_hash():
+    one = train.bdl.config.config_hash(compose("run_dir=x"))
+    for same in ("logger=wandb", "monitor_every=7", "checkpoint_every=9", "run_dir=y"):
+        assert train.bdl.config.config_hash(compose("run_dir=x", same)) == one
+    for other in ("seed=1", "stack=1", "sampler.lr=0.1", "schedule=cosine", "chains=4", "collect.keep.every=7"):
+        assert train.bdl.config.config_hash(compose("run_dir=x", other)) != one
+
+
+def test_a_run_is_the_same_wherever_its_data_lie():
+    cfg = compose("run_dir=x", "data=cifar10", "model=resnet20")
+
+    def named(**data) -> str:
+        changed = copy.deepcopy(cfg)
+        changed.data = {**changed.data, **data}
+        return train.bdl.config.config_hash(changed)
+
+    for same in (dict(root="/y"), dict(download=True), dict(cache="/z"), dict(loader="torch"), dict(workers=7)):
+        assert named(**same) == named()
+    for other in (dict(augment=None), dict(classes=100), dict(channels_last=False), dict(batch_size=7)):
+        assert named(**other) != named()
+
+
+def test_wandb_runs_offline(tmp_path, script):
+    pytest.importorskip("wandb")
+    overrides = [o for o in TINY if not o.startswith("logger")]
+    status, _, err = script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", "logger=wandb", *overrides)
+    assert status == 0, err
+    assert list(tmp_path.rglob("offline-run-*")) and (tmp_path / "metrics.json").exists()
+
+
+# ---- several runs ----------------------------------------------------------------------------------------------------
+
+
+def test_two_runs_are_one_posterior(script, run, second, tmp_path):
+    status, out, err = script("evaluate", f"runs=[{run},{second}]", f"out={tmp_path}")
+    assert status == 0, err
+    metrics = json.loads((tmp_path / "metrics.json").read_text())
+    assert metrics["chains"] == 4 and "4 chains" in out
+    assert metrics["samples"] == 2 * json.loads((run / "metrics.json").read_text())["samples"]
+    assert (tmp_path / "report.html").exists()
+
+
+def test_one_run_evaluated_again_has_its_own_metrics(script, run, tmp_path):
+    assert script("evaluate", f"runs={run}", f"out={tmp_path}")[0] == 0
+    one, again = (json.loads((folder / "metrics.json").read_text()) for folder in (run, tmp_path))
+    assert {k: one[k] for k in one if "/" in k} == {k: again[k] for k in one if "/" in k}
+
+
+def test_runs_of_different_targets_are_refused(script, run, tmp_path):
+    sampled(tmp_path / "c", "trainer=debug", *TINY, "sampler.prior.precision=2")
+    error = refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path / 'out'}"))
+    assert "runs of different targets are not merged: prior is" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_runs_of_another_loss_are_refused(script, run, tmp_path):
+    """The likelihood is part of the target."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        sampled(tmp_path / "c", "trainer=debug", *TINY, *SMOOTHED)
+    assert "different targets" in refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path}"))
+
+
+def test_a_damaged_sample_is_named_and_can_be_left_out(script, second, tmp_path):
+    store = bdl.SampleStore(second)
+    bad = store.folder / store.records()[0].file
+    data = bad.read_bytes()
+    bad.write_bytes(data[:-1])
+    try:
+        assert str(bad) in refusal(script("evaluate", f"runs=[{second}]", f"out={tmp_path}"))
+        with warnings.catch_warnings():
+            warnings.simplefilter("default", BdlWarning)
+            status, _, err = script("evaluate", f"runs=[{second}]", f"out={tmp_path}", "skip_bad=true")
+    finally:
+        bad.write_bytes(data)
+    assert status == 0 and any(f"warning: left out: sample file {bad}" in line for line in err), err
+    assert json.loads((tmp_path / "metrics.json").read_text())["samples"] == 2 * (len(store.records()) - 1)

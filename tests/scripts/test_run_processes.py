@@ -1,0 +1,139 @@
+"""Runs in processes of their own: signals lose nothing, and several make one run."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from running import ROOT, SCRIPTS, compose, sampled, samples, train
+from safetensors.torch import load_file
+
+import bdl
+
+LONG = (
+    "logger=none", "chains=2", "trainer.max_steps=3000", "model.sizes=[36,6]", "collect.keep.every=40",
+    "collect.keep.burn_in=100", "checkpoint_every=300",
+)  # fmt: skip
+
+
+def start(*overrides: str) -> subprocess.Popen:
+    command = [sys.executable, str(SCRIPTS / "train.py"), *overrides]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def stop(process: subprocess.Popen, folder: Path, signum: int) -> None:
+    """Signal the process once it has kept its first sample."""
+    deadline = time.monotonic() + 100
+    while not (folder / "samples" / "index-0.jsonl").exists() and time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(signum)
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("long")
+    sampled(folder, *LONG)
+    return samples(folder)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_whole_and_the_same_command_goes_on(tmp_path, uninterrupted, signum):
+    process = start(f"hydra.run.dir={tmp_path}", *LONG)
+    stop(process, tmp_path, signum)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 128 + signum
+    checkpoint = tmp_path / "checkpoints" / "last.ckpt"
+    assert err.splitlines() == [f"bdl: stopped by signal {signum:d}; the same command goes on from {checkpoint}"]
+    assert 0 < torch.load(checkpoint, weights_only=True)["global_step"] < 3000
+    assert not (tmp_path / "metrics.json").exists()
+    train.run(compose(f"run_dir={tmp_path}", *LONG))
+    assert samples(tmp_path) == uninterrupted
+    assert (tmp_path / "metrics.json").exists()
+
+
+def test_a_time_limit_is_that_of_one_call(tmp_path, uninterrupted, capsys):
+    """Every call goes on for a while, and the samples are those of a run without a limit."""
+    limited, reached = compose(f"run_dir={tmp_path}", *LONG, "trainer.max_time=00:00:00:01"), [0]
+    for _ in range(2):
+        train.run(limited.copy())
+        reached.append(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"])
+    assert 0 < reached[1] < reached[2] < 3000 and f"stopped at step {reached[2]} of 3000" in capsys.readouterr().out
+    train.run(compose(f"run_dir={tmp_path}", *LONG))
+    assert samples(tmp_path) == uninterrupted
+
+
+def test_a_refusal_in_a_process_of_its_own(tmp_path):
+    process = start(f"hydra.run.dir={tmp_path}", "sampler=nuts")
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert len(err.splitlines()) == 1 and "sampler/nuts" in err and "Traceback" not in err
+
+
+# ---- several processes -----------------------------------------------------------------------------------------------
+
+
+SHORTER = (*LONG, "trainer.max_steps=800", "collect.keep.every=20", "collect.keep.burn_in=40")
+
+
+def on_two(kind: str, folder: Path, *overrides: str) -> subprocess.Popen:
+    return start(f"trainer={kind}", "trainer.accelerator=cpu", f"hydra.run.dir={folder}", *overrides)
+
+
+def of_stack(stack: int, folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in samples(folder).items() if name.split(".")[0].endswith(f"-{stack}")}
+
+
+def test_stacks_in_one_run_are_those_of_runs_of_their_own(tmp_path):
+    """Stopped by a signal and gone on with, too; and evaluated together."""
+    folder = tmp_path / "both"
+    process = on_two("chains", folder, *SHORTER)
+    stop(process, folder, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command goes on"), err
+    assert {p.name for p in (folder / "checkpoints").iterdir()} == {"last.ckpt", "last-1.ckpt"}
+    assert not (folder / "metrics.json").exists()
+    out, err = on_two("chains", folder, *SHORTER).communicate(timeout=100)
+    assert err == "" and out.count("going on from") == 1
+    for stack in (0, 1):
+        alone = tmp_path / f"stack {stack}"
+        sampled(alone, f"stack={stack}", *SHORTER)
+        assert len(of_stack(stack, alone)) > 35 and of_stack(stack, folder) == of_stack(stack, alone)
+    records = bdl.SampleStore(folder).records()
+    assert {(r.stack, *r.chains) for r in records} == {(0, 0, 1), (1, 2, 3)}
+    metrics = json.loads((folder / "metrics.json").read_text())
+    assert metrics["chains"] == 4 and metrics["samples"] == 2 * len(records)
+    traces = [load_file(folder / "checkpoints" / f"trace-{stack}.safetensors") for stack in (0, 1)]
+    kept = traces[0]["step"] >= records[0].step
+    t_eff = torch.cat([t["t_eff"][kept] for t in traces], 1)
+    assert metrics["t_eff"] == pytest.approx(float(t_eff.mean()), rel=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "chains"])
+def test_processes_die_with_their_parent_and_the_same_command_goes_on(tmp_path, kind):
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    first = on_two(kind, whole, *SHORTER)
+    second = on_two(kind, killed, *SHORTER)
+    stop(second, killed, signal.SIGKILL)
+    second.communicate(timeout=60)  # until the last one that holds its output is gone
+    assert first.communicate(timeout=200)[1] == "" and first.returncode == 0
+    assert not (killed / "metrics.json").exists()
+    assert on_two(kind, killed, *SHORTER).communicate(timeout=200)[1] == ""
+    assert samples(whole) == samples(killed)
+    assert (whole / "metrics.json").read_bytes() == (killed / "metrics.json").read_bytes()
+    assert len(samples(whole)) > 35
+
+
+@pytest.mark.slow
+def test_a_stack_that_diverges_ends_the_run_in_one_line(tmp_path):
+    process = on_two("chains", tmp_path, *SHORTER, "sampler.lr=1e30")
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 1 and len(err.splitlines()) == 1 and "is not finite at step" in err
