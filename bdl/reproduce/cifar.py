@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,12 +9,11 @@ from typing import Any
 import torch
 from matplotlib.figure import Figure
 from omegaconf import OmegaConf
-from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.reproduce.distances import with_error
 from bdl.reproduce.experiment import Context, Result, Table, experiment
 from bdl.reproduce.figures import BLUE, RED, canvas, label
-from bdl.reproduce.landsat_figures import standard_error
 from bdl.rundir import read_metrics
 
 SLIDES = "Liang 2024, slides on adaptively weighted SG-MCMC (002)"
@@ -95,7 +93,8 @@ def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
     rows = []
     for cell, runs in cells.items():
         schedule, method = cell.rsplit("_", 1)
-        ours = [spread([run.one for run in runs]), spread([run.average for run in runs])]
+        scores = torch.tensor([(run.one, run.average) for run in runs])
+        ours = [with_error(column, 2) for column in scores.T] if runs else ["–", "–"]
         epochs, seeds, devices = (listed(getattr(run, name) for run in runs) for name in ("epochs", "seed", "device"))
         published = [f"{value:.2f}" for value in PUBLISHED[data][cell]]
         rows.append([SCHEDULES[schedule], METHODS[method], *published, *ours, epochs, seeds, devices])
@@ -122,13 +121,6 @@ def draw(data: str, cells: dict[str, list[FinishedRun]]) -> Figure:
     label(ax, "", "accuracy (%)")
     figure.legend(loc="outside lower center", ncols=2)
     return figure
-
-
-def spread(values: Sequence[float]) -> str:
-    if not values:
-        return "–"
-    each: Tensor = torch.tensor(values)
-    return f"{each.mean():.2f}" + (f" ± {standard_error(each):.2f}" if len(each) > 1 else "")
 
 
 def listed(values: Any) -> str:

@@ -12,9 +12,10 @@ from torch import Tensor
 
 import bdl
 from bdl.data.landsat import LandsatDataModule
+from bdl.reproduce.distances import with_error
 from bdl.reproduce.experiment import Context, Result, Table, experiment
 from bdl.reproduce.landsat_chains import BATCH, BURN_IN, DECAY, Method, Run, Setting, sample
-from bdl.reproduce.landsat_figures import draw_errors, draw_paths, standard_error
+from bdl.reproduce.landsat_figures import draw_errors, draw_paths
 
 SLIDES = "Liang 2024, slides on adaptively weighted SG-MCMC (002), Landsat data"
 FOLDS = 4  # of the training rows, for tuning
@@ -124,7 +125,9 @@ def _errors(found: dict[str, Found], split: str, title: str, note: str, context:
     for method in METHODS:
         scores = getattr(found[method.name], split)
         published = f"{method.published[split == 'test']:.2f}" if method.published else "–"
-        rows.append([method.name, published, *(_cell(scores[k]) for k in ERRORS), _cell(scores["all_nll"], 3)])
+        rows.append(
+            [method.name, published, *(with_error(scores[k], 2) for k in ERRORS), with_error(scores["all_nll"], 3)]
+        )
     return Table(title, [*header, "its NLL (nats)"], rows, note)
 
 
@@ -175,10 +178,6 @@ def _settings(found: dict[str, Found], context: Context) -> Table:
 
 def _values(values: Iterable[float]) -> str:
     return ", ".join(f"{v:g}" for v in sorted(set(values)))
-
-
-def _cell(values: Tensor, digits: int = 2) -> str:
-    return f"{values.mean():.{digits}f} ± {standard_error(values):.{digits}f}"
 
 
 def _numbers(found: Found) -> dict[str, object]:
