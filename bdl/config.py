@@ -15,7 +15,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 # What does not change the samples, and so does not make another run of it.
-_NOT_THE_RUN = ("hydra", "logger", "run_dir", "monitor_every", "checkpoint_every", "experiment")
+_NOT_THE_RUN = ("hydra", "logger", "run_dir", "monitor_every", "checkpoint_every", "train_items", "experiment")
 _NOT_THE_TRAINER = ("max_time",)
 _NOT_THE_DATA = ("root", "download", "cache", "loader", "workers")  # where they lie, and how they come from there
 

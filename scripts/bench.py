@@ -33,6 +33,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
 from bdl.data import LandsatDataModule
+from bdl.memory import keep_freed_memory
 from bdl.models import MLP, ResNet
 
 SIZES = (36, 30, 30, 6)
@@ -242,6 +243,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
+    keep_freed_memory()  # as train.py does, here for all contestants
     warnings.filterwarnings("ignore")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)

@@ -2,20 +2,22 @@
 
 The images are random bytes in CIFAR's shape, which cost what CIFAR's do. All train in batches of 128, padded by 4,
 cropped, flipped and normalised. Of bdl's step: load (select, augment, normalise a batch), forward + backward, update,
-and the rest, which is Lightning, Schedule and Monitor.
+and the rest, which is Lightning, Schedule and Monitor. The whole step and a bare network's forward + backward take
+turns every few steps.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import lightning as L
 import numpy as np
 import torch
 import torch.nn.functional as F
-from bench_tools import PlainSGHMC, Times, fit, interleave, plain_sghmc, ratio, timed
+from bench_tools import PlainSGHMC, TakeTurns, Times, fit, interleave, plain_sghmc, ratio, timed
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
@@ -67,10 +69,10 @@ class Setup:
     def timed(self, step: Callable[[], object], count: int) -> Callable[[], float]:
         return timed(step, count, self.wait)
 
-    def fit(self, module: L.LightningModule, loader: Any, callbacks: list) -> float:
+    def fit(self, module: L.LightningModule, loader: Any, callbacks: list, steps: int | None = None) -> float:
         accelerator = "gpu" if self.device.type == "cuda" else "cpu"
         return fit(
-            module, loader, self.steps + WARM_UP, callbacks, False, warm_up=WARM_UP, wait=self.wait,
+            module, loader, WARM_UP + (steps or self.steps), callbacks, False, warm_up=WARM_UP, wait=self.wait,
             accelerator=accelerator, devices=1, precision=self.precision,
         )  # fmt: skip
 
@@ -102,13 +104,16 @@ def bench_cifar(rounds: int, setup: Setup) -> tuple[Times, dict[str, float]]:
     times = interleave(contestants, rounds)
     of = {name: times[f"of it: {name}"] for name in pieces}
     ratios = {f"{name}: images/s": BATCH / ratio(t, [1.0]) * 1e3 for name, t in times.items() if "of it" not in name}
+    overhead = take_turns(setup, pieces["forward + backward"], 4 * rounds)
     ratios |= {
-        f"{whole} / forward + backward": ratio(times[whole], of["forward + backward"]),
+        f"{whole} / forward + backward": overhead,
         f"throughput of {whole} / plain Lightning": ratio(times["plain Lightning + DataLoader"], times[whole]),
         f"throughput of {whole} / csgmcmc-style loop": ratio(times["csgmcmc-style loop"], times[whole]),
     }
-    shares = {f"share of the step: {name}": ratio(t, times[whole]) for name, t in of.items()}
-    return times, {**ratios, **shares, "share of the step: the rest": 1 - sum(shares.values())}
+    shares = {name: ratio(of[name], times[whole]) for name in ("load", "update")}
+    shares["forward + backward"] = 1 / overhead
+    shares["the rest"] = 1 - sum(shares.values())
+    return times, {**ratios, **{f"share of the step: {name}": share for name, share in shares.items()}}
 
 
 def endless(loader: Any) -> Iterator[tuple[Tensor, Tensor]]:
@@ -157,10 +162,18 @@ def sampler_of(setup: Setup) -> Callable[..., bdl.Sampler]:
     )
 
 
-def fit_bdl(setup: Setup) -> float:
+def take_turns(setup: Setup, step: Callable[[], object], blocks: int) -> float:
+    """How many times as long as this step one of the Trainer takes: the median over pairs of short blocks."""
+    turns = TakeTurns(max(1, setup.steps // 4), step, setup.wait)
+    fit_bdl(setup, [turns], turns.block * (1 + blocks))
+    return statistics.median(own / other for own, other in zip(turns.own, turns.other, strict=True))
+
+
+def fit_bdl(setup: Setup, callbacks: Sequence[L.Callback] = (), steps: int | None = None) -> float:
     module = bdl.BayesianModule(bdl.ChainStack(setup.net(), 1, shared=True), sampler_of(setup))
     schedule = bdl.Schedule(lr=bdl.schedules.Constant(0.1), temperature=bdl.schedules.Constant(1e-4))
-    return setup.fit(module, setup.batches(), [schedule, bdl.Monitor(50), bdl.callbacks.StepProgress()])
+    ours = [schedule, bdl.Monitor(50), bdl.callbacks.StepProgress()]
+    return setup.fit(module, setup.batches(), [*ours, *callbacks], steps)
 
 
 def parts(setup: Setup) -> dict[str, Callable[[], object]]:

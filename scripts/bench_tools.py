@@ -84,6 +84,30 @@ class Clock(L.Callback):
             self.milliseconds = (time.perf_counter() - self.start) / (self.steps - self.warm_up) * 1e3
 
 
+class TakeTurns(L.Callback):
+    """After every `block` steps of the Trainer as many of another step, for what differs by less than a minute's drift.
+
+    The first block warms up. own, other: milliseconds per step, one per block.
+    """
+
+    def __init__(self, block: int, step: Callable[[], object], wait: Callable[[], object]):
+        self.block, self.wait = block, wait
+        self.run_other = timed(step, block, wait)
+        self.own: list[float] = []
+        self.other: list[float] = []
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
+        if trainer.global_step % self.block:
+            return
+        self.wait()
+        if trainer.global_step > self.block:
+            self.own.append((time.perf_counter() - self.start) / self.block * 1e3)
+            self.other.append(self.run_other())
+        else:
+            self.run_other()
+        self.start = time.perf_counter()
+
+
 def fit(
     module: L.LightningModule, loader: Any, steps: int, callbacks: list, logger: Any, *,
     warm_up: int = 50, wait: Callable[[], object] = no_wait, **options: Any,

@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 import bdl
 from bdl.config import register_resolvers
 from bdl.errors import ConfigError, one_line_errors
+from bdl.memory import keep_freed_memory
 from bdl.posterior.present import print_summary, write_page
 from bdl.posterior.summary import summarise
 from bdl.rundir import read_metrics, write_metrics
@@ -34,11 +35,13 @@ def run(cfg: DictConfig) -> None:
         raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
     runs = [Path(cfg.runs)] if isinstance(cfg.runs, str) else [Path(r) for r in cfg.runs]
     configs = [read_config(run) for run in runs]
+    keep_freed_memory()
     torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
     datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
-    posterior = bdl.Posterior.load(runs, net, skip_bad=cfg.skip_bad)
+    posterior = bdl.Posterior.load(runs, net.to(find_device(cfg.device)), skip_bad=cfg.skip_bad)
     ood = getattr(datamodule, "ood", lambda: None)()
-    summary = summarise(posterior, {split: datamodule.slices(split) for split in cfg.splits}, ood=ood)
+    items = {"train": cfg.train_items}
+    summary = summarise(posterior, {s: datamodule.slices(s, items.get(s)) for s in cfg.splits}, ood=ood)
     summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
     facts = {
@@ -52,6 +55,16 @@ def run(cfg: DictConfig) -> None:
     write_metrics(out / "metrics.json", summary.metrics)
     print_summary(summary.metrics)
     print(f"report: {out / 'report.html'}")
+
+
+def find_device(name: str | None) -> torch.device:
+    """The device of that name, or the GPU if there is one; ConfigError for a name that there is not."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA asserts that there is some
+        raise ConfigError(f"device={name} can't be had here: {str(error).splitlines()[0]}") from error
+    return device
 
 
 def chain_temperatures(runs: list[Path]) -> dict[str, float]:

@@ -30,6 +30,7 @@ from bdl.config import identity, register_resolvers, run_name
 from bdl.errors import BdlWarning, ConfigError, Stopped, one_line_errors
 from bdl.lightning.compiling import compile_if_possible
 from bdl.lightning.processes import ALONE, Attendance, Place, check_count, count_processes, find_place, launch
+from bdl.memory import keep_freed_memory
 from bdl.posterior.present import print_summary, write_page
 from bdl.posterior.summary import side_by_side, summarise
 from bdl.rundir import RunDirectory, write_metrics
@@ -87,7 +88,7 @@ class Data(Protocol):
     num_data: int
     num_classes: int
 
-    def slices(self, split: str) -> Any: ...
+    def slices(self, split: str, items: int | None = None) -> Any: ...
 
     def train_dataloader(self) -> Any: ...
 
@@ -138,6 +139,7 @@ def run(cfg: DictConfig, place: Place = ALONE) -> None:
 
 
 def set_up_torch(cfg: DictConfig) -> None:
+    keep_freed_memory()
     torch.set_num_threads(cfg.threads or max(1, (os.cpu_count() or 1) // processes_per_machine(cfg)))
     torch.set_float32_matmul_precision("high" if cfg.tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = cfg.tf32  # on by default, unlike that of matrix products
@@ -300,7 +302,9 @@ def evaluate(
 ) -> dict[str, float]:
     """metrics.json, report.html and the summary table, from the samples on disk."""
     posterior = bdl.Posterior.load(run.path, net)
-    loaders = {split: datamodule.slices(split).to(next(net.parameters()).device) for split in ("test", "train")}
+    loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", cfg.train_items)}
+    for loader in loaders.values():
+        loader.to(next(net.parameters()).device)
     ood = getattr(datamodule, "ood", lambda: None)()  # of images
     summary = summarise(posterior, loaders, outcome.trace, ood=ood)
     rates = outcome.swap_rates

@@ -52,6 +52,15 @@ class SplitDataModule(L.LightningDataModule):
         """x (n, ...) as stored and y (n,) of "train", "val" or "test"."""
         return self._splits[split]
 
-    def slices(self, split: str) -> TensorSlices:
-        """The items of "train", "val" or "test" as the network sees them, in their own order, not augmented."""
-        return TensorSlices(*self._splits[split], transform=self.transform)
+    def slices(self, split: str, items: int | None = None) -> TensorSlices:
+        """The items of "train", "val" or "test" as the network sees them, in their own order, not augmented.
+
+        items: only so many of them, evenly spread; None: all.
+        """
+        x, y = self._splits[split]
+        if items is not None and items < len(y):
+            if items < 1:
+                raise ConfigError(f"metrics need at least one item, got {items}")
+            rows = torch.linspace(0, len(y) - 1, items).long()
+            x, y = x[rows], y[rows]
+        return TensorSlices(x, y, transform=self.transform)

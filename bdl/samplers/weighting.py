@@ -21,9 +21,8 @@ MIN_VISITS = 10  # a bin seen less often than this counts for its share only
 MAX_RISE = 1.0  # of log psi from one bin to the next; the authors' 1 - θ_{J-1}/θ_J has the same bound
 SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
 TABULATE = 10  # updates of psi between updates of its logarithm; psi moves little in between
-WINDOW = 1000  # energies per chain that the pilot and the range check look at
 FLAT = 0.2  # standard deviations between the halves of a window of energies that has stopped drifting
-ALL_MISSED = 100  # steps between checks that the bins see any energy at all
+RECENT = 100  # steps between checks that the bins see the energies of as many steps
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Histogram:
     visits: Tensor  # (R, m)
     low: Tensor | None  # (R, 1) nats; None until the pilot has found it
     high: Tensor | None  # (R, 1) nats
-    window: Tensor  # (WINDOW, C) most recent energies
+    window: Tensor  # (pilot, C) most recent energies
     seen: int = 0  # energies in the window since the target last changed
     updates: int = 0
     clock: float = 0.0  # sum of gamma since T or zeta last changed
@@ -92,6 +91,7 @@ class _EnergyWeighting:
     energy: str = "batch"
     smoothing: float = 0.95  # decay of the smoothed energy, `energy="ema"`
     refresh: int = 1  # steps between evaluations of the full-data energy, `energy="full"`
+    pilot: int = 1000  # steps whose energies it looks at
     needs_energy = True
 
     def __post_init__(self) -> None:
@@ -108,13 +108,15 @@ class _EnergyWeighting:
             )
         if not 0 <= self.smoothing < 1 or self.refresh < 1:
             raise ConfigError(f"smoothing must be in [0, 1) and refresh >= 1, got {self.smoothing}, {self.refresh}")
+        if self.pilot < RECENT:
+            raise ConfigError(f"pilot must be at least {RECENT} steps, got {self.pilot}")
 
     def init(self, energies: Tensor) -> Histogram:
         """A histogram that knows nothing: psi = 1. energies: any (C,) tensor of the right type and device."""
         rows = 1 if self.shared else len(energies)
         ones = energies.new_ones(rows, self.bins)
         low, high = (None if v is None else energies.new_full((rows, 1), v) for v in (self.low, self.high))
-        return Histogram(ones, ones.log(), ones - 1, low, high, energies.new_zeros(WINDOW, len(energies)))
+        return Histogram(ones, ones.log(), ones - 1, low, high, energies.new_zeros(self.pilot, len(energies)))
 
     def _field(self, h: Histogram, u: Tensor, j: Tensor, zeta: float) -> Tensor:
         """(C, m) direction in which one energy u (C,), in bin j (C,), moves psi."""
@@ -158,21 +160,23 @@ class _EnergyWeighting:
     def observe(self, h: Histogram, u: Tensor, pooled: bool) -> None:
         """Look at the energies: end the pilot when they have stopped drifting, and refuse bins that see none of them.
 
-        A pilot's own bins that see none any more, as under a falling lr, send it out again.
+        A pilot's own bins that see less than half of them, as under a falling lr, send it out again.
 
         pooled: the chains share one temperature, so that one range serves all.
         """
-        h.window[h.seen % WINDOW] = u
+        h.window[h.seen % self.pilot] = u
         h.seen += 1
         if h.low is None:
-            if h.seen % WINDOW == 0 and _flat(h.window):
+            if h.seen % self.pilot == 0 and _flat(h.window):
                 self._set_range(h, pooled)
-        elif h.seen % ALL_MISSED == 0 and not h.frozen:
-            recent = h.window[(h.seen - ALL_MISSED) % WINDOW :][:ALL_MISSED]
-            missed = self._missed(h, recent)
-            if missed and self.low is None:
-                self._restart(h)
-            elif missed:
+        elif h.seen % RECENT == 0 and not h.frozen:
+            recent = h.window[torch.arange(h.seen - RECENT, h.seen) % self.pilot]
+            below, above = recent < h.low.squeeze(1), recent > h.high.squeeze(1)  # type: ignore
+            if self.low is None:
+                if (below | above).double().mean() > 0.5:
+                    self._restart(h)
+            # Burn-in lowers the energy: from above it may still reach the bins, from below it only leaves them further.
+            elif (below.all() and _drift(recent) < FLAT) or ((below | above).all() and _flat(recent)):
                 self._refuse(h, recent)
 
     def forget(self, h: Histogram) -> None:
@@ -183,7 +187,7 @@ class _EnergyWeighting:
 
     def outside(self, h: Histogram) -> tuple[float, float]:
         """Shares of the recent energies below `low` and above `high`."""
-        recent = h.window[: min(h.seen, WINDOW)]
+        recent = h.window[: min(h.seen, self.pilot)]
         if h.low is None or len(recent) == 0:
             return math.nan, math.nan
         low, high = h.low.squeeze(1), h.high.squeeze(1)  # type: ignore
@@ -196,7 +200,7 @@ class _EnergyWeighting:
         return h.low + self._width(h)[:, None] * torch.arange(self.bins + 1, device=h.psi.device)
 
     def _set_range(self, h: Histogram, pooled: bool) -> None:
-        late = h.window[WINDOW // 2 :]
+        late = h.window[self.pilot // 2 :]
         sorted_u = (late.flatten()[None] if pooled or self.shared else late.T).sort(1).values
         n = sorted_u.shape[1]
         low, high = sorted_u[:, n // 1000], sorted_u[:, n - 1 - n // 1000]
@@ -210,11 +214,6 @@ class _EnergyWeighting:
         h.psi.fill_(1)
         for t in (h.log_psi, h.visits):
             t.zero_()
-
-    def _missed(self, h: Histogram, recent: Tensor) -> bool:
-        below, above = recent < h.low.squeeze(1), recent > h.high.squeeze(1)  # type: ignore
-        # Burn-in lowers the energy: from above it may still reach the bins, from below it only leaves them further.
-        return bool((below.all() and _drift(recent) < FLAT) or ((below | above).all() and _flat(recent)))
 
     def _refuse(self, h: Histogram, recent: Tensor) -> None:
         raise ConfigError(
@@ -249,7 +248,8 @@ class AdaptiveWeight(_EnergyWeighting):
     the mass of bin j under exp(-U/T). psi increases with U, so the multiplier is >= 1 and pulls towards low energy.
 
     zeta: power of the weight. low, high: energies in nats, None = found by a pilot run without weighting, once the
-    energies have stopped drifting (low = .1% quantile, high = 99.9% quantile and a tenth of the range). rate: step of
+    energies of `pilot` steps show no drift (low = .1% quantile, high = 99.9% quantile and a tenth of the range, of the
+    later half), and again whenever most energies have left its bins and psi is not frozen. rate: step of
     the recursion as a function of its count. shared: one psi for all chains. energy: "batch" (N times the batch loss,
     plus the prior), "ema" (smoothed), or "full" (`Sampler.full_loss`, evaluated every `refresh` steps).
     `low` is part of the law: psi is constant below it.

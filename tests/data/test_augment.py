@@ -228,4 +228,4 @@ def test_slices_of_a_loader_are_not_augmented():
 def test_evaluation_batches_of_large_items_are_smaller():
     y = torch.zeros(5000)
     assert len(TensorSlices(torch.zeros(5000, 36), y)) == 2
-    assert TensorSlices(torch.zeros(5000, 3, 32, 32, dtype=torch.uint8), y).batch_size == 341
+    assert TensorSlices(torch.zeros(5000, 3, 32, 32, dtype=torch.uint8), y).batch_size == 85

@@ -18,9 +18,9 @@ WEIGHTINGS = {
     "flat": bdl.Flat(),
     "given": bdl.AdaptiveWeight(zeta=2.0, low=10.0, high=60.0, bins=10),
     "per-step": bdl.AdaptiveWeight(zeta=2.0, low=10.0, high=60.0, bins=10, energy="ema", shared=True),
-    "pilot": bdl.AdaptiveWeight(zeta=2.0, bins=10),
+    "pilot": bdl.AdaptiveWeight(zeta=2.0, bins=10, pilot=200),
 }
-BEFORE = {"flat": 25, "given": 25, "per-step": 25, "pilot": 205}  # the pilot takes one WINDOW
+BEFORE = {"flat": 25, "given": 25, "per-step": 25, "pilot": 205}
 
 
 class Run:

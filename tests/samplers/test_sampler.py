@@ -129,10 +129,9 @@ RESUMED = [(row, "flat") for row in TABLE] + [
 
 
 @pytest.mark.parametrize("row, weighting", RESUMED, ids=str)
-def test_resumed_run_is_the_uninterrupted_one(row: Row, weighting: str, monkeypatch):
+def test_resumed_run_is_the_uninterrupted_one(row: Row, weighting: str):
     """k steps, save, load, m steps: every bit of parameters, momentum, psi, generator and estimates of k + m steps.
     The save at k + 16 = 41 or 221 falls between the two gradients of a pair for Var(g), and after the pilot's end."""
-    monkeypatch.setattr("bdl.samplers.weighting.WINDOW", 200)
     k, m = resume.BEFORE[weighting], 30
     straight, first, second = (resume.Run(row.name, weighting) for _ in range(3))
     straight.go(k + 16 + m)

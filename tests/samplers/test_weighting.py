@@ -14,7 +14,7 @@ from oracles import Estimate, Well, langevin_law, refine
 from scipy.stats import chi2, gamma
 
 import bdl
-from bdl.samplers.weighting import MAX_RISE, MIN_VISITS, SETTLED, WINDOW
+from bdl.samplers.weighting import MAX_RISE, MIN_VISITS, SETTLED
 
 D64 = torch.float64
 KINDS = [bdl.AdaptiveWeight, bdl.Contour]
@@ -430,6 +430,9 @@ def test_reweighting_with_every_dynamics(dynamics, e: float, T: float):
 # ---- life of a histogram ---------------------------------------------------------------------------------------------
 
 
+PILOT = bdl.AdaptiveWeight().pilot
+
+
 def gaussian(weighting, d=10, count=64, T=1.0, e=0.2, start=1.0, seed=0, **arguments):
     """count chains on N(0, 1) in d dimensions, N = 5: theta, sampler, and one step."""
     theta = torch.full((count, d), float(start), dtype=D64, requires_grad=True)
@@ -453,7 +456,7 @@ def test_pilot_finds_the_range(kind):
     64,000 energies; 5 of them is 7% of low and 1.5% of high.
     """
     _, sampler, advance = gaussian(kind(), e=1.0)
-    for step in range(WINDOW):
+    for step in range(PILOT):
         assert sampler.histogram is None or sampler.histogram.low is None
         assert sampler.multiplier.eq(1).all() and sampler.log_weight.eq(0).all(), step
         advance()
@@ -461,7 +464,7 @@ def test_pilot_finds_the_range(kind):
     h = sampler.histogram
     found = [h.low.unique().item(), ((h.high + 0.1 * h.low) / 1.1).unique().item()]
     density = gamma.pdf([low / 2, high / 2], 5) / 2
-    se = np.sqrt(0.001 / (64 * WINDOW)) / density
+    se = np.sqrt(0.001 / (64 * PILOT)) / density
     assert (np.abs(found - np.array([low, high])) < 5 * se).all()
     advance()
     assert sampler.histogram.updates == 1
@@ -470,7 +473,7 @@ def test_pilot_finds_the_range(kind):
 def test_pilot_waits_while_the_energies_drift():
     """A descent from far away that lasts longer than two windows."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(), e=4e-4, start=30.0, count=4)
-    for _ in range(2 * WINDOW):
+    for _ in range(2 * PILOT):
         advance()
     assert sampler.histogram.low is None
 
@@ -478,7 +481,7 @@ def test_pilot_waits_while_the_energies_drift():
 def test_pilot_leaves_a_quick_descent_out_of_the_range():
     """The first ten steps of the pilot fall from 720 nats to 5, where it stays: the range must not reach up there."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(), start=12.0, count=4)
-    for _ in range(2 * WINDOW):
+    for _ in range(2 * PILOT):
         advance()
     assert sampler.histogram.high.max() < 40
 
@@ -486,8 +489,8 @@ def test_pilot_leaves_a_quick_descent_out_of_the_range():
 def test_pilot_starts_again_when_the_temperature_changes():
     """At T = 1 to the last step but one of a window, then at T = 9: the range is that of T = 9 alone."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight())
-    for step in range(2 * WINDOW - 1):
-        if step == WINDOW - 1:
+    for step in range(2 * PILOT - 1):
+        if step == PILOT - 1:
             sampler.param_groups[0]["temperature"] = 9.0
             assert sampler.histogram.low is None
         advance()
@@ -496,22 +499,35 @@ def test_pilot_starts_again_when_the_temperature_changes():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pilot_sets_out_again_when_the_energies_leave_its_range(kind):
-    """They fall from 45 nats to 5 as T does from 9 to 1, after the pilot at T = 9: psi starts from nothing."""
+    """They fall from 45 nats to 5 as T does from 9 to 1, four in five below `low`: psi starts from nothing."""
     _, sampler, advance = gaussian(kind(), count=4)
     sampler.param_groups[0]["temperature"] = 9.0
-    for _ in range(WINDOW + 1):
+    for _ in range(PILOT + 1):
         advance()
     h = sampler.histogram
-    with torch.no_grad():
-        h.low += 20  # that none of the later energies may lie in it
     sampler.param_groups[0]["temperature"] = 1.0
     while h.low is not None:
         advance()
         assert h.updates < 500
     assert h.psi.eq(1).all() and not h.log_psi.any() and not h.visits.any() and h.clock == h.updates == 0
-    for _ in range(WINDOW + 2):
+    for _ in range(PILOT + 2):
         advance()
     assert h.low.max() < 5 < h.high.min() < 40 and h.updates > 0
+
+
+def test_a_short_pilot():
+    """Steps after which 150 energies without drift give a range; fewer than are looked at later are refused."""
+    _, sampler, advance = gaussian(bdl.AdaptiveWeight(pilot=150))
+    for _ in range(150):
+        assert sampler.histogram is None or sampler.histogram.low is None
+        advance()
+    advance()
+    assert sampler.histogram.updates == 1
+    for _ in range(1000):  # and its own bins see most energies, so that it does not set out again
+        advance()
+    assert sampler.histogram.updates == 1001
+    with pytest.raises(bdl.errors.ConfigError, match="pilot must be at least 100 steps, got 99"):
+        bdl.AdaptiveWeight(pilot=99)
 
 
 def test_psi_is_silent_at_zero_temperature():
@@ -574,7 +590,7 @@ def test_bins_that_miss_the_energies_are_refused(low: float, high: float):
     """Energies lie about 5; the message says where bins and energies are."""
     _, _, advance = gaussian(bdl.AdaptiveWeight(low=low, high=high))
     with pytest.raises(bdl.errors.ConfigError, match=f"bins miss the energies: low = {low:g}, high = {high:g}"):
-        for _ in range(2 * WINDOW):
+        for _ in range(2 * PILOT):
             advance()
 
 

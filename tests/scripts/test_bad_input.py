@@ -86,6 +86,10 @@ def test_evaluate_refuses_what_is_no_run(script, runs, words):
     assert words in refusal(script("evaluate", f"runs={runs}"))
 
 
+def test_a_device_that_is_not_there(script, run):
+    assert "device=cuda:99 can't be had here" in refusal(script("evaluate", f"runs={run}", "device=cuda:99"))
+
+
 def test_evaluate_without_runs_says_so(script):
     assert "runs" in refusal(script("evaluate"))
 

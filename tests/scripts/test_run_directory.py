@@ -13,6 +13,7 @@ from running import SMOOTHED, TINY, compose, refusal, sampled, samples, train, w
 import bdl
 from bdl.errors import BdlWarning
 from bdl.models import MLP
+from bdl.rundir import read_metrics
 
 
 def test_the_run_directory_is_complete(run):
@@ -114,6 +115,14 @@ def test_two_runs_are_one_posterior(script, run, second, tmp_path):
     assert metrics["chains"] == 4 and "4 chains" in out
     assert metrics["samples"] == 2 * json.loads((run / "metrics.json").read_text())["samples"]
     assert (tmp_path / "report.html").exists()
+
+
+def test_train_metrics_of_some_items(script, run, tmp_path):
+    """500 of 4,435, evenly spread: another number, near the one of all; those of the test data are the same."""
+    assert script("evaluate", f"runs={run}", f"out={tmp_path}", "train_items=500")[0] == 0
+    found, before = (read_metrics(path / "metrics.json") for path in (tmp_path, run))
+    assert found["test/bma/nll"] == before["test/bma/nll"]
+    assert 0 < abs(found["train/bma/accuracy"] - before["train/bma/accuracy"]) < 0.06  # 5 standard errors
 
 
 def test_one_run_evaluated_again_has_its_own_metrics(script, run, tmp_path):
