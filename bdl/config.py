@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+CPU = torch.device("cpu")
 # What does not change the samples, and so does not make another run of it.
 _NOT_THE_RUN = ("hydra", "logger", "run_dir", "monitor_every", "checkpoint_every", "train_items", "experiment")
 _NOT_THE_TRAINER = ("max_time",)
@@ -52,21 +53,31 @@ def identity(cfg: DictConfig) -> dict[str, Any]:
     return found
 
 
-def provenance() -> dict[str, Any]:
-    """Git commit, versions, threads and device, as config.yaml records them."""
+def provenance(device: torch.device = CPU) -> dict[str, Any]:
+    """Git commit, versions, threads and the name of the device, as config.yaml records them."""
     versions = {}
     for package in ("bdl", "torch", "lightning", "torchmetrics", "hydra-core", "numpy"):
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = None
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.processor() or platform.machine()
     return {
         "git_commit": _git_commit(),
         "versions": {**versions, "python": platform.python_version()},
         "threads": torch.get_num_threads(),
-        "device": device,
+        "device": device_name(device),
     }
+
+
+def device_name(device: torch.device = CPU) -> str:
+    """What the maker calls it."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
 
 
 def _git_commit() -> str | None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig, OmegaConf
 from safetensors.torch import load, save
 from torch import Tensor
@@ -67,9 +68,10 @@ class RunDirectory:
     def _trace(self, stack: int) -> Path:
         return self.path / "checkpoints" / f"trace-{stack}.safetensors"
 
-    def write_config(self, name: str) -> None:
-        """name: of the experiment, or what the run was put together from."""
-        described = {**identity(self.cfg), "provenance": {"name": name, **provenance(), "config_hash": self.hash}}
+    def write_config(self, name: str, device: torch.device) -> None:
+        """name: of the experiment, or what the run was put together from; device: where it runs."""
+        about = {"name": name, **provenance(device), "config_hash": self.hash}
+        described = {**identity(self.cfg), "provenance": about}
         write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(described)).encode())
 
     def _refuse_other_run(self) -> None:

@@ -13,11 +13,12 @@ import argparse
 import functools
 import json
 import logging
-import platform
+import os
 import statistics
 import tempfile
 import warnings
 from collections.abc import Callable
+from datetime import date
 from pathlib import Path
 
 import lightning as L
@@ -32,6 +33,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
+from bdl.config import provenance
 from bdl.data import LandsatDataModule
 from bdl.memory import keep_freed_memory
 from bdl.models import MLP, ResNet
@@ -258,8 +260,7 @@ def main() -> None:
             times, ratios = benches[name](arguments.rounds)
         show(name, times, ratios, console)
         found[name] = {"milliseconds": {k: statistics.median(t) for k, t in times.items()}, "ratios": ratios}
-    device = torch.cuda.get_device_name() if arguments.device == "cuda" else platform.machine()
-    machine = {"torch": str(torch.__version__), "threads": arguments.threads, "machine": device}
+    machine = {**provenance(torch.device(arguments.device)), "cores": os.cpu_count(), "date": str(date.today())}
     if arguments.json:
         arguments.json.write_text(json.dumps({"machine": machine, **found}, indent=1) + "\n")
 

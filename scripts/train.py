@@ -256,7 +256,9 @@ def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) 
         bdl.ModelAverage(keep, val or datamodule.test_dataloader(), name="val" if val else "test"),
         bdl.Monitor(cfg.monitor_every),
         LambdaCallback(
-            on_train_start=lambda trainer, _: directory.write_config(name) if trainer.is_global_zero else None
+            on_train_start=lambda trainer, module: (
+                directory.write_config(name, module.device) if trainer.is_global_zero else None
+            )
         ),
         bdl.callbacks.StepProgress(),
         bdl.callbacks.TimeLimit(cfg.trainer.max_time),

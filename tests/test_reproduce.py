@@ -237,7 +237,8 @@ def finished(tmp_path):
         described = {"seed": seed, "trainer": {"max_epochs": epochs}, "provenance": {"name": name, "device": "abacus"}}
         OmegaConf.save(OmegaConf.create(described), path / "config.yaml")
         if accuracy is not None:
-            write_metrics(path / "metrics.json", {"test/one_sample/accuracy": 0.5, "test/bma/accuracy": accuracy})
+            scores = {"test/one_sample/accuracy": 0.5, "test/bma/accuracy": accuracy, "test/bma/nll": 0.25}
+            write_metrics(path / "metrics.json", {**scores, "samples": 100})
 
     run("a", "cifar10/decay_sghmc", 500, 0, 0.92)
     run("b", "cifar10/decay_sghmc", 500, 1, 0.94)
@@ -250,12 +251,15 @@ def finished(tmp_path):
 def test_ended_runs_make_the_table(finished, script, tmp_path):
     status, out, err = script("cifar10", "--runs", str(finished), "--epochs", "500", "--out", str(tmp_path / "out"))
     assert (status, err) == (0, [])
-    assert "| lr falls | SGHMC | 90.79 | 93.07 | 50.00 ± 0.00 | 93.00 ± 1.00 | 500 | 0, 1 | abacus |" in out
-    assert "| lr, T fixed | M-SGD | 90.10 | 92.79 | – | – | – | – | – |" in out
+    assert (
+        "| lr falls | SGHMC | 90.79 | 93.07 | 50.00 ± 0.00 | 93.00 ± 1.00 | 0.250 ± 0.000 | 100 | 500 | 0, 1 | abacus |"
+        in out
+    )
+    assert "| lr, T fixed | M-SGD | 90.10 | 92.79 | – | – | – | – | – | – | – |" in out
     assert "25.00" not in out and "11.00" not in out
     assert {p.suffix for p in (tmp_path / "out" / "cifar10").iterdir()} == {".png", ".md", ".json"}
     _, out, _ = script("cifar10", "--runs", str(finished / "c"), str(finished / "a"), "--out", str(tmp_path / "out"))
-    assert "| 58.50 ± 33.50 | 3, 500 | 0 | abacus |" in out
+    assert "| 58.50 ± 33.50 | 0.250 ± 0.000 | 100 | 3, 500 | 0 | abacus |" in out
 
 
 @pytest.mark.parametrize(

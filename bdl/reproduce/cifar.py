@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -37,14 +38,19 @@ METHODS = {"msgd": "M-SGD", "sghmc": "SGHMC", "awsghmc": "AWSGHMC"}
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run directory says of itself. one, average: accuracy in %."""
+    """What a run directory says of itself. one, average: accuracy in %; nll: of the average, nats."""
 
     cell: str
     epochs: int
     seed: int
     device: str
+    samples: int
     one: float
     average: float
+    nll: float
+    config: dict[str, Any]  # with commit and versions
+    metrics: dict[str, float]
+    timing: dict[str, float]
 
 
 @experiment("cifar10", f"{SLIDES}, CIFAR-10", "CIFAR-10, ResNet20: runs of experiment=cifar10/...", collects=True)
@@ -81,33 +87,47 @@ def read(path: Path, data: str) -> list[FinishedRun]:
         folder, _, cell = config.provenance.get("name", "").partition("/")
         if folder != data or cell not in PUBLISHED[data]:
             continue
-        m = read_metrics(metrics)
-        one, average = (100 * m[f"test/{kind}/accuracy"] for kind in ("one_sample", "bma"))
-        runs.append(FinishedRun(cell, config.trainer.max_epochs, config.seed, config.provenance.device, one, average))
+        m, timing = read_metrics(metrics), metrics.parent / "timing.json"
+        runs.append(
+            FinishedRun(
+                cell=cell,
+                epochs=config.trainer.max_epochs,
+                seed=config.seed,
+                device=config.provenance.device,
+                samples=int(m["samples"]),
+                one=100 * m["test/one_sample/accuracy"],
+                average=100 * m["test/bma/accuracy"],
+                nll=m["test/bma/nll"],
+                config=OmegaConf.to_container(config),  # type: ignore[arg-type]
+                metrics=m,
+                timing=json.loads(timing.read_text()) if timing.exists() else {},  # a run is ended before it is there
+            )
+        )
     return runs
 
 
 def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
     header = ["schedule", "method", "published, one sample", "published, average",
-              "ours, one sample", "ours, average", "epochs", "seeds", "device"]  # fmt: skip
+              "ours, one sample", "ours, average", "NLL", "samples", "epochs", "seeds", "device"]  # fmt: skip
     rows = []
     for cell, runs in cells.items():
         schedule, method = cell.rsplit("_", 1)
-        scores = torch.tensor([(run.one, run.average) for run in runs])
-        ours = [with_error(column, 2) for column in scores.T] if runs else ["–", "–"]
-        epochs, seeds, devices = (listed(getattr(run, name) for run in runs) for name in ("epochs", "seed", "device"))
+        scores = torch.tensor([(run.one, run.average, run.nll) for run in runs])
+        ours = [with_error(scores[:, k], digits) if runs else "–" for k, digits in enumerate((2, 2, 3))]
+        about = (listed(getattr(run, name) for run in runs) for name in ("samples", "epochs", "seed", "device"))
         published = [f"{value:.2f}" for value in PUBLISHED[data][cell]]
-        rows.append([SCHEDULES[schedule], METHODS[method], *published, *ours, epochs, seeds, devices])
+        rows.append([SCHEDULES[schedule], METHODS[method], *published, *ours, *about])
     note = (
-        f"Accuracy in % on the 10,000 test images. Published: means of 10 runs, settings unknown. Ours: the settings "
-        f"of conf/experiment/{data}, for {EPOCHS} epochs; a run of fewer has its schedule compressed into them. Mean ± "
-        "standard error where there are several seeds. – : no run has ended."
+        "Accuracy in %, and NLL of the average in nats, on the 10,000 test images. Published: means of 10 runs, "
+        f"settings unknown. Ours: the settings of conf/experiment/{data}, for {EPOCHS} epochs; a run of fewer has its "
+        "schedule compressed into them. Mean ± standard error where there are several seeds. – : no run has ended."
     )
     return Table("One sample, and the average of all", header, rows, note)
 
 
 def draw(data: str, cells: dict[str, list[FinishedRun]]) -> Figure:
-    figure, axes = canvas("Averages beat single samples, published (crosses) and ours (dots)", width=6.5, height=3.8)
+    title = "Single samples and their averages, published (crosses) and ours (dots)"
+    figure, axes = canvas(title, width=6.5, height=3.8)
     ax = axes[0, 0]
     for row, (cell, runs) in enumerate(cells.items()):
         for at, name, colour in ((0, "one sample", BLUE), (1, "average of all samples", RED)):

@@ -57,8 +57,9 @@ def write(result: Result, experiment: Experiment, context: Context, seconds: flo
 
 def page(result: Result, experiment: Experiment, context: Context) -> str:
     """table.md: every table, its note, and the pictures."""
-    run = f"Seed {context.seed}." + (" Quick run: it shows that the experiment works, not its numbers." * context.quick)
-    parts = [f"# {experiment.title}", f"Source: {experiment.source}. {run}"]
+    run = "" if experiment.collects else f" Seed {context.seed}."
+    run += " Quick run: it shows that the experiment works, not its numbers." * context.quick
+    parts = [f"# {experiment.title}", f"Source: {experiment.source}.{run}"]
     parts += [markdown(table) for table in result.tables]
     parts += [f"![{name}]({name}.png)" for name in result.figures]
     return "\n\n".join(parts) + "\n"
