@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 
 import pytest
 import torch
@@ -269,6 +270,18 @@ def test_what_is_unknown_is_nan(tmp_path):
     monitor, _ = monitored(tmp_path, 1, temperature=0.0, dynamics=bdl.SGLD())
     assert all(math.isnan(v) for v in monitor.trace()["kinetic_temperature"][0])
     assert all(math.isnan(v) for v in monitor.trace()["noise_ratio"][0])
+
+
+# ---- StepProgress ----------------------------------------------------------------------------------------------------
+
+
+def test_a_log_file_gets_twenty_lines(tmp_path, capsys):
+    """One for every 5 % of the steps, with their number and the mean energy of an item; each step has but one."""
+    progress = [bdl.callbacks.StepProgress()]
+    toys.trainer(tmp_path, 60, progress, enable_progress_bar=True, max_epochs=-1).fit(toys.module(), toys.batches())
+    lines = capsys.readouterr().out.splitlines()
+    assert [int(line.split()[1]) for line in lines] == list(range(3, 61, 3))
+    assert all(re.fullmatch(r"step \d+ of 60, \d+ s, \d+ s left  U/N \d+\.\d{3}", line) for line in lines)
 
 
 # ---- Schedule --------------------------------------------------------------------------------------------------------

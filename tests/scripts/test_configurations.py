@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from cifar_files import Folder
+from hydra.utils import instantiate
 from running import CONF, SMOOTHED, TINY, compose, sampled, samples, train
 
 from bdl.errors import BdlWarning
@@ -27,6 +28,12 @@ def cifar(folder: Folder, *overrides: str) -> tuple[str, ...]:
     """A few steps of the small network on 60 images."""
     small = (f"data.root={folder.root}", "data.batch_size=10", "trainer.max_steps=12", "collect.keep.every=2")
     return ("data=cifar10", "model=cnn", "trainer=debug", "logger=none", "chains=1", *small, *overrides)
+
+
+def test_what_is_logged_is_on_disk_at_once(tmp_path):
+    logger = instantiate(compose(f"run_dir={tmp_path}").logger)
+    logger.log_metrics({"chain/energy": 1.0}, 50)
+    assert "1.0" in next(tmp_path.rglob("metrics.csv")).read_text()
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import lightning as L
@@ -10,13 +11,18 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from bdl.lightning.access import find_sampler
 
+LINES = 20  # of a whole run, where there is no terminal
+
 
 class StepProgress(ProgressBar):
-    """A rich bar with the step, the time left, and the mean energy, refreshed every `every` steps."""
+    """A rich bar with the step, the time left, and the mean energy; in a log file, a line for every 5 % of the run.
 
-    def __init__(self, every: int = 100):
+    seconds: between refreshes, each of which makes a device wait.
+    """
+
+    def __init__(self, seconds: float = 0.5):
         super().__init__()
-        self.every, self._bar, self._enabled = every, None, True
+        self.seconds, self._bar, self._enabled = seconds, None, True
 
     def disable(self) -> None:
         self._enabled = False
@@ -32,17 +38,26 @@ class StepProgress(ProgressBar):
             TextColumn("sampling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
             TextColumn("{task.fields[state]}"), refresh_per_second=2,
         )  # fmt: skip
-        total = int(trainer.estimated_stepping_batches)
-        self._task = self._bar.add_task("steps", total=total, completed=self._sampler.steps, state="")
-        self._bar.start()
+        self._total = int(trainer.estimated_stepping_batches)
+        self._task = self._bar.add_task("steps", total=self._total, completed=self._sampler.steps, state="")
+        self._began = self._shown = time.perf_counter()
+        self._first = self._sampler.steps
+        self._lines = LINES * self._first // self._total  # that earlier calls have printed
+        if self._bar.console.is_terminal:
+            self._bar.start()
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._bar is not None and self._sampler.steps % self.every == 0:
-            energy = self._sampler.energy
-            state = "" if energy is None else f"U/N {float(energy.mean()) / self._sampler.num_data:.3f}"
-            self._bar.update(self._task, completed=self._sampler.steps, state=state)
+        if self._bar is None:
+            return
+        if self._bar.console.is_terminal:
+            if time.perf_counter() - self._shown >= self.seconds:
+                self._bar.update(self._task, completed=self._sampler.steps, state=self._state())
+                self._shown = time.perf_counter()
+        elif (line := LINES * self._sampler.steps // self._total) > self._lines:
+            self._lines = line
+            print(self._line(), flush=True)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._close()
@@ -50,8 +65,18 @@ class StepProgress(ProgressBar):
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self._close()
 
+    def _state(self) -> str:
+        energy = self._sampler.energy
+        return "" if energy is None else f"U/N {float(energy.mean()) / self._sampler.num_data:.3f}"
+
+    def _line(self) -> str:
+        done, seconds = self._sampler.steps, time.perf_counter() - self._began
+        left = seconds / max(1, done - self._first) * (self._total - done)
+        return f"step {done:,} of {self._total:,}, {seconds:.0f} s, {left:.0f} s left  {self._state()}".rstrip()
+
     def _close(self) -> None:
         if self._bar is not None:
-            self._bar.update(self._task, completed=self._sampler.steps)
-            self._bar.stop()
+            if self._bar.console.is_terminal:
+                self._bar.update(self._task, completed=self._sampler.steps)
+                self._bar.stop()
             self._bar = None
