@@ -25,7 +25,7 @@ import lightning as L
 import torch
 import torch.nn.functional as F
 from bench_cifar import Setup, bench_cifar
-from bench_tools import PlainSGHMC, Times, fit, interleave, plain_sghmc, ratio, timed
+from bench_tools import PlainSGHMC, Times, fit, interleave, no_wait, plain_sghmc, ratio, timed
 from lightning.pytorch.loggers import CSVLogger
 from rich.console import Console
 from rich.table import Table
@@ -192,16 +192,18 @@ def fit_bdl(steps: int, weighting) -> float:
 # ---- chains ----------------------------------------------------------------------------------------------------------
 
 
-def bench_chains(rounds: int) -> tuple[Times, dict[str, float]]:
+def bench_chains(rounds: int, device: torch.device) -> tuple[Times, dict[str, float]]:
     nets = {
         "MLP": (MLP(SIZES), torch.randn(CHAINS, BATCH, 36), 30),
         "ResNet8": (ResNet(8), torch.randn(4, 16, 3, 32, 32), 1),
     }
+    wait = torch.cuda.synchronize if device.type == "cuda" else no_wait
     contestants, ratios = {}, {}
     for name, (net, x, count) in nets.items():
         for method in ("bmm", "vmap", "loop") if name == "MLP" else ("vmap", "loop"):
-            stack = bdl.ChainStack(net, len(x), method=method)
-            contestants[f"{name} x {len(x)}, {method}"] = timed(functools.partial(forward_backward, stack, x), count)
+            stack = bdl.ChainStack(net, len(x), method=method).to(device)
+            step = functools.partial(forward_backward, stack, x.to(device))
+            contestants[f"{name} x {len(x)}, {method}"] = timed(step, count, wait)
     times = interleave(contestants, rounds)
     for name, t in times.items():
         loop = times[name.rsplit(", ", 1)[0] + ", loop"]
@@ -229,16 +231,18 @@ def show(name: str, times: Times, ratios: dict[str, float], console: Console) ->
 
 
 def main() -> None:
-    benches = {"update": bench_update, "train": bench_train, "chains": bench_chains}
+    benches = {"update": bench_update, "train": bench_train}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", choices=[*benches, "cifar", []], help="which; all but cifar unless given")
+    parser.add_argument(
+        "names", nargs="*", choices=[*benches, "chains", "cifar", []], help="which; all but cifar unless given"
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="of chains and cifar; the others are for a CPU")
     parser.add_argument("--json", type=Path, help="write the figures here")
     cifar = parser.add_argument_group("cifar")
     cifar.add_argument("--images", type=int, default=50_000)
     cifar.add_argument("--steps", type=int, default=10, help="of every contestant in a round")
-    cifar.add_argument("--device", default="cpu")
     cifar.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed"])
     cifar.add_argument("--compile", action="store_true")
     cifar.add_argument("--workers", type=int, default=2, help="of the DataLoaders")
@@ -250,12 +254,14 @@ def main() -> None:
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
     console, found = Console(), {}
-    for name in arguments.names or benches:
+    for name in arguments.names or [*benches, "chains"]:
         if name == "cifar":
             setup = Setup(
                 *(getattr(arguments, k) for k in ("images", "steps", "device", "precision", "compile", "workers"))
             )
             times, ratios = bench_cifar(arguments.rounds, setup)
+        elif name == "chains":
+            times, ratios = bench_chains(arguments.rounds, torch.device(arguments.device))
         else:
             times, ratios = benches[name](arguments.rounds)
         show(name, times, ratios, console)
