@@ -279,8 +279,8 @@ class Contour(_EnergyWeighting):
 
 
 def _flat(u: Tensor) -> bool:
-    """Have the energies (n, C) stopped drifting?"""
-    return abs(_drift(u)) < FLAT
+    """Have the energies (n, C) stopped drifting, as far as two standard errors of so few show?"""
+    return abs(_drift(u)) < max(FLAT, 4 / math.sqrt(u.numel()))
 
 
 def _drift(u: Tensor) -> float:
