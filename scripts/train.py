@@ -324,6 +324,7 @@ def evaluate(
         "T": f"{summary.metrics['temperature']:g}",
         "T_eff": f"{summary.metrics['t_eff']:.3g}",
         "prior": str(module.sampler.prior),
+        "train metrics": f"of {len(loaders['train'].dataset):,} items",
     }
     write_page(run.path / "report.html", posterior, summary, facts, module.sampler.explain(), outcome.trace)
     write_metrics(run.path / "metrics.json", summary.metrics)
