@@ -18,7 +18,8 @@ from bdl.config import register_resolvers
 from bdl.errors import ConfigError, one_line_errors
 from bdl.memory import keep_freed_memory
 from bdl.posterior.present import print_summary, write_page
-from bdl.posterior.summary import summarise
+from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
+from bdl.posterior.summary import Summary, summarise
 from bdl.rundir import read_metrics, write_metrics
 
 register_resolvers()
@@ -44,6 +45,7 @@ def run(cfg: DictConfig) -> None:
     summary = summarise(posterior, {s: datamodule.slices(s, items.get(s)) for s in cfg.splits}, ood=ood)
     summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
+    compare(cfg, summary, out)
     facts = {
         "title": f"{len(runs)} runs, merged" if len(runs) > 1 else runs[0].name,
         "runs": ", ".join(str(r) for r in runs),
@@ -55,6 +57,20 @@ def run(cfg: DictConfig) -> None:
     write_metrics(out / "metrics.json", summary.metrics)
     print_summary(summary.metrics)
     print(f"report: {out / 'report.html'}")
+
+
+def compare(cfg: DictConfig, summary: Summary, out: Path) -> None:
+    """Probabilities of the test items: beside those of a reference, and into a file."""
+    if "test" not in summary.evaluations:
+        return
+    probs = summary.evaluations["test"].bma
+    if cfg.reference is not None:
+        found = agreement(probs, read_probabilities(cfg.reference))
+        summary.metrics |= {f"test/bma/{name}": value for name, value in found.items()}
+        print("{agreement:.2%} agreement with the reference, total variation {total_variation:.4f}".format(**found))
+    if cfg.save_probs:
+        out.mkdir(parents=True, exist_ok=True)
+        write_probabilities(out / "probs-test.npy", probs)
 
 
 def find_device(name: str | None) -> torch.device:

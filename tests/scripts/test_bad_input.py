@@ -86,6 +86,22 @@ def test_evaluate_refuses_what_is_no_run(script, runs, words):
     assert words in refusal(script("evaluate", f"runs={runs}"))
 
 
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (None, "can't read probabilities from"),
+        ("a,b", "can't read probabilities from"),
+        ("0.5,0.6\n0.5,0.5", "must hold probabilities (n, K) whose rows sum to 1, got an array (2, 2)"),
+        ("0.5,0.5\n0.5,0.5", "the reference has probabilities of shape (2, 2), the posterior (2000, 6)"),
+    ],
+)
+def test_a_reference_that_is_none(script, run, tmp_path, content, words):
+    path = tmp_path / "probs.csv"
+    if content is not None:
+        path.write_text(content)
+    assert words in refusal(script("evaluate", f"runs={run}", f"out={tmp_path / 'out'}", f"reference={path}"))
+
+
 def test_a_device_that_is_not_there(script, run):
     assert "device=cuda:99 can't be had here" in refusal(script("evaluate", f"runs={run}", "device=cuda:99"))
 

@@ -117,6 +117,22 @@ def test_two_runs_are_one_posterior(script, run, second, tmp_path):
     assert (tmp_path / "report.html").exists()
 
 
+def test_agreement_with_a_reference(script, run, second, tmp_path):
+    """Of two runs: that of their probabilities, saved by one and read by the other; and 1 with itself."""
+    each = [bdl.Posterior.load(path, MLP([36, 6])).predict(bdl.data.LandsatDataModule().slices("test")).probs
+            for path in (run, second)]  # fmt: skip
+    assert script("evaluate", f"runs={second}", f"out={tmp_path / 'b'}", "save_probs=true")[0] == 0
+    reference = tmp_path / "b" / "probs-test.npy"
+    for path, probs in ((run, each[0]), (second, each[1])):
+        status, out, _ = script("evaluate", f"runs={path}", f"out={tmp_path / 'a'}", f"reference={reference}")
+        found = read_metrics(tmp_path / "a" / "metrics.json")
+        same = (probs.argmax(1) == each[1].argmax(1)).double().mean().item()
+        assert status == 0 and f"{same:.2%} agreement" in out and found["test/bma/agreement"] == pytest.approx(same)
+        distance = (probs - each[1]).abs().sum(1).mean().item() / 2
+        assert found["test/bma/total_variation"] == pytest.approx(distance, abs=1e-6)
+    assert (same, distance) == (1, 0) and each[0].ne(each[1]).any()
+
+
 def test_train_metrics_of_some_items(script, run, tmp_path):
     """500 of 4,435, evenly spread: another number, near the one of all; those of the test data are the same."""
     assert script("evaluate", f"runs={run}", f"out={tmp_path}", "train_items=500")[0] == 0
