@@ -327,8 +327,8 @@ class SGNHT:
         add_(s.m, root(2 * self.friction * lr * tau), z)
         s.theta.add_(s.m)
         excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d
-        sampling = torch.as_tensor(tau > 0, device=s.xi.device)
-        heat = lr * torch.where(sampling, torch.as_tensor(tau, device=s.xi.device), 1)  # lr tau, harmless at tau = 0
+        sampling = torch.as_tensor(tau > 0)  # one number stays on the CPU, from where no kernel has to wait for it
+        heat = lr * torch.where(sampling, torch.as_tensor(tau), 1)  # lr tau, harmless at tau = 0
         xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))
         return s
 

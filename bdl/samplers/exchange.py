@@ -80,7 +80,7 @@ class Replicas:
         if chains % rungs:
             raise ConfigError(f"{chains} chains do not fill a ladder of {rungs}: set chains to a multiple of {rungs}")
         self.exchange, self.chains, self.rungs = exchange, chains, rungs
-        self.factor = torch.tensor(list(exchange.ladder), dtype=torch.float64, device=device).repeat(chains // rungs)
+        self.factor = torch.tensor(list(exchange.ladder), dtype=torch.float64).repeat(chains // rungs)  # CPU, as T is
         self.tried = torch.zeros(rungs - 1, dtype=torch.float64, device=device)  # swaps per pair of neighbours
         self.done = torch.zeros_like(self.tried)
         self._turn = 0
@@ -99,8 +99,8 @@ class Replicas:
         return self.done / self.tried
 
     def temperatures(self, temperature: float | Tensor) -> Tensor:
-        """(C,) T of every chain."""
-        return temperature * self.factor
+        """(C,) T of every chain, on the CPU."""
+        return (temperature.cpu() if isinstance(temperature, Tensor) else temperature) * self.factor
 
     def observe(self, energy: Tensor) -> None:
         """energy (C,): of the states as they stand, nats."""
@@ -115,16 +115,15 @@ class Replicas:
 
     def order(self, energy: Tensor, temperature: Tensor, log_u: Tensor, exact: bool = False) -> Tensor:
         """(C,) which chain's state every chain goes on with; energy, temperature and log_u are (C,)."""
-        low = torch.arange(self.chains, device=energy.device)
+        chains = torch.arange(self.chains, device=energy.device)
+        low = chains.view(-1, self.rungs)[:, self._turn : -1 : 2].flatten()  # the lower ones of pairs whose turn it is
         k = low % self.rungs
-        lower = (k % 2 == self._turn) & (k < self.rungs - 1)  # the lower ones of the pairs whose turn it is
-        low = low[lower]
         self._turn = 1 - self._turn if self.rungs > 2 else 0
         c = 1 / temperature[low] - 1 / temperature[low + 1]
         swapped = log_u[low] < c * (energy[low] - energy[low + 1] - c * (0 if exact else self._variance(low)))
-        self.tried.index_add_(0, k[lower], torch.ones_like(c))
-        self.done.index_add_(0, k[lower], swapped.to(c.dtype))
-        order = torch.arange(self.chains, device=energy.device)
+        self.tried.index_add_(0, k, torch.ones_like(c))
+        self.done.index_add_(0, k, swapped.to(c.dtype))
+        order = chains.clone()
         order[low] += swapped.long()
         order[low + 1] -= swapped.long()
         if self._before is not None:
@@ -139,7 +138,6 @@ class Replicas:
         for name in ("tried", "done", "_turn", "_before", "_square", "_count"):
             value = state[name.strip("_")]
             setattr(self, name, value.to(device, copy=True) if isinstance(value, Tensor) else value)
-        self.factor = self.factor.to(device)
 
     def _variance(self, low: Tensor) -> Tensor | float:
         """σ² of the pairs (low, low + 1), infinite while it is unknown, so that nothing swaps."""
@@ -164,6 +162,7 @@ def swap_states(sampler: Sampler, replicas: Replicas, energy: Tensor | None, tem
         return
     if replicas.exchange.energy == "full" and not sampler.is_kernel:
         energy = sampler.full_energy()
+    temperature = temperature.to(energy.device, non_blocking=True)
     log_u = torch.rand(energy.shape, generator=sampler._generator, dtype=energy.dtype, device=energy.device).log()
     order = replicas.order(energy, temperature, log_u, exact=sampler.is_kernel)
     for name in OF_A_STATE:
@@ -181,6 +180,7 @@ def swap_states(sampler: Sampler, replicas: Replicas, energy: Tensor | None, tem
 
 def _rescale_(m: Tensor, half: Tensor, lr: Scalar, temperature: Tensor, order: Tensor) -> None:
     """Bring displacements m from the lr T of the chains `order` to that of their new ones; lr half: of a kick."""
-    lr = torch.as_tensor(lr, dtype=temperature.dtype, device=temperature.device).expand_as(temperature)
+    lr = lr.to(temperature, non_blocking=True) if isinstance(lr, Tensor) else torch.full_like(temperature, lr)
+    lr = lr.expand_as(temperature)
     scale = ((lr * temperature) / (lr * temperature)[order]).sqrt()
     m.sub_(half * lr[order, None].to(m)).mul_(scale[:, None].to(m)).add_(half * lr[:, None].to(m))

@@ -94,7 +94,7 @@ def batch_variance(grad_var: Any, lr: float | Tensor, like: Tensor, extra: dict[
     """(..., d) or () variance of lr g that `grad_var` says the batches bring; None where it says nothing."""
     if grad_var is None:
         return None
-    v = grad_var.to(like) if extra is None or "grad_var" not in extra else extra["grad_var"]
+    v = grad_var.to(like, non_blocking=True) if extra is None or "grad_var" not in extra else extra["grad_var"]
     return lr**2 * v
 
 

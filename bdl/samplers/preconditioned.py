@@ -149,7 +149,8 @@ class SGRLD:
         else:
             metric, gamma = metric_and_divergence(self.metric, s.theta)
         if metric.ndim == s.theta.ndim:
-            check_positive(bool((metric > 0).all()))
+            if self.metric is not None:  # a look at the device; the Fisher metric is positive
+                check_positive(bool((metric > 0).all()))
             drift, noise = g / metric, z / metric.sqrt()
         else:
             root_g, info = torch.linalg.cholesky_ex(metric)

@@ -30,7 +30,8 @@ class Reweighting:
         u = self.energy = self._of_kind(batch_energy, full_energy, step)
         h = self.histogram = self.histogram or self.weighting.init(u)
         log_psi, slope = self.weighting.evaluate(h, u)
-        self.multiplier, self.log_weight = 1 + zeta * t * slope, zeta * log_psi
+        at = t.to(u.device, non_blocking=True) if isinstance(t, Tensor) else t
+        self.multiplier, self.log_weight = 1 + zeta * at * slope, zeta * log_psi
         if any_positive(t):  # at T = 0 nothing is sampled: psi has nothing to learn
             self._learn(h, u, t, zeta)
         return self.multiplier
@@ -62,7 +63,7 @@ class Reweighting:
         )
         h, target = state["histogram"], state["target"]
         self.histogram = None if h is None else Histogram(**{k: to(v, device) for k, v in h.items()})
-        self._target = None if target is None else (to(target["temperature"], device), target["zeta"])
+        self._target = None if target is None else (target["temperature"], target["zeta"])
 
     def _of_kind(self, batch_energy: Tensor, full_energy: Callable[[], Tensor], step: int) -> Tensor:
         kind, last = self.weighting.energy, self.energy
@@ -97,5 +98,6 @@ def to(value: Any, device: torch.device) -> Any:
 
 def _same(a: tuple[Any, float], b: tuple[Any, float]) -> bool:
     if isinstance(a[0], Tensor) or isinstance(b[0], Tensor):
-        return a[1] == b[1] and bool(torch.as_tensor(a[0] == b[0]).all())
+        one, other = (torch.as_tensor(t).cpu() for t, _ in (a, b))
+        return a[1] == b[1] and bool((one == other).all())
     return a == b

@@ -39,7 +39,8 @@ class Sampler(torch.optim.Optimizer):
         dynamics: how θ moves, e.g. `SGHMC(friction=0.1)`, or an accept/reject kernel, e.g. `HMC()`.
         num_data: N, the number of items in the training set (images, not augmentations).
         lr: step size in SGD's units, > 0; a float, or a (C,) tensor.
-        temperature: T >= 0; a float, or a (C,) tensor. 1 is the Bayes posterior, below 1 a cold one.
+        temperature: T >= 0; a float, or a (C,) tensor, on the CPU: a look at one on a GPU would make every step wait.
+            1 is the Bayes posterior, below 1 a cold one.
         prior: `Gaussian(precision)`, `Uniform()`, ...
         weighting: `Flat()`, `AdaptiveWeight(...)`, `Contour(...)`.
         chains: C when every parameter carries a leading axis of C independent chains.
@@ -224,7 +225,8 @@ class Sampler(torch.optim.Optimizer):
         It takes batches as independent. Those of a shuffled epoch are not: in directions that relax over more than an
         epoch their noise cancels, and there T_eff is an upper bound.
         """
-        return torch.as_tensor(self._numbers()[1]) * (1 + batch_share(self, "heating"))
+        share = batch_share(self, "heating")
+        return torch.as_tensor(self._numbers()[1]).to(share.device) * (1 + share)
 
     @property
     def kinetic_temperature(self) -> Tensor:
@@ -437,8 +439,10 @@ class Sampler(torch.optim.Optimizer):
                     self.state[p][name] = view
 
     def _column(self, value: Scalar) -> Scalar:
-        """(C,) tensors become (C, 1) of θ's type, floats stay."""
-        return value.to(self._flat.theta).unsqueeze(-1) if isinstance(value, Tensor) and value.ndim == 1 else value
+        """(C,) tensors become (C, 1) of θ's type and device, floats stay."""
+        if not isinstance(value, Tensor) or value.ndim == 0:
+            return value
+        return value.to(self._flat.theta, non_blocking=True).unsqueeze(-1)
 
     def _per_chain(self, value: Tensor) -> Tensor:
         return value if self.chains is not None else value[0]
