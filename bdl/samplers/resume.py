@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from bdl.errors import BdlWarning, ConfigError
+from bdl.samplers.divergence import DivergenceWatch
 from bdl.samplers.reweighting import to
 
 if TYPE_CHECKING:
@@ -70,6 +71,7 @@ def load_sampler_state(sampler: Sampler, state_dict: dict[str, Any]) -> None:
     for name, value in saved["dynamics"].items():
         setattr(sampler._state, name, to(value, theta.device))
     sampler.steps = saved["step"]
+    sampler._divergence = DivergenceWatch(theta.device)  # what was noted of another chain's steps is forgotten
     sampler._left_at = None
     if saved["environment"]["device"] == theta.device.type:
         sampler._generator.set_state(saved["generator"].cpu())
