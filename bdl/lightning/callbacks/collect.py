@@ -104,8 +104,8 @@ class CollectSamples(Callback):
     ) -> None:
         if self._restored is not None:  # as late as this, because making a data iterator draws from the global RNG
             torch.set_rng_state(self._restored["rng"])
-            if self._restored["cuda_rng"]:
-                torch.cuda.set_rng_state_all(self._restored["cuda_rng"])
+            if self._restored["cuda_rng"] is not None and torch.cuda.is_initialized():
+                torch.cuda.set_rng_state(self._restored["cuda_rng"])
             self._restored = None
 
     def on_train_batch_end(
@@ -114,6 +114,8 @@ class CollectSamples(Callback):
         if self._sampler.steps == self._seen:  # a micro-batch: gradients accumulate, nothing has moved
             return
         self._seen = self._sampler.steps
+        if self._pending is not None:
+            self._sampler.check()  # or an energy that is not finite would be written where a device has yet to say so
         self._write(self._sampler.energy, self._sampler.log_weight)
         if self.keep(self._seen):
             self._snapshot(trainer, pl_module)
@@ -126,7 +128,7 @@ class CollectSamples(Callback):
         self._write_weighting()
 
     def state_dict(self) -> dict[str, Any]:
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else []
+        cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # of this process's device
         pending = None if self._pending is None else {k: v for k, v in self._pending.items() if k != "tensors"}
         return {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}  # its tensors are the module's own
 
@@ -194,7 +196,8 @@ class CollectSamples(Callback):
         device = next(net.parameters()).device
         stack = net if isinstance(net, ChainStack) else None
         method = stack.method if stack else "auto"
-        with torch.random.fork_rng():  # dropout: a stream of its own, so that the chain's goes on as if nothing were
+        # dropout: a stream of its own, so that the chain's goes on as if nothing were
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
             torch.manual_seed(derive_seed("refresh", self._sampler.seed, self._sampler.stack, self._sampler.steps))
             if stack:
                 stack.method = "loop"  # cumulative averages read a count as a number, which vmap can't
