@@ -41,7 +41,8 @@ class ChainStack(nn.Module):
             `reset_parameters` of the modules that have it; parameters of modules without it start equal. A function is
             called C times, under a seed per chain.
         chains: C >= 1.
-        seed, stack: name the starting points, together with the chain's number; the global RNG is left as it was.
+        seed, stack: name the starting points, together with the chain's number; the CPU's global RNG is left as it was,
+            that of GPUs is seeded alike.
         method: "bmm" (batched matrix products; networks made of Linear and elementwise layers), "vmap", "loop", or
             "auto": bmm where it is possible, else a loop for one chain or on a CPU, the fastest in `scripts/bench.py
             chains`, and vmap on an accelerator, not measured yet. Never chosen by timing at run time, or two runs would
@@ -114,6 +115,7 @@ class ChainStack(nn.Module):
         def one(t: dict[str, Tensor], x: Tensor) -> Tensor:
             return call(self.net, t, x)
 
+        x = x.contiguous()  # from channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
         return vmap(one, in_dims=(0, None if self.shared else 0), randomness="different")(tensors, x)
 
     def _loop(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
