@@ -6,6 +6,7 @@ import pytest
 import torch
 import toys
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import bdl
 from bdl.errors import ConfigError
@@ -104,6 +105,15 @@ def test_vmap_and_loop_agree_on_a_resnet(norm):
     torch.testing.assert_close(vmap[2], loop[2])
     for a, b in zip(vmap[0].buffers(), loop[0].buffers(), strict=True):
         torch.testing.assert_close(a, b)
+
+
+@pytest.mark.parametrize("chains,shared", [(1, False), (C, True), (C, False)])
+def test_vmap_runs_images_in_channels_last_on_a_gpu(chains, shared):
+    """A fake one, whose BatchNorm asks for the layout as cuDNN's does, and which vmap would not answer."""
+    with FakeTensorMode(), torch.device("cuda:0"):
+        stack = bdl.ChainStack(lambda: ResNet(8), chains, method="vmap", shared=shared)
+        x = torch.randn(B if shared else chains * B, 3, 32, 32).contiguous(memory_format=torch.channels_last)
+        assert stack(x if shared else x.unflatten(0, (chains, B))).shape == (chains, B, 10)
 
 
 def test_a_convolutional_net_is_run_without_bmm():

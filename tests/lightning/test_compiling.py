@@ -59,6 +59,18 @@ def test_the_network_is_compiled_once(backend):
     assert len(seen) == 1
 
 
+def test_evaluation_is_not_compiled(backend):
+    """Its shapes are others, and each would be compiled in turn."""
+    seen = []
+    backend(lambda graph, _: seen.append(graph) or graph.forward)
+    stack = bdl.ChainStack(net(), 1)
+    compile_if_possible(stack)
+    for n in (2, 3, 4):
+        with torch.no_grad():
+            stack(torch.randn(1, n, 3, 5, 5))
+    assert not seen
+
+
 def test_where_compiling_fails_one_warning_is_given_and_the_network_goes_on(backend):
     backend(no_compiler)
     x = torch.randn(1, 4, 3, 5, 5)

@@ -1,0 +1,118 @@
+"""No step of a sampler on a GPU reads the device, waits for a copy to it, or mixes it with the CPU: by fake tensors.
+
+They have a device and a shape, no numbers, so that a step on "cuda:0" runs where there is no GPU.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from table import WIDE
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import bdl
+from bdl.samplers import sampler as shell
+
+C, CUDA = 4, torch.device("cuda:0")
+READ, COPY = torch.ops.aten._local_scalar_dense.default, torch.ops.aten._to_copy.default
+BINS = {"low": 0.0, "high": 1e3}
+SETTINGS = {
+    "pilot": {"weighting": bdl.AdaptiveWeight()},
+    "adaptive": {"weighting": bdl.AdaptiveWeight(**BINS)},
+    "shared, smoothed": {"weighting": bdl.AdaptiveWeight(**BINS, shared=True, energy="ema")},
+    "contour": {"weighting": bdl.Contour(**BINS)},
+    "T per chain": {"temperature": torch.ones(C)},
+    "T per chain, adaptive": {"temperature": torch.ones(C), "weighting": bdl.AdaptiveWeight(**BINS)},
+    "lr per chain": {"lr": torch.full((C,), 0.1)},
+    "two rungs": {"exchange": bdl.Exchange((1.0, 2.0))},
+    "four rungs": {"exchange": bdl.Exchange((1.0, 2.0, 4.0, 8.0))},
+    "given variance": {"dynamics": bdl.SGHMC(grad_var=0.1)},
+    "estimated variance": {"dynamics": bdl.SGHMC(grad_var="estimated")},
+    "thermostat of its own rate": {"dynamics": bdl.SGNHT(rate=1e-3)},
+    "clip": {"clip": bdl.ClipNorm(1.0)},
+    "Laplace": {"prior": bdl.Laplace(1.0)},
+}
+
+
+class Waits(Exception):
+    pass
+
+
+class Watch(TorchDispatchMode):
+    """Raises Waits where the host waits for the device, once `strict`; numbers of the CPU are read as 1."""
+
+    strict = False
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func is READ:
+            if self.strict and args[0].device == CUDA:
+                raise Waits("a number is read")
+            return True if args[0].dtype == torch.bool else 1.0
+        moves = func is COPY and args[0].device != kwargs.get("device", args[0].device)
+        if self.strict and moves and not kwargs.get("non_blocking"):
+            raise Waits("a copy between devices")
+        return func(*args, **kwargs)
+
+
+@pytest.fixture(autouse=True)
+def fake(monkeypatch):
+    monkeypatch.setattr(shell, "generator", lambda *_: torch.Generator())  # there is none of a device that is not there
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        yield
+
+
+def steps(count: int, lead: tuple[int, ...] = (C,), **settings) -> bdl.Sampler:
+    """`count` steps on a fake GPU, none of them at a multiple of 100, where the flag of bad steps is read."""
+    settings = {"dynamics": bdl.SGHMC(), "lr": 0.1, "num_data": 40, "chains": C if lead else None} | settings
+    params = [nn.Parameter(torch.randn(*lead, *shape, device=CUDA)) for shape in ((5, 3), (5,))]
+
+    def closure() -> torch.Tensor:
+        for p in params:
+            p.grad = p.detach().clone()  # autograd wants a device that is there
+        return torch.zeros(lead, device=CUDA)
+
+    with Watch() as watch:
+        sampler = bdl.Sampler(params, **settings)
+        each = torch.zeros(*lead, 4, 20, device=CUDA)
+        sampler.extras |= {"per_example": lambda: each, "curvature": lambda: each[..., 0, :]}
+        sampler.steps, watch.strict = 1, True
+        for _ in range(count):
+            sampler.step(closure)
+    return sampler
+
+
+@pytest.mark.parametrize("lead", [(), (C,)], ids=["one chain", "chains"])
+@pytest.mark.parametrize("row", [r for r in WIDE if r.noisy and r.name != "sgrld-diagonal"], ids=str)
+def test_no_step_of_a_dynamics_waits(row, lead):
+    """A metric of the user's own is looked at: is it positive?"""
+    steps(3, lead, dynamics=row.build(20, torch.float32))
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_no_step_with_these_settings_waits(name):
+    sampler = steps(25, **SETTINGS[name])
+    assert sampler.energy.device == sampler.multiplier.device == CUDA
+
+
+def test_the_watch_sees_what_makes_a_step_wait():
+    """Or the tests above would say nothing: T on the device, and an energy from elsewhere."""
+    with pytest.raises(Waits):
+        steps(1, temperature=torch.ones(C, device=CUDA))
+    with pytest.raises(RuntimeError, match="same device"):
+        steps(1, weighting=bdl.AdaptiveWeight(**BINS), prior=OnCpu())
+
+
+class OnCpu:
+    """A prior whose energy is a tensor on the CPU."""
+
+    def bind(self, shapes, like):
+        return self
+
+    def energy(self, theta):
+        return torch.ones(C)
+
+    def add_grad_(self, g, theta, num_data):
+        pass
