@@ -1,0 +1,407 @@
+"""On a GPU: the numbers of the CPU where nothing is random, the law where something is, and what only a GPU can break.
+
+Noise comes from another generator there, so that chains with noise are compared by their law, and with themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import toys
+from lightning.pytorch.callbacks import Callback
+from torch import Tensor, nn
+
+import bdl
+from bdl.data import Augment, TensorBatches
+from bdl.data.augment import Normalise
+from bdl.lightning.compiling import compile_if_possible
+from bdl.models import MLP, ResNet
+
+DEVICE = "cuda"
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+ROOT = Path(__file__).parents[1]
+C, N = 4, 64  # chains, items
+SAMPLERS = {
+    "sgd": (bdl.SGD(0.9), bdl.Flat()),
+    "sgld": (bdl.SGLD(), bdl.Flat()),
+    "sghmc": (bdl.SGHMC(0.1), bdl.Flat()),
+    "sgnht": (bdl.SGNHT(0.1), bdl.Flat()),
+    "psgld": (bdl.PSGLD(damping=0.1), bdl.Flat()),
+    "awsgld": (bdl.SGLD(), bdl.AdaptiveWeight(zeta=50.0, low=10.0, high=300.0, bins=20)),
+    "awsghmc": (bdl.SGHMC(0.1), bdl.AdaptiveWeight(zeta=50.0, low=10.0, high=300.0, bins=20)),
+    "csghmc": (bdl.SGHMC(0.1), bdl.Contour(zeta=0.1, low=10.0, high=300.0, bins=20)),
+    "pilot": (bdl.SGHMC(0.1), bdl.AdaptiveWeight(pilot=100, bins=20)),
+}
+
+
+@pytest.fixture
+def deterministic(monkeypatch):
+    """As trainer=gpu sets it."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture
+def exact(monkeypatch):
+    """No TF32, so that the tolerance is that of single precision."""
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("highest")
+    yield
+    torch.set_float32_matmul_precision(before)
+
+
+class Chains:
+    """C chains of a small MLP on batches that are a function of the step."""
+
+    def __init__(self, device: str, dynamics, weighting, temperature=1.0, dtype=torch.float32, **settings):
+        self.stack = bdl.ChainStack(MLP((3, 8, 3)), C, seed=1).to(device, dtype)
+        self.x, self.y = (t.to(device) for t in toys.tensors(N))
+        self.x = self.x.to(dtype)
+        settings = {"num_data": N, "lr": 0.05, "seed": 3} | settings
+        self.sampler = bdl.Sampler(
+            self.stack.named_parameters(), dynamics, temperature=temperature, weighting=weighting, chains=C, **settings
+        )
+
+    def go(self, steps: int) -> Chains:
+        for _ in range(steps):
+            rows = torch.arange(16, device=self.x.device) + 16 * (self.sampler.steps % 4)
+            self.sampler.step(functools.partial(self.closure, self.x[rows], self.y[rows]))
+        return self
+
+    def closure(self, x: Tensor, y: Tensor) -> Tensor:
+        self.sampler.zero_grad()
+        losses = bdl.CategoricalNLL()(self.stack.broadcast(x), y.expand(C, -1)).mean(-1)
+        losses.sum().backward()
+        return losses
+
+    @property
+    def theta(self) -> Tensor:
+        return torch.cat([p.detach().flatten(1) for p in self.stack.parameters()], 1)
+
+    def numbers(self) -> list[Tensor]:
+        h, s = self.sampler.histogram, self.sampler
+        found = [self.theta, s.energy, s.multiplier, s.log_weight, *([] if h is None else [h.psi, h.visits, h.window])]
+        return [t.cpu() for t in found]
+
+
+@contextlib.contextmanager
+def waiting_forbidden() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+# ---- samplers --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_without_noise_a_gpu_computes_what_the_cpu_does(name, exact):
+    """20 steps at T = 0: parameters within 1e-5, energies (nats, summed over 64 items) within 1e-3."""
+    cpu, gpu = (Chains(device, *SAMPLERS[name], temperature=0.0).go(20) for device in ("cpu", DEVICE))
+    torch.testing.assert_close(gpu.theta.cpu(), cpu.theta, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(gpu.sampler.energy.cpu(), cpu.sampler.energy, atol=1e-3, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["awsghmc", "csghmc"])
+def test_a_weighting_learns_on_a_gpu_what_it_does_on_the_cpu(name):
+    """The same energies (C,), 300 of them: psi, its logarithm and both results within 1e-12, in double precision."""
+    weighting = SAMPLERS[name][1]
+    draws = 40 + 200 * torch.rand(300, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    found = []
+    for device in ("cpu", DEVICE):
+        h = weighting.init(draws[0].to(device))
+        for u in draws.to(device):
+            weighting.update(h, u, weighting.zeta)
+        found.append([t.cpu() for t in (h.psi, h.log_psi, h.visits, *weighting.evaluate(h, draws[7].to(device)))])
+    for cpu, gpu in zip(*found, strict=True):
+        torch.testing.assert_close(gpu, cpu, atol=1e-12, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", SAMPLERS)
+def test_a_resumed_chain_is_the_uninterrupted_one_bit_for_bit(name, deterministic, tmp_path):
+    """130 + 23 steps through a file read onto the CPU, as Lightning reads it, against 153; two of these are the same.
+
+    130 is past the pilot's first look at its energies. Other seeds draw other noise.
+    """
+    whole = Chains(DEVICE, *SAMPLERS[name]).go(153)
+    first = Chains(DEVICE, *SAMPLERS[name]).go(130)
+    torch.save({"net": first.stack.state_dict(), "sampler": first.sampler.state_dict()}, tmp_path / "state")
+    saved = torch.load(tmp_path / "state", map_location="cpu", weights_only=True)
+    second = Chains(DEVICE, *SAMPLERS[name], seed=3)
+    second.stack.load_state_dict(saved["net"])
+    second.sampler.load_state_dict(saved["sampler"])
+    second.go(23)
+    for a, b in zip(whole.numbers(), second.numbers(), strict=True):
+        assert torch.equal(a, b)
+    if name != "sgd":
+        assert not torch.equal(whole.theta, Chains(DEVICE, *SAMPLERS[name], seed=4).go(153).theta)
+
+
+def test_numbers_per_chain_survive_a_checkpoint_that_is_read_onto_the_cpu(deterministic):
+    """T (C,) on the CPU under a weighting: 10 + 10 steps equal 20 to the bit; T on the GPU gives the same chain."""
+    t = torch.tensor([0.5, 1.0, 1.0, 2.0])
+    whole = Chains(DEVICE, *SAMPLERS["awsghmc"], temperature=t).go(20)
+    first = Chains(DEVICE, *SAMPLERS["awsghmc"], temperature=t).go(10)
+    second = Chains(DEVICE, *SAMPLERS["awsghmc"], temperature=t)
+    second.stack.load_state_dict(first.stack.state_dict())
+    second.sampler.load_state_dict(first.sampler.state_dict())
+    there = Chains(DEVICE, *SAMPLERS["awsghmc"], temperature=t.to(DEVICE)).go(20)
+    assert torch.equal(whole.theta, second.go(10).theta) and torch.equal(whole.theta, there.theta)
+
+
+@pytest.mark.parametrize("dynamics", [bdl.SGLD(), bdl.SGHMC(0.1), bdl.SGNHT(0.1), bdl.BAOAB(0.1)], ids=str)
+def test_the_law_of_4096_chains_on_a_gaussian(dynamics):
+    """U = N θ²/2 in 8 dimensions, T = 1: the variance of 32,768 independent numbers is T/N times the known error of the
+    step, within 4.5 standard errors, 3.5 %: it would miss neither the factor N nor a root of 2."""
+    chains, d, n, lr = 4096, 8, 50, 0.05
+    theta = torch.zeros(chains, d, device=DEVICE, requires_grad=True)
+    sampler = bdl.Sampler([theta], dynamics, num_data=n, lr=lr, prior=bdl.Uniform(), chains=chains, seed=5)
+
+    def closure() -> Tensor:
+        theta.grad = theta.detach().clone()
+        return theta.detach().square().sum(-1) / 2
+
+    for _ in range(1500):  # at friction .1 and lr .05 a chain forgets in 40 steps
+        sampler.step(closure)
+    a = getattr(dynamics, "friction", 1.0)
+    bias = 1.0 if isinstance(dynamics, bdl.BAOAB) else 1 / (1 - lr / (2 * (2 - a)))
+    var, power = theta.detach().double().var().item() * n, (2 / (chains * d)) ** 0.5
+    assert abs(var / bias - 1) < 4.5 * power
+    assert abs(theta.detach().mean().item()) < 4.5 / (n * chains * d) ** 0.5
+    if hasattr(dynamics, "kinetic_tau"):
+        expected = 1.0 if isinstance(dynamics, bdl.BAOAB) else bias
+        assert abs(sampler.kinetic_temperature.mean().item() / expected - 1) < 0.1
+
+
+@pytest.mark.parametrize("name", ["sgld", "sghmc", "sgnht", "awsghmc", "csghmc"])
+def test_no_step_waits_for_the_device(name):
+    """Torch's own watch raises where the host would; steps at which the flag of bad ones is read are left out."""
+    chains = Chains(DEVICE, *SAMPLERS[name]).go(2)
+    with waiting_forbidden():
+        chains.go(40)
+
+
+@pytest.mark.parametrize("ladder", [(1.0, 2.0), (1.0, 2.0, 4.0, 8.0)])
+def test_replicas_swap_without_waiting(ladder):
+    chains = Chains(DEVICE, bdl.SGHMC(), bdl.Flat(), exchange=bdl.Exchange(ladder, energy_var=0.0)).go(2)
+    with waiting_forbidden():
+        chains.go(40)
+    assert (chains.sampler.swap_rates > 0).all()
+
+
+def test_divergence_is_noticed_within_100_steps_and_before_anything_is_saved():
+    """The flag holds the first bad step; loading an earlier state forgets it."""
+    chains = Chains(DEVICE, bdl.SGHMC(), bdl.Flat()).go(5)
+    good, theta = copy.deepcopy(chains.sampler.state_dict()), [p.detach().clone() for p in chains.stack.parameters()]
+    x = chains.x.clone()
+    chains.x[20] = torch.nan  # in the batch of step 5
+    chains.go(3)  # which nobody has looked at
+    with pytest.raises(bdl.DivergedError, match="not finite at step 5"):
+        chains.go(100)
+    with pytest.raises(bdl.DivergedError, match="not finite"):
+        chains.sampler.state_dict()
+    chains.x = x
+    for p, value in zip(chains.stack.parameters(), theta, strict=True):
+        p.data.copy_(value)
+    chains.sampler.load_state_dict(good)
+    assert chains.go(120).sampler.state_dict()["bdl"]["step"] == 125
+
+
+def test_a_chain_moves_to_the_device_with_its_network():
+    """Five steps at T = 0 on the CPU, then `.to(DEVICE)` and five more there: as ten on the CPU, within 1e-5."""
+    moved, stayed = (Chains("cpu", bdl.SGHMC(), bdl.Flat(), temperature=0.0).go(5) for _ in range(2))
+    moved.stack.to(DEVICE)
+    moved.x, moved.y = moved.x.to(DEVICE), moved.y.to(DEVICE)
+    torch.testing.assert_close(moved.go(5).theta.cpu(), stayed.go(5).theta, atol=1e-5, rtol=1e-5)
+
+
+# ---- data ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chains", [None, 2])
+def test_batches_of_images_are_the_same_on_both_devices(chains):
+    """An epoch and a half, augmented and normalised: pixels within a unit in the last place, the layout as meant."""
+    draw = torch.Generator().manual_seed(0)
+    x, y = torch.randint(256, (40, 3, 32, 32), generator=draw, dtype=torch.uint8), torch.arange(40) % 10
+    augment, transform = Augment(erase=0.5, cutout=8), Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.25), True)
+    cpu, gpu = (
+        TensorBatches(x, y, 16, chains=chains, seed=2, augment=augment, transform=transform).to(device)
+        for device in ("cpu", DEVICE)
+    )
+    for k in range(3):
+        (a, labels), (b, others) = cpu.at(*divmod(k, 2)), gpu.at(*divmod(k, 2))
+        torch.testing.assert_close(b.cpu(), a, atol=1e-6, rtol=1e-6)
+        assert torch.equal(labels, others.cpu()) and b.device.type == DEVICE
+        assert b.flatten(0, -4).is_contiguous(memory_format=torch.channels_last)
+
+
+# ---- networks --------------------------------------------------------------------------------------------------------
+
+
+def images(chains: int, n: int = 4, shared: bool = False) -> tuple[Tensor, Tensor]:
+    """x (C, n, 3, 32, 32) in channels_last, or (n, 3, 32, 32); y (C, n)."""
+    draw = torch.Generator().manual_seed(2)
+    x = torch.randn(n if shared else chains * n, 3, 32, 32, generator=draw).to(DEVICE)
+    x = x.contiguous(memory_format=torch.channels_last)
+    y = torch.randint(10, (chains, n), generator=draw).to(DEVICE)
+    return (x if shared else x.unflatten(0, (chains, n))), y
+
+
+def losses_and_gradients(stack: bdl.ChainStack, x: Tensor, y: Tensor, dtype=torch.float32) -> list[Tensor]:
+    stack.zero_grad()
+    with torch.autocast(DEVICE, dtype, enabled=dtype != torch.float32, cache_enabled=False):
+        losses = bdl.CategoricalNLL()(stack(x), y).mean(-1)
+    losses.sum().backward()
+    grads = [p.grad for p in stack.parameters() if p.grad is not None]
+    return [losses.detach(), torch.cat([g.flatten(1) for g in grads], 1), *(b.float() for b in stack.buffers())]
+
+
+@pytest.mark.parametrize("norm", ["batch", "filter_response"])
+@pytest.mark.parametrize("chains,shared", [(3, False), (3, True), (1, False)])
+def test_vmap_is_the_loop_on_a_resnet(norm, chains, shared, exact, deterministic):
+    """Losses, gradients and running statistics, within 1e-4 of their norm: sums in other orders, 8 layers deep."""
+    x, y = images(chains, shared=shared)
+    found = []
+    for method in ("vmap", "loop"):
+        stack = bdl.ChainStack(ResNet(8, norm=norm), chains, method=method, shared=shared).to(DEVICE)
+        found.append(losses_and_gradients(stack, x, y))
+    for a, b in zip(*found, strict=True):
+        assert (a - b).norm() <= 1e-4 * b.norm()
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_compiled_stack_computes_what_the_eager_one_does(chains, dtype, exact, deterministic):
+    """Loss, gradient and statistics within 1e-3 of their norm, under bf16 within .05: it rounds less often."""
+    x, y = images(chains, 16)
+    plain, compiled = (bdl.ChainStack(ResNet(8), chains).to(DEVICE) for _ in range(2))
+    compile_if_possible(compiled)
+    for a, b in zip(*(losses_and_gradients(s, x, y, dtype) for s in (plain, compiled)), strict=True):
+        assert (a - b).norm() <= (1e-3 if dtype == torch.float32 else 0.05) * a.norm()
+
+
+def test_a_chain_on_the_device_is_compiled_once(deterministic):
+    """Twenty steps under bf16 with an evaluation between: one graph, whatever lr, T and the weights are."""
+    seen = []
+    stack = bdl.ChainStack(ResNet(8), 1).to(DEVICE)
+    stack.compile(backend=lambda graph, _: seen.append(graph) or graph.forward)
+    sampler = bdl.Sampler(stack.named_parameters(), *SAMPLERS["pilot"][:1], num_data=N, lr=0.01, chains=1)
+    x, y = images(1)
+    for k in range(20):
+        sampler.param_groups[0]["lr"] = 0.01 / (k + 1)
+        sampler.step(lambda: losses_and_gradients(stack, x, y, torch.bfloat16)[0])
+    assert len(seen) == 1
+    torch._dynamo.reset()
+
+
+# ---- Lightning -------------------------------------------------------------------------------------------------------
+
+
+class Types(Callback):
+    """The energies, and every type of number in which parameters, momenta, noise and energies were held."""
+
+    def __init__(self):
+        self.energies, self.types = [], set()
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        s = pl_module.sampler
+        self.energies.append(s.energy.mean())
+        self.types |= {s._flat.theta.dtype, s._state.m.dtype, s._z.dtype, *(p.dtype for p in pl_module.parameters())}
+        assert s.energy.dtype == torch.float64 and s._flat.theta.device.type == DEVICE
+
+
+@pytest.mark.parametrize("chains", [1, 2])
+def test_bf16_keeps_the_chain_in_single_precision(tmp_path, chains):
+    """ResNet8 on 64 images, 60 steps: the mean energy of the last ten is below that of the first ten."""
+    (x, y), seen = images(1, N), Types()
+    loader = TensorBatches(x[0].cpu().contiguous(), y[0].cpu(), 16, chains=chains)
+    net = bdl.ChainStack(ResNet(8), chains)
+    module = toys.module(net, chains, num_data=N, lr=0.05, temperature=1e-3, weighting=bdl.AdaptiveWeight(pilot=100))
+    accelerator = "gpu" if DEVICE == "cuda" else DEVICE
+    toys.trainer(tmp_path, 60, [seen], accelerator=accelerator, precision="bf16-mixed").fit(module, loader)
+    energies = torch.stack(seen.energies)
+    assert seen.types == {torch.float32} and energies.isfinite().all()
+    assert energies[-10:].mean() < energies[:10].mean()
+
+
+@pytest.mark.parametrize("net", [None, nn.Sequential(nn.Linear(toys.D, 5), nn.Dropout(0.3), nn.Linear(5, toys.K))])
+def test_a_run_that_was_stopped_writes_the_samples_of_one_that_was_not(tmp_path, net):
+    """20 steps, or 11 and then the rest from Lightning's checkpoint; dropout draws from the device's own RNG."""
+
+    def go(folder: str, steps: int, seed: int) -> bytes:
+        torch.manual_seed(seed)
+        last = tmp_path / folder / "checkpoints" / "last.ckpt"
+        collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 2), tmp_path / folder)
+        save = bdl.SaveLast(last.parent, every=1000)
+        trainer = toys.trainer(
+            tmp_path, steps, [collect, save], deterministic=True, accelerator="gpu" if DEVICE == "cuda" else DEVICE
+        )
+        checkpoint = last if last.exists() else None
+        trainer.fit(toys.module(net), toys.batches(), ckpt_path=checkpoint, weights_only=True)
+        return b"".join(p.read_bytes() for p in sorted((tmp_path / folder / "samples").glob("0*.safetensors")))
+
+    try:
+        whole, _ = go("a", 20, 1), go("b", 11, 1)
+        assert go("b", 20, 2) == whole
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_a_posterior_predicts_on_the_device_what_it_does_on_the_cpu(tmp_path, exact):
+    """Eight samples, mean probabilities and their parts of entropy within 1e-5; results are on the CPU."""
+    toys.sample(tmp_path, 8)
+    x, _ = toys.tensors(seed=2)
+    cpu = bdl.Posterior.load(tmp_path, toys.plain()).predict(x)
+    gpu = bdl.Posterior.load(tmp_path, toys.plain().to(DEVICE)).predict(x.to(DEVICE))
+    for name in ("probs", "entropy", "epistemic", "std"):
+        torch.testing.assert_close(getattr(gpu, name), getattr(cpu, name), atol=1e-5, rtol=1e-5)
+
+
+# ---- the script ------------------------------------------------------------------------------------------------------
+
+
+def train(folder: Path, *overrides: str) -> dict[str, bytes]:
+    """What a run in a process of its own leaves that is to be the same in every one."""
+    command = [sys.executable, str(ROOT / "scripts" / "train.py"), f"hydra.run.dir={folder}", "logger=none", *overrides]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=540)
+    assert done.returncode == 0, done.stderr
+    kept = [*sorted((folder / "samples").iterdir()), folder / "metrics.json"]
+    return {p.name: p.read_bytes() for p in kept}
+
+
+def test_two_runs_on_a_gpu_are_the_same_to_the_bit(tmp_path):
+    """Landsat by AWSGHMC under trainer=gpu (bf16, deterministic), 2000 steps: samples, energies, psi and metrics."""
+    one, other = (train(tmp_path / name, "trainer=gpu", "data=landsat", "length=2000") for name in "ab")
+    assert one == other and len(one) > 100
+
+
+def test_stacks_that_share_a_device_are_what_each_is_alone(tmp_path):
+    """trainer.concurrent=2 on one GPU: the samples of stack 1 are those of `stack=1` in a run of its own."""
+    small = ("data=landsat", "length=200", "chains=2", "trainer.deterministic=true")
+    both = train(tmp_path / "both", "trainer=chains", "trainer.devices=1", "trainer.concurrent=2", *small)
+    alone = train(tmp_path / "alone", "trainer=gpu", "trainer.precision=32-true", "stack=1", *small)
+    mine = {k for k in alone if k.endswith("-1.safetensors") and k[0] == "0"}
+    assert mine and all(both[k] == alone[k] for k in mine)
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
+def test_one_chain_on_two_gpus(tmp_path):
+    """ddp over NCCL: the ranks agree to the bit, or the run would end, and so do two runs."""
+    settings = ("trainer=ddp", "trainer.deterministic=true", "data=landsat", "length=200", "chains=2")
+    assert train(tmp_path / "a", *settings) == train(tmp_path / "b", *settings)
