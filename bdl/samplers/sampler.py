@@ -13,7 +13,8 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.samplers import parallel
-from bdl.samplers.accepting import accept_reject_step, refuse_for_kernel
+from bdl.samplers.accepting import accept_reject_step
+from bdl.samplers.checks import check_loss, check_number, refuse_combinations, refuse_identical, refuse_idle
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, Named, refuse
 from bdl.samplers.dynamics import Dynamics, Scalar
@@ -78,8 +79,8 @@ class Sampler(torch.optim.Optimizer):
             raise ConfigError(f"num_data must be the number of training items, got {num_data}")
         if chains is not None and chains < 1:
             raise ConfigError(f"chains must be at least 1, got {chains}")
-        _check_number("lr", lr, chains, strict=True)
-        _check_number("temperature", temperature, chains, strict=False)
+        check_number("lr", lr, chains, strict=True)
+        check_number("temperature", temperature, chains, strict=False)
         super().__init__(params, {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics: Any = dynamics
         self.weighting, self.clip = weighting, clip
@@ -106,24 +107,10 @@ class Sampler(torch.optim.Optimizer):
         self._replicas = None if exchange is None else Replicas(exchange, chains, self._flat.theta.device)
         self._entropy_of: Callable[[Any], Tensor] | None = getattr(dynamics, "entropy", None)
         self.is_kernel = isinstance(dynamics, Kernel)
-        self._refuse_combinations()
+        refuse_combinations(self)
         self._distinct = False
         self._entropy: Tensor | None = None  # (C,) of a variational approximation at the last step's draw
         self._allocate()
-
-    def _refuse_combinations(self) -> None:
-        """Raise ConfigError for pieces that make no sense together."""
-        name, weighted = type(self.dynamics).__name__, self.weighting.needs_energy
-        if self.exchange is not None and weighted:
-            raise ConfigError(
-                f"replica exchange swaps by exp(-U/T) and {type(self.weighting).__name__} changes that: use Flat"
-            )
-        if self._entropy_of and (self.exchange is not None or weighted):
-            raise ConfigError(f"{name} draws from its approximation: no weighting and no exchange")
-        if self.exchange is not None and not getattr(self.dynamics, "noisy", True):
-            raise ConfigError(f"{name} samples nothing that replicas could exchange: leave it out")
-        if self.is_kernel:
-            refuse_for_kernel(self)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         if self.param_groups:
@@ -144,10 +131,7 @@ class Sampler(torch.optim.Optimizer):
         self.used = {"lr": lr, "temperature": temperature, "zeta": zeta}
         idle = self._flat.gather(self._g_views)
         if idle and hasattr(self._state, "xi"):
-            raise ConfigError(
-                f"the thermostat of {type(self.dynamics).__name__} averages over all parameters, but "
-                f"{self._flat.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
-            )
+            refuse_idle(self.dynamics, self._flat.names[idle[0]])
         theta, g = self._flat.theta, self._g
         energy = None if loss is None or not self.loss_is_whole else self._energy_of(loss)
         self._watch(loss, energy)
@@ -297,24 +281,13 @@ class Sampler(torch.optim.Optimizer):
     # ---- one step, in its order -------------------------------------------------------------------------------------
 
     def _evaluate(self, closure: Callable[[], Tensor] | None) -> Tensor | None:
-        if closure is None:
-            if self.weighting.needs_energy:
-                raise ConfigError(f"{type(self.weighting).__name__} needs the energy of every step: call step(closure)")
-            return None
-        with torch.enable_grad():
-            loss = closure()
-        if loss is None and self.weighting.needs_energy:
-            raise ConfigError(
-                f"{type(self.weighting).__name__} needs the energy of every step: the closure returned no loss"
-            )
-        if loss is None:
-            return None
-        loss = torch.as_tensor(loss).detach()
-        if loss.shape != self._flat.lead:
-            wanted = (
-                f"the {self.chains} mean losses, shape ({self.chains},)" if self.chains else "one mean loss, shape ()"
-            )
-            raise ConfigError(f"the closure must return {wanted}, got shape {tuple(loss.shape)}")
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if loss is not None:
+            loss = torch.as_tensor(loss).detach()
+        check_loss(loss, self._flat.lead, self.weighting, called=closure is not None)
         return loss
 
     def _reattach(self) -> None:
@@ -394,16 +367,8 @@ class Sampler(torch.optim.Optimizer):
             self._z.zero_()
             self._silent = True
         if self.chains and self.chains > 1 and not self._distinct:
-            self._refuse_identical()
-
-    def _refuse_identical(self) -> None:
-        theta, g = self._flat.theta, self._g
-        if bool((theta == theta[0]).all()) and bool((g == g[0]).all()):
-            raise ConfigError(
-                f"{self.chains} identical chains: same start, same batches and no noise; start them apart "
-                "(bdl.ChainStack does), give each its own batches, or set temperature > 0"
-            )
-        self._distinct = True
+            refuse_identical(self._flat.theta, self._g)
+            self._distinct = True
 
     def _save(self, idle: list[int]) -> list[tuple[Tensor, Tensor]]:
         """Values of the coordinates that have no gradient, to be put back after the step: they are left alone."""
@@ -446,11 +411,3 @@ class Sampler(torch.optim.Optimizer):
 
     def _per_chain(self, value: Tensor) -> Tensor:
         return value if self.chains is not None else value[0]
-
-
-def _check_number(name: str, value: Scalar, chains: int | None, strict: bool) -> None:
-    if isinstance(value, Tensor) and value.ndim > 0 and value.shape != (chains,):
-        raise ConfigError(f"{name} must be a number or have one per chain ({chains}), got shape {tuple(value.shape)}")
-    ok = (value > 0) if strict else (value >= 0)
-    if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
-        raise ConfigError(f"{name} must be {'>' if strict else '>='} 0, got {value}")
