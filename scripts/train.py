@@ -103,6 +103,7 @@ def run(cfg: DictConfig, place: Place = ALONE) -> None:
     separate = place.size > 1 and cfg.trainer.strategy == "chains"
     name = f"last-{cfg.stack + place.rank}" if separate and not place.first else "last"
     directory = RunDirectory(cfg.run_dir, cfg, name)
+    OmegaConf.resolve(cfg.logger)  # before N is filled in, which changes the hash that names a W&B run
     if directory.metrics is not None:
         if place.first:
             print(f"{directory.path} holds this run already, complete; another seed or hydra.run.dir makes a new one")

@@ -100,9 +100,19 @@ def test_a_run_is_the_same_wherever_its_data_lie():
 def test_wandb_runs_offline(tmp_path, script):
     pytest.importorskip("wandb")
     overrides = [o for o in TINY if not o.startswith("logger")]
-    status, _, err = script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", "logger=wandb", *overrides)
-    assert status == 0, err
-    assert list(tmp_path.rglob("offline-run-*")) and (tmp_path / "metrics.json").exists()
+    command = ("train", f"hydra.run.dir={tmp_path}", "trainer=debug", "logger=wandb", *overrides)
+    for _ in range(2):  # the second time it goes on, from the end
+        status, _, err = script(*command)
+        assert status == 0, err
+        (tmp_path / "metrics.json").unlink()
+    found = [path.name.rsplit("-", 2)[1:] for path in (tmp_path / "wandb").glob("offline-run-*")]
+    assert len(found) == 2 and found[0] == found[1] and found[0][0] == "0"
+    assert found[0][1] == train.OmegaConf.load(tmp_path / "config.yaml").provenance.config_hash
+
+
+def test_every_job_of_a_sweep_has_a_wandb_run_of_its_own():
+    ids = [compose("run_dir=x", "logger=wandb", o).logger.id for o in ("seed=0", "seed=1", "stack=1", "sampler=sghmc")]
+    assert len(set(ids)) == 4
 
 
 # ---- several runs ----------------------------------------------------------------------------------------------------
