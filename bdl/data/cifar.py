@@ -113,13 +113,13 @@ def load_cifar(
     """
     root, source = Path(root), SOURCES[classes]
     copy = Path(cache or root) / f"{source.__name__.lower()}-{_key(source)}.safetensors"
-    data = _read_copy(copy)
+    data = _read_copy(copy, classes)
     if data is None:
         _make_available(root, source, download)
         data = _decode(root, source)
+        _check_labels(data, classes, root / source.base_folder)
         with contextlib.suppress(StoreError):  # a folder that can't be written, or is full
             write_atomically(copy, safetensors.torch.save(data))
-    _check_labels(data, classes, root / source.base_folder)
     return {name: value.long() if name.startswith("y") else value for name, value in data.items()}
 
 
@@ -220,20 +220,23 @@ def _key(source: type[CIFAR10]) -> str:
     return hashlib.sha256(repr([*source.train_list, *source.test_list]).encode()).hexdigest()[:8]
 
 
-def _read_copy(path: Path) -> dict[str, Tensor] | None:
-    """The decoded copy, or None where there is none that is whole."""
+def _read_copy(path: Path, classes: int) -> dict[str, Tensor] | None:
+    """The decoded copy, or None where there is none that is whole and of such images."""
     try:
         data = safetensors.torch.load_file(path)
     except (OSError, SafetensorError):
         return None
-    whole = set(data) == {"x_train", "y_train", "x_test", "y_test"}
-    return data if whole and all(v.dtype == torch.uint8 for v in data.values()) else None
+    if set(data) != {"x_train", "y_train", "x_test", "y_test"} or any(v.dtype != torch.uint8 for v in data.values()):
+        return None
+    pairs = [(data[f"x_{split}"], data[f"y_{split}"]) for split in ("train", "test")]
+    fits = all(x.shape == (len(y), 3, 32, 32) and len(y) and int(y.max()) < classes for x, y in pairs)
+    return data if fits else None
 
 
 def _check_labels(data: dict[str, Tensor], classes: int, folder: Path) -> None:
     for split in ("train", "test"):
         labels = data[f"y_{split}"]
-        if len(labels) and int(labels.max()) >= classes:
+        if int(labels.max()) >= classes:
             raise ConfigError(
                 f"{folder} holds the {split} label {int(labels.max())}, outside of its {classes} classes: replace it, "
                 "or set data.root elsewhere"

@@ -16,7 +16,7 @@ from bdl.seeding import generator
 def hold_out(items: int, fraction: float, seed: int, fold: int = 0) -> tuple[Tensor, Tensor]:
     """Rows of the items that are kept and of those held out, in order: the `fold`-th part of an order named by seed.
 
-    Raises ConfigError for a fraction or a fold that there is not.
+    Raises ConfigError for a fraction or a fold that there is not, and where none are kept.
     """
     if not 0 <= fraction < 1:
         raise ConfigError(f"val_fraction must be in [0, 1), got {fraction}")
@@ -24,6 +24,8 @@ def hold_out(items: int, fraction: float, seed: int, fold: int = 0) -> tuple[Ten
         raise ConfigError(f"fold must be from 0 to 1 / val_fraction - 1, got {fold} with val_fraction {fraction}")
     rows = torch.randperm(items, generator=generator("cpu", "split", seed))
     start, end = (round(fraction * items * k) for k in (fold, fold + 1))
+    if end - start == items:
+        raise ConfigError(f"val_fraction = {fraction} holds out all of the {items} items: lower it")
     return torch.cat([rows[:start], rows[end:]]).sort().values, rows[start:end].sort().values
 
 

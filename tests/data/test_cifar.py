@@ -14,6 +14,7 @@ from urllib.error import URLError
 import hydra
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 from cifar_files import PER_FILE, TEST, Folder, images, python2, write_file
 from hydra.core.global_hydra import GlobalHydra
@@ -106,6 +107,24 @@ def test_a_copy_cut_short_is_made_anew(ten):
     assert path.read_bytes() == whole
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"y_train": torch.full((60,), 10, dtype=torch.uint8)},
+        {"y_test": torch.zeros(TEST + 1, dtype=torch.uint8)},
+        {"x_test": torch.zeros(TEST, 28, 28, dtype=torch.uint8)},
+    ],
+    ids=["labels outside", "labels too many", "other images"],
+)
+def test_a_copy_of_something_else_is_made_anew(ten, change):
+    load_cifar(ten.root, 10)
+    (path,) = ten.root.glob("*.safetensors")
+    whole = path.read_bytes()
+    path.write_bytes(safetensors.torch.save(safetensors.torch.load(whole) | change))
+    assert torch.equal(load_cifar(ten.root, 10)["x_test"], torch.from_numpy(ten.x["test"]))
+    assert path.read_bytes() == whole
+
+
 def test_a_copy_that_cannot_be_written_is_done_without(ten, monkeypatch):
     def full(*_):
         raise StoreError("no space")
@@ -175,8 +194,8 @@ def test_a_file_cut_short_is_named(ten, name):
 def test_labels_outside_the_classes_are_refused(ten):
     ten.y["train"][30] = 10
     ten.write()
-    for _ in range(2):  # the second time from the decoded copy
-        assert "holds the train label 10, outside of its 10 classes" in refused(ten.root)
+    assert "holds the train label 10, outside of its 10 classes" in refused(ten.root)
+    assert not list(ten.root.glob("*.safetensors"))
 
 
 def test_images_without_labels_are_refused(ten):
@@ -189,6 +208,7 @@ def test_images_without_labels_are_refused(ten):
     [
         (dict(classes=20), "classes must be 10 or 100, got 20"),
         (dict(classes="svhn"), "classes must be 10 or 100, got 'svhn'"),
+        (dict(val_fraction=0.999), "val_fraction = 0.999 holds out all of the 60 items"),
         (dict(val_fraction=1.0), "val_fraction must be in [0, 1), got 1.0"),
         (dict(loader="dali"), 'loader must be "tensor" or "torch", got \'dali\''),
         (dict(batch_size=61), "batch_size must be between 1 and the 60 training items, got 61"),
