@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 import resource
 import sys
+import zipfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -34,8 +36,12 @@ class RunDirectory:
 
     @property
     def checkpoint(self) -> Path | None:
-        """The checkpoint to go on from, or None."""
+        """The checkpoint to go on from, or None. Raises ConfigError for one that is not whole."""
         path = self.path / "checkpoints" / f"{self.name}.ckpt"
+        if path.exists() and not _is_checkpoint(path):
+            raise ConfigError(
+                f"{path} is cut short, altered, or no checkpoint: put back that of this run, or remove it to start anew"
+            )
         return path if path.exists() else None
 
     @property
@@ -78,14 +84,26 @@ class RunDirectory:
         config = self.path / "config.yaml"
         if not config.exists():
             if any(self.path.glob("samples/*")) or (self.path / "checkpoints").exists():
-                raise ConfigError(f"{self.path} holds samples without a config.yaml: choose another hydra.run.dir")
+                raise ConfigError(
+                    f"{self.path} holds samples or checkpoints without a config.yaml: choose another hydra.run.dir"
+                )
             return
-        found = OmegaConf.load(config).provenance.config_hash
+        found = OmegaConf.select(OmegaConf.load(config), "provenance.config_hash")
         if found != self.hash:
             raise ConfigError(
                 f"{self.path} already holds a run of another configuration ({found}, this is {self.hash}): "
                 "choose another hydra.run.dir or remove that folder"
             )
+
+
+def _is_checkpoint(path: Path) -> bool:
+    """Is this a whole file of Lightning's, of tensors and numbers alone?"""
+    try:
+        if zipfile.ZipFile(path).testzip():  # torch writes checksums, and does not look at them
+            return False
+        return "pytorch-lightning_version" in torch.load(path, "cpu", weights_only=True, mmap=True)
+    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, TypeError):
+        return False
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:

@@ -160,9 +160,10 @@ def sample(
     """Raises Stopped when a signal has asked for a stop."""
     for logger in trainer.loggers:
         logger.log_hyperparams(identity(cfg))
-    if directory.checkpoint is not None and place.first:
-        print(f"going on from {directory.checkpoint}")
-    trainer.fit(module, datamodule, ckpt_path=directory.checkpoint, weights_only=True)
+    checkpoint = directory.checkpoint
+    if checkpoint is not None and place.first:
+        print(f"going on from {checkpoint}")
+    trainer.fit(module, datamodule, ckpt_path=checkpoint, weights_only=True)
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same command goes on from {save.path}")
 
@@ -253,6 +254,7 @@ def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) 
     data: Any = OmegaConf.to_container(cfg.data, resolve=True)
     data = {k: v for k, v in data.items() if k in LAW_OF_DATA}
     target = {"model": OmegaConf.to_container(cfg.model, resolve=True), "data": data}
+    whose = f"{directory.hash}, stack {cfg.stack}"
     return Callbacks(
         bdl.Schedule(**{name: instantiate(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}),
         bdl.CollectSamples(keep, run_dir=cfg.run_dir, overwrite=True, target=target, **options),
@@ -265,7 +267,7 @@ def build_callbacks(cfg: DictConfig, datamodule: Data, directory: RunDirectory) 
         ),
         bdl.callbacks.StepProgress(),
         bdl.callbacks.TimeLimit(cfg.trainer.max_time),
-        bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", every=cfg.checkpoint_every, name=directory.name),
+        bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", cfg.checkpoint_every, directory.name, run=whose),
     )
 
 

@@ -82,6 +82,18 @@ class BayesianModule(L.LightningModule):
 
         optimizer.step(closure=closure)
 
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Raises ConfigError for a checkpoint of another network, where torch would list every tensor that differs."""
+        states = (checkpoint["state_dict"], self.state_dict())
+        saved, own = ({k: tuple(getattr(v, "shape", ())) for k, v in state.items()} for state in states)
+        for name in [*own, *saved]:
+            if saved.get(name) != own.get(name):
+                there, here = (f"shape {d[name]}" if name in d else "no such tensor" for d in (saved, own))
+                raise ConfigError(
+                    f"the checkpoint is of another network, data set or number of chains: {name} has {there} in it, "
+                    f"and {here} here; build what it was saved of, or start without it"
+                )
+
     def on_train_start(self) -> None:
         check_data(self.trainer, self.sampler)
         loader: Any = self.trainer.train_dataloader

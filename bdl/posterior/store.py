@@ -131,7 +131,7 @@ class SampleStore:
         return self.folder / f"index-{stack}.jsonl"
 
     def _append(self, record: Record) -> None:
-        with _disk_errors(self._index(record.stack)), open(self._index(record.stack), "ab") as f:
+        with disk_errors(self._index(record.stack)), open(self._index(record.stack), "ab") as f:
             f.write(_line(record).encode())
             f.flush()
             os.fsync(f.fileno())
@@ -153,7 +153,7 @@ class SampleStore:
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write under a temporary name, sync, rename: the file is there whole or not at all. Raises StoreError."""
-    with _disk_errors(path):
+    with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
         try:
@@ -180,7 +180,8 @@ def publish(temporary: Path, path: Path) -> None:
 
 
 @contextlib.contextmanager
-def _disk_errors(path: Path) -> Iterator[None]:
+def disk_errors(path: Path) -> Iterator[None]:
+    """Say what a disk that is full or can't be written refuses, as a StoreError that names `path`."""
     try:
         yield
     except StoreError:

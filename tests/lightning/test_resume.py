@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
 from pathlib import Path
 
+import lightning as L
 import pytest
 import torch
 import toys
 from again import KINDS, SAMPLERS, WHOLE, Run
 from lightning.pytorch.callbacks import Callback
+from torch import nn
 
 import bdl
+from bdl.errors import StoreError
+from bdl.models import MLP
 from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep
 
@@ -175,11 +180,46 @@ def test_another_num_data_is_refused(tmp_path):
         toys.trainer(tmp_path, 9).fit(toys.module(num_data=39), toys.batches(), ckpt_path=run.checkpoint)
 
 
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+@pytest.mark.parametrize(
+    ("net", "words"),
+    [
+        (MLP((3, 6, 3)), r"net.net.0.weight has shape \(2, 5, 3\) in it, and shape \(2, 6, 3\) here"),
+        (MLP((3, 5, 5, 3)), r"net.net.2.weight has shape \(2, 3, 5\) in it, and shape \(2, 5, 5\) here"),
+        (MLP((3, 3)), r"net.net.0.weight has shape \(2, 5, 3\) in it, and shape \(2, 3, 3\) here"),
+        (nn.Sequential(MLP((3, 5, 3))), "net.net.0.0.weight has no such tensor in it"),
+    ],
+    ids=["wider", "deeper", "smaller", "wrapped"],
+)
+def test_another_network_is_refused_in_one_line(tmp_path, net, words):
+    run = Run("plain", tmp_path)
+    run.go(5)
+    with pytest.raises(bdl.ConfigError, match=words) as error:
+        toys.trainer(tmp_path, 9).fit(toys.module(net), toys.batches(), ckpt_path=run.checkpoint, weights_only=True)
+    assert "\n" not in str(error.value)
+
+
 def test_the_checkpoint_is_replaced_whole(tmp_path):
     run = Run("plain", tmp_path)
     run.go(7)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
     assert torch.load(run.checkpoint, weights_only=True)["global_step"] == 7
+
+
+def test_a_full_disk_leaves_the_last_whole_checkpoint(tmp_path, monkeypatch):
+    run = Run("plain", tmp_path)
+    run.go(7)
+    before = run.checkpoint.read_bytes()
+
+    def full(_, path, **__):
+        path.write_bytes(before[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(L.Trainer, "save_checkpoint", full)
+    with pytest.raises(StoreError, match=r"cannot write .*last.ckpt: No space left on device; free space"):
+        Run("plain", tmp_path).go(WHOLE, run.checkpoint)
+    assert [p.name for p in run.checkpoint.parent.iterdir()] == ["last.ckpt"]
+    assert run.checkpoint.read_bytes() == before
 
 
 def test_a_fresh_run_in_an_old_folder_starts_its_index_anew(tmp_path):

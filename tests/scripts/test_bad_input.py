@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
+from fractions import Fraction
+
 import pytest
-from running import TINY, refusal, samples
+import torch
+from running import TINY, refusal, sampled, samples
 
 import bdl
 from bdl.errors import one_line_errors
@@ -77,6 +81,44 @@ def test_a_folder_of_another_configuration_is_refused(script, run):
     before = samples(run)
     error = refusal(script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY, "seed=7"))
     assert "already holds a run of another configuration" in error and before == samples(run)
+
+
+OTHERS = {
+    "seed": ("seed=1", "the checkpoint to go on from is of another run ("),
+    "activation": ("model.activation=relu", "the checkpoint to go on from is of another run ("),
+    "network": ("model.sizes=[36,7,6]", "network, data set or number of chains: net.net.0.weight has shape (2, 7, 36)"),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_a_checkpoint_of_another_run_is_refused(script, tmp_path, name):
+    override, words = OTHERS[name]
+    own, other = tmp_path / "own", tmp_path / "other"
+    sampled(own, "trainer=debug", *TINY)
+    sampled(other, "trainer=debug", *TINY, override)
+    before = samples(own)
+    shutil.copy(other / "checkpoints" / "last.ckpt", own / "checkpoints" / "last.ckpt")
+    assert words in refusal(script("train", f"hydra.run.dir={own}", "trainer=debug", *TINY))
+    assert samples(own) == before
+
+
+def test_a_checkpoint_that_is_none_is_refused(script, tmp_path):
+    sampled(tmp_path, "trainer=debug", *TINY)
+    before, path = samples(tmp_path), tmp_path / "checkpoints" / "last.ckpt"
+    whole = path.read_bytes()
+    altered = bytearray(whole)
+    altered[len(whole) // 2] ^= 1
+    foreign = []
+    for content in ({"weights": torch.zeros(3)}, {"state_dict": Fraction(1, 2)}, [1]):
+        torch.save(content, path)
+        foreign.append(path.read_bytes())
+    for data in (b"", whole[:-100], bytes(altered), *foreign):
+        path.write_bytes(data)
+        error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY))
+        assert f"{path} is cut short, altered, or no checkpoint" in error
+    assert samples(tmp_path) == before
+    path.write_bytes(whole)
+    assert script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY)[0] == 0
 
 
 @pytest.mark.parametrize(

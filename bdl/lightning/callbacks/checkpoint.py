@@ -5,14 +5,17 @@ from __future__ import annotations
 import os
 import signal
 import threading
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, Timer
 
-from bdl.posterior.store import publish
+from bdl.errors import ConfigError
+from bdl.posterior.store import disk_errors, publish
 
 ASK_EVERY = 10  # steps after which the ranks of one chain ask each other whether to stop
 
@@ -23,10 +26,12 @@ class SaveLast(Checkpoint):
     The signal lets the step finish; then the checkpoint is written and `fit` returns. `signum` is the signal, or None.
     The ranks of one data-parallel chain stop together, at the next multiple of ASK_EVERY.
     (Lightning runs Checkpoint callbacks after all others, so theirs is the state after the step.)
+
+    run: what the checkpoint is of. Raises ConfigError when `fit` is to go on from a checkpoint of another run.
     """
 
-    def __init__(self, dirpath: str | Path, every: int = 1000, name: str = "last"):
-        self.path, self.every = Path(dirpath) / f"{name}.ckpt", every
+    def __init__(self, dirpath: str | Path, every: int = 1000, name: str = "last", run: str | None = None):
+        self.path, self.every, self.run = Path(dirpath) / f"{name}.ckpt", every, run
         self.signum: int | None = None
         self._previous: dict[int, Any] = {}  # signal handlers to put back
 
@@ -54,13 +59,28 @@ class SaveLast(Checkpoint):
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self._restore()
 
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.run is None else {"run": self.run}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if self.run not in (None, state_dict["run"]):
+            raise ConfigError(
+                f"the checkpoint to go on from is of another run ({state_dict['run']}; this is {self.run}): put back "
+                f"that of this run, or remove it to start anew ({self.path})"
+            )
+
     def _save(self, trainer: L.Trainer) -> None:
         temporary = self.path.with_suffix(".writing")
-        trainer.save_checkpoint(temporary)
-        if trainer.is_global_zero:
-            with open(temporary, "rb+") as f:
-                os.fsync(f.fileno())
-            publish(temporary, self.path)
+        try:
+            with disk_errors(self.path):
+                trainer.save_checkpoint(temporary)
+                if trainer.is_global_zero:
+                    with open(temporary, "rb+") as f:
+                        os.fsync(f.fileno())
+                    publish(temporary, self.path)
+        finally:
+            if trainer.is_global_zero:
+                temporary.unlink(missing_ok=True)  # what a full disk left
         self._saved = trainer.global_step
 
     def _stop(self, trainer: L.Trainer, signum: int) -> None:
@@ -89,6 +109,16 @@ class TimeLimit(Timer):
     Every call has the whole time, so that the same command goes on and on; Lightning's own, `Trainer(max_time=...)`,
     counts the time of the calls before, and would never go on.
     """
+
+    def __init__(self, duration: str | timedelta | dict[str, int] | None = None):
+        try:
+            super().__init__(duration)
+            if self._duration is not None and self._duration <= 0:
+                raise ValueError
+        except (AttributeError, MisconfigurationException, TypeError, ValueError) as error:
+            raise ConfigError(
+                f"a time limit (trainer.max_time) must be DD:HH:MM:SS, more than 0, or null, got {duration!r}"
+            ) from error
 
     def state_dict(self) -> dict[str, Any]:
         return {}
