@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from bdl.errors import ConfigError
+
 CPU = torch.device("cpu")
 # What does not change the samples, and so does not make another run of it.
 _NOT_THE_RUN = ("hydra", "logger", "run_dir", "monitor_every", "checkpoint_every", "train_items", "experiment")
@@ -24,12 +26,19 @@ _NOT_THE_DATA = ("root", "download", "cache", "loader", "workers")  # where they
 def register_resolvers() -> None:
     """`fraction`, `run_name`, `config_hash` and `wandb_offline`, as conf/ uses them. Safe to call twice."""
     for name, function in (
-        ("fraction", lambda whole, part, least=1: max(int(least), round(int(whole) * float(part)))),
+        ("fraction", fraction),
         ("run_name", run_name),
         ("config_hash", lambda *, _root_: config_hash(_root_)),
         ("wandb_offline", lambda: "WANDB_MODE" not in os.environ and "WANDB_API_KEY" not in os.environ),
     ):
         OmegaConf.register_new_resolver(name, function, replace=True)
+
+
+def fraction(steps: Any, part: float, least: int = 1) -> int:
+    """That part of a number of steps, `least` at least."""
+    if not isinstance(steps, int | float):
+        raise ConfigError(f"trainer.max_steps must be a number of steps, got {steps!r}")
+    return max(least, round(int(steps) * part))
 
 
 def run_name(choices: Any) -> str:

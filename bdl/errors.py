@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -48,8 +49,12 @@ def one_line(error: BaseException) -> str:
         cause
     ):  # Hydra wraps what a constructor raised
         cause = cause.__cause__
-    text = " ".join(str(cause).split())
-    return text or type(cause).__name__
+    if type(cause).__name__ == "OverrideParseException":
+        word = getattr(cause, "override", "")
+        return f"{word} can't be read: a value with ~, =, spaces or the like wants quotes of its own, 'key=\"value\"'"
+    text = " ".join(str(cause).split()) or type(cause).__name__
+    key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None
+    return text if key is None or isinstance(cause, BdlError) else f"{key[1]}: {text}"
 
 
 def _one_line_warning(message: Warning | str, *_: object, **__: object) -> None:

@@ -35,6 +35,7 @@ from bdl.posterior.present import print_summary, write_page
 from bdl.posterior.summary import side_by_side, summarise
 from bdl.rundir import RunDirectory, write_metrics
 from bdl.seeding import derive_seed
+from bdl.values import check_values
 
 register_resolvers()
 
@@ -52,6 +53,7 @@ def start(cfg: DictConfig) -> None:
     """Run here; or in new processes, where the trainer has several devices and no cluster has started one for each."""
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise ConfigError(f"{missing[0]} has no value: choose a configuration that gives one, or set it")
+    check_values(cfg)
     place, count = find_place(), processes_per_machine(cfg)
     wanted = count * cfg.trainer.get("num_nodes", 1)
     if place.started:
@@ -209,8 +211,6 @@ def complete(cfg: DictConfig, datamodule: Data) -> None:
     if cfg.trainer.max_steps < 0:
         batches = len(datamodule.train_dataloader())
         cfg.steps = cfg.trainer.max_epochs * -(-batches // cfg.trainer.accumulate_grad_batches)
-    if cfg.chains < 1:
-        raise ConfigError(f"chains must be at least 1, got {cfg.chains}")
 
 
 def build_module(cfg: DictConfig, datamodule: Data) -> tuple[bdl.BayesianModule, torch.nn.Module]:
@@ -221,10 +221,12 @@ def build_module(cfg: DictConfig, datamodule: Data) -> tuple[bdl.BayesianModule,
         classes = net.eval()(x[:2]).shape[-1]
     except RuntimeError as error:
         raise ConfigError(
-            f"the model does not take inputs of shape {tuple(x.shape[1:])}: {str(error).splitlines()[0]}"
+            f"the model, {cfg.model._target_}, does not take inputs of shape {tuple(x.shape[1:])}, choose another or "
+            f"change its sizes: {str(error).splitlines()[0]}"
         ) from error
     if datamodule.num_classes > classes:
-        raise ConfigError(f"the model has {classes} outputs for {datamodule.num_classes} classes: change model.sizes")
+        key = "model.num_classes" if "num_classes" in cfg.model else "model.sizes"
+        raise ConfigError(f"the model has {classes} outputs for {datamodule.num_classes} classes: change {key}")
     stack = bdl.ChainStack(net.train(), cfg.chains, seed=cfg.seed, stack=cfg.stack, shared=cfg.shared_batches)
     if cfg.compile:
         compile_if_possible(stack)

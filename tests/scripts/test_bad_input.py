@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 import torch
+from cifar_files import Folder
 from running import TINY, refusal, sampled, samples
 
 import bdl
@@ -21,12 +22,12 @@ BAD = {
     "friction 0": ("sampler.dynamics.friction=0", "friction must be in (0, 1], got 0"),
     "friction 2": ("sampler.dynamics.friction=2", "friction must be in (0, 1], got 2"),
     "num_data": ("sampler.num_data=100", "sampler.num_data = 100, but the training data have 4435 items"),
-    "chains": ("chains=0", "chains must be at least 1, got 0"),
+    "chains": ("chains=0", "chains must be a whole number of at least 1, got 0"),
     "thinning": ("collect.keep.every=500", "keeps no sample in 12 steps"),
     "burn-in": ("collect.keep.burn_in=12", "keeps no sample in 12 steps"),
     "batch": ("data.batch_size=5000", "batch_size must be between 1 and the 4435 training items"),
     "model": ("model.sizes=[36,5]", "the model has 5 outputs for 6 classes"),
-    "input": ("model.sizes=[35,6]", "the model does not take inputs of shape (36,)"),
+    "input": ("model.sizes=[35,6]", "the model, bdl.models.MLP, does not take inputs of shape (36,), choose another"),
     "bins": ("sampler.weighting.bins=1", "bins must be at least 2, got 1"),
     "low": ("sampler.weighting.low=5", "low and high must be two energies"),
     "precision": ("sampler.prior.precision=-1", "precision must be >= 0, got -1"),
@@ -51,6 +52,25 @@ BAD = {
     "concurrent": ("trainer=chains; trainer.concurrent=0", "trainer.concurrent must be a number of processes on each"),
     "devices without a way": ("trainer.devices=2", "trainer=ddp runs one chain on several devices"),
     "machines": ("trainer=chains; trainer.devices=1; trainer.num_nodes=2", "let torchrun or srun start the processes"),
+    "chains in words": ("chains=two", "chains must be a whole number of at least 1, got 'two'"),
+    "batch in words": ("data.batch_size=all", "data.batch_size must be a whole number of at least 1 or null, got"),
+    "threads": ("threads=0", "threads must be a whole number of at least 1 or null, got 0"),
+    "train items": ("train_items=0", "train_items must be a whole number of at least 1 or null, got 0"),
+    "checkpoints": ("checkpoint_every=0", "checkpoint_every must be a whole number of at least 1, got 0"),
+    "seed": ("seed=null", "seed must be a whole number of at least 0, got None"),
+    "switch": ("compile=maybe", "compile must be true or false, got 'maybe'"),
+    "deterministic": ("trainer.deterministic=maybe", "trainer.deterministic must be true, false or warn, got 'maybe'"),
+    "lr in words": ("sampler.lr=small", "sampler.lr must be a number, got 'small'"),
+    "other words": ("sampler.dynamics.friction=high", "sampler.dynamics: '<' not supported between"),
+    "quotes": ("data.root=~/data", "data.root=~/data can't be read: a value with ~, =, spaces or the like wants"),
+    "no step": ("trainer.max_steps=0", "trainer.max_steps must be at least 1, or -1 for a run of trainer.max_epochs"),
+    "no end": ("trainer.max_steps=-1", "trainer.max_epochs must be a whole number of at least 1, or trainer.max_steps"),
+    "no epoch": ("trainer.max_steps=-1; trainer.max_epochs=0", "trainer.max_epochs must be a whole number of at least"),
+    "half an epoch": ("trainer.max_steps=-1; trainer.max_epochs=0.5", "a whole number of at least 1, or trainer.max"),
+    "time": ("trainer.max_time=soon", "(trainer.max_time) must be DD:HH:MM:SS, more than 0, or null, got 'soon'"),
+    "time in numbers": ("trainer.max_time=5", "must be DD:HH:MM:SS, more than 0, or null, got 5"),
+    "no time": ("trainer.max_time=00:00:00:00", "more than 0, or null, got '00:00:00:00'"),
+    "half precision": ("trainer.precision=16-mixed", "trainer.precision must be 32-true or bf16-mixed, got '16-mixed'"),
     "clipped kernel": ("sampler=mala; sampler.clip={_target_: bdl.ClipNorm, c: 1.0}", "MALA needs the gradient as it"),
 }  # fmt: skip
 
@@ -60,6 +80,42 @@ def test_bad_input_gets_one_line_and_leaves_nothing(script, tmp_path, name):
     override, words = BAD[name]
     folder = tmp_path / "run"
     error = refusal(script("train", f"hydra.run.dir={folder}", "trainer=debug", *TINY, *override.split("; ")))
+    assert words in error
+    assert [p for p in folder.rglob("*") if p.is_file()] == []
+
+
+IMAGES = {
+    "no data": ("data.root=/nowhere", "CIFAR10 is not in /nowhere"),
+    "no root": ("data.root=null", "data.root must be the name of a folder, got None"),
+    "model of rows": ("model=mlp", "does not take inputs of shape (3, 32, 32), choose another"),
+    "classes": ("model.num_classes=9", "the model has 9 outputs for 10 classes: change model.num_classes"),
+    "batch": ("data.batch_size=61", "batch_size must be between 1 and the 60 training items, got 61"),
+    "crop": ("data.augment.crop=-1", "data.augment.crop must be a whole number of at least 0, got -1"),
+    "erase": ("data.augment.erase=2", "erase must be a probability, got 2"),
+    "flip": ("data.augment.flip=maybe", "data.augment.flip must be true or false, got 'maybe'"),
+    "augment": ("data.augment=strong", "data.augment must be null or a data.augment.crop, ..., got 'strong'"),
+    "val_fraction": ("data.val_fraction=1.5", "val_fraction must be in [0, 1), got 1.5"),
+    "all held out": ("data.val_fraction=0.999", "val_fraction = 0.999 holds out all of the 60 items"),
+    "loader": ("data.loader=dali", 'loader must be "tensor" or "torch", got \'dali\''),
+    "workers": ("data.workers=-1", "data.workers must be a whole number of at least 0, got -1"),
+    "batchnorm": ("collect.batchnorm=keep", 'batchnorm must be "running" or "refresh", got \'keep\''),
+}
+
+
+@pytest.mark.parametrize("name", IMAGES)
+def test_bad_input_about_images_gets_one_line_and_leaves_nothing(script, tmp_path, monkeypatch, name):
+    override, words = IMAGES[name]
+    images, folder = Folder(tmp_path / "data", monkeypatch), tmp_path / "run"
+    small = (
+        "data=cifar10",
+        "model=cnn",
+        "chains=1",
+        "data.batch_size=10",
+        f"data.root={images.root}",
+        TINY[0],
+        TINY[2],
+    )
+    error = refusal(script("train", f"hydra.run.dir={folder}", "trainer=debug", *small, TINY[4], override))
     assert words in error
     assert [p for p in folder.rglob("*") if p.is_file()] == []
 
@@ -81,6 +137,12 @@ def test_a_folder_of_another_configuration_is_refused(script, run):
     before = samples(run)
     error = refusal(script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY, "seed=7"))
     assert "already holds a run of another configuration" in error and before == samples(run)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
+def test_a_gpu_that_is_not_there(script, tmp_path):
+    error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=gpu", *TINY))
+    assert "the trainer can't be had here: No supported gpu backend found! Choose another, trainer=cpu say" in error
 
 
 OTHERS = {
