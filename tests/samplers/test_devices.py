@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 import bdl
 from bdl.samplers import sampler as shell
 
+pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 C, CUDA = 4, torch.device("cuda:0")
 READ, COPY = torch.ops.aten._local_scalar_dense.default, torch.ops.aten._to_copy.default
 BINS = {"low": 0.0, "high": 1e3}

@@ -166,8 +166,7 @@ def test_runs_of_different_targets_are_refused(script, run, tmp_path):
 
 def test_runs_of_another_loss_are_refused(script, run, tmp_path):
     """The likelihood is part of the target."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+    with pytest.warns(BdlWarning, match="label_smoothing"):
         sampled(tmp_path / "c", "trainer=debug", *TINY, *SMOOTHED)
     assert "different targets" in refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path}"))
 
