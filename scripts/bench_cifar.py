@@ -93,8 +93,9 @@ class Pictures(Dataset):
 
 
 def bench_cifar(rounds: int, setup: Setup) -> tuple[Times, dict[str, float]]:
-    hand, pieces = hand_written(setup), parts(setup)
-    whole = "bdl Trainer.fit"
+    pieces, whole = parts(setup), "bdl Trainer.fit"
+    overhead = take_turns(setup, pieces["forward + backward"], 4 * rounds)  # before any loader has forked its workers
+    hand = hand_written(setup)
     contestants = {
         "csgmcmc-style loop": setup.timed(hand, setup.steps),
         "plain Lightning + DataLoader": lambda: setup.fit(Plain(setup), setup.loader(), []),
@@ -104,7 +105,6 @@ def bench_cifar(rounds: int, setup: Setup) -> tuple[Times, dict[str, float]]:
     times = interleave(contestants, rounds)
     of = {name: times[f"of it: {name}"] for name in pieces}
     ratios = {f"{name}: images/s": BATCH / ratio(t, [1.0]) * 1e3 for name, t in times.items() if "of it" not in name}
-    overhead = take_turns(setup, pieces["forward + backward"], 4 * rounds)
     ratios |= {
         f"{whole} / forward + backward": overhead,
         f"throughput of {whole} / plain Lightning": ratio(times["plain Lightning + DataLoader"], times[whole]),
@@ -164,7 +164,7 @@ def sampler_of(setup: Setup) -> Callable[..., bdl.Sampler]:
 
 def take_turns(setup: Setup, step: Callable[[], object], blocks: int) -> float:
     """How many times as long as this step one of the Trainer takes: the median over pairs of short blocks."""
-    turns = TakeTurns(max(1, setup.steps // 4), step, setup.wait)
+    turns = TakeTurns(max(1, setup.steps // 2), step, setup.wait)
     fit_bdl(setup, [turns], turns.block * (1 + blocks))
     return statistics.median(own / other for own, other in zip(turns.own, turns.other, strict=True))
 

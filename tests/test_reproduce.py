@@ -234,7 +234,9 @@ def finished(tmp_path):
     def run(folder: str, name: str, epochs: int, seed: int, accuracy: float | None) -> None:
         path = tmp_path / folder
         path.mkdir()
-        described = {"seed": seed, "trainer": {"max_epochs": epochs}, "provenance": {"name": name, "device": "abacus"}}
+        about = {"name": name, "device": "abacus"}
+        data = {"batch_size": 256, "root": "/home/somebody"}
+        described = {"seed": seed, "data": data, "trainer": {"max_epochs": epochs}, "provenance": about}
         OmegaConf.save(OmegaConf.create(described), path / "config.yaml")
         if accuracy is not None:
             scores = {"test/one_sample/accuracy": 0.5, "test/bma/accuracy": accuracy, "test/bma/nll": 0.25}
@@ -258,8 +260,17 @@ def test_ended_runs_make_the_table(finished, script, tmp_path):
     assert "| lr, T fixed | M-SGD | 90.10 | 92.79 | – | – | – | – | – | – | – |" in out
     assert "25.00" not in out and "11.00" not in out
     assert {p.suffix for p in (tmp_path / "out" / "cifar10").iterdir()} == {".png", ".md", ".json"}
+    found = json.loads((tmp_path / "out" / "cifar10" / "results.json").read_text())["numbers"]["decay_sghmc"]
+    assert [run["config"]["data"] for run in found] == [{"batch_size": 256}] * 2
     _, out, _ = script("cifar10", "--runs", str(finished / "c"), str(finished / "a"), "--out", str(tmp_path / "out"))
     assert "| 58.50 ± 33.50 | 0.250 ± 0.000 | 100 | 3, 500 | 0 | abacus |" in out
+
+
+def test_readme_shows_the_table_that_is_committed():
+    root = Path(__file__).parents[1]
+    table = (root / "scripts" / "results" / "reproduce" / "cifar10" / "table.md").read_text()
+    ended = [line for line in table.splitlines() if line.startswith("|") and " – " not in line]
+    assert len(ended) > 2 and "\n".join(ended) in (root / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -98,12 +98,18 @@ def read(path: Path, data: str) -> list[FinishedRun]:
                 one=100 * m["test/one_sample/accuracy"],
                 average=100 * m["test/bma/accuracy"],
                 nll=m["test/bma/nll"],
-                config=OmegaConf.to_container(config),  # type: ignore[arg-type]
+                config=settings(config),
                 metrics=m,
                 timing=json.loads(timing.read_text()) if timing.exists() else {},  # a run is ended before it is there
             )
         )
     return runs
+
+
+def settings(config: Any) -> dict[str, Any]:
+    """The configuration of a run, without the folders of the machine that it ran on."""
+    found: Any = OmegaConf.to_container(config)
+    return found | {"data": {k: v for k, v in found["data"].items() if k not in ("root", "cache")}}
 
 
 def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
@@ -126,8 +132,8 @@ def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
 
 
 def draw(data: str, cells: dict[str, list[FinishedRun]]) -> Figure:
-    title = "Single samples and their averages, published (crosses) and ours (dots)"
-    figure, axes = canvas(title, width=6.5, height=3.8)
+    epochs = listed(run.epochs for runs in cells.values() for run in runs)
+    figure, axes = canvas(f"Published (crosses), and ours of {epochs} epochs (dots)", width=6.5, height=3.8)
     ax = axes[0, 0]
     for row, (cell, runs) in enumerate(cells.items()):
         for at, name, colour in ((0, "one sample", BLUE), (1, "average of all samples", RED)):
