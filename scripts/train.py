@@ -26,6 +26,7 @@ from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
+from bdl.backends import allow_tf32, leave_new_memory_unfilled
 from bdl.config import identity, register_resolvers, run_name
 from bdl.errors import BdlWarning, ConfigError, Stopped, one_line_errors
 from bdl.lightning.compiling import compile_if_possible
@@ -144,10 +145,8 @@ def run(cfg: DictConfig, place: Place = ALONE) -> None:
 def set_up_torch(cfg: DictConfig) -> None:
     keep_freed_memory()
     torch.set_num_threads(cfg.threads or max(1, (os.cpu_count() or 1) // processes_per_machine(cfg)))
-    torch.set_float32_matmul_precision("high" if cfg.tf32 else "highest")
-    torch.backends.cudnn.allow_tf32 = cfg.tf32  # on by default, unlike that of matrix products
-    # else every new tensor is filled with NaN first: 500 kernels more in a step of ResNet20
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+    allow_tf32(cfg.tf32)
+    leave_new_memory_unfilled()
 
 
 def sample(
@@ -313,8 +312,6 @@ def evaluate(
     posterior = bdl.Posterior.load(run.path, net)
     loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", cfg.train_items)}
     ood = getattr(datamodule, "ood", lambda: None)()  # of images
-    for loader in (*loaders.values(), *([] if ood is None else [ood])):
-        loader.to(next(net.parameters()).device)
     summary = summarise(posterior, loaders, outcome.trace, ood=ood)
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}

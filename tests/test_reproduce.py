@@ -235,7 +235,7 @@ def finished(tmp_path):
         path = tmp_path / folder
         path.mkdir()
         about = {"name": name, "device": "abacus"}
-        data = {"batch_size": 256, "root": "/home/somebody"}
+        data = {"batch_size": 256, "root": "elsewhere"}
         described = {"seed": seed, "data": data, "trainer": {"max_epochs": epochs}, "provenance": about}
         OmegaConf.save(OmegaConf.create(described), path / "config.yaml")
         if accuracy is not None:

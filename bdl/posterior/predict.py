@@ -80,6 +80,11 @@ class Posterior:
         return cls(stores, net, skip_bad=skip_bad)
 
     @property
+    def device(self) -> torch.device:
+        """Where the network is, and predictions are made."""
+        return next((p.device for p in self.net.parameters()), torch.device("cpu"))
+
+    @property
     def chains(self) -> int:
         return len(self._chain_of)
 
@@ -110,7 +115,7 @@ class Posterior:
         kind: Kind = "uniform",
     ) -> tuple[Tensor, Tensor]:
         """Posterior mean and standard deviation (n, ...) of a function of the outputs (n, ...): for regression."""
-        batches, total = Batches(data), 0.0
+        batches, total = Batches(data, self.device), 0.0
         mean = square = torch.zeros(())
         for sample in self.stream(kind):
             value = function(self._outputs(sample.tensors, batches))
@@ -125,7 +130,7 @@ class Posterior:
 
         kind: "uniform" weights, "step_size" (proportional to lr), or "importance" (back to exp(-U/T)).
         """
-        batches, total = Batches(data), 0.0
+        batches, total = Batches(data, self.device), 0.0
         mean = square = entropy = torch.zeros(())
         for sample in self.stream(kind):
             p = self._probs(sample.tensors, batches)
@@ -148,7 +153,7 @@ class Posterior:
             importance = self.weights("importance")
         except ConfigError:
             importance = None
-        batches = {name: Batches(loader) for name, loader in loaders.items()}
+        batches = {name: Batches(loader, self.device) for name, loader in loaders.items()}
         found = {name: Evaluation(b.labels(), self.chains, importance) for name, b in batches.items()}
         for sample in self.stream():
             weight = 0.0 if importance is None else importance.by_key.get((sample.chain, sample.record.step), 0.0)
@@ -206,10 +211,9 @@ class Posterior:
 
     def _outputs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
         """(n, ...) outputs of one network, on the CPU; the network's own mode and values are left as they are."""
-        device = next((p.device for p in self.net.parameters()), torch.device("cpu"))
-        tensors = {k: v.to(device) for k, v in tensors.items()}
+        tensors = {k: v.to(self.device) for k, v in tensors.items()}
         with evaluating(self.net):
-            outputs = [call(self.net, tensors, x.to(device)) for x, _ in batches]
+            outputs = [call(self.net, tensors, x.to(self.device)) for x, _ in batches]
         return torch.cat(outputs).float().cpu()
 
     def _probs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
@@ -234,9 +238,14 @@ class Posterior:
 
 
 class Batches:
-    """Batches (x, y or None) in one fixed order, as often as asked; a loader that shuffles is read once and kept."""
+    """Batches (x, y or None) in one fixed order, as often as asked; a loader that shuffles is read once and kept.
 
-    def __init__(self, data: Tensor | Iterable[Any]):
+    Tensors, and loaders over tensors (`bdl.data.TensorSlices`), are moved to the device once, not for every sample.
+    """
+
+    def __init__(self, data: Tensor | Iterable[Any], device: torch.device):
+        if hasattr(data, "to"):
+            data = data.to(device)  # type: ignore[union-attr]
         fixed = isinstance(data, Tensor) or getattr(data, "shuffles", True) is False
         fixed = fixed or (isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler))
         self._data: Any = [data] if isinstance(data, Tensor) else data if fixed else list(data)

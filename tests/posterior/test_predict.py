@@ -235,7 +235,7 @@ def test_a_shuffling_loader_pairs_inputs_with_their_own_labels(posterior):
 
 def test_every_sample_sees_a_shuffling_loader_in_the_same_order(posterior):
     loader = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
-    batches = Batches(loader)
+    batches = Batches(loader, torch.device("cpu"))
     assert all(torch.equal(a[0], b[0]) for a, b in zip(batches, batches, strict=True))
     order = {tuple(x.tolist()): i for i, x in enumerate(torch.cat([x for x, _ in batches]))}
     assert sorted(order.values()) == list(range(len(X)))

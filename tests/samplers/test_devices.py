@@ -89,7 +89,8 @@ def steps(count: int, lead: tuple[int, ...] = (C,), **settings) -> bdl.Sampler:
 @pytest.mark.parametrize("row", [r for r in WIDE if r.noisy and r.name != "sgrld-diagonal"], ids=str)
 def test_no_step_of_a_dynamics_waits(row, lead):
     """A metric of the user's own is looked at: is it positive?"""
-    steps(3, lead, dynamics=row.build(20, torch.float32))
+    sampler = steps(3, lead, dynamics=row.build(20, torch.float32))
+    assert sampler.steps == 4 and all(p.device == CUDA for p in sampler.param_groups[0]["params"])
 
 
 @pytest.mark.parametrize("name", SETTINGS)

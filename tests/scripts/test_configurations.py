@@ -6,6 +6,7 @@ import functools
 import json
 from pathlib import Path
 
+import cloudpickle
 import pytest
 import torch
 from cifar_files import Folder
@@ -147,6 +148,15 @@ def finished(script, run: Path, folder: Folder) -> dict[str, float]:
     status, _, err = script("train", f"hydra.run.dir={run}", *cifar(folder))
     assert status == 0, err
     return json.loads((run / "metrics.json").read_text())
+
+
+def test_the_script_can_be_sent_to_a_cluster():
+    """submitit pickles the functions of the script that was started, with all that they name, by value."""
+    cloudpickle.register_pickle_by_value(train)
+    try:
+        assert cloudpickle.loads(cloudpickle.dumps(train.start)).__name__ == "start"
+    finally:
+        cloudpickle.unregister_pickle_by_value(train)
 
 
 def test_a_run_counted_in_epochs_counts_the_samplers_steps():

@@ -9,7 +9,6 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from bdl.data.loader import TensorSlices
 from bdl.errors import ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.access import find_sampler
@@ -39,9 +38,7 @@ class ModelAverage(Callback):
             self.loader = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
         if not self.loader:
             raise ConfigError("ModelAverage has no data to average on: pass loader=, (x, y) batches in a fixed order")
-        if isinstance(self.loader, TensorSlices):
-            self.loader.to(pl_module.device)
-        self._batches = Batches(self.loader)
+        self._batches = Batches(self.loader, pl_module.device)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
