@@ -4,9 +4,9 @@ from bdl import schedules
 from bdl.errors import BdlError, BdlWarning, ConfigError, DivergedError, StoreError
 from bdl.lightning import callbacks
 from bdl.lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule
-from bdl.lightning.chains import ChainStack
 from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL
+from bdl.models.stack import ChainStack
 from bdl.posterior.predict import Posterior, Prediction
 from bdl.posterior.store import SampleStore
 from bdl.samplers import (

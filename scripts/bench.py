@@ -33,10 +33,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
-from bdl.config import provenance
 from bdl.data import LandsatDataModule
-from bdl.memory import keep_freed_memory
 from bdl.models import MLP, ResNet
+from bdl.run.config import provenance
+from bdl.run.machine import keep_freed_memory
 
 SIZES = (36, 30, 30, 6)
 CHAINS, BATCH = 8, 100

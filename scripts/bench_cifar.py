@@ -25,8 +25,8 @@ from torchvision import transforms
 
 import bdl
 from bdl.data import Augment, Normalise, TensorBatches
-from bdl.lightning.compiling import compile_if_possible
 from bdl.models import ResNet
+from bdl.run.machine import compile_if_possible
 
 BATCH, WARM_UP = 128, 3
 MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)

@@ -14,13 +14,14 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
-from bdl.config import register_resolvers
-from bdl.errors import ConfigError, one_line_errors
-from bdl.memory import keep_freed_memory
-from bdl.posterior.present import print_summary, write_page
+from bdl.errors import ConfigError
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
-from bdl.posterior.summary import Summary, summarise
-from bdl.rundir import read_metrics, write_metrics
+from bdl.posterior.report.numbers import Summary, summarise
+from bdl.posterior.report.terminal import print_summary, write_page
+from bdl.run.config import register_resolvers
+from bdl.run.console import one_line_errors
+from bdl.run.directory import read_metrics, write_metrics
+from bdl.run.machine import keep_freed_memory
 
 register_resolvers()
 

@@ -10,12 +10,13 @@ import time
 from pathlib import Path
 
 import torch
+from literature import REGISTRY, Context, find, markdown, reproduce
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from bdl.errors import ConfigError, one_line_errors
-from bdl.reproduce import REGISTRY, Context, find, markdown, reproduce
+from bdl.errors import ConfigError
+from bdl.run.console import one_line_errors
 
 
 def main() -> None:

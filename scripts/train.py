@@ -26,17 +26,16 @@ from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
-from bdl.backends import allow_tf32, leave_new_memory_unfilled
-from bdl.config import identity, register_resolvers, run_name
-from bdl.errors import BdlWarning, ConfigError, Stopped, one_line_errors
-from bdl.lightning.compiling import compile_if_possible
-from bdl.lightning.processes import ALONE, Attendance, Place, check_count, count_processes, find_place, launch
-from bdl.memory import keep_freed_memory
-from bdl.posterior.present import print_summary, write_page
-from bdl.posterior.summary import side_by_side, summarise
-from bdl.rundir import RunDirectory, write_metrics
+from bdl.errors import BdlWarning, ConfigError, Stopped
+from bdl.posterior.report.numbers import side_by_side, summarise
+from bdl.posterior.report.terminal import print_summary, write_page
+from bdl.run.config import identity, register_resolvers, run_name
+from bdl.run.console import one_line_errors
+from bdl.run.directory import RunDirectory, write_metrics
+from bdl.run.machine import allow_tf32, compile_if_possible, keep_freed_memory, leave_new_memory_unfilled
+from bdl.run.processes import ALONE, Attendance, Place, check_count, count_processes, find_place, launch
+from bdl.run.validate import check_values
 from bdl.seeding import derive_seed
-from bdl.values import check_values
 
 register_resolvers()
 

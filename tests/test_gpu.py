@@ -23,8 +23,8 @@ from torch import Tensor, nn
 import bdl
 from bdl.data import Augment, TensorBatches
 from bdl.data.augment import Normalise
-from bdl.lightning.compiling import compile_if_possible
 from bdl.models import MLP, ResNet
+from bdl.run.machine import compile_if_possible
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -6,7 +6,7 @@ import pytest
 SCRIPT = """
 import resource
 import torch
-from bdl.memory import keep_freed_memory
+from bdl.run.machine import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

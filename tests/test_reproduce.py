@@ -12,12 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from matplotlib.figure import Figure
-from omegaconf import OmegaConf
-
-from bdl.reproduce import MODULES, REGISTRY, Context, Experiment, Result, Table, reproduce
-from bdl.reproduce.energies import Wells, bounded_log, fixed_point
-from bdl.reproduce.functions import (
+from literature import MODULES, REGISTRY, Context, Experiment, Result, Table, reproduce
+from literature.energies import Wells, bounded_log, fixed_point
+from literature.functions import (
     METHODS,
     Job,
     Phase,
@@ -29,8 +26,11 @@ from bdl.reproduce.functions import (
     race_all,
     tune_and_report,
 )
-from bdl.reproduce.output import markdown, plain
-from bdl.rundir import write_metrics
+from literature.output import markdown, plain
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf
+
+from bdl.run.directory import write_metrics
 from bdl.targets import PUBLISHED, GaussianLaw, SumSquares, gradient, integrate
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "reproduce.py"

@@ -22,7 +22,7 @@ from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.split import SplitDataModule, hold_out
 from bdl.errors import ConfigError, StoreError
-from bdl.posterior.store import write_atomically
+from bdl.files import write_atomically
 
 SOURCES: dict[int, type[CIFAR10]] = {10: CIFAR10, 100: CIFAR100}  # torchvision's: folder, files, checksums, address
 # Mean and standard deviation of the 50,000 training images' pixels, by channel, of 1.

@@ -11,7 +11,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
-from bdl.lightning.chains import ChainStack
+from bdl.models.stack import ChainStack
 from bdl.samplers import Sampler
 
 

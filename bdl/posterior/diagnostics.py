@@ -11,7 +11,7 @@ import numpy as np
 from arviz_stats.base.array import array_stats
 
 if TYPE_CHECKING:
-    from bdl.posterior.figures import EnergyHistogram
+    from bdl.posterior.report.figures import EnergyHistogram
 
 MIN_DRAWS = 4  # fewer can't be split into halves that have a variance
 Level = Literal["ok", "look", "bad"]

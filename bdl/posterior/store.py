@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bdl.errors import StoreError
+from bdl.files import disk_errors, write_atomically
 
 FORMAT_VERSION = 1
 
@@ -149,47 +148,6 @@ class SampleStore:
                 )
             records.append(record)
         return records
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write under a temporary name, sync, rename: the file is there whole or not at all. Raises StoreError."""
-    with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
-        try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(data)
-                f.flush()
-                os.fsync(f.fileno())
-            os.chmod(temporary, 0o644)
-            publish(Path(temporary), path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
-
-
-def publish(temporary: Path, path: Path) -> None:
-    """Give a whole, synced file its name, and sync the folder that holds the name."""
-    os.replace(temporary, path)
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-@contextlib.contextmanager
-def disk_errors(path: Path) -> Iterator[None]:
-    """Say what a disk that is full or can't be written refuses, as a StoreError that names `path`."""
-    try:
-        yield
-    except StoreError:
-        raise
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror}; free space or choose another hydra.run.dir"
-        ) from error
 
 
 def _checksum(fields: dict[str, Any]) -> str:

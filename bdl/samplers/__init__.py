@@ -6,15 +6,16 @@ tau = T/N; lr is in SGD's units.
 """
 
 from bdl.samplers.clipping import ClipNorm, ClipValue
-from bdl.samplers.dynamics import BAOAB, SGD, SGHMC, SGLD, SGNHT, Kinetic, Position, Thermostatted
+from bdl.samplers.dynamics.base import Kinetic, Position, Thermostatted
+from bdl.samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGNHT
+from bdl.samplers.dynamics.metropolis import HMC, MALA, Metropolis
+from bdl.samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
+from bdl.samplers.dynamics.variational import MeanField
 from bdl.samplers.exchange import Exchange
-from bdl.samplers.metropolis import HMC, MALA, Metropolis
 from bdl.samplers.needs import per_example_gradients
-from bdl.samplers.preconditioned import PSGLD, SGFS, SGRLD
 from bdl.samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from bdl.samplers.sampler import Sampler
-from bdl.samplers.variational import MeanField
-from bdl.samplers.weighting import AdaptiveWeight, Contour, Flat, RobbinsMonro
+from bdl.samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro
 
 __all__ = [
     "BAOAB",

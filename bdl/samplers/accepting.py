@@ -12,9 +12,9 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.samplers.divergence import refuse
+from bdl.samplers.dynamics.metropolis import Evaluate
 from bdl.samplers.exchange import swap_states
-from bdl.samplers.metropolis import Evaluate
-from bdl.samplers.reweighting import any_positive
+from bdl.samplers.weighting.reweighting import any_positive
 
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.samplers.accepting import refuse_for_kernel
-from bdl.samplers.dynamics import Scalar
-from bdl.samplers.weighting import Weighting
+from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.weighting.weightings import Weighting
 
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import DivergedError
-from bdl.samplers.dynamics import Scalar
+from bdl.samplers.dynamics.base import Scalar
 
 CHECK_EVERY = 100  # steps between reads of the flag on an accelerator; each is a device sync
 

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics import Scalar
-from bdl.samplers.reweighting import any_positive
+from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.weighting.reweighting import any_positive
 
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from bdl.samplers.dynamics import BAOAB, SGHMC, SGLD, SGNHT
+from bdl.samplers.dynamics.langevin import BAOAB, SGHMC, SGLD, SGNHT
 
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor
 
-from bdl.samplers.reweighting import any_positive
+from bdl.samplers.weighting.reweighting import any_positive
 
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler

@@ -10,7 +10,7 @@ import torch
 
 from bdl.errors import BdlWarning, ConfigError
 from bdl.samplers.divergence import DivergenceWatch
-from bdl.samplers.reweighting import to
+from bdl.samplers.weighting.reweighting import to
 
 if TYPE_CHECKING:
     from bdl.samplers.sampler import Sampler

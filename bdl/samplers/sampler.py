@@ -14,21 +14,21 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.samplers import parallel
 from bdl.samplers.accepting import accept_reject_step
+from bdl.samplers.batch_noise import GradientNoise
 from bdl.samplers.checks import check_loss, check_number, refuse_combinations, refuse_identical, refuse_idle
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, Named, refuse
-from bdl.samplers.dynamics import Dynamics, Scalar
+from bdl.samplers.dynamics.base import Dynamics, Scalar
+from bdl.samplers.dynamics.metropolis import Kernel
 from bdl.samplers.exchange import Exchange, Replicas, swap_states
 from bdl.samplers.explain import explain
 from bdl.samplers.flat import FlatBuffer
-from bdl.samplers.gradient_noise import GradientNoise
 from bdl.samplers.heat import batch_share
-from bdl.samplers.metropolis import Kernel
 from bdl.samplers.needs import extra_for
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.resume import load_sampler_state, sampler_state
-from bdl.samplers.reweighting import Reweighting, any_positive
-from bdl.samplers.weighting import Flat, Histogram, Weighting
+from bdl.samplers.weighting.reweighting import Reweighting, any_positive
+from bdl.samplers.weighting.weightings import Flat, Histogram, Weighting
 from bdl.seeding import generator
 
 

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics import Dynamics, Scalar
-from bdl.samplers.metropolis import Kernel
+from bdl.samplers.dynamics.base import Dynamics, Scalar
+from bdl.samplers.dynamics.metropolis import Kernel
 from bdl.samplers.priors import Uniform
 from bdl.samplers.sampler import Sampler
-from bdl.samplers.weighting import Flat, Weighting
+from bdl.samplers.weighting.weightings import Flat, Weighting
 from bdl.seeding import generator
 from bdl.targets.base import cast, curvature, value_and_grad
 

@@ -23,10 +23,10 @@ from omegaconf import DictConfig
 from torch import Tensor
 from torchvision.datasets import CIFAR10
 
-from bdl.config import register_resolvers
 from bdl.data import Augment, CIFARDataModule, cifar
 from bdl.data.cifar import PIXELS, load_cifar
 from bdl.errors import ConfigError, StoreError
+from bdl.run.config import register_resolvers
 
 ROOT = Path(__file__).parents[2]
 CONF = ROOT / "conf"

@@ -11,7 +11,7 @@ from torch import nn
 
 import bdl
 from bdl.errors import BdlWarning
-from bdl.lightning.compiling import compile_if_possible
+from bdl.run.machine import compile_if_possible
 
 
 def net() -> nn.Module:

@@ -22,9 +22,9 @@ from torch import nn
 import bdl
 from bdl.errors import BdlError, ReplicaError
 from bdl.lightning.access import find_sampler
-from bdl.lightning.processes import ALONE, Place, check_count, count_processes, find_place, launch
 from bdl.models import MLP
 from bdl.models.resnet import FilterResponseNorm
+from bdl.run.processes import ALONE, Place, check_count, count_processes, find_place, launch
 from bdl.samplers import parallel
 
 STEPS, BATCH = 20, 5

@@ -9,7 +9,7 @@ import pytest
 from scipy import stats
 
 from bdl.posterior.diagnostics import ess, or_nan, rhat, summary, verdict, weight_ess
-from bdl.posterior.figures import EnergyHistogram
+from bdl.posterior.report.figures import EnergyHistogram
 
 
 def normal(*shape: int) -> np.ndarray:

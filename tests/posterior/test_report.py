@@ -14,8 +14,8 @@ import torch
 from bdl.errors import StoreError
 from bdl.posterior.diagnostics import summary
 from bdl.posterior.evaluation import Curve
-from bdl.posterior.figures import EnergyHistogram
-from bdl.posterior.report import ROWS, ReportData, page, write_report
+from bdl.posterior.report.figures import EnergyHistogram
+from bdl.posterior.report.page import ROWS, ReportData, page, write_report
 
 ATTACK = "<script>alert(1)</script>\"'&"
 VOID = {"meta", "img", "br"}

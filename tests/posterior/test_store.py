@@ -16,8 +16,9 @@ from torch import nn
 
 import bdl
 from bdl.errors import BdlWarning, StoreError
+from bdl.files import write_atomically
 from bdl.models import MLP
-from bdl.posterior.store import SampleStore, write_atomically
+from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep
 
 FIELDS = dict(

@@ -21,7 +21,7 @@ from torch.distributions import Normal
 
 import bdl
 from bdl.errors import ConfigError, DivergedError
-from bdl.samplers.metropolis import Accepted, accept
+from bdl.samplers.dynamics.metropolis import Accepted, accept
 from bdl.targets import Banana, Chains, DoubleWell, GaussianLaw
 
 Z = 4.5  # standard errors

@@ -16,7 +16,7 @@ from table import diagonal_metric, full_metric
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.samplers.preconditioned import metric_and_divergence
+from bdl.samplers.dynamics.preconditioned import metric_and_divergence
 from bdl.targets import Banana, Chains, DataTarget, GaussianLaw
 
 Z = 4.5  # standard errors

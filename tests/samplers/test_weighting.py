@@ -14,7 +14,7 @@ from oracles import Estimate, Well, langevin_law, refine
 from scipy.stats import chi2, gamma
 
 import bdl
-from bdl.samplers.weighting import MAX_RISE, MIN_VISITS, SETTLED
+from bdl.samplers.weighting.weightings import MAX_RISE, MIN_VISITS, SETTLED
 
 D64 = torch.float64
 KINDS = [bdl.AdaptiveWeight, bdl.Contour]

@@ -11,7 +11,7 @@ from cifar_files import Folder
 from running import TINY, refusal, sampled, samples
 
 import bdl
-from bdl.errors import one_line_errors
+from bdl.run.console import one_line_errors
 
 BAD = {
     "group": ("sampler=nuts", "sampler/nuts"),

@@ -13,7 +13,7 @@ from running import SMOOTHED, TINY, compose, refusal, sampled, samples, train, w
 import bdl
 from bdl.errors import BdlWarning
 from bdl.models import MLP
-from bdl.rundir import read_metrics
+from bdl.run.directory import read_metrics
 
 
 def test_the_run_directory_is_complete(run):
@@ -76,11 +76,11 @@ def test_the_same_command_finds_its_run(script, run):
 
 
 def test_what_does_not_change_the_samples_does_not_change_the_hash():
-    one = train.bdl.config.config_hash(compose("run_dir=x"))
+    one = bdl.run.config.config_hash(compose("run_dir=x"))
     for same in ("logger=wandb", "monitor_every=7", "checkpoint_every=9", "run_dir=y"):
-        assert train.bdl.config.config_hash(compose("run_dir=x", same)) == one
+        assert bdl.run.config.config_hash(compose("run_dir=x", same)) == one
     for other in ("seed=1", "stack=1", "sampler.lr=0.1", "schedule=cosine", "chains=4", "collect.keep.every=7"):
-        assert train.bdl.config.config_hash(compose("run_dir=x", other)) != one
+        assert bdl.run.config.config_hash(compose("run_dir=x", other)) != one
 
 
 def test_a_run_is_the_same_wherever_its_data_lie():
@@ -89,7 +89,7 @@ def test_a_run_is_the_same_wherever_its_data_lie():
     def named(**data) -> str:
         changed = copy.deepcopy(cfg)
         changed.data = {**changed.data, **data}
-        return train.bdl.config.config_hash(changed)
+        return bdl.run.config.config_hash(changed)
 
     for same in (dict(root="/y"), dict(download=True), dict(cache="/z"), dict(loader="torch"), dict(workers=7)):
         assert named(**same) == named()

@@ -15,7 +15,7 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, Timer
 
 from bdl.errors import ConfigError
-from bdl.posterior.store import disk_errors, publish
+from bdl.files import disk_errors, publish
 
 ASK_EVERY = 10  # steps after which the ranks of one chain ask each other whether to stop
 

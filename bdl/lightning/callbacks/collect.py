@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
 from bdl.errors import ConfigError
+from bdl.files import write_atomically
 from bdl.lightning.access import check_data, check_trainer, find_sampler, per_chain, sampled_net, stacked_tensors
-from bdl.lightning.chains import ChainStack
 from bdl.lightning.module import one_epoch
-from bdl.posterior.store import SampleStore, write_atomically
+from bdl.models.stack import ChainStack
+from bdl.posterior.store import SampleStore
 from bdl.samplers import Sampler
 from bdl.schedules import Keep
 from bdl.seeding import derive_seed

@@ -1,0 +1,1 @@
+"""Dynamics: the ways in which θ moves."""

@@ -1,0 +1,198 @@
+"""Accept/reject kernels on the energy of all the data: exact at any step size, one test of acceptance per step.
+
+They call the closure several times a step. Here too `lr` is a step in SGD's units: MALA proposes the step that SGLD
+makes at this lr. Each chain adapts a factor of its own to lr during its first `adapt_steps` steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.dynamics.base import Scalar
+
+Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]  # θ (..., d) -> U/N (..., 1) in double, its gradient (..., d)
+
+
+@dataclass
+class Accepted:
+    """State of an accept/reject kernel."""
+
+    theta: Tensor  # (..., d)
+    gradient: Tensor  # (..., d) of U/N at theta
+    potential: Tensor  # (...) U/N at theta, double; NaN before the first step
+    log_factor: Tensor  # (...) of lr, double
+    accepted: Tensor  # (...) sum of acceptance probabilities since adaptation ended, double
+    steps: int = 0
+
+
+@runtime_checkable
+class Kernel(Protocol):
+    """What the shell asks of an accept/reject kernel. z is standard normal, log_u (..., 1) the log of a uniform."""
+
+    @property
+    def target(self) -> float:
+        """Acceptance that lr is adapted to, per chain."""
+        ...
+
+    @property
+    def adapt_steps(self) -> int:
+        """Steps for which it is."""
+        ...
+
+    def init(self, theta: Tensor) -> Accepted: ...
+
+    def kernel(
+        self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor
+    ) -> Accepted: ...
+
+
+@dataclass(frozen=True)
+class Metropolis:
+    """Random-walk Metropolis (Metropolis et al. 1953).
+
+        θ' = θ + sqrt(2 lr tau) z,    accepted with probability min(1, exp(-(V(θ') - V(θ)) / tau)),    V = U/N
+
+    Needs no gradient. target: acceptance that lr is adapted to over the first `adapt_steps` steps (.234, Roberts et
+    al. 1997); keep samples after these. Law: exp(-U/T), at any lr.
+    """
+
+    target: float = 0.234
+    adapt_steps: int = 0
+
+    def __post_init__(self) -> None:
+        check_target(self.target, self.adapt_steps)
+
+    def init(self, theta: Tensor) -> Accepted:
+        return start(theta)
+
+    def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
+        proposal = s.theta + _root(2 * _factor(s) * lr * tau, z) * z
+        potential, gradient = evaluate(proposal)
+        return accept(self, s, proposal, gradient, potential, (_column(s.potential) - potential) / tau, log_u)
+
+
+@dataclass(frozen=True)
+class MALA:
+    """Metropolis-adjusted Langevin algorithm (Roberts & Tweedie 1996): the step of SGLD, accepted or rejected.
+
+        θ' = θ - lr ∇V(θ) + sqrt(2 lr tau) z,    V = U/N,
+        accepted with probability min(1, exp(-(V(θ') - V(θ)) / tau) q(θ|θ') / q(θ'|θ)),    q the law of the proposal
+
+    target: acceptance that lr is adapted to over the first `adapt_steps` steps (.574, Roberts & Rosenthal 1998). It is
+    HMC with one leapfrog step. Law: exp(-U/T), at any lr.
+    """
+
+    target: float = 0.574
+    adapt_steps: int = 0
+
+    def __post_init__(self) -> None:
+        check_target(self.target, self.adapt_steps)
+
+    def init(self, theta: Tensor) -> Accepted:
+        return start(theta)
+
+    def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
+        step = lr * _factor(s)  # (..., 1)
+        proposal = s.theta - step.to(z) * s.gradient + _root(2 * step * tau, z) * z
+        potential, gradient = evaluate(proposal)
+        forth = proposal - s.theta + step.to(z) * s.gradient
+        back = s.theta - proposal + step.to(z) * gradient
+        log_q = (_square(forth) - _square(back)) / (4 * step * tau)  # log q(θ|θ') - log q(θ'|θ)
+        log_ratio = (_column(s.potential) - potential) / tau + log_q
+        return accept(self, s, proposal, gradient, potential, log_ratio, log_u)
+
+
+@dataclass(frozen=True)
+class HMC:
+    """Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011, section 5.3), momenta drawn anew at every step.
+
+        p ~ N(0, tau);  `leapfrog` times: p <- p - h/2 ∇V(θ); θ <- θ + h p; p <- p - h/2 ∇V(θ),    h = sqrt(2 lr)
+        accepted with probability min(1, exp((H(θ, p) - H(θ', p')) / tau)),    H = V + |p|²/2,    V = U/N
+
+    target: acceptance that lr is adapted to over the first `adapt_steps` steps (.8; .651 is optimal in the limit of
+    many dimensions, Beskos et al. 2013). Law: exp(-U/T), at any lr. `leapfrog` gradients a step.
+    """
+
+    leapfrog: int = 10
+    target: float = 0.8
+    adapt_steps: int = 0
+
+    def __post_init__(self) -> None:
+        check_target(self.target, self.adapt_steps)
+        if self.leapfrog < 1:
+            raise ConfigError(f"leapfrog must be at least 1 step, got {self.leapfrog}")
+
+    def init(self, theta: Tensor) -> Accepted:
+        return start(theta)
+
+    def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
+        h = _root(2 * lr * _factor(s), z)  # (..., 1)
+        p = _root(tau * torch.ones_like(_factor(s)), z) * z
+        kinetic = _square(p) / 2
+        theta, gradient, potential = s.theta, s.gradient, _column(s.potential)
+        for _ in range(self.leapfrog):
+            p = p - h / 2 * gradient
+            theta = theta + h * p
+            potential, gradient = evaluate(theta)
+            p = p - h / 2 * gradient
+        log_ratio = (_column(s.potential) + kinetic - potential - _square(p) / 2) / tau
+        return accept(self, s, theta, gradient, potential, log_ratio, log_u)
+
+
+def start(theta: Tensor) -> Accepted:
+    zero = torch.zeros_like(theta[..., 0], dtype=torch.float64)
+    return Accepted(theta, torch.zeros_like(theta), zero * float("nan"), zero.clone(), zero.clone())
+
+
+def accept(
+    kernel: Kernel, s: Accepted, theta: Tensor, gradient: Tensor, potential: Tensor, log_ratio: Tensor, log_u: Tensor
+) -> Accepted:
+    """The state after the test: per chain the proposal or the old one; a proposal whose energy or gradient is not
+    finite is refused.
+
+    The factor of lr follows log lr += (α - target) / k^.6 (Robbins & Monro), α = acceptance probability.
+    """
+    alpha = log_ratio.nan_to_num(nan=-torch.inf).clamp_max(0).exp()
+    alpha = torch.where(torch.isfinite(potential) & torch.isfinite(gradient).all(-1, keepdim=True), alpha, 0)
+    taken = (log_u < alpha.log()) & (alpha > 0)
+    s.theta.copy_(torch.where(taken, theta, s.theta))
+    s.gradient.copy_(torch.where(taken, gradient, s.gradient))
+    s.potential = torch.where(taken, potential, _column(s.potential)).squeeze(-1)
+    s.steps += 1
+    alpha = alpha.squeeze(-1)
+    if s.steps <= kernel.adapt_steps:
+        s.log_factor = s.log_factor + (alpha - kernel.target) / s.steps**0.6
+    else:
+        s.accepted = s.accepted + alpha
+    return s
+
+
+def check_target(target: float, adapt_steps: int) -> None:
+    if not 0 < target < 1:
+        raise ConfigError(f"target acceptance must be in (0, 1), got {target}")
+    if adapt_steps < 0:
+        raise ConfigError(f"adapt_steps must be >= 0, got {adapt_steps}")
+
+
+def _column(x: Tensor) -> Tensor:
+    return x.unsqueeze(-1)
+
+
+def _factor(s: Accepted) -> Tensor:
+    """(..., 1) of lr."""
+    return s.log_factor.exp().unsqueeze(-1)
+
+
+def _root(c: Tensor, like: Tensor) -> Tensor:
+    return c.sqrt().to(like.dtype)
+
+
+def _square(x: Tensor) -> Tensor:
+    """(..., 1) squared norm, double."""
+    return x.double().square().sum(-1, keepdim=True)

@@ -1,0 +1,1 @@
+"""Weightings: functions of an energy histogram that change the law sampled."""

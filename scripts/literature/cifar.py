@@ -1,0 +1,153 @@
+"""002's CIFAR tables, from runs of scripts/train.py that have ended: published accuracies beside theirs."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+from omegaconf import OmegaConf
+
+from bdl.errors import ConfigError
+from bdl.run.directory import read_metrics
+from literature.distances import with_error
+from literature.experiment import Context, Result, Table, experiment
+from literature.figures import BLUE, RED, canvas, label
+
+SLIDES = "Liang 2024, slides on adaptively weighted SG-MCMC (002)"
+EPOCHS = 500  # of the settings in conf/experiment
+# (schedule, method) of conf/experiment/<data> -> accuracy in %, of one sample and of the average
+PUBLISHED = {
+    "cifar10": {
+        "fixed_msgd": (90.10, 92.79), "fixed_sghmc": (89.73, 92.51), "fixed_awsghmc": (91.20, 93.27),
+        "decay_msgd": (93.14, 93.50), "decay_sghmc": (90.79, 93.07), "decay_awsghmc": (92.52, 93.66),
+        "decay_both_msgd": (93.16, 93.49), "decay_both_sghmc": (93.26, 93.58), "decay_both_awsghmc": (93.85, 94.10),
+    },
+    "cifar100": {
+        "fixed_msgd": (61.19, 68.03), "fixed_sghmc": (61.72, 68.05), "fixed_awsghmc": (65.20, 70.46),
+        "decay_msgd": (67.12, 70.14), "decay_sghmc": (64.65, 69.85), "decay_awsghmc": (68.74, 71.74),
+        "decay_both_msgd": (67.60, 70.31), "decay_both_sghmc": (67.45, 70.22), "decay_both_awsghmc": (70.65, 72.04),
+    },
+}  # fmt: skip
+SCHEDULES = {"fixed": "lr, T fixed", "decay": "lr falls", "decay_both": "lr, T fall"}
+METHODS = {"msgd": "M-SGD", "sghmc": "SGHMC", "awsghmc": "AWSGHMC"}
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """What a run directory says of itself. one, average: accuracy in %; nll: of the average, nats."""
+
+    cell: str
+    epochs: int
+    seed: int
+    device: str
+    samples: int
+    one: float
+    average: float
+    nll: float
+    config: dict[str, Any]  # with commit and versions
+    metrics: dict[str, float]
+    timing: dict[str, float]
+
+
+@experiment("cifar10", f"{SLIDES}, CIFAR-10", "CIFAR-10, ResNet20: runs of experiment=cifar10/...", collects=True)
+def cifar10(context: Context) -> Result:
+    return collect("cifar10", context)
+
+
+@experiment("cifar100", f"{SLIDES}, CIFAR-100", "CIFAR-100, ResNet20: runs of experiment=cifar100/...", collects=True)
+def cifar100(context: Context) -> Result:
+    return collect("cifar100", context)
+
+
+def collect(data: str, context: Context) -> Result:
+    found = [run for path in context.runs for run in read(path, data)]
+    chosen = [run for run in found if context.epochs in (None, run.epochs)]
+    if not chosen:
+        lengths = sorted({run.epochs for run in found})
+        there = f"runs of {lengths} epochs, none of {context.epochs}" if found else "no run that has ended"
+        raise ConfigError(
+            f"{there} of experiment={data}/... in {', '.join(map(str, context.runs)) or 'no folder'}: run "
+            f"scripts/train.py experiment={data}/decay_both_awsghmc, then give its run directory, or one above it, as "
+            "--runs"
+        )
+    cells = {cell: [run for run in chosen if run.cell == cell] for cell in PUBLISHED[data]}
+    numbers = {cell: [vars(run) for run in runs] for cell, runs in cells.items() if runs}
+    return Result({data: draw(data, cells)}, [tabulate(data, cells)], numbers)
+
+
+def read(path: Path, data: str) -> list[FinishedRun]:
+    """The ended runs of `experiment=<data>/...` in a folder and below it."""
+    runs = []
+    for metrics in sorted(path.rglob("metrics.json")):
+        config: Any = OmegaConf.load(metrics.parent / "config.yaml")
+        folder, _, cell = config.provenance.get("name", "").partition("/")
+        if folder != data or cell not in PUBLISHED[data]:
+            continue
+        m, timing = read_metrics(metrics), metrics.parent / "timing.json"
+        runs.append(
+            FinishedRun(
+                cell=cell,
+                epochs=config.trainer.max_epochs,
+                seed=config.seed,
+                device=config.provenance.device,
+                samples=int(m["samples"]),
+                one=100 * m["test/one_sample/accuracy"],
+                average=100 * m["test/bma/accuracy"],
+                nll=m["test/bma/nll"],
+                config=settings(config),
+                metrics=m,
+                timing=json.loads(timing.read_text()) if timing.exists() else {},  # a run is ended before it is there
+            )
+        )
+    return runs
+
+
+def settings(config: Any) -> dict[str, Any]:
+    """The configuration of a run, without the folders of the machine that it ran on."""
+    found: Any = OmegaConf.to_container(config)
+    return found | {"data": {k: v for k, v in found["data"].items() if k not in ("root", "cache")}}
+
+
+def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
+    header = ["schedule", "method", "published, one sample", "published, average",
+              "ours, one sample", "ours, average", "NLL", "samples", "epochs", "seeds", "device"]  # fmt: skip
+    rows = []
+    for cell, runs in cells.items():
+        schedule, method = cell.rsplit("_", 1)
+        scores = torch.tensor([(run.one, run.average, run.nll) for run in runs])
+        ours = [with_error(scores[:, k], digits) if runs else "–" for k, digits in enumerate((2, 2, 3))]
+        about = (listed(getattr(run, name) for run in runs) for name in ("samples", "epochs", "seed", "device"))
+        published = [f"{value:.2f}" for value in PUBLISHED[data][cell]]
+        rows.append([SCHEDULES[schedule], METHODS[method], *published, *ours, *about])
+    note = (
+        "Accuracy in %, and NLL of the average in nats, on the 10,000 test images. Published: means of 10 runs, "
+        f"settings unknown. Ours: the settings of conf/experiment/{data}, for {EPOCHS} epochs; a run of fewer has its "
+        "schedule compressed into them. Mean ± standard error where there are several seeds. – : no run has ended."
+    )
+    return Table("One sample, and the average of all", header, rows, note)
+
+
+def draw(data: str, cells: dict[str, list[FinishedRun]]) -> Figure:
+    epochs = listed(run.epochs for runs in cells.values() for run in runs)
+    figure, axes = canvas(f"Published (crosses), and ours of {epochs} epochs (dots)", width=6.5, height=3.8)
+    ax = axes[0, 0]
+    for row, (cell, runs) in enumerate(cells.items()):
+        for at, name, colour in ((0, "one sample", BLUE), (1, "average of all samples", RED)):
+            values = [(run.one, run.average)[at] for run in runs]
+            shown = name if row == 0 else None
+            ax.plot(PUBLISHED[data][cell][at], row, "x", color=colour, label=shown and f"published, {name}")
+            ax.plot(values, [row] * len(values), "o", color=colour, ms=5, label=shown and f"ours, {name}")
+    named = [cell.rsplit("_", 1) for cell in cells]
+    ax.set_yticks(range(len(cells)), [f"{METHODS[method]}, {SCHEDULES[schedule]}" for schedule, method in named])
+    ax.invert_yaxis()
+    label(ax, "", "accuracy (%)")
+    figure.legend(loc="outside lower center", ncols=2)
+    return figure
+
+
+def listed(values: Any) -> str:
+    return ", ".join(str(v) for v in sorted(set(values))) or "–"

@@ -1,0 +1,43 @@
+"""One style for all pictures. Experiments draw on a Figure from `canvas`; STYLE is in force while they run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from bdl.posterior.report.figures import BLUE, GREEN, GREY, ORANGE, PALETTE, PINK, RED, SKY, YELLOW
+from bdl.posterior.report.figures import STYLE as REPORT
+
+__all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PALETTE", "PINK", "RED", "SKY", "YELLOW", "canvas", "label"]
+
+DPI = 130
+STYLE: dict[Any, Any] = {
+    **REPORT,
+    "font.size": 10,
+    "axes.titlesize": 10.5,
+    "axes.titlelocation": "left",
+    "figure.titlesize": 12.5,
+    "figure.titleweight": "bold",
+    "legend.fontsize": 9,
+    "image.cmap": "viridis",
+}
+WIDTH = 3.6  # inches of one panel
+
+
+def canvas(
+    title: str, rows: int = 1, columns: int = 1, *, width: float = WIDTH, height: float = 3.2, **options: Any
+) -> tuple[Figure, Any]:
+    """A figure with a title that says what is seen, and its (rows, columns) array of axes.
+
+    width, height: of one panel, inches. options: of `Figure.subplots`, sharex say.
+    """
+    figure = Figure((max(width * columns, 5.0), height * rows + 0.4), layout="constrained")
+    figure.suptitle(title, x=0.01, ha="left")
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def label(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
+    """A panel's title and axis labels, with units."""
+    ax.set(title=title, xlabel=x, ylabel=y)

@@ -1,0 +1,71 @@
+"""Pictures of the Landsat experiment: training along the run, and published errors beside ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from literature.figures import BLUE, GREEN, GREY, RED, SKY, canvas, label
+from literature.landsat_chains import Method, Run
+
+COLOURS = {"csSGD": RED, "csSGLD": GREEN, "dsSGD": BLUE, "dsSGLD": SKY, "AWSGLD": "black"}  # those of 002
+AVERAGES = {"one": "one sample", "chain": "one chain's average", "all": "all chains' average"}
+SHADES = {"one": SKY, "chain": BLUE, "all": RED}
+
+
+Scores = Mapping[str, Tensor]  # average -> (seeds,) errors in %
+
+
+def draw_paths(runs: Mapping[str, Run]) -> Figure:
+    """Training energy and error of the five methods of 002 along the run: thin one chain, thick the mean of all."""
+    title = "AWSGLD and csSGLD take one path; decreasing steps fit closest (bold: mean of all chains)"
+    figure, axes = canvas(title, 1, 2, width=5.2, height=3.9)
+    for name in COLOURS:
+        run, style = runs[name], "--" if name == "AWSGLD" else "-"
+        thousands = np.array(run.steps) / 1000
+        for ax, values in zip(axes[0], (run.energies, run.errors), strict=True):
+            paths = torch.stack(values)  # (P, C)
+            ax.plot(thousands, paths[:, 0], color=COLOURS[name], lw=0.6, alpha=0.4)
+            ax.plot(thousands, paths.mean(1), style, color=COLOURS[name], lw=2, label=name)
+    label(axes[0, 0], "Training energy", "gradients (thousands)", "-Σ log p(y | x, θ) over 4,435 rows (nats)")
+    label(axes[0, 1], "Training error", "gradients (thousands)", "training error of the present θ (%)")
+    axes[0, 0].set_yscale("log")
+    axes[0, 1].set_ylim(0, 12)
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=5)
+    return figure
+
+
+def draw_errors(methods: Sequence[Method], found: Mapping[str, tuple[Scores, Scores]]) -> Figure:
+    """Published and our errors of every method. found: scores of fit and of prediction."""
+    title = "What is averaged matters more than the method, and AWSGLD comes out as csSGLD does"
+    figure, axes = canvas(title, 1, 2, width=5.2, height=4.2, sharey=True)
+    for ax, column in zip(axes[0], (1, 0), strict=True):
+        _draw_panel(ax, methods, found, column)
+    axes[0, 0].set_yticks(range(len(methods)), [m.name for m in methods])
+    axes[0, 0].invert_yaxis()
+    axes[0, 1].set_xlim(left=0)
+    label(axes[0, 0], "Prediction: 2,000 test rows", "error (%)")
+    label(axes[0, 1], "Fit: 4,435 training rows", "error (%)")
+    figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+    return figure
+
+
+def _draw_panel(ax: Axes, methods: Sequence[Method], found: Mapping[str, tuple[Scores, Scores]], column: int) -> None:
+    """column: 0 = fit, 1 = prediction, of the published pair."""
+    shown = [(row, m.published[column]) for row, m in enumerate(methods) if m.published]
+    ax.scatter([x for _, x in shown], [row for row, _ in shown], marker="x", color="black", label="published", zorder=3)
+    for average, text in AVERAGES.items():
+        mean = [found[m.name][column][average].mean().item() for m in methods]
+        spread = [standard_error(found[m.name][column][average]) for m in methods]
+        ax.errorbar(mean, range(len(methods)), xerr=spread, fmt="o", color=SHADES[average], label=text)
+    ax.axvline(shown[0][1], color=GREY, lw=1, ls="--", zorder=0)
+
+
+def standard_error(values: Tensor) -> float:
+    """Of the mean of values (n,)."""
+    return (values.std() / len(values) ** 0.5).item()

@@ -1,0 +1,231 @@
+"""Welling & Teh 2011, section 5.1, which 004 announces: SGLD on a mixture with tied means."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from torch import Tensor
+
+import bdl
+from bdl.seeding import generator
+from bdl.targets import Chains, Quadrature, WellingTeh, integrate, simulate_welling_teh
+from literature.distances import total_variation, with_error
+from literature.experiment import Context, Result, Table, experiment
+from literature.figures import BLUE, GREEN, ORANGE, RED, canvas, label
+
+SOURCE = "Welling & Teh 2011, section 5.1, and the post on SGLD and Bayes by Backprop (004)"
+FIRST, LAST, GAMMA = 1e-2, 1e-4, 0.55  # step sizes ε of the paper, θ <- θ - ε/2 ∇U + sqrt(ε) z; batches of 1
+PASSES = 800  # 10,000 in the paper
+DATA = 13  # seed of 100 points whose posterior has two modes, as the paper's figure has; of 30 draws 9 have
+BOX, CELLS = ((-1.5, 2.5), (-3.0, 3.0)), 40  # of histograms
+
+
+def step_sizes(steps: int) -> bdl.schedules.Polynomial:
+    """ε_t = a (b + t)^-γ, from 1e-2 to 1e-4."""
+    b = steps / ((FIRST / LAST) ** (1 / GAMMA) - 1)
+    return bdl.schedules.Polynomial(FIRST * b**GAMMA, b, GAMMA)
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    name: str
+    states: Tensor  # (n, C, 2)
+    weights: Tensor  # (n,) ε of the step, or 1
+    settings: str
+    published: str = "–"
+
+
+@experiment("mixture", SOURCE, "SGLD on a mixture with tied means")
+def mixture(context: Context) -> Result:
+    law = WellingTeh(simulate_welling_teh(seed=DATA))
+    low, high = zip(*BOX, strict=True)
+    exact = integrate(law, low, high, CELLS * 10)
+    steps = law.num_data * context.choose(PASSES, 20)
+    plain = sgld(law, bdl.SGLD(), steps, context)
+    runs = variants(plain, sgld(law, bdl.SGLD(grad_var="estimated"), steps, context), hmc(law, context))
+    noise, rejection = noise_variances(law, plain, step_sizes(steps)), rejections(law, exact, context)
+    found = {r.name: measure(r, exact) for r in runs}
+    figures = {
+        "posterior": draw_posterior(exact, runs[0], found),
+        "noise": draw_noise(noise, rejection),
+    }
+    numbers = {"runs": found, "noise": noise, "rejections": rejection, "mode": float(upper(exact.nodes, exact.mass))}
+    return Result(figures, [tabulate(runs, found, exact), phases(noise, rejection, law)], numbers)
+
+
+# ---- chains ----------------------------------------------------------------------------------------------------------
+
+
+def sgld(law: WellingTeh, dynamics: bdl.SGLD, steps: int, context: Context) -> Tensor:
+    """(steps / 10, C, 2) states under the decreasing steps."""
+    chains, sizes = context.choose(64, 16), step_sizes(steps)
+    start = torch.randn(chains, 2, generator=generator("cpu", "mixture start", context.seed)).double()
+    run = Chains(law, dynamics, start, lr=1.0, batch=1, seed=context.seed)
+    kept = torch.empty(steps // 10, chains, 2, dtype=torch.float64)
+    group = run.sampler.param_groups[0]
+    for i in context.track(range(steps // 10), f"mixture: {dynamics}"):
+        for k in range(10 * i, 10 * i + 10):
+            group["lr"] = sizes(k) / 2 * law.num_data
+            run.step()
+        kept[i] = run.theta
+    return kept
+
+
+def hmc(law: WellingTeh, context: Context) -> Tensor:
+    chains, steps = context.choose(64, 16), context.choose(2_000, 200)
+    start = torch.randn(chains, 2, generator=generator("cpu", "mixture start", context.seed)).double()
+    run = Chains(law, bdl.HMC(leapfrog=10, adapt_steps=200), start, lr=1.0, seed=context.seed)
+    return run.run(steps, burn_in=200)
+
+
+def variants(plain: Tensor, less: Tensor, hmc: Tensor) -> list[Run]:
+    n = len(plain)
+    sizes = torch.tensor([step_sizes(10 * n)(10 * k + 9) for k in range(n)], dtype=torch.float64)
+    ones, half = torch.ones(n, dtype=torch.float64), (torch.arange(n) >= n // 2).double()
+    steps = f"{10 * n:,} steps, batches of 1"
+    return [
+        Run("SGLD, all states alike", plain, ones, steps, "histogram like the posterior"),
+        Run("SGLD, weighted by ε", plain, sizes, steps),
+        Run("SGLD, second half", plain, half, steps),
+        Run("SGLD less batch noise, second half", less, half, f"{steps}, grad_var estimated"),
+        Run("HMC", hmc, torch.ones(len(hmc)).double(), f"{len(hmc):,} × 10 leapfrog steps, all data"),
+    ]
+
+
+# ---- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def histogram(states: Tensor, weights: Tensor) -> Tensor:
+    """(CELLS, CELLS) weighted shares of the states (n, 2); those outside the box are lost."""
+    edges = [np.linspace(*side, CELLS + 1) for side in BOX]
+    counts = np.histogram2d(*states.T.numpy(), bins=edges, weights=weights.numpy())[0]
+    return torch.from_numpy(counts) / weights.sum()
+
+
+def masses(exact: Quadrature) -> Tensor:
+    """(CELLS, CELLS) the exact ones."""
+    return exact.mass.reshape(CELLS, 10, CELLS, 10).sum((1, 3))
+
+
+def upper(states: Tensor, weights: Tensor) -> Tensor:
+    """P(θ2 > 0), the mode near (0, 1): states (n, ..., 2), weights (n,)."""
+    return torch.einsum("n,n...->...", weights, (states[..., 1] > 0).double()) / weights.sum()
+
+
+def measure(r: Run, exact: Quadrature) -> dict[str, Any]:
+    truth, c = masses(exact).flatten(), r.states.shape[1]
+    each = torch.stack([histogram(r.states[:, i], r.weights).flatten() for i in range(c)])
+    share = upper(r.states, r.weights)
+    return {
+        "one chain": total_variation(each, truth),
+        "all chains": total_variation(each.mean(0), truth),
+        "mode": share,
+        "mode error": (share - upper(exact.nodes, exact.mass)).abs(),
+    }
+
+
+def noise_variances(law: WellingTeh, states: Tensor, sizes: bdl.schedules.Polynomial) -> dict[str, list]:
+    """Variance of one step, injected and from batches of one item, at steps spread evenly in log t."""
+    found: dict[str, list] = {"passes": [], "injected": [], "θ₁": [], "θ₂": []}
+    rows = np.unique(np.geomspace(1, len(states), 40).astype(int)) - 1
+    items = torch.arange(law.num_data)[:, None].expand(-1, states.shape[1]).T[..., None]  # (C, N, 1)
+    for row in rows.tolist():
+        eps = sizes(10 * row + 9)
+        gradients = law.loss_and_grad(states[row].unsqueeze(1).expand(-1, law.num_data, -1), items)[1]
+        v = (eps / 2 * law.num_data) ** 2 * gradients.var(1, correction=0).mean(0)
+        values = ((10 * row + 10) / law.num_data, eps, v[0].item(), v[1].item())
+        for name, value in zip(found, values, strict=True):
+            found[name].append(value)
+    return found
+
+
+def rejections(law: WellingTeh, exact: Quadrature, context: Context) -> dict[str, list[float]]:
+    """Share of Langevin steps with all the data that a Metropolis test would refuse."""
+    eps = np.geomspace(LAST, 10 * FIRST, 8).tolist()
+    start = exact.sample(256, generator("cpu", "mixture rejections", context.seed))
+    refused = []
+    for e in eps:
+        run = Chains(law, bdl.MALA(), start, lr=e / 2 * law.num_data, seed=context.seed)
+        run.run(context.choose(200, 20), every=10)
+        assert run.sampler.acceptance is not None
+        refused.append(1 - run.sampler.acceptance.mean().item())
+    return {"ε": eps, "refused": refused}
+
+
+# ---- tables and pictures ---------------------------------------------------------------------------------------------
+
+
+def tabulate(runs: Sequence[Run], found: dict[str, dict[str, Any]], exact: Quadrature) -> Table:
+    truth = float(upper(exact.nodes, exact.mass))
+    header = ["samples", "published", "distance of one chain", "of all chains together",
+              f"P(θ₂ > 0), exact {truth:.3f}", "its error in one chain", "settings"]  # fmt: skip
+    rows = []
+    for r in runs:
+        f = found[r.name]
+        rows.append([r.name, r.published, with_error(f["one chain"]), f"{f['all chains']:.3f}"])
+        rows[-1] += [with_error(f["mode"]), with_error(f["mode error"]), r.settings]
+    return Table(
+        "Distance from the true posterior",
+        header,
+        rows,
+        f"Total variation between histograms of {CELLS} × {CELLS} cells and the posterior by quadrature, "
+        f"{runs[0].states.shape[1]} chains. The paper gives pictures of one chain of 10,000 passes; step sizes are its "
+        f"own, 1e-2 to 1e-4 with γ = .55, over {PASSES} passes. Early large steps are hot (the batch noise exceeds the "
+        "injected one), so the theory's weights ε (004, eq. 25), which favour them, make the law of all chains worse; "
+        "a single chain moves faster there, and gains.",
+    )
+
+
+def phases(noise: dict[str, list], rejection: dict[str, list[float]], law: WellingTeh) -> Table:
+    rows = []
+    for name in ("θ₁", "θ₂"):
+        below = [i for i, v in enumerate(noise[name]) if v < noise["injected"][i]]
+        first = f"{noise['passes'][below[0]]:.1f} passes, ε = {noise['injected'][below[0]]:.1e}" if below else "never"
+        rows.append([f"batches bring less noise than is injected, {name}", "“two phases”", first])
+    at = {e: r for e, r in zip(*rejection.values(), strict=True)}
+    ends = (min(at, key=lambda e: abs(math.log(e / LAST))), min(at, key=lambda e: abs(math.log(e / FIRST))))
+    for e in ends:
+        rows.append([f"steps that a Metropolis test refuses, ε = {e:.1e}", "falls with ε", f"{at[e]:.2%}"])
+    return Table("Two phases", ["what", "published", "ours"], rows)
+
+
+def draw_posterior(exact: Quadrature, plain: Run, found: dict[str, dict[str, Any]]) -> Figure:
+    figure, axes = canvas("SGLD finds both modes of the posterior, a little too wide", 1, 3, sharex=True, sharey=True,
+                          height=3.4)  # fmt: skip
+    pooled = plain.states.flatten(0, 1)
+    panels = (
+        ("true posterior", masses(exact)),
+        ("SGLD, one chain", histogram(plain.states[:, 0], plain.weights)),
+        (f"SGLD, {plain.states.shape[1]} chains: distance {found[plain.name]['all chains']:.2f}",
+         histogram(pooled, plain.weights.repeat_interleave(plain.states.shape[1]))),
+    )  # fmt: skip
+    for ax, (title, mass) in zip(axes[0], panels, strict=True):
+        ax.imshow(
+            mass.T, origin="lower", extent=(*BOX[0], *BOX[1]), aspect="auto", vmin=0, vmax=float(panels[0][1].max())
+        )
+        ax.grid(False)
+        label(ax, title, "θ₁", "θ₂" if ax is axes[0, 0] else "")
+    return figure
+
+
+def draw_noise(noise: dict[str, list], rejection: dict[str, list[float]]) -> Figure:
+    title = "First the batches' noise rules, then the injected; a Metropolis test refuses little"
+    figure, axes = canvas(title, 1, 2, width=4.6, height=3.0)
+    ax: Axes = axes[0, 0]
+    ax.loglog(noise["passes"], noise["injected"], color="black", lw=1.8, label="injected: ε")
+    for name, colour in (("θ₁", BLUE), ("θ₂", ORANGE)):
+        ax.loglog(noise["passes"], noise[name], color=colour, lw=1.5, label=f"batches of 1: {name}")
+    ax.legend(loc="lower left")
+    label(ax, "variance of a step", "passes through the data")
+    axes[0, 1].loglog(rejection["ε"], rejection["refused"], "o-", color=GREEN)
+    axes[0, 1].axvspan(LAST, FIRST, color=RED, alpha=0.1, lw=0, label="step sizes of SGLD")
+    axes[0, 1].legend(loc="upper left")
+    label(axes[0, 1], "share of steps refused, all data", "ε")
+    return figure
