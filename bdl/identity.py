@@ -1,0 +1,48 @@
+"""What makes two objects the same, as plain values that JSON and a checkpoint can hold.
+
+Runs are resumed and merged only if the identities of their parts are equal. `str()` is for people and decides nothing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+
+def identity(value: Any) -> Any:
+    """The value as nested dicts, lists, numbers and words; equal for objects that mean the same.
+
+    A dataclass becomes its type and the fields of its constructor, a module its type and its public settings, a
+    function its qualified name, a tensor a nested list.
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Tensor | np.ndarray | np.generic):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {str(k): identity(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [identity(v) for v in value]
+    if isinstance(value, set | frozenset):
+        return sorted(identity(v) for v in value)
+    if isinstance(value, functools.partial):
+        return {"type": type_name(value.func), "args": identity(value.args), **identity(value.keywords)}
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {f.name: identity(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        return {"type": type_name(type(value)), **fields}
+    if isinstance(value, nn.Module):
+        settings = {k: v for k, v in vars(value).items() if not k.startswith("_") and k != "training"}
+        tensors = {k: v for k, v in value.state_dict().items()}
+        return {"type": type_name(type(value)), **identity(settings), **identity(tensors)}
+    return type_name(value if hasattr(value, "__qualname__") else type(value))
+
+
+def type_name(named: Any) -> str:
+    """`bdl.SGHMC` for what bdl exports, wherever its file lies, and the full path of everything else."""
+    module, name = named.__module__, named.__qualname__
+    return f"bdl.{name}" if module.partition(".")[0] == "bdl" else f"{module}.{name}"
