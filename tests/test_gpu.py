@@ -127,7 +127,7 @@ def test_a_weighting_learns_on_a_gpu_what_it_does_on_the_cpu(name):
         h = weighting.init(draws[0].to(device))
         for u in draws.to(device):
             weighting.update(h, u, weighting.zeta)
-        found.append([t.cpu() for t in (h.psi, h.log_psi, h.visits, *weighting.evaluate(h, draws[7].to(device)))])
+        found.append([t.cpu() for t in (h.psi, h.log_psi, h.visits, *h.evaluate(draws[7].to(device)))])
     for cpu, gpu in zip(*found, strict=True):
         torch.testing.assert_close(gpu, cpu, atol=1e-12, rtol=1e-12)
 
@@ -219,7 +219,7 @@ def test_divergence_is_noticed_within_100_steps_and_before_anything_is_saved():
     for p, value in zip(chains.stack.parameters(), theta, strict=True):
         p.data.copy_(value)
     chains.sampler.load_state_dict(good)
-    assert chains.go(120).sampler.state_dict()["bdl"]["step"] == 125
+    assert chains.go(120).sampler.state_dict()["bdl"]["chain"]["step"] == 125
 
 
 def test_a_chain_moves_to_the_device_with_its_network():
@@ -321,8 +321,13 @@ class Types(Callback):
     def on_train_batch_end(self, trainer, pl_module, *_):
         s = pl_module.sampler
         self.energies.append(s.energy.mean())
-        self.types |= {s._flat.theta.dtype, s._state.m.dtype, s._z.dtype, *(p.dtype for p in pl_module.parameters())}
-        assert s.energy.dtype == torch.float64 and s._flat.theta.device.type == DEVICE
+        self.types |= {
+            s.chain.theta.dtype,
+            s.chain.state.m.dtype,
+            s.chain.z.dtype,
+            *(p.dtype for p in pl_module.parameters()),
+        }
+        assert s.energy.dtype == torch.float64 and s.chain.theta.device.type == DEVICE
 
 
 @pytest.mark.parametrize("chains", [1, 2])

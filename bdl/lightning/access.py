@@ -42,7 +42,7 @@ def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
         )
     if trainer.precision == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bfloat16: set trainer.precision=32-true")
-    if sampler.is_kernel and str(trainer.precision) not in ("32-true", "64-true"):
+    if sampler.dynamics.accept_reject and str(trainer.precision) not in ("32-true", "64-true"):
         raise ConfigError(f"{name} compares energies, which precision={trainer.precision} rounds too much: use 32-true")
     if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
         raise ConfigError(
@@ -51,16 +51,16 @@ def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
         )
     if trainer.world_size > 1:
         sampler.group = sampler.group or dist.group.WORLD
-    if trainer.world_size > 1 and "per_example" in getattr(sampler.dynamics, "needs", ()):
+    if trainer.world_size > 1 and "per_example" in sampler.dynamics.needs:
         raise ConfigError(f"{name} needs the per-example gradients of the whole batch: one device, or trainer=chains")
 
 
 def _check_gradient(trainer: L.Trainer, sampler: Sampler) -> None:
     """What the Trainer does to the gradient before the sampler sees it: clipping, accumulation."""
     name = type(sampler.dynamics).__name__
-    if sampler.is_kernel and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
+    if sampler.dynamics.accept_reject and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
         raise ConfigError(f"{name} needs the gradient of all the data as it is: no clipping, no accumulation")
-    if trainer.accumulate_grad_batches > 1 and "per_example" in getattr(sampler.dynamics, "needs", ()):
+    if trainer.accumulate_grad_batches > 1 and "per_example" in sampler.dynamics.needs:
         raise ConfigError(f"{name} needs the per-example gradients of the whole batch: no accumulate_grad_batches")
     algorithm = getattr(trainer.gradient_clip_algorithm, "value", None) or "norm"
     if trainer.gradient_clip_val and algorithm == "norm" and sampler.chains:
@@ -91,7 +91,7 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"num_data = {sampler.num_data}, but the training data have {len(data)} items: set num_data={len(data)}"
         )
     size = getattr(trainer.train_dataloader, "batch_size", None)
-    if sampler.is_kernel and size is not None and size * trainer.world_size < sampler.num_data:
+    if sampler.dynamics.accept_reject and size is not None and size * trainer.world_size < sampler.num_data:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size}{devices} of "

@@ -1,8 +1,10 @@
-"""Var(g), how much the mini-batch alone makes the gradient vary: estimated along the chain, given, and subtracted."""
+"""Var(g), how much the mini-batch alone makes the gradient vary: estimated along the chain, given, and subtracted.
+
+Also what follows from it: the noise ratio and the effective temperature T_eff.
+"""
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Callable
 from typing import Any
@@ -12,49 +14,58 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 
-INDEPENDENT = (
-    "takes off the noise of independent batches (data.replacement=true); of the batches of a shuffled epoch, whose "
-    "noise cancels in slow directions, it takes off too much there"
+SUBTRACTS_INDEPENDENT = (
+    "subtracts the batch noise of independent batches (data.replacement=true); the batches of a shuffled epoch have "
+    "less, because their noise cancels in slow directions, and there it subtracts too much"
 )
 EVERY = 20  # steps between estimates; one costs two passes over the gradient
 KEEP = 0.98  # decay of the running mean, about 50 estimates
 
 
-class GradientNoise:
-    """Half the squared difference of the gradients of two consecutive steps, as a running mean per coordinate.
+class BatchNoise:
+    """Estimates Var(g) per coordinate: a running mean of half the squared difference of consecutive gradients.
 
     Two consecutive batches are independent (nearly, without replacement), so E(g' - g)²/2 = Var(g) + (H Δθ)²/2. The
     second part is smaller than the injected noise by (lr h)²/4a for curvature h of U/N, small for a stable step.
     """
 
     def __init__(self) -> None:
-        self.mean: Tensor | None = None  # (..., d) bias-corrected by `count` when read
+        self.mean: Tensor | None = None  # (..., d); `variance` corrects the bias of its start
         self.count = 0
-        self._before: Tensor | None = None  # (..., d) gradient of the first step of a pair
+        self.previous: Tensor | None = None  # (..., d) gradient of the first step of a pair
 
     def observe(self, step: int, g: Tensor) -> None:
         """g: (..., d) gradient of the mean batch loss, before prior, clipping and weighting."""
         if step % EVERY == 0:
-            self._before = g.clone()
-        elif step % EVERY == 1 and self._before is not None:
-            half_square = self._before.sub_(g).square_().mul_(0.5)
+            self.previous = g.clone()
+        elif step % EVERY == 1 and self.previous is not None:
+            half_square = self.previous.sub_(g).square_().mul_(0.5)
             if self.mean is None:
                 self.mean = torch.zeros_like(half_square)
             self.mean.lerp_(half_square, 1 - KEEP)
             self.count += 1
-            self._before = None
+            self.previous = None
+
+    def reorder(self, order: Tensor) -> None:
+        """Swap the gradients that wait for the second of their pair, together with the states of their chains."""
+        if self.previous is not None:
+            self.previous = self.previous[order]
 
     @property
     def variance(self) -> Tensor | None:
         """(..., d) estimate of Var(g), or None before the first pair of steps."""
         return None if self.mean is None else self.mean / (1 - KEEP**self.count)
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"mean": self.mean, "count": self.count, "before": self._before}
+    def to(self, theta: Tensor) -> None:
+        """Take the type and the device of theta."""
+        self.load_state_dict(self.state_dict(), theta)
 
-    def load_state_dict(self, state: dict[str, Any], like: Tensor) -> None:
-        self.mean, self._before = (
-            None if state[k] is None else state[k].to(like, copy=True) for k in ("mean", "before")
+    def state_dict(self) -> dict[str, Any]:
+        return {"mean": self.mean, "count": self.count, "previous": self.previous}
+
+    def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None:
+        self.mean, self.previous = (
+            None if state[k] is None else state[k].to(theta, copy=True) for k in ("mean", "previous")
         )
         self.count = state["count"]
 
@@ -76,32 +87,34 @@ def needs_variance(grad_var: Any) -> frozenset[str]:
     return frozenset(["grad_var"] if isinstance(grad_var, str) else [])
 
 
-def caveat(grad_var: Any) -> str | None:
-    """What `explain()` says of a dynamics that subtracts `grad_var`."""
-    return None if grad_var is None else INDEPENDENT
+def subtraction_caveat(grad_var: Any) -> str | None:
+    """What `Sampler.explain` says about a dynamics that subtracts `grad_var`."""
+    return None if grad_var is None else SUBTRACTS_INDEPENDENT
 
 
-def said(grad_var: Any) -> str:
-    """`grad_var` in a word."""
+def variance_words(grad_var: Any) -> str:
+    """The part of a dynamics' name that says which batch noise it subtracts."""
+    if grad_var is None:
+        return ""
     if isinstance(grad_var, str):
-        return grad_var
-    values = grad_var.flatten().tolist()
-    name = hashlib.sha256(repr(values).encode()).hexdigest()[:8]  # other values have another name
-    return f"given ({values[0]:.6g})" if len(values) == 1 else f"given ({name})"
+        return f" less {grad_var} batch noise"
+    mean = grad_var.double().mean().item()
+    return f" less batch noise of {'variance' if grad_var.numel() == 1 else 'mean variance'} {mean:.6g}"
 
 
-def batch_variance(grad_var: Any, lr: float | Tensor, like: Tensor, extra: dict[str, Tensor] | None) -> Tensor | None:
-    """(..., d) or () variance of lr g that `grad_var` says the batches bring; None where it says nothing."""
+def step_variance(grad_var: Any, lr: float | Tensor, like: Tensor, extra: dict[str, Tensor] | None) -> Tensor | None:
+    """(..., d) or () variance of lr g due to the batches, according to `grad_var`; None where it is None."""
     if grad_var is None:
         return None
     v = grad_var.to(like, non_blocking=True) if extra is None or "grad_var" not in extra else extra["grad_var"]
     return lr**2 * v
 
 
-def left(ratio: Tensor, grad_var: Any, ratio_of: Callable[[Tensor], Tensor]) -> Tensor:
-    """What stays of the batches' share of noise, `ratio`, when the share that `grad_var` makes is subtracted.
+def remaining_ratio(ratio: Tensor, grad_var: Any, ratio_of: Callable[[Tensor], Tensor]) -> Tensor:
+    """(..., d) noise ratio left after subtracting `grad_var`.
 
-    No more is subtracted than is injected, which has share 1.
+    ratio: of the true batch noise. ratio_of: the noise ratio that belongs to a variance. A dynamics subtracts at most
+    the noise that it injects, whose ratio is 1.
     """
     if grad_var is None:
         return ratio

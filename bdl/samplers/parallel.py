@@ -1,4 +1,4 @@
-"""One chain on several ranks: its energies averaged, and its replicas compared."""
+"""One chain on several ranks: its energies averaged, and the states of the ranks compared."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from torch import Tensor
 
 from bdl.errors import ReplicaError
 
-COMPARE_EVERY = 100  # steps; one costs a pass over the state, a collective of two numbers and a device sync
+COMPARE_EVERY = 100  # steps; a comparison costs a pass over the state, an all-reduce of two numbers, a device sync
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-_GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio as a signed number: multiples of it are spread evenly
+_GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio as a signed number; its multiples are spread evenly
 
 
 def mean_over(group: dist.ProcessGroup, value: Tensor) -> Tensor:
@@ -21,24 +21,30 @@ def mean_over(group: dist.ProcessGroup, value: Tensor) -> Tensor:
     return value.div_(dist.get_world_size(group))
 
 
+def compare_when_due(step: int, tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
+    """`compare` after the first step, where ranks may have started apart, and every COMPARE_EVERY steps."""
+    if step == 1 or step % COMPARE_EVERY == 0:
+        compare(step, tensors, group)
+
+
 def compare(step: int, tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
     """Raise ReplicaError, on every rank, if the bits of the tensors differ between the ranks."""
-    own = fingerprint(tensors)
-    ends = torch.stack([own, ~own])  # ~ turns the order round, so that one minimum finds the lowest and the highest
+    mine = fingerprint(tensors)
+    ends = torch.stack([mine, ~mine])  # ~ reverses the order: one minimum then finds lowest and highest
     dist.all_reduce(ends, dist.ReduceOp.MIN, group=group)
     lowest, highest = ends[0], ~ends[1]
     if bool(lowest != highest):
         raise ReplicaError(
             f"the ranks of one chain hold different numbers after step {step}: their gradients are not averaged "
-            "(Lightning's ddp does it), or one changed its parameters alone; go on from an earlier checkpoint"
+            "(Lightning's ddp does it), or one rank changed its parameters alone; continue from an earlier checkpoint"
         )
 
 
 def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
-    """() int64 hash of the bits of tensors: their sum modulo 2^64, each with an odd factor that names its place.
+    """() int64 hash of the bits of tensors: their sum modulo 2^64, each times an odd factor that names its place.
 
-    An odd factor has an inverse, so that a change at any one place changes the hash; integers have the same sum in any
-    order, and so on any device.
+    An odd factor has an inverse, so that a change at any one place changes the hash. Integers have the same sum in any
+    order, and therefore on any device.
     """
     sums, offset = [], 0
     for tensor in tensors:

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics.base import Dynamics, Scalar
-from bdl.samplers.dynamics.metropolis import Kernel
+from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.priors import Uniform
 from bdl.samplers.sampler import Sampler
 from bdl.samplers.weighting.weightings import Flat, Weighting
@@ -38,7 +37,7 @@ class Chains:
     """
 
     def __init__(
-        self, target: Any, dynamics: Dynamics | Kernel, start: Tensor, *, lr: Scalar, temperature: Scalar = 1.0,
+        self, target: Any, dynamics: Transition, start: Tensor, *, lr: Scalar, temperature: Scalar = 1.0,
         weighting: Weighting = Flat(), seed: int = 0, gradient_noise: float | Tensor | None = None,
         batch: int | None = None, box: tuple[Any, Any] | None = None, **sampler_options: Any,
     ):  # fmt: skip

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 import bdl
-from bdl.samplers.weighting.weightings import MAX_RISE
+from bdl.samplers.weighting.histogram import MAX_RISE
 from bdl.targets import Chains, GaussianLaw, Mixture, Quadrature, Target, integrate
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREY, ORANGE, PINK, RED, canvas, label
@@ -44,7 +44,7 @@ class Psi:
     @classmethod
     def of(cls, sampler: bdl.Sampler, zeta: float) -> Psi:
         h: Any = sampler.histogram
-        edges = sampler.weighting.edges(h)[0].numpy()  # type: ignore[attr-defined]
+        edges = h.edges()[0].numpy()
         return cls(edges, h.psi[0].numpy(), zeta, zeta * h.log_psi[0].numpy())
 
     @property

@@ -52,9 +52,7 @@ def state_of(dynamics, parts, memory):
 
 def advance(dynamics, state, g, lr, tau, z, extra=None):
     """One step, with `extra` for the dynamics that ask for it."""
-    return dynamics.step(
-        state, g.clone(), lr, tau, z.clone(), *([extra or {}] if getattr(dynamics, "needs", ()) else [])
-    )
+    return dynamics.step(state, g.clone(), lr, tau, z.clone(), *([extra or {}] if dynamics.needs else []))
 
 
 def linear_step(dynamics, precision, lr: float, tau: float, memory=None, extra=None) -> LinearStep:

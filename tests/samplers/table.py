@@ -98,11 +98,11 @@ MIXING = [row for row in NOISY if row.law != "elsewhere" and row.friction >= 0.1
 
 def equip(sampler: bdl.Sampler) -> bdl.Sampler:
     """The sampler with all that any row may need, constants."""
-    theta = sampler._flat.theta
+    theta = sampler.chain.theta
     each = torch.tensor([0.5, -0.5, 1.5], dtype=theta.dtype).unsqueeze(-1)  # three gradients per chain
     sampler.extras |= {
-        "curvature": lambda: torch.ones_like(sampler._flat.theta),
-        "per_example": lambda: each.to(sampler._flat.theta) * torch.ones_like(sampler._flat.theta).unsqueeze(-2),
+        "curvature": lambda: torch.ones_like(sampler.chain.theta),
+        "per_example": lambda: each.to(sampler.chain.theta) * torch.ones_like(sampler.chain.theta).unsqueeze(-2),
     }
     return sampler
 

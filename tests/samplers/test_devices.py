@@ -13,7 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import bdl
-from bdl.samplers import sampler as shell
+from bdl.samplers import chain
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 C, CUDA = 4, torch.device("cuda:0")
@@ -60,7 +60,7 @@ class Watch(TorchDispatchMode):
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch):
-    monkeypatch.setattr(shell, "generator", lambda *_: torch.Generator())  # there is none of a device that is not there
+    monkeypatch.setattr(chain, "generator", lambda *_: torch.Generator())  # there is none of a device that is not there
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield
 

@@ -19,7 +19,7 @@ from torch import nn
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.samplers import exchange
+from bdl.samplers.dynamics import langevin
 from bdl.samplers.exchange import Replicas
 from bdl.targets import Chains, DoubleWell, GaussianLaw
 
@@ -74,7 +74,7 @@ def test_swaps_are_permutations_of_neighbours():
     replicas.observe(energy)
     replicas.order(energy, T, always)
     replicas.observe(energy[[0, 2, 1, 3, 4, 6, 5, 7]])
-    assert replicas._square.tolist() == [0] * 8
+    assert replicas.square.tolist() == [0] * 8
 
 
 @pytest.mark.parametrize("shared", [0.0, 5.0])
@@ -83,11 +83,11 @@ def test_estimated_variance(shared: float):
     penalty is that of the gap, 3, within 4.5 standard errors; infinite before the second step."""
     replicas, draw = Replicas(bdl.Exchange(ladder=(1, 2)), 400, CPU), torch.Generator().manual_seed(0)
     low = torch.arange(0, 400, 2)
-    assert replicas._variance(low) == math.inf
+    assert replicas.variance(low) == math.inf
     for _ in range(400):
         common = shared**0.5 * torch.randn((), generator=draw, dtype=D64)
         replicas.observe(3**0.5 * torch.randn(400, generator=draw, dtype=D64) + common)
-    v = replicas._variance(low)
+    v = replicas.variance(low)
     assert v.mean().item() == pytest.approx(3, abs=4.5 * v.std().item() / 200**0.5)
     assert v.std().item() / 200**0.5 < 0.05
 
@@ -154,11 +154,11 @@ def test_rungs_keep_their_law_to_first_order(dynamics, e: float, steps: int):
     assert right(energies(dynamics, e, steps)[0], allowed=e * float(PRECISION.trace()) / 4, se=0.007)
 
 
-def no_rescaling(m, half, lr, temperature, order):
+def no_rescaling(m, order, g, friction, lr, temperature):
     pass
 
 
-def whole_momentum(m, half, lr, temperature, order):
+def whole_momentum(m, order, g, friction, lr, temperature):
     m.mul_((temperature / temperature[order]).sqrt().unsqueeze(-1))
 
 
@@ -166,7 +166,7 @@ def whole_momentum(m, half, lr, temperature, order):
 def test_momenta_must_be_rescaled_in_mid_kick(wrong, monkeypatch):
     """A hot momentum heats the cold rung; one rescaled together with the half of the kick that θ has given it leaves an
     error of first order in lr, where BAOAB has none."""
-    monkeypatch.setattr(exchange, "_rescale_", wrong)
+    monkeypatch.setattr(langevin, "rescale_swapped_momentum", wrong)
     assert not right(energies(bdl.BAOAB(0.1), 0.05, 600)[0])
 
 
@@ -174,9 +174,13 @@ def test_momenta_must_be_rescaled_in_mid_kick(wrong, monkeypatch):
 def test_momenta_follow_a_step_per_chain(with_lr: bool, monkeypatch):
     """lr of a rung in proportion to its temperature: displacements scale with the root of lr T. The momentum in mid
     kick has an error of O(lr) itself, which is now another one at every rung: 4% are allowed."""
-    rescale = exchange._rescale_
+    rescale = langevin.rescale_swapped_momentum
     if not with_lr:
-        monkeypatch.setattr(exchange, "_rescale_", lambda m, half, lr, *rest: rescale(m, half, lr.mean(), *rest))
+        monkeypatch.setattr(
+            langevin,
+            "rescale_swapped_momentum",
+            lambda m, order, g, a, lr, T: rescale(m, order, g, a, lr.mean(), T),
+        )
     assert right(energies(bdl.BAOAB(0.1), 0.02 * LADDER.repeat(1024), 500)[0], 0.04, se=0.006) == with_lr
 
 
@@ -277,7 +281,7 @@ def test_resumed_ladder_is_the_uninterrupted_one(dynamics, exact: bool):
     for other in (second.go(27), first.go(27)):
         assert torch.equal(other.theta(), straight.theta())
         assert torch.equal(other.sampler.swap_rates, straight.sampler.swap_rates)
-        ours, theirs = (x.sampler._replicas.state_dict() for x in (other, straight))
+        ours, theirs = (x.sampler.replicas.state_dict() for x in (other, straight))
         for key, value in ours.items():
             assert torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[key])), key
     assert (straight.sampler.swap_rates > 0).all()
@@ -294,10 +298,10 @@ def test_chains_keep_what_they_have_learnt():
             exchange=bdl.Exchange((1.0, 2.0), energy_var=0.0),
         )  # fmt: skip
         for name in stays:
-            value = getattr(sampler._state, name)
+            value = getattr(sampler.chain.state, name)
             value.copy_(torch.tensor([0.1, 0.2], dtype=D64).view_as(value))
         if stays == ["mean"]:
-            sampler._state.count = 1  # adaptation is over
+            sampler.chain.state.count = 1  # adaptation is over
 
         def closure(theta=theta, sampler=sampler):  # the first chain's energy is the higher: always swapped
             sampler.zero_grad()
@@ -308,7 +312,7 @@ def test_chains_keep_what_they_have_learnt():
         sampler.step(closure)
         assert theta.detach()[:, 0].tolist() == pytest.approx([2.0, 1.0]) and sampler.swap_rates.item() == 1
         for name in stays:
-            assert getattr(sampler._state, name)[0] < getattr(sampler._state, name)[1]
+            assert getattr(sampler.chain.state, name)[0] < getattr(sampler.chain.state, name)[1]
         assert set(sampler.state[theta]) == {"xi": {"m"}, "mean": {"mean"}}.get(stays[0], {"gradient"})
 
 
@@ -330,8 +334,8 @@ def test_energies_belong_to_the_state_before():
 def test_swaps_every_k_steps():
     run = Two(bdl.SGLD(), exchange=bdl.Exchange((1.0, 1.5, 3.0), every=4))
     assert run.go(3).sampler.swap_rates.isnan().all()
-    assert run.go(5).sampler._replicas.tried.tolist() == [2, 2]  # of two ladders; in turns
-    assert run.go(8).sampler._replicas.tried.tolist() == [4, 4]
+    assert run.go(5).sampler.replicas.tried.tolist() == [2, 2]  # of two ladders; in turns
+    assert run.go(8).sampler.replicas.tried.tolist() == [4, 4]
 
 
 def test_no_swaps_at_temperature_zero():

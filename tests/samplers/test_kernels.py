@@ -154,7 +154,7 @@ def test_mala_is_hmc_of_one_step():
 
 
 @dataclass(frozen=True)
-class Nearly:
+class Nearly(bdl.AcceptReject):
     """MALA and HMC with a mistake, those of 001 among them, or with none."""
 
     how: str
@@ -284,9 +284,9 @@ def test_adaptation_reaches_its_target(name: str, target: float):
     run = Chains(GAUSSIAN, kernel, GAUSSIAN.sample(600, torch.Generator().manual_seed(3)), lr=lr)
     run.run(0, burn_in=400)
     assert run.sampler.acceptance.isnan().all()
-    factor = run.sampler._state.log_factor.clone()
+    factor = run.sampler.chain.state.log_factor.clone()
     run.run(0, burn_in=150)
-    assert torch.equal(run.sampler._state.log_factor, factor)
+    assert torch.equal(run.sampler.chain.state.log_factor, factor)
     assert (factor[:300].mean() - factor[300:].mean()).item() == pytest.approx(-math.log(100), abs=0.3)
     for part in run.sampler.acceptance.chunk(2):
         assert part.mean().item() == pytest.approx(target, abs=0.03)
@@ -594,9 +594,9 @@ def test_resumed_chain_is_the_uninterrupted_one(name: str, chains, d: int, dtype
     for other in (first, second):
         assert torch.equal(straight[0], other[0])
         for field in ("potential", "gradient", "log_factor", "accepted"):
-            assert torch.equal(getattr(straight[1]._state, field), getattr(other[1]._state, field)), field
-        assert torch.equal(straight[1]._generator.get_state(), other[1]._generator.get_state())
-        assert straight[1]._state.steps == other[1]._state.steps == 110
+            assert torch.equal(getattr(straight[1].chain.state, field), getattr(other[1].chain.state, field)), field
+        assert torch.equal(straight[1].chain.generator.get_state(), other[1].chain.generator.get_state())
+        assert straight[1].chain.state.steps == other[1].chain.state.steps == 110
     assert set(straight[1].state[straight[0]]) == {"gradient"}
 
 
@@ -607,7 +607,7 @@ def test_float32_and_lr_per_chain(name: str):
     ends = []
     for dtype in (torch.float32, D64):
         run = Two(BUILD[name], dtype=dtype, lr=lr)
-        run.sampler._z.normal_()
+        run.sampler.chain.z.normal_()
         ends.append(run)
     assert all(run.go(3).theta().isfinite().all() for run in ends)
     one = Two(BUILD[name], lr=1.0)
@@ -618,13 +618,13 @@ def test_float32_and_lr_per_chain(name: str):
 def test_double_goes_on_with_the_chain(name: str):
     """`.double()` in the middle: the chain goes on from its place, with its energy and its factor of lr."""
     run = Two(type(BUILD[name])(adapt_steps=100), dtype=torch.float32).go(20)
-    before, factor = run.theta(), run.sampler._state.log_factor.clone()
+    before, factor = run.theta(), run.sampler.chain.state.log_factor.clone()
     for p in (run.a, run.b, run.frozen):
         p.data = p.data.double()
     run.go(1)
     assert run.theta().dtype == D64
     assert (run.theta() == before.double()).all(1).any() or run.sampler.acceptance is not None
-    assert torch.allclose(run.sampler._state.log_factor, factor, atol=1 / 20**0.6)
+    assert torch.allclose(run.sampler.chain.state.log_factor, factor, atol=1 / 20**0.6)
 
 
 def test_two_kernels_alike_are_the_same_chain_and_other_seeds_are_others():

@@ -44,7 +44,7 @@ def gradients(steps=60, d=3) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class GammaTimes:
+class GammaTimes(bdl.Dynamics):
     """PSGLD at a = 0 with its Γ multiplied by k."""
 
     k: float
@@ -139,7 +139,7 @@ def test_psgld_says_when_it_is_biased():
 
 
 @dataclass(frozen=True)
-class Mistaken:
+class Mistaken(bdl.Dynamics):
     """SGRLD that goes wrong: noise only is preconditioned (001), Γ is missing, or P is the metric itself."""
 
     metric: object
@@ -317,7 +317,7 @@ def examples(H, n: int) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class GammaOne:
+class GammaOne(bdl.Dynamics):
     """SGFS whose γ forgets the noise of the batches: 1 instead of 1 + 1/(n tau)."""
 
     right: bdl.SGFS
@@ -416,7 +416,7 @@ def test_sgfs_averages_the_fisher_matrix(form: str):
         before, theta.grad = theta.detach().clone(), torch.ones(3, 2, dtype=D64)
         sampler.step()
     covariances = torch.stack([torch.stack([torch.cov(each[t, c].T) for t in range(6)]).mean(0) for c in range(3)])
-    state = sampler._state
+    state = sampler.chain.state
     if form == "diagonal":
         torch.testing.assert_close(state.mean, covariances.diagonal(dim1=1, dim2=2))
         covariances = torch.diag_embed(state.mean)

@@ -158,13 +158,13 @@ def test_shell_takes_the_steps_of_the_dynamics(row: Row):
         g = theta.grad.add(state.theta, alpha=PRIOR / N)
         extra = {name: f() for name, f in sampler.extras.items()}
         sampler.step()
-        variance = sampler._noise.variance
+        variance = sampler.batch_noise.variance
         extra["grad_var"] = torch.zeros_like(z) if variance is None else variance
         if row.noisy:
             z.normal_(generator=noise)
         state = advance(dynamics, state, g, LR, T[:, None] / N, z, extra)
         for field in dataclasses.fields(state):
-            ours, theirs = getattr(sampler._state, field.name), getattr(state, field.name)
+            ours, theirs = getattr(sampler.chain.state, field.name), getattr(state, field.name)
             assert torch.equal(torch.as_tensor(ours), torch.as_tensor(theirs)), (k, field.name)
 
 

@@ -164,12 +164,12 @@ def test_momentum_is_in_torch_state_and_psi_keeps_its_type():
     theta.grad = torch.ones(3)
     sampler.step(lambda: torch.tensor(0.1))
     saved = through_a_file(sampler.state_dict())
-    assert torch.equal(saved["state"][0]["m"], sampler._state.m)
+    assert torch.equal(saved["state"][0]["m"], sampler.chain.state.m)
     other = sampler_of(parameter(3, dtype=torch.float32), weighting=bdl.AdaptiveWeight(low=0.0, high=5.0))
     other.load_state_dict(saved)
     assert other.histogram.psi.dtype == D64
     assert torch.equal(other.histogram.psi, sampler.histogram.psi)
-    assert torch.equal(other._generator.get_state(), sampler._generator.get_state())
+    assert torch.equal(other.chain.generator.get_state(), sampler.chain.generator.get_state())
 
 
 @pytest.mark.parametrize(
@@ -451,7 +451,7 @@ def test_every_part_of_the_state_keeps_its_type(row: Row, dtype):
         for _ in range(3):
             step(sampler, theta)
         assert theta.isfinite().all()
-        assert all(v.dtype == dtype for v in vars(sampler._state).values() if isinstance(v, torch.Tensor))
+        assert all(v.dtype == dtype for v in vars(sampler.chain.state).values() if isinstance(v, torch.Tensor))
 
 
 def test_num_data_has_no_default():
@@ -545,12 +545,12 @@ def test_double_goes_on_with_the_chain(row: Row):
     )
     for _ in range(3):
         step(sampler, *net.parameters())
-    state = copy.deepcopy(sampler._state)
+    state = copy.deepcopy(sampler.chain.state)
     state = replace(state, **{k: v.double() for k, v in vars(state).items() if isinstance(v, torch.Tensor)})
     net.double()
     step(sampler, *net.parameters())
     g = 0.5 + torch.tensor([1.0, 2.0], dtype=D64) / N * state.theta
-    extra = {name: f() for name, f in sampler.extras.items()} | {"grad_var": sampler._noise.variance}
+    extra = {name: f() for name, f in sampler.extras.items()} | {"grad_var": sampler.batch_noise.variance}
     expected = advance(row.build(2, D64), state, g, 0.1, 0.0, torch.zeros(2, dtype=D64), extra).theta
     assert net.weight.dtype == D64
     torch.testing.assert_close(torch.cat([p.detach().flatten() for p in net.parameters()]), expected)
@@ -598,7 +598,7 @@ def test_channels_last_keeps_its_strides():
 
 
 @dataclass(frozen=True)
-class OutOfPlace:
+class OutOfPlace(bdl.Dynamics):
     """SGHMC written as a pure function."""
 
     friction: float = 0.1

@@ -55,7 +55,7 @@ def divergence(mu: Tensor, std: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class NoEntropy:
+class NoEntropy(bdl.Dynamics):
     """Bayes by Backprop without the entropy of q, a negative control: tau has no other part in it."""
 
     right: Any = bdl.MeanField()
@@ -68,7 +68,7 @@ class NoEntropy:
 
 
 @dataclass(frozen=True)
-class TwiceAsWide:
+class TwiceAsWide(bdl.Dynamics):
     """Draws with twice the standard deviation of q, a negative control."""
 
     right: Any = bdl.MeanField()
@@ -124,7 +124,7 @@ class Fit:
     @property
     def q(self) -> tuple[Tensor, Tensor]:
         """Means and standard deviations (..., D)."""
-        return self.sampler._state.mu.clone(), self.sampler._state.std
+        return self.sampler.chain.state.mu.clone(), self.sampler.chain.state.std
 
 
 def best(q: tuple[Tensor, Tensor], temperature: float = 1.0) -> bool:
@@ -262,7 +262,7 @@ def test_best_fit_under_a_scale_mixture():
         sampler.param_groups[0]["lr"] = 0.02 * (1 - k / 2000)
         sampler.step(closure)
     found = minimize(lambda v: bound(*v), [0.5, math.log(0.2)], tol=1e-12).x
-    estimate = Estimate.over_chains(torch.cat([sampler._state.mu, sampler._state.std.log()], 1))
+    estimate = Estimate.over_chains(torch.cat([sampler.chain.state.mu, sampler.chain.state.std.log()], 1))
     assert 2 * Z * estimate.se.max() < 0.04, "no power"
     assert (np.abs(estimate.z(found)) < Z).all()
     for precision in (1.0, 1 / 0.04):  # exact: mean Σy/s² / (n/s² + precision)
@@ -293,7 +293,7 @@ def test_chains_are_separate_fits():
     def fitted(start: Tensor, chains: int | None) -> Tensor:
         fit = Fit(bdl.MeanField(), chains=chains, temperature=0.0)
         fit.theta.data.copy_(start)
-        fit.sampler._state.mu.copy_(start)
+        fit.sampler.chain.state.mu.copy_(start)
         return fit.go(30).theta.detach()
 
     together, apart = fitted(starts, 3), torch.stack([fitted(start, None) for start in starts])

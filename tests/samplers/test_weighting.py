@@ -14,7 +14,8 @@ from oracles import Estimate, Well, langevin_law, refine
 from scipy.stats import chi2, gamma
 
 import bdl
-from bdl.samplers.weighting.weightings import MAX_RISE, MIN_VISITS, SETTLED
+from bdl.samplers.weighting.histogram import MAX_RISE, MIN_VISITS, Histogram
+from bdl.samplers.weighting.reweighting import SETTLED
 
 D64 = torch.float64
 KINDS = [bdl.AdaptiveWeight, bdl.Contour]
@@ -25,7 +26,7 @@ def fitted(weighting, psi):
     h = weighting.init(torch.zeros(1, dtype=D64))
     h.psi[:] = torch.as_tensor(psi, dtype=D64)
     h.visits.fill_(MIN_VISITS)
-    weighting._tabulate(h)
+    h.tabulate()
     return h
 
 
@@ -47,7 +48,7 @@ def test_multiplier_is_the_slope_of_log_psi(kind, psi, u, zeta, T):
         [torch.nn.Parameter(torch.zeros(1))], bdl.SGLD(), num_data=4, lr=0.1, temperature=T, weighting=weighting
     )
     sampler.param_groups[0]["params"][0].grad = torch.ones(1)
-    h = sampler._reweighting.histogram = fitted(weighting, psi)
+    h = sampler.reweighting.histogram = fitted(weighting, psi)
 
     def log_psi(v):
         return weighting.log_psi(h, torch.tensor([v], dtype=D64)).item()
@@ -78,7 +79,7 @@ def test_slope_is_bounded_where_hardly_anything_was_seen(visits):
     weighting = bdl.AdaptiveWeight(shared=True, **BINS)
     h = fitted(weighting, [1e-300, 1e-9, 0.5, 0.50001, 1.0])
     h.visits = torch.tensor([visits], dtype=D64)
-    weighting._tabulate(h)
+    h.tabulate()
     slope = weighting.slope(h, torch.tensor([2.0, 4.0, 6.0, 8.0], dtype=D64))
     full = np.array([MAX_RISE, MAX_RISE, math.log(0.50001 / 0.5), math.log(1 / 0.50001)]) / 2
     trust = np.minimum(1, np.minimum(visits[1:], visits[:-1]) / np.float64(MIN_VISITS))
@@ -382,18 +383,22 @@ def test_reweighting_under_contour(bins: int, zeta: float):
     assert zeta < 1 or np.abs(plain - true_shares()).max() > 0.05
 
 
+class Steps(Histogram):
+    """The published variant, a negative control: log psi is a step function, and its slope the difference to the bin
+    below. Multiplier and weight then belong to two functions. Energies beyond the bins are clamped."""
+
+    def evaluate(self, u):
+        rows, j = self.rows_of(u), self.bin_of(u)
+        log_psi = self.psi.clamp_min(1e-300).log()
+        here, below = log_psi[rows, j], log_psi[rows, (j - 1).clamp_min(0)]
+        return here, (here - below) / self.width
+
+
 @dataclass(frozen=True)
 class Published(bdl.AdaptiveWeight):
-    """The variant of the documents, a negative control: log psi is a step function and its slope the difference to the
-    bin below, so that multiplier and weight belong to two functions; energies beyond the bins are clamped."""
-
-    def evaluate(self, h, u):
-        width = self._width(h)
-        j = ((u - h.low.squeeze(1)) / width).long().clamp_(0, self.bins - 1)
-        rows, _ = self._rows(h, u, j)
-        log_psi = h.psi.clamp_min(1e-300).log()
-        here, below = log_psi[rows, j], log_psi[rows, (j - 1).clamp_min(0)]
-        return here, (here - below) / width
+    def init(self, energies):
+        rows = 1 if self.shared else len(energies)
+        return Steps.unknown(energies, rows, self.bins, self.pilot, self.low, self.high)
 
 
 @pytest.mark.parametrize("bins", [7, 26])
@@ -598,7 +603,7 @@ def test_bins_that_hold_some_energies_are_kept():
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=5.0, high=8.0, zeta=0.1))
     for _ in range(250):
         advance()
-    below, above = sampler.weighting.outside(sampler.histogram)
+    below, above = sampler.histogram.outside()
     assert 0.2 < below < 0.8 and 0.0 < above < 0.4
 
 
@@ -607,7 +612,7 @@ def test_bins_that_hold_some_energies_are_kept():
 
 def energy_read(sampler) -> torch.Tensor:
     """The energy that the weighting has last read, in the shape of `sampler.energy`."""
-    return sampler._reweighting.energy.reshape(sampler.energy.shape)
+    return sampler.reweighting.energy.reshape(sampler.energy.shape)
 
 
 def noisy_batches(energy: str, chains, steps=30, **arguments):

@@ -81,7 +81,7 @@ class CollectSamples(Callback):
             raise ConfigError(
                 f"{self.keep} keeps no sample in {int(self._total)} steps: shorten burn_in or every, or run longer"
             )
-        adapting = getattr(self._sampler.dynamics, "adapt_steps", None) or 0
+        adapting = self._sampler.dynamics.adapt_steps or 0
         if self.keep.count(adapting):
             raise ConfigError(
                 f"{self.keep} keeps samples within the first {adapting} steps, in which "
@@ -149,9 +149,9 @@ class CollectSamples(Callback):
             "stack": sampler.stack,
             "chains": [sampler.stack * (chains or 1) + c for c in target],
             "cycle": self.keep.cycle_of(sampler.steps),
-            "lr": _number(used["lr"], target),
-            "temperature": _number(used["temperature"], target),
-            "zeta": float(used["zeta"]),
+            "lr": _number(used.lr, target),
+            "temperature": _number(used.temperature, target),
+            "zeta": float(used.zeta),
             "energy_full": None if full is None else [per_chain(full, chains)[c] for c in target],
             "psi_frozen": frozen,
         }
@@ -236,8 +236,8 @@ class CollectSamples(Callback):
             "loss": repr(getattr(pl_module, "loss", None)),
             "clip": repr(self._sampler.clip),
             "weighting": [type(self._sampler.weighting).__name__, self._sampler.weighting.zeta],
-            "injects_noise": getattr(self._sampler.dynamics, "noisy", True),
-            "caveat": getattr(self._sampler.dynamics, "caveat", None),
+            "injects_noise": self._sampler.dynamics.noisy,
+            "caveat": self._sampler.dynamics.caveat,
             "shapes": {k: list(v.shape[1:]) for k, v in tensors.items()},
             **self.target,
         }
@@ -252,7 +252,7 @@ class CollectSamples(Callback):
         group = sampler.param_groups[0]
         temperature = torch.as_tensor(group["temperature"], dtype=torch.float64).expand(rows)
         tensors = {
-            "edges": sampler.weighting.edges(h),  # type: ignore[attr-defined]
+            "edges": h.edges(),  # type: ignore[attr-defined]
             "log_psi": h.log_psi,
             "visits": h.visits,
             "zeta": torch.full((rows,), float(group["zeta"]), dtype=torch.float64),

@@ -1,22 +1,27 @@
 """What every dynamics is: its state, its step, and what it says of itself.
 
-Dynamics are discretised SDEs, functions `(state, g, lr, tau, z) -> state` on flat arrays `(..., d)`.
-Leading axes are chains. `g` is the gradient of U/N, `lr` a step in SGD's units, `tau = T/N`, `z` standard normal, all
-as in the module docstring of `bdl.samplers`. `lr` and `tau` are floats or `(C, 1)` tensors. A dynamics owns its state
-and may overwrite state, g and z in place; it never draws random numbers.
+A dynamics is a discretised stochastic differential equation, a function `(state, g, lr, tau, z) -> state` on flat
+arrays `(..., d)` whose leading axes are chains. g is the gradient of U/N, lr a step in SGD's units, tau = T/N, z
+standard normal; see the module docstring of `bdl.samplers`. lr and tau are floats or `(C, 1)` tensors. A dynamics owns
+its state and may overwrite state, g and z in place. It never draws random numbers.
 """
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
+import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.identity import identity
 
-Scalar = float | Tensor  # a float, or a (C, 1) tensor with one value per chain
+Scalar = float | Tensor  # a float, or a tensor with one value per chain: (C,) in the shell, (C, 1) in a dynamics
+Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]  # θ (..., d) -> U/N (..., 1) in double, its gradient (..., d)
 
 
 @dataclass
@@ -28,7 +33,7 @@ class Position:
 
 @dataclass
 class Kinetic:
-    """State of a second-order dynamics. What unit `m` has is said by the dynamics."""
+    """State of a second-order dynamics. Each dynamics says in which unit its momentum `m` is."""
 
     theta: Tensor  # (..., d)
     m: Tensor  # (..., d)
@@ -36,32 +41,127 @@ class Kinetic:
 
 @dataclass
 class Thermostatted:
-    """State of a second-order dynamics with a friction per chain that adapts."""
+    """State of a second-order dynamics whose friction adapts, one friction per chain."""
 
     theta: Tensor  # (..., d)
     m: Tensor  # (..., d)
     xi: Tensor  # (...)
 
 
-@runtime_checkable
-class Dynamics(Protocol):
-    """What the shell asks of a dynamics. A momentum in its state is `m`, a displacement that replica exchange
-    rescales.
+class Transition(ABC):
+    """One step of a Markov chain: what gradient dynamics and accept/reject kernels have in common.
 
-    It may also have
-        needs: names of what it needs besides a gradient; `step` then has one more argument, `extra`, a dict with them
-            (see `Sampler.extras`).
-        noisy: False for an optimiser: tau and z are ignored.
-        friction: 1 where absent.
-        noise_ratio(s, grad_var, lr, tau): where lr Var(g) / (2 friction tau) is not right.
-        heating(s, grad_var, lr, tau): where T_eff/T - 1 is not the noise ratio.
-        kinetic_tau(s, lr): the tau that momenta show.
-        caveat: one line, for `explain()`, on how its law differs from exp(-U/T).
+    Concrete transitions are frozen dataclasses. All but `init` has a default; override what differs.
+
+    Attributes:
+        noisy: False for an optimiser, whose step ignores temperature and injected noise.
+        friction: the a of momentum form, 1 for a first-order dynamics.
+        needs: names of the quantities that a step needs besides a gradient. The step then takes a last argument
+            `extra`, a dict that holds them (see `Sampler.extras`).
+        adapt_steps: number of first steps in which the transition adapts itself; no sample may be kept in them. None
+            where it adapts for ever, or never.
+        caveat: one line, for `Sampler.explain`, that says how its law differs from exp(-U/T). None where it does not.
+        travels: fields of the state that two replicas swap. The other fields are what a chain has learnt at its
+            temperature, and stay.
+        every_gradient: True where a parameter without a gradient would falsify the step of the others.
+        variational: True where the kept states are draws from a fitted approximation.
+        accept_reject: True for a kernel that evaluates U several times a step and accepts or rejects.
     """
 
-    def init(self, theta: Tensor) -> Any: ...
+    noisy: bool = True
+    friction: float = 1.0
+    needs: frozenset[str] = frozenset()
+    adapt_steps: int | None = None
+    caveat: str | None = None
+    travels: tuple[str, ...] = ("theta",)
+    every_gradient: bool = False
+    variational: bool = False
+    accept_reject: bool = False
 
-    def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Any: ...
+    @abstractmethod
+    def init(self, theta: Tensor) -> Any:
+        """The state, a dataclass with a field `theta`, at the start `theta` (..., d)."""
+
+    def identity(self) -> dict[str, Any]:
+        """Plain values that a chain must share to continue this one; compared when a checkpoint is loaded."""
+        return identity(self)
+
+    def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
+        """The sentence of `Sampler.explain` on the noise that one step injects; lr and tau may be (C,)."""
+        std = math.sqrt(2 * self.friction * mean(lr) * mean(tau))
+        return f"injected noise: std {std:.3g} per step and coordinate"
+
+    def reads_extra(self, s: Any) -> bool:
+        """Whether the next step still reads what `needs` names; the shell then gathers it."""
+        return True
+
+    def noise_ratio(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+        """(..., d) variance that batch noise adds to a step, over the variance that the step injects.
+
+        grad_var (..., d): the variance of g that mini-batches bring.
+        """
+        return lr * grad_var / (2 * self.friction * tau)
+
+    def heating(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+        """(..., d) terms whose mean is T_eff/T - 1: the noise ratio, less what the dynamics subtracts or absorbs."""
+        return self.noise_ratio(s, grad_var, lr, tau)
+
+    def entropy(self, s: Any) -> Tensor | None:
+        """(...,) entropy of a variational approximation, nats; None for every other dynamics."""
+        return None
+
+    def kinetic_tau(self, s: Any, lr: Scalar) -> Tensor:
+        """(...,) the tau that the momenta show, whose expectation is tau as lr -> 0; NaN without momenta."""
+        return s.theta.new_full(s.theta.shape[:-1], math.nan)
+
+    def acceptance(self, s: Any) -> Tensor | None:
+        """(...,) mean acceptance probability of an accept/reject kernel; None for every other transition."""
+        return None
+
+    def after_swap(  # noqa: B027, a default that does nothing
+        self, s: Any, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor
+    ) -> None:
+        """Adjust the state, in place, to the lr and T of the chains that have just received it in a swap.
+
+        order (C,): the chain from which each state came. g (C, d): its gradient, swapped too. temperature (C,).
+        """
+
+
+class Dynamics(Transition):
+    """A dynamics that moves by one gradient a step. Subclass it with a frozen dataclass to add a sampler."""
+
+    @abstractmethod
+    def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Any:
+        """The state after one step. With `needs` it takes a last argument `extra`, a dict of those quantities."""
+
+
+class AcceptReject(Transition):
+    """A kernel that proposes a state and accepts or rejects it by the energy of all the data: exact at any step size.
+
+    Its state is an `Accepted`. `target` is the acceptance rate that the first `adapt_steps` steps adapt lr to.
+    """
+
+    accept_reject = True
+    travels = ("theta", "gradient", "potential")
+    target: float
+
+    @abstractmethod
+    def kernel(self, s: Any, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Any:
+        """The state after one proposal and its test. z (..., d) is standard normal, log_u (..., 1) log of a uniform."""
+
+    def acceptance(self, s: Any) -> Tensor:
+        """(...,) mean acceptance probability since adaptation ended; NaN before."""
+        return s.accepted / max(s.steps - (self.adapt_steps or 0), 0)
+
+    def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
+        rate, adapted = mean(self.acceptance(s)), mean(lr * s.log_factor.exp())
+        known = "not measured yet" if math.isnan(rate) else f"{rate:.2f}"
+        return f"accept/reject on all the data: exact at any lr; lr adapted to {adapted:.3g}, acceptance {known}"
+
+
+def mean(value: Scalar) -> float:
+    """A number as it is, a tensor's mean over chains."""
+    return float(value.double().mean()) if isinstance(value, Tensor) else float(value)
 
 
 def add_(x: Tensor, c: Scalar, y: Tensor) -> Tensor:
@@ -73,13 +173,34 @@ def root(c: Scalar) -> Scalar:
     return c.sqrt() if isinstance(c, Tensor) else math.sqrt(c)
 
 
-def inject_(x: Tensor, variance: Scalar, z: Tensor, brought: Tensor | None = None) -> Tensor:
-    """x += sqrt(variance) z in place, less the variance that the batches have brought already, if that is known."""
-    if brought is None:
+def inject_(x: Tensor, variance: Scalar, z: Tensor, batch_variance: Tensor | None = None) -> Tensor:
+    """x += sqrt(variance - batch_variance) z in place: the batches have added batch_variance, if known, already."""
+    if batch_variance is None:
         return add_(x, root(variance), z)
-    return x.addcmul_(z, (variance - brought).clamp_min_(0).sqrt_())
+    return x.addcmul_(z, (variance - batch_variance).clamp_min_(0).sqrt_())
 
 
 def check_friction(friction: float) -> None:
     if not 0 < friction <= 1:
         raise ConfigError(f"friction must be in (0, 1], got {friction} (friction = 1 - momentum; 0.1 is usual)")
+
+
+def kinetic_tau(s: Kinetic | Thermostatted, lr: Scalar, friction: Scalar) -> Tensor:
+    """(...,) |m|² (2 - a) / (2 lr d), whose expectation is tau as lr -> 0, for a displacement m and friction a."""
+    return s.m.square().mean(-1, keepdim=True).mul(1 - friction / 2).div(lr).squeeze(-1)
+
+
+def rescale_swapped_momentum(
+    m: Tensor, order: Tensor, g: Tensor, friction: float, lr: Scalar, temperature: Tensor
+) -> None:
+    """Rescale swapped displacements m (C, d) in place: Var m is proportional to lr T.
+
+    Chain c, which receives the momentum of chain o, scales it by sqrt(lr_c T_c / (lr_o T_o)). It does so in the middle
+    of the coming kick -lr g, where momentum and position are independent: half of the kick, lr g / (2 - a), is taken
+    off before and added back after.
+    """
+    half = g / (2 - friction)
+    lr = lr.to(temperature, non_blocking=True) if isinstance(lr, Tensor) else torch.full_like(temperature, lr)
+    lr = lr.expand_as(temperature)
+    scale = ((lr * temperature) / (lr * temperature)[order]).sqrt()
+    m.sub_(half * lr[order, None].to(m)).mul_(scale[:, None].to(m)).add_(half * lr[:, None].to(m))

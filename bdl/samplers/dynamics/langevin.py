@@ -1,31 +1,51 @@
-"""Langevin dynamics of first and second order, with and without a thermostat, and SGD, their limit at T = 0."""
+"""Langevin dynamics of first and second order, with and without a thermostat; and SGD, their limit at T = 0."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.batch_noise import INDEPENDENT, batch_variance, caveat, known_variance, left, needs_variance, said
-from bdl.samplers.dynamics.base import Kinetic, Position, Scalar, Thermostatted, add_, check_friction, inject_, root
+from bdl.samplers.batch_noise import (
+    SUBTRACTS_INDEPENDENT,
+    known_variance,
+    needs_variance,
+    remaining_ratio,
+    step_variance,
+    subtraction_caveat,
+    variance_words,
+)
+from bdl.samplers.dynamics.base import (
+    Dynamics,
+    Kinetic,
+    Position,
+    Scalar,
+    Thermostatted,
+    add_,
+    check_friction,
+    inject_,
+    kinetic_tau,
+    rescale_swapped_momentum,
+    root,
+)
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(Dynamics):
     """Stochastic gradient descent with heavy-ball momentum, in torch.optim.SGD's form. An optimiser, not a sampler.
 
         m <- mu m + g
         θ <- θ - lr m
 
-    mu = momentum. Deaf to temperature: tau and z are ignored. `m` is in units of the gradient of U/N, so a change of lr
-    acts at once on all of m, as in torch.
+    mu = momentum. It ignores the temperature: tau and z do not enter. `m` is in units of the gradient of U/N, so that
+    a change of lr acts at once on all of m, as in torch.
     """
 
     momentum: float = 0.9
-    noisy: ClassVar[bool] = False
+    noisy = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
@@ -41,15 +61,15 @@ class SGD:
 
 
 @dataclass(frozen=True, eq=False)
-class SGLD:
+class SGLD(Dynamics):
     """Stochastic gradient Langevin dynamics (Welling & Teh 2011, eq. 4, with lr = N eps / 2).
 
         θ <- θ - lr P g + sqrt(2 lr tau P - lr² P² V) z
 
-    P = a fixed symmetric positive definite preconditioner, the identity unless given: a vector `(d,)` of positive
-    numbers (diagonal) or a matrix `(d, d)`. A constant P leaves the law unchanged. V = `grad_var`, the variance of g
-    that mini-batches bring and that is taken off the noise (Ahn et al. 2012): none unless given, a number, `(d,)`, or
-    "estimated" along the chain; no more is taken than there is. At tau = 0 this is plain SGD.
+    P is a fixed symmetric positive definite preconditioner: a vector `(d,)` of positive numbers (diagonal) or a matrix
+    `(d, d)`, the identity unless given. A constant P leaves the law unchanged. V = `grad_var` is the variance that
+    mini-batches give to g. It is subtracted from the injected variance, at most all of it (Ahn et al. 2012). V is a
+    number, `(d,)`, or "estimated" along the chain; None subtracts nothing. At tau = 0 this is plain SGD.
     D = P, Q = 0 in the complete recipe (Ma et al. 2015). Stationary law as lr -> 0: exp(-U/T).
 
     Raises ConfigError for a preconditioner that is not positive definite or does not have d rows, and for `grad_var`
@@ -82,9 +102,8 @@ class SGLD:
 
     def __str__(self) -> str:
         if self.preconditioner is None:
-            return "SGLD" if self.grad_var is None else f"SGLD less {said(self.grad_var)} batch noise"
-        less = "" if self.grad_var is None else f", less {said(self.grad_var)} batch noise"
-        return f"SGLD with a preconditioner {tuple(self.preconditioner.shape)} {said(self.preconditioner)}{less}"
+            return f"SGLD{variance_words(self.grad_var)}"
+        return f"SGLD with a preconditioner of shape {tuple(self.preconditioner.shape)}{variance_words(self.grad_var)}"
 
     @property
     def needs(self) -> frozenset[str]:
@@ -92,7 +111,7 @@ class SGLD:
 
     @property
     def caveat(self) -> str | None:
-        return caveat(self.grad_var)
+        return subtraction_caveat(self.grad_var)
 
     def init(self, theta: Tensor) -> Position:
         p = self.preconditioner
@@ -106,16 +125,17 @@ class SGLD:
     def step(
         self, s: Position, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
     ) -> Position:
-        brought = batch_variance(self.grad_var, lr, z, extra)  # per coordinate, of lr g
+        from_batches = step_variance(self.grad_var, lr, z, extra)  # (..., d) or (), of lr g
         if self.preconditioner is not None:
             g, z = self._apply(self.preconditioner, g), self._apply(self._root, z)
-            brought = None if brought is None else brought * self.preconditioner  # of z before its root of P
+            if from_batches is not None:  # z has its root of P already, so one factor P is left
+                from_batches = from_batches * self.preconditioner
         add_(s.theta, -lr, g)
-        inject_(s.theta, 2 * lr * tau, z, brought)
+        inject_(s.theta, 2 * lr * tau, z, from_batches)
         return s
 
     def noise_ratio(self, s: Position, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) terms lr P_ii Var(g_i) / 2 tau, whose mean is the heating tr(∇²U Cov θ)/d of the law, over T."""
+        """(..., d) lr P_ii Var(g_i) / (2 tau); the mean is the relative excess of tr(∇²U Cov θ)/d over T."""
         p = self.preconditioner
         if p is not None:
             grad_var = grad_var * (p if p.ndim == 1 else p.diagonal())
@@ -123,7 +143,11 @@ class SGLD:
 
     def heating(self, s: Position, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         ratio = self.noise_ratio(s, grad_var, lr, tau)
-        return left(ratio, self.grad_var, lambda v: self.noise_ratio(s, v, lr, tau))
+        return remaining_ratio(ratio, self.grad_var, lambda v: self.noise_ratio(s, v, lr, tau))
+
+    def describe_noise(self, s: Position, lr: float, tau: float) -> str:
+        plain = super().describe_noise(s, lr, tau)
+        return plain if self.preconditioner is None else f"{plain}, times the root of the preconditioner"
 
     @staticmethod
     def _apply(p: Tensor, x: Tensor) -> Tensor:
@@ -131,29 +155,29 @@ class SGLD:
 
 
 @dataclass(frozen=True, eq=False)
-class SGHMC:
+class SGHMC(Dynamics):
     """Stochastic gradient HMC in momentum form (Chen et al. 2014, eq. 15, with lr = N eta).
 
         m <- (1 - a) m - lr g + sqrt(2 (a - b) lr tau) z,    b = lr V / (2 tau)
         θ <- θ + m
 
-    a = friction. V = `grad_var`, the variance of g that mini-batches bring and that is taken off the noise: none unless
-    given, a number, `(d,)`, or "estimated" along the chain; b is their β^, and no more is taken than a. At tau = 0 and
-    constant lr this is SGD with momentum 1 - a; at a = 1 it is SGLD. `m` is a displacement: with velocity
-    v = m / sqrt(lr), D = diag(0, a / sqrt(lr)) and Q = [[0, -1], [1, 0]] in the complete recipe (Ma et al. 2015).
+    a = friction. V = `grad_var` is the variance that mini-batches give to g, and b, their β^, the share of the injected
+    noise that it replaces, at most a. V is a number, `(d,)`, or "estimated" along the chain; None subtracts nothing.
+    At tau = 0 and constant lr this is SGD with momentum 1 - a; at a = 1 it is SGLD. `m` is a displacement. With
+    velocity v = m / sqrt(lr), D = diag(0, a / sqrt(lr)), Q = [[0, -1], [1, 0]] in the complete recipe (Ma et al. 2015).
     Stationary law as lr -> 0: exp(-U/T) x N(m; 0, 2 lr tau / (2 - a)).
     """
 
     friction: float = 0.1
     grad_var: Any = None  # Var(g): None, "estimated", a number, or (d,)
+    travels = ("theta", "m")
 
     def __post_init__(self) -> None:
         check_friction(self.friction)
         object.__setattr__(self, "grad_var", known_variance(self.grad_var))
 
     def __str__(self) -> str:
-        less = "" if self.grad_var is None else f", less {said(self.grad_var)} batch noise"
-        return f"SGHMC(friction={self.friction}{less})"
+        return f"SGHMC(friction={self.friction}){variance_words(self.grad_var)}"
 
     @property
     def needs(self) -> frozenset[str]:
@@ -161,7 +185,7 @@ class SGHMC:
 
     @property
     def caveat(self) -> str | None:
-        return caveat(self.grad_var)
+        return subtraction_caveat(self.grad_var)
 
     def init(self, theta: Tensor) -> Kinetic:
         return Kinetic(theta, torch.zeros_like(theta))
@@ -171,21 +195,24 @@ class SGHMC:
     ) -> Kinetic:
         a = self.friction
         add_(s.m.mul_(1 - a), -lr, g)
-        inject_(s.m, 2 * a * lr * tau, z, batch_variance(self.grad_var, lr, z, extra))
+        inject_(s.m, 2 * a * lr * tau, z, step_variance(self.grad_var, lr, z, extra))
         s.theta.add_(s.m)
         return s
 
     def heating(self, s: Kinetic, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         """(..., d) terms whose mean is T_eff/T - 1: the noise ratio, less the part of it that is subtracted."""
         full = lr / (2 * self.friction * tau)
-        return left(grad_var * full, self.grad_var, lambda v: v * full)
+        return remaining_ratio(grad_var * full, self.grad_var, lambda v: v * full)
 
     def kinetic_tau(self, s: Kinetic, lr: Scalar) -> Tensor:
-        return _kinetic_tau(s, lr, self.friction)
+        return kinetic_tau(s, lr, self.friction)
+
+    def after_swap(self, s: Kinetic, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
+        rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature)
 
 
 @dataclass(frozen=True)
-class BAOAB:
+class BAOAB(Dynamics):
     """Langevin dynamics by the splitting BAOAB (Leimkuhler & Matthews 2013), one gradient a step.
 
         m <- m - (2 / (2 - a)) lr g
@@ -193,14 +220,15 @@ class BAOAB:
         m <- (1 - a) m + sqrt(2 a lr tau) z
         θ <- θ + m / 2
 
-    The two half kicks B that meet between steps are one whole kick here, so θ is the scheme's own. a = friction, with
-    e^(-γh) = 1 - a and h² = 2 lr / (N (2 - a)). On a Gaussian θ has the right covariance at any lr, and elsewhere an
-    error of second order, where SGHMC's is of first. The same lr and friction move it as far as SGHMC. `m` is a
-    displacement. D and Q as for SGHMC. Stationary law: exp(-U/T), and m, taken between the two halves of the kick,
-    N(0, 2 lr tau / (2 - a)).
+    Two half kicks B meet between steps and are one whole kick here; θ is that of the scheme. a = friction, with
+    e^(-γh) = 1 - a and h² = 2 lr / (N (2 - a)). On a Gaussian θ has the right covariance at any lr; elsewhere its error
+    is of second order in lr, where that of SGHMC is of first order. At the same lr and friction it moves as far as
+    SGHMC. `m` is a displacement. D and Q are those of SGHMC. Stationary law: exp(-U/T) for θ; N(0, 2 lr tau / (2 - a))
+    for m between the two halves of the kick.
     """
 
     friction: float = 0.1
+    travels = ("theta", "m")
 
     def __post_init__(self) -> None:
         check_friction(self.friction)
@@ -217,28 +245,35 @@ class BAOAB:
         return s
 
     def kinetic_tau(self, s: Kinetic, lr: Scalar) -> Tensor:
-        return _kinetic_tau(s, lr, self.friction)
+        return kinetic_tau(s, lr, self.friction)
+
+    def after_swap(self, s: Kinetic, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
+        rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature)
 
 
 @dataclass(frozen=True)
-class SGNHT:
+class SGNHT(Dynamics):
     """Stochastic gradient Nosé-Hoover thermostat (Ding et al. 2014, eq. 7) in displacement form, one ξ per chain.
 
         m <- (1 - ξ) m - lr g + sqrt(2 a lr tau) z
         θ <- θ + m
         ξ <- ξ + r ((1 - ξ/2) |m|² / (lr tau d) - 1)
 
-    a = friction, where ξ starts; r = `rate`, lr tau unless given, which is the paper's. Their factor of |m|² is 1; the
-    Euler form needs 1 - ξ/2, or ξ settles at 1 - sqrt(1 - 2a) and the variance of θ is a/ξ. Batch noise of the same
-    variance in every direction raises ξ to a (1 + noise_ratio) and leaves the law at T; of unequal variances it takes
-    away the mean only, and of shuffled epochs too much from slow directions, where their noise cancels. ξ stands
-    still at T = 0. A larger r (1e-3, say) lets ξ follow within some hundred steps, where lr T / N needs 1e5; its
-    spread is sqrt(r/d). D = diag(0, a, 0) and Q couples m with ξ (Ma et al. 2015).
+    a = friction, where ξ starts. r = `rate`; None means lr tau, the rate of the paper. Its factor of |m|² is 1, but the
+    Euler form needs 1 - ξ/2: without it ξ settles at 1 - sqrt(1 - 2a) and the variance of θ is a/ξ. ξ is constant at
+    T = 0. A larger r lets ξ follow sooner: within some hundred steps at 1e-3, where r = lr T / N needs 1e5. The spread
+    of ξ is sqrt(r/d). D = diag(0, a, 0), and Q couples m with ξ (Ma et al. 2015).
+
+    Batch noise of the same variance in every direction raises ξ to a (1 + noise_ratio) and leaves the law at T. Where
+    the variances differ, ξ absorbs only their mean. The batch noise of shuffled epochs cancels in slow directions,
+    and there ξ absorbs too much.
     """
 
     friction: float = 0.1
     rate: float | None = None  # None: lr tau
-    caveat: ClassVar[str] = INDEPENDENT
+    caveat = SUBTRACTS_INDEPENDENT
+    travels = ("theta", "m")
+    every_gradient = True  # its thermostat averages |m|² over all parameters
 
     def __post_init__(self) -> None:
         check_friction(self.friction)
@@ -254,20 +289,18 @@ class SGNHT:
         add_(s.m, root(2 * self.friction * lr * tau), z)
         s.theta.add_(s.m)
         excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d
-        sampling = torch.as_tensor(tau > 0)  # one number stays on the CPU, from where no kernel has to wait for it
+        sampling = torch.as_tensor(tau > 0)  # a float tau stays on the CPU, so no kernel waits for it
         heat = lr * torch.where(sampling, torch.as_tensor(tau), 1)  # lr tau, harmless at tau = 0
         xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))
         return s
 
     def heating(self, s: Thermostatted, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) terms whose mean is T_eff/T - 1: what batches bring, over what the thermostat has risen to take."""
+        """(..., d) terms whose mean is T_eff/T - 1: friction that injected and batch noise call for, over ξ, less 1."""
         injected = self.friction + lr * grad_var / (2 * tau)
         return injected / s.xi.unsqueeze(-1).clamp_min(1e-9) - 1
 
     def kinetic_tau(self, s: Thermostatted, lr: Scalar) -> Tensor:
-        return _kinetic_tau(s, lr, s.xi.unsqueeze(-1))
+        return kinetic_tau(s, lr, s.xi.unsqueeze(-1))
 
-
-def _kinetic_tau(s: Kinetic | Thermostatted, lr: Scalar, friction: Scalar) -> Tensor:
-    """(...,) tau that the momenta show: |m|² (2 - a) / (2 lr d), whose expectation is tau as lr -> 0."""
-    return s.m.square().mean(-1, keepdim=True).mul(1 - friction / 2).div(lr).squeeze(-1)
+    def after_swap(self, s: Thermostatted, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
+        rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature)

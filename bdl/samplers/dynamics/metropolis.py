@@ -1,22 +1,18 @@
-"""Accept/reject kernels on the energy of all the data: exact at any step size, one test of acceptance per step.
+"""Accept/reject kernels on the energy of all the data: exact at any step size, with one test of acceptance a step.
 
-They call the closure several times a step. Here too `lr` is a step in SGD's units: MALA proposes the step that SGLD
-makes at this lr. Each chain adapts a factor of its own to lr during its first `adapt_steps` steps.
+A step calls the closure several times. `lr` is in SGD's units here too: MALA proposes the step that SGLD takes at this
+lr. During its first `adapt_steps` steps, each chain adapts a factor that multiplies its lr.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics.base import Scalar
-
-Evaluate = Callable[[Tensor], tuple[Tensor, Tensor]]  # θ (..., d) -> U/N (..., 1) in double, its gradient (..., d)
+from bdl.samplers.dynamics.base import AcceptReject, Evaluate, Scalar
 
 
 @dataclass
@@ -31,35 +27,14 @@ class Accepted:
     steps: int = 0
 
 
-@runtime_checkable
-class Kernel(Protocol):
-    """What the shell asks of an accept/reject kernel. z is standard normal, log_u (..., 1) the log of a uniform."""
-
-    @property
-    def target(self) -> float:
-        """Acceptance that lr is adapted to, per chain."""
-        ...
-
-    @property
-    def adapt_steps(self) -> int:
-        """Steps for which it is."""
-        ...
-
-    def init(self, theta: Tensor) -> Accepted: ...
-
-    def kernel(
-        self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor
-    ) -> Accepted: ...
-
-
 @dataclass(frozen=True)
-class Metropolis:
+class Metropolis(AcceptReject):
     """Random-walk Metropolis (Metropolis et al. 1953).
 
         θ' = θ + sqrt(2 lr tau) z,    accepted with probability min(1, exp(-(V(θ') - V(θ)) / tau)),    V = U/N
 
-    Needs no gradient. target: acceptance that lr is adapted to over the first `adapt_steps` steps (.234, Roberts et
-    al. 1997); keep samples after these. Law: exp(-U/T), at any lr.
+    Needs no gradient. target: the acceptance rate that the first `adapt_steps` steps adapt lr to (.234, Roberts et al.
+    1997). Keep samples after these steps. Law: exp(-U/T), at any lr.
     """
 
     target: float = 0.234
@@ -69,7 +44,7 @@ class Metropolis:
         check_target(self.target, self.adapt_steps)
 
     def init(self, theta: Tensor) -> Accepted:
-        return start(theta)
+        return not_evaluated(theta)
 
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
         proposal = s.theta + _root(2 * _factor(s) * lr * tau, z) * z
@@ -78,13 +53,13 @@ class Metropolis:
 
 
 @dataclass(frozen=True)
-class MALA:
+class MALA(AcceptReject):
     """Metropolis-adjusted Langevin algorithm (Roberts & Tweedie 1996): the step of SGLD, accepted or rejected.
 
         θ' = θ - lr ∇V(θ) + sqrt(2 lr tau) z,    V = U/N,
         accepted with probability min(1, exp(-(V(θ') - V(θ)) / tau) q(θ|θ') / q(θ'|θ)),    q the law of the proposal
 
-    target: acceptance that lr is adapted to over the first `adapt_steps` steps (.574, Roberts & Rosenthal 1998). It is
+    target: the acceptance rate that the first `adapt_steps` steps adapt lr to (.574, Roberts & Rosenthal 1998). MALA is
     HMC with one leapfrog step. Law: exp(-U/T), at any lr.
     """
 
@@ -95,7 +70,7 @@ class MALA:
         check_target(self.target, self.adapt_steps)
 
     def init(self, theta: Tensor) -> Accepted:
-        return start(theta)
+        return not_evaluated(theta)
 
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
         step = lr * _factor(s)  # (..., 1)
@@ -109,14 +84,14 @@ class MALA:
 
 
 @dataclass(frozen=True)
-class HMC:
-    """Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011, section 5.3), momenta drawn anew at every step.
+class HMC(AcceptReject):
+    """Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011, section 5.3) with fresh momenta at every step.
 
         p ~ N(0, tau);  `leapfrog` times: p <- p - h/2 ∇V(θ); θ <- θ + h p; p <- p - h/2 ∇V(θ),    h = sqrt(2 lr)
         accepted with probability min(1, exp((H(θ, p) - H(θ', p')) / tau)),    H = V + |p|²/2,    V = U/N
 
-    target: acceptance that lr is adapted to over the first `adapt_steps` steps (.8; .651 is optimal in the limit of
-    many dimensions, Beskos et al. 2013). Law: exp(-U/T), at any lr. `leapfrog` gradients a step.
+    target: the acceptance rate that the first `adapt_steps` steps adapt lr to (.8; .651 is optimal in the limit of many
+    dimensions, Beskos et al. 2013). A step takes `leapfrog` gradients. Law: exp(-U/T), at any lr.
     """
 
     leapfrog: int = 10
@@ -129,7 +104,7 @@ class HMC:
             raise ConfigError(f"leapfrog must be at least 1 step, got {self.leapfrog}")
 
     def init(self, theta: Tensor) -> Accepted:
-        return start(theta)
+        return not_evaluated(theta)
 
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
         h = _root(2 * lr * _factor(s), z)  # (..., 1)
@@ -145,18 +120,25 @@ class HMC:
         return accept(self, s, theta, gradient, potential, log_ratio, log_u)
 
 
-def start(theta: Tensor) -> Accepted:
+def not_evaluated(theta: Tensor) -> Accepted:
+    """The state at θ before its energy is known: NaN."""
     zero = torch.zeros_like(theta[..., 0], dtype=torch.float64)
     return Accepted(theta, torch.zeros_like(theta), zero * float("nan"), zero.clone(), zero.clone())
 
 
 def accept(
-    kernel: Kernel, s: Accepted, theta: Tensor, gradient: Tensor, potential: Tensor, log_ratio: Tensor, log_u: Tensor
+    kernel: AcceptReject,
+    s: Accepted,
+    theta: Tensor,
+    gradient: Tensor,
+    potential: Tensor,
+    log_ratio: Tensor,
+    log_u: Tensor,
 ) -> Accepted:
-    """The state after the test: per chain the proposal or the old one; a proposal whose energy or gradient is not
-    finite is refused.
+    """The state after the test: for each chain the proposal, or the old state.
 
-    The factor of lr follows log lr += (α - target) / k^.6 (Robbins & Monro), α = acceptance probability.
+    A proposal whose energy or gradient is not finite is rejected. While it adapts, the factor of lr follows
+    log lr += (α - target) / k^.6 (Robbins & Monro 1951), with α the acceptance probability.
     """
     alpha = log_ratio.nan_to_num(nan=-torch.inf).clamp_max(0).exp()
     alpha = torch.where(torch.isfinite(potential) & torch.isfinite(gradient).all(-1, keepdim=True), alpha, 0)
@@ -166,7 +148,7 @@ def accept(
     s.potential = torch.where(taken, potential, _column(s.potential)).squeeze(-1)
     s.steps += 1
     alpha = alpha.squeeze(-1)
-    if s.steps <= kernel.adapt_steps:
+    if s.steps <= (kernel.adapt_steps or 0):
         s.log_factor = s.log_factor + (alpha - kernel.target) / s.steps**0.6
     else:
         s.accepted = s.accepted + alpha

@@ -1,7 +1,7 @@
-"""Dynamics whose steps follow a metric: from running gradients (PSGLD), given (SGRLD), or from the Fisher (SGFS).
+"""Dynamics whose steps follow a metric: of running gradients (PSGLD), a given one (SGRLD), or Fisher's (SGFS).
 
-A metric that depends on θ needs the divergence Γ_i = Σ_j ∂P_ij/∂θ_j of its inverse P in the drift. One that depends on
-the path of the chain has no Γ that would restore the law: it must stop adapting before samples are kept.
+Where the metric depends on θ, the drift needs the divergence Γ_i = Σ_j ∂P_ij/∂θ_j of its inverse P. Where the metric
+depends on the path of the chain, no Γ restores the law: the metric must stop adapting before samples are kept.
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from torch import Tensor
 from torch.func import jacrev, vmap
 
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics.base import Position, Scalar, add_, root
+from bdl.identity import type_name
+from bdl.samplers.dynamics.base import Dynamics, Position, Scalar, add_, root
 
 Extra = dict[str, Tensor]
+METRIC_NOISE = ", times the root of the preconditioner"
 
 
 @dataclass
@@ -39,24 +41,25 @@ class AveragedMatrix:
 
 
 @dataclass(frozen=True)
-class PSGLD:
+class PSGLD(Dynamics):
     """Preconditioned SGLD with RMSProp's preconditioner (Li et al. 2016, algorithm 1).
 
         V <- a V + (1 - a) g²,    P = 1 / (λ + sqrt V)
         θ <- θ - lr P g + lr tau Γ + sqrt(2 lr tau P) z
 
-    lr is in RMSProp's units: a step has size lr whatever the gradient. D = P, Q = 0 (Ma et al. 2015). Three forms:
+    lr is in RMSProp's units: a step has size lr whatever the gradient. λ = `damping`. D = P, Q = 0 (Ma et al. 2015).
+    There are three forms.
 
-    - a > 0 and `adapt_steps` = k: V learns for k steps and is frozen. The law is exp(-U/T), as lr -> 0. Keep samples
-      after k steps.
-    - a > 0 without `adapt_steps`: the usual form, biased. P depends on the path, Γ is dropped as usual, and no Γ would
-      do. The slower the chain, the more: as lr -> 0 the law is exp(-U/T)/P. On N(0, 1), λ = .1 and a = .99, variances
-      come out 1.16, 1.31 and 1.69 times too large at lr = .03, .01 and .001, and 1.89 in the limit.
+    - a > 0 and `adapt_steps` = k: V learns for k steps and is then frozen. The law is exp(-U/T) as lr -> 0. Keep
+      samples after step k.
+    - a > 0 without `adapt_steps`: the usual form, which drops Γ and is biased. P depends on the path, so that no Γ
+      restores the law. As lr -> 0 the law is exp(-U/T)/P. On N(0, 1) with λ = .1 and a = .99 the variance is 1.16, 1.31
+      and 1.69 times too large at lr = .03, .01 and .001, and 1.89 times in the limit.
     - a = 0: P depends on the present gradient alone, and Γ_i = -sign(g_i) ∂g_i/∂θ_i / (λ + |g_i|)² restores the law. It
       needs the diagonal curvature of U/N (`Sampler.extras["curvature"]`) and exact gradients. The error of the variance
-      on N(0, 1) is about .4 lr/λ²: λ should not be small.
+      on N(0, 1) is about .4 lr/λ², so that λ must not be small.
 
-    The first 1/(1 - a) steps average evenly, so that V has no start from 0. Raises ConfigError for a outside [0, 1).
+    The first 1/(1 - a) steps average evenly, so that V does not start from 0. Raises ConfigError for a outside [0, 1).
     """
 
     a: float = 0.99
@@ -77,7 +80,7 @@ class PSGLD:
     @property
     def caveat(self) -> str | None:
         if self.a > 0 and self.adapt_steps is None:
-            return "biased: the preconditioner follows the path of the chain; adapt_steps freezes it"
+            return "biased: the preconditioner depends on the path of the chain; adapt_steps freezes it"
         return None
 
     def init(self, theta: Tensor) -> Averaged:
@@ -97,21 +100,24 @@ class PSGLD:
     def noise_ratio(self, s: Averaged, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         return lr * self._inverse(s) * grad_var / (2 * tau)
 
+    def describe_noise(self, s: Averaged, lr: Scalar, tau: Scalar) -> str:
+        return super().describe_noise(s, lr, tau) + METRIC_NOISE
+
     def _inverse(self, s: Averaged) -> Tensor:
         return 1 / (s.mean.sqrt() + self.damping)
 
 
 @dataclass(frozen=True, eq=False)
-class SGRLD:
+class SGRLD(Dynamics):
     """Stochastic gradient Riemannian Langevin dynamics (Patterson & Teh 2013, eq. 12; Ma et al. 2015).
 
         θ <- θ - lr G⁻¹ g + lr tau Γ + N(0, 2 lr tau G⁻¹),    Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j
 
-    metric: G as a function of one chain's θ (d,), written in torch: a diagonal (d,) or a matrix (d, d). Γ comes by
-    automatic differentiation, a backward pass per entry of G, all at once. None, for networks: the diagonal of the
-    empirical Fisher matrix, the mean square of per-example gradients, over its own mean, so that lr keeps SGD's size,
-    plus `damping`. It learns for `adapt_steps` steps and is then frozen, and has no Γ. D = G⁻¹, Q = 0. Law as lr -> 0:
-    exp(-U/T).
+    metric: G as a function of one chain's θ (d,), written in torch. It returns a diagonal (d,) or a matrix (d, d). Γ is
+    computed by automatic differentiation, with one backward pass per entry of G, all vectorised. None, for networks:
+    the diagonal of the empirical Fisher matrix (the mean square of per-example gradients), divided by its own mean to
+    keep lr in SGD's units, plus `damping`. This metric learns for `adapt_steps` steps and is then frozen; it has no Γ.
+    D = G⁻¹, Q = 0. Law as lr -> 0: exp(-U/T).
 
     Raises ConfigError where G is not positive definite.
     """
@@ -123,18 +129,18 @@ class SGRLD:
     def __post_init__(self) -> None:
         check_adaptation(self.damping, self.adapt_steps)
         if self.metric is None and self.adapt_steps is None:
-            raise ConfigError("the Fisher metric must be frozen to leave a law: give adapt_steps")
+            raise ConfigError("adapt_steps=null never freezes the Fisher metric, which leaves no law: give adapt_steps")
 
     def __str__(self) -> str:
-        what = f"Fisher, adapt_steps={self.adapt_steps}" if self.metric is None else _name(self.metric)
+        what = f"Fisher, adapt_steps={self.adapt_steps}" if self.metric is None else type_name(self.metric)
         return f"SGRLD(metric={what})"
 
     @property
     def needs(self) -> frozenset[str]:
         return frozenset(["per_example"] if self.metric is None else [])
 
-    def wants(self, s: Any) -> bool:
-        """Does the next step still read the per-example gradients?"""
+    def reads_extra(self, s: Any) -> bool:
+        """Whether the Fisher metric still learns from per-example gradients."""
         return self.metric is None and s.count < (self.adapt_steps or 0)
 
     def init(self, theta: Tensor) -> Averaged | Position:
@@ -142,14 +148,14 @@ class SGRLD:
 
     def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: Extra | None = None) -> Any:
         if self.metric is None:
-            if self.wants(s):
+            if self.reads_extra(s):
                 s.count += 1
                 s.mean.lerp_((extra or {})["per_example"].square().mean(-2), 1 / s.count)
             metric, gamma = self._fisher(s), None
         else:
             metric, gamma = metric_and_divergence(self.metric, s.theta)
         if metric.ndim == s.theta.ndim:
-            if self.metric is not None:  # a look at the device; the Fisher metric is positive
+            if self.metric is not None:  # this check waits for the device; the Fisher metric is always positive
                 check_positive(bool((metric > 0).all()))
             drift, noise = g / metric, z / metric.sqrt()
         else:
@@ -170,22 +176,25 @@ class SGRLD:
         inverse = 1 / g if g.ndim == 2 else torch.linalg.inv(g).diagonal(dim1=1, dim2=2)
         return lr * grad_var * inverse.reshape_as(grad_var) / (2 * tau)
 
+    def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
+        return super().describe_noise(s, lr, tau) + METRIC_NOISE
+
     def _fisher(self, s: Averaged) -> Tensor:
         scale = s.mean.mean(-1, keepdim=True).clamp_min(torch.finfo(s.mean.dtype).tiny)
         return s.mean / scale + self.damping if s.count else torch.ones_like(s.mean)
 
 
 @dataclass(frozen=True)
-class SGFS:
+class SGFS(Dynamics):
     """Stochastic gradient Fisher scoring (Ahn et al. 2012, algorithm 1), at any temperature.
 
         I <- (1 - 1/t) I + V/t,    V = covariance of the per-example gradients of the batch
         θ <- θ - 2 (γ I + 2 B/lr)⁻¹ (g + η),    η ~ N(0, 2 tau B/lr),    γ = 1 + 1/(n tau)
 
-    n = batch size, B = `b` times the identity. Theirs is the case T = 1 with ε = 2 lr/N. The noise of the batches, V/n,
-    is part of the law: where the curvature of U/N is I, as at large N for a true model, the covariance is right at any
-    lr. It has no Γ, and is not meant for exact gradients. form: "diagonal", or "full" with a (d, d) matrix per chain.
-    At small lr it is SGLD with lr / b; at tau = 0, γ = 1. Needs `Sampler.extras["per_example"]`.
+    n = batch size, B = `b` times the identity. The paper has the case T = 1 with ε = 2 lr/N. The step counts on batch
+    noise of variance V/n: where the curvature of U/N is I, as at large N for a true model, the covariance is right at
+    any lr. There is no Γ, and exact gradients give another law. form: "diagonal", or "full" with a (d, d) matrix per
+    chain. At small lr the step is that of SGLD with lr / b; at tau = 0, γ = 1. Needs `Sampler.extras["per_example"]`.
     """
 
     form: Literal["diagonal", "full"] = "diagonal"
@@ -193,8 +202,8 @@ class SGFS:
 
     needs = frozenset(["per_example"])
     caveat = (
-        "batch noise is part of the step: right where batches are independent (data.replacement=true) and the "
-        "curvature is the covariance of per-example gradients"
+        "the step counts on batch noise: its law is right where batches are independent (data.replacement=true) and "
+        "the curvature equals the covariance of per-example gradients"
     )
 
     def __post_init__(self) -> None:
@@ -231,24 +240,26 @@ class SGFS:
         return lr * grad_var / (2 * self.b * tau)
 
     def heating(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) zeros: the step counts on the batches' noise."""
+        """(..., d) zeros: the step counts on the batch noise."""
         return torch.zeros_like(grad_var)
+
+    def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
+        return super().describe_noise(s, lr, tau) + METRIC_NOISE
 
 
 def metric_and_divergence(metric: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
-    """G (..., d) or (..., d, d) at θ (..., d), and Γ (..., d), the divergence of its inverse, ∂G⁻¹ = -G⁻¹ ∂G G⁻¹."""
+    """G (..., d) or (..., d, d) at θ (..., d), and Γ (..., d), the divergence of G⁻¹, by ∂G⁻¹ = -G⁻¹ ∂G G⁻¹."""
 
     def twice(x: Tensor) -> tuple[Tensor, Tensor]:
         g = metric(x)
         return g, g
 
-    slopes, g = vmap(jacrev(twice, has_aux=True))(
-        _rows(theta)
-    )  # last axis of slopes: ∂/∂θ_j; forward mode is 4 x slower
+    # the last axis of slopes is ∂/∂θ_j; forward mode takes 4 times as long
+    slopes, g = vmap(jacrev(twice, has_aux=True))(_rows(theta))
     if g.ndim == 2:
         gamma = -slopes.diagonal(dim1=1, dim2=2) / g.square()
     else:
-        inverse = torch.linalg.inv_ex(g).inverse  # the caller refuses what is not positive definite
+        inverse = torch.linalg.inv_ex(g).inverse  # the caller refuses a G that is not positive definite
         gamma = -(inverse @ (slopes * inverse.unsqueeze(1)).sum((2, 3)).unsqueeze(2)).squeeze(2)
     return g.reshape(*theta.shape[:-1], *g.shape[1:]), gamma.reshape(theta.shape)
 
@@ -277,9 +288,5 @@ def _where_positive(tau: Scalar, c: float) -> Scalar:
 
 
 def _matrix(c: Scalar) -> Scalar:
-    """(C, 1) -> (C, 1, 1), so that it multiplies matrices; floats stay."""
+    """(C, 1) -> (C, 1, 1), which multiplies matrices; floats stay."""
     return c.unsqueeze(-1) if isinstance(c, Tensor) else c
-
-
-def _name(f: Any) -> str:
-    return getattr(f, "__qualname__", None) or str(f)

@@ -1,4 +1,4 @@
-"""MeanField: Bayes by Backprop as a dynamics, whose state at every step is a draw from the approximation."""
+"""MeanField: Bayes by Backprop as a dynamics. Its θ after every step is a draw from the approximation."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn.functional import softplus
 
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.dynamics.base import Dynamics, Scalar
 
-BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam (Kingma & Ba 2015)
+BETAS, EPS = (0.9, 0.999), 1e-8  # Adam's defaults (Kingma & Ba 2015)
 
 
 @dataclass
@@ -23,8 +23,8 @@ class Approximation:
     theta: Tensor  # (..., d) the draw
     mu: Tensor  # (..., d)
     rho: Tensor  # (..., d)
-    mean: Tensor  # (2, ..., d) of Adam, for mu and rho
-    square: Tensor  # (2, ..., d)
+    mean: Tensor  # (2, ..., d) Adam's running mean of the gradients of mu and rho
+    square: Tensor  # (2, ..., d) Adam's running mean of their squares
     count: int = 0
 
     @property
@@ -33,17 +33,18 @@ class Approximation:
 
 
 @dataclass(frozen=True)
-class MeanField:
+class MeanField(Dynamics):
     """Bayes by Backprop (Blundell et al. 2015, section 3.2): fits q(θ) = N(mu, diag σ²), σ = log(1 + exp rho).
 
         θ = mu + σ z,    Δmu = g,    Δrho = (g ε - κ tau / σ) / (1 + exp(-rho)),    ε = (θ - mu) / σ
 
-    minimises E_q[U] - T H[q], whose negative at T = 1 is the evidence lower bound, by Adam with step lr (not in SGD's
-    units). g is the gradient of U/N at the draw, its prior part by Monte Carlo, so that any prior will do: Gaussian, or
-    their scale mixture. After each step θ is a fresh draw, so the kept states are draws from q. `init_std`: σ at first.
+    These steps minimise E_q[U] - T H[q] by Adam with step size lr, not in SGD's units. At T = 1 the negative of that
+    objective is the evidence lower bound. g is the gradient of U/N at the draw. It includes the prior by Monte
+    Carlo, so that any prior is possible, the paper's scale mixture too. After each step θ is a fresh draw, and the kept
+    states are draws from q. The law is q, not exp(-U/T). `init_std`: the initial σ.
 
-    kl_weights: how the batches of an epoch share the KL term: "uniform", 1/M each, or "geometric", 2^-i for the i-th
-    batch (their section 3.4), with M = `batches`; κ is M times the share. Its law is q, not exp(-U/T).
+    kl_weights: how the batches of an epoch share the KL term. "uniform" gives each 1/M; "geometric" gives the i-th
+    batch 2^-i (section 3.4 of the paper). M = `batches`, and κ is M times the share.
     """
 
     init_std: float = 0.05
@@ -51,6 +52,7 @@ class MeanField:
     batches: int | None = None
 
     caveat = "variational: an independent normal law per coordinate, not exp(-U/T)"
+    variational = True
 
     def __post_init__(self) -> None:
         if not self.init_std > 0:
@@ -95,11 +97,14 @@ class MeanField:
         return (s.std.double().log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
     def noise_ratio(self, s: Approximation, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) NaN: nothing here is heated by batches."""
+        """(..., d) NaN: batch noise does not heat the draws."""
         return torch.full_like(grad_var, math.nan)
 
+    def describe_noise(self, s: Approximation, lr: Scalar, tau: Scalar) -> str:
+        return "injected noise: every state is a fresh draw from the approximation"
+
     def _share(self, step: int) -> float:
-        """κ of this step's batch: M times its share of the KL term."""
+        """κ for the batch of this step: M times its share of the KL term."""
         if self.kl_weights == "uniform":
             return 1.0
         m: Any = self.batches

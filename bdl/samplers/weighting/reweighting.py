@@ -1,4 +1,4 @@
-"""The weighting's part of a chain: the energy it reads, psi, and the multiplier and log weight that they make."""
+"""A weighting along one stack of chains: the energy it reads, psi, the multiplier and the log weight that follow."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ import torch
 from torch import Tensor
 
 from bdl.samplers.dynamics.base import Scalar
-from bdl.samplers.weighting.weightings import SETTLED, Histogram, Weighting
+from bdl.samplers.settings import Settings
+from bdl.samplers.weighting.histogram import Histogram
+from bdl.samplers.weighting.weightings import HistogramWeighting, Weighting
+
+SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
 
 
 class Reweighting:
@@ -20,25 +24,33 @@ class Reweighting:
         self.multiplier = torch.ones(chains, dtype=torch.float64, device=device)
         self.log_weight = torch.zeros_like(self.multiplier)
         self.histogram: Histogram | None = None
-        self.energy: Tensor | None = None  # the last one of the weighting's kind: batch, smoothed or full
-        self._target: tuple[Any, float] | None = None  # (T, zeta) of the last step that sampled
+        self.energy: Tensor | None = None  # the last energy of the kind that the weighting reads
+        self._learnt_at: tuple[Any, float] | None = None  # (T, zeta) of the last step that updated psi
 
-    def step(
-        self, batch_energy: Tensor, full_energy: Callable[[], Tensor], step: int, t: Scalar, zeta: float
-    ) -> Tensor:
-        """The multiplier of this step's gradient; psi learns from its energy."""
-        u = self.energy = self._of_kind(batch_energy, full_energy, step)
+    def weigh(
+        self, g: Tensor, energy: Tensor | None, full_energy: Callable[[], Tensor], step: int, now: Settings
+    ) -> Tensor | None:
+        """Multiply the gradient g (..., d), in place, by the multiplier (..., 1); psi learns from the energy (C,).
+
+        Returns the multiplier, or None where nothing is weighted.
+        """
+        if energy is None or not isinstance(self.weighting, HistogramWeighting):
+            return None
+        u = self.energy = self._of_kind(energy, full_energy, step)
         h = self.histogram = self.histogram or self.weighting.init(u)
-        log_psi, slope = self.weighting.evaluate(h, u)
+        t, zeta = now.temperature, now.zeta
+        log_psi, slope = h.evaluate(u)
         at = t.to(u.device, non_blocking=True) if isinstance(t, Tensor) else t
         self.multiplier, self.log_weight = 1 + zeta * at * slope, zeta * log_psi
-        if any_positive(t):  # at T = 0 nothing is sampled: psi has nothing to learn
+        if now.samples:  # at T = 0 the energies have no law that psi could learn
             self._learn(h, u, t, zeta)
-        return self.multiplier
+        multiplier = self.multiplier.to(g.dtype).view(*g.shape[:-1], 1)
+        g.mul_(multiplier)
+        return multiplier
 
     def log_weight_at(self, u: Tensor, zeta: float) -> Tensor:
-        """(C,) zeta log psi(u) with psi as it stands; 0 without bins."""
-        return torch.zeros_like(u) if self.histogram is None else zeta * self.weighting.log_psi(self.histogram, u)
+        """(C,) zeta log psi(u) with the present psi; 0 without bins."""
+        return torch.zeros_like(u) if self.histogram is None else zeta * self.histogram.evaluate(u)[0]
 
     def freeze(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
@@ -47,57 +59,54 @@ class Reweighting:
             h.frozen = True
         return h is not None and h.frozen
 
+    def to(self, theta: Tensor) -> None:
+        self.load_state_dict(self.state_dict(), theta)
+
     def state_dict(self) -> dict[str, Any]:
-        target = self._target
+        learnt_at = self._learnt_at
         return {
             "multiplier": self.multiplier,
             "log_weight": self.log_weight,
             "energy": self.energy,
-            "histogram": None if self.histogram is None else self.histogram.as_dict(),
-            "target": None if target is None else {"temperature": target[0], "zeta": target[1]},
+            "histogram": None if self.histogram is None else self.histogram.state_dict(),
+            "learnt_at": None if learnt_at is None else {"temperature": learnt_at[0], "zeta": learnt_at[1]},
         }
 
-    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+    def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None:
         self.multiplier, self.log_weight, self.energy = (
-            to(state[k], device) for k in ("multiplier", "log_weight", "energy")
+            _to(state[k], theta.device) for k in ("multiplier", "log_weight", "energy")
         )
-        h, target = state["histogram"], state["target"]
-        self.histogram = None if h is None else Histogram(**{k: to(v, device) for k, v in h.items()})
-        self._target = None if target is None else (target["temperature"], target["zeta"])
+        h, learnt_at = state["histogram"], state["learnt_at"]
+        self.histogram = None if h is None else Histogram(**{k: _to(v, theta.device) for k, v in h.items()})
+        self._learnt_at = None if learnt_at is None else (learnt_at["temperature"], learnt_at["zeta"])
 
     def _of_kind(self, batch_energy: Tensor, full_energy: Callable[[], Tensor], step: int) -> Tensor:
         kind, last = self.weighting.energy, self.energy
         if kind == "ema":
-            return (
-                batch_energy.clone() if last is None else torch.lerp(last, batch_energy, 1 - self.weighting.smoothing)
-            )
+            if last is None:
+                return batch_energy.clone()
+            return torch.lerp(last, batch_energy, 1 - self.weighting.smoothing)
         if kind == "full":
             return full_energy() if last is None or step % self.weighting.refresh == 0 else last
         return batch_energy
 
     def _learn(self, h: Histogram, u: Tensor, t: Scalar, zeta: float) -> None:
-        target = (
-            t.clone() if isinstance(t, Tensor) else t,
-            zeta if h.low is not None else 0.0,
-        )  # pilots are unweighted
-        if self._target is not None and not _same(self._target, target):
-            self.weighting.forget(h)
-        self._target = target
-        if h.low is not None:
+        pilot = h.low is None
+        learns_at = (t.clone() if isinstance(t, Tensor) else t, 0.0 if pilot else zeta)  # a pilot is not weighted
+        if self._learnt_at is not None and not _same(self._learnt_at, learns_at):
+            h.forget()
+        self._learnt_at = learns_at
+        if not pilot:
             self.weighting.update(h, u, zeta)
         self.weighting.observe(h, u, pooled=not isinstance(t, Tensor))
 
 
-def any_positive(value: Scalar) -> bool:
-    return bool((value > 0).any()) if isinstance(value, Tensor) else value > 0
-
-
-def to(value: Any, device: torch.device) -> Any:
+def _to(value: Any, device: torch.device) -> Any:
     return value.to(device).clone() if isinstance(value, Tensor) else value
 
 
 def _same(a: tuple[Any, float], b: tuple[Any, float]) -> bool:
     if isinstance(a[0], Tensor) or isinstance(b[0], Tensor):
-        one, other = (torch.as_tensor(t).cpu() for t, _ in (a, b))
-        return a[1] == b[1] and bool((one == other).all())
+        one, two = (torch.as_tensor(t).cpu() for t, _ in (a, b))
+        return a[1] == b[1] and bool((one == two).all())
     return a == b

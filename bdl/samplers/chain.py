@@ -1,0 +1,227 @@
+"""One stack of chains: positions, the state of the dynamics, the random stream, and how many steps were taken."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, MutableMapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.buffer import FlatBuffer
+from bdl.samplers.dynamics.base import Scalar, Transition
+from bdl.samplers.settings import any_positive
+from bdl.seeding import generator
+
+
+class Chain:
+    """The Markov chain that a Sampler drives; C chains at once when the parameters have a leading axis C.
+
+    Args:
+        params, names: the tensors that are sampled. They become views of `theta`.
+        dynamics: how the chain moves.
+        chains: C, or None for a single chain without a leading axis.
+        seed, stack: name the random stream, from which alone injected noise is drawn.
+
+    Attributes:
+        theta: (d,) or (C, d) positions, one contiguous buffer.
+        g: the same shape; gradient of U/N in the step that is being made.
+        z: the same shape; standard normal numbers of that step, zero where none are injected.
+        state: the dataclass of the dynamics, whose `theta` is `theta`.
+        steps: how many steps were taken.
+        left_at: θ after the last step of an accept/reject kernel, or None.
+        entropy: (...,) entropy of the approximation from which a variational θ was drawn before the last step, nats.
+
+    Raises ConfigError for a state that is not a dataclass or lacks a field that the dynamics names.
+    """
+
+    def __init__(
+        self,
+        params: Sequence[Tensor],
+        names: Sequence[str],
+        dynamics: Transition,
+        chains: int | None,
+        seed: int,
+        stack: int,
+    ):
+        self.buffer = FlatBuffer(params, names, chains)
+        self.dynamics, self.chains, self.seed, self.stack = dynamics, chains, seed, stack
+        self.steps = 0
+        self.state = checked_state(dynamics, dynamics.init(self.theta))
+        self.generator = generator(self.theta.device, "noise", seed, stack)
+        self.entropy: Tensor | None = None
+        self._known_distinct = False  # have the chains been seen to differ?
+        self._allocate()
+
+    @property
+    def theta(self) -> Tensor:
+        return self.buffer.theta
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The leading axes: () or (C,)."""
+        return self.buffer.lead
+
+    def column(self, value: Scalar) -> Scalar:
+        """A (C,) tensor as (C, 1), in the type and on the device of theta; floats stay."""
+        if not isinstance(value, Tensor) or value.ndim == 0:
+            return value
+        return value.to(self.theta, non_blocking=True).unsqueeze(-1)
+
+    def per_chain(self, value: Tensor) -> Tensor:
+        """A (C,) tensor as the user sees it: () for a single chain."""
+        return value if self.chains is not None else value[0]
+
+    # ---- a step, in its order ----
+
+    def gather(self) -> list[int]:
+        """Copy the parameters' gradients into g; returns the positions of parameters that have none."""
+        return self.buffer.gather(self.g_views)
+
+    def draw(self, temperature: Scalar) -> Tensor:
+        """z for this step: standard normal where noise is injected, else zero.
+
+        Raises ConfigError where neither noise, nor starts, nor gradients tell the chains apart.
+        """
+        if self.dynamics.noisy and any_positive(temperature):
+            self.z.normal_(generator=self.generator)
+            self._z_is_zero, self._known_distinct = False, True
+            return self.z
+        if not self._z_is_zero:
+            self.z.zero_()
+            self._z_is_zero = True
+        if self.chains and self.chains > 1 and not self._known_distinct:
+            refuse_identical(self.theta, self.g)
+            self._known_distinct = True
+        return self.z
+
+    @contextlib.contextmanager
+    def leave_alone(self, idle: Sequence[int]) -> Iterator[None]:
+        """Restore every state coordinate of the parameters `idle`, which have no gradient, after the step inside."""
+        kept = [(name, i, self._view(name, i).clone()) for name in self.vector_fields() for i in idle] if idle else []
+        yield
+        for name, i, value in kept:
+            self._view(name, i).copy_(value)
+
+    def advance(self, state: Any) -> None:
+        """Take the state that the dynamics has returned, and count the step."""
+        if state.theta is not self.theta:  # a dynamics written without in-place operations
+            self.theta.copy_(state.theta)
+            state = dataclasses.replace(state, theta=self.theta)
+        self.state = state
+        self.steps += 1
+
+    # ---- the state as tensors ----
+
+    def vector_fields(self) -> list[str]:
+        """Fields of the state that have the shape of theta, theta included."""
+        shape = self.theta.shape
+        return [name for name, value in self._fields() if isinstance(value, Tensor) and value.shape == shape]
+
+    def tensors(self) -> list[Tensor]:
+        """Every tensor of the state, to compare ranks by."""
+        return [value for _, value in self._fields() if isinstance(value, Tensor)]
+
+    def reorder(self, order: Tensor) -> None:
+        """Give chain c the state and the gradient of chain order[c], but for what a chain has learnt."""
+        for name in self.dynamics.travels:
+            value = getattr(self.state, name)
+            value.copy_(value[order])
+        self.g.copy_(self.g[order])
+
+    def link(self, optimizer_state: MutableMapping[Tensor, Any]) -> None:
+        """Let `state[p]` show every parameter-shaped part of the state, as torch's own optimisers do."""
+        for name in self.vector_fields():
+            if name != "theta":
+                views = self.buffer.split(getattr(self.state, name))
+                for p, view in zip(self.buffer.params, views, strict=True):
+                    optimizer_state[p][name] = view
+
+    # ---- moving, saving, loading ----
+
+    def follow(self) -> bool:
+        """Follow parameters that `.to()`, `.double()` or a teardown has replaced; returns whether they were.
+
+        Raises ConfigError where one has changed its shape.
+        """
+        if not self.buffer.moved():
+            return False
+        old = self.theta
+        if any(p.numel() != n * (self.chains or 1) for p, n in zip(self.buffer.params, self.buffer.sizes, strict=True)):
+            raise ConfigError("a parameter changed its shape under the sampler: build a new Sampler after such surgery")
+        self.buffer.attach()
+        theta = self.theta
+        changes = {
+            name: value.to(theta if value.dtype == old.dtype else theta.device)  # float64 fields keep their type
+            for name, value in self._fields()
+            if isinstance(value, Tensor)
+        }
+        self.state = dataclasses.replace(self.state, **{**changes, "theta": theta})
+        if theta.device != old.device:
+            self.generator = generator(theta.device, "noise", self.seed, self.stack, self.steps)
+        self._allocate()
+        return True
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the fields of theta's shape, which torch saves as `state[p]`, and theta, which the network saves."""
+        vectors = set(self.vector_fields())
+        return {
+            "step": self.steps,
+            "device": self.theta.device.type,
+            "generator": self.generator.get_state(),
+            "dynamics": {name: value for name, value in self._fields() if name not in vectors},
+        }
+
+    def load_state_dict(self, state: dict[str, Any], optimizer_state: MutableMapping[Tensor, Any]) -> None:
+        """optimizer_state: torch's `state`, which holds copies of the fields of theta's shape."""
+        for name in self.vector_fields():
+            if name != "theta":
+                views = self.buffer.split(getattr(self.state, name))
+                for p, view in zip(self.buffer.params, views, strict=True):
+                    view.copy_(optimizer_state[p][name])
+        self.link(optimizer_state)
+        for name, value in state["dynamics"].items():
+            setattr(self.state, name, value.to(self.theta.device).clone() if isinstance(value, Tensor) else value)
+        self.steps = state["step"]
+        self.left_at = None
+        if state["device"] == self.theta.device.type:
+            self.generator.set_state(state["generator"].cpu())
+        self._known_distinct = self.steps > 0
+
+    def _allocate(self) -> None:
+        self.g, self.z = torch.zeros_like(self.theta), torch.zeros_like(self.theta)
+        self.g_views = self.buffer.split(self.g)
+        self._z_is_zero = True
+        self.left_at: Tensor | None = None
+
+    def _fields(self) -> list[tuple[str, Any]]:
+        return [(f.name, getattr(self.state, f.name)) for f in dataclasses.fields(self.state)]
+
+    def _view(self, name: str, i: int) -> Tensor:
+        return self.buffer.split(getattr(self.state, name))[i]
+
+
+def checked_state(dynamics: Transition, state: Any) -> Any:
+    """The state. Raises ConfigError unless it is a dataclass with every field that the dynamics lets travel."""
+    name = type(dynamics).__name__
+    if not dataclasses.is_dataclass(state) or isinstance(state, type):
+        raise ConfigError(f"{name}.init must return a dataclass, e.g. bdl.Position(theta), got {type(state).__name__}")
+    fields = {f.name for f in dataclasses.fields(state)}
+    for field in ("theta", *dynamics.travels):
+        if field not in fields:
+            raise ConfigError(
+                f"the state of {name}, {type(state).__name__}, has no field {field!r}: add it, or correct `travels`"
+            )
+    return state
+
+
+def refuse_identical(theta: Tensor, g: Tensor) -> None:
+    """Raise ConfigError for chains (C, d) that nothing tells apart: one start, one gradient, no injected noise."""
+    if bool((theta == theta[0]).all()) and bool((g == g[0]).all()):
+        raise ConfigError(
+            f"{len(theta)} identical chains: same start, same batches and no injected noise; start them apart "
+            "(bdl.ChainStack does), give each its own batches, or set temperature > 0"
+        )

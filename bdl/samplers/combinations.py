@@ -1,0 +1,30 @@
+"""Pieces of a Sampler that make no sense together."""
+
+from __future__ import annotations
+
+from bdl.errors import ConfigError
+from bdl.samplers.clipping import Clip
+from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.exchange import Exchange
+from bdl.samplers.weighting.weightings import Weighting
+
+
+def refuse_combinations(
+    dynamics: Transition, weighting: Weighting, exchange: Exchange | None, clip: Clip | None
+) -> None:
+    """Raise ConfigError for pieces that make no sense together, and for a dynamics that is none."""
+    if not isinstance(dynamics, Transition):
+        raise ConfigError(
+            f"dynamics must be a bdl.Dynamics or a bdl.AcceptReject, got {type(dynamics).__name__}: subclass one"
+        )
+    name, weighted_by = type(dynamics).__name__, type(weighting).__name__
+    if exchange is not None and weighting.needs_energy:
+        raise ConfigError(f"replica exchange swaps by exp(-U/T) and {weighted_by} changes that: use Flat")
+    if dynamics.variational and (exchange is not None or weighting.needs_energy):
+        raise ConfigError(f"{name} draws from its approximation: no weighting and no exchange")
+    if exchange is not None and not dynamics.noisy:
+        raise ConfigError(f"{name} samples nothing that replicas could exchange: leave it out")
+    if dynamics.accept_reject and weighting.needs_energy:
+        raise ConfigError(f"{name} accepts by exp(-U/T), which {weighted_by} changes: use Flat, or SGLD")
+    if dynamics.accept_reject and clip is not None:
+        raise ConfigError(f"{name} needs the gradient as it is: leave clip null")

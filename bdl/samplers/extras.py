@@ -1,0 +1,93 @@
+"""What some dynamics need besides a gradient, gathered before the step and passed as one `extra` argument."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.func import grad, vmap
+
+from bdl.errors import ConfigError
+from bdl.functional import call
+from bdl.samplers.batch_noise import BatchNoise
+from bdl.samplers.chain import Chain
+from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.potential import Potential
+
+GENERAL_REMEDY = "set sampler.extras['{}'] to a function that returns it"
+REMEDIES = {
+    "per_example": "BayesianModule has them; in a plain loop set sampler.extras['per_example'] to a function that "
+    "returns bdl.per_example_gradients(net, loss, x, y) of the batch",
+    "curvature": "set sampler.extras['curvature'] to a function that returns the diagonal of the Hessian of U/N, or "
+    "take a > 0 on a network",
+}
+
+
+class Extras:
+    """Gathers the quantities that a dynamics names in `needs`: (..., d) tensors, or (..., n, d) per example.
+
+    grad_var and prior_gradient come from the sampler itself. The others come from `sources`, functions by name.
+    """
+
+    def __init__(self, dynamics: Transition, chain: Chain, potential: Potential, batch_noise: BatchNoise):
+        self.dynamics, self.chain, self.potential, self.batch_noise = dynamics, chain, potential, batch_noise
+        self.sources: dict[str, Callable[[], Tensor]] = {}
+
+    def gather(self, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:
+        """The last argument of the dynamics' step, if it takes one. multiplier (..., 1): of the weighting, or None."""
+        names = self.dynamics.needs
+        if not names:
+            return ()
+        if not self.dynamics.reads_extra(self.chain.state):
+            return ({},)
+        return ({name: self._quantity(name, multiplier) for name in names},)
+
+    def _quantity(self, name: str, multiplier: Tensor | None) -> Tensor:
+        theta = self.chain.theta
+        if name == "grad_var":
+            v = self.batch_noise.variance
+            v = torch.zeros_like(theta) if v is None else v
+            return v if multiplier is None else v * multiplier.square()  # Var(w g) = w² Var(g)
+        if name == "prior_gradient":
+            g = torch.zeros_like(theta)
+            self.potential.prior.add_grad_(g, theta, self.potential.num_data)
+            return g
+        if name not in self.sources:
+            remedy = REMEDIES.get(name, GENERAL_REMEDY.format(name))
+            raise ConfigError(f"{type(self.dynamics).__name__} needs {name}: {remedy}")
+        with torch.enable_grad():
+            value = self.sources[name]().detach()
+        return value * multiplier if name == "curvature" and multiplier is not None else value
+
+
+def per_example_gradients(
+    net: nn.Module,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    tensors: Mapping[str, Tensor] | None = None,
+) -> Tensor:
+    """(n, d) gradients of the loss of each item, one row per item, computed by torch.func.
+
+    Columns are the parameters that require a gradient, in the order of `net.named_parameters()`.
+
+    Args:
+        loss: loss(outputs, y), the mean over a batch or one value per item. It is called with one item at a time.
+        x, y: (n, ...) inputs and labels.
+        tensors: parameters and buffers by name, to use instead of those of the network.
+
+    Raises ConfigError for networks whose outputs for one item depend on the other items (BatchNorm in training).
+    """
+    tensors = {**dict(net.named_parameters()), **dict(net.named_buffers()), **(tensors or {})}
+    live = {k: tensors[k].detach() for k, p in net.named_parameters() if p.requires_grad}
+    rest = {k: v.detach() for k, v in tensors.items() if k not in live}
+
+    def one(live: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return loss(call(net, {**rest, **live}, x.unsqueeze(0)), y.unsqueeze(0)).mean()
+
+    try:
+        rows = vmap(grad(one), in_dims=(None, 0, 0), randomness="different")(live, x, y)
+    except RuntimeError as error:
+        raise ConfigError(f"the network has no per-example gradients: {str(error).splitlines()[0]}") from error
+    return torch.cat([rows[k].flatten(1) for k in live], 1)

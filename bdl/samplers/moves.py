@@ -1,0 +1,131 @@
+"""The two ways in which a chain moves: one gradient a step, or proposals that are accepted or rejected."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.batch_noise import BatchNoise
+from bdl.samplers.chain import Chain
+from bdl.samplers.divergence import refuse
+from bdl.samplers.dynamics.base import Evaluate
+from bdl.samplers.exchange import Replicas
+from bdl.samplers.extras import Extras
+from bdl.samplers.potential import Closure, Potential
+from bdl.samplers.settings import Settings
+from bdl.samplers.weighting.reweighting import Reweighting
+
+RECHECK = 100  # steps between checks that the energy at one θ is one number
+ROUNDING = 1e-4  # relative difference that summation in another order may make in single precision
+
+
+@dataclass
+class Parts:
+    """What a step consults besides the chain and its potential."""
+
+    batch_noise: BatchNoise
+    reweighting: Reweighting
+    replicas: Replicas | None
+    extras: Extras
+
+
+def gradient_move(chain: Chain, potential: Potential, parts: Parts, loss: Tensor | None, now: Settings) -> None:
+    """One step of a `Dynamics`. loss: () or (C,), whose gradient the closure has left in the parameters."""
+    dynamics: Any = chain.dynamics
+    e = potential.evaluate(loss, now.lr)  # energy (C,) nats; e.g (..., d) the gradient of the batch loss
+    parts.batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
+    potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
+    if parts.replicas is not None:
+        parts.replicas.swap(chain, potential, parts.batch_noise, now)
+    full_energy = functools.partial(potential.full_energy, now.lr)
+    multiplier = parts.reweighting.weigh(e.g, e.energy, full_energy, chain.steps, now)  # (..., 1); scales e.g
+    z = chain.draw(now.temperature)
+    lr, tau = chain.column(now.lr), chain.column(now.temperature) / potential.num_data
+    chain.entropy = dynamics.entropy(chain.state)
+    with chain.leave_alone(e.idle):
+        extra = parts.extras.gather(multiplier)
+        chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *extra))
+
+
+def accept_reject_move(
+    chain: Chain, potential: Potential, parts: Parts, closure: Closure | None, now: Settings
+) -> Tensor:
+    """One step of an `AcceptReject` kernel; returns the loss at the θ from which it proposed, () or (C,)."""
+    kernel: Any = chain.dynamics
+    name = type(kernel).__name__
+    if closure is None:
+        raise ConfigError(f"{name} needs the energy of its proposals: call step(closure)")
+    if not now.samples:
+        raise ConfigError(f"{name} needs a temperature > 0, got {now.temperature}")
+    state, theta, n = chain.state, chain.theta, potential.num_data
+    state.theta = theta.clone()  # proposals are evaluated in the parameters themselves
+    evaluate = evaluator(chain, potential, closure, state.theta)
+    evaluate_start(chain, potential, evaluate, now)
+    energy = potential.energy = state.potential.reshape(-1) * n
+    start_loss = (energy - potential.prior.energy(state.theta)) / n
+    if parts.replicas is not None:
+        parts.replicas.swap(chain, potential, parts.batch_noise, now)
+    z = chain.draw(now.temperature)
+    uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=torch.float64, device=theta.device)
+    tau = chain.column(now.temperature) / n
+    tau = tau.double() if isinstance(tau, Tensor) else tau
+    try:
+        moved = kernel.kernel(state, evaluate, chain.column(now.lr), tau, z, uniform.log())
+    except BaseException:
+        theta.copy_(state.theta)  # leave no proposal behind for a checkpoint
+        raise
+    chain.left_at = moved.theta
+    chain.advance(moved)
+    return chain.per_chain(start_loss.reshape(-1))
+
+
+def evaluator(chain: Chain, potential: Potential, closure: Closure, start: Tensor) -> Evaluate:
+    """U/N (..., 1) and its gradient (..., d) at any θ. Parameters without a gradient keep their value in `start`."""
+    name, buffer = type(chain.dynamics).__name__, chain.buffer
+
+    def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
+        chain.theta.copy_(theta)
+        loss = potential.loss(closure)
+        if loss is None or not potential.loss_is_whole:
+            raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
+        idle = chain.gather()
+        if len(idle) < len(buffer.params):  # Metropolis' closure may compute no gradient at all
+            for whole, i in itertools.product((theta, chain.theta), idle):
+                buffer.split(whole)[i].copy_(buffer.split(start)[i])
+        energy = potential.energy_of(loss)
+        potential.prior.add_grad_(chain.g, chain.theta, potential.num_data)
+        potential.silence(idle)
+        return (energy / potential.num_data).view(*chain.lead, 1), chain.g.clone()
+
+    return evaluate
+
+
+def evaluate_start(chain: Chain, potential: Potential, evaluate: Evaluate, now: Settings) -> None:
+    """Put U/N and its gradient at the present θ into the state, if the last step has not left them there.
+
+    Some steps evaluate them all the same, to see that the energy at one θ is one number. Raises ConfigError if not.
+    """
+    s, step = chain.state, chain.steps
+    moved_by_hand = chain.left_at is not None and not torch.equal(chain.left_at, s.theta)
+    known = bool(torch.isfinite(s.potential).all()) and not moved_by_hand
+    if known and step > 2 and step % RECHECK:
+        return
+    value, gradient = evaluate(s.theta)
+    refuse(step, [("the energy", value), ("the gradient", gradient)], now.lr)
+    value = value.squeeze(-1)
+    if known:
+        change = float(((value - s.potential).abs() / s.potential.abs().clamp_min(1e-2)).max())
+        if not math.isfinite(change) or change > ROUNDING:
+            raise ConfigError(
+                f"{type(chain.dynamics).__name__} needs all the data in every batch, without dropout: at step {step} "
+                f"the loss at one θ differs by {change:.2%} from before; use a batch of all {potential.num_data} "
+                "items, or a stochastic-gradient sampler"
+            )
+    s.potential, s.gradient = value, gradient

@@ -1,0 +1,54 @@
+"""The numbers of one step: learning rate, temperature and zeta, as the user or a schedule has set them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.dynamics.base import Scalar
+
+
+@dataclass(frozen=True)
+class Settings:
+    """lr and temperature are floats or (C,) tensors; under replica exchange the temperature is that of every rung."""
+
+    lr: Scalar
+    temperature: Scalar
+    zeta: float
+
+    @classmethod
+    def of(cls, group: Mapping[str, Any], step: int) -> Settings:
+        """Those of a parameter group. Raises ConfigError for a float that is negative or NaN."""
+        for name in ("lr", "temperature", "zeta"):
+            value = group[name]
+            if not isinstance(value, Tensor) and not value >= 0:
+                raise ConfigError(f"{name} must be >= 0, got {value} at step {step}")
+        return cls(group["lr"], group["temperature"], group["zeta"])
+
+    @property
+    def samples(self) -> bool:
+        """False at T = 0 in every chain, where a step only optimises."""
+        return any_positive(self.temperature)
+
+
+def any_positive(value: Scalar) -> bool:
+    return bool((value > 0).any()) if isinstance(value, Tensor) else value > 0
+
+
+def check_numbers(num_data: int, chains: int | None, lr: Scalar, temperature: Scalar) -> None:
+    """Raise ConfigError for an argument of `Sampler` that is out of range, or not a number or one per chain."""
+    if num_data < 1:
+        raise ConfigError(f"num_data must be the number of training items, got {num_data}")
+    if chains is not None and chains < 1:
+        raise ConfigError(f"chains must be at least 1, got {chains}")
+    for name, value, strict in (("lr", lr, True), ("temperature", temperature, False)):
+        if isinstance(value, Tensor) and value.ndim > 0 and value.shape != (chains,):
+            shape = tuple(value.shape)
+            raise ConfigError(f"{name} must be a number or have one per chain ({chains}), got shape {shape}")
+        ok = (value > 0) if strict else (value >= 0)
+        if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
+            raise ConfigError(f"{name} must be {'>' if strict else '>='} 0, got {value}")
