@@ -1,100 +1,17 @@
-"""bdl: samples from the posterior of a PyTorch network by stochastic-gradient MCMC, inside PyTorch Lightning."""
+"""bdl: samples from the posterior of a PyTorch network by stochastic-gradient MCMC, inside PyTorch Lightning.
 
-from bdl import schedules
-from bdl.errors import BdlError, BdlWarning, ConfigError, DivergedError, StoreError
-from bdl.lightning import callbacks
-from bdl.lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule
-from bdl.lightning.module import BayesianModule
-from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL
-from bdl.models.stack import ChainStack
-from bdl.posterior.predict import Posterior, Prediction
-from bdl.posterior.store import SampleStore
-from bdl.samplers import (
-    BAOAB,
-    HMC,
-    MALA,
-    PSGLD,
-    SGD,
-    SGFS,
-    SGHMC,
-    SGLD,
-    SGNHT,
-    SGRLD,
-    AcceptReject,
-    AdaptiveWeight,
-    ClipNorm,
-    ClipValue,
-    Contour,
-    Dynamics,
-    Exchange,
-    Flat,
-    Gaussian,
-    Kinetic,
-    Laplace,
-    MeanField,
-    Metropolis,
-    Position,
-    RobbinsMonro,
-    Sampler,
-    ScaleMixture,
-    StudentT,
-    Thermostatted,
-    Uniform,
-    per_example_gradients,
-)
+The public names stand in `__init__.pyi`. Each is imported where it is first used.
+"""
 
-__version__ = "0.1.0"
+from importlib import import_module
 
-__all__ = [
-    "BAOAB",
-    "HMC",
-    "MALA",
-    "PSGLD",
-    "SGD",
-    "SGFS",
-    "SGHMC",
-    "SGLD",
-    "SGNHT",
-    "SGRLD",
-    "AcceptReject",
-    "AdaptiveWeight",
-    "BayesianModule",
-    "BdlError",
-    "BdlWarning",
-    "CategoricalNLL",
-    "ChainStack",
-    "ClipNorm",
-    "ClipValue",
-    "CollectSamples",
-    "ConfigError",
-    "Contour",
-    "DivergedError",
-    "Dynamics",
-    "Exchange",
-    "Flat",
-    "Gaussian",
-    "GaussianNLL",
-    "HeteroscedasticNLL",
-    "Kinetic",
-    "Laplace",
-    "MeanField",
-    "Metropolis",
-    "ModelAverage",
-    "Monitor",
-    "Position",
-    "Posterior",
-    "Prediction",
-    "RobbinsMonro",
-    "SampleStore",
-    "Sampler",
-    "SaveLast",
-    "ScaleMixture",
-    "Schedule",
-    "StoreError",
-    "StudentT",
-    "Thermostatted",
-    "Uniform",
-    "callbacks",
-    "per_example_gradients",
-    "schedules",
-]
+import lazy_loader
+
+__version__ = "0.2.0"
+
+_load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+
+def __getattr__(name: str) -> object:
+    # a package inside a package, which lazy_loader would look up as an attribute
+    return import_module("bdl.lightning.callbacks") if name == "callbacks" else _load(name)

@@ -1,4 +1,4 @@
-"""Parameters as views of one flat buffer, so that an update is a handful of kernels whatever the number of tensors."""
+"""Parameters as views of one contiguous buffer: an update is then a few kernels, whatever the number of tensors."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 from bdl.errors import ConfigError
 
 
-class FlatBuffer:
-    """One buffer `theta` of shape (d,), or (C, d) for parameters with a leading axis C, that the parameters view.
+class ParameterBuffer:
+    """One buffer `theta` of shape (d,), or (C, d) for parameters with a leading axis C. The parameters are views of it.
 
     Raises ConfigError for parameters on several devices, of several dtypes, or without the leading axis.
     """
@@ -19,9 +19,9 @@ class FlatBuffer:
     def __init__(self, params: Sequence[Tensor], names: Sequence[str], chains: int | None):
         self.params, self.names, self.chains = list(params), list(names), chains
         for kind in ("device", "dtype"):
-            found = {str(getattr(p, kind)) for p in params}
-            if len(found) != 1:
-                raise ConfigError(f"one Sampler needs parameters of one {kind}, got {sorted(found)}")
+            kinds = {str(getattr(p, kind)) for p in params}
+            if len(kinds) != 1:
+                raise ConfigError(f"one Sampler needs parameters of one {kind}, got {sorted(kinds)}")
         if not params[0].is_floating_point():
             raise ConfigError(f"parameters must be floating point, got {params[0].dtype}")
         if chains is not None:
@@ -57,11 +57,11 @@ class FlatBuffer:
         return views
 
     def moved(self) -> bool:
-        """Has something replaced the parameters' storage since they were attached?"""
+        """Whether something has replaced the storage of a parameter since `attach`."""
         return [p.data_ptr() for p in self.params] != self._pointers
 
     def gather(self, out_views: Sequence[Tensor]) -> list[int]:
-        """Copy the gradients into views made by `split`; returns the parameters without one, which get zeros."""
+        """Copy the gradients into views made by `split`, zero where there is none; returns who has none."""
         grads = [p.grad for p in self.params]
         idle = [i for i, grad in enumerate(grads) if grad is None]
         for i in idle:
@@ -73,7 +73,7 @@ class FlatBuffer:
 
 
 def _is_dense(p: Tensor) -> bool:
-    """No holes and no overlap: the strides are those of a permuted contiguous tensor."""
+    """Whether p has neither holes nor overlap: its strides are those of a permuted contiguous tensor."""
     expected = 1
     for size, stride in sorted(zip(p.shape, p.stride(), strict=True), key=lambda pair: pair[1]):
         if size != 1 and stride != expected:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.buffer import FlatBuffer
+from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.settings import any_positive
 from bdl.seeding import generator
@@ -47,7 +47,7 @@ class Chain:
         seed: int,
         stack: int,
     ):
-        self.buffer = FlatBuffer(params, names, chains)
+        self.buffer = ParameterBuffer(params, names, chains)
         self.dynamics, self.chains, self.seed, self.stack = dynamics, chains, seed, stack
         self.steps = 0
         self.state = checked_state(dynamics, dynamics.init(self.theta))

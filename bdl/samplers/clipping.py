@@ -1,4 +1,4 @@
-"""Gradient clipping (000, Remark 36). It biases the law sampled, so it is off by default and named in `explain()`."""
+"""Gradient clipping (Karagiannis 2023, Remark 36). It changes the law: it is off by default and `explain` names it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ from bdl.errors import ConfigError
 
 
 class Clip(Protocol):
+    """A function that clips g (..., d), the gradient of U/N, in place and returns it."""
+
     def __call__(self, g: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True)
 class ClipNorm:
-    """g <- g min(1, c / |g|) in place, one norm per chain; g (..., d) is the gradient of U/N."""
+    """g <- g min(1, c / |g|), in place, with one norm per chain; g (..., d) is the gradient of U/N."""
 
     c: float
 
@@ -31,7 +33,7 @@ class ClipNorm:
 
 @dataclass(frozen=True)
 class ClipValue:
-    """g <- max(-c, min(c, g)) in place, per coordinate; g (..., d) is the gradient of U/N."""
+    """g <- max(-c, min(c, g)), in place, per coordinate; g (..., d) is the gradient of U/N."""
 
     c: float
 

@@ -1,4 +1,4 @@
-"""Noticing that a chain has diverged, and saying where and why."""
+"""Detects that a chain has diverged, and says where and why."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Named = Iterable[tuple[str, Tensor | None]]
 
 
 class DivergenceWatch:
-    """Looks at every step: on a CPU at once, elsewhere through a device flag that holds the first bad step."""
+    """Watches every step: at once on a CPU, elsewhere through a device flag that holds the first bad step."""
 
     def __init__(self, device: torch.device):
         self._flag = None if device.type == "cpu" else torch.tensor(-1, device=device)
 
     def see(self, step: int, total: Tensor, suspects: Callable[[], Named], lr: Scalar) -> None:
-        """total: () a sum that is not finite if any of the suspects is not. Raises DivergedError."""
+        """total: () a sum that is not finite if one of the suspects is not. Raises DivergedError."""
         if self._flag is None:
             if not math.isfinite(total.item()):
-                refuse(step, suspects(), lr)  # looks at each: the sum of finite numbers may overflow
+                refuse(step, suspects(), lr)  # one by one, since a sum of finite numbers may overflow
             return
         self._flag = torch.where((self._flag < 0) & ~torch.isfinite(total), step, self._flag)
         if step % CHECK_EVERY == 0:
@@ -48,5 +48,5 @@ def refuse(step: int, suspects: Named, lr: Scalar) -> None:
 def _message(where: str, step: int, lr: Scalar) -> str:
     return (
         f"{where} is not finite at step {step}: most likely lr = {lr} is too large for this network or data hold NaN; "
-        "lower lr, warm it up, or clip (bdl.ClipNorm); nothing from this step was written"
+        "lower lr, warm it up, or clip (bdl.ClipNorm); nothing of this step was written"
     )

@@ -1,12 +1,11 @@
 """Priors over flat parameters `(..., d)`: their energy -log p(θ) in nats, constants dropped, and its gradient.
 
-A scale is one number, a list with one per parameter tensor, or a name: "he" is the law of weights whose variance is
-2 / fan-in (He et al. 2015), "fan_in" 1 / fan-in; biases and other vectors have variance 1 under both.
+A scale is one number, a list with one number per parameter tensor, or a name. "he" gives weights the variance
+2 / fan-in (He et al. 2015), "fan_in" the variance 1 / fan-in; biases and other vectors have variance 1 under both.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ GAINS = {"he": 2.0, "fan_in": 1.0}  # variance of a weight times its fan-in
 
 class Prior(Protocol):
     def bind(self, shapes: Shapes, like: Tensor) -> Prior:
-        """The same prior with a scale per tensor spread over its coordinates; shapes = those of one chain's tensors."""
+        """The same prior with the scale of each tensor repeated for its coordinates; shapes: of one chain's tensors."""
         ...
 
     def energy(self, theta: Tensor) -> Tensor | float:
@@ -36,13 +35,13 @@ class Prior(Protocol):
         ...
 
     def constant(self, d: int) -> float:
-        """What `energy` drops for d coordinates: -log p(θ) = energy(θ) + constant. NaN for an improper prior."""
+        """The constant that `energy` drops, for d coordinates: -log p(θ) = energy(θ) + constant. NaN if improper."""
         ...
 
 
 @dataclass(frozen=True)
 class Uniform:
-    """Improper flat prior, p(θ) ∝ 1."""
+    """Improper uniform prior, p(θ) ∝ 1."""
 
     def bind(self, shapes: Shapes, like: Tensor) -> Uniform:
         return self
@@ -64,7 +63,7 @@ class Uniform:
 class Gaussian:
     """N(0, 1/precision) on every coordinate; precision: one number >= 0, one per parameter tensor, "he" or "fan_in".
 
-    At T = 0 it is SGD's weight decay, with weight_decay = precision / N.
+    At T = 0 it acts as SGD's weight decay, with weight_decay = precision / N.
     """
 
     precision: Any = 1.0  # per coordinate (d,) once bound
@@ -95,7 +94,7 @@ class Gaussian:
         return 0.5 * (d * math.log(2 * math.pi) - _sum_log(self.precision, d))
 
     def __str__(self) -> str:
-        return f"Gaussian, precision{_said(self.precision)}"
+        return f"Gaussian, precision{_words(self.precision)}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,14 +119,14 @@ class Laplace:
         return d * math.log(2) + _sum_log(self.scale, d)
 
     def __str__(self) -> str:
-        return f"Laplace, scale{_said(self.scale)}"
+        return f"Laplace, scale{_words(self.scale)}"
 
 
 @dataclass(frozen=True, eq=False)
 class StudentT:
     """(1 + θ² / (df scale²))^(-(df + 1)/2) on every coordinate; scale: one number > 0, one per tensor, "he", "fan_in".
 
-    The named scales set the variance where it exists, df > 2, and the scale itself below.
+    A named scale sets the variance where that exists, at df > 2, and else the scale.
     """
 
     df: float = 4.0
@@ -154,7 +153,7 @@ class StudentT:
         return d * one + _sum_log(self.scale, d)
 
     def __str__(self) -> str:
-        return f"Student-t, df {self.df:g}, scale{_said(self.scale)}"
+        return f"Student-t, df {self.df:g}, scale{_words(self.scale)}"
 
 
 @dataclass(frozen=True)
@@ -180,7 +179,7 @@ class ScaleMixture:
 
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
         wide, narrow = self._parts(theta)
-        from_wide = torch.sigmoid(wide - narrow)  # responsibility of the wide part
+        from_wide = torch.sigmoid(wide - narrow)  # responsibility of the wide component
         precision = from_wide / self.wide**2 + (1 - from_wide) / self.narrow**2
         g.addcmul_(theta, precision, value=1 / num_data)
 
@@ -199,7 +198,7 @@ class ScaleMixture:
 
 
 def check_scale(what: str, value: Any, zero: str | None = None) -> None:
-    """A number, numbers, or a name of GAINS; > 0, or >= 0 where `zero` says what 0 is."""
+    """Raise ConfigError unless value is a name of GAINS, or numbers > 0 (>= 0 where `zero` says what 0 means)."""
     if isinstance(value, str):
         if value not in GAINS:
             raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
@@ -223,7 +222,7 @@ def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Any) -> Any:
 
 
 def per_coordinate(scales: Sequence[float] | Tensor, shapes: Shapes, like: Tensor) -> Tensor:
-    """(d,) the scale of every coordinate, from one scale per tensor."""
+    """(d,) the scale of every coordinate, from one scale per tensor; ConfigError for another number of them."""
     values = _numbers(scales).reshape(-1)
     if len(values) != len(shapes):
         raise ConfigError(
@@ -255,11 +254,10 @@ def _sum_log(scale: Any, d: int) -> float:
     return total if math.isfinite(total) else math.nan
 
 
-def _said(scale: Any) -> str:
+def _words(scale: Any) -> str:
     if isinstance(scale, int | float):
         return f" {scale:g}"
     if isinstance(scale, str):
         return f" {scale}"
-    values = _numbers(scale).cpu()
-    name = hashlib.sha256(values.numpy().tobytes()).hexdigest()[:8]  # so that other scales have another name
-    return f"s {values.min():g} to {values.max():g} ({name})"
+    values = _numbers(scale)
+    return f"s {values.min():g} to {values.max():g}"

@@ -18,7 +18,7 @@ from bdl.lightning.access import check_data, check_trainer, find_sampler, per_ch
 from bdl.lightning.module import one_epoch
 from bdl.models.stack import ChainStack
 from bdl.posterior.store import SampleStore
-from bdl.samplers import Sampler
+from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
 from bdl.seeding import derive_seed
 

@@ -1,0 +1,84 @@
+# The only list of public names. Type checkers and editors read it as a stub. At run time lazy_loader reads it and
+# imports each name where it is first used, so that `import bdl` costs next to nothing.
+from . import data, models, schedules, targets
+from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
+from .lightning import callbacks
+from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
+from .lightning.module import BayesianModule
+from .likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL
+from .models.stack import ChainStack
+from .posterior.predict import Posterior, Prediction
+from .posterior.store import SampleStore
+from .samplers.clipping import ClipNorm, ClipValue
+from .samplers.dynamics.base import AcceptReject, Dynamics, Kinetic, Position, Thermostatted
+from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGNHT
+from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
+from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
+from .samplers.dynamics.variational import MeanField
+from .samplers.exchange import Exchange
+from .samplers.extras import per_example_gradients
+from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
+from .samplers.sampler import Sampler
+from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro
+
+__version__: str
+
+__all__ = [
+    "BAOAB",
+    "HMC",
+    "MALA",
+    "PSGLD",
+    "SGD",
+    "SGFS",
+    "SGHMC",
+    "SGLD",
+    "SGNHT",
+    "SGRLD",
+    "AcceptReject",
+    "AdaptiveWeight",
+    "BayesianModule",
+    "BdlError",
+    "BdlWarning",
+    "CategoricalNLL",
+    "ChainStack",
+    "ClipNorm",
+    "ClipValue",
+    "CollectSamples",
+    "ConfigError",
+    "Contour",
+    "DivergedError",
+    "Dynamics",
+    "Exchange",
+    "Flat",
+    "Gaussian",
+    "GaussianNLL",
+    "HeteroscedasticNLL",
+    "Kinetic",
+    "Laplace",
+    "MeanField",
+    "Metropolis",
+    "ModelAverage",
+    "Monitor",
+    "Position",
+    "Posterior",
+    "Prediction",
+    "ReplicaError",
+    "RobbinsMonro",
+    "SampleStore",
+    "Sampler",
+    "SaveLast",
+    "ScaleMixture",
+    "Schedule",
+    "StepProgress",
+    "StoreError",
+    "StudentT",
+    "Thermostatted",
+    "TimeLimit",
+    "Uniform",
+    "callbacks",
+    "data",
+    "models",
+    "per_example_gradients",
+    "schedules",
+    "targets",
+]
