@@ -172,9 +172,9 @@ def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     difference = _first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
     if difference is not None:
         key, *values = difference
-        one, other = (brief(value) for value in values)
+        in_a, in_b = (brief(value) for value in values)
         raise StoreError(
-            f"runs of different targets are not merged: {key} is {one} in {a.run_dir}, {other} in {b.run_dir}"
+            f"runs of different targets are not merged: {key} is {in_a} in {a.run_dir}, {in_b} in {b.run_dir}"
         )
 
 
@@ -190,12 +190,12 @@ def _first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, 
     A missing key equals null. `type` is compared first: with another type most of the other keys differ as well.
     """
     for key in sorted(a.keys() | b.keys(), key=lambda k: (k != "type", k)):
-        one, other = a.get(key), b.get(key)
-        if isinstance(one, dict) and isinstance(other, dict):
-            if inner := _first_difference(one, other):
+        in_a, in_b = a.get(key), b.get(key)
+        if isinstance(in_a, dict) and isinstance(in_b, dict):
+            if inner := _first_difference(in_a, in_b):
                 return f"{key}.{inner[0]}", inner[1], inner[2]
-        elif one != other:
-            return key, one, other
+        elif in_a != in_b:
+            return key, in_a, in_b
     return None
 
 

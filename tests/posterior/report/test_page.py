@@ -18,6 +18,8 @@ from bdl.posterior.report.figures import EnergyHistogram
 from bdl.posterior.report.page import ROWS, ReportData, page, write_report
 
 ATTACK = "<script>alert(1)</script>\"'&"
+
+
 VOID = {"meta", "img", "br"}
 
 
@@ -166,16 +168,6 @@ def test_numbers_that_are_nan_or_null_are_dashes():
 def test_states_in_which_a_run_may_be_caught(change, recwarn):
     Reader(page(replace(ReportData("t"), **change)))
     assert not recwarn.list
-
-
-def test_multiplier_is_the_slope_of_log_psi():
-    rng = np.random.default_rng(0)
-    h = EnergyHistogram(np.linspace(0, 10, 11), rng.normal(size=10).cumsum(), np.ones(1), zeta=2.0, temperature=0.3)
-    u = rng.uniform(-1, 11, 200)
-    u = u[np.abs(u[:, None] - h.centres).min(1) > 1e-3]  # not across a bend
-    slope = (h.log_psi_at(u + 1e-5) - h.log_psi_at(u - 1e-5)) / 2e-5
-    np.testing.assert_allclose(h.multiplier_at(u), 1 + 2.0 * 0.3 * slope, rtol=1e-7)
-    assert (h.multiplier_at(np.array([-1.0, 0.4, 9.6, 11.0])) == 1).all()
 
 
 def test_the_same_data_give_the_same_bytes(data, text):
