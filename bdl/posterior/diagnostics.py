@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -64,7 +65,7 @@ def _row(name: str, draws: np.ndarray) -> Row:
     return Row(name, float(draws.mean()), float(std), float(rhat(one_quantity)[0]), float(ess(one_quantity)[0]))
 
 
-def _of_each_quantity(statistic: Callable[..., np.ndarray], draws: np.ndarray, min_chains: int) -> np.ndarray:
+def _of_each_quantity(statistic: Callable[..., Any], draws: np.ndarray, min_chains: int) -> np.ndarray:
     """(quantities,) the statistic, NaN for quantities for which it is not defined."""
     draws = np.asarray(draws, dtype=float)
     values = np.full(draws.shape[2], np.nan)

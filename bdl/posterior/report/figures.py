@@ -65,7 +65,7 @@ def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figu
     ax = figure.subplots()
     for c, values in enumerate(energy.T):
         colour = PALETTE[c % len(PALETTE)]
-        # rasterized: as paths these lines take megabytes. zorder: consecutive ones become one bitmap
+        # as paths these lines take megabytes; drawn below all running means they share one bitmap
         ax.plot(step, values, color=colour, lw=0.5, alpha=0.25, zorder=1.5, rasterized=True)
         label = f"chain {c}" if energy.shape[1] <= NAMED else "one line per chain" if c == 0 else None
         ax.plot(*_running_mean(step, values), color=colour, lw=1.5, label=label)
