@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file exists complete or not at all."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bdl.errors import StoreError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Write under a temporary name, sync, rename: the file is there whole or not at all. Raises StoreError."""
+    """Write to a temporary name, sync, rename. Raises StoreError if the disk is full or not writable."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
@@ -30,7 +30,7 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def publish(temporary: Path, path: Path) -> None:
-    """Give a whole, synced file its name, and sync the folder that holds the name."""
+    """Rename a complete, synced file to `path`, and sync the folder."""
     os.replace(temporary, path)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
@@ -41,7 +41,7 @@ def publish(temporary: Path, path: Path) -> None:
 
 @contextlib.contextmanager
 def disk_errors(path: Path) -> Iterator[None]:
-    """Say what a disk that is full or can't be written refuses, as a StoreError that names `path`."""
+    """Turn an OSError of the disk into a StoreError that names `path`."""
     try:
         yield
     except StoreError:

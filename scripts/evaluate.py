@@ -17,7 +17,8 @@ import bdl
 from bdl.errors import ConfigError
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
-from bdl.posterior.report.terminal import print_summary, write_page
+from bdl.posterior.report.page import write_page
+from bdl.posterior.report.terminal import print_summary
 from bdl.run.config import register_resolvers
 from bdl.run.console import one_line_errors
 from bdl.run.directory import read_metrics, write_metrics

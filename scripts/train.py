@@ -28,7 +28,8 @@ from omegaconf import DictConfig, OmegaConf
 import bdl
 from bdl.errors import BdlWarning, ConfigError, Stopped
 from bdl.posterior.report.numbers import side_by_side, summarise
-from bdl.posterior.report.terminal import print_summary, write_page
+from bdl.posterior.report.page import write_page
+from bdl.posterior.report.terminal import print_summary
 from bdl.run.config import identity, register_resolvers, run_name
 from bdl.run.console import one_line_errors
 from bdl.run.directory import RunDirectory, write_metrics

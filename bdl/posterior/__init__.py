@@ -1,1 +1,1 @@
-"""From samples on disk to predictions, diagnostics and a report."""
+"""From samples on disk to predictions, diagnostics, a verdict and a report."""

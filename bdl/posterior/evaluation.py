@@ -1,4 +1,4 @@
-"""What streamed samples say about labelled data: one sample, one chain's average, all chains' average."""
+"""Evaluation: how one sample, one chain's average and all chains' average predict labelled data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from bdl.posterior.metrics import classification_metrics
 from bdl.posterior.weights import Weights
 
-POINTS = 50  # items whose log-probability is traced for convergence
+POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
 
 
 @dataclass
@@ -20,13 +20,16 @@ class Curve:
 
     samples: list[int] = field(default_factory=list)  # networks in the average over all chains
     accuracy: list[float] = field(default_factory=list)
-    nll: list[float] = field(default_factory=list)
+    nll: list[float] = field(default_factory=list)  # nats
     chain_accuracy: list[float] = field(default_factory=list)
-    chain_nll: list[float] = field(default_factory=list)
+    chain_nll: list[float] = field(default_factory=list)  # nats
 
 
 class Evaluation:
-    """Accumulates probabilities (n, K) sample by sample. Memory: a few (chains, n, K), however many samples."""
+    """Accumulates probabilities (n, K) sample by sample.
+
+    It holds a few tensors (chains, n, K), however many samples there are.
+    """
 
     def __init__(self, labels: Tensor, chains: int, importance: Weights | None = None):
         self.labels, self.chains, self.importance = labels, chains, importance
@@ -40,7 +43,7 @@ class Evaluation:
         self._points = torch.linspace(0, len(labels) - 1, min(POINTS, len(labels))).long()
 
     def add(self, chain: int, probs: Tensor, weight: float = 0.0) -> None:
-        """One network's probabilities (n, K); weight: its normalised importance weight, 0 where it has none."""
+        """Add one network's probabilities (n, K); weight: its normalised importance weight, 0 if it has none."""
         if self._sum is None:
             self._sum = torch.zeros(self.chains, *probs.shape)
             self._weighted = torch.zeros_like(self._sum) if self.importance else None
@@ -62,18 +65,18 @@ class Evaluation:
 
     @property
     def chain_bma(self) -> Tensor:
-        """(chains, n, K) each chain's own average."""
+        """(chains, n, K) uniform average over the samples of each chain."""
         seen = self._count > 0
         return self._sum[seen] / self._count[seen].view(-1, 1, 1)  # type: ignore[index]
 
     @property
     def bma(self) -> Tensor:
-        """(n, K) average over all samples of all chains, every sample the same weight."""
+        """(n, K) uniform average over all samples of all chains."""
         return self._sum.sum(0) / self._count.sum()  # type: ignore[union-attr]
 
     @property
     def bma_weighted(self) -> Tensor | None:
-        """(n, K) average over chains of each chain's importance-weighted average."""
+        """(n, K) average over chains of each chain's importance-weighted average; None without such weights."""
         if self._weighted is None or not bool((self._weight > 0).any()):
             return None
         seen = self._weight > 0
@@ -86,18 +89,16 @@ class Evaluation:
         return np.stack([np.stack(t[:draws]) for t in self._traces])
 
     def metrics(self) -> dict[str, float]:
-        """Flat `one_sample/accuracy`, `chain_bma/...`, `bma/...`; `bma_weighted/...` where importance weights exist."""
-        found = {
+        """Flat `one_sample/accuracy`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
+        metrics = {
             **_named("one_sample", _mean_metrics(self.one_sample, self.labels)),
             **_named("chain_bma", _mean_metrics(self.chain_bma, self.labels)),
             **_named("bma", classification_metrics(self.bma, self.labels)),
         }
         weighted = self.bma_weighted
-        return (
-            found
-            if weighted is None
-            else {**found, **_named("bma_weighted", classification_metrics(weighted, self.labels))}
-        )
+        if weighted is not None:
+            metrics |= _named("bma_weighted", classification_metrics(weighted, self.labels))
+        return metrics
 
     def _extend_curve(self) -> None:
         accuracy, nll = _accuracy_and_nll(self.bma, self.labels)
@@ -110,14 +111,14 @@ class Evaluation:
 
 
 def _accuracy_and_nll(probs: Tensor, labels: Tensor) -> tuple[float, float]:
-    """Means over all leading axes of probs (..., n, K): a curve asks for them after every sample, so nothing more."""
-    right = (probs.argmax(-1) == labels).float().mean().item()
-    own = probs.gather(-1, labels.expand(probs.shape[:-1]).unsqueeze(-1))
-    return right, -own.clamp_min(torch.finfo(probs.dtype).tiny).log().mean().item()
+    """Means over all leading axes of probs (..., n, K). Only the curve's two metrics: it is extended every round."""
+    correct = (probs.argmax(-1) == labels).float().mean().item()
+    p_of_label = probs.gather(-1, labels.expand(probs.shape[:-1]).unsqueeze(-1))
+    return correct, -p_of_label.clamp_min(torch.finfo(probs.dtype).tiny).log().mean().item()
 
 
 def _mean_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Mean over the leading axis of probs (chains, n, K) of each one's metrics."""
+    """Mean over chains of the metrics of each chain's probs (chains, n, K)."""
     each = [classification_metrics(p, labels) for p in probs]
     return {name: float(np.mean([m[name] for m in each])) for name in each[0]}
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torchmetrics.functional.classification import binary_auroc, multiclass_accuracy, multiclass_calibration_error
 
 from bdl.errors import ConfigError
 
@@ -12,22 +11,24 @@ BINS = 15  # equal bins of confidence, Guo et al. 2017
 
 
 def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Scores of probabilities (n, K) against labels (n,): shares of 1, but for the negative log-likelihood in nats.
+    """Scores of probabilities (n, K) against labels (n,). nll is in nats; the others have no unit.
 
         accuracy = share of items whose most probable class is y
         nll      = mean -log p(y)
         ece      = Σ_b n_b / n |accuracy_b - confidence_b|, top-label, 15 equal bins (Guo et al. 2017)
         brier    = mean Σ_k (p_k - 1{k = y})², in [0, 2]
 
-    Raises ConfigError when shapes, labels or probabilities do not fit.
+    Raises ConfigError when shapes do not match, or labels or probabilities are out of range.
     """
+    from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
+
     probs, labels = _checked(probs, labels)
-    own = probs.gather(1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)  # (n, 1)
+    p_of_label = probs.gather(1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)  # (n, 1)
     error = probs - torch.nn.functional.one_hot(labels, probs.shape[1])  # (n, K)
     settings = {"num_classes": probs.shape[1], "validate_args": False}
     return {
         "accuracy": multiclass_accuracy(probs, labels, average="micro", **settings).item(),
-        "nll": -own.log().double().mean().item(),
+        "nll": -p_of_label.log().double().mean().item(),
         "ece": multiclass_calibration_error(probs, labels, n_bins=BINS, norm="l1", **settings).item(),
         "brier": error.square().sum(1).double().mean().item(),
     }
@@ -41,49 +42,57 @@ def uncertainty(mean_probs: Tensor, mean_entropy: Tensor) -> dict[str, Tensor]:
     mean_probs: (n, K) mean of the samples' probabilities. mean_entropy: (n,) mean of the samples' entropies, nats.
     """
     total = torch.special.entr(mean_probs).sum(-1)
-    # Jensen's inequality holds exactly; rounding alone can make the difference negative
+    # By Jensen's inequality the difference is >= 0; only rounding makes it negative.
     return {"total": total, "aleatoric": mean_entropy, "epistemic": (total - mean_entropy).clamp_min(0)}
 
 
 def ood_auroc(inside: Tensor, outside: Tensor) -> float:
-    """Chance that an item from elsewhere has a larger entropy than one of the data, ties half: .5 is guessing.
+    """Area under the ROC curve when predictive entropy is used to detect out-of-distribution items.
 
-    inside (n, K), outside (m, K): predicted probabilities.
+    It is the probability that an out-of-distribution item has a larger entropy than an item of the data. Ties count
+    half, so that guessing gives .5.
+
+    inside: (n, K) predicted probabilities of items of the data. outside: (m, K), of out-of-distribution items.
     """
+    from torchmetrics.functional.classification import binary_auroc
+
     entropy = torch.special.entr(torch.cat([inside, outside]).double()).sum(1)
-    target = torch.arange(len(entropy), device=entropy.device) >= len(inside)
-    return binary_auroc(entropy / entropy.max().clamp_min(1), target.long()).item()  # in [0, 1], or it is no score
+    is_outside = torch.arange(len(entropy), device=entropy.device) >= len(inside)
+    # torchmetrics takes scores outside of [0, 1] for logits
+    return binary_auroc(entropy / entropy.max().clamp_min(1), is_outside.long()).item()
 
 
 def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[Tensor, Tensor, Tensor]:
     """(confidence, accuracy, count), each (bins,), of items grouped by the probability of their most probable class.
 
-    probs (n, K), labels (n,). Bin b holds confidences in [b / bins, (b + 1) / bins), the last one 1 too. Confidence and
-    accuracy are means over the bin, NaN where it is empty.
+    Bin b holds confidences in [b / bins, (b + 1) / bins), and the last bin also holds 1. Confidence and accuracy are
+    means over a bin, NaN if it is empty. Raises ConfigError as `classification_metrics` does.
+
+    probs: (n, K). labels: (n,).
     """
     probs, labels = _checked(probs, labels)
     confidence, predicted = probs.double().max(1)  # (n,)
-    # the edges as torchmetrics rounds them, so that the diagram shows the bins that the ECE is made of
+    # float32, as in torchmetrics: the diagram then has the same bins as the ECE
     edges = torch.linspace(0, 1, bins + 1, device=probs.device)
     index = (torch.bucketize(confidence.float(), edges, right=True) - 1).clamp_(max=bins - 1)
     count = confidence.new_zeros(bins).index_add_(0, index, torch.ones_like(confidence))
     total = confidence.new_zeros(bins).index_add_(0, index, confidence)
-    right = confidence.new_zeros(bins).index_add_(0, index, (predicted == labels).double())
-    return total / count, right / count, count
+    correct = confidence.new_zeros(bins).index_add_(0, index, (predicted == labels).double())
+    return total / count, correct / count, count
 
 
 def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """Probabilities (n, K) within [0, 1] and labels (n,) that index them."""
+    """The probabilities (n, K), clamped to [0, 1], and the labels (n,), as integers. Raises ConfigError."""
     if probs.ndim != 2 or labels.shape != probs.shape[:1] or len(labels) == 0:
         raise ConfigError(
-            f"need probabilities (n, K) and labels (n,), n > 0; got {(*probs.shape,)} and {(*labels.shape,)}"
+            f"need probabilities (n, K) and labels (n,), n > 0; got shapes {(*probs.shape,)} and {(*labels.shape,)}"
         )
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= probs.shape[1]:
         raise ConfigError(
-            f"labels must be in 0 .. {probs.shape[1] - 1}, the classes of the network; got {low} .. {high}"
+            f"labels must be in 0 .. {probs.shape[1] - 1}, the classes of the probabilities; got {low} .. {high}"
         )
     if not bool(((probs > -1e-3) & (probs < 1 + 1e-3)).all()):
-        raise ConfigError("probabilities must be in [0, 1], got others or NaN: apply softmax to logits first")
-    # an average may round to 1 + 1e-7, which torchmetrics would take for a logit and pass through a softmax
+        raise ConfigError("probabilities must be in [0, 1], got NaN or values outside: apply softmax to logits first")
+    # an average may round to 1 + 1e-7; torchmetrics would take it for a logit and apply softmax
     return probs.clamp(0, 1), labels.long()

@@ -1,8 +1,7 @@
-"""Posterior: predictive averages streamed from samples on disk, each file read once."""
+"""Posterior: predictive averages over the samples on disk. Each sample file is read once."""
 
 from __future__ import annotations
 
-import json
 import math
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,11 +18,10 @@ from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.functional import call, evaluating
 from bdl.posterior.evaluation import Evaluation
 from bdl.posterior.metrics import uncertainty
-from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.store import Record, SampleStore, brief, refuse_other_target
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
 Kind = Literal["uniform", "step_size", "importance"]
-_REGRESSION = ("GaussianNLL", "HeteroscedasticNLL", "MSELoss")  # losses whose outputs are not logits
 
 
 @dataclass(frozen=True)
@@ -31,9 +29,9 @@ class Prediction:
     """Predictive distribution of n items over K classes, averaged over the posterior. Entropies in nats."""
 
     probs: Tensor  # (n, K) mean probabilities
-    entropy: Tensor  # (n,) of the mean: total uncertainty
+    entropy: Tensor  # (n,) entropy of the mean: total uncertainty
     aleatoric: Tensor  # (n,) mean entropy of the samples
-    epistemic: Tensor  # (n,) their difference, the mutual information
+    epistemic: Tensor  # (n,) entropy - aleatoric, the mutual information between y and θ
     std: Tensor  # (n, K) standard deviation of the probabilities over the posterior
 
 
@@ -41,21 +39,21 @@ class Prediction:
 class Sample:
     """One network of the posterior."""
 
-    chain: int  # position among all chains of all runs
+    chain: int  # index among all chains of all runs
     record: Record
     weight: float
-    tensors: dict[str, Tensor]
+    tensors: dict[str, Tensor]  # parameters and buffers by name
 
 
 class Posterior:
-    """The samples of one or several runs, as predictive averages over a network.
+    """The samples of one or several runs, and predictive averages over them.
 
     Memory does not depend on the number of samples: each file is read once, used on all the data, and dropped.
     """
 
     def __init__(self, stores: Sequence[SampleStore], net: nn.Module, *, skip_bad: bool = False):
         self.stores, self.net, self.skip_bad = list(stores), net, skip_bad
-        self._loss = str(read_target(self.stores[0]).get("loss"))
+        self.target = self.stores[0].target()
         self._records = [(s, r) for s in self.stores for r in s.records()]
         self._records.sort(key=lambda pair: pair[1].step)
         keys = sorted({(self.stores.index(s), r.stack, c) for s, r in self._records for c in range(len(r.chains))})
@@ -65,46 +63,51 @@ class Posterior:
     def load(cls, run_dirs: str | Path | Sequence[str | Path], net: nn.Module, *, skip_bad: bool = False) -> Posterior:
         """The posterior of one run directory, or of several whose stacks are merged.
 
-        net: the network whose parameters and buffers were sampled (its own values do not matter and are left alone).
-        skip_bad: leave out, with a warning, sample files that are cut short or altered.
+        Args:
+            run_dirs: one directory or several.
+            net: the network whose parameters and buffers were sampled. Its values are neither used nor changed.
+            skip_bad: leave out sample files that are missing, cut short or altered, each with a warning.
 
-        Raises StoreError when there are no samples, or the runs have different targets (N, T, prior, data, model).
+        Raises StoreError if there are no samples, if a run is given twice, or if the runs have different targets (N,
+        T, prior, data, model).
         """
         dirs = [run_dirs] if isinstance(run_dirs, str | Path) else list(run_dirs)
         stores = [SampleStore(d) for d in dirs]
         first = [s.records()[0].sha256 for s in stores]
         if len(set(first)) < len(first):
-            raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each once")
-        for other in stores[1:]:
-            refuse_other_target(stores[0], other)
+            raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each run once")
+        for store in stores[1:]:
+            refuse_other_target(stores[0], store)
         return cls(stores, net, skip_bad=skip_bad)
 
     @property
     def device(self) -> torch.device:
-        """Where the network is, and predictions are made."""
+        """The device of the network, on which predictions are computed."""
         return next((p.device for p in self.net.parameters()), torch.device("cpu"))
 
     @property
     def chains(self) -> int:
+        """Number of chains in all runs."""
         return len(self._chain_of)
 
     @property
     def samples(self) -> int:
-        """Networks in the posterior: files x chains."""
+        """Number of networks in the posterior: files x chains."""
         return sum(len(r.chains) for _, r in self._records)
 
     @property
     def records(self) -> list[Record]:
+        """The records of all files, sorted by step."""
         return [r for _, r in self._records]
 
     def weights(self, kind: Kind = "uniform") -> Weights:
-        """Normalised weights of all samples; raises ConfigError where importance weights mean nothing."""
+        """Normalised weights of all samples. Raises ConfigError if importance weights are not valid."""
         stacks = {(s, r.stack) for s, r in self._records}
         kinds = {s.about_weighting(stack)["energy"] for s, stack in stacks if s.weighting(stack) is not None}
         return sample_weights(self.keyed(), self.chains, kind, full_data=kinds == {"full"})
 
     def keyed(self) -> list[Keyed]:
-        """Every sample as (chain among all, record, chain within the record)."""
+        """Every sample as (chain among all runs, record, chain within the record)."""
         return [(self._chain(s, r, c), r, c) for s, r in self._records for c in range(len(r.chains))]
 
     @torch.no_grad()
@@ -114,7 +117,7 @@ class Posterior:
         function: Callable[[Tensor], Tensor] = lambda outputs: outputs,
         kind: Kind = "uniform",
     ) -> tuple[Tensor, Tensor]:
-        """Posterior mean and standard deviation (n, ...) of a function of the outputs (n, ...): for regression."""
+        """Posterior mean and standard deviation (n, ...) of a function of the outputs (n, ...), for regression."""
         batches, total = Batches(data, self.device), 0.0
         mean = square = torch.zeros(())
         for sample in self.stream(kind):
@@ -126,9 +129,12 @@ class Posterior:
 
     @torch.no_grad()
     def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> Prediction:
-        """Average over the posterior for x (n, ...), or for a loader of x or (x, y) batches.
+        """Predictive distribution for x (n, ...), or for a loader of x or (x, y) batches.
 
-        kind: "uniform" weights, "step_size" (proportional to lr), or "importance" (back to exp(-U/T)).
+        kind: weights of the samples, "uniform", "step_size" (proportional to lr), or "importance" (which turns samples
+        of a weighted law into samples of exp(-U/T)).
+
+        Raises ConfigError if the outputs are not logits, or importance weights are not valid.
         """
         batches, total = Batches(data, self.device), 0.0
         mean = square = entropy = torch.zeros(())
@@ -143,30 +149,30 @@ class Posterior:
         return Prediction(mean, parts["total"], parts["aleatoric"], parts["epistemic"], std)
 
     def evaluate(self, loader: Iterable[Any]) -> Evaluation:
-        """One sample, one chain's average and all chains' average against the labels of a loader of (x, y) batches."""
+        """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
         return self.evaluate_all({"": loader})[""]
 
     @torch.no_grad()
     def evaluate_all(self, loaders: Mapping[str, Iterable[Any]]) -> dict[str, Evaluation]:
-        """`evaluate` on several loaders, every sample read once."""
+        """`evaluate` on several loaders by name. Every sample is read once."""
         try:
             importance = self.weights("importance")
         except ConfigError:
             importance = None
         batches = {name: Batches(loader, self.device) for name, loader in loaders.items()}
-        found = {name: Evaluation(b.labels(), self.chains, importance) for name, b in batches.items()}
+        evaluations = {name: Evaluation(b.labels(), self.chains, importance) for name, b in batches.items()}
         for sample in self.stream():
             weight = 0.0 if importance is None else importance.by_key.get((sample.chain, sample.record.step), 0.0)
-            for name, evaluation in found.items():
+            for name, evaluation in evaluations.items():
                 evaluation.add(sample.chain, self._probs(sample.tensors, batches[name]), weight)
-        return found
+        return evaluations
 
     def as_module(self, kind: Kind = "uniform") -> nn.Module:
-        """A module that maps x to the mean probabilities (n, K), by streaming the samples."""
+        """A module that maps x to the mean probabilities (n, K). Each call reads every sample once."""
         return _PosteriorModule(self, kind)
 
     def to_arviz(self) -> Any:
-        """An ArviZ DataTree of functions of the weights: energies and log weights, (chain, draw)."""
+        """An ArviZ DataTree of energies and log weights, (chain, draw)."""
         from arviz_base import from_dict
 
         names = ("energy_batch", "energy_full", "log_weight")
@@ -179,11 +185,11 @@ class Posterior:
         length = min(len(chain) for chain in draws["energy_batch"])
         data = {n: np.array([chain[:length] for chain in chains]) for n, chains in draws.items()}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # as an ensemble's is
+            warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # an ensemble has few draws
             return from_dict({"posterior": data})
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
-        """Every network of the posterior, one file in memory at a time."""
+        """Yields the networks of the posterior, one file in memory at a time; skips files whose weights are all 0."""
         weights = self.weights(kind).by_key
         used, bad = 0, []
         for store, record in self._records:
@@ -210,7 +216,7 @@ class Posterior:
         return self._chain_of[self.stores.index(store), record.stack, c]
 
     def _outputs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
-        """(n, ...) outputs of one network, on the CPU; the network's own mode and values are left as they are."""
+        """(n, ...) outputs of one network in eval mode, on the CPU; net keeps its mode and values."""
         tensors = {k: v.to(self.device) for k, v in tensors.items()}
         with evaluating(self.net):
             outputs = [call(self.net, tensors, x.to(self.device)) for x, _ in batches]
@@ -219,26 +225,28 @@ class Posterior:
     def _probs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
         """(n, K) probabilities of one network."""
         outputs = self._outputs(tensors, batches)
-        if outputs.ndim != 2 or outputs.shape[-1] == 1 or self._loss.startswith(_REGRESSION):
+        if self.target.get("outputs") == "values" or outputs.ndim != 2 or outputs.shape[-1] == 1:
             raise ConfigError(
-                f"outputs of shape {tuple(outputs.shape)} under the loss {self._loss} are no class probabilities: "
-                "use posterior.moments(x)"
+                f"outputs of shape {tuple(outputs.shape)} under the loss {brief(self.target.get('loss'))} are not "
+                "class probabilities: use posterior.moments(x)"
             )
         return outputs.softmax(-1)
 
     def _check_fits(self, stacked: dict[str, Tensor], path: Path) -> None:
-        own = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
         wrong = [
             k
-            for k in own.keys() | stacked.keys()
-            if k not in own or k not in stacked or stacked[k].shape[1:] != own[k].shape
+            for k in tensors.keys() | stacked.keys()
+            if k not in tensors or k not in stacked or stacked[k].shape[1:] != tensors[k].shape
         ]
         if wrong:
-            raise StoreError(f"{path} holds samples of another network: {min(wrong)} does not fit; pass the run's net")
+            raise StoreError(
+                f"{path} holds samples of another network: {min(wrong)} does not fit; pass the net of the run"
+            )
 
 
 class Batches:
-    """Batches (x, y or None) in one fixed order, as often as asked; a loader that shuffles is read once and kept.
+    """Batches (x, y or None) that every pass gives in the same order; a shuffling loader is read once and kept.
 
     Tensors, and loaders over tensors (`bdl.data.TensorSlices`), are moved to the device once, not for every sample.
     """
@@ -256,10 +264,11 @@ class Batches:
             yield parts[0], parts[1] if len(parts) > 1 else None
 
     def labels(self) -> Tensor:
-        found = [y for _, y in self]
-        if not found or any(y is None for y in found):
+        """(n,) labels of all batches, on the CPU. Raises ConfigError if a batch has none."""
+        labels = [y for _, y in self]
+        if not labels or any(y is None for y in labels):
             raise ConfigError("evaluation needs a loader of (x, y) batches")
-        return torch.cat([y for y in found if y is not None]).cpu()
+        return torch.cat([y for y in labels if y is not None]).cpu()
 
 
 class _PosteriorModule(nn.Module):
@@ -270,29 +279,3 @@ class _PosteriorModule(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.posterior.predict(x, self.kind).probs
-
-
-def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
-    """Raise StoreError naming the first thing in which the laws that two runs sampled differ."""
-    one, other = (dict(read_target(s), temperature=_temperatures(s)) for s in (a, b))
-    for key in sorted(one.keys() | other.keys()):
-        if one.get(key) != other.get(key):
-            raise StoreError(
-                f"runs of different targets are not merged: {key} is {one.get(key)} in {a.run_dir}, "
-                f"{other.get(key)} in {b.run_dir}"
-            )
-
-
-def _temperatures(store: SampleStore) -> list[float]:
-    """The different temperatures at which samples were kept."""
-    kept = (r.temperature if isinstance(r.temperature, list) else [r.temperature] for r in store.records())
-    return sorted({t for ts in kept for t in ts})
-
-
-def read_target(store: SampleStore) -> dict[str, Any]:
-    """N, prior, data and model of a run, as its collector wrote them."""
-    path = store.folder / "target.json"
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise StoreError(f"{store.run_dir} is not a run directory: {path} cannot be read ({error.strerror})") from error

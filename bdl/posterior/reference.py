@@ -1,4 +1,4 @@
-"""Predictive probabilities as files, and how far those of one posterior are from those of another."""
+"""Predictive probabilities of a reference posterior: files of them, and measures of agreement with them."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from bdl.errors import ConfigError
 
 
 def agreement(probs: Tensor, reference: Tensor) -> dict[str, float]:
-    """How close probabilities (n, K) are to a reference's (n, K), of HMC say (Izmailov et al. 2021, section 7).
+    """How close probabilities (n, K) are to those of a reference (n, K), such as HMC (Izmailov et al. 2021, section 7).
 
         agreement       = share of items with the same most probable class
         total_variation = mean ½ Σ_k |p_k - q_k|
 
-    Raises ConfigError where their shapes differ.
+    Raises ConfigError if the shapes differ.
     """
     if probs.shape != reference.shape:
         raise ConfigError(
             f"the reference has probabilities of shape {tuple(reference.shape)}, the posterior {tuple(probs.shape)}: "
-            "both must be of the same items, in the same order"
+            "both must have the same items in the same order"
         )
     reference = reference.to(probs)
     return {
@@ -32,19 +32,19 @@ def agreement(probs: Tensor, reference: Tensor) -> dict[str, float]:
 
 
 def read_probabilities(path: str | Path) -> Tensor:
-    """(n, K) probabilities from a .npy file, or from lines of numbers with commas between them.
+    """(n, K) probabilities from a .npy file, or from a text file of comma-separated rows.
 
-    Raises ConfigError for a file that can't be read or holds something else.
+    Raises ConfigError if the file cannot be read, or its rows are not probabilities.
     """
     try:
-        found = np.load(path, allow_pickle=False) if Path(path).suffix == ".npy" else np.loadtxt(path, delimiter=",")
+        probs = np.load(path, allow_pickle=False) if Path(path).suffix == ".npy" else np.loadtxt(path, delimiter=",")
     except (OSError, ValueError) as error:
         raise ConfigError(f"can't read probabilities from {path}: {str(error).splitlines()[0]}") from error
-    if found.ndim != 2 or not np.allclose(found.sum(1), 1, atol=1e-2) or not (found >= 0).all():
-        raise ConfigError(f"{path} must hold probabilities (n, K) whose rows sum to 1, got an array {found.shape}")
-    return torch.from_numpy(found)
+    if probs.ndim != 2 or not np.allclose(probs.sum(1), 1, atol=1e-2) or not (probs >= 0).all():
+        raise ConfigError(f"{path} must hold probabilities (n, K) whose rows sum to 1, got an array {probs.shape}")
+    return torch.from_numpy(probs)
 
 
 def write_probabilities(path: Path, probs: Tensor) -> None:
-    """As `read_probabilities` reads them from a .npy file."""
+    """Write probabilities (n, K) as a .npy file that `read_probabilities` reads."""
     np.save(path, probs.cpu().numpy())

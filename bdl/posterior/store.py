@@ -1,4 +1,4 @@
-"""Samples on disk: one safetensors file per kept step and stack, one checksummed index line per file."""
+"""Samples on disk: one safetensors file per kept step and stack, and one index line with a checksum per file."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ FORMAT_VERSION = 1
 
 @dataclass(frozen=True)
 class Record:
-    """One line of `index-<stack>.jsonl`: a kept step of a stack of chains. Lists have one entry per chain."""
+    """One line of `index-<stack>.jsonl`: a kept step of one stack of chains. Lists have one entry per chain."""
 
     step: int
     stack: int
-    chains: list[int]  # numbers through all stacks of as many chains: those of stack 1 follow those of stack 0
+    chains: list[int]  # numbers of the chains, counted through the stacks: stack 1 follows stack 0
     cycle: int
     lr: float | list[float]
     temperature: float | list[float]
     zeta: float
-    energy_batch: list[float] | None  # batch estimate of U at this θ, on a batch drawn after it, nats
-    energy_full: list[float] | None  # U at this θ over all data, nats
-    log_weight: list[float] | None  # zeta log psi(U) with the psi of that moment
+    energy_batch: list[float] | None  # U at this θ, estimated on the batch of the next step, nats
+    energy_full: list[float] | None  # U at this θ on all data, nats
+    log_weight: list[float] | None  # zeta log psi(U), with psi as it was at this step
     psi_frozen: bool
     file: str
     bytes: int
@@ -42,10 +42,10 @@ class Record:
 
 
 class SampleStore:
-    """The folder `samples/` of a run directory; one writer per stack, any number of readers.
+    """The folder `samples/` of a run directory: one writer per stack, any number of readers.
 
-    A file is written under a temporary name, synced and renamed; its index line comes last. A line that a crash cut
-    short fails its checksum and counts as not written.
+    A sample file is written to a temporary name, synced and renamed. Its index line is written last. A last line that
+    a crash cut short counts as not written.
     """
 
     def __init__(self, run_dir: str | Path):
@@ -53,12 +53,14 @@ class SampleStore:
         self.folder = self.run_dir / "samples"
 
     def write(self, tensors: Mapping[str, Tensor], **fields: Any) -> Record:
-        """Write one file of tensors (C, ...) and its index line. fields: those of Record but file, bytes, sha256.
+        """Write one file of tensors (C, ...) and its index line; returns the line.
 
-        Raises StoreError when the disk is full or not writable; what was written before stays valid.
+        fields: the fields of Record, except file, bytes and sha256.
+
+        Raises StoreError if the disk is full or not writable. Earlier samples stay valid.
         """
         step, stack = fields["step"], fields["stack"]
-        # One header entry: safetensors writes several in random order, and the same run should write the same bytes.
+        # A single entry, because safetensors writes several entries in random order.
         header = {"format_version": str(FORMAT_VERSION)}
         data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata=header)
         name = f"{step:08d}-{stack}.safetensors"
@@ -68,17 +70,21 @@ class SampleStore:
         return record
 
     def write_weighting(self, stack: int, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
-        """Write `weighting-<stack>.safetensors`: bin edges, log psi, zeta, T per chain; about: names of its kind."""
+        """Write `weighting-<stack>.safetensors`: bin edges, log psi, zeta and T per chain.
+
+        about: the names `energy` and `weighting`, see `about_weighting`.
+        """
         header = {"about": json.dumps(about, sort_keys=True)}
         data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, header)
         write_atomically(self.folder / f"weighting-{stack}.safetensors", data)
 
     def about_weighting(self, stack: int) -> dict[str, str]:
-        """`energy` (batch, ema or full: what psi was fitted on) and `weighting` (AdaptiveWeight, ...)."""
+        """`energy`: the energy that psi was fitted on (batch, ema or full). `weighting`: its class (AdaptiveWeight)."""
         with safe_open(self.folder / f"weighting-{stack}.safetensors", "pt") as f:
             return json.loads(f.metadata()["about"])
 
     def weighting(self, stack: int) -> dict[str, Tensor] | None:
+        """The tensors of `write_weighting`, None if the stack wrote none. Raises StoreError for a damaged file."""
         path = self.folder / f"weighting-{stack}.safetensors"
         if not path.exists():
             return None
@@ -88,27 +94,28 @@ class SampleStore:
             raise StoreError(f"{path} is not a whole safetensors file ({error}): finish or repeat the run") from error
 
     def truncate(self, stack: int, step: int) -> None:
-        """Forget what was written after `step`: a run that resumes there will write it again."""
-        found = self._read_index(self._index(stack))
-        kept = [r for r in found if r.step <= step]
+        """Remove the samples of a stack after `step`: a run that resumes there writes them again."""
+        records = self._read_index(self._index(stack))
+        kept = [r for r in records if r.step <= step]
         if self._index(stack).exists():
             write_atomically(self._index(stack), "".join(_line(r) for r in kept).encode())
-        for record in found:
+        for record in records:
             if record.step > step:
                 (self.folder / record.file).unlink(missing_ok=True)
 
     def has_records(self, stack: int) -> bool:
+        """Has this stack written samples?"""
         return bool(self._read_index(self._index(stack)))
 
     def records(self) -> list[Record]:
-        """All records of all stacks, by step, then stack."""
-        found = [r for path in sorted(self.folder.glob("index-*.jsonl")) for r in self._read_index(path)]
-        if not found:
+        """All records of all stacks, sorted by step, then by stack. Raises StoreError if there are none."""
+        records = [r for path in sorted(self.folder.glob("index-*.jsonl")) for r in self._read_index(path)]
+        if not records:
             raise StoreError(f"no samples in {self.folder}: the run kept none, or this is not a run directory")
-        return sorted(found, key=lambda r: (r.step, r.stack))
+        return sorted(records, key=lambda r: (r.step, r.stack))
 
     def read(self, record: Record) -> dict[str, Tensor]:
-        """The tensors (C, ...) of one record. Raises StoreError naming a file that is missing, cut short or altered."""
+        """The tensors (C, ...) of one record. Raises StoreError if the file is missing, cut short or altered."""
         path = self.folder / record.file
         try:
             data = path.read_bytes()
@@ -118,13 +125,23 @@ class SampleStore:
             ) from error
         if len(data) != record.bytes:
             raise StoreError(
-                f"sample file {path} has {len(data)} of {record.bytes} bytes: cut short; skip_bad=true uses the rest"
+                f"sample file {path} was cut short to {len(data)} of {record.bytes} bytes; skip_bad=true uses the rest"
             )
         if hashlib.sha256(data).hexdigest() != record.sha256:
             raise StoreError(
                 f"sample file {path} was altered: its sha256 differs from the index; skip_bad=true uses the rest"
             )
         return safetensors.torch.load(data)
+
+    def target(self) -> dict[str, Any]:
+        """target.json: N, prior, loss, data, model, ... of the run. Raises StoreError if it cannot be read."""
+        path = self.folder / "target.json"
+        try:
+            return json.loads(path.read_text())
+        except OSError as error:
+            raise StoreError(
+                f"{self.run_dir} is not a run directory: {path} cannot be read ({error.strerror})"
+            ) from error
 
     def _index(self, stack: int) -> Path:
         return self.folder / f"index-{stack}.jsonl"
@@ -140,14 +157,52 @@ class SampleStore:
             return []
         lines = path.read_bytes().split(b"\n")
         records = []
-        for number, line in enumerate(lines[:-1], 1):  # text after the last newline is a line that a crash cut short
+        for number, line in enumerate(lines[:-1], 1):  # after the last newline: a line that a crash cut short
             record = _parse(line)
             if record is None:
                 raise StoreError(
-                    f"line {number} of {path} is damaged: its checksum fails; delete that line to use the rest"
+                    f"line {number} of {path} is damaged: its checksum does not match; delete it to use the rest"
                 )
             records.append(record)
         return records
+
+
+def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
+    """Raise StoreError if two runs sampled different laws. It names the first key in which their targets differ."""
+    difference = _first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
+    if difference is not None:
+        key, *values = difference
+        in_a, in_b = (brief(value) for value in values)
+        raise StoreError(
+            f"runs of different targets are not merged: {key} is {in_a} in {a.run_dir}, {in_b} in {b.run_dir}"
+        )
+
+
+def brief(value: Any) -> str:
+    """A value of target.json in at most 60 characters, for a message; "absent" for None."""
+    text = "absent" if value is None else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """(path, value of a, value of b) of the first key that differs, such as `prior.precision`.
+
+    A missing key equals null. `type` is compared first: with another type most of the other keys differ as well.
+    """
+    for key in sorted(a.keys() | b.keys(), key=lambda k: (k != "type", k)):
+        in_a, in_b = a.get(key), b.get(key)
+        if isinstance(in_a, dict) and isinstance(in_b, dict):
+            if inner := _first_difference(in_a, in_b):
+                return f"{key}.{inner[0]}", inner[1], inner[2]
+        elif in_a != in_b:
+            return key, in_a, in_b
+    return None
+
+
+def _temperatures(store: SampleStore) -> list[float]:
+    """The different temperatures at which a run kept samples, sorted."""
+    temperatures = (r.temperature if isinstance(r.temperature, list) else [r.temperature] for r in store.records())
+    return sorted({t for of_record in temperatures for t in of_record})
 
 
 def _checksum(fields: dict[str, Any]) -> str:
@@ -160,6 +215,7 @@ def _line(record: Record) -> str:
 
 
 def _parse(line: bytes) -> Record | None:
+    """The record of an index line; None if the line is damaged. Raises StoreError for another format."""
     try:
         fields = json.loads(line)
         checksum = fields.pop("checksum")

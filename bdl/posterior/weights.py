@@ -1,4 +1,4 @@
-"""Weights of samples: uniform, by step size, or importance weights, which are refused when they mean nothing."""
+"""Weights of samples: uniform, proportional to the learning rate, or importance weights."""
 
 from __future__ import annotations
 
@@ -13,28 +13,33 @@ from bdl.errors import ConfigError
 from bdl.posterior.diagnostics import weight_ess
 from bdl.posterior.store import Record
 
-Keyed = tuple[int, Record, int]  # chain among all, record, chain within the record
+Keyed = tuple[int, Record, int]  # (chain among all runs, record, chain within the record)
 
 
 @dataclass(frozen=True)
 class Weights:
-    """Weights by (chain, step), their sum the number of chains.
+    """Weights by (chain, step), which sum to the number of chains.
 
-    Importance weights sum to 1 over each chain: a chain is one estimate, whatever its psi was normalised to.
+    Importance weights sum to 1 over each chain, because the psi of each chain has its own normalisation.
     """
 
     by_key: dict[tuple[int, int], float]
-    ess: float  # Kish effective number of samples, over all chains
-    biased: bool | None  # is the error of a batch energy larger than the spread of U? None: not known
+    ess: float  # Kish effective sample size over all chains
+    biased: bool | None  # does the error of batch energies exceed the spread of U? None: unknown
     note: str
 
 
 def sample_weights(samples: Sequence[Keyed], chains: int, kind: str, full_data: bool = False) -> Weights:
-    """kind: "uniform", "step_size" (proportional to lr: 000 eq. 3.8, 004 eq. 25) or "importance".
+    """Normalised weights of samples.
 
-    full_data: psi was fitted on full-data energies, so that no batch noise biases importance weights.
+    Args:
+        samples: every network of the posterior.
+        chains: the number of chains among all runs.
+        kind: "uniform"; "step_size", proportional to lr (Karagiannis 2023, eq. 3.8; Bayes-by-Backprop post, eq. 25);
+            or "importance", psi(U)^zeta, which turns samples of a weighted law into samples of exp(-U/T).
+        full_data: True if psi was fitted on full-data energies, which have no batch noise to bias the weights.
 
-    Raises ConfigError for importance weights that would mean nothing, naming the reason.
+    Raises ConfigError for an unknown kind, and for importance weights that are not valid.
     """
     if kind == "importance":
         logs, note, biased = _importance(samples, full_data)
@@ -51,35 +56,43 @@ def sample_weights(samples: Sequence[Keyed], chains: int, kind: str, full_data: 
 
 
 def _importance(samples: Sequence[Keyed], full_data: bool) -> tuple[dict[tuple[int, int], float], str, bool | None]:
-    """log weights zeta log psi(U) of the samples kept under a frozen psi, at one T and zeta."""
+    """(log weights zeta log psi(U), note, biased) of the samples kept under a frozen psi, at one T and zeta."""
     usable = [(i, r, c) for i, r, c in samples if r.psi_frozen and r.log_weight is not None]
     if all(r.zeta == 0 for _, r, _ in samples):
         raise ConfigError(
-            "importance weights need a weighting (sampler=awsgld, awsghmc): these samples are from exp(-U/T)"
+            "importance weights need a weighting (sampler=awsgld or awsghmc): these samples already follow exp(-U/T)"
         )
     if not usable:
-        raise ConfigError("no importance weights: psi never settled at a constant T and zeta before a sample was kept")
+        raise ConfigError(
+            "no importance weights: psi never settled at a constant T and zeta before the last kept sample: run longer"
+        )
     if len({(_of_chain(r.temperature, c), i) for i, r, c in usable}) > len({i for i, _, _ in usable}):
         raise ConfigError(
-            "no importance weights: the temperature changed between the samples kept under the frozen psi"
+            "no importance weights: the temperature changed between samples kept under the frozen psi: "
+            "keep samples at one temperature"
         )
     if len({r.zeta for _, r, _ in usable}) > 1:
-        raise ConfigError("no importance weights: zeta changed between the samples kept under the frozen psi")
+        raise ConfigError(
+            "no importance weights: zeta changed between samples kept under the frozen psi: keep samples at one zeta"
+        )
     note, biased = ("psi was fitted on full-data energies", False) if full_data else _judge(samples)
     return {(i, r.step): r.log_weight[c] for i, r, c in usable}, note, biased  # type: ignore[index]
 
 
 def _judge(samples: Sequence[Keyed]) -> tuple[str, bool | None]:
-    """Does the error of the energies that psi was fitted on exceed the spread of U? None where that can't be told."""
+    """(note, biased): biased if the error of batch energies exceeds the spread of U; None without full energies."""
     spread, error = energy_spreads(samples)
     if math.isnan(spread + error):
-        return "importance weights may be biased: without full-data energies (full_energy=true) nobody can tell", None
-    sizes = f"a batch energy errs by {error:.3g} nats (sd), U itself varies by {spread:.3g} nats"
+        return "importance weights may be biased: full_energy=true records the energies that would show it", None
+    sizes = f"the standard deviation of batch energies around U is {error:.3g} nats, that of U is {spread:.3g} nats"
     return (f"importance weights are biased: {sizes}", True) if error > spread else (sizes, False)
 
 
 def energy_spreads(samples: Sequence[Keyed]) -> tuple[float, float]:
-    """sd of the full-data energy within chains, and sd of the batch energy around it; NaN where not recorded, nats."""
+    """Standard deviations of the full-data energy within chains, and of the batch energy around it, nats.
+
+    NaN where the energies were not recorded.
+    """
     full: dict[int, list[float]] = defaultdict(list)
     errors = []
     for i, r, c in samples:
@@ -93,22 +106,23 @@ def energy_spreads(samples: Sequence[Keyed]) -> tuple[float, float]:
 
 
 def _normalise(logs: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """exp of the logs, each chain's summing to 1, without overflow."""
+    """Weights from log weights, without overflow; those of each chain sum to 1."""
     top: dict[int, float] = defaultdict(lambda: -math.inf)
     for (chain, _), value in logs.items():
         top[chain] = max(top[chain], value)
-    raw = {key: math.exp(value - top[key[0]]) for key, value in logs.items()}
+    unnormalised = {key: math.exp(value - top[key[0]]) for key, value in logs.items()}
     total: dict[int, float] = defaultdict(float)
-    for (chain, _), value in raw.items():
+    for (chain, _), value in unnormalised.items():
         total[chain] += value
-    return {key: value / total[key[0]] for key, value in raw.items()}
+    return {key: value / total[key[0]] for key, value in unnormalised.items()}
 
 
 def _scale(logs: dict[tuple[int, int], float], chains: int) -> dict[tuple[int, int], float]:
-    """exp of the logs, all together summing to the number of chains: a longer chain has more of them."""
+    """Weights from log weights; all of them together sum to the number of chains."""
     total = sum(math.exp(value) for value in logs.values())
     return {key: math.exp(value) * chains / total for key, value in logs.items()}
 
 
 def _of_chain(value: float | list[float], c: int) -> float:
+    """The value of chain c, where a record has one for all chains or a list of one for each."""
     return value[c] if isinstance(value, list) else value

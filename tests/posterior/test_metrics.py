@@ -1,4 +1,4 @@
-"""Scores against formulas written out by hand and against independent loops."""
+"""Scores against formulas evaluated by hand and against independent loops."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ def ece_by_loop(probs: np.ndarray, labels: np.ndarray, bins: int = 15) -> float:
 
 def test_a_case_by_hand():
     probs = torch.tensor([[0.8, 0.2], [0.6, 0.4]], dtype=torch.double)
-    found = classification_metrics(probs, torch.tensor([0, 1]))
-    assert found["accuracy"] == 0.5
-    assert found["nll"] == pytest.approx(-(math.log(0.8) + math.log(0.4)) / 2, rel=1e-12)
-    assert found["brier"] == pytest.approx((0.04 + 0.04 + 0.36 + 0.36) / 2, rel=1e-12)
-    assert found["ece"] == pytest.approx((0.2 + 0.6) / 2, rel=1e-6)  # one item per bin; torchmetrics bins in float32
+    scores = classification_metrics(probs, torch.tensor([0, 1]))
+    assert scores["accuracy"] == 0.5
+    assert scores["nll"] == pytest.approx(-(math.log(0.8) + math.log(0.4)) / 2, rel=1e-12)
+    assert scores["brier"] == pytest.approx((0.04 + 0.04 + 0.36 + 0.36) / 2, rel=1e-12)
+    assert scores["ece"] == pytest.approx((0.2 + 0.6) / 2, rel=1e-6)  # one item per bin; torchmetrics bins in float32
 
 
 @pytest.mark.parametrize("k", [2, 6, 100])
 def test_against_loops_over_items(k):
     probs, labels = draw(500, k)
     p, y = probs.numpy(), labels.numpy()
-    found = classification_metrics(probs, labels)
-    assert found["accuracy"] == pytest.approx(np.mean([p[i].argmax() == y[i] for i in range(len(y))]))
-    assert found["nll"] == pytest.approx(np.mean([-math.log(p[i, y[i]]) for i in range(len(y))]), rel=1e-12)
+    scores = classification_metrics(probs, labels)
+    assert scores["accuracy"] == pytest.approx(np.mean([p[i].argmax() == y[i] for i in range(len(y))]))
+    assert scores["nll"] == pytest.approx(np.mean([-math.log(p[i, y[i]]) for i in range(len(y))]), rel=1e-12)
     squares = [sum((p[i, c] - (c == y[i])) ** 2 for c in range(k)) for i in range(len(y))]
-    assert found["brier"] == pytest.approx(np.mean(squares), rel=1e-12)
-    assert found["ece"] == pytest.approx(ece_by_loop(p, y), abs=1e-5)
+    assert scores["brier"] == pytest.approx(np.mean(squares), rel=1e-12)
+    assert scores["ece"] == pytest.approx(ece_by_loop(p, y), abs=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_certain_and_wrong_stays_finite_and_reaches_the_ends_of_the_ranges(dtype):
+def test_certain_predictions_reach_the_ends_of_the_ranges_and_stay_finite(dtype):
     sure = torch.eye(3, dtype=dtype)
     wrong = classification_metrics(sure, torch.tensor([1, 2, 0]))
     assert wrong["nll"] == pytest.approx(-math.log(torch.finfo(dtype).tiny), rel=1e-6)
@@ -70,11 +70,11 @@ def test_an_average_that_rounds_above_one_is_not_taken_for_logits():
         (torch.full((3, 2), 0.5), torch.tensor([0, 1]), "need probabilities"),
         (torch.full((2, 2), 0.5), torch.tensor([0, 2]), "labels must be in 0 .. 1"),
         (torch.full((2, 2), 3.0), torch.tensor([0, 1]), "apply softmax"),
-        (torch.full((2, 2), math.nan), torch.tensor([0, 1]), "NaN"),
+        (torch.full((2, 2), math.nan), torch.tensor([0, 1]), "got NaN"),
         (torch.ones(0, 2), torch.ones(0).long(), "n > 0"),
     ],
 )
-def test_what_does_not_fit_gets_a_clear_error(probs, labels, words):
+def test_mismatched_input_gets_a_clear_error(probs, labels, words):
     with pytest.raises(ConfigError, match=words):
         classification_metrics(probs, labels)
 
@@ -129,5 +129,5 @@ def test_auroc_is_the_share_of_pairs_in_their_order(k):
     assert ood_auroc(inside, outside) == pytest.approx(np.mean(pairs), abs=1e-6)
 
 
-def test_certain_predictions_tell_nothing_apart():
+def test_certain_predictions_separate_nothing():
     assert ood_auroc(torch.eye(3), torch.eye(3)) == 0.5

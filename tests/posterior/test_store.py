@@ -1,4 +1,4 @@
-"""Samples on disk: what was written is read, what was damaged is named, and nothing is written half."""
+"""Samples on disk: samples come back as written, damage is named, and nothing is written partially."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from pathlib import Path
 import pytest
 import torch
 import toys
+from by_hand import settled
 from torch import nn
 
 import bdl
 from bdl.errors import BdlWarning, StoreError
 from bdl.files import write_atomically
 from bdl.models import MLP
-from bdl.posterior.store import SampleStore
+from bdl.posterior.store import SampleStore, refuse_other_target
 from bdl.schedules import EveryStep
 
 FIELDS = dict(
@@ -42,7 +43,7 @@ def store(tmp_path) -> SampleStore:
 
 @pytest.fixture
 def run(tmp_path) -> Path:
-    """A folder with four samples of two chains."""
+    """A folder with four sample files of two chains."""
     toys.sample(tmp_path, 8)
     return tmp_path
 
@@ -51,7 +52,7 @@ def index(store: SampleStore, stack: int = 0) -> Path:
     return store.folder / f"index-{stack}.jsonl"
 
 
-# ---- what was written is read ----------------------------------------------------------------------------------------
+# ---- samples come back as written ------------------------------------------------------------------------------------
 
 
 def test_a_record_comes_back_as_it_was_written(tmp_path):
@@ -84,7 +85,7 @@ def test_two_stacks_of_one_run_are_one_posterior(tmp_path):
     assert posterior.chains == 4 and posterior.samples == 16
 
 
-def test_truncating_forgets_later_lines_of_one_stack(tmp_path):
+def test_truncating_removes_later_samples_of_one_stack(tmp_path):
     store = SampleStore(tmp_path)
     for stack in (0, 1):
         for step in (1, 2, 3):
@@ -95,7 +96,7 @@ def test_truncating_forgets_later_lines_of_one_stack(tmp_path):
     assert not index(store, 5).exists()
 
 
-def test_truncating_drops_a_torn_line_so_that_writing_can_go_on(store):
+def test_truncating_drops_a_line_that_a_crash_cut_short(store):
     with open(index(store), "ab") as f:
         f.write(b'{"step": 4, "st')
     store.truncate(0, 3)
@@ -103,7 +104,7 @@ def test_truncating_drops_a_torn_line_so_that_writing_can_go_on(store):
     assert [r.step for r in store.records()] == [1, 2, 3, 4]
 
 
-# ---- what was damaged ------------------------------------------------------------------------------------------------
+# ---- damage is named -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("cut", [1, 30, 200])
@@ -166,8 +167,8 @@ def test_a_damaged_file_is_named_and_the_rest_can_be_used(run, words):
         whole.predict(x)
     rest = bdl.Posterior.load(run, toys.plain(), skip_bad=True)
     with pytest.warns(BdlWarning, match=f"left out: sample file {re.escape(str(bad))}"):
-        found = rest.predict(x).probs
-    torch.testing.assert_close(found, mean_without(run, whole.records[1].step))
+        probs = rest.predict(x).probs
+    torch.testing.assert_close(probs, mean_without(run, whole.records[1].step))
 
 
 def mean_without(run: Path, step: int) -> torch.Tensor:
@@ -184,7 +185,7 @@ def test_samples_counts_what_is_used_when_files_are_left_out(run):
     assert posterior.samples == used == 6
 
 
-def test_nothing_usable_is_an_error_even_so(run):
+def test_no_usable_sample_is_an_error_with_skip_bad_too(run):
     for record in SampleStore(run).records():
         flip(run / "samples" / record.file)
     posterior = bdl.Posterior.load(run, toys.plain(), skip_bad=True)
@@ -210,21 +211,11 @@ def test_a_damaged_weighting_is_named(tmp_path):
         store.weighting(0)
 
 
-# ---- nothing is written half -----------------------------------------------------------------------------------------
+# ---- nothing is written partially ------------------------------------------------------------------------------------
 
 
 def full_disk(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-@pytest.mark.parametrize("function", ["fsync", "replace"])
-def test_a_full_disk_leaves_the_old_file_and_no_temporary_one(tmp_path, monkeypatch, function):
-    path = tmp_path / "file"
-    write_atomically(path, b"old")
-    monkeypatch.setattr(os, function, full_disk)
-    with pytest.raises(StoreError, match=f"cannot write {path}: No space left on device; free space"):
-        write_atomically(path, b"new")
-    assert [p.name for p in tmp_path.iterdir()] == ["file"] and path.read_bytes() == b"old"
 
 
 def test_a_full_disk_keeps_the_samples_written_before(store, monkeypatch):
@@ -237,31 +228,25 @@ def test_a_full_disk_keeps_the_samples_written_before(store, monkeypatch):
 
 
 def test_the_file_is_there_before_its_index_line(store, monkeypatch):
-    seen = []
-    append = store._append
-    monkeypatch.setattr(store, "_append", lambda r: (seen.append((store.folder / r.file).exists()), append(r)))
+    lines = []
+
+    def spy(path: Path, data: bytes) -> None:
+        write_atomically(path, data)
+        lines.append((path.exists(), len(store.records())))
+
+    monkeypatch.setattr("bdl.posterior.store.write_atomically", spy)
     write(store, 4)
-    assert seen == [True]
-
-
-def test_an_interrupt_while_writing_leaves_no_temporary_file(tmp_path, monkeypatch):
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(os, "fsync", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        write_atomically(tmp_path / "file", b"new")
-    assert list(tmp_path.iterdir()) == []
+    assert lines == [(True, 3)] and len(store.records()) == 4
 
 
 def explode(after: int, lr: float = 1e38) -> bdl.Schedule:
-    """An lr that throws the state to infinity in step number `after`, counted from 0."""
+    """An lr so large that step number `after`, counted from 0, moves the state to about 1e37 or beyond."""
     return bdl.Schedule(lr=lambda step: 0.1 if step < after else lr)
 
 
 @pytest.mark.parametrize(("after", "seen"), [(5, 6), (6, 8)])
 def test_a_diverged_run_keeps_what_it_wrote(tmp_path, after, seen):
-    """Numbers of 1e37 are finite, their energy over all data is not: it shows at a kept step, or one step later."""
+    """Parameters of 1e37 are finite, but their energy is not: a kept step shows it at once, another one step later."""
     with pytest.raises(bdl.DivergedError, match=f"at step {seen}: .*lower lr"):
         toys.sample(tmp_path, 20, EveryStep(0, 2), callbacks=[explode(after)], prior=bdl.Uniform())
     store = SampleStore(tmp_path)
@@ -270,14 +255,14 @@ def test_a_diverged_run_keeps_what_it_wrote(tmp_path, after, seen):
 
 
 def test_a_bad_last_state_is_not_written(tmp_path):
-    """No step follows it whose loss could show that it is bad."""
+    """No later step has a loss that would show that the last state is bad."""
     with pytest.raises(bdl.DivergedError):
         toys.sample(tmp_path, 6, EveryStep(0, 2), callbacks=[explode(5)])
     assert [r.step for r in SampleStore(tmp_path).records()] == [2, 4]
 
 
 def test_energies_that_overflow_are_not_written(tmp_path):
-    """Parameters of 1e30 are finite, their prior energy is not."""
+    """Parameters of 1e30 are finite, but their prior energy is not."""
     with pytest.raises(bdl.DivergedError):
         toys.sample(tmp_path, 20, EveryStep(0, 2), callbacks=[explode(5, 1e30)])
     index = (tmp_path / "samples" / "index-0.jsonl").read_text()
@@ -287,3 +272,98 @@ def test_energies_that_overflow_are_not_written(tmp_path):
 def test_an_index_is_json_that_other_tools_read(store):
     for line in index(store).read_text().splitlines():
         assert json.loads(line, parse_constant=pytest.fail)["format_version"] == 1
+
+
+# ---- targets ---------------------------------------------------------------------------------------------------------
+
+
+OTHER_RUNS = {
+    "num_data": {"num_data": 40, "collect": {"target": {"num_data": 41}}},
+    "temperature": {"temperature": 0.5},
+    r"prior(\.precision)?": {"prior": bdl.Gaussian(2.0)},
+    "data": {"collect": {"target": {"data": "others"}}},
+    "model": {"collect": {"target": {"model": "other"}}},
+    r"shapes\.0\.bias": {"net": nn.Sequential(nn.Linear(3, 3))},
+    r"weighting(\.type)?": {"weighting": settled()},
+}
+
+
+@pytest.fixture(scope="module")
+def short(tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("short")
+    toys.sample(folder, 4, seed=7)
+    return folder
+
+
+@pytest.mark.parametrize("key", OTHER_RUNS)
+def test_runs_of_another_target_are_not_merged(short, tmp_path, key):
+    toys.sample(tmp_path, 4, **OTHER_RUNS[key])
+    with pytest.raises(StoreError, match=f"runs of different targets are not merged: {key} is"):
+        bdl.Posterior.load([short, tmp_path], toys.plain())
+
+
+def test_priors_that_differ_tensor_by_tensor_are_not_merged(tmp_path):
+    for name, precisions in (("a", [1.0, 2.0, 1.0, 2.0]), ("b", [2.0, 1.0, 2.0, 1.0])):
+        toys.sample(tmp_path / name, 4, prior=bdl.Gaussian(precisions))
+    with pytest.raises(StoreError, match=r"not merged: prior(\.precision)? is"):
+        bdl.Posterior.load([tmp_path / "a", tmp_path / "b"], toys.plain())
+
+
+def test_runs_of_different_likelihoods_are_not_merged(tmp_path):
+    x = torch.linspace(-1, 1, toys.N).unsqueeze(1)
+    for std in (0.5, 0.7):
+        module = toys.module(MLP((1, 4, 1)), 2, bdl.GaussianNLL(std), lr=0.01)
+        collect = bdl.CollectSamples(EveryStep(0, 2), tmp_path / str(std))
+        toys.trainer(tmp_path, 4, [collect]).fit(module, bdl.data.TensorBatches(x, 2 * x, 10, chains=2))
+    with pytest.raises(StoreError, match=r"not merged: loss(\.std)? is"):
+        bdl.Posterior.load([tmp_path / "0.5", tmp_path / "0.7"], MLP((1, 4, 1)))
+
+
+LAPLACE = {"prior": {"type": "bdl.Laplace", "scale": 1.0}}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"num_data": 41}, "num_data is 40 in {a}, 41 in {b}"),
+        ({"prior": {"type": "bdl.Gaussian", "precision": 2.0}}, "prior.precision is 1.0 in {a}, 2.0 in {b}"),
+        (LAPLACE, 'prior.type is "bdl.Gaussian" in {a}, "bdl.Laplace" in {b}'),
+        ({"clip": {"type": "bdl.ClipNorm", "bound": 1.0}}, 'clip is absent in {a}, {{"type": "bdl.ClipNorm", "bound"'),
+        ({"data": "x" * 100}, 'data is absent in {a}, "' + "x" * 56 + "... in {b}"),
+        (LAPLACE | {"num_data": 41}, "num_data is 40 in {a}, 41 in {b}"),
+        ({"loss": {"type": "bdl.Mix", "parts": {"b": [1, 2]}}}, "loss.parts.b is [1, 1] in {a}, [1, 2] in {b}"),
+        (
+            {"loss": "cross_entropy"},
+            'loss is {{"type": "bdl.Mix", "parts": {{"b": [1, 1]}}}} in {a}, "cross_entropy" in {b}',
+        ),
+    ],
+)
+def test_the_first_key_that_differs_is_named_by_its_path(tmp_path, change, words):
+    target = {
+        "num_data": 40,
+        "prior": {"type": "bdl.Gaussian", "precision": 1.0},
+        "loss": {"type": "bdl.Mix", "parts": {"b": [1, 1]}},
+        "clip": None,
+    }
+    a, b = SampleStore(tmp_path / "a"), SampleStore(tmp_path / "b")
+    for store, values in ((a, target), (b, target | change)):
+        write(store, 1)
+        (store.folder / "target.json").write_text(json.dumps(values))
+    refuse_other_target(a, a)
+    with pytest.raises(StoreError, match=re.escape(words.format(a=a.run_dir, b=b.run_dir))):
+        refuse_other_target(a, b)
+
+
+def test_a_missing_key_equals_null(tmp_path):
+    stores = [SampleStore(tmp_path / name) for name in "ab"]
+    for store, values in zip(
+        stores, ({"n": 1, "prior": {"scale": None}}, {"n": 1, "clip": None, "prior": {}}), strict=True
+    ):
+        write(store, 1)
+        (store.folder / "target.json").write_text(json.dumps(values))
+    refuse_other_target(*stores)
+
+
+def test_a_folder_without_a_target_is_refused(store):
+    with pytest.raises(StoreError, match="is not a run directory: .*target.json cannot be read"):
+        bdl.Posterior.load(store.run_dir, toys.plain())

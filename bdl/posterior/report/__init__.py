@@ -1,1 +1,1 @@
-"""How a posterior is shown: its numbers, the table on the terminal, and the HTML page with its pictures."""
+"""The report of a posterior: its numbers, the table on the terminal, and the HTML page with its pictures."""

@@ -1,11 +1,10 @@
-"""The pictures of a report, each a matplotlib Figure made of plain arrays; `as_uri` makes one part of a page."""
+"""The pictures of a report: each function makes a matplotlib Figure from arrays, and `as_uri` embeds it in a page."""
 
 from __future__ import annotations
 
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import matplotlib
@@ -15,10 +14,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
 
+from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Curve
 from bdl.posterior.metrics import reliability_bins
 
-BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = PALETTE = (  # Okabe & Ito 2008: apart for colour-blind eyes
+BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = PALETTE = (  # Okabe & Ito 2008: distinct to colour-blind readers
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#6B6B6B",
 )  # fmt: skip
 STYLE: dict[Any, Any] = {
@@ -39,49 +39,16 @@ STYLE: dict[Any, Any] = {
     "text.usetex": False,
     "savefig.facecolor": "white",
     "svg.fonttype": "path",
-    "svg.hashsalt": "bdl",  # the same numbers give the same bytes
+    "svg.hashsalt": "bdl",  # without it the bytes of a picture are random
 }
-WIDE, HALF = 10.6, 5.2  # inches; 100 px each on the page
-POINTS = 1200  # of a trace: a page has no more pixels
-ENOUGH = 10  # items in a bin of confidence: the accuracy of fewer is noise
-NAMED = 8  # chains that get a colour and a name each
-
-
-@dataclass(frozen=True)
-class EnergyHistogram:
-    """One row of psi, and the recent energies of the chain it belongs to."""
-
-    edges: np.ndarray  # (m + 1,) nats; NaN while the pilot runs
-    log_psi: np.ndarray  # (m,)
-    energies: np.ndarray  # any shape, nats
-    zeta: float
-    temperature: float
-    kind: str = "batch"  # of energy: "batch", "ema" or "full"
-    frozen: bool = False
-    cumulative: bool = True  # is psi the energy CDF to the power 1/zeta (AdaptiveWeight), or the density (Contour)?
-
-    @property
-    def ready(self) -> bool:
-        """Has the pilot found the range of the bins?"""
-        return bool(np.isfinite(self.edges).all())
-
-    @property
-    def centres(self) -> np.ndarray:
-        """(m,) bin centres, nats."""
-        return (self.edges[1:] + self.edges[:-1]) / 2
-
-    def log_psi_at(self, u: np.ndarray) -> np.ndarray:
-        """log psi at energies u of any shape: linear between bin centres, constant outside."""
-        return np.interp(u, self.centres, self.log_psi)
-
-    def multiplier_at(self, u: np.ndarray) -> np.ndarray:
-        """1 + zeta T d log psi / du at energies u of any shape: the exact slope of `log_psi_at`."""
-        slopes = np.concatenate([[0.0], np.diff(self.log_psi) / np.diff(self.centres), [0.0]])
-        return 1 + self.zeta * self.temperature * slopes[np.searchsorted(self.centres, u, side="right")]
+WIDE, HALF = 10.6, 5.2  # inches; an inch is 100 px on the page
+POINTS = 1200  # rows of a trace that are drawn: a page is about as many pixels wide
+ENOUGH = 10  # items that a bin of confidence needs to be drawn: fewer have no meaningful accuracy
+NAMED = 8  # up to this many chains are named in the legend
 
 
 def as_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
-    """The figure that `draw(*arguments)` makes, as a data URI of an SVG."""
+    """The figure of `draw(*arguments)` as an SVG in a data URI."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
         draw(*arguments).savefig(buffer, format="svg", dpi=120, metadata={"Date": None})
@@ -89,13 +56,16 @@ def as_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
 
 
 def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figure:
-    """Energy of each chain along the run. step (n,), energy (n,) or (n, C) in nats, kept (k,) steps of the samples."""
+    """Energy of each chain along the run.
+
+    step: (n,). energy: (n,) or (n, C), nats. kept: (k,) steps at which samples were kept.
+    """
     step, energy = _thinned(step, energy)
     figure = Figure((WIDE, 3.6), layout="constrained")
     ax = figure.subplots()
     for c, values in enumerate(energy.T):
         colour = PALETTE[c % len(PALETTE)]
-        # below all means, so that the noisy lines become one bitmap: as paths they are megabytes
+        # as paths these lines take megabytes; drawn below all running means they share one bitmap
         ax.plot(step, values, color=colour, lw=0.5, alpha=0.25, zorder=1.5, rasterized=True)
         label = f"chain {c}" if energy.shape[1] <= NAMED else "one line per chain" if c == 0 else None
         ax.plot(*_running_mean(step, values), color=colour, lw=1.5, label=label)
@@ -109,11 +79,11 @@ def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figu
 
 
 def schedule(trace: Mapping[str, np.ndarray]) -> Figure:
-    """Learning rate, temperatures and multiplier along the run; trace: `step` (n,) and columns (n,) or (n, C)."""
+    """Learning rate, temperatures and multiplier along the run; trace: `step` (n,), other columns (n,) or (n, C)."""
     rows = [
         ("learning rate", {"lr": (BLUE, "learning rate")}),
         ("temperature", {"kinetic_temperature": (SKY, "kinetic temperature"), "t_eff": (RED, "T_eff, with batch noise"),
-                         "temperature": ("black", "T, as set")}),
+                         "temperature": ("black", "T, as configured")}),
         ("multiplier", {"multiplier": (GREEN, "gradient multiplier")}),
     ]  # fmt: skip
     rows = [(name, columns) for name, columns in rows if any(c in trace for c in columns)]
@@ -132,7 +102,7 @@ def schedule(trace: Mapping[str, np.ndarray]) -> Figure:
 
 
 def histogram(h: EnergyHistogram) -> Figure:
-    """Recent energies with psi above, the gradient multiplier below."""
+    """Above: the recent energies, and psi. Below: the gradient multiplier."""
     energies = h.energies[np.isfinite(h.energies)].ravel()
     figure = Figure((HALF, 4.2), layout="constrained")
     top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 2])
@@ -142,9 +112,9 @@ def histogram(h: EnergyHistogram) -> Figure:
     _label(top, "", "share of energies")
     if h.ready:
         _psi(top.twinx(), h, np.sort(energies))
-        u = np.repeat(h.centres, 2)  # the multiplier jumps at the centres
-        values = np.stack([h.multiplier_at(np.nextafter(h.centres, -np.inf)), h.multiplier_at(h.centres)], 1).ravel()
-        u, values = np.concatenate([h.edges[:1], u, h.edges[-1:]]), np.concatenate([[1], values, [1]])
+        # the multiplier is constant between neighbouring centres; the bin edges lie in the middle of these segments
+        knots = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
+        u, values = np.repeat(knots, 2)[1:-1], np.repeat(h.multiplier_at(h.edges), 2)
         bottom.plot(u, values, color=GREEN, lw=1.2)
         _log_if_wide(bottom)
     bottom.axhline(1, color=GREY, lw=0.8, ls=":")
@@ -153,7 +123,7 @@ def histogram(h: EnergyHistogram) -> Figure:
 
 
 def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
-    """Accuracy against confidence of each named (probs (n, K), labels (n,)), and how many items have it."""
+    """Above: accuracy against confidence of each named (probs (n, K), labels (n,)). Below: the share of items."""
     figure = Figure((HALF, 4.2), layout="constrained")
     top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 1])
     top.plot([0, 1], [0, 1], color=GREY, lw=0.8, ls=":", label="calibrated")
@@ -161,7 +131,7 @@ def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
     colours = (ORANGE, BLUE, GREEN, PINK)
     for (name, (probs, labels)), colour, marker in zip(predictions.items(), colours, "so^D", strict=False):
         confidence, accuracy, count = (t.numpy() for t in reliability_bins(_tensor(probs), _tensor(labels)))
-        error = np.sqrt(accuracy * (1 - accuracy) / np.maximum(count, 1))  # standard error of a share
+        error = np.sqrt(accuracy * (1 - accuracy) / np.maximum(count, 1))  # standard error of a proportion
         shown = count >= ENOUGH
         style = {"color": colour, "marker": marker, "ms": 4, "lw": 1.3, "elinewidth": 0.8}
         top.errorbar(confidence[shown], accuracy[shown], error[shown], label=name, **style)
@@ -175,23 +145,28 @@ def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
 
 
 def learning_curve(curve: Curve) -> Figure:
-    """Accuracy and negative log-likelihood of averages against the number of networks in them."""
+    """Accuracy and negative log-likelihood of averages, against the number of networks in the average."""
     figure = Figure((WIDE, 3.1), layout="constrained")
-    left, right = figure.subplots(1, 2)
-    _averages(left, curve.samples, 100 * np.asarray(curve.accuracy), 100 * np.asarray(curve.chain_accuracy))
-    _averages(right, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
-    _label(left, "networks in the average", "accuracy (%)")
-    _label(right, "networks in the average", "negative log-likelihood (nats)")
-    right.legend(loc="upper right")
+    accuracy, nll = figure.subplots(1, 2)
+    _averages(accuracy, curve.samples, 100 * np.asarray(curve.accuracy), 100 * np.asarray(curve.chain_accuracy))
+    _averages(nll, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
+    _label(accuracy, "networks in the average", "accuracy (%)")
+    _label(nll, "networks in the average", "negative log-likelihood (nats)")
+    nll.legend(loc="upper right")
     return figure
 
 
-def _averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, own: np.ndarray) -> None:
-    """all_chains (s,) against samples (s,), the networks in them; own (s,) against the networks of one chain."""
+def _averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, one_chain: np.ndarray) -> None:
+    """Scores of two averages, each against the number of networks in it.
+
+    all_chains: (s,) for samples (s,) networks. one_chain: (s,), or empty; its average has 1, 2, ... s networks.
+    """
     total = np.asarray(samples, dtype=float)
-    size = 3 if len(total) <= 40 else 0  # of markers
-    if len(own) and total[0] > 1:  # the first round has one network of every chain
-        ax.plot(total / total[0], own, color=ORANGE, marker="s", ms=size, lw=1.3, label="one chain's average (mean)")
+    size = 3 if len(total) <= 40 else 0  # markers would hide a long curve
+    if len(one_chain) and total[0] > 1:  # total[0] = number of chains, since a round adds one network of each
+        ax.plot(
+            total / total[0], one_chain, color=ORANGE, marker="s", ms=size, lw=1.3, label="one chain's average (mean)"
+        )
     ax.plot(total, all_chains, color=BLUE, marker="o", ms=size, lw=1.5, label="average of all chains")
     if total[-1] > 20:
         ax.set_xscale("log")
@@ -199,32 +174,24 @@ def _averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, own: np.
 
 
 def _psi(ax: Axes, h: EnergyHistogram, energies: np.ndarray) -> None:
-    """psi, scaled to 1 at its top, with what the energies say it should have become."""
+    """psi, scaled to a maximum of 1, and the fixed point that the recent energies (n,), sorted, imply for it."""
     ax.grid(False)
     ax.spines["right"].set_visible(True)
     top = h.log_psi.max()
     u = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
     ax.plot(u, np.exp(h.log_psi_at(u) - top), color=RED, lw=1.5, label="psi")
     if h.cumulative and h.zeta > 0 and len(energies):
-        log_w = h.zeta * h.log_psi_at(
-            energies
-        )  # weights back to exp(-U/T), of which psi is the CDF to the power 1/zeta
+        log_w = h.zeta * h.log_psi_at(energies)  # importance weights: psi is the CDF under exp(-U/T)
         cdf = np.cumsum(np.exp(log_w - log_w.max()))
-        ax.plot(
-            energies,
-            (cdf / cdf[-1]) ** (1 / h.zeta),
-            color="black",
-            lw=1,
-            ls="--",
-            label="CDF^(1/zeta) of the energies",
-        )
+        label = "CDF^(1/zeta) of the energies"
+        ax.plot(energies, (cdf / cdf[-1]) ** (1 / h.zeta), color="black", lw=1, ls="--", label=label)
     ax.set_ylim(0, 1.05)
     ax.set_ylabel("psi")
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, handlelength=1.6)
 
 
 def _band(ax: Axes, step: np.ndarray, values: np.ndarray, colour: str, label: str) -> None:
-    """Mean over chains of values (n, C), and where they differ the range from the lowest to the highest."""
+    """Mean over chains of values (n, C), and with several chains the range from the lowest to the highest."""
     masked = np.ma.masked_invalid(values)
     ax.plot(step, masked.mean(1).filled(np.nan), color=colour, lw=1.4, label=label)
     if values.shape[1] > 1:
@@ -233,7 +200,7 @@ def _band(ax: Axes, step: np.ndarray, values: np.ndarray, colour: str, label: st
 
 
 def _thinned(step: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """At most POINTS evenly spaced rows of step (n,) and of values as (n, C), infinities as gaps."""
+    """At most POINTS evenly spaced rows of step (n,) and of values (n, C); infinite values become NaN."""
     step, values = np.asarray(step), np.asarray(values, dtype=float)
     stride = -(-len(step) // POINTS)
     values = values.reshape(len(step), -1)[::stride]
@@ -241,7 +208,7 @@ def _thinned(step: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarr
 
 
 def _running_mean(step: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean over a sliding sixtieth of the run, at its middle: batch energies scatter more than the chain moves."""
+    """(step, mean) of values (n,) over a centred window of a sixtieth of the run, which averages over batch noise."""
     width = max(1, len(step) // 60)
     offset = (width - 1) // 2
     mean = np.convolve(values, np.ones(width) / width, "valid")
@@ -249,7 +216,7 @@ def _running_mean(step: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def _frame_late(ax: Axes, step: np.ndarray, energy: np.ndarray) -> None:
-    """Cut off the fall of the first tenth where it would flatten everything after it."""
+    """Limit the y axis to the energies after the first tenth, if the burn-in spans a much larger range."""
     late = energy[step >= step[0] + 0.1 * (step[-1] - step[0])]
     if np.isnan(late).all():
         return
@@ -262,7 +229,7 @@ def _frame_late(ax: Axes, step: np.ndarray, energy: np.ndarray) -> None:
 
 
 def _log_if_wide(ax: Axes) -> None:
-    """A log axis where all that is drawn is positive and spans more than a factor 20."""
+    """Use a log axis if all drawn values are positive and span more than a factor of 20."""
     values = np.concatenate([np.asarray(line.get_ydata(), dtype=float) for line in ax.get_lines()] or [np.ones(1)])
     values = values[np.isfinite(values)]
     if len(values) and values.min() > 0 and values.max() > 20 * values.min():

@@ -1,9 +1,9 @@
-"""The numbers of a posterior: metrics.json, and what a reader should be warned of."""
+"""The numbers of a report: the metrics of metrics.json, the convergence table, and warnings."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,13 +18,20 @@ from bdl.posterior.metrics import ood_auroc
 from bdl.posterior.predict import Posterior
 from bdl.posterior.weights import energy_spreads
 
-Trace = Mapping[str, Tensor]  # of the chain, as Monitor has it: step (n,), the rest (n,) or (n, C)
+Trace = Mapping[str, Tensor]  # columns by name, as `Monitor.trace` gives them: step (n,), others (n,) or (n, C)
+ROWS = {
+    "one_sample": "one sample",
+    "chain_bma": "one chain's average",
+    "bma": "all chains' average",
+    "bma_weighted": "all chains' average, importance-weighted",
+}
 _CHAIN = ("noise_ratio", "t_eff", "kinetic_temperature")
+_RANKS = ("worst", "second worst", "third worst")
 
 
 @dataclass
 class Summary:
-    """Everything a report says."""
+    """Everything that a report says in numbers and words."""
 
     metrics: dict[str, float]
     evaluations: dict[str, Evaluation]  # by split
@@ -38,14 +45,20 @@ def summarise(
     trace: Trace | None = None,
     ood: Iterable[Any] | None = None,
 ) -> Summary:
-    """Evaluate the posterior on labelled loaders by split name ("test", "train"); the first gives the convergence.
+    """Evaluate the posterior.
 
-    ood: items from elsewhere, told from those of the first loader by their entropy: `ood/bma/auroc`, ...
+    Args:
+        posterior: its samples are read once for all loaders.
+        loaders: labelled batches by split, "test" or "train". R-hat and ESS come from the first split.
+        trace: of the chains; without it noise_ratio, t_eff and kinetic_temperature are NaN.
+        ood: out-of-distribution items. `ood/.../auroc` says how well entropy separates them from the first split.
+
+    Raises StoreError if a sample cannot be read.
     """
     evaluations = posterior.evaluate_all({**loaders, **({} if ood is None else {"ood": ood})})
     outside = evaluations.pop("ood", None)
     first = next(iter(evaluations.values()))
-    metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # of what could be read
+    metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files
     for split, evaluation in evaluations.items():
         metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
     if outside is not None:
@@ -58,23 +71,23 @@ def summarise(
 
 
 def side_by_side(traces: Sequence[Trace]) -> dict[str, Tensor]:
-    """One trace of the chains of several stacks that ran under one schedule."""
+    """The traces of several stacks as one trace of all their chains; the stacks must share one schedule."""
     columns = {name: [trace[name] for trace in traces] for name in traces[0]}
     return {name: parts[0] if parts[0].ndim == 1 else torch.cat(parts, 1) for name, parts in columns.items()}
 
 
 def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]:
-    """T of the law meant at the last sample; what the chains showed while samples were kept, means over chains."""
+    """Configured T and lr of the last sample; means over chains and over the kept part of the run for the rest."""
     records = posterior.records
-    found = {"temperature": float(np.mean(records[-1].temperature)), "lr": float(np.mean(records[-1].lr))}
+    metrics = {"temperature": float(np.mean(records[-1].temperature)), "lr": float(np.mean(records[-1].lr))}
     if not trace:
-        return found | dict.fromkeys(_CHAIN, math.nan)
-    chosen = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
-    found |= {name: _weighted_mean(trace[name][chosen], trace["lr"][chosen]) for name in _CHAIN}
-    some = {name: _weighted_mean(trace[name][chosen], trace["lr"][chosen]) for name in ("elbo",) if name in trace}
-    if "acceptance" in trace:  # a running mean already: the last one
-        some["acceptance"] = float(trace["acceptance"][-1].mean())
-    return found | {name: value for name, value in some.items() if not math.isnan(value)}
+        return metrics | dict.fromkeys(_CHAIN, math.nan)
+    kept = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
+    metrics |= {name: _weighted_mean(trace[name][kept], trace["lr"][kept]) for name in _CHAIN}
+    optional = {name: _weighted_mean(trace[name][kept], trace["lr"][kept]) for name in ("elbo",) if name in trace}
+    if "acceptance" in trace:  # already a running mean, so the last value counts
+        optional["acceptance"] = float(trace["acceptance"][-1].mean())
+    return metrics | {name: value for name, value in optional.items() if not math.isnan(value)}
 
 
 def _ood(inside: Evaluation, outside: Evaluation) -> dict[str, float]:
@@ -83,6 +96,7 @@ def _ood(inside: Evaluation, outside: Evaluation) -> dict[str, float]:
 
 
 def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
+    """Add the metrics of importance weights to `metrics`; returns warnings about these weights."""
     spread, error = energy_spreads(posterior.keyed())
     metrics |= {"energy/spread": spread, "energy/batch_error": error}
     if all(r.zeta == 0 for r in posterior.records):
@@ -100,15 +114,14 @@ def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
 
 
 def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
-    """R-hat and ESS of energies and of the mean and the worst mixed test log-probabilities."""
-    log_p = evaluation.log_probs
+    """R-hat and ESS of the energies, of the mean log-probability, and of the items with the largest R-hat."""
+    log_p = evaluation.log_probs  # (chains, draws, points)
     named = {"mean test log-probability": log_p.mean(-1)}
     values = rhat(log_p)
     if np.isfinite(values).any():
-        for rank, i in enumerate(np.argsort(-np.nan_to_num(values, nan=-1))[:3], 1):
-            named[f"log-probability of a test item, {('worst', 'second worst', 'third worst')[rank - 1]} mixed"] = (
-                log_p[..., i]
-            )
+        worst_first = np.argsort(-np.nan_to_num(values, nan=-1))
+        for rank, i in zip(_RANKS, worst_first, strict=False):
+            named[f"log-probability of a test item, {rank} mixed"] = log_p[..., i]
     dataset = posterior.to_arviz()["posterior"].dataset
     for name, label in (("energy_full", "energy, all data (nats)"), ("energy_batch", "energy, batch estimate (nats)")):
         draws = np.asarray(dataset[name])
@@ -119,10 +132,10 @@ def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
 
 
 def _weighted_mean(values: Tensor, lr: Tensor) -> float:
-    """Mean of values (n, C), steps weighted by lr, as their noise is: steps of lr near 0 move nothing."""
+    """Mean of the finite values (n, C), weighted by lr (n,): the variance of injected noise is proportional to lr."""
     weight = lr.unsqueeze(-1) * values.isfinite()
     return float((weight * values.nan_to_num()).sum() / weight.sum()) if bool((weight > 0).any()) else math.nan
 
 
-def _or_nan(reduce: Any, values: np.ndarray) -> float:
+def _or_nan(reduce: Callable[[np.ndarray], Any], values: np.ndarray) -> float:
     return float(reduce(values)) if np.isfinite(values).any() else math.nan

@@ -1,0 +1,31 @@
+"""Data, predictions and weightings that the tests of the posterior share."""
+
+from __future__ import annotations
+
+import torch
+import toys
+from torch.func import functional_call
+
+import bdl
+from bdl.posterior.store import SampleStore
+from bdl.schedules import Constant
+
+X, Y = toys.tensors(seed=2)
+
+
+def probabilities(folder, net=None) -> torch.Tensor:
+    """(files, chains, n, K) of every sample."""
+    store, net = SampleStore(folder), toys.plain(net)
+    return torch.stack([of_file(store.read(r), net) for r in store.records()])
+
+
+def of_file(tensors, net) -> torch.Tensor:
+    """(chains, n, K) probabilities of the networks of one file."""
+    chains = len(next(iter(tensors.values())))
+    each = [functional_call(net.eval(), {k: v[c] for k, v in tensors.items()}, (X,)) for c in range(chains)]
+    return torch.stack(each).softmax(-1).detach()
+
+
+def settled(**arguments) -> bdl.AdaptiveWeight:
+    """A weighting whose psi settles within 60 steps."""
+    return bdl.AdaptiveWeight(**(dict(zeta=2.0, low=0.0, high=120.0, bins=20, rate=Constant(0.125)) | arguments))

@@ -1,0 +1,156 @@
+"""The numbers of a report, each against its definition."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import toys
+from by_hand import X, Y, settled
+
+import bdl
+from bdl.data import TensorSlices
+from bdl.posterior.diagnostics import ess, rhat
+from bdl.posterior.metrics import ood_auroc
+from bdl.posterior.report.numbers import side_by_side, summarise
+from bdl.schedules import Constant, EveryStep
+
+LOADERS = {"test": TensorSlices(X, Y)}
+
+
+@pytest.fixture
+def summary(posterior):
+    return summarise(posterior, LOADERS)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory):
+    """40 samples of each chain: with few draws the ESS of every item is the same upper bound."""
+    folder = tmp_path_factory.mktemp("long")
+    toys.sample(folder, 40, EveryStep(0, 1))
+    return summarise(bdl.Posterior.load(folder, toys.plain()), LOADERS)
+
+
+def late(folder):
+    """A posterior whose first sample was kept at step 8."""
+    toys.sample(folder, 16, EveryStep(6, 2))
+    posterior = bdl.Posterior.load(folder, toys.plain())
+    assert posterior.records[0].step == 8
+    return posterior
+
+
+def trace(**columns: torch.Tensor) -> dict[str, torch.Tensor]:
+    """A trace of 16 steps and two chains, all of whose unnamed columns are constant."""
+    n, ones = torch.arange(1, 17, dtype=torch.float64), torch.ones(16, dtype=torch.float64)
+    constant = dict.fromkeys(("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature"), ones[:, None])
+    return {"step": n, "lr": 0.1 * ones, "temperature": ones, "zeta": 0 * ones, **constant, **columns}
+
+
+def test_rhat_is_that_of_the_worst_item(long):
+    each = rhat(long.evaluations["test"].log_probs)
+    assert each.max() - each.mean() > 0.1  # the maximum is not the mean
+    assert long.metrics["rhat/max"] == each.max()
+
+
+def test_ess_is_that_of_the_worst_item(long):
+    each = ess(long.evaluations["test"].log_probs)
+    assert each.max() - each.min() > 1  # the minimum is not the maximum
+    assert long.metrics["ess/min"] == each.min()
+
+
+def test_items_without_a_value_are_ignored(posterior, monkeypatch):
+    monkeypatch.setattr("bdl.posterior.report.numbers.rhat", lambda draws: np.array([1.2, np.nan, 1.7]))
+    monkeypatch.setattr("bdl.posterior.report.numbers.ess", lambda draws: np.array([12.0, np.nan, 7.0]))
+    metrics = summarise(posterior, LOADERS).metrics
+    assert (metrics["rhat/max"], metrics["ess/min"]) == (1.7, 7.0)
+
+
+def test_too_few_samples_have_neither(tmp_path):
+    toys.sample(tmp_path, 6, EveryStep(0, 2))
+    metrics = summarise(bdl.Posterior.load(tmp_path, toys.plain()), LOADERS).metrics
+    assert math.isnan(metrics["rhat/max"]) and math.isnan(metrics["ess/min"])
+
+
+@pytest.mark.parametrize("name", ["noise_ratio", "t_eff", "kinetic_temperature", "elbo"])
+def test_chain_metrics_are_means_over_the_kept_part_of_the_run(tmp_path, name):
+    values = torch.where(torch.arange(1, 17) < 8, 1000.0, torch.arange(1, 17)).double()[:, None] * torch.tensor([1, 3])
+    metrics = summarise(late(tmp_path), LOADERS, trace(**{name: values})).metrics
+    assert metrics[name] == pytest.approx(2 * np.arange(8, 17).mean())
+
+
+@pytest.mark.parametrize("name", ["noise_ratio", "t_eff", "kinetic_temperature"])
+def test_chain_metrics_weigh_steps_by_lr_and_ignore_unknown_values_and_steps_that_do_not_sample(tmp_path, name):
+    steps = torch.arange(1, 17).double()
+    values, temperature = steps[:, None].clone(), torch.ones(16).double()
+    values[10] = math.nan  # step 11
+    temperature[12] = 0.0  # step 13
+    columns = trace(**{name: values}, lr=1 / steps, temperature=temperature)
+    used = [k for k in range(8, 17) if k not in (11, 13)]
+    expected = len(used) / sum(1 / k for k in used)
+    assert summarise(late(tmp_path), LOADERS, columns).metrics[name] == pytest.approx(expected)
+
+
+def test_acceptance_is_the_last_running_mean(posterior):
+    acceptance = torch.linspace(0, 0.75, 16)[:, None] * torch.tensor([1.0, 0.5])
+    assert summarise(posterior, LOADERS, trace(acceptance=acceptance)).metrics["acceptance"] == pytest.approx(0.5625)
+
+
+def test_metrics_that_a_sampler_does_not_have_are_absent(posterior):
+    unknown = torch.full((16, 2), math.nan)
+    metrics = summarise(posterior, LOADERS, trace(acceptance=unknown, elbo=unknown)).metrics
+    assert not {"acceptance", "elbo"} & metrics.keys()
+
+
+def test_without_a_trace_chain_metrics_are_unknown(summary, posterior):
+    assert all(math.isnan(summary.metrics[name]) for name in ("noise_ratio", "t_eff", "kinetic_temperature"))
+    assert summary.metrics["temperature"] == 1.0 and summary.metrics["lr"] == posterior.records[-1].lr
+
+
+def test_every_split_is_scored_and_the_first_gives_the_convergence(posterior):
+    x, y = toys.tensors(seed=5)
+    both = summarise(posterior, {**LOADERS, "train": TensorSlices(x, y)})
+    for split, loader in (("test", TensorSlices(X, Y)), ("train", TensorSlices(x, y))):
+        for name, value in posterior.evaluate(loader).metrics().items():
+            assert both.metrics[f"{split}/{name}"] == pytest.approx(value)
+    assert both.metrics["rhat/max"] == summarise(posterior, LOADERS).metrics["rhat/max"]
+    assert (both.metrics["samples"], both.metrics["chains"]) == (16, 2)
+
+
+def test_out_of_distribution_items_are_compared_with_the_first_split(posterior):
+    outside = TensorSlices(5 * X, Y)
+    metrics = summarise(posterior, LOADERS, ood=outside).metrics
+    p, q = posterior.predict(X).probs, posterior.predict(5 * X).probs
+    assert metrics["ood/bma/auroc"] == pytest.approx(ood_auroc(p, q))
+    assert not any(name.startswith("ood/bma/nll") for name in metrics)
+
+
+def test_convergence_names_the_items_with_the_largest_rhat(summary):
+    log_p = summary.evaluations["test"].log_probs
+    rows = {row.name: row for row in summary.convergence}
+    ranked = np.sort(rhat(log_p))[::-1]
+    for rank, expected in zip(("worst", "second worst", "third worst"), ranked, strict=False):
+        assert rows[f"log-probability of a test item, {rank} mixed"].rhat == pytest.approx(expected)
+    assert rows["mean test log-probability"].mean == pytest.approx(log_p.mean())
+    assert {"energy, all data (nats)", "energy, batch estimate (nats)"} <= rows.keys()
+
+
+def test_refused_importance_weights_are_a_warning(tmp_path):
+    toys.sample(tmp_path, 40, EveryStep(20, 5), weighting=settled(rate=Constant(1e-4)))
+    summary = summarise(bdl.Posterior.load(tmp_path, toys.plain()), LOADERS)
+    assert math.isnan(summary.metrics["weight_ess"])
+    assert len(summary.warnings) == 1 and "psi never settled" in summary.warnings[0]
+
+
+def test_importance_weights_have_their_ess_and_their_bias(weighted):
+    posterior = bdl.Posterior.load(weighted, toys.plain())
+    weights, summary = posterior.weights("importance"), summarise(posterior, LOADERS)
+    assert summary.metrics["weight_ess"] == weights.ess and summary.metrics["weights_biased"] == weights.biased
+    assert summary.warnings == ([weights.note] if weights.biased else [])
+
+
+def test_traces_of_stacks_are_joined_by_chain():
+    a, b = (trace(energy=torch.full((16, 2), value)) for value in (1.0, 2.0))
+    joined = side_by_side([a, b])
+    assert joined["energy"][0].tolist() == [1, 1, 2, 2] and torch.equal(joined["step"], a["step"])

@@ -1,0 +1,37 @@
+"""The table on the terminal."""
+
+from __future__ import annotations
+
+import math
+
+from bdl.posterior.report.terminal import print_summary
+
+SCORES = {"accuracy": 0.9, "nll": 0.25, "ece": 0.02, "brier": 0.13}
+CHAIN = {
+    "samples": 60, "chains": 3, "temperature": 1.0, "t_eff": 1.25, "noise_ratio": 0.25,
+    "kinetic_temperature": math.nan, "rhat/max": 1.02, "ess/min": 140.0,
+}  # fmt: skip
+
+
+def test_scores_and_facts_are_printed(capsys):
+    rows = {
+        f"{split}/{row}/{k}": v
+        for split in ("test", "train")
+        for row in ("one_sample", "bma")
+        for k, v in SCORES.items()
+    }
+    print_summary(rows | CHAIN)
+    table, facts = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    assert "one sample" in table and "all chains' average" in table and "one chain's" not in table
+    assert table.count("10.00") == 4 and table.count("0.2500") == 2
+    assert facts == (
+        "60 samples of 3 chains; T 1, T_eff 1.25 (noise_ratio 0.25); kinetic temperature unknown; "
+        "R-hat max 1.02, ESS min 140"
+    )
+
+
+def test_optional_facts_are_printed_if_present(capsys):
+    extra = {"acceptance": 0.7, "elbo": -12.5, "swap_rate/0": 0.3, "swap_rate/1": 0.2, "weight_ess": 31.0}
+    print_summary(CHAIN | extra)
+    out = capsys.readouterr().out
+    assert out.rstrip().endswith("acceptance 0.7; ELBO -12.5; swap rates 0.3, 0.2; weight ESS 31")

@@ -1,0 +1,54 @@
+"""Evaluation against scores computed by hand from every sample."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+import toys
+from by_hand import X, Y, probabilities
+from torch.utils.data import DataLoader, TensorDataset
+
+import bdl
+from bdl.data import TensorSlices
+from bdl.errors import ConfigError
+
+
+def test_one_sample_and_the_averages_against_hand_computed_ones(run, posterior):
+    p = probabilities(run)
+    evaluation = posterior.evaluate(TensorSlices(X, Y))
+    torch.testing.assert_close(evaluation.one_sample, p[-1])
+    torch.testing.assert_close(evaluation.chain_bma, p.mean(0))
+    torch.testing.assert_close(evaluation.bma, p.mean((0, 1)))
+    metrics = evaluation.metrics()
+    assert metrics["bma/nll"] == pytest.approx(F.nll_loss(p.mean((0, 1)).log(), Y).item(), rel=1e-5)
+    each = [F.nll_loss(p[-1, c].log(), Y).item() for c in range(2)]
+    assert metrics["one_sample/nll"] == pytest.approx(sum(each) / 2, rel=1e-5)
+    assert evaluation.curve.samples == list(range(2, 17, 2))
+    assert evaluation.curve.nll[-1] == pytest.approx(metrics["bma/nll"], rel=1e-5)
+    assert evaluation.log_probs.shape == (2, 8, len(X))
+    np.testing.assert_allclose(evaluation.log_probs[1, 3, 5], p[3, 1, 5, Y[5]].log(), rtol=1e-5)
+
+
+def test_the_importance_weighted_average(weighted):
+    posterior = bdl.Posterior.load(weighted, toys.plain())
+    w, p = posterior.weights("importance").by_key, probabilities(weighted)
+    each = [sum(w.get((c, r.step), 0.0) * p[i, c] for i, r in enumerate(posterior.records)) for c in range(2)]
+    torch.testing.assert_close(posterior.predict(X, "importance").probs, (each[0] + each[1]) / 2)
+    torch.testing.assert_close(posterior.evaluate(TensorSlices(X, Y)).bma_weighted, (each[0] + each[1]) / 2)
+
+
+def test_a_shuffling_loader_pairs_inputs_with_their_own_labels(posterior):
+    torch.manual_seed(0)
+    loader = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
+    expected = posterior.evaluate(TensorSlices(X, Y)).metrics()
+    shuffled = posterior.evaluate(loader).metrics()
+    names = [k for k in expected if "ece" not in k]  # the last bit of a confidence may move an item to another bin
+    assert [shuffled[k] for k in names] == pytest.approx([expected[k] for k in names])
+    assert shuffled.keys() == expected.keys()
+
+
+def test_evaluation_needs_labels(posterior):
+    with pytest.raises(ConfigError, match=r"needs a loader of \(x, y\) batches"):
+        posterior.evaluate([X])

@@ -1,0 +1,63 @@
+"""What the files of bdl.posterior import. Imports under TYPE_CHECKING count as imports."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import bdl
+
+PACKAGE = Path(bdl.__file__).parent
+
+
+def imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """Names of the imported modules; `from a import b` counts as a and as a.b."""
+    names = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            names |= {node.module or "", *(f"{node.module}.{alias.name}" for alias in node.names)}
+    return names
+
+
+TREES = {
+    ".".join(("bdl", *path.relative_to(PACKAGE).with_suffix("").parts)): ast.parse(path.read_text())
+    for path in (PACKAGE / "posterior").rglob("*.py")
+    if path.name != "__init__.py"
+}
+IMPORTS = {name: imported(ast.walk(tree)) for name, tree in TREES.items()}
+
+
+def reachable(name: str) -> set[str]:
+    """The files of bdl.posterior that this one imports, directly or through others, and itself."""
+    return {name}.union(*(reachable(n) for n in IMPORTS[name] & IMPORTS.keys()))
+
+
+def test_files_do_not_import_each_other_in_a_circle():
+    graph = {name: names & IMPORTS.keys() for name, names in IMPORTS.items()}
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError
+    assert order.index("bdl.posterior.store") < order.index("bdl.posterior.report.page")
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_only_the_ground_floor_lies_below(name):
+    assert not {n.partition(".")[0] for n in IMPORTS[name]} & {"lightning", "hydra", "omegaconf", "wandb"}
+    parts = {".".join(n.split(".")[:2]) for n in IMPORTS[name] if n.startswith("bdl.")}
+    assert parts <= {"bdl.errors", "bdl.files", "bdl.functional", "bdl.psi", "bdl.posterior"}
+
+
+def test_loading_and_predicting_import_no_heavy_tool():
+    for name in reachable("bdl.posterior.predict"):
+        tools = {n.partition(".")[0] for n in imported(TREES[name].body)}
+        assert not tools & {"matplotlib", "torchmetrics", "arviz_base", "arviz_stats", "rich", "jinja2"}, name
+
+
+def test_matplotlib_is_imported_where_pictures_are_drawn():
+    users = {name for name, tree in TREES.items() if "matplotlib" in imported(ast.walk(tree))}
+    assert users == {"bdl.posterior.report.figures"}
+    assert not any("bdl.posterior.report.figures" in imported(tree.body) for tree in TREES.values())

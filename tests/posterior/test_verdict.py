@@ -1,0 +1,89 @@
+"""The verdict at its thresholds."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bdl.posterior.energy_histogram import EnergyHistogram
+from bdl.posterior.verdict import or_nan, verdict
+
+
+def level(name: str, **metrics: float | None) -> str:
+    """The level of one check; `__` in a keyword stands for `/` in the name of a metric."""
+    flat = {k.replace("__", "/"): v for k, v in metrics.items()}
+    return next(c.level for c in verdict(flat) if c.name.startswith(name))
+
+
+def test_levels_at_the_thresholds():
+    assert [level("R-hat", rhat__max=r) for r in (1.1, 1.11, 1.5, 1.51, math.inf)] == [
+        "ok",
+        "look",
+        "look",
+        "bad",
+        "bad",
+    ]
+    assert [level("ESS", ess__min=e) for e in (100, 99, 10, 9)] == ["ok", "look", "look", "bad"]
+    assert [level("Temp", temperature=0.1, t_eff=t) for t in (0.1, 0.149, 0.2, 0.35)] == ["ok", "ok", "look", "bad"]
+    assert [level("Chains", chains=c) for c in (1, 2)] == ["look", "ok"]
+    assert [level("Calibration", test__bma__ece=e) for e in (0.01, 0.05, 0.2)] == ["ok", "look", "bad"]
+
+
+def test_what_was_not_measured_is_not_called_ok():
+    for missing in (None, math.nan):
+        assert level("R-hat", rhat__max=missing) == level("ESS", ess__min=missing) == "look"
+        assert level("Temperature", temperature=1.0, t_eff=missing) == "look"
+    assert level("Temperature", temperature=0.0, t_eff=0.0) == "look"
+
+
+def test_an_average_worse_than_one_sample_is_called_bad():
+    def average(nll: float, accuracy: float) -> str:
+        one = {"test__one_sample__nll": 0.3, "test__one_sample__accuracy": 0.9}
+        return level("Average", **one, test__bma__nll=nll, test__bma__accuracy=accuracy)
+
+    assert [average(0.25, 0.92), average(0.35, 0.92), average(0.25, 0.85), average(0.35, 0.85)] == [
+        "ok", "look", "look", "bad",
+    ]  # fmt: skip
+
+
+def test_heat_and_its_remedy_are_spelled_out():
+    words = next(c.words for c in verdict({"temperature": 0.1, "t_eff": 0.35}) if c.name == "Temperature")
+    assert "mini-batches heat the chain to T_eff = 0.35" in words and "smaller lr or larger batch" in words
+
+
+@pytest.mark.parametrize(
+    ("low", "frozen", "expected"),
+    [(-5.0, True, "ok"), (-5.0, False, "look"), (1.0, True, "look"), (math.nan, True, "look")],
+)
+def test_bins_that_miss_the_energies_and_a_psi_that_still_changes(low, frozen, expected):
+    energies = np.random.default_rng(0).normal(size=1000)
+    h = EnergyHistogram(np.linspace(low, 6, 11), np.zeros(10), energies, 1.0, 1.0, frozen=frozen)
+    assert next(c.level for c in verdict({}, h) if c.name == "Energy bins") == expected
+
+
+def test_warnings_are_part_of_the_verdict():
+    last = verdict({}, None, ["a", "b"])[-1]
+    assert (last.level, last.value, last.words) == ("look", "2", "a\nb")
+
+
+def test_absent_numbers_read_as_nan_and_are_not_added():
+    numbers = or_nan({"a": None, "b": 2})
+    assert math.isnan(numbers["a"]) and numbers["b"] == 2 and math.isnan(numbers["c"])
+    assert list(numbers) == ["a", "b"]
+
+
+@pytest.mark.parametrize(("rate", "expected"), [(0.05, "look"), (0.3, "ok"), (0.8, "ok"), (0.99, "look")])
+def test_acceptance_is_judged(rate: float, expected: str):
+    assert level("Acceptance", acceptance=rate) == expected
+
+
+@pytest.mark.parametrize(("lowest", "expected"), [(0.0, "look"), (0.2, "ok")])
+def test_the_least_swap_rate_is_judged(lowest: float, expected: str):
+    assert level("Swap rates", swap_rate__0=0.5, swap_rate__1=lowest) == expected
+
+
+def test_samplers_without_acceptance_or_swaps_are_not_judged_by_them():
+    names = {c.name for c in verdict({"temperature": 1.0})}
+    assert not names & {"Acceptance", "Swap rates"}

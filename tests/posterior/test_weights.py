@@ -1,0 +1,117 @@
+"""Weights of samples against their formulas, and refusals of importance weights that are not valid."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+import toys
+from by_hand import X, probabilities, settled
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.posterior.store import SampleStore
+from bdl.schedules import Constant, EveryStep
+
+
+def test_uniform_weights_are_equal(posterior):
+    weights = posterior.weights()
+    assert set(weights.by_key.values()) == {1 / 8} and weights.ess == pytest.approx(16)
+
+
+def test_step_size_weights_are_proportional_to_lr(run, posterior):
+    lr = torch.tensor([r.lr for r in posterior.records], dtype=torch.float64)
+    assert len(lr.unique()) == 8
+    w = lr / lr.sum()
+    weights = posterior.weights("step_size")
+    assert [weights.by_key[1, r.step] for r in posterior.records] == pytest.approx(w.tolist())
+    assert weights.ess == pytest.approx(2 / w.square().sum().item())
+    expected = (w.float().view(-1, 1, 1) * probabilities(run).mean(1)).sum(0)
+    torch.testing.assert_close(posterior.predict(X, "step_size").probs, expected)
+
+
+def test_an_unknown_kind_of_weight_is_refused(posterior):
+    with pytest.raises(ConfigError, match="unknown weights 'best'"):
+        posterior.predict(X, "best")
+
+
+def test_importance_weights_are_psi_to_the_zeta(weighted):
+    posterior = bdl.Posterior.load(weighted, toys.plain())
+    records, saved = posterior.records, SampleStore(weighted).weighting(0)
+    centres = (saved["edges"][:, 1:] + saved["edges"][:, :-1]) / 2
+    weights = posterior.weights("importance")
+    for c in range(2):
+        u = np.array([r.energy_batch[c] for r in records[:-1]])
+        expected = np.exp(2.0 * np.interp(u, centres[c], saved["log_psi"][c]))
+        assert expected.std() > 0.01
+        normalised = [weights.by_key[c, r.step] for r in records[:-1]]
+        assert normalised == pytest.approx(expected / expected.sum(), rel=1e-6)
+    w = np.array(list(weights.by_key.values()))
+    assert weights.ess == pytest.approx(w.sum() ** 2 / (w**2).sum())
+    assert (0, records[-1].step) not in weights.by_key  # it has no batch energy
+
+
+def test_importance_weights_are_biased_if_batch_noise_exceeds_the_spread_of_energy(weighted):
+    posterior = bdl.Posterior.load(weighted, toys.plain())
+    full = np.array([r.energy_full for r in posterior.records])
+    batch = np.array([r.energy_batch for r in posterior.records[:-1]])
+    spread = math.sqrt(full.var(0, ddof=1).mean())
+    error = (batch - full[:-1]).std(ddof=1)
+    weights = posterior.weights("importance")
+    assert weights.biased == (error > spread)
+    assert ("biased" in weights.note) == weights.biased
+    assert f"{spread:.3g} nats" in weights.note and f"{error:.3g} nats" in weights.note
+
+
+def test_importance_is_refused_without_a_weighting(posterior):
+    with pytest.raises(ConfigError, match="need a weighting"):
+        posterior.predict(X, "importance")
+
+
+def refused(folder, **arguments) -> pytest.RaisesExc:
+    """Expect a refusal of importance weights of the run that this samples."""
+    toys.sample(folder, 120, EveryStep(60, 10), **arguments)
+    return pytest.raises(ConfigError, match="no importance weights")
+
+
+def test_importance_is_refused_when_psi_never_settled(tmp_path):
+    with refused(tmp_path, weighting=settled(rate=Constant(1e-4))) as error:
+        bdl.Posterior.load(tmp_path, toys.plain()).weights("importance")
+    assert "never settled" in str(error.value)
+
+
+def test_importance_is_refused_when_temperature_changed(tmp_path):
+    change = bdl.Schedule(temperature=lambda step: 1.0 if step < 90 else 0.5)
+    with refused(tmp_path, weighting=settled(), callbacks=[change]) as error:
+        bdl.Posterior.load(tmp_path, toys.plain()).weights("importance")
+    assert "temperature changed" in str(error.value)
+
+
+def test_importance_is_refused_when_zeta_changed(tmp_path):
+    change = bdl.Schedule(zeta=lambda step: 1.0 if step < 90 else 2.0)
+    with refused(tmp_path, weighting=settled(), callbacks=[change]) as error:
+        bdl.Posterior.load(tmp_path, toys.plain()).weights("importance")
+    assert "zeta changed" in str(error.value)
+
+
+def test_a_weight_uses_the_full_energy_of_its_own_sample(tmp_path):
+    """With refresh=7 the last full energy of the sampler is up to 6 steps old; the weight must not use it."""
+    weighting = settled(energy="full", refresh=7)
+    toys.sample(tmp_path, 80, EveryStep(50, 3), weighting=weighting, lr=0.3)
+    store = SampleStore(tmp_path)
+    saved = store.weighting(0)
+    centres = ((saved["edges"][:, 1:] + saved["edges"][:, :-1]) / 2).numpy()
+    frozen = [r for r in store.records() if r.psi_frozen]
+    assert len(frozen) > 3
+    for r in frozen:
+        expected = [2.0 * np.interp(u, centres[c], saved["log_psi"][c].numpy()) for c, u in enumerate(r.energy_full)]
+        assert r.log_weight == pytest.approx(expected, abs=1e-9)
+    assert bdl.Posterior.load(tmp_path, toys.plain()).weights("importance").biased is False
+
+
+def test_without_full_energies_the_bias_of_weights_is_unknown(tmp_path):
+    toys.sample(tmp_path, 80, EveryStep(50, 3), weighting=settled(), collect={"full_energy": False})
+    weights = bdl.Posterior.load(tmp_path, toys.plain()).weights("importance")
+    assert weights.biased is None and "full_energy=true" in weights.note
