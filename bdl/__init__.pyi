@@ -11,9 +11,10 @@ from .posterior.predict import Posterior, Prediction
 from .posterior.store import SampleStore
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, Kinetic, Position, Thermostatted
-from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGNHT
+from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD
 from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
 from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
+from .samplers.dynamics.thermostat import SGNHT
 from .samplers.dynamics.variational import MeanField
 from .samplers.exchange import Exchange
 from .samplers.extras import per_example_gradients

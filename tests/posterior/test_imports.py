@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable
-from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 import bdl
 
@@ -36,19 +33,6 @@ IMPORTS = {name: imported(ast.walk(tree)) for name, tree in TREES.items()}
 def reachable(name: str) -> set[str]:
     """The files of bdl.posterior that this one imports, directly or through others, and itself."""
     return {name}.union(*(reachable(n) for n in IMPORTS[name] & IMPORTS.keys()))
-
-
-def test_files_do_not_import_each_other_in_a_circle():
-    graph = {name: names & IMPORTS.keys() for name, names in IMPORTS.items()}
-    order = list(TopologicalSorter(graph).static_order())  # raises CycleError
-    assert order.index("bdl.posterior.store") < order.index("bdl.posterior.report.page")
-
-
-@pytest.mark.parametrize("name", IMPORTS)
-def test_only_the_ground_floor_lies_below(name):
-    assert not {n.partition(".")[0] for n in IMPORTS[name]} & {"lightning", "hydra", "omegaconf", "wandb"}
-    parts = {".".join(n.split(".")[:2]) for n in IMPORTS[name] if n.startswith("bdl.")}
-    assert parts <= {"bdl.errors", "bdl.files", "bdl.functional", "bdl.psi", "bdl.posterior"}
 
 
 def test_loading_and_predicting_import_no_heavy_tool():

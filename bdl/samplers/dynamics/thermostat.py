@@ -1,0 +1,76 @@
+"""SGNHT: Langevin dynamics of second order with a thermostat, which absorbs batch noise of unknown size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.batch_noise import SUBTRACTS_INDEPENDENT
+from bdl.samplers.dynamics.base import (
+    Dynamics,
+    Scalar,
+    Thermostatted,
+    add_,
+    check_friction,
+    kinetic_tau,
+    rescale_swapped_momentum,
+    root,
+)
+
+
+@dataclass(frozen=True)
+class SGNHT(Dynamics):
+    """Stochastic gradient Nosé-Hoover thermostat (Ding et al. 2014, eq. 7) in displacement form, one ξ per chain.
+
+        m <- (1 - ξ) m - lr g + sqrt(2 a lr tau) z
+        θ <- θ + m
+        ξ <- ξ + r ((1 - ξ/2) |m|² / (lr tau d) - 1)
+
+    a = friction, where ξ starts. r = `rate`; None means lr tau, the rate of the paper. Its factor of |m|² is 1, but the
+    Euler form needs 1 - ξ/2: without it ξ settles at 1 - sqrt(1 - 2a) and the variance of θ is a/ξ. ξ is constant at
+    T = 0. A larger r lets ξ follow sooner: within some hundred steps at 1e-3, where r = lr T / N needs 1e5. The spread
+    of ξ is sqrt(r/d). D = diag(0, a, 0), and Q couples m with ξ (Ma et al. 2015).
+
+    Batch noise of the same variance in every direction raises ξ to a (1 + noise_ratio) and leaves the law at T. Where
+    the variances differ, ξ absorbs only their mean. The batch noise of shuffled epochs cancels in slow directions,
+    and there ξ absorbs too much.
+    """
+
+    friction: float = 0.1
+    rate: float | None = None  # None: lr tau
+    caveat = SUBTRACTS_INDEPENDENT
+    travels = ("theta", "m")
+    every_gradient = True  # its thermostat averages |m|² over all parameters
+
+    def __post_init__(self) -> None:
+        check_friction(self.friction)
+        if self.rate is not None and not self.rate > 0:
+            raise ConfigError(f"rate of the thermostat must be > 0, or null for lr T / N, got {self.rate}")
+
+    def init(self, theta: Tensor) -> Thermostatted:
+        return Thermostatted(theta, torch.zeros_like(theta), theta.new_full(theta.shape[:-1], self.friction))
+
+    def step(self, s: Thermostatted, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Thermostatted:
+        xi = s.xi.unsqueeze(-1)
+        add_(s.m.mul_(1 - xi), -lr, g)
+        add_(s.m, root(2 * self.friction * lr * tau), z)
+        s.theta.add_(s.m)
+        excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d
+        sampling = torch.as_tensor(tau > 0)  # a float tau stays on the CPU, so no kernel waits for it
+        heat = lr * torch.where(sampling, torch.as_tensor(tau), 1)  # lr tau, harmless at tau = 0
+        xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))
+        return s
+
+    def heating(self, s: Thermostatted, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+        """(..., d) terms whose mean is T_eff/T - 1: friction that injected and batch noise call for, over ξ, less 1."""
+        injected = self.friction + lr * grad_var / (2 * tau)
+        return injected / s.xi.unsqueeze(-1).clamp_min(1e-9) - 1
+
+    def kinetic_tau(self, s: Thermostatted, lr: Scalar) -> Tensor:
+        return kinetic_tau(s, lr, s.xi.unsqueeze(-1))
+
+    def after_swap(self, s: Thermostatted, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
+        rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature)

@@ -1,0 +1,100 @@
+"""The structure of the code: no import circles, arrows that run down the layers, no private names of another class."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
+# from the ground up; a layer may import those before it
+LAYERS = [
+    {"errors", "seeding", "functional", "files", "psi", "schedules", "likelihoods", "identity"},
+    {"samplers"},
+    {"posterior", "models", "data", "targets"},
+    {"lightning"},
+    {"run", "__main__"},
+]
+MAY_IMPORT = {"posterior": set(), "models": set(), "data": set(), "targets": {"samplers"}}
+
+
+def modules() -> dict[str, Path]:
+    files = {}
+    for name, folder in PACKAGES.items():
+        for path in folder.rglob("*.py"):
+            parts = [name, *path.relative_to(folder).with_suffix("").parts]
+            files[".".join(parts).removesuffix(".__init__")] = path
+    return files
+
+
+def imports(path: Path, known: set[str]) -> set[str]:
+    """Modules of the project that a file imports, inside functions and under TYPE_CHECKING too."""
+    used: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            used |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            used |= {f"{node.module}.{alias.name}" for alias in node.names} | {node.module}
+    return used & known
+
+
+@pytest.fixture(scope="module")
+def arrows() -> dict[str, set[str]]:
+    files = modules()
+    return {name: imports(path, set(files)) - {name} for name, path in files.items()}
+
+
+def reachable(arrows: dict[str, set[str]], start: str) -> set[str]:
+    seen: set[str] = set()
+    waiting = list(arrows[start])
+    while waiting:
+        name = waiting.pop()
+        if name not in seen:
+            seen.add(name)
+            waiting += arrows[name]
+    return seen
+
+
+def test_no_files_import_each_other_in_a_circle(arrows):
+    # `import bdl` is lazy: its __init__ imports nothing, so that it is no part of a circle
+    assert {name for name in arrows if name in reachable(arrows, name)} == set()
+
+
+def test_imports_run_down_the_layers(arrows):
+    def layer(module: str) -> str | None:
+        parts = module.split(".")
+        return parts[1] if parts[0] == "bdl" and len(parts) > 1 else None
+
+    allowed: dict[str, set[str]] = {}
+    below: set[str] = set()
+    for names in LAYERS:
+        for name in names:
+            ground = LAYERS[0]
+            allowed[name] = {name} | (ground | MAY_IMPORT[name] if name in MAY_IMPORT else below | names)
+        below |= names
+    for module, used in arrows.items():
+        if (mine := layer(module)) is not None:
+            wrong = {u for u in used if layer(u) not in allowed[mine] | {None}}
+            assert not wrong, f"{module} imports {sorted(wrong)}"
+
+
+def test_only_the_sampler_touches_its_private_names():
+    for path in modules().values():
+        if path.name != "sampler.py":
+            assert not re.search(r"sampler\._[a-z]", path.read_text()), path
+
+
+@pytest.mark.parametrize("pattern", [r"getattr\((self\.)?_?(sampler\.)?dynamics", r"hasattr\([^)]*state"])
+def test_no_dynamics_or_state_is_asked_by_the_name_of_an_attribute(pattern: str):
+    for path in modules().values():
+        assert not re.search(pattern, path.read_text()), path
+
+
+def test_files_stay_small():
+    scripts = list((ROOT / "scripts").rglob("*.py"))
+    for path in [*modules().values(), *scripts]:
+        assert len(path.read_text().splitlines()) <= 300, path
+    assert len((ROOT / "scripts" / "train.py").read_text().splitlines()) <= 30
