@@ -482,7 +482,7 @@ def test_what_a_kernel_can_not_have_is_refused(name: str):
     with pytest.raises(ConfigError, match=f"{kind} needs the mean loss over all the data"):
         partial.step(partial.closure)
     cold = single(BUILD[name], temperature=0.0)
-    with pytest.raises(ConfigError, match=f"{kind} samples, and needs a temperature > 0, got 0.0"):
+    with pytest.raises(ConfigError, match=f"{kind} needs a temperature > 0, got 0.0"):
         cold.step(cold.closure)
     with pytest.raises(ConfigError, match=f"{kind} accepts by exp\\(-U/T\\), which AdaptiveWeight changes"):
         single(BUILD[name], weighting=bdl.AdaptiveWeight(low=0.0, high=1.0))
