@@ -120,7 +120,7 @@ def factor(name: str, matrix: Tensor) -> Tensor:
     root, info = torch.linalg.cholesky_ex(matrix) if square else (matrix, torch.ones(1))
     if not square or not torch.allclose(matrix, matrix.mT) or bool(info.any()):
         raise ConfigError(
-            f"{name} must be symmetric and positive definite, got {matrix.tolist()}: use (S + S') / 2 and check that its "
-            "eigenvalues are > 0"
+            f"{name} must be symmetric and positive definite, got {matrix.tolist()}: use (S + S') / 2 and "
+            "check that its eigenvalues are > 0"
         )
     return root

@@ -83,7 +83,7 @@ def test_closure_survives_zero_grad():
 
 
 def test_one_step_is_the_canonical_step():
-    """θ - e ∇U + sqrt(2 e T) z: mean and variance of a step over 200,000 chains; 1 % of the variance is 3 standard errors."""
+    """θ - e ∇U + sqrt(2 e T) z: mean and variance over 200,000 chains; 1 % of the variance is 3 standard errors."""
     e, t, n = 0.1, 1.5, 200_000
     made = chains(start=START[:1].expand(n, -1), lr=e, temperature=t)
     made.step()
