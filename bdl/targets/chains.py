@@ -86,7 +86,7 @@ class Chains:
             self.sampler.extras["per_example"] = self._per_example
 
     def closure(self) -> Tensor:
-        """Set the gradient of U/N at the present state, on a new batch and with new noise; returns the loss U/N (C,)."""
+        """Set the gradient of U/N at the present state, on a new batch and with new noise; return the loss U/N (C,)."""
         self.gradients += 1
         if self._batch is None:
             loss, grad = self._function(self.theta)

@@ -38,7 +38,7 @@ METHODS = {"msgd": "M-SGD", "sghmc": "SGHMC", "awsghmc": "AWSGHMC"}
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The contents of a run directory. one, average: accuracy of one sample and of the average, %; nll: of the average, nats."""
+    """The results of one run. one, average: accuracies in % of one sample and of the average; nll: nats."""
 
     cell: str
     epochs: int

@@ -157,11 +157,12 @@ def tabulate(runs: Sequence[Run], measures: dict[str, dict[str, Any]]) -> Table:
 
 EXPLANATION = (
     "A mode counts as visited if a tenth of its weight is there. A sample is off the modes if it is more than 3 "
-    "standard deviations from all of them (exact: 1 %). Weights: total variation from 1/25 each. The paper reports 4 of "
-    "25 modes for SGLD with 4 chains and all of them for cSGLD; the other published numbers are computed from the "
-    f"samples in the authors' repository. Steps above {STABLE:.2f} are unstable within a mode. This throws a cyclical "
-    "chain from mode to mode, but its states during such steps are not samples of the law: 32 % of the authors' samples "
-    "lie off the modes. Keeping only the late part of each cycle, where the steps are small, repairs this."
+    "standard deviations from all of them (exact: 1 %). Weights: total variation from 1/25 each. The paper reports 4 "
+    "of 25 modes for SGLD with 4 chains and all of them for cSGLD; the other published numbers are computed from the "
+    f"samples in the authors' repository. Steps above {STABLE:.2f} are unstable within a mode. This throws a "
+    "cyclical chain from mode to mode, but its states during such steps are not samples of the law: 32 % of the "
+    "authors' samples lie off the modes. Keeping only the late part of each cycle, where the steps are small, repairs "
+    "this."
 )
 
 

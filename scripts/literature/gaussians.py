@@ -204,8 +204,8 @@ def one(context: Context) -> Result:
     published = {"HMC": "in the right region after one step", "SGLD": slow, "SGRLD": slow}
     note = (
         "The printed covariance, (1, .8; -.8, 10), is not symmetric; here both off-diagonal entries are .8. The "
-        "printed energy lacks a ½, so Ji's chains sample half the covariance of the draws to which he compares them. G is "
-        "constant here: SGRLD is SGLD preconditioned by the covariance, and its step is the same in all directions."
+        "printed energy lacks a ½, so Ji's chains sample half the covariance of the draws to which he compares them. G "
+        "is constant here: SGRLD is SGLD preconditioned by the covariance, and its step is the same in all directions."
     )
     title = "All four find the Gaussian; SGHMC with friction .01 swings longest before it settles"
     return study(Case(1, title, {**published, "SGHMC": "worst way there; explores all"}, note), context)

@@ -244,7 +244,7 @@ def draw_noise(law: LinearRegression, right: Run, half: Run) -> Figure:
 
 
 def histogram(ax: Axes, law: LinearRegression, r: Run, j: int, reach: float, temperature: float | None = None) -> None:
-    """Coordinate j of all chains, with the exact density at T, over `reach` posterior standard deviations either way."""
+    """Coordinate j of all chains and its exact density at T, up to `reach` standard deviations from the mean."""
     posterior = law.posterior(r.setting.temperature if temperature is None else temperature)
     centre, unit = posterior.mean()[j], posterior.covariance()[j, j].sqrt()
     edges = torch.linspace(float(centre - reach * unit), float(centre + reach * unit), 121, dtype=torch.float64)
