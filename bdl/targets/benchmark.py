@@ -35,7 +35,7 @@ class Benchmark(Target):
         return self.energy_and_grad(x)[0]
 
     def minimiser(self) -> Tensor:
-        """(d,)"""
+        """(d,) the point where f = 0."""
         return torch.zeros(self.dim, dtype=torch.float64)
 
 
@@ -62,9 +62,8 @@ class Griewank(Benchmark):
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         scale = torch.arange(1, self.dim + 1).to(x).rsqrt()
         c, one = (x * scale).cos(), torch.ones_like(x[..., :1])
-        before = torch.cat([one, c[..., :-1]], -1).cumprod(
-            -1
-        )  # Π_{j < i} cos: without a division, so a cosine may be 0
+        # products of the cosines before and after i, without a division: a cosine may be 0
+        before = torch.cat([one, c[..., :-1]], -1).cumprod(-1)
         after = torch.cat([one, c.flip(-1)[..., :-1]], -1).cumprod(-1).flip(-1)
         f = 1 + x.square().sum(-1) / 4000 - before[..., -1] * c[..., -1]
         return f, x / 2000 + before * after * (x * scale).sin() * scale

@@ -106,7 +106,7 @@ class StochasticVolatility(DataTarget):
         mu, a, b, d = x[..., 0], x[..., 1], x[..., 2], x[..., 3:] - x[..., :1]
         half = a.sigmoid()  # (1 + phi) / 2
         phi, slope = 2 * half - 1, 2 * half * (1 - half)  # d phi / d a
-        precision = 1 - phi.square()  # of h_1 in units of 1 / sigma²; = 4 half (1 - half) = 2 slope
+        precision = 1 - phi.square()  # precision of h_1, in units of 1 / sigma²
         e, first = d[..., 1:] - phi[..., None] * d[..., :-1], d[..., 0]
         inverse = (-2 * b).exp()
         quadratic = precision * first.square() + e.square().sum(-1)

@@ -1,4 +1,4 @@
-"""Liang 2024 in one dimension, where quadrature is exact: weighted landscapes, and the energy CDF of AWSGLD."""
+"""Liang 2024 in one dimension, where quadrature is possible: weighted landscapes, and AWSGLD's CDF of energy."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ QUICK = Plan((1, 3), Phase("tuning", 60, 2), Phase("report", 100, 4))
 
 @dataclass(frozen=True)
 class Job:
-    name: str  # the function's
+    name: str  # a key of FUNCTIONS
     plan: Plan
     seed: int
 

@@ -21,7 +21,7 @@ from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, RED, canvas, label
 from literature.sources import NOTES
 
-LR = 0.1  # for all methods, as in Ji's listings
+LR = 0.1  # as in Ji's listings
 EXCHANGE, EXACT = "MALA, replica exchange", "independent draws, as many as SGLD keeps"
 DRAWS = 900  # kept per chain
 

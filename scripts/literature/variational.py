@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,17 +93,9 @@ def bbb_regression(context: Context) -> Result:
 
 def run(data: Data, m: Method, context: Context) -> Run:
     stack = bdl.ChainStack(MLP((1, HIDDEN, 1)), CHAINS, seed=context.seed)
-    n = len(data.x)
-    sampler = bdl.Sampler(stack.named_parameters(), m.dynamics, num_data=n, lr=m.lr, prior=PRIOR, chains=CHAINS,
-                          seed=context.seed)  # fmt: skip
-    loss = bdl.GaussianNLL(STD)
-
-    def closure() -> Tensor:
-        sampler.zero_grad()
-        losses = loss(stack.broadcast(data.x), data.y.expand(CHAINS, n, 1)).mean(-1)
-        losses.sum().backward()
-        return losses
-
+    sampler = bdl.Sampler(stack.named_parameters(), m.dynamics, num_data=len(data.x), lr=m.lr, prior=PRIOR,
+                          chains=CHAINS, seed=context.seed)  # fmt: skip
+    closure = closure_of(sampler, stack, data)
     cosine, bound, functions = bdl.schedules.Cosine(m.lr, m.burn_in), [], []
     for k in range(m.burn_in + m.steps):
         if m.fit:
@@ -115,6 +107,19 @@ def run(data: Data, m: Method, context: Context) -> Run:
             with torch.no_grad():
                 functions.append(stack.broadcast(GRID).squeeze(-1))
     return Run(m, torch.stack(functions), torch.stack(bound) if bound else None)
+
+
+def closure_of(sampler: bdl.Sampler, stack: bdl.ChainStack, data: Data) -> Callable[[], Tensor]:
+    """() -> (C,) mean losses on all the data, after their gradients have been computed."""
+    loss = bdl.GaussianNLL(STD)
+
+    def closure() -> Tensor:
+        sampler.zero_grad()
+        losses = loss(stack.broadcast(data.x), data.y.expand(CHAINS, len(data.x), 1)).mean(-1)
+        losses.sum().backward()
+        return losses
+
+    return closure
 
 
 # ---- numbers ---------------------------------------------------------------------------------------------------------
