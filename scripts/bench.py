@@ -1,10 +1,11 @@
 """Speed, as ratios of medians measured side by side: python scripts/bench.py [update] [train] [chains] [cifar].
 
-update: Sampler.step against its floor (one normal draw and one fused SGD step) and peers that are installed ([bench]).
+update: Sampler.step against its floor (one normal draw and one fused SGD step) and against the peers of the extra
+        [bench], where they are installed.
 train:  Landsat, 8 chains through Trainer.fit, against a bare single-chain loop and against Lightning with a DataLoader.
-chains: ways to run a stack of networks as one.
-cifar:  ResNet20 on images, against a hand-written loop and plain Lightning; `--device cuda --precision bf16-mixed
-        --compile` on a GPU. Not part of a run without names.
+chains: three ways to run a stack of networks: batched matrix products, vmap and a loop.
+cifar:  ResNet20 on images, against a hand-written loop and plain Lightning; on a GPU add `--device cuda --precision
+        bf16-mixed --compile`. A run without names leaves it out.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def bench_update(rounds: int) -> tuple[Times, dict[str, float]]:
     for name, make in (("posteriors SGHMC", posteriors_sghmc), ("torch-uncertainty SGHMC", torch_uncertainty_sghmc)):
         try:
             contestants[name] = timed(make(), 50)
-        except ImportError as missing:
-            print(f"without {name}: {missing}; pip install -e '.[bench]'")
+        except ImportError as error:
+            print(f"{name} is left out ({error}): install it with pip install -e '.[bench]'")
     times = interleave(contestants, rounds)
     base = times["floor: normal_ + fused SGD"]
     return times, {f"{name} / floor": ratio(t, base) for name, t in times.items() if not name.startswith("floor")}
@@ -89,7 +90,7 @@ def per_tensor() -> Callable[[], None]:
 
 
 def posteriors_sghmc() -> Callable[[], object]:
-    """Its update wants a log posterior: one whose gradient is the gradient at hand, at the cost of one dot product."""
+    """posteriors calls a log posterior: this one has the given gradients, at the cost of one dot product."""
     import posteriors  # type: ignore[import-not-found]
 
     net = resnet_with_gradients()
@@ -131,7 +132,7 @@ def bench_train(rounds: int) -> tuple[Times, dict[str, float]]:
 
 
 def bare_loop(data: LandsatDataModule) -> Callable[[], None]:
-    """One chain, data in memory, no framework: the step that the same mathematics costs at least in plain torch."""
+    """One chain, data in memory, no framework: the least that a step costs in plain torch."""
     net, (x, y) = MLP(SIZES), data.tensors("train")
     momenta = {p: torch.zeros_like(p) for p in net.parameters()}
     order = torch.randperm(len(x))
@@ -151,7 +152,7 @@ def bare_loop(data: LandsatDataModule) -> Callable[[], None]:
 
 
 class PlainModule(L.LightningModule):
-    """What the tutorials show: a DataLoader, one chain, self.log at every step."""
+    """The module of Lightning's tutorials: a DataLoader, one chain, self.log at every step."""
 
     def __init__(self, num_data: int):
         super().__init__()
@@ -231,44 +232,54 @@ def show(name: str, times: Times, ratios: dict[str, float], console: Console) ->
 
 
 def main() -> None:
-    benches = {"update": bench_update, "train": bench_train}
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument(
-        "names", nargs="*", choices=[*benches, "chains", "cifar", []], help="which; all but cifar unless given"
-    )
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu", help="of chains and cifar; the others are for a CPU")
-    parser.add_argument("--json", type=Path, help="write the figures here")
-    cifar = parser.add_argument_group("cifar")
-    cifar.add_argument("--images", type=int, default=50_000)
-    cifar.add_argument("--steps", type=int, default=10, help="of every contestant in a round")
-    cifar.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed"])
-    cifar.add_argument("--compile", action="store_true")
-    cifar.add_argument("--workers", type=int, default=2, help="of the DataLoaders")
-    arguments = parser.parse_args()
+    arguments = parse()
     torch.set_num_threads(arguments.threads)
     torch.manual_seed(0)
-    keep_freed_memory()  # as train.py does, here for all contestants
+    keep_freed_memory()  # as train.py does; here it serves all contestants
+    silence()
+    console, results = Console(), {}
+    for name in arguments.names or [*BENCHES, "chains"]:
+        times, ratios = run(name, arguments)
+        show(name, times, ratios, console)
+        results[name] = {"milliseconds": {k: statistics.median(t) for k, t in times.items()}, "ratios": ratios}
+    machine = {**provenance(torch.device(arguments.device)), "cores": os.cpu_count(), "date": str(date.today())}
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"machine": machine, **results}, indent=1) + "\n")
+
+
+BENCHES = {"update": bench_update, "train": bench_train}
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = [*BENCHES, "chains", "cifar"]
+    parser.add_argument("names", nargs="*", choices=[*names, []], help=f"any of {', '.join(names)}; default: not cifar")
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cpu", help="device of chains and cifar; the others run on the CPU")
+    parser.add_argument("--json", type=Path, help="write the results to this file")
+    cifar = parser.add_argument_group("cifar")
+    cifar.add_argument("--images", type=int, default=50_000)
+    cifar.add_argument("--steps", type=int, default=10, help="steps of every contestant in a round")
+    cifar.add_argument("--precision", default="32-true", choices=["32-true", "bf16-mixed"])
+    cifar.add_argument("--compile", action="store_true")
+    cifar.add_argument("--workers", type=int, default=2, help="worker processes of the DataLoaders")
+    return parser.parse_args()
+
+
+def silence() -> None:
+    """Keep the warnings and notes of Lightning out of the report."""
     warnings.filterwarnings("ignore")
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.ERROR)
-    console, found = Console(), {}
-    for name in arguments.names or [*benches, "chains"]:
-        if name == "cifar":
-            setup = Setup(
-                *(getattr(arguments, k) for k in ("images", "steps", "device", "precision", "compile", "workers"))
-            )
-            times, ratios = bench_cifar(arguments.rounds, setup)
-        elif name == "chains":
-            times, ratios = bench_chains(arguments.rounds, torch.device(arguments.device))
-        else:
-            times, ratios = benches[name](arguments.rounds)
-        show(name, times, ratios, console)
-        found[name] = {"milliseconds": {k: statistics.median(t) for k, t in times.items()}, "ratios": ratios}
-    machine = {**provenance(torch.device(arguments.device)), "cores": os.cpu_count(), "date": str(date.today())}
-    if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine, **found}, indent=1) + "\n")
+
+
+def run(name: str, a: argparse.Namespace) -> tuple[Times, dict[str, float]]:
+    if name == "cifar":
+        return bench_cifar(a.rounds, Setup(a.images, a.steps, a.device, a.precision, a.compile, a.workers))
+    if name == "chains":
+        return bench_chains(a.rounds, torch.device(a.device))
+    return BENCHES[name](a.rounds)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """`bench.py cifar`: images per second of ResNet20 under SGHMC, against a hand-written loop and plain Lightning.
 
-The images are random bytes in CIFAR's shape, which cost what CIFAR's do. All train in batches of 128, padded by 4,
-cropped, flipped and normalised. Of bdl's step: load (select, augment, normalise a batch), forward + backward, update,
-and the rest, which is Lightning, Schedule and Monitor. The whole step and a bare network's forward + backward take
-turns every few steps.
+The images are random bytes in CIFAR's shape, which cost as much as CIFAR's. Every contestant trains in batches of 128
+that are padded by 4, cropped, flipped and normalised. The parts of bdl's step are load (select, augment and normalise a
+batch), forward + backward, update, and the rest: Lightning, Schedule and Monitor. The whole step and the forward +
+backward of a bare network take turns every few steps.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MEAN, STD = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 class Setup:
-    """Where and how all contestants train: their images, steps a round, device, precision, compilation, workers."""
+    """What all contestants share: images, steps per round, device, precision, compilation and worker processes."""
 
     def __init__(self, images: int, steps: int, device: str, precision: str, compiled: bool, workers: int):
         self.steps, self.device, self.precision = steps, torch.device(device), precision
@@ -49,7 +49,7 @@ class Setup:
         return net
 
     def loader(self) -> DataLoader:
-        """What torchvision's examples and csgmcmc use: one image after another, through PIL, in worker processes."""
+        """The loader of torchvision's examples and of csgmcmc: single images, through PIL, in worker processes."""
         return DataLoader(
             Pictures(self.x, self.y), BATCH, shuffle=True, drop_last=True, num_workers=self.workers,
             persistent_workers=self.workers > 0, pin_memory=self.device.type == "cuda",
@@ -78,7 +78,7 @@ class Setup:
 
 
 class Pictures(Dataset):
-    """torchvision's CIFAR10, without the file."""
+    """torchvision's CIFAR10 without its file."""
 
     def __init__(self, x: Tensor, y: Tensor):
         self.x, self.y = np.ascontiguousarray(x.permute(0, 2, 3, 1).numpy()), y.tolist()
@@ -94,7 +94,7 @@ class Pictures(Dataset):
 
 def bench_cifar(rounds: int, setup: Setup) -> tuple[Times, dict[str, float]]:
     pieces, whole = parts(setup), "bdl Trainer.fit"
-    overhead = take_turns(setup, pieces["forward + backward"], 4 * rounds)  # before any loader has forked its workers
+    overhead = take_turns(setup, pieces["forward + backward"], 4 * rounds)  # before a loader forks its workers
     hand = hand_written(setup)
     contestants = {
         "csgmcmc-style loop": setup.timed(hand, setup.steps),
@@ -103,14 +103,14 @@ def bench_cifar(rounds: int, setup: Setup) -> tuple[Times, dict[str, float]]:
         **{f"of it: {name}": setup.timed(step, setup.steps) for name, step in pieces.items()},
     }
     times = interleave(contestants, rounds)
-    of = {name: times[f"of it: {name}"] for name in pieces}
+    part_times = {name: times[f"of it: {name}"] for name in pieces}
     ratios = {f"{name}: images/s": BATCH / ratio(t, [1.0]) * 1e3 for name, t in times.items() if "of it" not in name}
     ratios |= {
         f"{whole} / forward + backward": overhead,
         f"throughput of {whole} / plain Lightning": ratio(times["plain Lightning + DataLoader"], times[whole]),
         f"throughput of {whole} / csgmcmc-style loop": ratio(times["csgmcmc-style loop"], times[whole]),
     }
-    shares = {name: ratio(of[name], times[whole]) for name in ("load", "update")}
+    shares = {name: ratio(part_times[name], times[whole]) for name in ("load", "update")}
     shares["forward + backward"] = 1 / overhead
     shares["the rest"] = 1 - sum(shares.values())
     return times, {**ratios, **{f"share of the step: {name}": share for name, share in shares.items()}}
@@ -122,7 +122,7 @@ def endless(loader: Any) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def hand_written(setup: Setup) -> Callable[[], None]:
-    """As in the cSG-MCMC authors' code: images by torchvision, an update per tensor, the loss read at every step."""
+    """The loop of the cSG-MCMC authors' code: torchvision's images, an update per tensor, the loss read every step."""
     net = ResNet(20).to(setup.device)
     momenta = {p: torch.zeros_like(p) for p in net.parameters()}
     stream = endless(setup.loader())
@@ -140,7 +140,7 @@ def hand_written(setup: Setup) -> Callable[[], None]:
 
 
 class Plain(L.LightningModule):
-    """What the tutorials show: a DataLoader, an update per tensor, self.log at every step."""
+    """The module of Lightning's tutorials: a DataLoader, an update per tensor, self.log at every step."""
 
     def __init__(self, setup: Setup):
         super().__init__()
@@ -163,10 +163,11 @@ def sampler_of(setup: Setup) -> Callable[..., bdl.Sampler]:
 
 
 def take_turns(setup: Setup, step: Callable[[], object], blocks: int) -> float:
-    """How many times as long as this step one of the Trainer takes: the median over pairs of short blocks."""
+    """The time of a Trainer's step divided by that of `step`: the median over pairs of short blocks."""
     turns = TakeTurns(max(1, setup.steps // 2), step, setup.wait)
     fit_bdl(setup, [turns], turns.block * (1 + blocks))
-    return statistics.median(own / other for own, other in zip(turns.own, turns.other, strict=True))
+    pairs = zip(turns.trainer_times, turns.step_times, strict=True)
+    return statistics.median(trainer / alone for trainer, alone in pairs)
 
 
 def fit_bdl(setup: Setup, callbacks: Sequence[L.Callback] = (), steps: int | None = None) -> float:
@@ -177,7 +178,7 @@ def fit_bdl(setup: Setup, callbacks: Sequence[L.Callback] = (), steps: int | Non
 
 
 def parts(setup: Setup) -> dict[str, Callable[[], object]]:
-    """The step of one network in its pieces, each on its own."""
+    """The parts of one network's step, each to be timed by itself."""
     stream = endless(setup.batches())
     x, y = next(stream)
     net = setup.net().to(setup.device)

@@ -1,4 +1,4 @@
-"""What the parts of bench.py share: contestants that take turns, a Trainer that is timed, SGHMC as people write it."""
+"""Tools of bench.py: contestants that take turns, a timed Trainer, and SGHMC as it is commonly written."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Times = dict[str, list[float]]  # name -> milliseconds per step, one per round
 
 
 def interleave(contestants: dict[str, Callable[[], float]], rounds: int) -> Times:
-    """Every contestant once a round, so that a noisy neighbour slows them alike; the first round warms up."""
+    """Run every contestant once a round; a busy machine then slows all of them alike. The first round warms up."""
     times: Times = {name: [] for name in contestants}
     for i in range(rounds + 1):
         for name, run in contestants.items():
@@ -25,11 +25,11 @@ def interleave(contestants: dict[str, Callable[[], float]], rounds: int) -> Time
 
 
 def no_wait() -> None:
-    """What to wait for at the end of a measurement, on a CPU."""
+    """On a CPU a measurement waits for nothing."""
 
 
 def timed(step: Callable[[], object], count: int, wait: Callable[[], object] = no_wait) -> Callable[[], float]:
-    """Milliseconds per step of `count` steps; wait: for the device to have finished them."""
+    """A function that times `count` steps, in milliseconds per step. wait: blocks until the device has finished."""
 
     def run() -> float:
         wait()
@@ -43,12 +43,13 @@ def timed(step: Callable[[], object], count: int, wait: Callable[[], object] = n
 
 
 def ratio(a: list[float], b: list[float]) -> float:
+    """Ratio of the medians."""
     return statistics.median(a) / statistics.median(b)
 
 
 @torch.no_grad()
 def plain_sghmc(momenta: dict, lr: float, num_data: int, friction: float = 0.1, precision: float = 1.0) -> None:
-    """SGHMC as people write it: a loop over tensors."""
+    """One step of SGHMC as it is commonly written: a loop over tensors."""
     std = (2 * friction * lr / num_data) ** 0.5
     for p, m in momenta.items():
         g = p.grad + precision / num_data * p
@@ -57,6 +58,8 @@ def plain_sghmc(momenta: dict, lr: float, num_data: int, friction: float = 0.1, 
 
 
 class PlainSGHMC(torch.optim.Optimizer):
+    """`plain_sghmc` as an optimizer for Lightning."""
+
     def __init__(self, params, num_data: int):
         super().__init__(params, {"lr": 0.1})
         self.num_data = num_data
@@ -85,26 +88,27 @@ class Clock(L.Callback):
 
 
 class TakeTurns(L.Callback):
-    """After every `block` steps of the Trainer as many of another step, for what differs by less than a minute's drift.
+    """After every `block` steps of the Trainer, run and time `block` calls of `step`.
 
-    The first block warms up. own, other: milliseconds per step, one per block.
+    Turns this short compare what differs by less than the machine drifts in a minute. The first block warms up.
+    trainer_times, step_times: milliseconds per step, one per block.
     """
 
     def __init__(self, block: int, step: Callable[[], object], wait: Callable[[], object]):
         self.block, self.wait = block, wait
-        self.run_other = timed(step, block, wait)
-        self.own: list[float] = []
-        self.other: list[float] = []
+        self.time_step = timed(step, block, wait)
+        self.trainer_times: list[float] = []
+        self.step_times: list[float] = []
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
         if trainer.global_step % self.block:
             return
         self.wait()
         if trainer.global_step > self.block:
-            self.own.append((time.perf_counter() - self.start) / self.block * 1e3)
-            self.other.append(self.run_other())
+            self.trainer_times.append((time.perf_counter() - self.start) / self.block * 1e3)
+            self.step_times.append(self.time_step())
         else:
-            self.run_other()
+            self.time_step()
         self.start = time.perf_counter()
 
 
@@ -112,7 +116,7 @@ def fit(
     module: L.LightningModule, loader: Any, steps: int, callbacks: list, logger: Any, *,
     warm_up: int = 50, wait: Callable[[], object] = no_wait, **options: Any,
 ) -> float:  # fmt: skip
-    """Milliseconds per step of Trainer.fit; options: of the Trainer."""
+    """Milliseconds per step of Trainer.fit. options: passed to the Trainer."""
     clock = Clock(warm_up, steps, wait)
     trainer = L.Trainer(
         max_steps=steps, max_epochs=-1, logger=logger, callbacks=[*callbacks, clock], enable_checkpointing=False,

@@ -1,6 +1,6 @@
-"""Runs published experiments and sets their numbers beside ours: python scripts/reproduce.py NAME... | --all | --list.
+"""Runs published experiments and puts our numbers beside theirs: python scripts/reproduce.py NAME... | --all | --list.
 
-Each leaves DIR/NAME/ with its pictures, table.md ("published | ours | settings") and results.json.
+Each experiment writes its pictures, table.md ("published | ours | settings") and results.json into DIR/NAME/.
 """
 
 from __future__ import annotations
@@ -20,25 +20,12 @@ from bdl.run.console import one_line_errors
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments to run, see --list")
-    parser.add_argument("--list", action="store_true", help="name the experiments and stop")
-    parser.add_argument("--all", action="store_true", help="run them all, but those that collect runs")
-    parser.add_argument("--quick", action="store_true", help="small runs, to see that they work")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--out", type=Path, default=Path("outputs/reproduce"), metavar="DIR", help="default: %(default)s"
-    )
-    collected = parser.add_argument_group("cifar10, cifar100", "collect runs of scripts/train.py that have ended")
-    collected.add_argument("--runs", type=Path, nargs="+", default=[], metavar="DIR", help="run directories, or above")
-    collected.add_argument("--epochs", type=int, help="count runs of this length only")
-    arguments = parser.parse_args()
-    console = Console()
+    arguments, console = parse(), Console()
     if arguments.list:
         return show_names(console)
     if arguments.all == bool(arguments.names):
         raise ConfigError("name the experiments to run, or give --all; --list shows their names")
-    torch.set_num_threads(1)  # sums are then the same everywhere; chains are vectorised instead
+    torch.set_num_threads(1)  # sums have the same order on every machine; chains are vectorised instead
     every = [name for name, experiment in sorted(REGISTRY.items()) if not experiment.collects]
     chosen = [find(name) for name in (every if arguments.all else arguments.names)]
     for experiment in chosen:
@@ -49,6 +36,24 @@ def main() -> None:
         for table in result.tables:
             print(markdown(table) + "\n")
         console.print(f"{experiment.name}: {time.perf_counter() - started:.0f} s, {folder}", highlight=False)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME", help="experiments to run; --list shows them")
+    parser.add_argument("--list", action="store_true", help="list the experiments and exit")
+    parser.add_argument("--all", action="store_true", help="run every experiment except those that collect runs")
+    parser.add_argument("--quick", action="store_true", help="run small, to see that the experiments work")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--out", type=Path, default=Path("outputs/reproduce"), metavar="DIR", help="default: %(default)s"
+    )
+    collected = parser.add_argument_group("cifar10, cifar100", "collect finished runs of scripts/train.py")
+    collected.add_argument(
+        "--runs", type=Path, nargs="+", default=[], metavar="DIR", help="run directories, or folders above them"
+    )
+    collected.add_argument("--epochs", type=int, help="count only runs of this length")
+    return parser.parse_args()
 
 
 def progress_bar(console: Console) -> Progress:

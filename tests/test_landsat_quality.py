@@ -1,4 +1,4 @@
-"""The main job, shortened: what a user gets from Landsat, as errors and NLL on the test rows."""
+"""The default run, shortened: errors, NLL and calibration on the test rows of Landsat."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.slow
 def test_a_quarter_of_the_default_run_is_calibrated(tmp_path: Path):
-    """20,000 of 80,000 steps. Bounds: what a one-sample network of this size reaches is 10.5 %, NLL .35; the standard
-    error of an error of 8 % on 2,000 rows is .6 points, and the average of 8 chains has to be 3 of them better."""
+    """20,000 of 80,000 steps. One network of this size has an error of 10.5 % and an NLL of .35. The standard error of
+    8 % on 2,000 rows is .6 points; the average of 8 chains must be 3 standard errors better than one network."""
     command = [
         sys.executable,
         str(ROOT / "scripts" / "train.py"),
@@ -30,5 +30,5 @@ def test_a_quarter_of_the_default_run_is_calibrated(tmp_path: Path):
     assert m["test/bma/ece"] <= 0.03
     assert m["test/bma/nll"] < m["test/chain_bma/nll"] < m["test/one_sample/nll"]
     assert m["samples"] == 800 and m["chains"] == 8
-    # Two measurements that share nothing: differences of gradients, and the size of the momenta.
+    # Two independent measurements of T_eff: from differences of gradients, and from the size of the momenta.
     assert m["t_eff"] == pytest.approx(m["kinetic_temperature"], rel=0.25)

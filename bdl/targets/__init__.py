@@ -1,4 +1,4 @@
-"""Targets: laws with exact answers, batched over chains, and the loop that runs chains on them."""
+"""Laws with known answers, batched over chains, and the loop that runs chains on them."""
 
 from bdl.targets.base import DataTarget, Target, gradient
 from bdl.targets.benchmark import (

@@ -1,4 +1,4 @@
-"""What a target is: a law exp(-U/T) on R^d, given by its energy U in nats, batched over leading axes."""
+"""The interface of a target: a law exp(-U/T) on R^d, given by its energy U in nats and batched over leading axes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,25 @@ T = TypeVar("T")
 
 
 class Target(ABC):
-    """A law exp(-U/T). A concrete target is a frozen dataclass with `dim` and `energy`; the rest follows by autograd.
+    """A law exp(-U/T). A concrete target is a frozen dataclass with `dim` and `energy`; autograd supplies gradients.
 
     Where exact answers exist they are methods: `mean()` (d,), `covariance()` (d, d), `sample(n, generator)` (n, d) and
-    `log_prob(x)` (...,), at T = 1 unless they take a temperature. Constants are held in double precision and follow x.
+    `log_prob(x)` (...,), at T = 1 unless they take a temperature. A target holds its constants in double precision and
+    converts them to the dtype and device of x.
+
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Quartic(Target):
+    ...     dim: int = 2
+    ...
+    ...     def energy(self, x):
+    ...         return x.pow(4).sum(-1)
+    >>> energy, grad = Quartic().energy_and_grad(torch.tensor([[1.0, 0.0], [0.0, 2.0]]))  # two points
+    >>> energy
+    tensor([ 1., 16.])
+    >>> grad
+    tensor([[ 4.,  0.],
+            [ 0., 32.]])
     """
 
     dim: Any  # d, a field or a property
@@ -29,7 +44,7 @@ class Target(ABC):
         """(..., d) -> (...,) U in nats, differentiable."""
 
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """(..., d) -> (...,), (..., d). Targets with a simple gradient write it out."""
+        """(..., d) -> (...,), (..., d) U and its gradient. Targets with a simple gradient override this."""
         return value_and_grad(self.energy, x)
 
     def grad(self, x: Tensor) -> Tensor:
@@ -40,8 +55,8 @@ class Target(ABC):
 class DataTarget(Target):
     """A posterior of `num_data` = N items: U(x) = N loss(x).
 
-    loss(x, index) is the mean over the items `index` of -log p(item | x), less log prior(x) / N. index is (B,), one
-    batch for all, or (..., B), a batch for each leading axis of x; None means all items.
+    loss(x, index) is the mean of -log p(item | x) over the items `index`, minus log prior(x) / N. An index (B,) is one
+    batch for all leading axes of x, an index (..., B) a batch for each; None means all items.
     """
 
     num_data: Any  # N, a field or a property
@@ -51,7 +66,7 @@ class DataTarget(Target):
         """(..., d) -> (...,) nats per item."""
 
     def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """(..., d) -> (...,), (..., d)."""
+        """(..., d) -> (...,), (..., d) the loss and its gradient."""
         return value_and_grad(lambda y: self.loss(y, index), x)
 
     def energy(self, x: Tensor) -> Tensor:
@@ -63,7 +78,7 @@ class DataTarget(Target):
 
 
 def gradient(target: Any, x: Tensor) -> Tensor:
-    """(..., d) gradient of U by autograd, whatever the target's own `grad` does."""
+    """(..., d) gradient of U by autograd, even where the target writes its own `grad`."""
     return value_and_grad(target.energy, x)[1]
 
 
@@ -77,7 +92,7 @@ def value_and_grad(function: Callable[[Tensor], Tensor], x: Tensor) -> tuple[Ten
 
 
 def curvature(target: Any, x: Tensor) -> Tensor:
-    """(..., d) diagonal of the second derivative of U, by d passes of autograd."""
+    """(..., d) diagonal of the Hessian of U, by d passes of autograd."""
     with torch.enable_grad():
         x = x.detach().requires_grad_()
         (slope,) = torch.autograd.grad(target.energy(x).sum(), x, create_graph=True)
@@ -86,25 +101,26 @@ def curvature(target: Any, x: Tensor) -> Tensor:
 
 
 def cast(target: T, like: Tensor) -> T:
-    """The target with its tensors in the dtype and on the device of `like`, so that no step need convert them."""
-    made = copy.copy(target)
+    """A copy of the target whose tensors have the dtype and device of `like`, which saves a conversion per step."""
+    converted = copy.copy(target)
     for name, value in getattr(target, "__dict__", {}).items():
         if isinstance(value, Tensor):
-            object.__setattr__(made, name, value.to(like) if value.is_floating_point() else value.to(like.device))
-    return made
+            object.__setattr__(converted, name, value.to(like) if value.is_floating_point() else value.to(like.device))
+    return converted
 
 
 def double(value: Any) -> Tensor:
-    """Numbers, lists or tensors as a tensor in double precision."""
+    """Convert numbers, lists or tensors to a tensor in double precision."""
     return torch.as_tensor(value, dtype=torch.float64).detach()
 
 
 def factor(name: str, matrix: Tensor) -> Tensor:
-    """(..., d, d) lower Cholesky factor; ConfigError unless symmetric positive definite."""
+    """(..., d, d) lower Cholesky factor. Raises ConfigError unless `matrix` is symmetric and positive definite."""
     square = matrix.ndim >= 2 and matrix.shape[-1] == matrix.shape[-2]
     root, info = torch.linalg.cholesky_ex(matrix) if square else (matrix, torch.ones(1))
     if not square or not torch.allclose(matrix, matrix.mT) or bool(info.any()):
         raise ConfigError(
-            f"{name} must be symmetric and positive definite, got {matrix.tolist()}: use (S + S') / 2, eigenvalues > 0"
+            f"{name} must be symmetric and positive definite, got {matrix.tolist()}: use (S + S') / 2 and "
+            "check that its eigenvalues are > 0"
         )
     return root

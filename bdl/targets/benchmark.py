@@ -1,4 +1,4 @@
-"""Ten functions on which global optimisers are compared, in the forms of the SFU library, least value 0."""
+"""Ten functions on which global optimisers are compared, as the SFU library defines them; each has minimum 0."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ PI = math.pi
 
 @dataclass(frozen=True)
 class Benchmark(Target):
-    """f(x) as an energy. Abstract: the ten functions give `energy_and_grad`, their box and where the minimum is.
+    """f(x) as an energy. Abstract: each of the ten functions defines `energy_and_grad`, its box and its minimiser.
 
-    `box`: usual search box of every coordinate. `minimum` = 0 is f at `minimiser()`. Those with a field `as_published`
-    deviate in the code behind Liang 2024; that code's reading is in their docstrings.
+    `box` is the usual search box of every coordinate, `minimum` = 0 the value of f at `minimiser()`. The code behind
+    Liang 2024 changes the definition of the functions that have a field `as_published`; their docstrings say how.
     """
 
     dim: int
@@ -35,7 +35,7 @@ class Benchmark(Target):
         return self.energy_and_grad(x)[0]
 
     def minimiser(self) -> Tensor:
-        """(d,)"""
+        """(d,) the point where f = 0."""
         return torch.zeros(self.dim, dtype=torch.float64)
 
 
@@ -62,7 +62,8 @@ class Griewank(Benchmark):
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         scale = torch.arange(1, self.dim + 1).to(x).rsqrt()
         c, one = (x * scale).cos(), torch.ones_like(x[..., :1])
-        before = torch.cat([one, c[..., :-1]], -1).cumprod(-1)  # Π_{j < i}: no division, so a cosine may be 0
+        # products of the cosines before and after i, without a division: a cosine may be 0
+        before = torch.cat([one, c[..., :-1]], -1).cumprod(-1)
         after = torch.cat([one, c.flip(-1)[..., :-1]], -1).cumprod(-1).flip(-1)
         f = 1 + x.square().sum(-1) / 4000 - before[..., -1] * c[..., -1]
         return f, x / 2000 + before * after * (x * scale).sin() * scale
@@ -88,11 +89,11 @@ class Rosenbrock(Benchmark):
     box: ClassVar[tuple[float, float]] = (-5.0, 10.0)
 
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        left = x[..., :-1]
-        a, b = x[..., 1:] - left * left, left - 1
+        head = x[..., :-1]
+        a, b = x[..., 1:] - head * head, head - 1
         g = torch.zeros_like(x)
         g[..., 1:] = 200 * a
-        g[..., :-1] += 2 * b - 400 * a * left
+        g[..., :-1] += 2 * b - 400 * a * head
         return (100 * a * a + b * b).sum(-1), g
 
     def minimiser(self) -> Tensor:
@@ -121,7 +122,7 @@ class Zakharov(Benchmark):
 class Powell(Benchmark):
     """f = Σ (a + 10 b)² + 5 (c - e)² + (b - 2 c)⁴ + 10 (a - e)⁴ over the d/4 consecutive groups (a, b, c, e)
 
-    as_published: (b - c)⁴, and groups that begin three places earlier, the first one round the corner.
+    as_published: (b - c)⁴, and groups that begin three places earlier, so that the first one wraps around.
     """
 
     dim: int = 24
@@ -130,7 +131,7 @@ class Powell(Benchmark):
 
     def __post_init__(self) -> None:
         if self.dim % 4 or self.dim < 4:
-            raise ConfigError(f"Powell needs a dim divisible by 4, got {self.dim}")
+            raise ConfigError(f"Powell needs dim >= 4 and divisible by 4, got {self.dim}")
 
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         k, shift = (1, 3) if self.as_published else (2, 0)
@@ -147,7 +148,7 @@ class Powell(Benchmark):
 class DixonPrice(Benchmark):
     """f = (x_1 - 1)² + Σ_{i>1} i (2 x_i² - x_{i-1})²
 
-    as_published: weight i - 1 in place of i. x_i = 2^-(1 - 2^(1-i)) at the minimum of both.
+    as_published: weight i - 1 instead of i. Both forms have their minimum at x_i = 2^-(1 - 2^(1-i)).
     """
 
     dim: int = 25
@@ -184,7 +185,7 @@ class Levy(Benchmark):
         slope, k = (1.0, 10.0) if self.as_published else (0.25, 1.0)  # dw/dx
         r = slope * (x - 1)  # w - 1
         inner, last = r[..., :-1], r[..., -1]
-        angle, end = PI * (inner + 1) + 1, 2 * PI * last  # sin² 2πw is sin² 2π(w - 1)
+        angle, end = PI * (inner + 1) + 1, 2 * PI * last  # sin² 2πw = sin² 2π(w - 1)
         ripple, tail = 1 + 10 * angle.sin().square(), 1 + k * end.sin().square()
         f = (PI * r[..., 0]).sin().square() + (inner * inner * ripple).sum(-1) + last * last * tail
         g = torch.empty_like(x)
@@ -212,7 +213,7 @@ class Sphere(Benchmark):
 class Ackley(Benchmark):
     """f = 20 + e - 20 exp(-r / 5) - exp(Σ_i cos 2πx_i / d),    r² = Σ_i x_i² / d
 
-    Not differentiable at 0, where the gradient is taken as 0. `Ackley(2)` is the surface of Liang 2024.
+    f is not differentiable at 0; `grad` returns 0 there. `Ackley(2)` is the surface of Liang 2024.
     """
 
     dim: int = 30
@@ -235,9 +236,9 @@ FUNCTIONS: dict[str, type[Benchmark]] = {
 
 
 def benchmark(name: str, as_published: bool = False) -> Benchmark:
-    """One of the ten functions at its published dimension; `as_published` matters to four of them only."""
+    """One of the ten functions at its published dimension. Only four of them have a form `as_published`."""
     if name not in FUNCTIONS:
-        raise ConfigError(f"no benchmark function is called {name!r}: one of {', '.join(FUNCTIONS)}")
-    made = FUNCTIONS[name]
-    deviates = as_published and "as_published" in made.__dataclass_fields__
-    return made(as_published=True) if deviates else made()  # type: ignore[call-arg]
+        raise ConfigError(f"no benchmark function is called {name!r}: choose one of {', '.join(FUNCTIONS)}")
+    function = FUNCTIONS[name]
+    deviates = as_published and "as_published" in function.__dataclass_fields__
+    return function(as_published=True) if deviates else function()  # type: ignore[call-arg]

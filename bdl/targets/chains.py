@@ -1,4 +1,4 @@
-"""Chains of a Sampler on a target: the bare loop, without networks or Lightning."""
+"""Chains of a Sampler on a target: a bare loop without networks and without Lightning."""
 
 from __future__ import annotations
 
@@ -21,19 +21,29 @@ class Chains:
     """C chains of one sampler on a target, all steps on one (C, d) array.
 
     Args:
-        target: anything with `dim` and `energy`; `energy_and_grad`, or for data `num_data` and `loss_and_grad`, are
-            used where they are (see `bdl.targets.base`).
+        target: anything with `dim` and `energy`. Its `energy_and_grad`, or for data `num_data` and `loss_and_grad`, are
+            used if it has them (see `bdl.targets.base`).
         dynamics, lr, temperature, weighting, sampler_options: as in `bdl.Sampler`. With num_data = 1 (no data) lr is
             the canonical step: θ <- θ - lr ∇U + sqrt(2 lr T) z for SGLD.
-        start: (C, d); dtype and device of the run are its.
+        start: (C, d); the run takes its dtype and device.
         gradient_noise: standard deviation, a number or (d,), of normal noise added to ∇U at every evaluation.
-        batch: items in a mini-batch of a data target, drawn with replacement for every chain and evaluation.
-        box: (low, high), numbers or (d,); a chain that leaves it goes back to where the step began, as in the authors'
-            code of AWSGLD. For dynamics without momentum, which would be kept.
-        seed: of the sampler's noise, the gradient noise and the batches, three streams.
+        batch: items in a mini-batch of a target with data, drawn with replacement for every chain and evaluation.
+        box: (low, high), numbers or (d,). A chain that leaves it returns to where the step began, as in the authors'
+            code of AWSGLD. For dynamics without momentum: the box does not reset a momentum.
+        seed: of three random streams: injected noise, gradient noise and batches.
 
-    `theta` is the present (C, d) state, a view; `gradients` counts the evaluations of the gradient, per chain. The
-    sampler's extras `curvature` and, for data, `per_example` are there for the dynamics that need them.
+    `theta` is the present (C, d) state, a view; `gradients` counts the evaluations of the gradient per chain. The
+    sampler's extras `curvature` and, for data, `per_example` serve the dynamics that need them.
+
+    >>> import bdl
+    >>> from bdl.targets import Chains, GaussianLaw
+    >>> law = GaussianLaw([0.0], [[4.0]])
+    >>> chains = Chains(law, bdl.SGLD(), torch.zeros(1000, 1), lr=0.1)
+    >>> samples = chains.run(steps=100, every=10, burn_in=500)
+    >>> samples.shape  # kept states, chains, coordinates
+    torch.Size([10, 1000, 1])
+    >>> bool(3.5 < samples.var() < 4.5)  # the variance of the law is 4
+    True
     """
 
     def __init__(
@@ -41,11 +51,8 @@ class Chains:
         weighting: Weighting = Flat(), seed: int = 0, gradient_noise: float | Tensor | None = None,
         batch: int | None = None, box: tuple[Any, Any] | None = None, **sampler_options: Any,
     ):  # fmt: skip
-        if start.ndim != 2 or start.shape[1] != target.dim:
-            raise ConfigError(f"start must be (chains, {target.dim}), got {tuple(start.shape)}: one row per chain")
         num_data = getattr(target, "num_data", None)
-        if batch is not None and (num_data is None or batch < 1):
-            raise ConfigError(f"batch must be at least 1 item of a target with num_data, got {batch}: leave it None")
+        _check(target.dim, num_data, start, batch)
         self._theta = start.detach().clone().requires_grad_()
         self.sampler = Sampler(
             [self._theta], dynamics, num_data=num_data or 1, prior=Uniform(), lr=lr, temperature=temperature,
@@ -59,23 +66,26 @@ class Chains:
         self._batch = None if batch is None else torch.empty(len(start), batch, dtype=torch.long, device=start.device)
         self._indices = generator(start.device, "batches", seed)
         self._noise = generator(start.device, "gradient noise", seed)
-        self._std = None
-        if gradient_noise is not None:
-            self._std = torch.as_tensor(gradient_noise).to(self.theta) / self.sampler.num_data
-            self._z = torch.empty_like(self.theta)
-        self._box = None
-        if box is not None:
-            self._box = [torch.as_tensor(edge).to(self.theta) for edge in box]
-            self._before = torch.empty_like(self.theta)
-            if bool(self._outside().any()):
-                raise ConfigError(f"start must lie in the box {box}: draw it there")
+        self._std = None if gradient_noise is None else self._like(gradient_noise) / self.sampler.num_data
+        self._z = torch.empty_like(self.theta)
+        self._box = None if box is None else [self._like(edge) for edge in box]
+        self._before = torch.empty_like(self.theta)
+        if self._box is not None and bool(self._outside().any()):
+            raise ConfigError(f"start must lie in the box {box}: draw it there")
+        self._serve(per_example=num_data is not None)
+
+    def _like(self, value: Any) -> Tensor:
+        return torch.as_tensor(value).to(self.theta)
+
+    def _serve(self, per_example: bool) -> None:
+        """Give the sampler what some dynamics and weightings need: the full loss, curvatures, gradients per example."""
         self.sampler.full_loss = lambda: self._function(self.theta)[0]
         self.sampler.extras["curvature"] = lambda: curvature(self.target, self.theta) / self.sampler.num_data
-        if num_data is not None:
+        if per_example:
             self.sampler.extras["per_example"] = self._per_example
 
     def closure(self) -> Tensor:
-        """Set the gradient of U/N at the present state, on a new batch and with new noise if any; (C,) loss U/N."""
+        """Set the gradient of U/N at the present state, on a new batch and with new noise; return the loss U/N (C,)."""
         self.gradients += 1
         if self._batch is None:
             loss, grad = self._function(self.theta)
@@ -86,11 +96,12 @@ class Chains:
             self._grad.copy_(grad)
         else:
             torch.addcmul(grad, self._z.normal_(generator=self._noise), self._std, out=self._grad)
-        if self._theta.grad is not self._grad:  # a kernel has called zero_grad
+        if self._theta.grad is not self._grad:  # an accept/reject step has called zero_grad
             self._theta.grad = self._grad
         return loss
 
     def step(self) -> None:
+        """One step of every chain; a chain that leaves the box returns."""
         if self._box is None:
             self.sampler.step(self.closure)
             return
@@ -101,7 +112,7 @@ class Chains:
     def run(
         self, steps: int, every: int = 1, burn_in: int = 0, progress: Callable[[int], None] | None = None
     ) -> Tensor:
-        """`burn_in` steps, then `steps` more of which each `every`-th is kept: (steps // every, C, d).
+        """Run `burn_in` steps, then `steps` more, and keep every `every`-th of these: (steps // every, C, d).
 
         progress: called at each kept state with the number of states kept so far.
         """
@@ -121,22 +132,29 @@ class Chains:
         return kept
 
     def _per_example(self) -> Tensor:
-        """(C, B, d) gradient of every item of the last batch, each with its share 1/N of the prior."""
+        """(C, B, d) gradient of every item of the last batch, each with 1/N of the prior's gradient."""
         chains, n = len(self.theta), self.sampler.num_data
         index = torch.arange(n, device=self.theta.device).expand(chains, n) if self._batch is None else self._batch
         theta = self.theta.unsqueeze(1).expand(-1, index.shape[1], -1)
         return self._function(theta, index.unsqueeze(-1))[1]
 
     def _outside(self) -> Tensor:
-        """(C, 1) has the chain left its box?"""
+        """(C, 1) whether the chain has left its box."""
         low, high = self._box  # type: ignore[misc]
         return ((self.theta < low) | (self.theta > high)).any(-1, keepdim=True)
 
 
 def _loss_and_grad(target: Any, num_data: int | None) -> Callable[..., tuple[Tensor, Tensor]]:
-    """The target's own function, or autograd of what it has."""
+    """x -> (loss U/N, its gradient): the target's own function if it has one, otherwise by autograd."""
     if num_data is not None:
         return getattr(target, "loss_and_grad", None) or (
             lambda x, index=None: value_and_grad(lambda y: target.loss(y, index), x)
         )
     return getattr(target, "energy_and_grad", None) or (lambda x: value_and_grad(target.energy, x))
+
+
+def _check(dim: int, num_data: int | None, start: Tensor, batch: int | None) -> None:
+    if start.ndim != 2 or start.shape[1] != dim:
+        raise ConfigError(f"start must be (chains, {dim}), got {tuple(start.shape)}: one row per chain")
+    if batch is not None and (num_data is None or batch < 1):
+        raise ConfigError(f"batch must be at least 1 item of a target with num_data, got {batch}: leave it None")

@@ -1,4 +1,4 @@
-"""Laws whose shape defeats one step size: banana, funnel, double well."""
+"""Laws that no single step size suits: banana, funnel, double well."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class Banana(Target):
         x1 = s z1,    x2 = z2 - b (x1² - s²),    x3 = z3, ...
         U(x) = x1² / (2 s²) + (x2 + b (x1² - s²))² / 2 + Σ_{i>2} x_i² / 2
 
-    b = bend, s = scale. The twist keeps volumes, so the law at temperature T is the same one with z ~ N(0, T).
-    Theirs is s = 10 with b = .03 (moderate) or .1 (strong).
+    b = bend, s = scale. The twist preserves volume, so the law at temperature T has the same form with z ~ N(0, T).
+    The paper has s = 10 with b = .03 (moderate) or .1 (strong).
     """
 
     dim: int = 2
@@ -115,8 +115,8 @@ class Funnel(Target):
 class DoubleWell(Target):
     """One dimension, two wells near -1 and 1: U(x) = h (x² - 1)² + t x.
 
-    h = height of the barrier between equal wells, nats; t = tilt, which puts 2t nats between them. Everything about it
-    comes from a quadrature, at any temperature.
+    h = height of the barrier between equal wells, nats; t = tilt, which makes one well 2t nats deeper. A quadrature
+    gives the moments, the draws and the normalising constant at any temperature.
     """
 
     height: float = 4.0
@@ -135,7 +135,7 @@ class DoubleWell(Target):
         return (self.height * r.square() + self.tilt * x).squeeze(-1), 4 * self.height * r * x + self.tilt
 
     def quadrature(self, temperature: float = 1.0, points: int = 20_000) -> Quadrature:
-        """The law between the points where its density falls below exp(-80) of that at 0."""
+        """The law on an interval beyond which the density is below exp(-80) times the density at 0."""
         reach = 2.0
         while self.height * (reach**2 - 1) ** 2 - self.height - abs(self.tilt) * reach < 80 * temperature:
             reach *= 1.1

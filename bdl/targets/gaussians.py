@@ -1,4 +1,4 @@
-"""Gaussians and their mixtures: everything about them is known."""
+"""Gaussians and their mixtures, whose moments and densities are known in closed form."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.targets.base import Target, double, factor
 
-# Ji 2023, article listings: (mean, covariance) of each mode. Two of the matrices printed there are not symmetric: the
-# upper triangle is taken. Only the last case has modes far apart.
+# Ji 2023, listings: (mean, covariance) of each mode. Two of the printed matrices are not symmetric; we take their upper
+# triangles. Only the last case has modes far apart.
 CASES = {
     1: [((0, 0), ((1, 0.8), (0.8, 10)))],
     2: [((0, 0), ((1, 0.9), (0.9, 10))), ((5, 5), ((10, -0.9), (-0.9, 10)))],
     3: [((0, 0), ((1, 0.9), (0.9, 1))), ((6, 0), ((1, -0.9), (-0.9, 1))), ((3, 3), ((1, 0.1), (0.1, 1)))],
     4: [(m, ((1, 0), (0, 1))) for m in ((0, 0), (5, 0), (5, 5), (0, 5))],
 }
-# His starting points, one per run; for four modes the text says (5, 5) and the listing (-10, 0).
+# Ji's starting points, one per run. For four modes his text says (5, 5) and his listing (-10, 0).
 STARTS = {1: [(-10.0, 0.0)], 2: [(10.0, 0.0)], 3: [(3.0, 0.0)], 4: [(5.0, 5.0), (-10.0, 0.0)]}
 
 
@@ -78,7 +78,7 @@ class GaussianLaw(Target):
 class Mixture(Target):
     """Σ_k w_k N(m_k, S_k), normalised: U(x) = -log Σ_k w_k N(x; m_k, S_k).
 
-    weights: w (K,) positive, made to add to 1. means: (K, d). covariances: (K, d, d), or one (d, d) for all.
+    weights: w (K,) positive; they are normalised. means: (K, d). covariances: (K, d, d), or one (d, d) for all.
     Raises ConfigError unless every S_k is symmetric and positive definite.
     """
 
@@ -86,9 +86,8 @@ class Mixture(Target):
     means: Any  # (K, d)
     covariances: Any  # (K, d, d)
     _roots: Any = field(init=False, repr=False)  # (K, d, d) lower, root root' = S
-    _precisions: Any = field(
-        init=False, repr=False
-    )  # (d, d K) columns S_k⁻¹[i], k fastest, so one product serves all k
+    # (d, d K) rows of all S_k⁻¹ side by side, k running fastest: one matrix product serves all modes
+    _precisions: Any = field(init=False, repr=False)
     _pulls: Any = field(init=False, repr=False)  # (d, K) S_k⁻¹ m_k
     _log_scales: Any = field(init=False, repr=False)  # (K,) log w_k - log sqrt det 2π S_k
 
@@ -110,7 +109,7 @@ class Mixture(Target):
 
     @classmethod
     def case(cls, modes: int) -> Mixture:
-        """The mixtures of 1, 2, 3 or 4 modes of Ji 2023, equal weights; `STARTS[modes]` are the starting points."""
+        """The mixture of 1, 2, 3 or 4 equal modes of Ji 2023; `STARTS[modes]` holds its starting points."""
         if modes not in CASES:
             raise ConfigError(f"modes must be one of {list(CASES)}, got {modes}")
         means, covariances = zip(*CASES[modes], strict=True)
@@ -137,7 +136,7 @@ class Mixture(Target):
         return self._log_terms(x)[0].softmax(-1)
 
     def mode_weights(self, samples: Tensor) -> Tensor:
-        """(n, ..., d) -> (..., K) share of the n samples that belong to mode k, each to its most probable mode."""
+        """(n, ..., d) -> (..., K) share of the n samples whose most probable mode is k."""
         nearest = self.responsibilities(samples).argmax(-1, keepdim=True)
         return (nearest == torch.arange(len(self.weights), device=samples.device)).double().mean(0)
 

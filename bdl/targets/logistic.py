@@ -1,4 +1,4 @@
-"""Bayesian logistic regression, the usual non-conjugate test of samplers that see mini-batches."""
+"""Bayesian logistic regression, the usual law without conjugacy on which mini-batch samplers are tested."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bdl.targets.regression import Regression, design
 
 
 def simulate_logistic(n: int = 1000, p: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """X (n, p), an intercept and p - 1 standard normals; y (n,) in {0, 1} with weights alternating between 1 and -1."""
+    """X (n, p), an intercept and p - 1 standard normals; y (n,) in {0, 1}. The weights alternate between 1 and -1."""
     noise = generator("cpu", "logistic", seed)
     X = torch.randn(n, p, generator=noise, dtype=torch.float64)
     X[:, 0] = 1.0
@@ -31,7 +31,7 @@ class LogisticRegression(Regression):
 
         U(w) = Σ_i [softplus(x_i' w) - y_i x_i' w] + λ |w|² / 2 - p/2 log(λ / 2π)
 
-    X (n, p), y (n,) of zeros and ones. λ = prior_precision. U is convex, its minimum `mode()`.
+    X (n, p), y (n,) of zeros and ones. λ = prior_precision. U is convex with minimum `mode()`.
     """
 
     X: Any  # (n, p)
@@ -61,7 +61,7 @@ class LogisticRegression(Regression):
         return loss, pull / logits.shape[-1] + weight * x
 
     def hessian(self, x: Tensor) -> Tensor:
-        """(p,) -> (p, p) second derivative of U."""
+        """(p,) -> (p, p) Hessian of U."""
         probability = (self.X.to(x) @ x).sigmoid()
         curvature = (self.X.to(x) * (probability * (1 - probability))[:, None]).T @ self.X.to(x)
         return curvature + self.prior_precision * torch.eye(self.dim).to(x)
@@ -72,7 +72,7 @@ class LogisticRegression(Regression):
         for _ in range(100):
             energy, grad = self.energy_and_grad(w)
             step = torch.linalg.solve(self.hessian(w), grad)
-            while self.energy(w - step) > energy + 1e-9:  # convex, so halving ends
+            while self.energy(w - step) > energy + 1e-9:  # U is convex, so the halving terminates
                 step = step / 2
             w = w - step
             if step.abs().max() < 1e-12:

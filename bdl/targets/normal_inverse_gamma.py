@@ -1,4 +1,4 @@
-"""The conjugate law of a linear regression: weights and log noise variance."""
+"""The conjugate law of a linear regression, over its weights and its log noise variance."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class NormalInverseGamma:
     def __post_init__(self) -> None:
         if not (self.shape > 0 and self.rate > 0):
             raise ConfigError(
-                f"no normal-inverse-gamma law has shape {self.shape} and rate {self.rate}: more data or a lower "
-                "temperature make it proper"
+                f"no normal-inverse-gamma law has shape {self.shape} and rate {self.rate}: use more data or a "
+                "lower temperature"
             )
 
     def mean(self) -> Tensor:
@@ -42,6 +42,7 @@ class NormalInverseGamma:
 
     def sample(self, n: int, generator: torch.Generator | None = None) -> Tensor:
         """(n, p + 1)."""
+        # torch.distributions.Gamma takes no generator
         gamma = torch._standard_gamma(self._a().expand(n), generator=generator)  # type: ignore
         c = math.log(self.rate) - gamma.log()
         z = torch.randn(n, len(self.location), generator=generator, dtype=torch.float64)
@@ -57,7 +58,7 @@ class NormalInverseGamma:
         return self.shape, self.rate
 
     def marginal_log_prob(self, x: Tensor) -> Tensor:
-        """(..., p + 1) log density of each coordinate by itself, at x (..., p + 1)."""
+        """(..., p + 1) marginal log density of each coordinate, at x (..., p + 1)."""
         df, centre, scale = self.student_t()
         a, c = self.shape, x[..., -1:]
         weights = torch.distributions.StudentT(df, centre.to(x), scale.to(x)).log_prob(x[..., :-1])

@@ -1,4 +1,4 @@
-"""Settings of the authors' code behind the table of ten functions in Liang 2024, and that table."""
+"""Table 1 of Liang 2024, iterations on ten functions, with the settings of the authors' code."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-BINS = 100  # energy bins of the settings, from 0 upwards
+BINS = 100  # energy bins of every setting; the first begins at 0
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How one function was run. The gradient carries normal noise of standard deviation (high - low) / 1000."""
+    """How one function was run. Its gradients carry normal noise of standard deviation (high - low) / 1000."""
 
-    start: tuple[float, float]  # low, high: x_0 uniform in it, per coordinate; also the box of `reject`
+    start: tuple[float, float]  # low, high: x_0 is uniform in it, per coordinate; also the box of `reject`
     lr: float
     temperature: float
     zeta: float
     bin_width: float  # Δu, nats
-    gain: float  # c of the stochastic approximation: step min(1, c / (k^.75 + 1000))
-    threshold: float  # success: f below it
-    reject: bool  # is a step undone that leaves `start`?
+    gain: float  # c of the stochastic approximation, whose step is min(1, c / (k^.75 + 1000))
+    threshold: float  # a run succeeds when f falls below it
+    reject: bool  # whether a step that leaves `start` is undone
     thousands: tuple[float, float, float, float]  # published iterations / 1000: SGLD, AWSGLD with 10, 100, 1000 bins
 
     @property
@@ -31,7 +31,7 @@ class Settings:
 
     @property
     def energies(self) -> tuple[float, float]:
-        """Low and high end of the bins, nats."""
+        """Lower and upper end of the bins, nats."""
         return 0.0, BINS * self.bin_width
 
     def draw(self, chains: int, dim: int, generator: torch.Generator | None = None) -> Tensor:
@@ -51,6 +51,6 @@ PUBLISHED: dict[str, Settings] = {
     "dixon_price": Settings((-10, 10), 1e-5, 10, 20, 2, 100, 10, False, (32.6, 23.1, 20, 23)),
     "levy": Settings((-10, 10), 1e-4, 100, 10, 60, 100, 400, False, (23.3, 0.1, 0.4, 1.0)),
     "sphere": Settings((-2.56, 5.12), 0.01, 1e-4, 1, 2, 100, 1e-3, False, (0.5, 0.1, 0.1, 0.2)),
-    # One file of that code has [-1, 1], the one that runs; another [-15, 30].
+    # The script that runs starts in [-1, 1]; another file of that code says [-15, 30].
     "ackley": Settings((-1, 1), 0.01, 0.05, 0.2, 0.04, 100, 0.4, True, (11.7, 16.1, 3.4, 7.4)),
 }

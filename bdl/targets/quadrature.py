@@ -16,11 +16,11 @@ from bdl.targets.base import double
 class Quadrature:
     """exp(-U/T) / Z on a box of n cells, by the midpoint rule.
 
-    For a smooth law that has died out at the faces of the box the rule converges faster than any power of the width,
-    otherwise as its square. `cdf` and `sample` take the density as constant within a cell.
+    For a smooth law that vanishes at the faces of the box the error falls faster than any power of the cell width,
+    otherwise with its square. `cdf` and `sample` treat the density as constant within a cell.
     """
 
-    nodes: Tensor  # (n, d) midpoints, the last axis running fastest
+    nodes: Tensor  # (n, d) midpoints; the last axis runs fastest
     energies: Tensor  # (n,) U at the nodes, nats
     mass: Tensor  # (n,) probability of each cell
     widths: Tensor  # (d,)
@@ -28,7 +28,7 @@ class Quadrature:
     log_z: float  # log of the integral of exp(-U/T) over the box
 
     def expect(self, values: Tensor) -> Tensor:
-        """(n, ...) values at the nodes -> (...) expectation."""
+        """(n, ...) values at the nodes -> (...) their expectation."""
         return torch.einsum("n,n...->...", self.mass, values.to(self.mass))
 
     def mean(self) -> Tensor:
@@ -45,7 +45,9 @@ class Quadrature:
     def cdf(self, x: Any) -> Tensor:
         """P(X <= x) of a one-dimensional law at x (...)."""
         if len(self.shape) != 1:
-            raise ConfigError(f"cdf is of one dimension, this law has {len(self.shape)}: take a marginal of density()")
+            raise ConfigError(
+                f"cdf needs a law of one dimension, this one has {len(self.shape)}: take a marginal of density()"
+            )
         position = ((double(x) - self.nodes[0, 0]) / self.widths[0] + 0.5).clamp(0, len(self.mass))
         cell = position.long().clamp_max(len(self.mass) - 1)
         below = self.mass.cumsum(0) - self.mass
@@ -69,7 +71,7 @@ def integrate(target: Any, low: Any, high: Any, points: int, temperature: float 
     low, high = double(low).expand(target.dim), double(high).expand(target.dim)
     if not bool((low < high).all()) or points < 2 or not temperature > 0:
         raise ConfigError(
-            f"a grid needs low < high, 2 points and temperature > 0, got {low.tolist()}, {high.tolist()}, {points}, "
+            f"a grid needs low < high, points >= 2 and temperature > 0, got {low.tolist()}, {high.tolist()}, {points}, "
             f"{temperature}"
         )
     widths = (high - low) / points

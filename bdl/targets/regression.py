@@ -1,4 +1,4 @@
-"""Linear regression with conjugate priors: the posterior is known at any temperature."""
+"""Linear regression with conjugate priors, whose posterior is known at any temperature."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from bdl.targets.normal_inverse_gamma import NormalInverseGamma
 def simulate_linear(n: int = 10_000, correlation: float = 0.9, seed: int = 0) -> tuple[Tensor, Tensor]:
     """X (n, 2), an intercept and x, and y (n,): (x, y) normal of unit variances and correlation r.
 
-    So y = r x + N(0, 1 - r²): the data of Karagiannis 2023, handout 4, section 4, whose code has n = 10⁴ and r = .9.
+    Hence y = r x + N(0, 1 - r²). Karagiannis 2023, section 4, has n = 10⁴ and r = .9.
     """
     noise = generator("cpu", "linear", seed)
     x = torch.randn(n, generator=noise, dtype=torch.float64)
@@ -28,7 +28,7 @@ def simulate_linear(n: int = 10_000, correlation: float = 0.9, seed: int = 0) ->
 
 
 class Regression(DataTarget):
-    """A posterior of the parameters of y (n,) given X (n, p), whose gradient is written out."""
+    """A posterior of the parameters of y (n,) given X (n, p). Abstract: subclasses write `loss_and_grad`."""
 
     X: Any
     y: Any
@@ -47,16 +47,16 @@ class Regression(DataTarget):
 
 @dataclass(frozen=True, eq=False)
 class LinearRegression(Regression):
-    """Normal linear regression with the normal-inverse-gamma prior (Karagiannis 2023, handout 4, section 4).
+    """Normal linear regression with the normal-inverse-gamma prior (Karagiannis 2023, section 4).
 
         y_i | b, s² ~ N(x_i' b, s²),    b | s² ~ N(m, s² V),    s² ~ IG(phi, psi)
 
-    as a law of x = (b, c) on R^{p+1}, c = log s², its Jacobian s² included:
+    as a law of x = (b, c) on R^{p+1}, with c = log s² and its Jacobian s²:
 
         U(x) = n/2 log 2π + n c / 2 + |y - X b|² exp(-c) / 2 - log N(b; m, e^c V) - log IG(e^c; phi, psi) - c
 
     X (n, p), y (n,). m: a number or (p,). V: a number (times the identity) or (p, p). The handout has m = 0, phi =
-    psi = 1, V = 100. U is -log p(y, b, c), constants included. (Handout (4.2) has d/2 where -d/2 belongs.)
+    psi = 1, V = 100. U is -log p(y, b, c) with all constants. (In the handout's eq. 4.2, d/2 should be -d/2.)
     """
 
     X: Any  # (n, p)
@@ -66,9 +66,9 @@ class LinearRegression(Regression):
     shape: float = 1.0  # phi
     rate: float = 1.0  # psi
     _precision: Any = field(init=False, repr=False)  # (p, p) V⁻¹
-    _gram: Any = field(init=False, repr=False)  # (p, p) X'X
-    _fit: Any = field(init=False, repr=False)  # (p,) least squares
-    _rss: Any = field(init=False, repr=False)  # () |y - X fit|²
+    gram: Any = field(init=False, repr=False)  # (p, p) X'X
+    fit: Any = field(init=False, repr=False)  # (p,) least squares
+    rss: Any = field(init=False, repr=False)  # () |y - X fit|²
     _constant: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -82,7 +82,7 @@ class LinearRegression(Regression):
         constant = 0.5 * (n + p) * math.log(2 * math.pi) + 0.5 * log_v + math.lgamma(self.shape)
         constant -= self.shape * math.log(self.rate)
         values = {"X": X, "y": y, "prior_mean": m, "prior_scale": V, "_precision": torch.cholesky_inverse(root)}
-        for name, value in {**values, "_gram": gram, "_fit": fit, "_rss": rss, "_constant": constant}.items():
+        for name, value in {**values, "gram": gram, "fit": fit, "rss": rss, "_constant": constant}.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -98,7 +98,7 @@ class LinearRegression(Regression):
         pull = pull + scaled / n
         inverse = (-c).exp()
         half = 0.5 * inverse * (squares + (torch.linalg.vecdot(r, scaled) + 2 * self.rate) / n)
-        power = 0.5 + (0.5 * p + self.shape) / n  # of c
+        power = 0.5 + (0.5 * p + self.shape) / n  # coefficient of c
         grad_c = power - half
         return power * c + half + self._constant / n, torch.cat([inverse[..., None] * pull, grad_c[..., None]], -1)
 
@@ -109,11 +109,11 @@ class LinearRegression(Regression):
         V_n⁻¹ = V⁻¹ + X'X,    m_n = V_n (V⁻¹ m + X'y),    a_n = phi + n/2,
         b_n = psi + (|y|² + m'V⁻¹m - m_n'V_n⁻¹m_n) / 2
         """
-        root = torch.linalg.cholesky(self._precision + self._gram)
-        pull = self._precision @ self.prior_mean + self._gram @ self._fit
+        root = torch.linalg.cholesky(self._precision + self.gram)
+        pull = self._precision @ self.prior_mean + self.gram @ self.fit
         mean = torch.cholesky_solve(pull[:, None], root).squeeze(1)
-        shift, apart = mean - self._fit, mean - self.prior_mean
-        rate = self.rate + 0.5 * (self._rss + shift @ self._gram @ shift + apart @ self._precision @ apart).item()
+        shift, apart = mean - self.fit, mean - self.prior_mean
+        rate = self.rate + 0.5 * (self.rss + shift @ self.gram @ shift + apart @ self._precision @ apart).item()
         half_p = 0.5 * (self.dim - 1)
         shape = (self.shape + 0.5 * self.num_data + half_p) / temperature - half_p
         return NormalInverseGamma(mean, temperature * torch.cholesky_inverse(root), shape, rate / temperature)
@@ -143,7 +143,7 @@ class LinearRegression(Regression):
 class KnownNoiseRegression(Regression):
     """Linear regression with known noise: y_i | b ~ N(x_i' b, s²), b ~ N(m, V), as a law of x = b on R^p.
 
-    U(x) = -log p(y, b), constants included. The posterior at T is N(m_n, T V_n), V_n⁻¹ = V⁻¹ + X'X / s².
+    U(x) = -log p(y, b) with all constants. The posterior at T is N(m_n, T V_n), V_n⁻¹ = V⁻¹ + X'X / s².
     X (n, p), y (n,). noise: s > 0. prior_mean: m. prior_covariance: V, a number (times the identity) or (p, p).
     """
 
@@ -153,9 +153,9 @@ class KnownNoiseRegression(Regression):
     prior_mean: Any = 0.0  # (p,)
     prior_covariance: Any = 1.0  # (p, p)
     _precision: Any = field(init=False, repr=False)  # (p, p) V⁻¹
-    _gram: Any = field(init=False, repr=False)  # (p, p) X'X
-    _fit: Any = field(init=False, repr=False)  # (p,) least squares
-    _rss: Any = field(init=False, repr=False)  # () |y - X fit|²
+    gram: Any = field(init=False, repr=False)  # (p, p) X'X
+    fit: Any = field(init=False, repr=False)  # (p,) least squares
+    rss: Any = field(init=False, repr=False)  # () |y - X fit|²
     _constant: float = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -167,7 +167,7 @@ class KnownNoiseRegression(Regression):
         constant = 0.5 * sum(X.shape) * math.log(2 * math.pi) + len(y) * math.log(self.noise)
         constant += root.diagonal().log().sum().item()
         values = {"X": X, "y": y, "prior_mean": m, "prior_covariance": V, "_precision": torch.cholesky_inverse(root)}
-        for name, value in {**values, "_gram": gram, "_fit": fit, "_rss": rss, "_constant": constant}.items():
+        for name, value in {**values, "gram": gram, "fit": fit, "rss": rss, "_constant": constant}.items():
             object.__setattr__(self, name, value)
 
     def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -178,8 +178,8 @@ class KnownNoiseRegression(Regression):
         return loss + self._constant / self.num_data, pull / self.noise**2 + scaled / self.num_data
 
     def posterior(self) -> GaussianLaw:
-        root = torch.linalg.cholesky(self._precision + self._gram / self.noise**2)
-        pull = self._precision @ self.prior_mean + self._gram @ self._fit / self.noise**2
+        root = torch.linalg.cholesky(self._precision + self.gram / self.noise**2)
+        pull = self._precision @ self.prior_mean + self.gram @ self.fit / self.noise**2
         return GaussianLaw(torch.cholesky_solve(pull[:, None], root).squeeze(1), torch.cholesky_inverse(root))
 
     def mean(self) -> Tensor:
@@ -201,7 +201,7 @@ class KnownNoiseRegression(Regression):
 
 
 def design(X: Any, y: Any) -> tuple[Tensor, Tensor]:
-    """(n, p) and (n,) in double precision, checked."""
+    """Check X (n, p) and y (n,) and return them in double precision."""
     X, y = double(X), double(y)
     if X.ndim != 2 or y.shape != X.shape[:1] or len(y) == 0:
         raise ConfigError(f"X must be (n, p) and y (n,), n > 0; got {tuple(X.shape)} and {tuple(y.shape)}")
@@ -220,20 +220,20 @@ def _conjugate(X: Any, y: Any, mean: Any, scale: Any) -> tuple[Tensor, Tensor, T
 
 
 def least_squares(X: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """X'X, the fit, and the sum of its squared residuals."""
-    fit = torch.linalg.lstsq(X, y[:, None], driver="gelsd").solution.squeeze(1)  # of least norm if X is singular
+    """X'X (p, p), the fit (p,) and the sum of its squared residuals."""
+    fit = torch.linalg.lstsq(X, y[:, None], driver="gelsd").solution.squeeze(1)  # least norm if X is singular
     return X.T @ X, fit, (y - X @ fit).square().sum()
 
 
 def mean_squares(target: Any, b: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
     """Mean of (y_i - x_i' b)² over the items (...,), and half its gradient (..., p).
 
-    Over all items from |y - X b|² = rss + (b - fit)' X'X (b - fit), a sum of positive terms at a cost of p².
+    Without an index |y - X b|² = rss + (b - fit)' X'X (b - fit), a sum of positive terms that costs p² a point.
     """
     if index is None:
-        r, n = b - target._fit.to(b), len(target.y)
-        scaled = r @ target._gram.to(b)
-        return (target._rss.to(b) + torch.linalg.vecdot(r, scaled)) / n, scaled / n
+        r, n = b - target.fit.to(b), len(target.y)
+        scaled = r @ target.gram.to(b)
+        return (target.rss.to(b) + torch.linalg.vecdot(r, scaled)) / n, scaled / n
     X, y = target.X.to(b)[index], target.y.to(b)[index]  # (..., B, p), (..., B)
     r = (X @ b[..., None]).squeeze(-1) - y
     return r.square().mean(-1), (r[..., None, :] @ X).squeeze(-2) / r.shape[-1]

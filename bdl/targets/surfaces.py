@@ -1,4 +1,4 @@
-"""A rugged surface in two dimensions, with minima by the hundred."""
+"""A rugged surface in two dimensions with hundreds of minima."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ class RuggedSurface(Target):
 
         U(x) = -(x1 sin 20 x2 + x2 sin 20 x1)² cosh(x1 sin 10 x1) - (x1 cos 10 x2 - x2 sin 10 x1)² cosh(x2 cos 20 x2)
 
-    U falls without bound, so exp(-U/T) is a law only on a box |x_i| <= r; r = `half_width`. In the usual box, r = 1.1,
-    the lowest energy is -8.12465, at (±1.0445, -1.0084). There T = 20 leaves the law almost flat: the slides name no
-    box, and their T suits a wider one. `energy` is the formula everywhere; give `box` to `Chains`.
+    U is unbounded below, so exp(-U/T) is a law only on a box |x_i| <= r; r = `half_width`. In the usual box, r = 1.1,
+    the lowest energy is -8.12465, at (±1.0445, -1.0084), and T = 20 makes the law almost uniform. The slides name no
+    box; their T suits a wider one. `energy` ignores the box; pass `box` to `Chains`.
     """
 
     half_width: float = 1.1
@@ -42,7 +42,7 @@ class RuggedSurface(Target):
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         x1, x2 = x.unbind(-1)
         s1, c1, s2, c2 = (10 * x1).sin(), (10 * x1).cos(), (10 * x2).sin(), (10 * x2).cos()
-        S1, C1, S2, C2 = 2 * s1 * c1, 1 - 2 * s1 * s1, 2 * s2 * c2, 1 - 2 * s2 * s2  # of 20 x
+        S1, C1, S2, C2 = 2 * s1 * c1, 1 - 2 * s1 * s1, 2 * s2 * c2, 1 - 2 * s2 * s2  # sines and cosines of 20 x
         a, b = x1 * S2 + x2 * S1, x1 * c2 - x2 * s1
         p, q = x1 * s1, x2 * C2
         cosh_p, cosh_q = p.cosh(), q.cosh()

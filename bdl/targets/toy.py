@@ -1,4 +1,4 @@
-"""A line through thirty points with unknown noise, under a flat prior."""
+"""A line through thirty points with unknown noise, under a uniform prior."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LINKS = {  # s = link(r): link, its inverse, log |ds/dr|, ds/dr, d log |ds/dr| /
 def simulate_toy(n: int = 30, noise: float = 0.1, seed: int = 0) -> tuple[Tensor, Tensor]:
     """x (n,) standard normal and y (n,) = -1 + 2 x + N(0, noise²).
 
-    n and noise are those of the post on SGLD in Lightning; how it draws x it does not say.
+    n and noise are those of the Lightning post, which does not say how it draws x.
     """
     stream = generator("cpu", "toy", seed)
     x = torch.randn(n, generator=stream, dtype=torch.float64)
@@ -41,13 +41,13 @@ def simulate_toy(n: int = 30, noise: float = 0.1, seed: int = 0) -> tuple[Tensor
 
 @dataclass(frozen=True, eq=False)
 class ToyRegression(DataTarget):
-    """y_i ~ N(b0 + b1 x_i, s²) with a flat prior on (b0, b1, s), s > 0, as a law of (b0, b1, r), s = link(r).
+    """y_i ~ N(b0 + b1 x_i, s²) with a uniform prior on (b0, b1, s), s > 0, as a law of (b0, b1, r), s = link(r).
 
         U = n log s + Σ_i (y_i - b0 - b1 x_i)² / (2 s²) + n/2 log 2π - log |ds/dr|
 
-    link "abs": s = |r|, as in the post, whose law has two halves that mirror each other; "log": s = exp(r);
-    "softplus": s = log(1 + exp r). All three are the same law of (b, s). The prior is improper, the posterior is not
-    for n > 3, and U is -log p(y | b, s) - log |ds/dr|.
+    link "abs": s = |r|, as in the Lightning post, which gives a law symmetric in r; "log": s = exp(r); "softplus":
+    s = log(1 + exp r). All three are the same law of (b, s). The prior is improper; the posterior is proper for n > 3.
+    U is -log p(y | b, s) - log |ds/dr|.
     """
 
     x: Any  # (n,)
@@ -55,9 +55,9 @@ class ToyRegression(DataTarget):
     link: str = "log"
     dim: int = 3
     X: Any = field(init=False, repr=False)  # (n, 2) an intercept and x
-    _gram: Any = field(init=False, repr=False)  # (2, 2) X'X
-    _fit: Any = field(init=False, repr=False)  # (2,) least squares
-    _rss: Any = field(init=False, repr=False)  # () |y - X fit|²
+    gram: Any = field(init=False, repr=False)  # (2, 2) X'X
+    fit: Any = field(init=False, repr=False)  # (2,) least squares
+    rss: Any = field(init=False, repr=False)  # () |y - X fit|²
 
     def __post_init__(self) -> None:
         if self.link not in LINKS:
@@ -65,9 +65,9 @@ class ToyRegression(DataTarget):
         x = double(self.x)
         X, y = design(torch.stack([torch.ones_like(x), x], -1), self.y)
         if len(y) < 4 or self.dim != 3:
-            raise ConfigError(f"a flat prior needs at least 4 points and dim 3, got {len(y)} and {self.dim}")
+            raise ConfigError(f"a uniform prior needs at least 4 points and dim 3, got {len(y)} and {self.dim}")
         gram, fit, rss = least_squares(X, y)
-        for name, value in {"x": x, "y": y, "X": X, "_gram": gram, "_fit": fit, "_rss": rss}.items():
+        for name, value in {"x": x, "y": y, "X": X, "gram": gram, "fit": fit, "rss": rss}.items():
             object.__setattr__(self, name, value)
 
     @property
@@ -93,8 +93,8 @@ class ToyRegression(DataTarget):
 
     def posterior(self) -> NormalInverseGamma:
         """The law of (b, s²): N(fit, s² (X'X)⁻¹) and IG((n - 3) / 2, rss / 2)."""
-        shape, rate = 0.5 * (self.num_data - 3), 0.5 * self._rss.item()
-        return NormalInverseGamma(self._fit, torch.linalg.inv(self._gram), shape, rate)
+        shape, rate = 0.5 * (self.num_data - 3), 0.5 * self.rss.item()
+        return NormalInverseGamma(self.fit, torch.linalg.inv(self.gram), shape, rate)
 
     def mean(self) -> Tensor:
         return torch.cat([self.posterior().location, self._link_moment(1)[None]])
@@ -114,7 +114,7 @@ class ToyRegression(DataTarget):
         """Normalised; b | s and s of the posterior give Z in closed form."""
         p = self.posterior()
         log_z = (1 - 0.5 * self.num_data) * math.log(2 * math.pi) + 0.5 * torch.logdet(p.scale).item()
-        log_z += math.lgamma(p.shape) - p.shape * math.log(p.rate)  # the integral over (b, s²) at density 1 / s
+        log_z += math.lgamma(p.shape) - p.shape * math.log(p.rate)  # integral over (b, s²) at density 1 / s
         return -self.energy(x) - log_z + (0.0 if self.link == "abs" else math.log(2.0))
 
     def _link_moment(self, power: int) -> Tensor:

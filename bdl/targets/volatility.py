@@ -1,4 +1,4 @@
-"""A stochastic volatility model: a time series whose log-variance is a hidden autoregression."""
+"""A stochastic volatility model: a time series whose log-variance follows a hidden autoregression."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ VARIANCE = (2.5, 0.025)  # sigma² ~ IG(2.5, .025)
 def simulate_volatility(
     n: int = 200, mu: float = -1.0, phi: float = 0.95, sigma: float = 0.25, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """y (n,) observations and h (n,) log-volatilities of the model below at known parameters."""
+    """y (n,) observations and h (n,) log-volatilities of `StochasticVolatility` at known parameters."""
     if not (abs(phi) < 1 and sigma > 0):
         raise ConfigError(f"a stationary series needs |phi| < 1 and sigma > 0, got {phi} and {sigma}")
     stream = generator("cpu", "volatility", seed)
@@ -41,16 +41,16 @@ class StochasticVolatility(DataTarget):
 
         y_t ~ N(0, exp(h_t)),    h_t ~ N(mu + phi (h_{t-1} - mu), sigma²),    h_1 ~ N(mu, sigma² / (1 - phi²))
 
-    as a law of (mu, a, b, h_1, ..., h_n) on R^{n+3}, phi = 2 sigmoid(a) - 1, sigma = exp(b), both Jacobians included.
-    U is -log p(y, h, mu, a, b), constants included. A mini-batch is of times t: the loss of an item is
-    -log p(y_t | h_t), and the whole prior of h counts into every batch.
+    as a law of (mu, a, b, h_1, ..., h_n) on R^{n+3} with phi = 2 sigmoid(a) - 1, sigma = exp(b) and both Jacobians.
+    U is -log p(y, h, mu, a, b) with all constants. A mini-batch is a set of times t: the loss of an item is
+    -log p(y_t | h_t), and every batch contains the whole prior of h.
 
-    y (n,); a simulated series of 200 unless given.
+    y (n,) is a simulated series of 200 unless given.
     """
 
     y: Any = None  # (n,)
     _squares: Any = field(init=False, repr=False)  # (n,) y²
-    _constant: float = field(init=False, repr=False)  # of -log prior
+    _constant: float = field(init=False, repr=False)  # the constant of -log prior
 
     def __post_init__(self) -> None:
         y = simulate_volatility()[0] if self.y is None else double(self.y)
@@ -72,7 +72,7 @@ class StochasticVolatility(DataTarget):
         return len(self.y)
 
     def pack(self, mu: Any, phi: Any, sigma: Any, h: Any) -> Tensor:
-        """(...,), (...,), (...,), (..., n) -> (..., n + 3): the natural parameters as a point of the law."""
+        """(...,), (...,), (...,), (..., n) -> (..., n + 3): a point of the law from the natural parameters."""
         mu, phi, sigma, h = double(mu), double(phi), double(sigma), double(h)
         head = [mu, torch.logit((phi + 1) / 2), sigma.log()]
         return torch.cat([torch.stack([v.expand(h.shape[:-1]) for v in head], -1), h], -1)
@@ -106,23 +106,27 @@ class StochasticVolatility(DataTarget):
         mu, a, b, d = x[..., 0], x[..., 1], x[..., 2], x[..., 3:] - x[..., :1]
         half = a.sigmoid()  # (1 + phi) / 2
         phi, slope = 2 * half - 1, 2 * half * (1 - half)  # d phi / d a
-        left = 1 - phi.square()  # = 4 half (1 - half) = 2 slope
-        e = d[..., 1:] - phi[..., None] * d[..., :-1]
-        first = d[..., 0]
+        precision = 1 - phi.square()  # precision of h_1, in units of 1 / sigma²
+        e, first = d[..., 1:] - phi[..., None] * d[..., :-1], d[..., 0]
         inverse = (-2 * b).exp()
-        quadratic = left * first.square() + e.square().sum(-1)
-        # -log|d phi/da| - log Beta((1 + phi) / 2): half^p (1 - half)^q up to constants
-        log_left = math.log(4) + logsigmoid(a) + logsigmoid(-a)
-        energy = 0.5 * quadratic * inverse + n * b - 0.5 * log_left
+        quadratic = precision * first.square() + e.square().sum(-1)
+        # Jacobian of phi times the Beta density of half = half^p (1 - half)^q, up to constants
+        log_precision = math.log(4) + logsigmoid(a) + logsigmoid(-a)
+        energy = 0.5 * quadratic * inverse + n * b - 0.5 * log_precision
         energy = energy + 0.5 * mu.square() / MEAN_VARIANCE - p * logsigmoid(a) - q * logsigmoid(-a)
         energy = energy + 2 * shape * b + rate * inverse + self._constant
-        in_d = torch.zeros_like(d)
-        in_d[..., 1:] = e
-        in_d[..., :-1] -= phi[..., None] * e
-        in_d[..., 0] += left * first
-        in_d = in_d * inverse[..., None]
-        in_phi = -(phi * first.square() + (e * d[..., :-1]).sum(-1)) * inverse
-        grad_a = in_phi * slope + 0.5 * phi - p * (1 - half) + q * half
+        grad_d = _grad_of_quadratic(d, e, phi, precision) * inverse[..., None]
+        grad_phi = -(phi * first.square() + (e * d[..., :-1]).sum(-1)) * inverse
+        grad_a = grad_phi * slope + 0.5 * phi - p * (1 - half) + q * half
         grad_b = -quadratic * inverse + n + 2 * shape - 2 * rate * inverse
-        head = torch.stack([mu / MEAN_VARIANCE - in_d.sum(-1), grad_a, grad_b], -1)
-        return energy, torch.cat([head, in_d], -1)
+        head = torch.stack([mu / MEAN_VARIANCE - grad_d.sum(-1), grad_a, grad_b], -1)
+        return energy, torch.cat([head, grad_d], -1)
+
+
+def _grad_of_quadratic(d: Tensor, e: Tensor, phi: Tensor, precision: Tensor) -> Tensor:
+    """(..., n) gradient in d of (precision d_1² + Σ_t e_t²) / 2, e_t = d_t - phi d_{t-1}."""
+    grad = torch.zeros_like(d)
+    grad[..., 1:] = e
+    grad[..., :-1] -= phi[..., None] * e
+    grad[..., 0] += precision * d[..., 0]
+    return grad

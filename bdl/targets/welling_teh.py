@@ -1,4 +1,4 @@
-"""The mixture on which stochastic gradient Langevin dynamics was first shown."""
+"""The mixture on which Welling and Teh (2011) showed SGLD."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from bdl.targets.quadrature import Quadrature, integrate
 def simulate_welling_teh(n: int = 100, theta: tuple[float, float] = (0.0, 1.0), seed: int = 13) -> Tensor:
     """(n,) draws from N(θ1, 2) / 2 + N(θ1 + θ2, 2) / 2; n and θ as in the paper.
 
-    Few such data sets give two clear modes, as in the paper's figure 1: half of the seeds below 25 have no barrier
-    above .1 nats. Seed 13 has modes close to (0, 1) and (1, -1).
+    Few such data sets give two clear modes as in the paper's figure 1: for half of the seeds below 25 no barrier
+    exceeds .1 nats. Seed 13 has modes close to (0, 1) and (1, -1).
     """
     stream = generator("cpu", "welling_teh", seed)
     second = torch.rand(n, generator=stream, dtype=torch.float64) < 0.5
@@ -35,8 +35,8 @@ class WellingTeh(DataTarget):
 
         θ1 ~ N(0, 10),    θ2 ~ N(0, 1),    x_i ~ N(θ1, 2) / 2 + N(θ1 + θ2, 2) / 2    (variances)
 
-    x (n,); 100 draws at θ = (0, 1) unless given. The posterior then has modes at (-.10, 1.14) and (1.03, -1.13), with
-    .6 nats between them. U is -log p(x, θ), constants included.
+    x (n,) holds 100 draws at θ = (0, 1) unless given. The posterior then has modes at (-.10, 1.14) and (1.03, -1.13)
+    and a barrier of .6 nats between them. U is -log p(x, θ) with all constants.
     """
 
     x: Any = None  # (n,)
@@ -66,7 +66,7 @@ class WellingTeh(DataTarget):
         return self.loss(x, index), x * _precisions(x) / self.num_data - pull
 
     def _residuals(self, x: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(..., B) x_i - θ1, and the log odds of the second component."""
+        """(..., B) residuals x_i - θ1, and (..., B) log odds of the second component."""
         data = self.x.to(x) if index is None else self.x.to(x)[index]
         first = data - x[..., :1]
         return first, 0.25 * x[..., 1:] * (2 * first - x[..., 1:])
@@ -74,7 +74,7 @@ class WellingTeh(DataTarget):
     def quadrature(
         self, temperature: float = 1.0, low: float = -4.0, high: float = 4.0, points: int = 400
     ) -> Quadrature:
-        """The normalised posterior on a grid; the default box holds all of it for data as in the paper."""
+        """The normalised posterior on a grid. The default box holds its whole mass for data as in the paper."""
         return _quadrature(self, temperature, low, high, points)
 
     def mean(self, temperature: float = 1.0) -> Tensor:
@@ -91,7 +91,8 @@ class WellingTeh(DataTarget):
 
 
 def _precisions(x: Tensor) -> Tensor:
-    return x.new_tensor([0.1, 1.0])  # of the prior
+    """(2,) precisions of the prior."""
+    return x.new_tensor([0.1, 1.0])
 
 
 @functools.lru_cache(maxsize=4)

@@ -1,4 +1,4 @@
-"""The published experiments, run with bdl: pictures, and tables of published numbers beside ours."""
+"""Published experiments, run with bdl: pictures, and tables of published numbers beside ours."""
 
 from importlib import import_module
 

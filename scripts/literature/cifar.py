@@ -1,4 +1,4 @@
-"""002's CIFAR tables, from runs of scripts/train.py that have ended: published accuracies beside theirs."""
+"""Liang 2024, CIFAR tables: published accuracies beside those of finished runs of scripts/train.py."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from bdl.run.directory import read_metrics
 from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, RED, canvas, label
+from literature.sources import SLIDES
 
-SLIDES = "Liang 2024, slides on adaptively weighted SG-MCMC (002)"
-EPOCHS = 500  # of the settings in conf/experiment
+EPOCHS = 500  # length of the runs in conf/experiment
 # (schedule, method) of conf/experiment/<data> -> accuracy in %, of one sample and of the average
 PUBLISHED = {
     "cifar10": {
@@ -38,7 +38,7 @@ METHODS = {"msgd": "M-SGD", "sghmc": "SGHMC", "awsghmc": "AWSGHMC"}
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run directory says of itself. one, average: accuracy in %; nll: of the average, nats."""
+    """The results of one run. one, average: accuracies in % of one sample and of the average; nll: nats."""
 
     cell: str
     epochs: int
@@ -48,7 +48,7 @@ class FinishedRun:
     one: float
     average: float
     nll: float
-    config: dict[str, Any]  # with commit and versions
+    config: dict[str, Any]  # with git commit and versions
     metrics: dict[str, float]
     timing: dict[str, float]
 
@@ -64,14 +64,14 @@ def cifar100(context: Context) -> Result:
 
 
 def collect(data: str, context: Context) -> Result:
-    found = [run for path in context.runs for run in read(path, data)]
-    chosen = [run for run in found if context.epochs in (None, run.epochs)]
+    runs = [run for path in context.runs for run in read(path, data)]
+    chosen = [run for run in runs if context.epochs in (None, run.epochs)]
     if not chosen:
-        lengths = sorted({run.epochs for run in found})
-        there = f"runs of {lengths} epochs, none of {context.epochs}" if found else "no run that has ended"
+        lengths = sorted({run.epochs for run in runs})
+        missing = f"runs of {lengths} epochs, none of {context.epochs}" if runs else "no finished run"
         raise ConfigError(
-            f"{there} of experiment={data}/... in {', '.join(map(str, context.runs)) or 'no folder'}: run "
-            f"scripts/train.py experiment={data}/decay_both_awsghmc, then give its run directory, or one above it, as "
+            f"{missing} of experiment={data}/... in {', '.join(map(str, context.runs)) or 'no folder'}: run "
+            f"scripts/train.py experiment={data}/decay_both_awsghmc, then pass its run directory, or one above it, as "
             "--runs"
         )
     cells = {cell: [run for run in chosen if run.cell == cell] for cell in PUBLISHED[data]}
@@ -80,36 +80,38 @@ def collect(data: str, context: Context) -> Result:
 
 
 def read(path: Path, data: str) -> list[FinishedRun]:
-    """The ended runs of `experiment=<data>/...` in a folder and below it."""
+    """The finished runs of `experiment=<data>/...` in a folder and below it."""
     runs = []
     for metrics in sorted(path.rglob("metrics.json")):
         config: Any = OmegaConf.load(metrics.parent / "config.yaml")
         folder, _, cell = config.provenance.get("name", "").partition("/")
         if folder != data or cell not in PUBLISHED[data]:
             continue
-        m, timing = read_metrics(metrics), metrics.parent / "timing.json"
-        runs.append(
-            FinishedRun(
-                cell=cell,
-                epochs=config.trainer.max_epochs,
-                seed=config.seed,
-                device=config.provenance.device,
-                samples=int(m["samples"]),
-                one=100 * m["test/one_sample/accuracy"],
-                average=100 * m["test/bma/accuracy"],
-                nll=m["test/bma/nll"],
-                config=settings(config),
-                metrics=m,
-                timing=json.loads(timing.read_text()) if timing.exists() else {},  # a run is ended before it is there
-            )
-        )
+        runs.append(finished_run(cell, config, metrics))
     return runs
 
 
+def finished_run(cell: str, config: Any, metrics: Path) -> FinishedRun:
+    m, timing = read_metrics(metrics), metrics.parent / "timing.json"
+    return FinishedRun(
+        cell=cell,
+        epochs=config.trainer.max_epochs,
+        seed=config.seed,
+        device=config.provenance.device,
+        samples=int(m["samples"]),
+        one=100 * m["test/one_sample/accuracy"],
+        average=100 * m["test/bma/accuracy"],
+        nll=m["test/bma/nll"],
+        config=settings(config),
+        metrics=m,
+        timing=json.loads(timing.read_text()) if timing.exists() else {},  # written after metrics.json
+    )
+
+
 def settings(config: Any) -> dict[str, Any]:
-    """The configuration of a run, without the folders of the machine that it ran on."""
-    found: Any = OmegaConf.to_container(config)
-    return found | {"data": {k: v for k, v in found["data"].items() if k not in ("root", "cache")}}
+    """The configuration of a run without the folders of its machine."""
+    plain: Any = OmegaConf.to_container(config)
+    return plain | {"data": {k: v for k, v in plain["data"].items() if k not in ("root", "cache")}}
 
 
 def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
@@ -125,8 +127,8 @@ def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
         rows.append([SCHEDULES[schedule], METHODS[method], *published, *ours, *about])
     note = (
         "Accuracy in %, and NLL of the average in nats, on the 10,000 test images. Published: means of 10 runs, "
-        f"settings unknown. Ours: the settings of conf/experiment/{data}, for {EPOCHS} epochs; a run of fewer has its "
-        "schedule compressed into them. Mean ± standard error where there are several seeds. – : no run has ended."
+        f"settings unknown. Ours: the settings of conf/experiment/{data}, for {EPOCHS} epochs; a shorter run has its "
+        "schedule compressed. Mean ± standard error where there are several seeds. – : no finished run."
     )
     return Table("One sample, and the average of all", header, rows, note)
 

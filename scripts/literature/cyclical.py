@@ -1,4 +1,4 @@
-"""Zhang et al. 2020, section 5.1, shown by 003: cyclical against decreasing steps on a grid of 25 modes."""
+"""Zhang et al. 2020, section 5.1: cyclical against decreasing steps on a grid of 25 modes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from bdl.targets import Chains, Mixture, grid25
 from literature.distances import total_variation, with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREEN, GREY, ORANGE, RED, canvas, label
+from literature.sources import LIGHTNING_POST
 
-SOURCE = "Zhang et al. 2020, section 5.1; shown in the post on cyclical SG-MCMC (003)"
-STEPS, CYCLES, THIN = 50_000, 30, 10  # a chain [code]; cycles [code]; of kept states
+SOURCE = f"Zhang et al. 2020, section 5.1; shown in the {LIGHTNING_POST}"
+STEPS, CYCLES = 50_000, 30  # per chain; both from the authors' code
+THIN = 10  # every so many steps a state is recorded
 LATE = "cSGLD, late part kept"
-TOGETHER = 4  # chains of the parallel setting
-STD = 0.03**0.5  # of a mode
-STABLE = 2 * STD**2  # Euler's limit of the step in a mode
+TOGETHER = 4  # chains of the paper's parallel setting
+STD = 0.03**0.5  # standard deviation of a mode
+STABLE = 2 * STD**2  # largest step at which Euler's method is stable within a mode
 
 Schedule = Callable[[int], float]
 
@@ -38,17 +40,17 @@ class Method:
     hot: Callable[[int], bool]
     keep: Callable[[int], bool]
     settings: str
-    published: tuple[str, ...] = ("–",) * 4  # modes of 1 and of 4 chains, off modes, weights of 4 chains
+    published: tuple[str, ...] = ("–",) * 4  # modes of 1 chain, modes of 4 chains, off modes, weights of 4 chains
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
     method: Method
-    states: Tensor  # (n, C, 2), every THIN-th
-    kept: Tensor  # (n,) is it a sample?
+    states: Tensor  # (n, C, 2) every THIN-th state
+    kept: Tensor  # (n,) whether it is a sample
 
     def samples(self, together: int) -> Tensor:
-        """(groups, n together, 2) samples of groups of chains."""
+        """(groups, n together, 2) samples of each group of `together` chains."""
         x = self.states[self.kept].transpose(0, 1)  # (C, n, 2)
         return x.reshape(len(x) // together, -1, 2)
 
@@ -61,9 +63,9 @@ def cyclical_modes(context: Context) -> Result:
     for m in methods(steps):
         states = runs[-1].states if m.name == LATE else sample(law, m, steps, context)
         runs.append(Run(m, states, torch.tensor([m.keep(THIN * i + THIN - 1) for i in range(len(states))])))
-    found = {r.method.name: measure(law, r) for r in runs}
-    figures = {"modes": draw_modes(law, runs, found), "schedule": draw_schedules(law, runs, steps)}
-    return Result(figures, [tabulate(runs, found)], found)
+    measures = {r.method.name: measure(law, r) for r in runs}
+    figures = {"modes": draw_modes(law, runs, measures), "schedule": draw_schedules(law, runs, steps)}
+    return Result(figures, [tabulate(runs, measures)], measures)
 
 
 def methods(steps: int) -> list[Method]:
@@ -72,13 +74,15 @@ def methods(steps: int) -> list[Method]:
     always = lambda k: True  # noqa: E731
     code, paper = (bdl.schedules.CyclicalCosine(e, cycle) for e in (0.07, 0.09))
     return [
-        Method("SGLD, decreasing steps", decreasing, always, always, "ε = .043, then .043 (t - 500)^-.55 [code]",
+        Method("SGLD, decreasing steps", decreasing, always, always,
+               "ε = .043, then .043 (t - 500)^-.55 (authors' code)",
                ("1", "4", "1 %", ".84")),
         Method("cSGLD, authors' code", code, always, lambda k: k % cycle.length >= 50,
-               "ε₀ = .07, 30 cycles, noise always, all kept but 50 steps a cycle [code]", ("23", "25", "32 %", ".10")),
+               "ε₀ = .07, 30 cycles, noise always, all kept but 50 steps a cycle (authors' code)",
+               ("23", "25", "32 %", ".10")),
         Method(LATE, code, always, late.sampling, "the same chains, last quarter of each cycle kept"),
         Method("cSGLD as in the paper", paper, cycle.sampling, cycle.sampling,
-               "ε₀ = .09, no noise and nothing kept in the first quarter of a cycle [recall]"),
+               "ε₀ = .09, no noise and nothing kept in the first quarter of a cycle (from memory of the paper)"),
     ]  # fmt: skip
 
 
@@ -87,10 +91,10 @@ def decreasing(step: int) -> float:
 
 
 def sample(law: Mixture, method: Method, steps: int, context: Context) -> Tensor:
-    """(steps / THIN, C, 2)."""
+    """(steps / THIN, C, 2) states of all chains of one method."""
     chains = context.choose(16, 2) * TOGETHER
     start = 20 * torch.rand(chains, 2, generator=generator("cpu", "cyclical start", context.seed)).double() - 10
-    dynamics = bdl.SGLD(grad_var=1.0)  # the noise less what noisy gradients bring, as in the code
+    dynamics = bdl.SGLD(grad_var=1.0)  # subtracts the gradients' noise, as the authors' code does
     run = Chains(law, dynamics, start, lr=0.05, gradient_noise=1.0, seed=context.seed)
     group, states = run.sampler.param_groups[0], start.new_empty(steps // THIN, chains, 2)
     for i in context.track(range(len(states)), f"cyclical-modes: {method.name}"):
@@ -105,7 +109,7 @@ def sample(law: Mixture, method: Method, steps: int, context: Context) -> Tensor
 
 
 def near(law: Mixture, x: Tensor) -> tuple[Tensor, Tensor]:
-    """(...) the mode that is nearest, and the distance from it, in standard deviations of a mode."""
+    """(...) the nearest mode, and the distance from it in standard deviations of a mode."""
     distance, mode = torch.cdist(x.flatten(0, -2), law.means).min(-1)
     return mode.reshape(x.shape[:-1]), distance.reshape(x.shape[:-1]) / STD
 
@@ -134,42 +138,44 @@ def measure(law: Mixture, r: Run) -> dict[str, Any]:
 TRIMMED = 1 - 4.5 * math.exp(-4.5) / (1 - math.exp(-4.5))  # variance of a normal in the plane within 3 deviations
 
 
-def tabulate(runs: Sequence[Run], found: dict[str, dict[str, Any]]) -> Table:
+def tabulate(runs: Sequence[Run], measures: dict[str, dict[str, Any]]) -> Table:
     header = ["method", "modes, 1 chain, published", "ours", "modes, 4 chains, published", "ours",
               "samples off modes, published", "ours", "weights of 4 chains, published", "ours",
               "variance in modes / exact", "settings"]  # fmt: skip
     rows = []
     for r in runs:
-        f, p = found[r.method.name], r.method.published
+        f, p = measures[r.method.name], r.method.published
         rows.append(
             [r.method.name, p[0], with_error(f["modes, 1 chain"], 1), p[1], with_error(f["modes, 4 chains"], 1),
              p[2], f"{f['off modes'].mean():.0%}", p[3], with_error(f["weights"], 2), f"{f['spread']:.2f}",
              r.method.settings]
         )  # fmt: skip
-    n = len(found[runs[0].method.name]["off modes"])
-    return Table(
-        f"25 modes, {len(runs[0].states) * THIN:,} steps a chain, gradients with noise N(0, 1)",
-        header,
-        rows,
-        f"{n} groups of 4 chains. A mode counts as found if a tenth of its weight is there; off modes is further than "
-        "3 standard deviations from all (exact: 1 %); weights: total variation from 1/25 each. The paper says 4 of 25 "
-        "for SGLD with 4 chains, and all for cSGLD; the other published numbers are computed from the samples that the "
-        f"authors keep in their repository. Steps above {STABLE:.2f} are unstable within a mode: that is what throws a "
-        "cyclical chain from mode to mode, and what it does there are not samples, as their own 32 % off the modes "
-        "show. Keeping only the late part of each cycle, whose steps are small, mends that.",
-    )
+    n = len(measures[runs[0].method.name]["off modes"])
+    title = f"25 modes, {len(runs[0].states) * THIN:,} steps a chain, gradients with noise N(0, 1)"
+    return Table(title, header, rows, f"{n} groups of 4 chains. {EXPLANATION}")
+
+
+EXPLANATION = (
+    "A mode counts as visited if a tenth of its weight is there. A sample is off the modes if it is more than 3 "
+    "standard deviations from all of them (exact: 1 %). Weights: total variation from 1/25 each. The paper reports 4 "
+    "of 25 modes for SGLD with 4 chains and all of them for cSGLD; the other published numbers are computed from the "
+    f"samples in the authors' repository. Steps above {STABLE:.2f} are unstable within a mode. This throws a "
+    "cyclical chain from mode to mode, but its states during such steps are not samples of the law: 32 % of the "
+    "authors' samples lie off the modes. Keeping only the late part of each cycle, where the steps are small, repairs "
+    "this."
+)
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
 
 
-def draw_modes(law: Mixture, runs: Sequence[Run], found: dict[str, dict[str, Any]]) -> Figure:
+def draw_modes(law: Mixture, runs: Sequence[Run], measures: dict[str, dict[str, Any]]) -> Figure:
     title = "Four chains each: SGLD stays in four modes, cyclical steps reach nearly all 25"
     figure, axes = canvas(title, 1, 1 + len(runs), width=3.0, height=3.0, sharex=True, sharey=True)
     exact = law.sample(100_000, generator("cpu", "cyclical"))
     panels = [("true law", exact)] + [
-        (f"{r.method.name}\n{found[r.method.name]['modes, 4 chains'][0]:.0f} modes, "
-         f"{found[r.method.name]['off modes'][0]:.0%} off", r.samples(TOGETHER)[0])
+        (f"{r.method.name}\n{measures[r.method.name]['modes, 4 chains'][0]:.0f} modes, "
+         f"{measures[r.method.name]['off modes'][0]:.0%} off", r.samples(TOGETHER)[0])
         for r in runs
     ]  # fmt: skip
     edges = np.linspace(-6, 6, 121)
@@ -203,7 +209,7 @@ def draw_schedules(law: Mixture, runs: Sequence[Run], steps: int) -> Figure:
 
 
 def visited(law: Mixture, r: Run) -> np.ndarray:
-    """(n,) modes that a chain has come within 3 standard deviations of in its samples, mean over chains."""
+    """(n,) modes within 3 standard deviations of which a chain has had a sample so far, mean over chains."""
     mode, distance = near(law, r.states)
     at = (mode[..., None] == torch.arange(25)) & ((distance < 3) & r.kept[:, None])[..., None]
     return at.cummax(0).values.sum(-1).double().mean(1).numpy()

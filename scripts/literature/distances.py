@@ -1,4 +1,4 @@
-"""How far samples are from a law, with standard errors over chains."""
+"""Distances of samples from a law, with standard errors over chains."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ class Slices:
 
     @classmethod
     def of(cls, draws: Tensor) -> Slices:
-        """draws (m, d): exact ones, many."""
+        """draws (m, d): exact draws of the law, many."""
         axes = _directions(draws.shape[1]).to(draws)
         return cls(axes, _quantiles((draws @ axes).T))
 
     def distance(self, samples: Tensor) -> Tensor:
         """(...) sliced Wasserstein-1 distance of samples (..., n, d) from the law (Bonneel et al. 2015).
 
-        Mean over directions of the area between the two distribution functions.
+        It is the mean over directions of the area between the two distribution functions.
         """
         return (_quantiles((samples @ self.axes).mT) - self.quantiles).abs().mean((-1, -2))
 
@@ -54,7 +54,7 @@ def _directions(d: int) -> Tensor:
 
 
 def _quantiles(x: Tensor) -> Tensor:
-    """(..., n) -> (..., L), linear between order statistics; torch.quantile refuses more than 16 million numbers."""
+    """(..., n) -> (..., L) quantiles, linear between order statistics. torch.quantile takes only 16 million values."""
     ordered, last = x.sort(-1).values, x.shape[-1] - 1
     position = (torch.arange(LEVELS, dtype=x.dtype) + 0.5) / LEVELS * last
     low = position.long()

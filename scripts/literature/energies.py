@@ -1,4 +1,4 @@
-"""002 on one line, where every integral is a sum: the weighted landscapes, and the energy CDF that AWSGLD learns."""
+"""Liang 2024 in one dimension, where quadrature is possible: weighted landscapes, and AWSGLD's CDF of energy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from matplotlib.axes import Axes
 from torch import Tensor
 
 import bdl
+from bdl.psi import log_psi_and_slope
 from bdl.samplers.weighting.histogram import MAX_RISE
 from bdl.targets import Chains, GaussianLaw, Mixture, Quadrature, Target, integrate
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREY, ORANGE, PINK, RED, canvas, label
-
-SLIDES = "Liang 2024, slides on adaptively weighted SG-MCMC (002)"
+from literature.sources import SLIDES
 
 
 @dataclass(frozen=True)
@@ -34,47 +34,47 @@ class Wells(Target):
 
 @dataclass(frozen=True)
 class Psi:
-    """What one run of AWSGLD learned: psi^zeta estimates G."""
+    """The psi that one run of AWSGLD learned; psi^zeta estimates G."""
 
     edges: np.ndarray  # (m + 1,) nats
-    psi: np.ndarray  # (m,) the recursion's own; psi[i]^zeta estimates G at the upper edge of bin i
+    psi: np.ndarray  # (m,) the recursion's state; psi[i]^zeta estimates G at the upper edge of bin i
     zeta: float
-    log_weight: np.ndarray  # (m,) zeta log psi in force, at the bin centres
+    log_psi: np.ndarray  # (m,) log psi as the sampler uses it, at the bin centres
 
     @classmethod
     def of(cls, sampler: bdl.Sampler, zeta: float) -> Psi:
         h: Any = sampler.histogram
-        edges = h.edges()[0].numpy()
-        return cls(edges, h.psi[0].numpy(), zeta, zeta * h.log_psi[0].numpy())
-
-    @property
-    def centres(self) -> np.ndarray:
-        return (self.edges[1:] + self.edges[:-1]) / 2
+        return cls(h.edges()[0].numpy(), h.psi[0].numpy(), zeta, h.log_psi[0].numpy())
 
     def log_weight_at(self, u: np.ndarray) -> np.ndarray:
-        """zeta log psi(u): linear between bin centres, constant outside."""
-        return np.interp(u, self.centres, self.log_weight)
+        """(n,) zeta log psi at the energies u (n,)."""
+        return self.zeta * log_psi_at(u, self.log_psi, self.edges)
+
+
+def log_psi_at(u: np.ndarray, log_psi: np.ndarray, edges: np.ndarray) -> np.ndarray:
+    """(n,) log psi at the energies u (n,) from its values (m,) at the centres of equal bins with edges (m + 1,)."""
+    low, width = torch.from_numpy(edges[:1]), torch.tensor([(edges[-1] - edges[0]) / (len(edges) - 1)])
+    return log_psi_and_slope(torch.from_numpy(u), torch.from_numpy(log_psi)[None], low, width)[0].numpy()
 
 
 def fixed_point(law: Quadrature, edges: np.ndarray, zeta: float) -> np.ndarray:
-    """psi (m,) that the recursion leaves alone, psi_i = Σ_{j<=i} m_j psi_j / Σ_j m_j psi_j, by damped iteration.
+    """psi (m,), the recursion's fixed point psi_i = Σ_{j<=i} m_j psi_j / Σ_j m_j psi_j, by damped iteration.
 
-    m_j is the mass of bin j under exp(-U/T) / psi_lin(U)^zeta, with log psi_lin linear between bin centres and its
-    rises bounded as in the sampler; the outer bins hold all beyond them. As the bins shrink psi tends to G^(1/zeta).
+    m_j is the mass of bin j under exp(-U/T) / psi_lin(U)^zeta, where log psi_lin is linear between bin centres and its
+    rises are bounded as in the sampler; the outer bins extend to infinity. Narrow bins give psi -> G^(1/zeta).
     """
     m, energy, mass = len(edges) - 1, law.energies.numpy(), law.mass.numpy()
-    centres = (edges[1:] + edges[:-1]) / 2
     bin_of = np.clip(np.searchsorted(edges, energy, side="right") - 1, 0, m - 1)
     psi, before = np.ones(m), np.zeros(m)
     while np.abs(psi - before).max() > 1e-7:
-        weighted = mass * np.exp(-zeta * np.interp(energy, centres, bounded_log(psi)))
+        weighted = mass * np.exp(-zeta * log_psi_at(energy, bounded_log(psi), edges))
         terms = np.bincount(bin_of, weights=weighted, minlength=m) * psi
         before, psi = psi, np.sqrt(psi * np.cumsum(terms) / terms.sum())
     return psi
 
 
 def bounded_log(psi: np.ndarray) -> np.ndarray:
-    """log psi as the sampler sees it: its rises from bin to bin bounded, 0 in the top bin."""
+    """log psi as the sampler uses it: 0 in the top bin, with bounded rises from bin to bin."""
     rises = np.diff(np.log(np.maximum(psi, 1e-300))).clip(-MAX_RISE, MAX_RISE)
     return np.append(-np.cumsum(rises[::-1])[::-1], 0.0)
 
@@ -94,10 +94,10 @@ def landscapes(context: Context) -> Result:
     for column, (t, lr) in zip(axes.T, runs, strict=True):
         law = integrate(Wells(), -7 * (2 * t) ** 0.5, 7 * (2 * t) ** 0.5, 200_000, t)
         learned = learn_landscape(context, law, t, lr)
-        found = measure_landscape(law, learned)
+        measures = measure_landscape(law, learned)
         draw_landscape(column, law, learned, t)
-        numbers[f"T = {t:g}"] = found
-        rows.append([f"{t:g}", "curves only", *(f"{value:.3f}" for value in found.values()), f"lr {lr:g}"])
+        numbers[f"T = {t:g}"] = measures
+        rows.append([f"{t:g}", "curves only", *(f"{value:.3f}" for value in measures.values()), f"lr {lr:g}"])
     axes[0, 0].set_ylabel("original: U / T (nats)")
     axes[1, 0].set_ylabel("weighted: U / T + ζ log θ(U)")
     axes[1, 0].legend(loc="lower left", fontsize=8)
@@ -111,10 +111,10 @@ def _landscape_table(rows: list[list[str]], context: Context) -> Table:
         "Probability of the global well, |x| < 1",
         header,
         rows,
-        f"002 does not say which U its curves belong to; here U = (x/2)² + 1 - cos πx. 64 chains share one θ of "
-        f"{LANDSCAPE_BINS} bins, ζ = 1, {landscape_steps(context):,} steps. θ_*^ζ = G, the CDF of energy, whatever ζ "
-        "is. log G falls without bound at the lowest energy, while a sampler's lowest bin is its floor: with bins the "
-        "funnel is less deep.",
+        "The slides do not say which U their curves show; here U = (x/2)² + 1 - cos πx. 64 chains share one θ of "
+        f"{LANDSCAPE_BINS} bins; ζ = 1, {landscape_steps(context):,} steps. The limit θ_*^ζ is G, the CDF of energy, "
+        "for any ζ. log G falls without bound at the lowest energy, but a sampler's lowest bin is a floor: with bins "
+        "the funnel is less deep.",
     )
 
 
@@ -133,7 +133,7 @@ def learn_landscape(context: Context, law: Quadrature, temperature: float, lr: f
 
 
 def averaging(k: int) -> float:
-    """Step of the recursion that ends up averaging over the last third or so of the run."""
+    """Step of the recursion; at the end it averages over about the last third of the run."""
     return min(0.1, 4 / (k + 40))
 
 
@@ -148,7 +148,7 @@ def measure_landscape(law: Quadrature, learned: Psi) -> dict[str, float]:
     return {
         "plain": probability(1.0),
         "weighted": probability(np.maximum(law.energy_cdf(energy).numpy(), 1e-300)),
-        "binned": probability(np.exp(np.interp(energy, learned.centres, bounded_log(exact)))),
+        "binned": probability(np.exp(log_psi_at(energy, bounded_log(exact), learned.edges))),
         "learned": probability(np.exp(learned.log_weight_at(energy))),
         "error": float(np.abs(learned.psi - exact).max()),
     }
@@ -163,7 +163,7 @@ def draw_landscape(axes: np.ndarray, law: Quadrature, learned: Psi, t: float) ->
     axes[1].plot(
         x, energy / t + learned.log_weight_at(energy), color="black", lw=1.2, ls="--", label="learned in one run"
     )
-    axes[1].set_ylim(bottom=weighted.min() / 2)  # the exact one falls without bound
+    axes[1].set_ylim(bottom=weighted.min() / 2)  # the exact curve falls without bound
     label(axes[0], f"T = {t:g}")
     label(axes[1], "", "x")
 
@@ -176,7 +176,7 @@ class Panel:
     title: str
     target: Target
     zeta: float
-    span: tuple[float, float]  # of x
+    span: tuple[float, float]  # range of x
     bins: tuple[float, float]  # low and high energy, nats
     lr: float = 0.02
 
@@ -198,24 +198,28 @@ def energy_cdf(context: Context) -> Result:
     for ax, panel in zip(axes[0], context.track(PANELS, "energy-cdf"), strict=True):
         law = integrate(panel.target, *panel.span, 200_000)
         learned, aw, sgld = sample_energies(panel, context)
-        edges = learned.edges
-        log_w = learned.log_weight_at(aw)
-        curves = {
-            "fixed point": fixed_point(law, edges, panel.zeta) ** panel.zeta,
-            "learned": learned.psi**panel.zeta,
-            "reweighted": empirical(aw, edges[1:], np.exp(log_w - log_w.max())),
-            "weighted": empirical(aw, edges[1:]),
-            "sgld": empirical(sgld, edges[1:]),
-        }
-        truth = law.energy_cdf(edges[1:]).numpy()
-        found = {name: float(np.abs(curve - truth)[:-1].max()) for name, curve in curves.items()}
-        found["learned to fixed point"] = float(np.abs(curves["learned"] - curves["fixed point"])[:-1].max())
-        draw_cdf(ax, law, edges, curves, panel)
-        numbers[panel.title] = found
-        rows.append([panel.title, "red on black, by eye", *(f"{value:.3f}" for value in found.values())])
+        curves = cdf_curves(law, learned, aw, sgld)
+        truth = law.energy_cdf(learned.edges[1:]).numpy()
+        distances = {name: float(np.abs(curve - truth)[:-1].max()) for name, curve in curves.items()}
+        distances["learned to fixed point"] = float(np.abs(curves["learned"] - curves["fixed point"])[:-1].max())
+        draw_cdf(ax, law, learned.edges, curves, panel)
+        numbers[panel.title] = distances
+        rows.append([panel.title, "red on black, by eye", *(f"{value:.3f}" for value in distances.values())])
     axes[0, 0].set_ylabel("probability of a lower energy")
     axes[0, 0].legend(loc="lower right", fontsize=8)
     return Result({"energy-cdf": figure}, [_cdf_table(rows, context)], numbers)
+
+
+def cdf_curves(law: Quadrature, learned: Psi, aw: np.ndarray, sgld: np.ndarray) -> dict[str, np.ndarray]:
+    """Estimates (m,) of G at the upper bin edges, from psi and from the energies of samples of AWSGLD and SGLD."""
+    edges, log_w = learned.edges, learned.log_weight_at(aw)
+    return {
+        "fixed point": fixed_point(law, edges, learned.zeta) ** learned.zeta,
+        "learned": learned.psi**learned.zeta,
+        "reweighted": empirical(aw, edges[1:], np.exp(log_w - log_w.max())),
+        "weighted": empirical(aw, edges[1:]),
+        "sgld": empirical(sgld, edges[1:]),
+    }
 
 
 def _cdf_table(rows: list[list[str]], context: Context) -> Table:
@@ -225,11 +229,11 @@ def _cdf_table(rows: list[list[str]], context: Context) -> Table:
         "Largest distance to the true G(u), over the bin edges",
         header,
         rows,
-        f"64 chains that share one θ, {BIN_COUNT} bins, lr {PANELS[0].lr:g}; {steps(context):,} steps a chain, half of "
-        "them burn-in. AWSGLD's own samples lie above G by design: they favour low energies. At ζ = 2 the published "
-        "agreement can't be had with bins of this width: the recursion's fixed point is θ_i ∝ Σ_{j<=i} g_j θ_j^(1-ζ), "
-        "which is G^(1/ζ) for any bins at ζ = 1, but at ζ = 2 only as they narrow. The learned θ agrees with "
-        "that fixed point, and the samples reweighted agree with G: the weights are right although θ^ζ is not G.",
+        f"64 chains share one θ of {BIN_COUNT} bins; lr {PANELS[0].lr:g}, {steps(context):,} steps a chain, half of "
+        "them burn-in. The CDF of AWSGLD's samples lies above G by design: they favour low energies. At ζ = 2 bins of "
+        "this width cannot give the published agreement: the recursion's fixed point θ_i ∝ Σ_{j<=i} g_j θ_j^(1-ζ) is "
+        "G^(1/ζ) for any bins at ζ = 1, but at ζ = 2 only in the limit of narrow bins. The learned θ agrees with that "
+        "fixed point, and the reweighted samples agree with G: the weights are right although θ^ζ is not G.",
     )
 
 
@@ -238,16 +242,17 @@ def steps(context: Context) -> int:
 
 
 def sample_energies(panel: Panel, context: Context) -> tuple[Psi, np.ndarray, np.ndarray]:
-    """What AWSGLD learned, and the energies of its samples and of SGLD's, flat."""
+    """The psi that AWSGLD learned, the energies (n,) of its samples, and those of SGLD's samples."""
     start = torch.linspace(-2, 2, 64, dtype=torch.float64)[:, None]
     weighting = bdl.AdaptiveWeight(panel.zeta, *panel.bins, BIN_COUNT, averaging, shared=True)
     half = steps(context) // 2
-    found = []
+    samplers, energies = [], []
     for w in (weighting, bdl.Flat()):
         chains = Chains(panel.target, bdl.SGLD(), start, lr=panel.lr, weighting=w, seed=context.seed)
         kept = chains.run(half, every=10, burn_in=half)
-        found += [chains.sampler, panel.target.energy(kept).flatten().numpy()]
-    return Psi.of(found[0], panel.zeta), found[1], found[3]
+        samplers.append(chains.sampler)
+        energies.append(panel.target.energy(kept).flatten().numpy())
+    return Psi.of(samplers[0], panel.zeta), energies[0], energies[1]
 
 
 def empirical(energies: np.ndarray, u: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""What an experiment is: a function of a Context that returns figures, tables and numbers, registered by name."""
+"""An experiment is a function of a Context that returns figures, tables and numbers; it is registered by name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 @dataclass
 class Table:
-    """One Markdown table. note: what can't be reproduced, and why."""
+    """One Markdown table. note: a paragraph below it, on what differs from the published numbers and why."""
 
     title: str
     header: list[str]
@@ -32,7 +32,7 @@ class Table:
 
 @dataclass
 class Result:
-    """What an experiment found."""
+    """The figures, tables and numbers of one experiment."""
 
     figures: dict[str, Figure]  # name -> figure, written as <name>.png
     tables: list[Table]  # table.md
@@ -41,10 +41,10 @@ class Result:
 
 @dataclass(frozen=True)
 class Context:
-    """How an experiment is to run. quick: only to see that it works, in seconds.
+    """How to run an experiment.
 
-    runs, epochs: for an experiment that collects finished runs, the folders they lie in, and the length of those that
-    count (None: any).
+    quick: run small, in seconds, to see that the experiment works. runs, epochs: for an experiment that collects
+    finished runs, the folders that hold them and the length of the runs that count (None: any).
     """
 
     quick: bool
@@ -54,11 +54,11 @@ class Context:
     epochs: int | None = None
 
     def choose(self, full: T, quick: T) -> T:
-        """The value for the full run, or for the quick one."""
+        """`quick` in a quick run, otherwise `full`."""
         return quick if self.quick else full
 
     def track(self, iterable: Iterable[T], description: str, total: float | None = None) -> Iterator[T]:
-        """The items of `iterable`, with a progress bar that is gone when they are."""
+        """Yield the items of `iterable` and show a progress bar that disappears after the last one."""
         if self.progress is None:
             yield from iterable
             return
@@ -81,7 +81,7 @@ class Experiment:
     source: str  # where it was published
     title: str
     run: Run
-    collects: bool = False  # finished runs, of scripts/train.py
+    collects: bool = False  # whether it only collects finished runs of scripts/train.py
 
 
 REGISTRY: dict[str, Experiment] = {}
@@ -100,7 +100,7 @@ def experiment(name: str, source: str, title: str, collects: bool = False) -> Ca
 
 
 def find(name: str) -> Experiment:
-    """The experiment of that name. Raises ConfigError, with the names there are."""
+    """The experiment of that name. Raises ConfigError, which lists the known names."""
     if name not in REGISTRY:
-        raise ConfigError(f"no experiment is called {name!r}; there are {', '.join(sorted(REGISTRY))}")
+        raise ConfigError(f"no experiment is called {name!r}; choose one of {', '.join(sorted(REGISTRY))}")
     return REGISTRY[name]

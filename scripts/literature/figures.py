@@ -1,4 +1,4 @@
-"""One style for all pictures. Experiments draw on a Figure from `canvas`; STYLE is in force while they run."""
+"""One style for all pictures. Experiments draw on a Figure from `canvas`; `reproduce` applies STYLE while they run."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ WIDTH = 3.6  # inches of one panel
 def canvas(
     title: str, rows: int = 1, columns: int = 1, *, width: float = WIDTH, height: float = 3.2, **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure with a title that says what is seen, and its (rows, columns) array of axes.
+    """A figure whose title says what it shows, and its (rows, columns) array of axes.
 
-    width, height: of one panel, inches. options: of `Figure.subplots`, sharex say.
+    width, height: size of one panel, inches. options: passed to `Figure.subplots`.
     """
     figure = Figure((max(width * columns, 5.0), height * rows + 0.4), layout="constrained")
     figure.suptitle(title, x=0.01, ha="left")
@@ -39,5 +39,5 @@ def canvas(
 
 
 def label(ax: Axes, title: str = "", x: str = "", y: str = "") -> None:
-    """A panel's title and axis labels, with units."""
+    """Set a panel's title and axis labels, with units."""
     ax.set(title=title, xlabel=x, ylabel=y)

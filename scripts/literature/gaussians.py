@@ -1,4 +1,4 @@
-"""001: HMC, SGLD, SGRLD and SGHMC on mixtures of one to four Gaussians, from starting points far away."""
+"""Ji 2023: HMC, SGLD, SGRLD and SGHMC on mixtures of one to four Gaussians, from distant starting points."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from bdl.targets import STARTS, Chains, Mixture
 from literature.distances import Slices, total_variation, with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, RED, canvas, label
+from literature.sources import NOTES
 
-NOTES = "Ji 2023, notes on SG-MCMC (001)"
-LR = 0.1  # of all methods, as there
+LR = 0.1  # as in Ji's listings
 EXCHANGE, EXACT = "MALA, replica exchange", "independent draws, as many as SGLD keeps"
 DRAWS = 900  # kept per chain
 
 
 def information(law: Mixture) -> Callable[[Tensor], Tensor]:
-    """The metric G(x) = Σ_k r_k(x) S_k⁻¹, r_k = probability that x came from mode k.
+    """The metric G(x) = Σ_k r_k(x) S_k⁻¹, with r_k(x) the probability that x came from mode k.
 
-    Fisher information about the mean of the mode where x is; between modes it varies with x.
+    Within a mode this is the Fisher information about its mean; between modes it varies with x.
     """
     precisions = torch.linalg.inv(law.covariances)
 
@@ -45,14 +45,14 @@ class Method:
     dynamics: Any
     steps: int
     settings: str = ""
-    ladder: tuple[float, ...] = ()  # of replica exchange
+    ladder: tuple[float, ...] = ()  # temperatures of replica exchange
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
     method: Method
-    path: Tensor  # (steps, d) one chain, all of it
-    kept: Tensor  # (C, n, d) without the first tenth
+    path: Tensor  # (steps, d) every state of one chain
+    kept: Tensor  # (C, n, d) states after the first tenth
     gradients: float  # per chain
 
     def effective(self) -> float:
@@ -71,7 +71,7 @@ def methods(law: Mixture) -> list[Method]:
 
 
 def sample(law: Mixture, method: Method, starts: Sequence[Sequence[float]], context: Context) -> list[Run]:
-    """Chains from each of the starts, all in one array."""
+    """Run the chains of all starts in one array; one Run per start."""
     rungs, chains = max(1, len(method.ladder)), chains_of(context)
     x = torch.tensor(starts, dtype=torch.float64).repeat_interleave(chains * rungs, 0)
     exchange = bdl.Exchange(method.ladder, every=10, energy_var=0.0) if method.ladder else None
@@ -89,19 +89,19 @@ def sample(law: Mixture, method: Method, starts: Sequence[Sequence[float]], cont
 class Case:
     modes: int
     title: str
-    published: dict[str, str]  # method -> what 001 says of its picture
+    published: dict[str, str]  # method -> what Ji says about its picture
     note: str
 
 
 def study(case: Case, context: Context) -> Result:
-    """The case from its first starting point: a picture of four methods, and a table of all."""
+    """The case from its first starting point: a picture of four methods and a table of all methods."""
     law, start = Mixture.case(case.modes), STARTS[case.modes][0]
     runs = [sample(law, m, [start], context)[0] for m in context.track(methods(law), f"gaussians-{case.modes}")]
-    found = measure(law, runs, context)
-    figure = picture(case.title, law, runs, start, found)
-    table = tabulate(f"Distance to the law, started at {start}", runs, found, case.published)
+    measures = measure(law, runs, context)
+    figure = picture(case.title, law, runs, start, measures)
+    table = tabulate(f"Distance to the law, started at {start}", runs, measures, case.published)
     table.note = f"{explanation(context)} {case.note}"
-    return Result({f"gaussians-{case.modes}": figure}, [table], found)
+    return Result({f"gaussians-{case.modes}": figure}, [table], measures)
 
 
 def measure(law: Mixture, runs: Sequence[Run], context: Context) -> dict[str, dict[str, Any]]:
@@ -118,21 +118,21 @@ def measure(law: Mixture, runs: Sequence[Run], context: Context) -> dict[str, di
             "in one mode": (each.max(-1).values > 0.99).double().mean(),
         }
 
-    found = {}
+    measures = {}
     for run in runs:
         cost = {"effective draws per 1,000 gradients": run.effective(), "gradients": run.gradients}
-        found[run.method.name] = {**distances(run.kept), **cost}
+        measures[run.method.name] = {**distances(run.kept), **cost}
     chains, n = runs[1].kept.shape[:2]
-    found[EXACT] = distances(law.sample(chains * n, noise).reshape(chains, n, 2))
-    return found
+    measures[EXACT] = distances(law.sample(chains * n, noise).reshape(chains, n, 2))
+    return measures
 
 
-def tabulate(title: str, runs: Sequence[Run], found: dict[str, dict[str, Any]], published: dict[str, str]) -> Table:
+def tabulate(title: str, runs: Sequence[Run], measures: dict[str, dict[str, Any]], published: dict[str, str]) -> Table:
     header = ["method", "published", "distance of one chain", "of all chains together", "mode weights of one chain",
               "chains in one mode", "effective draws per 1,000 gradients", "gradients a chain", "settings"]  # fmt: skip
     settings = {run.method.name: f"lr {LR:g}, {len(run.path):,} steps{run.method.settings}" for run in runs}
     rows = []
-    for name, f in found.items():
+    for name, f in measures.items():
         rows.append([name, published.get(name, "–"), with_error(f["one chain"]), f"{f['all chains']:.3f}"])
         several = len(f["weights found"]) > 1
         rows[-1] += [with_error(f["mode weights"]), f"{f['in one mode']:.0%}"] if several else ["–", "–"]
@@ -140,20 +140,20 @@ def tabulate(title: str, runs: Sequence[Run], found: dict[str, dict[str, Any]], 
     return Table(title, header, rows)
 
 
-def effective(found: dict[str, Any]) -> str:
-    if "gradients" not in found:
+def effective(measures: dict[str, Any]) -> str:
+    if "gradients" not in measures:
         return "–"
-    missed = int((found["weights found"] < 0.01).sum())
-    return f"{missed} modes missed" if missed else f"{found['effective draws per 1,000 gradients']:.1f}"
+    missed = int((measures["weights found"] < 0.01).sum())
+    return f"{missed} modes missed" if missed else f"{measures['effective draws per 1,000 gradients']:.1f}"
 
 
 def explanation(context: Context) -> str:
     return (
-        f"Distances are sliced Wasserstein-1 over 16 directions, {chains_of(context)} chains a method, the first tenth "
-        "of each left out, mean and standard error over chains; of mode weights it is the total variation. Compare "
-        "chains of unlike length by their effective draws, which count every gradient: the leapfrog steps of HMC, and "
-        "all four temperatures of replica exchange. 001 gives pictures, of one chain each. Its SGRLD preconditions the "
-        "noise alone, which samples another law; here drift and Γ follow G too."
+        f"Distances are sliced Wasserstein-1 distances over 16 directions, for {chains_of(context)} chains a method "
+        "without the first tenth of each; ± is the standard error over chains. The distance of mode weights is the "
+        "total variation. Compare chains of different length by their effective draws per gradient, which count the "
+        "leapfrog steps of HMC and all four temperatures of replica exchange. Ji shows pictures of one chain each. His "
+        "SGRLD preconditions only the injected noise, which samples another law; here the drift and Γ use G as well."
     )
 
 
@@ -162,19 +162,19 @@ def chains_of(context: Context) -> int:
 
 
 def picture(
-    title: str, law: Mixture, runs: Sequence[Run], start: Sequence[float], found: dict[str, dict[str, Any]]
+    title: str, law: Mixture, runs: Sequence[Run], start: Sequence[float], measures: dict[str, dict[str, Any]]
 ) -> Figure:
-    """The first four methods."""
+    """One panel for each of the first four methods."""
     figure, axes = canvas(title, 2, 2, width=4.3, height=3.4, sharex=True, sharey=True)
     for ax, run in zip(axes.flat, runs, strict=False):
-        draw(ax, law, run, start, found[run.method.name])
+        draw(ax, law, run, start, measures[run.method.name])
         ax.locator_params(nbins=6)
     figure.legend(*axes[0, 0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
 
 
-def draw(ax: Axes, law: Mixture, run: Run, start: Sequence[float], found: dict[str, Any]) -> None:
-    """One chain over the regions that hold 50, 90 and 99 % of the law, its first gradients in red."""
+def draw(ax: Axes, law: Mixture, run: Run, start: Sequence[float], measures: dict[str, Any]) -> None:
+    """One chain, its first gradients in red, over the regions that hold 50, 90 and 99 % of the law."""
     path = run.path.numpy()
     contours(ax, law)
     size = 1.8 if len(path) > 3_000 else 3.0
@@ -182,7 +182,7 @@ def draw(ax: Axes, law: Mixture, run: Run, start: Sequence[float], found: dict[s
     first = 50 if run.method.name != "HMC" else 5
     ax.plot(*np.vstack([start, path[:first]]).T, "-", color=RED, lw=1.1, label="first 50 gradients")
     ax.plot(*start, "*", color=RED, ms=11, mec="white", mew=0.6, label=f"start ({start[0]:g}, {start[1]:g})")
-    label(ax, f"{run.method.name}, {len(path):,} steps: distance {found['one chain'].mean():.2f}")
+    label(ax, f"{run.method.name}, {len(path):,} steps: distance {measures['one chain'].mean():.2f}")
 
 
 def contours(ax: Axes, law: Mixture) -> None:
@@ -203,9 +203,9 @@ def one(context: Context) -> Result:
     slow = "explores all, several steps to get there"
     published = {"HMC": "in the right region after one step", "SGLD": slow, "SGRLD": slow}
     note = (
-        "The covariance printed there, (1, .8; -.8, 10), is not symmetric: .8 is taken for both. Its energy lacks a ½, "
-        "so that its chains sample half the covariance of the draws that it compares them with. G is constant here, "
-        "and SGRLD is SGLD preconditioned by the covariance, its step the same in all directions."
+        "The printed covariance, (1, .8; -.8, 10), is not symmetric; here both off-diagonal entries are .8. The "
+        "printed energy lacks a ½, so Ji's chains sample half the covariance of the draws to which he compares them. G "
+        "is constant here: SGRLD is SGLD preconditioned by the covariance, and its step is the same in all directions."
     )
     title = "All four find the Gaussian; SGHMC with friction .01 swings longest before it settles"
     return study(Case(1, title, {**published, "SGHMC": "worst way there; explores all"}, note), context)
@@ -215,8 +215,8 @@ def one(context: Context) -> Result:
 def two(context: Context) -> Result:
     said = "explores well, but too little near (0, 0)"
     note = (
-        "What 001 saw has a cause: its mixture drops |S_k|^-½, which gives the mode at (0, 0) the weight .23 instead "
-        "of .5. With normalised modes no method neglects it."
+        "Ji's observation has a cause: his mixture drops |S_k|^-½, which gives the mode at (0, 0) the weight .23 "
+        "instead of .5. With normalised modes no method neglects this mode."
     )
     title = "Two modes that touch: with normalised weights every method fills both"
     return study(Case(2, title, dict.fromkeys(["SGLD", "SGRLD", "SGHMC"], said), note), context)
@@ -225,8 +225,8 @@ def two(context: Context) -> Result:
 @experiment("gaussians-3", f"{NOTES}, figure 3", "Three connected Gaussians")
 def three(context: Context) -> Result:
     note = (
-        "The narrow directions have variance .1, where SGLD at lr .1 doubles the variance (1 / (1 - lr / (2 · .1)) = 2)"
-        ": the distance of all its chains together shows that. HMC has no such bias, and SGRLD's step fits the mode."
+        "The narrow directions have variance .1, which SGLD at lr .1 doubles: 1 / (1 - lr / (2 · .1)) = 2. The "
+        "distance of all its chains together shows this bias. HMC has no such bias, and SGRLD's step fits the mode."
     )
     said = "explores the triangle well"
     title = "SGLD at lr .1 smears the narrow modes, the other three hardly do"
@@ -242,14 +242,14 @@ def four(context: Context) -> Result:
         runs = [sample(law, m, starts, context) for m in context.track(wanted, f"gaussians-4, {distance:g} apart")]
         for i, (name, (start, chosen, title, published)) in enumerate(cases.items()):
             shown = [run[i] for run in runs if run[i].method.name in chosen]
-            numbers[name] = found = measure(law, shown, context)
-            figures[name] = picture(title, law, shown, start, found)
-            tables.append(tabulate(f"{title}; started at {start}", shown, found, published))
+            numbers[name] = measure(law, shown, context)
+            figures[name] = picture(title, law, shown, start, numbers[name])
+            tables.append(tabulate(f"{title}; started at {start}", shown, numbers[name], published))
     tables[-1].note = (
-        f"{explanation(context)} 001 says that (5, 5) has zero density and that every chain is trapped. It is a mode, "
-        "and the modes are 5 standard deviations apart, a barrier of 2.4 nats: a chain of 10,000 steps crosses it many "
-        "times, so the figure can't be had with the law that the listing defines. Twice as far apart (11.8 nats) its "
-        "words come true for all but replica exchange. G = 1 for these covariances, where SGRLD is SGLD."
+        f"{explanation(context)} Ji says that (5, 5) has zero density and that every chain is trapped. The point is a "
+        "mode, and the modes are 5 standard deviations apart with a barrier of 2.4 nats: a chain of 10,000 steps "
+        "crosses it many times, so the law of the listing cannot give his figure. With modes twice as far apart (11.8 "
+        "nats) every method but replica exchange is trapped as he says. G = 1 for these covariances, so SGRLD is SGLD."
     )
     return Result(figures, tables, numbers)
 

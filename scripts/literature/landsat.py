@@ -1,4 +1,4 @@
-"""002's Landsat table: AWSGLD beside SGLD and SGD with constant and decreasing steps, each tuned on validation rows."""
+"""Liang 2024, Landsat: AWSGLD beside SGLD and SGD with constant and decreasing steps, each tuned on validation rows."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.landsat_chains import BATCH, BURN_IN, DECAY, Method, Run, Setting, sample
 from literature.landsat_figures import draw_errors, draw_paths
+from literature.sources import SLIDES
 
-SLIDES = "Liang 2024, slides on adaptively weighted SG-MCMC (002), Landsat data"
-FOLDS = 4  # of the training rows, for tuning
+FOLDS = 4  # parts of the training rows; tuning holds out one at a time
 ERRORS = ("one", "chain", "all")
 
 
@@ -44,8 +44,8 @@ METHODS = (
 
 
 @dataclass(frozen=True)
-class Found:
-    """What one method came to. Scores are those of `Averages`, one number per repetition or per setting."""
+class Outcome:
+    """One method's setting and scores: those of `Averages`, one number per repetition or per setting."""
 
     setting: Setting
     tuning: dict[str, Tensor]  # (settings,) each, on the validation rows
@@ -54,30 +54,30 @@ class Found:
     run: Run
 
 
-@experiment("landsat", SLIDES, "Landsat: five methods of 002, and AWSGHMC and SGHMC")
+@experiment("landsat", f"{SLIDES}, Landsat data", "Landsat: the five published methods, AWSGHMC and SGHMC")
 def landsat(context: Context) -> Result:
-    found = {method.name: measure(method, context) for method in context.track(METHODS, "landsat")}
+    outcomes = {method.name: measure(method, context) for method in context.track(METHODS, "landsat")}
     figures = {
-        "paths": draw_paths({name: f.run for name, f in found.items()}),
-        "errors": draw_errors(METHODS, {name: (f.fit, f.test) for name, f in found.items()}),
+        "paths": draw_paths({name: o.run for name, o in outcomes.items()}),
+        "errors": draw_errors(METHODS, {name: (o.fit, o.test) for name, o in outcomes.items()}),
     }
-    numbers = {name: _numbers(f) for name, f in found.items()}
-    fit = _errors(found, "fit", "Fit error in %, the 4,435 training rows", "", context)
-    return Result(figures, [_prediction(found, context), fit, _settings(found, context)], numbers)
+    numbers = {name: _numbers(o) for name, o in outcomes.items()}
+    fit = _errors(outcomes, "fit", "Fit error in %, the 4,435 training rows", "", context)
+    return Result(figures, [_prediction(outcomes, context), fit, _settings(outcomes, context)], numbers)
 
 
-def measure(method: Method, context: Context) -> Found:
-    """Choose the method's setting, then run it: `chains` independent chains for each of the repetitions, as one."""
+def measure(method: Method, context: Context) -> Outcome:
+    """Choose the method's setting, then run all chains of all repetitions with it, as one stack."""
     setting, tuning = tune(method, context)
     seeds, chains = size(context)
     data = LandsatDataModule(BATCH, seeds * chains, seed=context.seed)
     run = sample(method, [setting] * (seeds * chains), data, ("train", "test"), steps(context), kept(context), context)
     fit, test = (run.averages[split].scores(chains) for split in ("train", "test"))
-    return Found(setting, tuning, fit, test, run)
+    return Outcome(setting, tuning, fit, test, run)
 
 
 def tune(method: Method, context: Context) -> tuple[Setting, dict[str, Tensor]]:
-    """The setting that does best on held-out training rows, and the scores of all settings, means over the folds."""
+    """The setting with the lowest NLL on held-out training rows, and the mean scores of all settings over the folds."""
     chains = tuning_chains(context)
     each = [setting for setting in method.grid for _ in range(chains)]
     scores = []
@@ -90,12 +90,12 @@ def tune(method: Method, context: Context) -> tuple[Setting, dict[str, Tensor]]:
 
 
 def size(context: Context) -> tuple[int, int]:
-    """Repetitions, and chains in each."""
+    """Number of repetitions, and of chains in each."""
     return context.choose((10, 8), (2, 2))
 
 
 def steps(context: Context) -> int:
-    """Gradients of every chain."""
+    """Gradients per chain."""
     return context.choose(60_000, 200)
 
 
@@ -104,26 +104,26 @@ def tuning_steps(context: Context) -> int:
 
 
 def tuning_chains(context: Context) -> int:
-    """Of every setting, in each fold."""
+    """Chains per setting and fold."""
     return context.choose(4, 2)
 
 
 def folds(context: Context) -> int:
-    """How many of the FOLDS are held out in turn."""
+    """How many of the FOLDS are held out, one after another."""
     return context.choose(FOLDS, 1)
 
 
 def kept(context: Context) -> int:
-    """States of every chain that are averaged."""
+    """States per chain that are averaged."""
     return context.choose(100, 4)
 
 
-def _errors(found: dict[str, Found], split: str, title: str, note: str, context: Context) -> Table:
+def _errors(outcomes: dict[str, Outcome], split: str, title: str, note: str, context: Context) -> Table:
     """split: "fit" or "test"."""
     header = ["method", "published", "one sample", "one chain's average", f"average of {size(context)[1]} chains"]
     rows = []
     for method in METHODS:
-        scores = getattr(found[method.name], split)
+        scores = getattr(outcomes[method.name], split)
         published = f"{method.published[split == 'test']:.2f}" if method.published else "–"
         rows.append(
             [method.name, published, *(with_error(scores[k], 2) for k in ERRORS), with_error(scores["all_nll"], 3)]
@@ -131,61 +131,55 @@ def _errors(found: dict[str, Found], split: str, title: str, note: str, context:
     return Table(title, [*header, "its NLL (nats)"], rows, note)
 
 
-def _prediction(found: dict[str, Found], context: Context) -> Table:
+def _prediction(outcomes: dict[str, Outcome], context: Context) -> Table:
     seeds, chains = size(context)
     note = (
-        f"Mean ± standard error over {seeds} repetitions of {chains} chains, all with starts, batches and noise of "
-        f"their own; {steps(context):,} gradients a chain for every method, batch {BATCH}, prior precision 1. Averages "
-        f"are of the probabilities of {kept(context)} states a chain, from the last {1 - BURN_IN:.0%} of its steps; "
-        "those of dsSGLD are weighted by the step, those of AW not by importance: batch energies are too noisy. 002 "
-        "gives neither its settings nor which of the three its errors are. The sampling error of 8 % on 2,000 rows, "
-        ".6 points, is common to all methods."
+        f"Mean ± standard error over {seeds} repetitions of {chains} chains. Every chain has its own start, batches "
+        f"and injected noise, {steps(context):,} gradients, batches of {BATCH} and prior precision 1. Averages are over"
+        f" the probabilities of {kept(context)} states a chain, from the last {1 - BURN_IN:.0%} of its steps. dsSGLD "
+        "weights its states by the step size. The AW methods do not use importance weights, because batch energies are "
+        "too noisy. The slides give neither settings nor which of the three errors they report. The sampling error of "
+        "8 % on 2,000 rows, .6 points, is common to all methods."
     )
-    return _errors(found, "test", "Prediction error in %, 2,000 test rows", note, context)
+    return _errors(outcomes, "test", "Prediction error in %, 2,000 test rows", note, context)
 
 
-def _settings(found: dict[str, Found], context: Context) -> Table:
+def _settings(outcomes: dict[str, Outcome], context: Context) -> Table:
     header = ["method", "lr tried", "T tried", "γ tried", "chosen", "NLL", "error",
               "T_eff", "mean multiplier"]  # fmt: skip
-    rows = []
-    for method in METHODS:
-        f = found[method.name]
-        best = method.grid.index(f.setting)
-        tried = [_values(getattr(s, name) for s in method.grid) for name in ("lr", "temperature", "gamma")]
-        scores = [f"{f.tuning['all_nll'][best]:.3f}", f"{f.tuning['all'][best]:.2f}"]
-        rows.append(
-            [
-                method.name,
-                *tried,
-                str(f.setting),
-                *scores,
-                "–" if math.isnan(f.run.t_eff) else f"{f.run.t_eff:.2f}",
-                f"{f.run.multiplier:.4f}",
-            ]
-        )
     note = (
-        f"{len(SGLD)} settings a method, {tuning_chains(context)} chains each of {tuning_steps(context):,} gradients "
-        f"with each of {folds(context)} quarters of the training rows held out; chosen by the NLL there of the chains' "
-        f"average, mean over the quarters. lr at step k of K is lr (1 + {DECAY} k/K)^-γ. AWSGHMC and SGHMC have "
-        "friction .1, the others no momentum. Multiplier: of the gradient, mean after burn-in of the final run. Once "
-        "psi has settled it is 1 + T g/G, the energy's density over its CDF, whatever zeta: near 1, so AWSGLD and "
-        "csSGLD are nearly one sampler here, as are AWSGHMC and SGHMC. Three runs of AWSGHMC came before, with test "
-        "rows seen: 8.05 for all chains (50,000 gradients, settings by the NLL of one chain's average), 7.69 and 7.68 "
-        "(40,000, one quarter held out). The rules were changed in between, for all methods alike."
+        f"{len(SGLD)} settings a method. Each runs {tuning_chains(context)} chains of {tuning_steps(context):,} "
+        f"gradients with each of {folds(context)} quarters of the training rows held out; the chosen one has the "
+        "lowest NLL of the chains' average there, averaged over the quarters. lr at step k of K is "
+        f"lr (1 + {DECAY} k/K)^-γ. AWSGHMC and SGHMC have friction .1; the other methods have no momentum. The mean "
+        "multiplier of the gradient is that of the final run after burn-in. Once psi has settled it is 1 + T g/G for "
+        "any zeta, with g the density of the energy and G its CDF. It is near 1, so AWSGLD and csSGLD are nearly one "
+        "sampler here, as are AWSGHMC and SGHMC. Three earlier runs of AWSGHMC had been scored on the test rows: the "
+        "error of all chains was 8.05 (50,000 gradients, setting chosen by the NLL of one chain's average), 7.69 and "
+        "7.68 (40,000 gradients, one quarter held out). The rules changed between these runs, for all methods alike."
     )
-    return Table("Settings, and scores on the validation rows they were chosen by", header, rows, note)
+    rows = [_settings_row(method, outcomes[method.name]) for method in METHODS]
+    return Table("Settings, and their scores on the validation rows", header, rows, note)
+
+
+def _settings_row(method: Method, o: Outcome) -> list[str]:
+    best = method.grid.index(o.setting)
+    tried = [_values(getattr(s, name) for s in method.grid) for name in ("lr", "temperature", "gamma")]
+    scores = [f"{o.tuning['all_nll'][best]:.3f}", f"{o.tuning['all'][best]:.2f}"]
+    t_eff = "–" if math.isnan(o.run.t_eff) else f"{o.run.t_eff:.2f}"
+    return [method.name, *tried, str(o.setting), *scores, t_eff, f"{o.run.multiplier:.4f}"]
 
 
 def _values(values: Iterable[float]) -> str:
     return ", ".join(f"{v:g}" for v in sorted(set(values)))
 
 
-def _numbers(found: Found) -> dict[str, object]:
+def _numbers(o: Outcome) -> dict[str, object]:
     return {
-        "setting": asdict(found.setting),
-        "fit": found.fit,
-        "test": found.test,
-        "multiplier": found.run.multiplier,
-        "t_eff": found.run.t_eff,
-        "validation": found.tuning,
+        "setting": asdict(o.setting),
+        "fit": o.fit,
+        "test": o.test,
+        "multiplier": o.run.multiplier,
+        "t_eff": o.run.t_eff,
+        "validation": o.tuning,
     }

@@ -1,8 +1,8 @@
-"""Many chains of one method on Landsat as one stack, their predictions averaged as they come: no state is stored."""
+"""Many chains of one method on Landsat as one stack. Predictions are averaged during the run; no state is stored."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -17,15 +17,15 @@ from bdl.samplers.weighting.weightings import Weighting
 from literature.experiment import Context
 
 SIZES = (36, 30, 30, 6)
-DECAY = 40  # of decreasing steps: lr_k = lr (1 + DECAY k / K)^-gamma, so that a shorter run has the same shape
+DECAY = 40  # lr_k = lr (1 + DECAY k / K)^-gamma, which has the same shape for every length K of a run
 BURN_IN = 0.3  # share of the steps
-BATCH, ROWS = 100, 500  # of a step, of an evaluation
+BATCH, ROWS = 100, 500  # rows in a mini-batch, rows in one evaluation
 LOSS = bdl.CategoricalNLL()
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What is tuned: lr at the first step, in SGD's units; T; the power with which the step decreases, 0 = constant."""
+    """A point of a tuning grid: lr at the first step, in SGD's units; T; the power of the decrease, 0 = constant lr."""
 
     lr: float
     temperature: float = 0.0
@@ -44,30 +44,30 @@ class Method:
     name: str
     dynamics: Dynamics
     grid: tuple[Setting, ...]
-    published: tuple[float, float] | None = None  # fit and prediction error, %
+    published: tuple[float, float] | None = None  # fit error and prediction error, %
     weighting: Weighting = field(default_factory=bdl.Flat)
 
 
 class Averages:
-    """Predictions of C chains on n rows: the weighted average of each chain, and the mean error of single states."""
+    """Predictions of C chains on n rows: each chain's weighted average, and the mean error of its single states."""
 
     def __init__(self, x: Tensor, y: Tensor, chains: int):
         self.x, self.y = x, y
         self.probs = torch.zeros(chains, len(y), SIZES[-1])
-        self.single = torch.zeros(chains)  # % of rows
+        self.single = torch.zeros(chains)  # error in % of rows
         self.weight, self.count = torch.zeros(chains), 0
 
     def add(self, probs: Tensor, weight: Tensor) -> None:
-        """probs: (C, n, 6) of the present states. weight: (C,)."""
+        """probs: (C, n, 6) class probabilities of the present states. weight: (C,)."""
         self.weight += weight
         self.count += 1
         self.probs.lerp_(probs, (weight / self.weight).view(-1, 1, 1))
         self.single.lerp_(error(probs, self.y), 1 / self.count)
 
     def scores(self, group: int) -> dict[str, Tensor]:
-        """Errors in % and negative log-likelihoods in nats a row, (C / group,) each: of every `group` chains in turn.
+        """Errors in % and negative log-likelihoods in nats a row, (C / group,) each, for consecutive groups of chains.
 
-        one, chain, all: of one state, of one chain's average (means over the group), of the group's average.
+        one: of single states, chain: of one chain's average, both averaged over the group; all: of the group's average.
         """
         together = self.probs.unflatten(0, (-1, group)).mean(1)
         each = {"one": self.single, "chain": error(self.probs, self.y), "chain_nll": nll(self.probs, self.y)}
@@ -80,14 +80,14 @@ class Averages:
 
 @dataclass
 class Run:
-    """What C chains of one method left."""
+    """The records of C chains of one method."""
 
     averages: dict[str, Averages]  # per split
-    steps: list[int] = field(default_factory=list)  # at which the next two were recorded
+    steps: list[int] = field(default_factory=list)  # steps at which `errors` and `energies` were recorded
     errors: list[Tensor] = field(default_factory=list)  # (C,) each, % of the first split's rows
     energies: list[Tensor] = field(default_factory=list)  # (C,) each, -Σ log p(y|x,θ) over the first split, nats
-    multiplier: float = 1.0  # of the gradient, mean after burn-in
-    t_eff: float = 0.0  # about the temperature that the batches make of T, mean over chains at the end
+    multiplier: float = 1.0  # mean multiplier of the gradient after burn-in
+    t_eff: float = 0.0  # mean T_eff over chains at the end of the run
 
 
 def sample(
@@ -99,31 +99,36 @@ def sample(
     kept: int,
     context: Context,
 ) -> Run:
-    """One chain per setting, each with a start, batches and noise of its own; `kept` of its states averaged."""
+    """Run one chain per setting, each with its own start, batches and noise, and average `kept` of its states."""
     chains = len(settings)
     stack = bdl.ChainStack(lambda: MLP(SIZES), chains, seed=data.seed, stack=data.stack)
     sampler = _sampler(method, settings, data, stack)
-    lr, gamma = torch.tensor([s.lr for s in settings]), torch.tensor([s.gamma for s in settings])
+    lr = _lr(settings, steps)
     run = Run({split: Averages(*data.tensors(split), chains) for split in splits})
     batches, multipliers = _endless(data.train_dataloader()), []
     burn_in, every = round(BURN_IN * steps), round((1 - BURN_IN) * steps / kept)
     for k in context.track(range(steps), method.name):
-        rate = lr * (1 + DECAY * k / steps) ** -gamma
-        sampler.param_groups[0]["lr"] = rate
+        sampler.param_groups[0]["lr"] = lr(k)
         _step(sampler, stack, *next(batches))
         if k >= burn_in:
             multipliers.append(sampler.multiplier.mean())
         if (k + 1 - burn_in) % every == 0:
-            # step-size weights: Welling & Teh 2011, eq. 11; an optimiser's states weigh the same
-            weight = rate if settings[0].temperature > 0 else torch.ones(chains)
+            # samples weigh as their steps (Welling & Teh 2011, eq. 11), an optimiser's states all the same
+            weight = lr(k) if settings[0].temperature > 0 else torch.ones(chains)
             _evaluate(run, stack, k + 1, weight if k >= burn_in else None)
     sampler.check()
     run.multiplier, run.t_eff = torch.stack(multipliers).mean().item(), sampler.t_eff.mean().item()
     return run
 
 
+def _lr(settings: list[Setting], steps: int) -> Callable[[int], Tensor]:
+    """step -> (C,) lr of every chain."""
+    first, gamma = torch.tensor([s.lr for s in settings]), torch.tensor([s.gamma for s in settings])
+    return lambda k: first * (1 + DECAY * k / steps) ** -gamma
+
+
 def _sampler(method: Method, settings: list[Setting], data: LandsatDataModule, stack: bdl.ChainStack) -> bdl.Sampler:
-    alike = len({s.temperature for s in settings}) == 1  # then one pilot's range serves all chains
+    alike = len({s.temperature for s in settings}) == 1  # a pilot then gives all chains one range of energies
     return bdl.Sampler(
         stack.parameters(),
         method.dynamics,
@@ -144,7 +149,7 @@ def _endless(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor,
 
 
 def _step(sampler: bdl.Sampler, stack: bdl.ChainStack, x: Tensor, y: Tensor) -> None:
-    """x (C, B, 36), y (C, B)."""
+    """One step on a batch x (C, B, 36), y (C, B)."""
 
     def closure() -> Tensor:
         sampler.zero_grad()
@@ -157,7 +162,7 @@ def _step(sampler: bdl.Sampler, stack: bdl.ChainStack, x: Tensor, y: Tensor) -> 
 
 @torch.no_grad()
 def _evaluate(run: Run, stack: bdl.ChainStack, step: int, weight: Tensor | None) -> None:
-    """Record the path on the first split, and average the predictions of a state that has a weight (C,)."""
+    """Record error and energy on the first split; average the predictions of all splits if there is a weight (C,)."""
     for i, average in enumerate(run.averages.values()):
         if i > 0 and weight is None:
             continue
@@ -177,5 +182,5 @@ def error(probs: Tensor, y: Tensor) -> Tensor:
 
 def nll(probs: Tensor, y: Tensor) -> Tensor:
     """(...,) mean of -log p(y), nats: probs (..., n, 6), y (n,)."""
-    own = probs.gather(-1, y.expand(probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
-    return -own.clamp_min(1e-30).log().mean(-1)
+    p = probs.gather(-1, y.expand(probs.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+    return -p.clamp_min(1e-30).log().mean(-1)

@@ -13,16 +13,15 @@ from torch import Tensor
 from literature.figures import BLUE, GREEN, GREY, RED, SKY, canvas, label
 from literature.landsat_chains import Method, Run
 
-COLOURS = {"csSGD": RED, "csSGLD": GREEN, "dsSGD": BLUE, "dsSGLD": SKY, "AWSGLD": "black"}  # those of 002
+COLOURS = {"csSGD": RED, "csSGLD": GREEN, "dsSGD": BLUE, "dsSGLD": SKY, "AWSGLD": "black"}  # as in Liang 2024
 AVERAGES = {"one": "one sample", "chain": "one chain's average", "all": "all chains' average"}
 SHADES = {"one": SKY, "chain": BLUE, "all": RED}
-
 
 Scores = Mapping[str, Tensor]  # average -> (seeds,) errors in %
 
 
 def draw_paths(runs: Mapping[str, Run]) -> Figure:
-    """Training energy and error of the five methods of 002 along the run: thin one chain, thick the mean of all."""
+    """Training energy and error of the five published methods along the run; thin: one chain, thick: mean of all."""
     title = "AWSGLD and csSGLD take one path; decreasing steps fit closest (bold: mean of all chains)"
     figure, axes = canvas(title, 1, 2, width=5.2, height=3.9)
     for name in COLOURS:
@@ -40,12 +39,12 @@ def draw_paths(runs: Mapping[str, Run]) -> Figure:
     return figure
 
 
-def draw_errors(methods: Sequence[Method], found: Mapping[str, tuple[Scores, Scores]]) -> Figure:
-    """Published and our errors of every method. found: scores of fit and of prediction."""
+def draw_errors(methods: Sequence[Method], scores: Mapping[str, tuple[Scores, Scores]]) -> Figure:
+    """Published and our errors of every method. scores: method -> (fit, prediction)."""
     title = "What is averaged matters more than the method, and AWSGLD comes out as csSGLD does"
     figure, axes = canvas(title, 1, 2, width=5.2, height=4.2, sharey=True)
     for ax, column in zip(axes[0], (1, 0), strict=True):
-        _draw_panel(ax, methods, found, column)
+        _draw_panel(ax, methods, scores, column)
     axes[0, 0].set_yticks(range(len(methods)), [m.name for m in methods])
     axes[0, 0].invert_yaxis()
     axes[0, 1].set_xlim(left=0)
@@ -55,17 +54,17 @@ def draw_errors(methods: Sequence[Method], found: Mapping[str, tuple[Scores, Sco
     return figure
 
 
-def _draw_panel(ax: Axes, methods: Sequence[Method], found: Mapping[str, tuple[Scores, Scores]], column: int) -> None:
-    """column: 0 = fit, 1 = prediction, of the published pair."""
+def _draw_panel(ax: Axes, methods: Sequence[Method], scores: Mapping[str, tuple[Scores, Scores]], column: int) -> None:
+    """column: 0 = fit, 1 = prediction."""
     shown = [(row, m.published[column]) for row, m in enumerate(methods) if m.published]
     ax.scatter([x for _, x in shown], [row for row, _ in shown], marker="x", color="black", label="published", zorder=3)
     for average, text in AVERAGES.items():
-        mean = [found[m.name][column][average].mean().item() for m in methods]
-        spread = [standard_error(found[m.name][column][average]) for m in methods]
+        mean = [scores[m.name][column][average].mean().item() for m in methods]
+        spread = [standard_error(scores[m.name][column][average]) for m in methods]
         ax.errorbar(mean, range(len(methods)), xerr=spread, fmt="o", color=SHADES[average], label=text)
     ax.axvline(shown[0][1], color=GREY, lw=1, ls="--", zorder=0)
 
 
 def standard_error(values: Tensor) -> float:
-    """Of the mean of values (n,)."""
+    """Standard error of the mean of values (n,)."""
     return (values.std() / len(values) ** 0.5).item()

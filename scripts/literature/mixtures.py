@@ -1,4 +1,4 @@
-"""Welling & Teh 2011, section 5.1, which 004 announces: SGLD on a mixture with tied means."""
+"""Welling & Teh 2011, section 5.1: SGLD on a mixture with tied means."""
 
 from __future__ import annotations
 
@@ -19,12 +19,13 @@ from bdl.targets import Chains, Quadrature, WellingTeh, integrate, simulate_well
 from literature.distances import total_variation, with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREEN, ORANGE, RED, canvas, label
+from literature.sources import BACKPROP_POST
 
-SOURCE = "Welling & Teh 2011, section 5.1, and the post on SGLD and Bayes by Backprop (004)"
-FIRST, LAST, GAMMA = 1e-2, 1e-4, 0.55  # step sizes ε of the paper, θ <- θ - ε/2 ∇U + sqrt(ε) z; batches of 1
+SOURCE = f"Welling & Teh 2011, section 5.1; announced in the {BACKPROP_POST}"
+FIRST, LAST, GAMMA = 1e-2, 1e-4, 0.55  # the paper's step sizes ε, θ <- θ - ε/2 ∇U + sqrt(ε) z
 PASSES = 800  # 10,000 in the paper
-DATA = 13  # seed of 100 points whose posterior has two modes, as the paper's figure has; of 30 draws 9 have
-BOX, CELLS = ((-1.5, 2.5), (-3.0, 3.0)), 40  # of histograms
+DATA = 13  # seed of 100 points whose posterior has two modes, as in the paper's figure; 9 of 30 seeds have
+BOX, CELLS = ((-1.5, 2.5), (-3.0, 3.0)), 40  # histograms: sides, cells along each
 
 
 def step_sizes(steps: int) -> bdl.schedules.Polynomial:
@@ -51,13 +52,13 @@ def mixture(context: Context) -> Result:
     plain = sgld(law, bdl.SGLD(), steps, context)
     runs = variants(plain, sgld(law, bdl.SGLD(grad_var="estimated"), steps, context), hmc(law, context))
     noise, rejection = noise_variances(law, plain, step_sizes(steps)), rejections(law, exact, context)
-    found = {r.name: measure(r, exact) for r in runs}
+    measures = {r.name: measure(r, exact) for r in runs}
     figures = {
-        "posterior": draw_posterior(exact, runs[0], found),
+        "posterior": draw_posterior(exact, runs[0], measures),
         "noise": draw_noise(noise, rejection),
     }
-    numbers = {"runs": found, "noise": noise, "rejections": rejection, "mode": float(upper(exact.nodes, exact.mass))}
-    return Result(figures, [tabulate(runs, found, exact), phases(noise, rejection, law)], numbers)
+    numbers = {"runs": measures, "noise": noise, "rejections": rejection, "mode": float(upper(exact.nodes, exact.mass))}
+    return Result(figures, [tabulate(runs, measures, exact), phases(noise, rejection, law)], numbers)
 
 
 # ---- chains ----------------------------------------------------------------------------------------------------------
@@ -103,14 +104,14 @@ def variants(plain: Tensor, less: Tensor, hmc: Tensor) -> list[Run]:
 
 
 def histogram(states: Tensor, weights: Tensor) -> Tensor:
-    """(CELLS, CELLS) weighted shares of the states (n, 2); those outside the box are lost."""
+    """(CELLS, CELLS) weighted shares of the states (n, 2); states outside the box count nowhere."""
     edges = [np.linspace(*side, CELLS + 1) for side in BOX]
     counts = np.histogram2d(*states.T.numpy(), bins=edges, weights=weights.numpy())[0]
     return torch.from_numpy(counts) / weights.sum()
 
 
 def masses(exact: Quadrature) -> Tensor:
-    """(CELLS, CELLS) the exact ones."""
+    """(CELLS, CELLS) exact probabilities of the histogram's cells."""
     return exact.mass.reshape(CELLS, 10, CELLS, 10).sum((1, 3))
 
 
@@ -132,8 +133,8 @@ def measure(r: Run, exact: Quadrature) -> dict[str, Any]:
 
 
 def noise_variances(law: WellingTeh, states: Tensor, sizes: bdl.schedules.Polynomial) -> dict[str, list]:
-    """Variance of one step, injected and from batches of one item, at steps spread evenly in log t."""
-    found: dict[str, list] = {"passes": [], "injected": [], "θ₁": [], "θ₂": []}
+    """Variance of one step from injected noise and from batches of one item, at steps t spaced evenly in log t."""
+    columns: dict[str, list] = {"passes": [], "injected": [], "θ₁": [], "θ₂": []}
     rows = np.unique(np.geomspace(1, len(states), 40).astype(int)) - 1
     items = torch.arange(law.num_data)[:, None].expand(-1, states.shape[1]).T[..., None]  # (C, N, 1)
     for row in rows.tolist():
@@ -141,13 +142,13 @@ def noise_variances(law: WellingTeh, states: Tensor, sizes: bdl.schedules.Polyno
         gradients = law.loss_and_grad(states[row].unsqueeze(1).expand(-1, law.num_data, -1), items)[1]
         v = (eps / 2 * law.num_data) ** 2 * gradients.var(1, correction=0).mean(0)
         values = ((10 * row + 10) / law.num_data, eps, v[0].item(), v[1].item())
-        for name, value in zip(found, values, strict=True):
-            found[name].append(value)
-    return found
+        for name, value in zip(columns, values, strict=True):
+            columns[name].append(value)
+    return columns
 
 
 def rejections(law: WellingTeh, exact: Quadrature, context: Context) -> dict[str, list[float]]:
-    """Share of Langevin steps with all the data that a Metropolis test would refuse."""
+    """Share of Langevin steps on all the data that a Metropolis test would reject."""
     eps = np.geomspace(LAST, 10 * FIRST, 8).tolist()
     start = exact.sample(256, generator("cpu", "mixture rejections", context.seed))
     refused = []
@@ -162,24 +163,24 @@ def rejections(law: WellingTeh, exact: Quadrature, context: Context) -> dict[str
 # ---- tables and pictures ---------------------------------------------------------------------------------------------
 
 
-def tabulate(runs: Sequence[Run], found: dict[str, dict[str, Any]], exact: Quadrature) -> Table:
+def tabulate(runs: Sequence[Run], measures: dict[str, dict[str, Any]], exact: Quadrature) -> Table:
     truth = float(upper(exact.nodes, exact.mass))
     header = ["samples", "published", "distance of one chain", "of all chains together",
               f"P(θ₂ > 0), exact {truth:.3f}", "its error in one chain", "settings"]  # fmt: skip
     rows = []
     for r in runs:
-        f = found[r.name]
+        f = measures[r.name]
         rows.append([r.name, r.published, with_error(f["one chain"]), f"{f['all chains']:.3f}"])
         rows[-1] += [with_error(f["mode"]), with_error(f["mode error"]), r.settings]
     return Table(
         "Distance from the true posterior",
         header,
         rows,
-        f"Total variation between histograms of {CELLS} × {CELLS} cells and the posterior by quadrature, "
-        f"{runs[0].states.shape[1]} chains. The paper gives pictures of one chain of 10,000 passes; step sizes are its "
-        f"own, 1e-2 to 1e-4 with γ = .55, over {PASSES} passes. Early large steps are hot (the batch noise exceeds the "
-        "injected one), so the theory's weights ε (004, eq. 25), which favour them, make the law of all chains worse; "
-        "a single chain moves faster there, and gains.",
+        f"Distance: total variation between a histogram of {CELLS} × {CELLS} cells and the posterior by quadrature, "
+        f"{runs[0].states.shape[1]} chains. The paper shows pictures of one chain of 10,000 passes; here its steps, "
+        f"1e-2 to 1e-4 with γ = .55, take {PASSES} passes. The early, large steps are hot: the batch noise exceeds the "
+        "injected noise. The weights ε of the theory (post on Bayes by Backprop, eq. 25) favour these steps. They make "
+        "the law of all chains together worse, but help a single chain, which moves faster early on.",
     )
 
 
@@ -188,22 +189,22 @@ def phases(noise: dict[str, list], rejection: dict[str, list[float]], law: Welli
     for name in ("θ₁", "θ₂"):
         below = [i for i, v in enumerate(noise[name]) if v < noise["injected"][i]]
         first = f"{noise['passes'][below[0]]:.1f} passes, ε = {noise['injected'][below[0]]:.1e}" if below else "never"
-        rows.append([f"batches bring less noise than is injected, {name}", "“two phases”", first])
+        rows.append([f"batch noise falls below the injected noise, {name}", "“two phases”", first])
     at = {e: r for e, r in zip(*rejection.values(), strict=True)}
     ends = (min(at, key=lambda e: abs(math.log(e / LAST))), min(at, key=lambda e: abs(math.log(e / FIRST))))
     for e in ends:
-        rows.append([f"steps that a Metropolis test refuses, ε = {e:.1e}", "falls with ε", f"{at[e]:.2%}"])
-    return Table("Two phases", ["what", "published", "ours"], rows)
+        rows.append([f"steps that a Metropolis test rejects, ε = {e:.1e}", "falls with ε", f"{at[e]:.2%}"])
+    return Table("Two phases", ["quantity", "published", "ours"], rows)
 
 
-def draw_posterior(exact: Quadrature, plain: Run, found: dict[str, dict[str, Any]]) -> Figure:
+def draw_posterior(exact: Quadrature, plain: Run, measures: dict[str, dict[str, Any]]) -> Figure:
     figure, axes = canvas("SGLD finds both modes of the posterior, a little too wide", 1, 3, sharex=True, sharey=True,
                           height=3.4)  # fmt: skip
     pooled = plain.states.flatten(0, 1)
     panels = (
         ("true posterior", masses(exact)),
         ("SGLD, one chain", histogram(plain.states[:, 0], plain.weights)),
-        (f"SGLD, {plain.states.shape[1]} chains: distance {found[plain.name]['all chains']:.2f}",
+        (f"SGLD, {plain.states.shape[1]} chains: distance {measures[plain.name]['all chains']:.2f}",
          histogram(pooled, plain.weights.repeat_interleave(plain.states.shape[1]))),
     )  # fmt: skip
     for ax, (title, mass) in zip(axes[0], panels, strict=True):

@@ -1,4 +1,4 @@
-"""What an experiment leaves on disk: its pictures, `table.md` and `results.json`, all of them or none."""
+"""Writes an experiment's pictures, `table.md` and `results.json`: all of them or none."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from literature.figures import DPI, STYLE
 
 
 def reproduce(experiment: Experiment, context: Context, out: Path) -> tuple[Result, Path]:
-    """Run it and write into `out/<name>/`, once everything is there. Raises ConfigError for an `out` it can't use."""
+    """Run an experiment, then write all its files into `out/<name>/`. Raises ConfigError if `out` is not writable."""
     folder, partial = out / experiment.name, out / f".{experiment.name}.partial"
-    _make(partial)  # before the run: an unwritable folder should not cost an hour
+    _make(partial)  # an unwritable folder fails here, before a run of an hour
     started = time.perf_counter()
     try:
         with matplotlib.rc_context(STYLE):
@@ -38,12 +38,13 @@ def reproduce(experiment: Experiment, context: Context, out: Path) -> tuple[Resu
 
 
 def write(result: Result, experiment: Experiment, context: Context, seconds: float, folder: Path) -> None:
+    """Write the files of a result. seconds: wall time of the run."""
     for name, figure in result.figures.items():
-        if context.quick:  # its title says what a full run shows
+        if context.quick:  # the title describes a full run
             figure.text(0.99, 0.005, "quick run", ha="right", va="bottom", color="grey")
         figure.savefig(folder / f"{name}.png", dpi=DPI, metadata={"Software": None})
     (folder / "table.md").write_text(page(result, experiment, context), "utf-8")
-    found = {
+    record = {
         "experiment": experiment.name,
         "source": experiment.source,
         "quick": context.quick,
@@ -52,13 +53,13 @@ def write(result: Result, experiment: Experiment, context: Context, seconds: flo
         **provenance(),
         "numbers": plain(result.numbers),
     }
-    (folder / "results.json").write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+    (folder / "results.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")
 
 
 def page(result: Result, experiment: Experiment, context: Context) -> str:
-    """table.md: every table, its note, and the pictures."""
+    """The text of table.md: every table with its note, and the pictures."""
     run = "" if experiment.collects else f" Seed {context.seed}."
-    run += " Quick run: it shows that the experiment works, not its numbers." * context.quick
+    run += " Quick run: it tests the experiment; its numbers are not results." * context.quick
     parts = [f"# {experiment.title}", f"Source: {experiment.source}.{run}"]
     parts += [markdown(table) for table in result.tables]
     parts += [f"![{name}]({name}.png)" for name in result.figures]
@@ -66,13 +67,14 @@ def page(result: Result, experiment: Experiment, context: Context) -> str:
 
 
 def markdown(table: Table) -> str:
+    """A table with its title above and its note below."""
     lines = [table.header, ["---"] * len(table.header), *table.rows]
     grid = "\n".join("| " + " | ".join(_cell(cell) for cell in line) + " |" for line in lines)
     return "\n\n".join([f"## {table.title}", grid, *([table.note] if table.note else [])])
 
 
 def plain(value: Any) -> Any:
-    """What JSON can hold: lists for tensors and arrays, null for NaN, "inf" for infinities."""
+    """The value as JSON can hold it: lists for tensors and arrays, null for NaN, "inf" for infinities."""
     if isinstance(value, Tensor):
         return plain(value.detach().cpu().tolist())
     if isinstance(value, np.ndarray | np.generic):
@@ -91,7 +93,7 @@ def _cell(text: str) -> str:
 
 
 def _make(partial: Path) -> None:
-    shutil.rmtree(partial, ignore_errors=True)  # left by a run that was killed
+    shutil.rmtree(partial, ignore_errors=True)  # a killed run may have left one
     try:
         partial.mkdir(parents=True)
     except OSError as error:

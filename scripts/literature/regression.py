@@ -1,4 +1,4 @@
-"""000: SGD and SGLD on a linear regression whose tempered posteriors are known."""
+"""Karagiannis 2023: SGD and SGLD on a linear regression whose tempered posteriors are known."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from bdl.targets import Chains, LinearRegression, simulate_linear
 from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREY, RED, canvas, label
+from literature.sources import HANDOUT
 
-HANDOUT = "Karagiannis 2023, handout 4 (000)"
-START = (1.1, -2.0, 0.0)  # b0, b1, log s²; this and ETA, STEPS, batches and temperatures are in the handout's code
+# START, ETA, STEPS, batches and temperatures are those of the handout's code
+START = (1.1, -2.0, 0.0)  # b0, b1, log s²
 NAMES = ("β₀", "β₁", "log σ²")
-ETA, STEPS = 1e-5, 1_000  # it keeps the second half
+ETA, STEPS = 1e-5, 1_000  # the handout keeps the second half of the steps
 
 
 @dataclass(frozen=True)
 class Setting:
-    batch: int | None  # items; None: all
-    eta: float = ETA  # step on U
+    batch: int | None  # items; None: all data
+    eta: float = ETA  # step size on U
     temperature: float = 1.0
     steps: int = STEPS
     published: str = "–"
@@ -41,7 +42,7 @@ class Setting:
 class Run:
     setting: Setting
     states: Tensor  # (steps, C, 3): b0, b1, log s²
-    t_eff: float  # as the sampler reports it, mean over coordinates
+    t_eff: float  # the sampler's estimate, mean over coordinates
 
     @property
     def kept(self) -> Tensor:
@@ -59,7 +60,7 @@ GROUPS = {
     ],
     "hot": [Setting(100, temperature=t, published="τ “may” widen it") for t in (0.01, 0.1, 1.0, 2.0, 10.0)],
     "tempered": [Setting(None, 1e-6, t, 6_000) for t in (0.01, 0.1, 1.0, 2.0, 10.0)],
-    "half": [Setting(None, 1e-6, 0.5, 6_000)],  # what noise sqrt(η) in place of sqrt(2 η) samples
+    "half": [Setting(None, 1e-6, 0.5, 6_000)],  # noise sqrt(η) z instead of sqrt(2 η) z samples T = 1/2
 }
 
 
@@ -82,7 +83,7 @@ def linear_regression(context: Context) -> Result:
 
 
 def run(law: LinearRegression, s: Setting, chains: int, seed: int) -> Run:
-    """One half to forget the start, and another with a fresh estimate of the batches' noise."""
+    """Two halves: the first forgets the start, the second has a fresh estimate of the batch noise."""
     dynamics = bdl.SGLD() if s.temperature else bdl.SGD(momentum=0)
     x = torch.tensor(START, dtype=torch.float64).repeat(chains, 1)
     numbers: dict[str, Any] = {"lr": s.eta * law.num_data, "temperature": s.temperature, "batch": s.batch}
@@ -94,19 +95,19 @@ def run(law: LinearRegression, s: Setting, chains: int, seed: int) -> Run:
 
 
 def spread(law: LinearRegression, r: Run, temperature: float | None = None) -> Tensor:
-    """(C, 3) mean square of b0, b1, log s² about the exact mean, over the exact variance at T."""
+    """(C, 3) mean square of b0, b1, log s² about the exact mean, divided by the exact variance at T."""
     t = r.setting.temperature if temperature is None else temperature
     return (r.kept - law.mean(t)).square().mean(0) / law.covariance(t).diagonal()
 
 
 def heated(law: LinearRegression, s: Setting) -> Tensor:
-    """(3,) T_eff / T = 1 + η N / (2 m T v), v the exact variance; items' gradients vary by the information 1/(N v)."""
+    """(3,) T_eff / T = 1 + η N / (2 m T v), with v the exact variance; the items' gradients have variance 1/(N v)."""
     v = law.covariance().diagonal()
     return 1 + (0 * v if s.batch is None else s.eta * law.num_data / (2 * s.batch * s.temperature * v))
 
 
 def expected(law: LinearRegression, s: Setting) -> Tensor:
-    """(3,) variance over exact: heat, and Euler's 1 / (1 - η / (2 v)) of a step η at curvature 1 / v."""
+    """(3,) expected variance over exact: T_eff / T times Euler's factor 1 / (1 - η / (2 v)) at curvature 1 / v."""
     return heated(law, s) / (1 - s.eta / (2 * law.covariance().diagonal()))
 
 
@@ -138,12 +139,12 @@ def batch_table(law: LinearRegression, runs: Sequence[Run]) -> Table:
         "Figure 4.2: batch size m at T = 1",
         header,
         rows,
-        "The handout shows that larger batches come closer; none of its settings comes close. At its η = 1e-5 the "
-        "noise of 100 items has 26 times the variance of the injected one, and even with all the data Euler's step "
-        "adds a third. Variances are mean squares about the exact mean, so that bias counts too. T_eff as reported is "
-        "bdl's estimate along the chain, a mean over the three coordinates, without Euler's share; it reads "
-        "high at η = 1e-5, where the gradient changes within the step that it compares: by (1 + (1 + η / v)²) / 2 = "
-        "1.7. Batches are drawn with replacement here, without there.",
+        "The handout shows that larger batches come closer to the posterior; none of its settings comes close. At its "
+        "η = 1e-5 the batch noise of 100 items has 26 times the variance of the injected noise, and even with all the "
+        "data Euler's step adds a third. Variances are mean squares about the exact mean, so they include bias. The "
+        "reported T_eff is bdl's estimate along the chain, averaged over the three coordinates, without Euler's share. "
+        "At η = 1e-5 it is too high by a factor (1 + (1 + η / v)²) / 2 = 1.7, because the gradient changes within the "
+        "step whose ends it compares. Batches are drawn with replacement here, without replacement in the handout.",
     )
 
 
@@ -162,9 +163,9 @@ def temperature_table(law: LinearRegression, runs: dict[str, list[Run]]) -> Tabl
         "Figure 4.3: temperature",
         header,
         rows,
-        "With batches of 100 the temperature hardly matters below 10: nearly all the variance comes from the batches. "
-        "With all the data and a smaller step the tempered posterior, again normal-inverse-gamma, comes out at every "
-        "T, with Euler's 3 %. "
+        "With batches of 100 the temperature hardly matters below 10: nearly all the variance is batch noise. With all "
+        "the data and a smaller step the chains sample the tempered posterior, again normal-inverse-gamma, at every T, "
+        "with 3 % added by Euler's step. "
         f"{runs['hot'][0].setting.steps:,} and {runs['tempered'][0].setting.steps:,} steps, second half.",
     )
 
@@ -173,13 +174,13 @@ def noise_table(law: LinearRegression, runs: dict[str, list[Run]]) -> Table:
     right, half = spread(law, runs["tempered"][2]), spread(law, runs["half"][0], 1.0)
     rows = [
         ["sqrt(2 η T) z", "–", *(with_error(right[:, j]) for j in range(3))],
-        ["sqrt(η T) z, wrong", "(3.2)", *(with_error(half[:, j]) for j in range(3))],
+        ["sqrt(η T) z, wrong", "eq. 3.2", *(with_error(half[:, j]) for j in range(3))],
     ]
     return Table(
-        "Noise of a step, all data, η = 1e-6, T = 1",
-        ["noise", "published", *(f"variance of {n} / exact" for n in NAMES)],
+        "Injected noise of a step, all data, η = 1e-6, T = 1",
+        ["injected noise", "published", *(f"variance of {n} / exact" for n in NAMES)],
         rows,
-        "The handout's (3.2) injects half the variance that its own SDE (3.5) asks for, and samples T/2.",
+        "Eq. 3.2 of the handout injects half the variance that its own SDE, eq. 3.5, requires, and so samples T/2.",
     )
 
 
@@ -189,7 +190,7 @@ def noise_table(law: LinearRegression, runs: dict[str, list[Run]]) -> Table:
 def draw_sgd(law: LinearRegression, runs: Sequence[Run]) -> Figure:
     title = "SGD ends at the maximum, and rattles less with larger batches"
     figure, axes = canvas(title, 2, 3, sharey="row", sharex=True, height=2.1)
-    best = law._fit[1], law._rss / law.num_data
+    best = law.fit[1], law.rss / law.num_data
     for ax, r in zip(axes.T, runs, strict=True):
         ax[0].plot(r.states[:, 0, 1], color=BLUE, lw=0.9, label="SGD")
         ax[1].plot(r.states[:, 0, 2].exp(), color=BLUE, lw=0.9)
@@ -235,20 +236,21 @@ def draw_noise(law: LinearRegression, right: Run, half: Run) -> Figure:
     figure, axes = canvas(title, 1, 2, width=4.2, height=2.8, sharex=True, sharey=True)
     names = ("sqrt(2 η T): right", "sqrt(η T), handout (3.2): half the variance")
     for ax, r, name in zip(axes[0], (right, half), names, strict=True):
-        histogram(ax, law, r, 1, 5, meant=1.0)
+        histogram(ax, law, r, 1, 5, temperature=1.0)
         label(ax, f"noise {name}", NAMES[1])
     axes[0, 0].set(ylabel="density", yticks=[])
     axes[0, 0].legend(loc="upper right", fontsize=8)
     return figure
 
 
-def histogram(ax: Axes, law: LinearRegression, r: Run, j: int, reach: float, meant: float | None = None) -> None:
-    """Coordinate j of all chains, over the exact density at T; `reach` posterior standard deviations either way."""
-    posterior = law.posterior(r.setting.temperature if meant is None else meant)
+def histogram(ax: Axes, law: LinearRegression, r: Run, j: int, reach: float, temperature: float | None = None) -> None:
+    """Coordinate j of all chains and its exact density at T, up to `reach` standard deviations from the mean."""
+    posterior = law.posterior(r.setting.temperature if temperature is None else temperature)
     centre, unit = posterior.mean()[j], posterior.covariance()[j, j].sqrt()
     edges = torch.linspace(float(centre - reach * unit), float(centre + reach * unit), 121, dtype=torch.float64)
     values = r.kept[..., j].flatten()
-    counts = np.histogram(values, edges)[0] / (len(values) * float(edges[1] - edges[0]))  # of all, in sight or not
+    # divided by the number of all values, so values beyond the edges lower the histogram
+    counts = np.histogram(values, edges)[0] / (len(values) * float(edges[1] - edges[0]))
     ax.stairs(counts, edges, fill=True, color=BLUE, alpha=0.55, label="SGLD")
     x = torch.linspace(float(edges[0]), float(edges[-1]), 400, dtype=torch.float64)
     grid = posterior.mean().repeat(400, 1)

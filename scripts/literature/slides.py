@@ -1,4 +1,4 @@
-"""002 in two dimensions: the way to the global minimum of Ackley's function, and visits on a rugged surface."""
+"""Liang 2024 in two dimensions: the search for Ackley's global minimum, and visits on a rugged surface."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from bdl.seeding import derive_seed, generator
 from bdl.targets import Ackley, Chains, RuggedSurface, Target
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, RED, canvas, label
+from literature.sources import SLIDES
 
-SLIDES = "Liang 2024, slides on adaptively weighted SG-MCMC (002)"
 COLOURS = {"SGLD": BLUE, "AWSGLD": RED}
 
 
@@ -30,14 +30,14 @@ def uncertain(values: Tensor, digits: int = 2) -> str:
 
 ACKLEY_LR, RADIUS = 5e-3, 12.0
 TEMPERATURES = (0.3, 0.5, 1.0, 2.0, 3.0, 5.0, 8.0)
-DRAWN_STEPS = 3_000  # of a trajectory
+DRAWN_STEPS = 3_000  # length of the drawn trajectories
 
 
 @dataclass(frozen=True)
 class Search:
     """Chains that look for the global basin |x_i| < 1/2."""
 
-    steps: Tensor  # (temperatures, chains) until they are in it, infinite if never
+    steps: Tensor  # (temperatures, chains) until the first visit, infinite without one
     late_energy: Tensor  # (temperatures, chains) mean U over the second half of the run
     paths: Tensor  # (drawn steps, temperatures, chains, 2)
 
@@ -46,20 +46,21 @@ class Search:
 def ackley(context: Context) -> Result:
     count, length = context.choose(40, 8), context.choose(10_000, 1_500)
     weighting = bdl.AdaptiveWeight(1.0, 0.0, 22.0, 100, bdl.RobbinsMonro(100.0))
-    found = {name: search(w, count, length, context, name) for name, w in (("SGLD", bdl.Flat()), ("AWSGLD", weighting))}
+    weightings = (("SGLD", bdl.Flat()), ("AWSGLD", weighting))
+    searches = {name: search(w, count, length, context, name) for name, w in weightings}
     figure, axes = canvas("AWSGLD reaches the global minimum of Ackley's function sooner, and stays", 1, 3, width=4.2)
-    for ax, (name, of) in zip(axes[0], found.items(), strict=False):
-        i = int(of.steps.clamp_max(length).mean(1).argmin())
-        draw_trajectory(ax, of.paths[:, i], of.steps[i])
+    for ax, (name, s) in zip(axes[0], searches.items(), strict=False):
+        i = int(s.steps.clamp_max(length).mean(1).argmin())
+        draw_trajectory(ax, s.paths[:, i], s.steps[i])
         label(ax, f"{name} at its best T = {TEMPERATURES[i]:g}, a median chain", "x1", "x2")
-    draw_share(axes[0, 2], found, length)
-    rows = [ackley_row(name, i, of, length) for name, of in found.items() for i in range(len(TEMPERATURES))]
-    numbers = {name: {"steps": of.steps, "late energy": of.late_energy} for name, of in found.items()}
+    draw_steps(axes[0, 2], searches, length)
+    rows = [ackley_row(name, i, s, length) for name, s in searches.items() for i in range(len(TEMPERATURES))]
+    numbers = {name: {"steps": s.steps, "late energy": s.late_energy} for name, s in searches.items()}
     return Result({"ackley": figure}, [ackley_table(rows, count, length)], {"temperatures": TEMPERATURES, **numbers})
 
 
 def search(weighting: Any, count: int, length: int, context: Context, name: str) -> Search:
-    """`count` chains at each of TEMPERATURES, all from the same points on a circle."""
+    """Run `count` chains at each of TEMPERATURES; every temperature has the same starting points, on a circle."""
     angle = 2 * math.pi * torch.rand(count, generator=generator("cpu", "ackley", context.seed), dtype=torch.float64)
     start = RADIUS * torch.stack([angle.cos(), angle.sin()], 1).repeat(len(TEMPERATURES), 1)
     t = torch.tensor(TEMPERATURES, dtype=torch.float64).repeat_interleave(count)
@@ -78,11 +79,11 @@ def search(weighting: Any, count: int, length: int, context: Context, name: str)
     return Search(steps.view(shape), energy.view(shape), torch.stack(paths).unflatten(1, shape))
 
 
-def ackley_row(name: str, i: int, of: Search, length: int) -> list[str]:
-    steps = of.steps[i].clamp_max(length)
-    mean = ("≥ " if of.steps[i].isinf().any() else "") + uncertain(steps, 0)
-    share = of.steps[i].isfinite().double().mean()
-    return [f"{name}, T = {TEMPERATURES[i]:g}", "figure only", f"{share:.0%}", mean, uncertain(of.late_energy[i])]
+def ackley_row(name: str, i: int, s: Search, length: int) -> list[str]:
+    steps = s.steps[i].clamp_max(length)
+    mean = ("≥ " if s.steps[i].isinf().any() else "") + uncertain(steps, 0)
+    share = s.steps[i].isfinite().double().mean()
+    return [f"{name}, T = {TEMPERATURES[i]:g}", "figure only", f"{share:.0%}", mean, uncertain(s.late_energy[i])]
 
 
 def ackley_table(rows: list[list[str]], count: int, length: int) -> Table:
@@ -90,9 +91,9 @@ def ackley_table(rows: list[list[str]], count: int, length: int) -> Table:
         "Chains that reach the global basin, |x_i| < 1/2",
         ["method", "published", "share of chains", "steps to it", "mean U in the second half"],
         rows,
-        f"002 gives no settings. Here {count} chains start {RADIUS:g} away from the minimum and run {length:,} steps "
-        f"at lr {ACKLEY_LR:g}; AWSGLD has ζ = 1 and 100 bins from 0 to 22. Both methods get the same temperatures, so "
-        "that each shows its best. ≥ marks means in which failures count as the length of the run.",
+        f"The slides give no settings. Here {count} chains start at distance {RADIUS:g} from the minimum and run "
+        f"{length:,} steps at lr {ACKLEY_LR:g}; AWSGLD has ζ = 1 and 100 bins from 0 to 22. Both methods run at the "
+        "same temperatures, so each shows its best one. ≥ marks a mean that counts a failure as the length of the run.",
     )
 
 
@@ -105,10 +106,10 @@ def draw_trajectory(ax: Axes, paths: Tensor, steps: Tensor) -> None:
     ax.plot(0, 0, "*", color="gold", ms=13, mec="black", mew=0.6)
 
 
-def draw_share(ax: Axes, found: dict[str, Search], length: int) -> None:
-    for name, of in found.items():
-        mean = of.steps.clamp_max(length).mean(1)
-        error = of.steps.clamp_max(length).std(1) / of.steps.shape[1] ** 0.5
+def draw_steps(ax: Axes, searches: dict[str, Search], length: int) -> None:
+    for name, s in searches.items():
+        mean = s.steps.clamp_max(length).mean(1)
+        error = s.steps.clamp_max(length).std(1) / s.steps.shape[1] ** 0.5
         ax.errorbar(TEMPERATURES, mean, error, color=COLOURS[name], marker="o", ms=4, lw=1.6, label=name)
     ax.axhline(length, color="black", lw=0.8, ls=":")
     ax.set(xscale="log", ylim=(0, 1.08 * length))
@@ -127,7 +128,7 @@ def draw_surface(ax: Axes, target: Target, side: float, colours: str) -> None:
 
 
 def draw_path(ax: Axes, path: Tensor, width: float) -> None:
-    """(n, 2) points joined by a line that turns from yellow to red with time."""
+    """Join points (n, 2) by a line that turns from yellow to red with time."""
     segments = torch.stack([path[:-1], path[1:]], 1).numpy()
     time = LineCollection(list(segments), cmap="autumn_r", linewidths=width, rasterized=True)
     time.set_array(torch.arange(len(segments)).numpy())
@@ -139,7 +140,7 @@ def draw_path(ax: Axes, path: Tensor, width: float) -> None:
 # ---- rugged surface --------------------------------------------------------------------------------------------------
 
 LOW = -4.0  # nats: half the depth of the deepest minima
-CELLS = 50  # along each side
+CELLS = 50  # along each side of the box
 EVERY = 5  # steps between kept states
 RUGGED = bdl.AdaptiveWeight(1.0, -8.13, 0.0, 20, bdl.RobbinsMonro(100.0))
 
@@ -161,14 +162,14 @@ VISITORS = {
 
 @dataclass(frozen=True)
 class Visits:
-    """One method's chains on the rugged surface, burn-in left out."""
+    """One method's chains on the rugged surface, after burn-in."""
 
     path: Tensor  # (n, chains, 2)
     energy: Tensor  # (n, chains)
     log_weight: Tensor  # (n, chains)
 
     def low_cells(self, side: float) -> Tensor:
-        """(chains,) cells in which the chain was at an energy below LOW."""
+        """(chains,) number of cells in which the chain had an energy below LOW."""
         cell = ((self.path + side) / (2 * side) * CELLS).long().clamp(0, CELLS - 1)
         index = (cell[..., 0] * CELLS + cell[..., 1]).masked_fill(self.energy >= LOW, -1)
         return torch.tensor([len(set(column.tolist()) - {-1}) for column in index.T], dtype=torch.float64)
@@ -186,21 +187,21 @@ class Visits:
 @experiment("rugged", f"{SLIDES}, multimodal sampling", "A rugged surface at T = 20")
 def rugged(context: Context) -> Result:
     surface = RuggedSurface()
-    found = {name: visit(surface, who, context, name) for name, who in VISITORS.items()}
+    visits = {name: visit(surface, who, context, name) for name, who in VISITORS.items()}
     title = "At T = 20 AWSGLD goes from well to well; SGLD wanders past them, and at T = 1 hardly moves"
     figure, axes = canvas(title, 1, 3, width=4.0)
-    for ax, (name, of) in zip(axes[0], found.items(), strict=False):
+    for ax, (name, v) in zip(axes[0], visits.items(), strict=False):
         draw_surface(ax, surface, surface.half_width, "Blues_r")
-        draw_path(ax, of.path[:, 0], 0.4)
-        label(ax, f"{name}\n{of.time_low().mean():.0%} of the time at U < {LOW:g}", "x1", "x2")
+        draw_path(ax, v.path[:, 0], 0.4)
+        label(ax, f"{name}\n{v.time_low().mean():.0%} of the time at U < {LOW:g}", "x1", "x2")
     law = surface.quadrature(surface.temperature)
     exact = [law.expect(law.energies).item(), law.covariance()[0, 0].item()]
-    numbers = {name: measure(of, surface.half_width) for name, of in found.items()}
+    numbers = {name: measure(v, surface.half_width) for name, v in visits.items()}
     return Result({"rugged": figure}, [rugged_table(numbers, exact, context)], {"exact": exact, **numbers})
 
 
 def rugged_size(context: Context) -> tuple[int, float]:
-    """Chains, and lr times steps: the same for all."""
+    """The number of chains, and lr times the number of steps; the same for every method."""
     return context.choose((40, 0.4), (10, 0.01))
 
 
@@ -221,20 +222,20 @@ def visit(surface: RuggedSurface, who: Visitor, context: Context, name: str) -> 
     return Visits(path, energy, log_weight)
 
 
-def measure(of: Visits, side: float) -> dict[str, Tensor]:
-    """(chains,) each."""
+def measure(v: Visits, side: float) -> dict[str, Tensor]:
+    """Name -> (chains,) values."""
     return {
-        "low cells": of.low_cells(side),
-        "time low": of.time_low(),
-        "E U": of.expect(of.energy),
-        "E x1^2": of.expect(of.path[..., 0].square()),
+        "low cells": v.low_cells(side),
+        "time low": v.time_low(),
+        "E U": v.expect(v.energy),
+        "E x1^2": v.expect(v.path[..., 0].square()),
     }
 
 
 def rugged_table(numbers: dict[str, dict[str, Tensor]], exact: list[float], context: Context) -> Table:
     count, time = rugged_size(context)
     digits = {"low cells": 1, "time low": 3, "E U": 2, "E x1^2": 2}
-    rows = [[name, "figure only", *(uncertain(of[k], d) for k, d in digits.items())] for name, of in numbers.items()]
+    rows = [[name, "figure only", *(uncertain(m[k], d) for k, d in digits.items())] for name, m in numbers.items()]
     rows.append(["exact, T = 20, by quadrature", "", "", "", *(f"{value:.2f}" for value in exact)])
     header = ["method", "published", f"cells with U < {LOW:g} visited", f"time at U < {LOW:g}", "E U", "E x1²"]
     return Table(
@@ -242,8 +243,9 @@ def rugged_table(numbers: dict[str, dict[str, Tensor]], exact: list[float], cont
         header,
         rows,
         f"{count} chains, lr 1e-5 and {time / 1e-5:,.0f} steps unless said otherwise. AWSGLD has ζ = 1 and 20 bins "
-        "from -8.13 to 0, its expectations reweighted by θ^ζ; SGLD's at T = 1 belong to another law. 002 names neither "
-        "box nor lr. U falls without bound, so |x_i| <= 1.1, the usual box, cut into "
-        f"{CELLS} by {CELLS} cells. T = 20 leaves exp(-U/T) almost flat there: in the long run SGLD passes through "
-        "more low cells than AWSGLD, but does not stay. AWSGLD's multiplier, up to 50, makes lr 1e-5 coarse.",
+        "from -8.13 to 0; its expectations are reweighted by θ^ζ. The expectations of SGLD at T = 1 belong to another "
+        "law. The slides name neither a box nor lr. U is unbounded below, so the chains stay in the usual box "
+        f"|x_i| <= 1.1, cut into {CELLS} × {CELLS} cells. At T = 20 exp(-U/T) is almost uniform there: in the long run "
+        "SGLD passes through more low cells than AWSGLD, but does not stay in them. AWSGLD's multiplier reaches 50, "
+        "which makes lr 1e-5 a coarse step.",
     )

@@ -1,4 +1,4 @@
-"""003: Metropolis and SGLD on a line through thirty points, with the noise of the post and with the right one."""
+"""The Lightning post: Metropolis and SGLD on a line through thirty points, with the post's noise and the right one."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from bdl.targets import Chains, ToyRegression
 from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, ORANGE, canvas, label
+from literature.sources import LIGHTNING_POST
 
-POST = "post on Metropolis, SGLD and cyclical SG-MCMC in Lightning (003)"
 NAMES = ("β₀", "β", "σ")
-POINTS, TRUTH = 30, (-1.0, 2.0, 0.5)  # of its listing; its text has σ = .1
+POINTS, TRUTH = 30, (-1.0, 2.0, 0.5)  # from the post's listing; its text has σ = .1
 STEPS = 5_000
 
 
 @dataclass(frozen=True)
 class Setting:
-    """alpha: drift α/2 ∇U; the noise has variance α T, so that the standard deviation α of the post means T = α."""
+    """alpha: the drift is α/2 ∇U, the injected noise has variance α T. The post's standard deviation α means T = α."""
 
     name: str
     dynamics: Any
@@ -57,7 +57,7 @@ class Run:
         return self.states[len(self.states) // 2 :]
 
 
-@experiment("toy-regression", POST, "Metropolis and SGLD on thirty points")
+@experiment("toy-regression", LIGHTNING_POST, "Metropolis and SGLD on thirty points")
 def toy_regression(context: Context) -> Result:
     law = ToyRegression(*simulate(context.seed), link="abs")
     runs = [run(law, s, context) for s in context.track(SETTINGS, "toy-regression")]
@@ -87,24 +87,24 @@ def run(law: ToyRegression, s: Setting, context: Context) -> Run:
 
 
 def variance(r: Run, exact: Tensor) -> Tensor:
-    """(C, 3) mean square about the exact mean over the exact variance."""
+    """(C, 3) mean square about the exact mean, divided by the exact variance."""
     return (r.kept - exact.mean(0)).square().mean(0) / exact.var(0)
 
 
 def numbers(runs: Sequence[Run], exact: Tensor) -> dict[str, Any]:
-    found: dict[str, Any] = {
+    summary: dict[str, Any] = {
         r.setting.name: {
             "median": r.kept.flatten(0, 1).median(0).values,
             "variance over exact": variance(r, exact).mean(0),
         }
         for r in runs
     }
-    found["exact"] = {"median": exact.median(0).values, "std": exact.std(0)}
-    return found
+    summary["exact"] = {"median": exact.median(0).values, "std": exact.std(0)}
+    return summary
 
 
 def tabulate(runs: Sequence[Run], exact: Tensor, context: Context) -> Table:
-    header = ["method", "published", "samples T =", *(f"median of {n}" for n in NAMES),
+    header = ["method", "published", "sampled T", *(f"median of {n}" for n in NAMES),
               *(f"variance of {n} / exact" for n in NAMES), "steps"]  # fmt: skip
     rows = []
     for r in runs:
@@ -117,11 +117,11 @@ def tabulate(runs: Sequence[Run], exact: Tensor, context: Context) -> Table:
         "Thirty points, three parameters",
         header,
         rows,
-        f"{context.choose(64, 16)} chains each, the first half left out; σ = |r|, as in the post, "
-        "which injects noise of standard deviation α where it should be √α, and so samples T = α: its “better "
-        "approximation” at α = .005 is a nearly frozen chain around the maximum. At α = .04 Euler's step is unstable "
-        "where σ < √(α n / 4) = .55, where most of the posterior is: no noise mends that, σ is thrown out again and "
-        "again. With √α the law comes out as α falls. Data as in the listing (x uniform, σ = .5), drawn anew.",
+        f"{context.choose(64, 16)} chains each, without their first halves; σ = |r|, as in the post. The post injects "
+        "noise of standard deviation α where √α is right, and so samples at T = α: its “better approximation” at α = "
+        ".005 is a nearly frozen chain around the maximum. At α = .04 Euler's step is unstable where σ < √(α n / 4) = "
+        ".55, which is most of the posterior: no noise repairs this, and σ is thrown out again and again. With √α the "
+        "chains approach the law as α falls. The data are simulated as in the post's listing (x uniform, σ = .5).",
     )
 
 

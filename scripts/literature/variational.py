@@ -1,8 +1,8 @@
-"""Bayes by Backprop, which 004 announces: a small network by mean-field variational inference, SGHMC and HMC."""
+"""Bayes by Backprop: a small network by mean-field variational inference, SGHMC and HMC."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,10 +19,11 @@ from bdl.seeding import generator
 from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREEN, GREY, ORANGE, RED, canvas, label
+from literature.sources import BACKPROP_POST
 
-SOURCE = "post on SGLD and Bayes by Backprop (004), a heading there; Blundell et al. 2015"
+SOURCE = f"announced in the {BACKPROP_POST}; Blundell et al. 2015"
 STD, HIDDEN, CHAINS = 0.15, 50, 8
-GAP, ENDS = (-0.9, 0.9), (-1.8, 1.8)  # of x: without data, and of the data
+GAP, ENDS = (-0.9, 0.9), (-1.8, 1.8)  # ranges of x: the gap without data, and all data
 PRIOR = bdl.Gaussian([0.25, 0.25, HIDDEN / 4, 1.0])  # N(0, 2²) into the hidden layer, N(0, 2²/50) out of it
 GRID = torch.linspace(-2.5, 2.5, 101)[:, None]
 
@@ -37,8 +38,8 @@ class Data:
         """Two clusters of x with a gap between them."""
         noise = generator("cpu", "bbb-regression data", seed)
         u = torch.rand(n, generator=noise)
-        left = torch.arange(n) < n // 2
-        x = torch.where(left, ENDS[0] + u * (GAP[0] - ENDS[0]), GAP[1] + u * (ENDS[1] - GAP[1]))[:, None]
+        first = torch.arange(n) < n // 2
+        x = torch.where(first, ENDS[0] + u * (GAP[0] - ENDS[0]), GAP[1] + u * (ENDS[1] - GAP[1]))[:, None]
         return cls(x, truth(x) + STD * torch.randn(n, 1, generator=noise))
 
 
@@ -51,7 +52,7 @@ class Method:
     name: str
     dynamics: Any
     lr: float
-    burn_in: int  # steps; lr falls to 0 over them if `fit`
+    burn_in: int  # steps; with `fit` lr falls to 0 during them
     steps: int
     every: int
     settings: str
@@ -61,11 +62,11 @@ class Method:
 @dataclass(frozen=True, eq=False)
 class Run:
     method: Method
-    functions: Tensor  # (n, C, len(GRID)) the network on the grid
+    functions: Tensor  # (n, C, len(GRID)) outputs of the network on GRID
     bound: Tensor | None  # (burn_in / 10, C) evidence lower bound, nats
 
     def std(self) -> Tensor:
-        """(C, len(GRID)) of the functions of each chain."""
+        """(C, len(GRID)) standard deviation of each chain's functions."""
         return self.functions.std(0)
 
 
@@ -85,28 +86,20 @@ def methods(context: Context) -> list[Method]:
 def bbb_regression(context: Context) -> Result:
     data = Data.simulate(context.seed)
     runs = [run(data, m, context) for m in context.track(methods(context), "bbb-regression")]
-    found = {r.method.name: measure(r) for r in runs}
+    measures = {r.method.name: measure(r) for r in runs}
     figures = {"bands": draw_bands(runs, data), "elbo": draw_bound(runs[2])}
-    return Result(figures, [tabulate(runs, found)], found)
+    return Result(figures, [tabulate(runs, measures)], measures)
 
 
 def run(data: Data, m: Method, context: Context) -> Run:
     stack = bdl.ChainStack(MLP((1, HIDDEN, 1)), CHAINS, seed=context.seed)
-    n = len(data.x)
-    sampler = bdl.Sampler(stack.named_parameters(), m.dynamics, num_data=n, lr=m.lr, prior=PRIOR, chains=CHAINS,
-                          seed=context.seed)  # fmt: skip
-    loss = bdl.GaussianNLL(STD)
-
-    def closure() -> Tensor:
-        sampler.zero_grad()
-        losses = loss(stack.broadcast(data.x), data.y.expand(CHAINS, n, 1)).mean(-1)
-        losses.sum().backward()
-        return losses
-
-    falling, bound, functions = bdl.schedules.Cosine(m.lr, m.burn_in), [], []
+    sampler = bdl.Sampler(stack.named_parameters(), m.dynamics, num_data=len(data.x), lr=m.lr, prior=PRIOR,
+                          chains=CHAINS, seed=context.seed)  # fmt: skip
+    closure = closure_of(sampler, stack, data)
+    cosine, bound, functions = bdl.schedules.Cosine(m.lr, m.burn_in), [], []
     for k in range(m.burn_in + m.steps):
         if m.fit:
-            sampler.param_groups[0]["lr"] = falling(k)
+            sampler.param_groups[0]["lr"] = cosine(k)
         sampler.step(closure)
         if m.fit and k < m.burn_in and k % 10 == 0:
             bound.append(sampler.elbo)
@@ -116,11 +109,24 @@ def run(data: Data, m: Method, context: Context) -> Run:
     return Run(m, torch.stack(functions), torch.stack(bound) if bound else None)
 
 
+def closure_of(sampler: bdl.Sampler, stack: bdl.ChainStack, data: Data) -> Callable[[], Tensor]:
+    """() -> (C,) mean losses on all the data, after their gradients have been computed."""
+    loss = bdl.GaussianNLL(STD)
+
+    def closure() -> Tensor:
+        sampler.zero_grad()
+        losses = loss(stack.broadcast(data.x), data.y.expand(CHAINS, len(data.x), 1)).mean(-1)
+        losses.sum().backward()
+        return losses
+
+    return closure
+
+
 # ---- numbers ---------------------------------------------------------------------------------------------------------
 
 
 def regions() -> dict[str, Tensor]:
-    """Parts of the grid."""
+    """Masks (len(GRID),) of the parts of the grid."""
     x = GRID[:, 0]
     gap, seen = (x > GAP[0]) & (x < GAP[1]), (x > ENDS[0]) & (x < ENDS[1])
     return {"at the data": seen & ~gap, "in the gap": gap, "outside": ~seen}
@@ -128,37 +134,37 @@ def regions() -> dict[str, Tensor]:
 
 def measure(r: Run) -> dict[str, Any]:
     draws = r.functions.transpose(0, 1).double().numpy()  # (C, n, G)
-    found: dict[str, Any] = {name: r.std()[:, at].mean(1) for name, at in regions().items()}
+    measures: dict[str, Any] = {name: r.std()[:, at].mean(1) for name, at in regions().items()}
     f = truth(GRID)[:, 0]
     outcome = f + STD * torch.randn(len(f), generator=generator("cpu", "bbb-regression test"))
     for name, at in regions().items():
         z = (outcome[None, None, at] - r.functions[..., at]) / STD
         log_p = (-0.5 * z.square() - np.log(STD) - 0.5 * np.log(2 * np.pi)).flatten(0, 1).logsumexp(0)
-        found[f"log p {name}"] = (log_p - np.log(r.functions.shape[0] * CHAINS)).mean()
-    found["rhat"] = float(np.nanmax(rhat(draws[..., ::5])))
-    found["ess"] = float(np.nanmin(ess(draws[..., ::5])))
-    return found if r.bound is None else {**found, "elbo": r.bound[-50:].mean(0)}
+        measures[f"log p {name}"] = (log_p - np.log(r.functions.shape[0] * CHAINS)).mean()
+    measures["rhat"] = float(np.nanmax(rhat(draws[..., ::5])))
+    measures["ess"] = float(np.nanmin(ess(draws[..., ::5])))
+    return measures if r.bound is None else {**measures, "elbo": r.bound[-50:].mean(0)}
 
 
-def tabulate(runs: Sequence[Run], found: dict[str, dict[str, Any]]) -> Table:
+def tabulate(runs: Sequence[Run], measures: dict[str, dict[str, Any]]) -> Table:
     header = ["method", "published", *(f"std of f {name}" for name in regions()),
               *(f"log p of a new point {name}" for name in regions()), "R-hat of f", "ELBO", "settings"]  # fmt: skip
     rows = []
     for r in runs:
-        f = found[r.method.name]
+        f = measures[r.method.name]
         rows.append([r.method.name, "announced only", *(with_error(f[name]) for name in regions())])
         rows[-1] += [f"{f[f'log p {name}']:.2f}" for name in regions()]
         rows[-1] += [f"{f['rhat']:.2f}", f"{f['elbo'].mean():.1f}" if "elbo" in f else "–", r.method.settings]
-    exact, field = (found[runs[i].method.name] for i in (0, 2))
+    exact, field = (measures[runs[i].method.name] for i in (0, 2))
     gap, seen = (float(field[name].mean() / exact[name].mean()) for name in ("in the gap", "at the data"))
     return Table(
-        f"A network 1-{HIDDEN}-1 on 40 points with a gap, noise of standard deviation {STD:g}",
+        f"A network 1-{HIDDEN}-1 on 40 points with a gap, observation noise of standard deviation {STD:g}",
         header,
         rows,
-        f"{CHAINS} chains; for Bayes by Backprop {CHAINS} fits from different starts, each an approximation of its "
-        "own; all 40 points in every batch. The mean field is too sure where there are no data: in the gap its "
-        f"standard deviation is {gap:.2f} of HMC's. Where the data are it is {seen:.1f} times too wide. With "
-        "independent weights it can't let functions fan out in one place and hold them together in another.",
+        f"{CHAINS} chains; for Bayes by Backprop {CHAINS} fits from different starts. Every batch holds all 40 points. "
+        "The mean field is too sure where there are no data: in the gap its standard deviation is "
+        f"{gap:.2f} of HMC's. At the data it is {seen:.1f} times too wide. Independent weights cannot let functions "
+        "spread in one place and hold them together in another.",
     )
 
 

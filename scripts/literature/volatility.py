@@ -1,4 +1,4 @@
-"""A stochastic volatility model, which 004 announces: HMC against SGHMC on mini-batches of times."""
+"""A stochastic volatility model: HMC against SGHMC on mini-batches of times."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from bdl.seeding import generator
 from bdl.targets import Chains, StochasticVolatility, simulate_volatility
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREEN, GREY, RED, canvas, label
+from literature.sources import BACKPROP_POST
 
-SOURCE = "post on SGLD and Bayes by Backprop (004), a heading there; model of Kim, Shephard & Chib 1998"
+SOURCE = f"announced in the {BACKPROP_POST}; model of Kim, Shephard & Chib 1998"
 TRUTH = {"μ": -1.0, "φ": 0.95, "σ": 0.25}
 BATCH, FRICTION, LR = 50, 0.05, 0.1
 CHAINS = 8
@@ -41,7 +42,7 @@ class Run:
     method: Method
     draws: Tensor  # (n, C, d)
     parameters: Tensor  # (n, C, 3): mu, phi, sigma
-    gradients: int  # per chain, of all data or of a batch
+    gradients: int  # evaluations per chain, each on all data or on a batch
 
     @property
     def paths(self) -> Tensor:
@@ -52,7 +53,7 @@ class Run:
 def methods(law: StochasticVolatility, context: Context) -> list[Method]:
     shrink = context.choose(1, 16)
     n, m = law.num_data, BATCH
-    # a batch changes the gradient of U/N in h_t by a variance of E(½(1 - y² exp(-h)))² / (m N) = ½ / (m N)
+    # variance that a batch of m times gives the gradient of U/N in h_t: E(½(1 - y² exp(-h)))² / (m N) = ½ / (m N)
     known = torch.full((law.dim,), 0.5 / (m * n), dtype=torch.float64)
     known[:3] = 0
     sghmc: dict[str, Any] = {"lr": LR, "steps": 20_000 // shrink, "burn_in": 5_000 // shrink, "every": 20}
@@ -72,13 +73,13 @@ def stochastic_volatility(context: Context) -> Result:
     y, h = simulate_volatility(200, *TRUTH.values(), seed=context.seed)
     law = StochasticVolatility(y)
     runs = [run(law, m, context) for m in context.track(methods(law, context), "stochastic-volatility")]
-    found = {r.method.name: measure(r, h) for r in runs}
+    measures = {r.method.name: measure(r, h) for r in runs}
     figures = {"parameters": draw_parameters(runs), "path": draw_path(runs, y, h)}
-    return Result(figures, [tabulate(runs, found)], found)
+    return Result(figures, [tabulate(runs, measures)], measures)
 
 
 def run(law: StochasticVolatility, m: Method, context: Context) -> Run:
-    """Chains start apart: parameters over the prior's reach, h flat."""
+    """Chains start dispersed: their parameters cover the prior's range, h is constant at mu."""
     noise = generator("cpu", "volatility start", context.seed)
     z, u = torch.randn(CHAINS, generator=noise), torch.rand(2, CHAINS, generator=noise)
     mu = -1 + 0.5 * z.double()
@@ -100,25 +101,25 @@ def measure(r: Run, h: Tensor) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def tabulate(runs: Sequence[Run], found: dict[str, dict[str, Any]]) -> Table:
+def tabulate(runs: Sequence[Run], measures: dict[str, dict[str, Any]]) -> Table:
     header = ["method", "published", *(f"{name}, true {value:g}" for name, value in TRUTH.items()),
-              "R-hat of μ, φ, σ", "largest of h", "ESS of σ", "h in its 90 % band", "width of the band",
+              "R-hat of μ, φ, σ", "largest R-hat of h", "ESS of σ", "h in its 90 % band", "width of the band",
               "gradients a chain", "settings"]  # fmt: skip
     rows = []
     for r in runs:
-        f = found[r.method.name]
+        f = measures[r.method.name]
         rows.append([r.method.name, "announced only", *(f"{a:.2f} ± {b:.2f}" for a, b in zip(f["mean"], f["std"]))])  # noqa: B905
         rows[-1] += [", ".join(f"{v:.2f}" for v in f["rhat"]), f"{f['rhat of h']:.2f}", f"{f['ess'][2]:.0f}"]
         rows[-1] += [f"{f['coverage']:.1%}", f"{f['width']:.2f}", f"{f['gradients']:,}", r.method.settings]
     return Table(
-        f"200 returns, {CHAINS} chains from starts apart: posterior means and standard deviations",
+        f"200 returns, {CHAINS} chains from dispersed starts: posterior means and standard deviations",
         header,
         rows,
-        "Batches of 50 times bring SGHMC noise worth 1 % of its own, and T_eff is 1.01; yet σ comes out a fifth too "
-        "large. Its prior is the sum of 200 increments that grow along with σ, so that only the little that the data "
-        "say holds it back. Taking the known variance of the batches off the noise mends that, as all the data do. "
-        'Do not let `grad_var="estimated"` find it here: the gradient in log σ changes more from its own motion than '
-        "from batches, which would leave no noise at all.",
+        "The batch noise of 50 times is 1 % of SGHMC's injected noise, so T_eff is 1.01; yet σ is a fifth too large. "
+        "The 200 increments of h grow along with σ, and the data say too little about σ to hold it back. Subtracting "
+        "the known variance of the batches from the injected noise repairs this, as does using all the data. Do not "
+        'use `grad_var="estimated"` here: the gradient in log σ changes more with the motion of the chain than with '
+        "the batch, and the estimate would leave no injected noise.",
     )
 
 

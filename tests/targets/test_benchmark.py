@@ -54,7 +54,7 @@ TEXTBOOK = {
 
 
 def powell_as_published(x):
-    """Group i holds the places 4i - 3 to 4i, counted from 0, so that the first begins three from the end."""
+    """Group i holds the places 4i - 3 to 4i, counted from 0; the first group begins three places from the end."""
     groups = [[x[4 * i + k] for k in (-3, -2, -1, 0)] for i in range(len(x) // 4)]
     return sum((a + 10 * b) ** 2 + 5 * (c - d) ** 2 + (b - c) ** 4 + 10 * (a - d) ** 4 for a, b, c, d in groups)
 
@@ -111,7 +111,7 @@ def test_published_settings(name):
 
 
 def test_published_table():
-    """Liang 2024 and the authors' command lines, spot checks."""
+    """Spot checks against Liang 2024, table 1, and the command lines of the authors' code."""
     assert list(PUBLISHED) == list(FUNCTIONS)
     assert [benchmark(name).dim for name in PUBLISHED] == [20, 20, 20, 20, 20, 24, 25, 30, 30, 30]
     assert [name for name, s in PUBLISHED.items() if s.reject] == ["rastrigin", "ackley"]

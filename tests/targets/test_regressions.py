@@ -39,7 +39,7 @@ def test_linear_joint_density():
 
 
 def test_linear_evidence():
-    """y is multivariate t with 2 phi degrees of freedom, mean X m and shape psi/phi (I + X V X')."""
+    """y is multivariate t with 2 phi degrees of freedom, mean X m and shape matrix psi/phi (I + X V X')."""
     cov = 3 / 2 * (np.eye(len(y)) + X @ V @ X.T)
     expected = stats.multivariate_t.logpdf(y, X @ [1, -1], cov, df=4)
     assert math.isclose(CORRELATED.log_evidence(), expected, rel_tol=1e-10)
@@ -61,7 +61,7 @@ def test_linear_posterior_marginals():
 
 @pytest.mark.parametrize("temperature", [1.0, 2.5])
 def test_linear_posterior_against_quadrature(temperature):
-    """One weight and the log variance on a grid: moments of exp(-U/T), from the energy alone."""
+    """Moments of exp(-U/T) for one weight and the log variance, on a grid, from the energy alone."""
     target = LinearRegression(X[:, 1:], y, 0.5, 0.1, shape=2.0, rate=1.0)
     mean, sd = target.mean(temperature), target.covariance(temperature).diagonal().sqrt()
     grid = integrate(target, mean - 14 * sd, mean + 14 * sd, 700, temperature)
@@ -75,7 +75,7 @@ def test_known_noise():
     target = KnownNoiseRegression(X, y, 0.7, [1.0, -1.0], V)
     expected = stats.multivariate_normal.logpdf(y, X @ [1, -1], 0.49 * np.eye(len(y)) + X @ V @ X.T)
     assert math.isclose(target.log_evidence(), expected, rel_tol=1e-10)
-    gain = V @ X.T @ np.linalg.inv(0.49 * np.eye(len(y)) + X @ V @ X.T)  # Kalman's form
+    gain = V @ X.T @ np.linalg.inv(0.49 * np.eye(len(y)) + X @ V @ X.T)  # Kalman's gain
     mean = np.array([1, -1]) + gain @ (y - X @ [1, -1])
     torch.testing.assert_close(target.mean(), torch.as_tensor(mean))
     torch.testing.assert_close(target.covariance(2.0), torch.as_tensor(2 * (V - gain @ X @ V)))
@@ -90,7 +90,7 @@ def test_more_weights_than_data():
 
 
 def test_simulated_line():
-    """Karagiannis 2023: (x, y) normal with correlation .9, so intercept 0, slope .9, noise variance .19."""
+    """Karagiannis 2023: (x, y) is normal with correlation .9: intercept 0, slope .9, noise variance .19."""
     X, y = simulate_linear()
     assert X.shape == (10_000, 2) and torch.equal(X[:, 0], torch.ones(10_000))
     posterior = LinearRegression(X, y).posterior()

@@ -1,4 +1,4 @@
-"""The bare loop: what it evaluates, what it keeps, and that a step is the step it should be."""
+"""The bare loop: what it evaluates, what it keeps, and that its step is the canonical one."""
 
 import math
 
@@ -19,7 +19,7 @@ def chains(target=GAUSSIAN, start=START, dynamics=None, lr=0.01, **settings):
     return Chains(target, dynamics or bdl.SGLD(), start, lr=lr, **settings)
 
 
-def test_run_keeps_what_it_says():
+def test_run_keeps_every_third_state_after_burn_in():
     made = chains()
     kept = made.run(10, every=3, burn_in=5)
     assert kept.shape == (3, 4, 2) and made.gradients == 15 and made.sampler.steps == 15
@@ -32,14 +32,14 @@ def test_run_keeps_what_it_says():
     assert torch.equal(made.theta, again.theta)
 
 
-def test_progress_is_told():
-    told = []
-    chains().run(10, every=3, progress=told.append)
-    assert told == [1, 2, 3]
+def test_progress_counts_the_kept_states():
+    counts = []
+    chains().run(10, every=3, progress=counts.append)
+    assert counts == [1, 2, 3]
 
 
 STREAMS = {
-    "noise": {},
+    "injected noise": {},
     "gradient noise": {"gradient_noise": 0.3, "temperature": 0.0},
     "batches": {"target": REGRESSION, "batch": 5, "temperature": 0.0},
 }
@@ -66,12 +66,12 @@ def test_the_start_sets_the_dtype(dtype):
 
 def test_closure_is_the_mean_potential():
     made = chains(REGRESSION)
-    for _ in range(3):  # several times a step, as accept/reject kernels do
+    for _ in range(3):  # several times a step, as HMC does
         loss = made.closure()
     assert made.gradients == 3
     torch.testing.assert_close(loss, REGRESSION.energy(START) / 60)
     torch.testing.assert_close(made.sampler.param_groups[0]["params"][0].grad, REGRESSION.grad(START) / 60)
-    made.theta += 1.0  # what a kernel does to try another state
+    made.theta += 1.0  # as an accept/reject step tries another state
     torch.testing.assert_close(made.closure(), REGRESSION.energy(START + 1) / 60)
 
 
@@ -83,7 +83,7 @@ def test_closure_survives_zero_grad():
 
 
 def test_one_step_is_the_canonical_step():
-    """θ - e ∇U + sqrt(2 e T) z: mean and variance of a step over 200,000 chains; 1% of variance is 3 errors."""
+    """θ - e ∇U + sqrt(2 e T) z: mean and variance over 200,000 chains; 1 % of the variance is 3 standard errors."""
     e, t, n = 0.1, 1.5, 200_000
     made = chains(start=START[:1].expand(n, -1), lr=e, temperature=t)
     made.step()
@@ -116,8 +116,8 @@ def test_gradient_noise_on_data_is_of_u_not_of_its_mean():
     n = 50_000
     made = chains(REGRESSION, START[:1].expand(n, -1), gradient_noise=2.0)
     made.closure()
-    noise = 60 * made.sampler.param_groups[0]["params"][0].grad - REGRESSION.grad(START[0])
-    assert ((noise.var(0) / 4 - 1).abs() < 4.5 * math.sqrt(2 / n)).all()
+    added = 60 * made.sampler.param_groups[0]["params"][0].grad - REGRESSION.grad(START[0])
+    assert ((added.var(0) / 4 - 1).abs() < 4.5 * math.sqrt(2 / n)).all()
 
 
 def test_batches_are_unbiased_and_each_chain_has_its_own():
@@ -130,7 +130,7 @@ def test_batches_are_unbiased_and_each_chain_has_its_own():
     assert len(loss[:100].unique()) > 90
     singles = torch.arange(60)[:, None]
     item = REGRESSION.loss_and_grad(START[:1].expand(60, -1), singles)[1]
-    assert ((grad.var(0) / (item.var(0, correction=0) / 3) - 1).abs() < 0.05).all()  # of a mean of 3 draws
+    assert ((grad.var(0) / (item.var(0, correction=0) / 3) - 1).abs() < 0.05).all()  # variance of a mean of 3 draws
 
 
 def test_a_box_undoes_steps_that_leave_it():
@@ -148,7 +148,7 @@ def test_a_box_undoes_steps_that_leave_it():
 
 
 class Quartic(Target):
-    """A target of a user's own: an energy and nothing else."""
+    """A target that a user writes: an energy and nothing else."""
 
     dim = 2
 
@@ -157,7 +157,7 @@ class Quartic(Target):
 
 
 class Bare:
-    """Not even a Target."""
+    """An energy without the base class Target."""
 
     dim = 2
 
@@ -173,14 +173,14 @@ def test_an_energy_is_enough(target):
     assert made.run(3).shape == (3, 4, 2)
 
 
-def test_full_energy_is_known():
+def test_full_energy_ignores_the_batch():
     made = chains(REGRESSION, batch=2)
     made.step()
     torch.testing.assert_close(made.sampler.full_energy(), REGRESSION.energy(made.theta))
 
 
 def test_a_short_run_finds_the_law():
-    """400 chains from exact draws stay there: the variance of U = d/2 and its mean, within the Euler bias of lr."""
+    """400 chains from exact draws stay in the law: the mean of U - min U is d/2 = 1, within the Euler bias of lr."""
     target = EXACT["known noise"]
     made = chains(target, target.sample(400, stream()), lr=60 * 0.0005)
     energies = target.energy(made.run(300, every=10))
@@ -188,7 +188,7 @@ def test_a_short_run_finds_the_law():
     assert abs(excess.mean() - 1) < 4.5 * excess.std() / math.sqrt(400) + 0.05
 
 
-def test_extras_for_dynamics_that_need_them():
+def test_extras_are_gradients_per_example_and_curvatures():
     made = chains(REGRESSION, batch=7)
     made.closure()
     each = made.sampler.extras["per_example"]()
@@ -210,6 +210,6 @@ def test_extras_for_dynamics_that_need_them():
         (lambda: chains().run(5, every=0), "every >= 1"),
     ],
 )
-def test_refusals(make, message):
+def test_bad_arguments_are_refused(make, message):
     with pytest.raises(ConfigError, match=message):
         make()

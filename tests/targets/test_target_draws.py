@@ -1,8 +1,8 @@
 """Exact draws against energies, moments and normalising constants.
 
-For draws of exp(-U/T): E ∂_i U = 0 and E (x_i - m_i) ∂_j U = T δ_ij (integration by parts). With 300,000 draws the
-second has a standard error of about .3% for a Gaussian, so at 4.5 of them a law 2% too wide or narrow fails: shown by a
-negative control.
+For draws of exp(-U/T), integration by parts gives E ∂_i U = 0 and E (x_i - m_i) ∂_j U = T δ_ij. With 300,000 draws
+the standard error of the second is about .3 % for a Gaussian, so a limit of 4.5 standard errors fails a law that is 2 %
+too wide or too narrow. A negative control shows it.
 """
 
 import math
@@ -19,13 +19,13 @@ each = pytest.mark.parametrize("name, settings", CASES, ids=lambda v: str(v) if 
 
 
 def z_score(values, expected):
-    """Largest distance of the mean over axis 0 from what is expected, in standard errors."""
+    """Largest distance of the mean over axis 0 from its expectation, in standard errors."""
     error = values.std(0) / math.sqrt(len(values))
     return ((values.mean(0) - expected).abs() / error.clamp_min(1e-300)).max().item()
 
 
 def stein(target, x, temperature=1.0):
-    """The larger z-score of the two identities."""
+    """The larger z-score of the two identities above."""
     grad = target.grad(x) / temperature
     products = (x - x.mean(0)).unsqueeze(2) * grad.unsqueeze(1)
     return max(z_score(grad, 0), z_score(products, torch.eye(target.dim, dtype=x.dtype)))
@@ -34,7 +34,7 @@ def stein(target, x, temperature=1.0):
 @each
 def test_draws_belong_to_the_energy(name, settings):
     target = EXACT[name]
-    n = N // 6 if name == "Welling and Teh" else N  # a hundred residuals each
+    n = N // 6 if name == "Welling and Teh" else N  # each draw costs a hundred residuals
     x = target.sample(n, stream(1), **settings)
     assert stein(target, x, **settings) < LIMIT
 
@@ -50,7 +50,7 @@ def test_negative_control_two_percent_of_variance(name):
 def test_moments_are_those_of_the_draws(name, settings):
     target = EXACT[name]
     x = target.sample(N, stream(2), **settings)
-    warm = settings if name not in ("gaussian", "known noise") else {}  # their mean does not depend on T
+    warm = settings if name not in ("gaussian", "known noise") else {}  # the means of these two do not depend on T
     mean, covariance = target.mean(**warm), target.covariance(**settings)
     assert z_score(x, mean) < LIMIT
     r = x - mean
@@ -79,7 +79,7 @@ def test_log_prob_against_a_narrower_law(name):
     q = GaussianLaw(side.mean(0), 0.5 * torch.cov(side.T))
     ratio = (q.log_prob(x) - target.log_prob(x)).exp()
     assert z_score(ratio, 1.0) < LIMIT
-    assert ratio.std() / math.sqrt(N) < 0.01  # so an error of 5% in the constant is seen
+    assert ratio.std() / math.sqrt(N) < 0.01  # an error of 5 % in the constant would be seen
 
 
 def test_funnel_log_prob():
@@ -103,7 +103,7 @@ def test_modes_get_their_draws():
 
 
 def test_published_mixtures():
-    """Ji 2023, listings; covariances made symmetric by their upper triangle."""
+    """Ji 2023, listings; the upper triangles make the covariances symmetric."""
     one, two, three, four = (Mixture.case(k) for k in (1, 2, 3, 4))
     assert one.covariances[0].tolist() == [[1, 0.8], [0.8, 10]]
     assert two.means.tolist() == [[0, 0], [5, 5]] and two.covariances[1].tolist() == [[10, -0.9], [-0.9, 10]]
@@ -155,4 +155,4 @@ def test_welling_teh_has_the_modes_it_says():
     assert 0.6 < (between - target.energy(x)).min() < 0.7
     density = target.quadrature().density()
     edge = torch.cat([density[0], density[-1], density[:, 0], density[:, -1]])
-    assert edge.max() < 1e-8 * density.max()  # the box holds all of it
+    assert edge.max() < 1e-8 * density.max()  # the box holds the whole mass

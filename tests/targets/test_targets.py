@@ -1,4 +1,4 @@
-"""What every target promises: gradients, shapes, dtypes, batches, refusals."""
+"""Every target: its gradients, shapes, dtypes, batches and error messages."""
 
 import dataclasses
 
@@ -38,7 +38,7 @@ def agree(a, b, rtol=1e-9):
 
 
 @each
-def test_gradient_is_that_of_the_energy(target):
+def test_gradient_belongs_to_the_energy(target):
     x = points(target, 2, 5)
     agree(target.grad(x), gradient(target, x))
     energy, grad = target.energy_and_grad(x)
@@ -48,7 +48,7 @@ def test_gradient_is_that_of_the_energy(target):
 
 @each
 def test_energy_agrees_with_differences(target):
-    """Finite differences, so that a mistake shared by `energy` and its autograd would still have to be one function."""
+    """`grad` against finite differences of `energy`, which share no code with autograd."""
     x, h = points(target, 3, seed=1), 1e-5
     steps = h * torch.eye(target.dim, dtype=x.dtype)
     slope = (target.energy(x[:, None] + steps) - target.energy(x[:, None] - steps)) / (2 * h)
@@ -100,10 +100,10 @@ def test_losses_of_items_average_to_the_loss(target):
 @each_data
 def test_batches_shared_or_one_per_chain(target):
     x, n = points(target, 3), target.num_data
-    own = torch.randint(n, (3, 4), generator=stream())
-    loss, grad = target.loss_and_grad(x, own)
-    agree(grad, value_and_grad(lambda y: target.loss(y, own), x)[1])
-    shared_loss, shared_grad = target.loss_and_grad(x, own[1])
+    per_chain = torch.randint(n, (3, 4), generator=stream())
+    loss, grad = target.loss_and_grad(x, per_chain)
+    agree(grad, value_and_grad(lambda y: target.loss(y, per_chain), x)[1])
+    shared_loss, shared_grad = target.loss_and_grad(x, per_chain[1])
     agree(loss[1], shared_loss[1])
     agree(grad[1], shared_grad[1])
 
@@ -135,9 +135,9 @@ X, y = torch.ones(6, 2), torch.arange(6.0)
         (lambda: RuggedSurface(-1), "half_width > 0"),
         (lambda: Powell(22), "divisible by 4, got 22"),
         (lambda: Ackley(1), "dim >= 2"),
-        (lambda: benchmark("schwefel"), "'schwefel': one of rastrigin"),
+        (lambda: benchmark("schwefel"), "'schwefel': choose one of rastrigin"),
         (lambda: integrate(DoubleWell(), 1, -1, 10), "low < high"),
-        (lambda: integrate(RuggedSurface(), -1, 1, 10).cdf(0.0), "cdf is of one dimension"),
+        (lambda: integrate(RuggedSurface(), -1, 1, 10).cdf(0.0), "cdf needs a law of one dimension, this one has 2"),
         (lambda: LinearRegression(X, y[:3]), r"y \(n,\)"),
         (lambda: LinearRegression(X, y, shape=0), "must be > 0, got 0"),
         (lambda: LinearRegression(X, y, prior_scale=[1.0, 2.0]), r"or \(2,\) and \(2, 2\)"),
@@ -152,7 +152,7 @@ X, y = torch.ones(6, 2), torch.arange(6.0)
         (lambda: simulate_volatility(phi=1.0), r"\|phi\| < 1"),
     ],
 )
-def test_refusals_are_one_line(make, message):
+def test_bad_arguments_get_one_line(make, message):
     with pytest.raises(ConfigError, match=message) as caught:
         make()
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Every target, small, in one table; the tests go through it."""
+"""A table of every target, small; the tests run over it."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ from bdl.targets import (
     simulate_volatility,
 )
 
-DEVIANT = ("zakharov", "powell", "dixon_price", "levy")  # those with a published form of their own
+DEVIANT = ("zakharov", "powell", "dixon_price", "levy")  # they have a form `as_published`
 LINE = simulate_linear(60)
 
-EXACT: dict[str, Any] = {  # those that can draw
+EXACT: dict[str, Any] = {  # targets with exact draws
     "gaussian": GaussianLaw([1.0, -2.0], [[1.0, 0.8], [0.8, 10.0]]),
     "mixture of 2": Mixture.case(2),
     "mixture of 3": Mixture([0.2, 0.3, 0.5], [[0.0, 0.0], [6.0, 0.0], [3.0, 3.0]], [[1.0, 0.5], [0.5, 1.0]]),
@@ -65,5 +65,5 @@ def stream(seed: int = 0) -> torch.Generator:
 
 
 def points(target: Any, *lead: int, seed: int = 0) -> torch.Tensor:
-    """(*lead, d) points where the energy is of ordinary size."""
+    """(*lead, d) standard normal points, where no energy is extreme."""
     return torch.randn(*lead, target.dim, generator=stream(seed), dtype=torch.float64)

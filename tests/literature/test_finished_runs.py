@@ -1,0 +1,71 @@
+"""Experiments that collect finished runs of scripts/train.py."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from bdl.run.directory import write_metrics
+
+
+@pytest.fixture
+def finished(tmp_path):
+    """One cell: two seeds of 500 epochs and one run of 3; one run on other data, and one that has not finished."""
+
+    def run(folder: str, name: str, epochs: int, seed: int, accuracy: float | None) -> None:
+        path = tmp_path / folder
+        path.mkdir()
+        about = {"name": name, "device": "abacus"}
+        data = {"batch_size": 256, "root": "elsewhere"}
+        described = {"seed": seed, "data": data, "trainer": {"max_epochs": epochs}, "provenance": about}
+        OmegaConf.save(OmegaConf.create(described), path / "config.yaml")
+        if accuracy is not None:
+            scores = {"test/one_sample/accuracy": 0.5, "test/bma/accuracy": accuracy, "test/bma/nll": 0.25}
+            write_metrics(path / "metrics.json", {**scores, "samples": 100})
+
+    run("a", "cifar10/decay_sghmc", 500, 0, 0.92)
+    run("b", "cifar10/decay_sghmc", 500, 1, 0.94)
+    run("c", "cifar10/decay_sghmc", 3, 0, 0.25)
+    run("d", "cifar100/decay_sghmc", 500, 0, 0.11)
+    run("e", "cifar10/fixed_msgd", 500, 0, None)
+    return tmp_path
+
+
+def test_finished_runs_make_the_table(finished, script, tmp_path):
+    status, out, err = script("cifar10", "--runs", str(finished), "--epochs", "500", "--out", str(tmp_path / "out"))
+    assert (status, err) == (0, [])
+    assert (
+        "| lr falls | SGHMC | 90.79 | 93.07 | 50.00 ± 0.00 | 93.00 ± 1.00 | 0.250 ± 0.000 | 100 | 500 | 0, 1 | abacus |"
+        in out
+    )
+    assert "| lr, T fixed | M-SGD | 90.10 | 92.79 | – | – | – | – | – | – | – |" in out
+    assert "25.00" not in out and "11.00" not in out
+    assert {p.suffix for p in (tmp_path / "out" / "cifar10").iterdir()} == {".png", ".md", ".json"}
+    runs = json.loads((tmp_path / "out" / "cifar10" / "results.json").read_text())["numbers"]["decay_sghmc"]
+    assert [run["config"]["data"] for run in runs] == [{"batch_size": 256}] * 2
+    _, out, _ = script("cifar10", "--runs", str(finished / "c"), str(finished / "a"), "--out", str(tmp_path / "out"))
+    assert "| 58.50 ± 33.50 | 0.250 ± 0.000 | 100 | 3, 500 | 0 | abacus |" in out
+
+
+def test_readme_shows_the_table_that_is_committed():
+    root = Path(__file__).parents[2]
+    table = (root / "scripts" / "results" / "reproduce" / "cifar10" / "table.md").read_text()
+    rows = [line for line in table.splitlines() if line.startswith("|") and " – " not in line]
+    assert len(rows) > 2 and "\n".join(rows) in (root / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (["cifar10"], "no finished run of experiment=cifar10/... in no folder"),
+        (["cifar100", "--epochs", "7"], "runs of [500] epochs, none of 7"),
+    ],
+)
+def test_missing_runs_get_one_line(finished, script, tmp_path, arguments, words):
+    runs = ["--runs", str(finished)] if "--epochs" in arguments else []
+    status, _, err = script(*arguments, *runs, "--out", str(tmp_path / "out"))
+    assert status == 1 and len(err) == 1 and words in err[0]
+    assert not (tmp_path / "out" / arguments[0]).exists()
