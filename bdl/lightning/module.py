@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
-from bdl.lightning.access import check_data, check_trainer
+from bdl.lightning.refuse import check_data, check_trainer
 from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
 from bdl.models.stack import ChainStack
 from bdl.samplers import Sampler, per_example_gradients

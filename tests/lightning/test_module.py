@@ -18,7 +18,8 @@ from toys import BATCH, K, N
 import bdl
 from bdl.data import WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
-from bdl.lightning.access import check_trainer, find_sampler
+from bdl.lightning.find import find_sampler
+from bdl.lightning.refuse import check_trainer
 from bdl.models import MLP
 
 SILENT = dict(

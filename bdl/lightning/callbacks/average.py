@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.functional import evaluating
-from bdl.lightning.access import find_sampler
+from bdl.lightning.find import find_sampler
 from bdl.posterior.metrics import classification_metrics
 from bdl.posterior.predict import Batches
 from bdl.schedules import Keep

@@ -14,7 +14,8 @@ from torch.optim.swa_utils import update_bn
 
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
-from bdl.lightning.access import check_data, check_trainer, find_sampler, per_chain, sampled_net, stacked_tensors
+from bdl.lightning.find import find_sampler, per_chain, sampled_net, stacked_tensors
+from bdl.lightning.refuse import check_data, check_trainer
 from bdl.lightning.module import one_epoch
 from bdl.models.stack import ChainStack
 from bdl.posterior.store import SampleStore

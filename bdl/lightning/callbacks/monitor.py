@@ -9,7 +9,7 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from bdl.lightning.access import find_sampler, per_chain
+from bdl.lightning.find import find_sampler, per_chain
 from bdl.samplers import Sampler
 
 PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature", "acceptance", "elbo")

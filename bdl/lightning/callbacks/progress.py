@@ -9,7 +9,7 @@ import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bdl.lightning.access import find_sampler
+from bdl.lightning.find import find_sampler
 
 LINES = 20  # of a whole run, where there is no terminal
 

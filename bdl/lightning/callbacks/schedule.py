@@ -7,7 +7,7 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from bdl.lightning.access import find_sampler
+from bdl.lightning.find import find_sampler
 from bdl.schedules import Function
 
 
