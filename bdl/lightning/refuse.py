@@ -47,7 +47,8 @@ def _check_precision(trainer: L.Trainer, sampler: Sampler) -> None:
     precision, device = str(trainer.precision), trainer.strategy.root_device
     if precision not in ("32-true", "64-true", "bf16-mixed"):
         raise ConfigError(
-            f"precision={precision} rounds the injected noise away or steps without a closure: use bf16-mixed or 32-true"
+            f"precision={precision} rounds the injected noise away or steps without a closure: "
+            "use bf16-mixed or 32-true"
         )
     if precision == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bfloat16: set trainer.precision=32-true")

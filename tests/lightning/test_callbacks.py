@@ -20,6 +20,7 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks import monitor as monitor_module
+from bdl.likelihoods import outputs_of
 from bdl.models import MLP
 from bdl.schedules import Constant, Cycle, CyclicalCosine, EveryStep, PerCycle, Ramp, WhileSampling
 
@@ -179,7 +180,65 @@ def test_the_target_names_the_law(tmp_path):
     toys.sample(tmp_path, 4, prior=bdl.Gaussian(2.0), collect={"target": {"data": "toys"}})
     target = json.loads((tmp_path / "samples/target.json").read_text())
     assert target["num_data"] == N and target["data"] == "toys"
-    assert "precision 2" in target["prior"] and target["shapes"]["0.weight"] == [5, 3]
+    assert target["prior"] == {"type": "bdl.Gaussian", "precision": 2.0} and target["shapes"]["0.weight"] == [5, 3]
+    assert target["loss"] == {"type": "bdl.CategoricalNLL"} and target["outputs"] == "logits"
+    assert target["clip"] is None and target["weighting"] == {"type": "bdl.Flat", "zeta": 0.0}
+    assert target["injects_noise"] is True and target["caveat"] is None
+
+
+def target_of(folder, **sampler) -> dict:
+    toys.sample(folder, 4, **sampler)
+    return json.loads((folder / "samples/target.json").read_text())
+
+
+def test_bins_and_rate_of_a_weighting_do_not_make_another_law(tmp_path):
+    one = target_of(tmp_path / "a", weighting=bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10))
+    more = target_of(tmp_path / "b", weighting=bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=99.0, rate=Constant(0.1)))
+    stronger = target_of(tmp_path / "c", weighting=bdl.AdaptiveWeight(zeta=3.0, low=0.0, high=120.0, bins=10))
+    contour = target_of(tmp_path / "d", weighting=bdl.Contour(zeta=2.0, low=0.0, high=120.0, bins=10))
+    assert one == more
+    assert len({json.dumps(t["weighting"]) for t in (one, stronger, contour)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "same"),
+    [
+        ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 2.0])}, True),
+        ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 3.0])}, False),
+        ({"prior": bdl.Laplace([1.0, 2.0, 1.0, 2.0])}, False),
+        ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 2.0]), "clip": bdl.ClipNorm(1.0)}, False),
+    ],
+    ids=["equal", "another scale", "another prior", "clipped"],
+)
+def test_runs_are_merged_if_and_only_if_their_laws_are_equal(tmp_path, settings, same):
+    """Priors have one scale per tensor. Seeds differ."""
+    toys.sample(tmp_path / "a", 4, prior=bdl.Gaussian([1.0, 2.0, 1.0, 2.0]))
+    toys.sample(tmp_path / "b", 4, seed=1, **settings)
+    runs = [tmp_path / "a", tmp_path / "b"]
+    if same:
+        assert bdl.Posterior.load(runs, toys.plain()).chains == 4
+    else:
+        with pytest.raises(bdl.StoreError, match="clip is" if "clip" in settings else "prior is"):
+            bdl.Posterior.load(runs, toys.plain())
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs"),
+    [
+        (bdl.CategoricalNLL(), "logits"),
+        (nn.CrossEntropyLoss(), "logits"),
+        (bdl.GaussianNLL(0.5), "values"),
+        (bdl.HeteroscedasticNLL(), "values"),
+        (nn.MSELoss(), "values"),
+        (nn.L1Loss(), "values"),
+        (nn.GaussianNLLLoss(), "values"),
+        (F.cross_entropy, "unknown"),
+        (None, "unknown"),
+    ],
+    ids=str,
+)
+def test_a_loss_says_what_the_outputs_are(loss, outputs):
+    assert outputs_of(loss) == outputs
 
 
 # ---- ModelAverage ----------------------------------------------------------------------------------------------------
@@ -325,14 +384,14 @@ class Scaled(bdl.BayesianModule):
         self.scale = torch.nn.Parameter(torch.ones(1))
 
     def configure_optimizers(self):
-        self.sampler = self._build(self.named_parameters(), chains=None)
+        self.sampler = self.build_sampler(self.named_parameters(), chains=None)
         return self.sampler
 
 
 @pytest.mark.parametrize("net", [None, ""])
 def test_a_parameter_outside_the_saved_network_is_refused(tmp_path, net):
     made = toys.module(chains=None)
-    module = Scaled(made.net, made._build)
+    module = Scaled(made.net, made.build_sampler)
     collect = bdl.CollectSamples(EveryStep(0, 2), tmp_path, net=net)
     fit = toys.trainer(tmp_path, 4, [collect]).fit
     if net is None:

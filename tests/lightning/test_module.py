@@ -207,9 +207,9 @@ def test_16_mixed_is_refused(tmp_path, monkeypatch):
 class Logits(bdl.BayesianModule):
     """Remembers the type of the outputs that the loss saw."""
 
-    def _mean_loss(self, outputs, y):
+    def batch_loss(self, outputs, y):
         self.seen = outputs.dtype
-        return super()._mean_loss(outputs, y)
+        return super().batch_loss(outputs, y)
 
 
 @pytest.mark.parametrize("chains", [None, 2])
@@ -252,7 +252,7 @@ def test_bf16_is_refused_on_a_gpu_without_it(tmp_path, monkeypatch):
 
 
 def find_sampler_of(module: bdl.BayesianModule) -> bdl.Sampler:
-    return module._build(module.net.named_parameters(), chains=module.chains)
+    return module.build_sampler(module.net.named_parameters(), chains=module.chains)
 
 
 def test_accumulation_under_a_weighting_is_refused(tmp_path):
