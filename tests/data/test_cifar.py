@@ -243,7 +243,7 @@ def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(cifar, "download_and_extract_archive", fetch)
     message = refused(tmp_path, download=True)
-    assert "CIFAR10 can't be downloaded" in message and "no network" in message and "set data.root" in message
+    assert "CIFAR10 cannot be downloaded" in message and "no network" in message and "set data.root" in message
 
 
 # ---- the data module -------------------------------------------------------------------------------------------------
