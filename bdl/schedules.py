@@ -32,10 +32,6 @@ class Polynomial:
 
     A gamma in (0.5, 1] satisfies the conditions of Robbins and Monro. Karagiannis 2023, Remark 32, keeps the step
     constant once it has fallen below a critical level: the floor.
-
-        >>> schedule = Polynomial(a=1.0, gamma=1.0, floor=0.1)
-        >>> [schedule(k) for k in (0, 1, 99)]
-        [1.0, 0.5, 0.1]
     """
 
     a: float
@@ -139,10 +135,8 @@ class Cycle:
     is the phase of step k (Zhang et al. 2020, with k counted from 0).
 
         >>> cycle = Cycle(steps=100, cycles=4, explore=0.8)
-        >>> cycle.length, cycle.index(30), cycle.phase(30)
-        (25, 1, 0.2)
-        >>> [k for k in range(25) if cycle.sampling(k)]
-        [20, 21, 22, 23, 24]
+        >>> cycle.length, cycle.index(30), cycle.phase(30), [k for k in range(25) if cycle.sampling(k)]
+        (25, 1, 0.2, [20, 21, 22, 23, 24])
 
     Raises ConfigError for more cycles than steps, and for a share outside [0, 1).
     """
