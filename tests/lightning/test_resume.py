@@ -89,7 +89,7 @@ def test_averages_traces_and_random_streams_are_resumed_too(whole, tmp_path, nam
     assert expected.average.count == resumed.average.count and expected.average.metrics == resumed.average.metrics
     for column, values in expected.monitor.trace().items():
         assert torch.equal(values.nan_to_num(-1), resumed.monitor.trace()[column].nan_to_num(-1)), column
-    first, second = (run.sampler.state_dict()["bdl"]["generator"] for run in (expected, resumed))
+    first, second = (run.sampler.state_dict()["bdl"]["chain"]["generator"] for run in (expected, resumed))
     assert torch.equal(first, second)
 
 
