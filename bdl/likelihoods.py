@@ -1,11 +1,12 @@
-"""Negative log-likelihoods per item, in nats, over any leading chain axes; and what other losses would sample."""
+"""Likelihoods: negative log-likelihoods per item, in nats, and which law another loss would sample instead."""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -13,12 +14,34 @@ from torch import Tensor, nn
 
 from bdl.errors import ConfigError
 
-Loss = Callable[[Tensor, Tensor], Tensor]
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, y) -> losses per item, or their mean over the batch
+Outputs = Literal["logits", "values", "unknown"]
+
+
+class Likelihood(ABC):
+    """A negative log-likelihood per item, -log p(y | outputs), in nats. It allows any leading axes, such as chains.
+
+    `outputs` says what the network's outputs are: "logits" (softmax gives class probabilities), "values" (regression)
+    or "unknown". Concrete likelihoods are frozen dataclasses.
+    """
+
+    outputs: ClassVar[Outputs] = "unknown"
+
+    @abstractmethod
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(..., B) losses of the items, in nats, from outputs (..., B, K) and labels y (..., B) or (..., B, k)."""
 
 
 @dataclass(frozen=True)
-class CategoricalNLL:
-    """-log softmax(outputs)[y]: outputs (..., B, K) logits, y (..., B) classes -> (..., B)."""
+class CategoricalNLL(Likelihood):
+    """-log softmax(outputs)[y]: outputs (..., B, K) logits, y (..., B) classes -> (..., B) nats.
+
+    >>> import torch
+    >>> CategoricalNLL()(torch.zeros(2, 4), torch.tensor([0, 3])).exp()  # four classes, equally likely
+    tensor([4., 4.])
+    """
+
+    outputs: ClassVar[Outputs] = "logits"
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         each = F.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
@@ -26,13 +49,22 @@ class CategoricalNLL:
 
 
 @dataclass(frozen=True)
-class GaussianNLL:
-    """-log N(y; outputs, std²), summed over the k outputs of an item: outputs and y (..., B, k) -> (..., B).
+class GaussianNLL(Likelihood):
+    """-log N(y; outputs, std²), summed over the k outputs of an item: outputs and y (..., B, k) -> (..., B) nats.
 
-    std: the known noise standard deviation, in the units of y. Mean squared error alone would mean std = sqrt(1/2).
+    >>> import torch
+    >>> GaussianNLL(std=2.0)(torch.tensor([[0.0]]), torch.tensor([[2.0]]))  # 1/2 + log 2 + log(2 pi) / 2
+    tensor([2.1121])
+
+    Args:
+        std: known standard deviation of y around the outputs, in the units of y. A mean squared error as the loss
+            would mean std = sqrt(1/2).
+
+    Raises ConfigError unless std > 0.
     """
 
     std: float
+    outputs: ClassVar[Outputs] = "values"
 
     def __post_init__(self) -> None:
         if not self.std > 0:
@@ -44,20 +76,39 @@ class GaussianNLL:
 
 
 @dataclass(frozen=True)
-class HeteroscedasticNLL:
-    """-log N(y; mean, exp(s)): outputs (..., B, 2k) = mean and log variance s, y (..., B, k) -> (..., B)."""
+class HeteroscedasticNLL(Likelihood):
+    """-log N(y; mean, exp(s)): outputs (..., B, 2k) = mean and log variance s, y (..., B, k) -> (..., B) nats.
+
+    >>> import torch
+    >>> HeteroscedasticNLL()(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0]]))  # log(2 pi) / 2
+    tensor([0.9189])
+    """
+
+    outputs: ClassVar[Outputs] = "values"
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         mean, log_var = outputs.chunk(2, -1)
         return 0.5 * ((y - mean).square() * (-log_var).exp() + log_var + math.log(2 * math.pi)).sum(-1)
 
 
-PER_ITEM = (CategoricalNLL, GaussianNLL, HeteroscedasticNLL)
+def outputs_of(loss: Any) -> Outputs:
+    """What a network trained with the loss puts out: "logits", "values", or "unknown" for a loss that says nothing.
+
+    >>> outputs_of(CategoricalNLL()), outputs_of(torch.nn.MSELoss()), outputs_of(lambda outputs, y: outputs.mean())
+    ('logits', 'values', 'unknown')
+    """
+    if isinstance(loss, Likelihood):
+        return loss.outputs
+    if isinstance(loss, nn.CrossEntropyLoss):
+        return "logits"
+    if isinstance(loss, nn.MSELoss | nn.GaussianNLLLoss | nn.L1Loss):
+        return "values"
+    return "unknown"
 
 
 def mean_loss(loss: Loss, outputs: Tensor, y: Tensor, chains: int | None) -> Tensor:
-    """() mean loss of the batch, or (C,) mean losses per chain; outputs and y lead with C if chains is given."""
-    if isinstance(loss, PER_ITEM):
+    """() mean loss of the batch, or (C,) mean losses per chain. Outputs and y lead with C if chains is given."""
+    if isinstance(loss, Likelihood):
         return loss(outputs, y).mean(-1)
     if chains is None:
         return loss(outputs, y)
@@ -65,9 +116,12 @@ def mean_loss(loss: Loss, outputs: Tensor, y: Tensor, chains: int | None) -> Ten
 
 
 def law_note(loss: Any) -> str | None:
-    """What is wrong with a loss as a mean negative log-likelihood, or None: the law sampled is exp(-N loss / T)."""
+    """Why a loss is not the mean negative log-likelihood of the data, or None. The sampled law is exp(-N loss / T)."""
     if isinstance(loss, nn.MSELoss):
-        return "MSELoss is the likelihood of noise with std sqrt(1/2), whatever the data: use bdl.GaussianNLL(std)"
+        return (
+            "MSELoss is the likelihood of Gaussian errors with std sqrt(1/2), whatever the data: "
+            "use bdl.GaussianNLL(std)"
+        )
     if getattr(loss, "reduction", "mean") != "mean":
         return (
             f'reduction="{loss.reduction}" is no mean over the batch: the law sampled is exp(-N loss / T); use "mean"'

@@ -1,7 +1,7 @@
-"""Schedules: functions of the sampler's step for lr, temperature, zeta, and which steps are kept.
+"""Schedules: functions of the sampler's step that give lr, temperature and zeta, and rules for the steps to keep.
 
-A cycle exists once, as a `Cycle`; what depends on its phase holds that one object. Every schedule is a frozen dataclass
-called with the number of steps done so far, k >= 0.
+A schedule is a frozen dataclass. It is called with the number of steps done so far, k >= 0. A cycle exists once, as a
+`Cycle`; every schedule that depends on its phase holds that object.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from typing import Protocol
 
 from bdl.errors import ConfigError
 
-Function = Callable[[int], float]  # of the step
+Function = Callable[[int], float]  # step -> value
 
 
 @dataclass(frozen=True)
 class Constant:
+    """`value` at every step."""
+
     value: float
 
     def __call__(self, step: int) -> float:
@@ -26,8 +28,11 @@ class Constant:
 
 @dataclass(frozen=True)
 class Polynomial:
-    """max(a (b + k)^-gamma, floor): Welling & Teh 2011. gamma in (.5, 1] satisfies Robbins and Monro; 000, Remark 32
-    allows a floor once the step is small."""
+    """max(a (b + k)^-gamma, floor) (Welling & Teh 2011).
+
+    A gamma in (0.5, 1] satisfies the conditions of Robbins and Monro. Karagiannis 2023, Remark 32, keeps the step
+    constant once it has fallen below a critical level: the floor.
+    """
 
     a: float
     b: float = 1.0
@@ -44,7 +49,7 @@ class Polynomial:
 
 @dataclass(frozen=True)
 class StepDecay:
-    """initial factor^(number of milestones passed); milestones are steps."""
+    """initial factor^(number of milestones passed); a milestone is a step."""
 
     initial: float
     milestones: Sequence[int]
@@ -56,7 +61,7 @@ class StepDecay:
 
 @dataclass(frozen=True)
 class Exponential:
-    """initial rate^((k - start) / every) from step `start` to step `stop`, not below `floor`."""
+    """initial rate^((k - start) / every) from step `start` to step `stop`, constant outside, never below `floor`."""
 
     initial: float
     rate: float
@@ -84,7 +89,7 @@ class Cosine:
 
     def __post_init__(self) -> None:
         if self.steps < 1:
-            raise ConfigError(f"a cosine needs at least 1 step, got {self.steps}")
+            raise ConfigError(f"steps of a cosine must be at least 1, got {self.steps}")
 
     def __call__(self, step: int) -> float:
         phase = min(step / self.steps, 1.0)
@@ -93,7 +98,7 @@ class Cosine:
 
 @dataclass(frozen=True)
 class Warmup:
-    """`start` to the schedule's own value, linearly over the first `steps` steps."""
+    """From `start` to the value of `schedule`, linearly over the first `steps` steps."""
 
     schedule: Function
     steps: int
@@ -106,7 +111,10 @@ class Warmup:
 
 @dataclass(frozen=True)
 class Ramp:
-    """`start` until step `begin`, linearly to `end` over `steps` steps, constant after: "gradually increased", 002."""
+    """`start` until step `begin`, then linearly to `end` over `steps` steps, then constant.
+
+    Liang 2024 suggests to increase zeta gradually to a constant.
+    """
 
     end: float
     steps: int
@@ -120,9 +128,17 @@ class Ramp:
 
 @dataclass(frozen=True)
 class Cycle:
-    """`cycles` equal cycles over `steps` steps; the first part `explore` of each explores, the rest samples.
+    """M = `cycles` equal cycles over K = `steps` steps. The share `explore` of a cycle explores, the rest samples.
 
-    r_k = mod(k, ceil(K/M)) / ceil(K/M) as in Zhang et al. 2020, with k counted from 0.
+        r_k = mod(k, ceil(K/M)) / ceil(K/M)
+
+    is the phase of step k (Zhang et al. 2020, with k counted from 0).
+
+        >>> cycle = Cycle(steps=100, cycles=4, explore=0.8)
+        >>> cycle.length, cycle.index(30), cycle.phase(30), [k for k in range(25) if cycle.sampling(k)]
+        (25, 1, 0.2, [20, 21, 22, 23, 24])
+
+    Raises ConfigError for more cycles than steps, and for a share outside [0, 1).
     """
 
     steps: int
@@ -141,24 +157,26 @@ class Cycle:
         return -(-self.steps // self.cycles)
 
     def index(self, step: int) -> int:
+        """Number of the cycle that the step belongs to, counted from 0."""
         return step // self.length
 
     def phase(self, step: int) -> float:
-        """r in [0, 1)."""
+        """r_k in [0, 1)."""
         return step % self.length / self.length
 
     def sampling(self, step: int) -> bool:
+        """Whether the step belongs to the sampling part of its cycle."""
         return self.phase(step) >= self.explore
 
     @property
     def sampling_steps(self) -> int:
-        """Steps of a cycle that sample: the r from `explore` on."""
+        """Number of steps in the sampling part of a cycle."""
         return self.length - self.first_sampling
 
     @property
     def first_sampling(self) -> int:
-        """The first step of a cycle, counted from its beginning, that samples."""
-        k = math.ceil(self.explore * self.length)  # the product may be off by a rounding either way
+        """First step of the sampling part, counted from the beginning of the cycle: phase >= `explore`."""
+        k = math.ceil(self.explore * self.length)  # the product may be rounded up or down past the exact step
         while k > 0 and (k - 1) / self.length >= self.explore:
             k -= 1
         while k < self.length and k / self.length < self.explore:
@@ -168,7 +186,12 @@ class Cycle:
 
 @dataclass(frozen=True)
 class CyclicalCosine:
-    """initial/2 (cos(pi r) + 1) for the phase r of the cycle (Zhang et al. 2020, eq. 1), not below `floor`."""
+    """initial/2 (cos(pi r) + 1) for the phase r of the cycle (Zhang et al. 2020, eq. 1), never below `floor`.
+
+    >>> lr = CyclicalCosine(initial=0.5, cycle=Cycle(steps=100, cycles=4))
+    >>> [round(lr(k), 3) for k in (0, 12, 24, 25)]
+    [0.5, 0.266, 0.002, 0.5]
+    """
 
     initial: float
     cycle: Cycle
@@ -180,7 +203,10 @@ class CyclicalCosine:
 
 @dataclass(frozen=True)
 class WhileSampling:
-    """`value` in the sampling part of each cycle, `otherwise` in the exploring part (temperature: no noise there)."""
+    """`value` in the sampling part of each cycle, `otherwise` in the exploring part.
+
+    As a temperature with `otherwise` = 0, it injects noise in the sampling part only.
+    """
 
     value: float
     cycle: Cycle
@@ -191,18 +217,31 @@ class WhileSampling:
 
 
 class Keep(Protocol):
-    """Which states are samples: called with the number of steps done, k >= 1."""
+    """A rule that says which states are samples, given the number of steps done, k >= 1."""
 
-    def __call__(self, step: int) -> bool: ...
+    def __call__(self, step: int) -> bool:
+        """Whether the state after `step` steps is a sample."""
+        ...
 
-    def cycle_of(self, step: int) -> int: ...
+    def cycle_of(self, step: int) -> int:
+        """Number of the cycle in which that state was made; 0 without cycles."""
+        ...
 
-    def count(self, steps: int) -> int: ...
+    def count(self, steps: int) -> int:
+        """Number of samples that a run of `steps` steps keeps."""
+        ...
 
 
 @dataclass(frozen=True)
 class EveryStep:
-    """Keep the state after every `every` steps once `burn_in` steps are done."""
+    """Keeps every `every`-th state after the first `burn_in` steps.
+
+        >>> keep = EveryStep(burn_in=4, every=3)
+        >>> [k for k in range(1, 15) if keep(k)], keep.count(14)
+        ([7, 10, 13], 3)
+
+    Raises ConfigError unless burn_in >= 0 and every >= 1.
+    """
 
     burn_in: int
     every: int
@@ -218,13 +257,19 @@ class EveryStep:
         return 0
 
     def count(self, steps: int) -> int:
-        """Samples that a run of this many steps keeps."""
         return max(0, steps - self.burn_in) // self.every
 
 
 @dataclass(frozen=True)
 class PerCycle:
-    """Keep `samples` states of every cycle, evenly spaced over its sampling part, the last at its end."""
+    """Keeps `samples` states of every cycle, evenly spaced over its sampling part. The last one is at its end.
+
+        >>> keep = PerCycle(Cycle(steps=20, cycles=2, explore=0.5), samples=2)
+        >>> [k for k in range(1, 21) if keep(k)]
+        [8, 10, 18, 20]
+
+    Raises ConfigError for more samples than the sampling part has steps.
+    """
 
     cycle: Cycle
     samples: int = 3
@@ -236,11 +281,11 @@ class PerCycle:
             )
 
     def __call__(self, step: int) -> bool:
-        # `step` steps are done, so the last of them was number step - 1 of the run
+        # after `step` steps the last one made is step - 1, because steps count from 0
         done = (step - 1) % self.cycle.length + 1 - self.cycle.first_sampling
         spacing = self.cycle.sampling_steps // self.samples
-        left = self.cycle.sampling_steps - done
-        return done > 0 and left % spacing == 0 and left // spacing < self.samples
+        remaining = self.cycle.sampling_steps - done
+        return done > 0 and remaining % spacing == 0 and remaining // spacing < self.samples
 
     def cycle_of(self, step: int) -> int:
         return self.cycle.index(step - 1)
@@ -251,5 +296,5 @@ class PerCycle:
 
 
 def keep_rule(cycle: Cycle | None, burn_in: int, every: int, samples_per_cycle: int) -> Keep:
-    """PerCycle where there is a cycle, EveryStep otherwise: the rule a configuration means."""
+    """The rule of a configuration: PerCycle if it has a cycle, else EveryStep."""
     return EveryStep(burn_in, every) if cycle is None else PerCycle(cycle, samples_per_cycle)

@@ -1,4 +1,4 @@
-"""Small CIFAR files in torchvision's layout, as they are on the web, known to torchvision by their checksums."""
+"""Small CIFAR files in torchvision's layout. They are pickled as those on the web, and torchvision accepts them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def images(n: int, seed: int) -> np.ndarray:
 
 
 def python2(x: np.ndarray, labels: list[int], key: str) -> bytes:
-    """What Python 2's pickle made of {"data": array, key: labels}, as on the web: raw bytes as text."""
+    """Python 2's pickle of {"data": array, key: labels}, as in the original files: it stores raw bytes as text."""
 
     def text(s: str) -> bytes:
         return b"U" + bytes([len(s)]) + s.encode()
@@ -45,14 +45,14 @@ def python2(x: np.ndarray, labels: list[int], key: str) -> bytes:
 
 
 def write_file(path: Path, content: bytes) -> str:
-    """The file's checksum."""
+    """Write the file and return its checksum."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content)
     return hashlib.md5(content).hexdigest()
 
 
 class Folder:
-    """A small CIFAR-10 or -100 under a root, known to torchvision by its checksums."""
+    """A small CIFAR-10 or CIFAR-100 under a root, whose checksums torchvision is made to expect."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch, classes: int = 10):
         self.root, self.classes, self.source, self._patch = root, classes, SOURCES[classes], monkeypatch
@@ -79,7 +79,7 @@ class Folder:
             self.know(split, sums)
 
     def replace(self, name: str, content: bytes) -> None:
-        """Another first or only file of a split, with a checksum that fits."""
+        """Replace a file, and its expected checksum."""
         split = "test" if name in self.names["test"] else "train"
         sums = {n: s for n, s in getattr(self.source, f"{split}_list")}
         sums[name] = write_file(self.folder / name, content)
@@ -90,7 +90,10 @@ class Folder:
         self._patch.setattr(self.source, f"{split}_list", listed)
 
     def write_svhn(self, n: int = 6) -> np.ndarray:
-        """SVHN's test file beside it; the images (n, 3, 32, 32). Labels 1, 10, 9, 2, 10, 5, ..., 10 for the digit 0."""
+        """Write SVHN's test file beside CIFAR and return its images (n, 3, 32, 32).
+
+        The labels are 1, 10, 9, 2, 10, 5, ...; SVHN labels the digit 0 as 10.
+        """
         x, path = images(n, 4), self.root / "test_32x32.mat"
         scipy.io.savemat(path, {"X": x.transpose(2, 3, 1, 0), "y": np.resize([1, 10, 9, 2, 10, 5], (n, 1))})
         md5 = hashlib.md5(path.read_bytes()).hexdigest()

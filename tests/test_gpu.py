@@ -1,6 +1,7 @@
-"""On a GPU: the numbers of the CPU where nothing is random, the law where something is, and what only a GPU can break.
+"""On a GPU: the CPU's numbers where nothing is random, the law where something is, and what only a GPU can break.
 
-Noise comes from another generator there, so that chains with noise are compared by their law, and with themselves.
+A GPU's random stream differs from the CPU's, so chains with injected noise are compared by their law, and with
+themselves.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ SAMPLERS = {
 
 @pytest.fixture
 def deterministic(monkeypatch):
-    """As trainer=gpu sets it."""
+    """Deterministic kernels, as trainer=gpu sets them."""
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
     yield
@@ -55,7 +56,7 @@ def deterministic(monkeypatch):
 
 @pytest.fixture
 def exact(monkeypatch):
-    """No TF32, so that the tolerance is that of single precision."""
+    """No TF32: the tolerances are those of single precision."""
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("highest")
@@ -93,8 +94,8 @@ class Chains:
 
     def numbers(self) -> list[Tensor]:
         h, s = self.sampler.histogram, self.sampler
-        found = [self.theta, s.energy, s.multiplier, s.log_weight, *([] if h is None else [h.psi, h.visits, h.window])]
-        return [t.cpu() for t in found]
+        psi = [] if h is None else [h.psi, h.visits, h.window]
+        return [t.cpu() for t in (self.theta, s.energy, s.multiplier, s.log_weight, *psi)]
 
 
 @contextlib.contextmanager
@@ -119,24 +120,24 @@ def test_without_noise_a_gpu_computes_what_the_cpu_does(name, exact):
 
 @pytest.mark.parametrize("name", ["awsghmc", "csghmc"])
 def test_a_weighting_learns_on_a_gpu_what_it_does_on_the_cpu(name):
-    """The same energies (C,), 300 of them: psi, its logarithm and both results within 1e-12, in double precision."""
+    """From the same 300 energies (C,), psi, its logarithm and both results agree within 1e-12, in double precision."""
     weighting = SAMPLERS[name][1]
     draws = 40 + 200 * torch.rand(300, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    found = []
+    results = []
     for device in ("cpu", DEVICE):
         h = weighting.init(draws[0].to(device))
         for u in draws.to(device):
             weighting.update(h, u, weighting.zeta)
-        found.append([t.cpu() for t in (h.psi, h.log_psi, h.visits, *h.evaluate(draws[7].to(device)))])
-    for cpu, gpu in zip(*found, strict=True):
+        results.append([t.cpu() for t in (h.psi, h.log_psi, h.visits, *h.evaluate(draws[7].to(device)))])
+    for cpu, gpu in zip(*results, strict=True):
         torch.testing.assert_close(gpu, cpu, atol=1e-12, rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_resumed_chain_is_the_uninterrupted_one_bit_for_bit(name, deterministic, tmp_path):
-    """130 + 23 steps through a file read onto the CPU, as Lightning reads it, against 153; two of these are the same.
+    """130 steps, a file that is read onto the CPU as Lightning does, and 23 more steps, against 153 steps.
 
-    130 is past the pilot's first look at its energies. Other seeds draw other noise.
+    The pilot looks at its energies for the first time before step 130. Another seed draws other noise.
     """
     whole = Chains(DEVICE, *SAMPLERS[name]).go(153)
     first = Chains(DEVICE, *SAMPLERS[name]).go(130)
@@ -153,7 +154,7 @@ def test_a_resumed_chain_is_the_uninterrupted_one_bit_for_bit(name, deterministi
 
 
 def test_numbers_per_chain_survive_a_checkpoint_that_is_read_onto_the_cpu(deterministic):
-    """T (C,) on the CPU under a weighting: 10 + 10 steps equal 20 to the bit; T on the GPU gives the same chain."""
+    """With T (C,) on the CPU and a weighting, 10 + 10 steps equal 20 to the bit. T on the GPU gives the same chain."""
     t = torch.tensor([0.5, 1.0, 1.0, 2.0])
     whole = Chains(DEVICE, *SAMPLERS["awsghmc"], temperature=t).go(20)
     first = Chains(DEVICE, *SAMPLERS["awsghmc"], temperature=t).go(10)
@@ -166,8 +167,8 @@ def test_numbers_per_chain_survive_a_checkpoint_that_is_read_onto_the_cpu(determ
 
 @pytest.mark.parametrize("dynamics", [bdl.SGLD(), bdl.SGHMC(0.1), bdl.SGNHT(0.1), bdl.BAOAB(0.1)], ids=str)
 def test_the_law_of_4096_chains_on_a_gaussian(dynamics):
-    """U = N θ²/2 in 8 dimensions, T = 1: the variance of 32,768 independent numbers is T/N times the known error of the
-    step, within 4.5 standard errors, 3.5 %: it would miss neither the factor N nor a root of 2."""
+    """U = N θ²/2 in 8 dimensions at T = 1. The variance of 32,768 independent numbers must be T/N times the known
+    discretisation error, within 4.5 standard errors (3.5 %). A missing factor N or sqrt(2) would show."""
     chains, d, n, lr = 4096, 8, 50, 0.05
     theta = torch.zeros(chains, d, device=DEVICE, requires_grad=True)
     sampler = bdl.Sampler([theta], dynamics, num_data=n, lr=lr, prior=bdl.Uniform(), chains=chains, seed=5)
@@ -178,19 +179,20 @@ def test_the_law_of_4096_chains_on_a_gaussian(dynamics):
 
     for _ in range(1500):  # at friction .1 and lr .05 a chain forgets in 40 steps
         sampler.step(closure)
-    a = getattr(dynamics, "friction", 1.0)
+    overdamped = isinstance(dynamics, bdl.SGLD)
+    a = 1.0 if overdamped else dynamics.friction
     bias = 1.0 if isinstance(dynamics, bdl.BAOAB) else 1 / (1 - lr / (2 * (2 - a)))
     var, power = theta.detach().double().var().item() * n, (2 / (chains * d)) ** 0.5
     assert abs(var / bias - 1) < 4.5 * power
     assert abs(theta.detach().mean().item()) < 4.5 / (n * chains * d) ** 0.5
-    if hasattr(dynamics, "kinetic_tau"):
+    if not overdamped:
         expected = 1.0 if isinstance(dynamics, bdl.BAOAB) else bias
         assert abs(sampler.kinetic_temperature.mean().item() / expected - 1) < 0.1
 
 
 @pytest.mark.parametrize("name", ["sgld", "sghmc", "sgnht", "awsghmc", "csghmc"])
 def test_no_step_waits_for_the_device(name):
-    """Torch's own watch raises where the host would; steps at which the flag of bad ones is read are left out."""
+    """torch raises where the host would wait. The test leaves out the steps at which the flag of bad steps is read."""
     chains = Chains(DEVICE, *SAMPLERS[name]).go(2)
     with waiting_forbidden():
         chains.go(40)
@@ -205,12 +207,12 @@ def test_replicas_swap_without_waiting(ladder):
 
 
 def test_divergence_is_noticed_within_100_steps_and_before_anything_is_saved():
-    """The flag holds the first bad step; loading an earlier state forgets it."""
+    """The flag holds the first bad step. Loading an earlier state clears it."""
     chains = Chains(DEVICE, bdl.SGHMC(), bdl.Flat()).go(5)
     good, theta = copy.deepcopy(chains.sampler.state_dict()), [p.detach().clone() for p in chains.stack.parameters()]
     x = chains.x.clone()
     chains.x[20] = torch.nan  # in the batch of step 5
-    chains.go(3)  # which nobody has looked at
+    chains.go(3)  # the flag is not read yet
     with pytest.raises(bdl.DivergedError, match="not finite at step 5"):
         chains.go(100)
     with pytest.raises(bdl.DivergedError, match="not finite"):
@@ -223,7 +225,7 @@ def test_divergence_is_noticed_within_100_steps_and_before_anything_is_saved():
 
 
 def test_a_chain_moves_to_the_device_with_its_network():
-    """Five steps at T = 0 on the CPU, then `.to(DEVICE)` and five more there: as ten on the CPU, within 1e-5."""
+    """Five steps at T = 0 on the CPU, `.to(DEVICE)` and five more steps equal ten steps on the CPU, within 1e-5."""
     moved, stayed = (Chains("cpu", bdl.SGHMC(), bdl.Flat(), temperature=0.0).go(5) for _ in range(2))
     moved.stack.to(DEVICE)
     moved.x, moved.y = moved.x.to(DEVICE), moved.y.to(DEVICE)
@@ -235,7 +237,7 @@ def test_a_chain_moves_to_the_device_with_its_network():
 
 @pytest.mark.parametrize("chains", [None, 2])
 def test_batches_of_images_are_the_same_on_both_devices(chains):
-    """An epoch and a half, augmented and normalised: pixels within a unit in the last place, the layout as meant."""
+    """Over an epoch and a half, augmented and normalised pixels agree within 1e-6, in the layout that was asked for."""
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randint(256, (40, 3, 32, 32), generator=draw, dtype=torch.uint8), torch.arange(40) % 10
     augment, transform = Augment(erase=0.5, cutout=8), Normalise((0.5, 0.4, 0.3), (0.2, 0.3, 0.25), True)
@@ -274,20 +276,20 @@ def losses_and_gradients(stack: bdl.ChainStack, x: Tensor, y: Tensor, dtype=torc
 @pytest.mark.parametrize("norm", ["batch", "filter_response"])
 @pytest.mark.parametrize("chains,shared", [(3, False), (3, True), (1, False)])
 def test_vmap_is_the_loop_on_a_resnet(norm, chains, shared, exact, deterministic):
-    """Losses, gradients and running statistics, within 1e-4 of their norm: sums in other orders, 8 layers deep."""
+    """Losses, gradients and running statistics agree within 1e-4 of their norm: sums have another order."""
     x, y = images(chains, shared=shared)
-    found = []
+    results = []
     for method in ("vmap", "loop"):
         stack = bdl.ChainStack(ResNet(8, norm=norm), chains, method=method, shared=shared).to(DEVICE)
-        found.append(losses_and_gradients(stack, x, y))
-    for a, b in zip(*found, strict=True):
+        results.append(losses_and_gradients(stack, x, y))
+    for a, b in zip(*results, strict=True):
         assert (a - b).norm() <= 1e-4 * b.norm()
 
 
 @pytest.mark.parametrize("chains", [1, 2])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_compiled_stack_computes_what_the_eager_one_does(chains, dtype, exact, deterministic):
-    """Loss, gradient and statistics within 1e-3 of their norm, under bf16 within .05: it rounds less often."""
+    """Loss, gradient and statistics agree within 1e-3 of their norm; under bf16, within 0.05."""
     x, y = images(chains, 16)
     plain, compiled = (bdl.ChainStack(ResNet(8), chains).to(DEVICE) for _ in range(2))
     compile_if_possible(compiled)
@@ -296,7 +298,7 @@ def test_a_compiled_stack_computes_what_the_eager_one_does(chains, dtype, exact,
 
 
 def test_a_chain_on_the_device_is_compiled_once(deterministic):
-    """Twenty steps under bf16 with an evaluation between: one graph, whatever lr, T and the weights are."""
+    """Twenty steps under bf16, each with another lr, make one graph."""
     seen = []
     stack = bdl.ChainStack(ResNet(8), 1).to(DEVICE)
     stack.compile(backend=lambda graph, _: seen.append(graph) or graph.forward)
@@ -313,40 +315,46 @@ def test_a_chain_on_the_device_is_compiled_once(deterministic):
 
 
 class Types(Callback):
-    """The energies, and every type of number in which parameters, momenta, noise and energies were held."""
+    """Remembers the energies, and the dtypes and devices of θ, momenta, gradient, noise and parameters in each step."""
 
-    def __init__(self):
-        self.energies, self.types = [], set()
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.energies, self.types, self.devices = [], set(), set()
+        step = bdl.SGHMC.step
+
+        def watched(dynamics, s, g, lr, tau, z, *extra):
+            self.note(s.theta, s.m, g, z)
+            return step(dynamics, s, g, lr, tau, z, *extra)
+
+        monkeypatch.setattr(bdl.SGHMC, "step", watched)
+
+    def note(self, *tensors: Tensor) -> None:
+        self.types |= {t.dtype for t in tensors}
+        self.devices |= {t.device.type for t in tensors}
 
     def on_train_batch_end(self, trainer, pl_module, *_):
-        s = pl_module.sampler
-        self.energies.append(s.energy.mean())
-        self.types |= {
-            s.chain.theta.dtype,
-            s.chain.state.m.dtype,
-            s.chain.z.dtype,
-            *(p.dtype for p in pl_module.parameters()),
-        }
-        assert s.energy.dtype == torch.float64 and s.chain.theta.device.type == DEVICE
+        energy = pl_module.sampler.energy
+        self.energies.append(energy.mean())
+        self.note(*pl_module.parameters())
+        assert energy.dtype == torch.float64
 
 
 @pytest.mark.parametrize("chains", [1, 2])
-def test_bf16_keeps_the_chain_in_single_precision(tmp_path, chains):
+def test_bf16_keeps_the_chain_in_single_precision(tmp_path, chains, monkeypatch):
     """ResNet8 on 64 images, 60 steps: the mean energy of the last ten is below that of the first ten."""
-    (x, y), seen = images(1, N), Types()
+    (x, y), seen = images(1, N), Types(monkeypatch)
     loader = TensorBatches(x[0].cpu().contiguous(), y[0].cpu(), 16, chains=chains)
     net = bdl.ChainStack(ResNet(8), chains)
     module = toys.module(net, chains, num_data=N, lr=0.05, temperature=1e-3, weighting=bdl.AdaptiveWeight(pilot=100))
     accelerator = "gpu" if DEVICE == "cuda" else DEVICE
     toys.trainer(tmp_path, 60, [seen], accelerator=accelerator, precision="bf16-mixed").fit(module, loader)
     energies = torch.stack(seen.energies)
-    assert seen.types == {torch.float32} and energies.isfinite().all()
+    assert seen.types == {torch.float32} and seen.devices == {DEVICE} and energies.isfinite().all()
     assert energies[-10:].mean() < energies[:10].mean()
 
 
 @pytest.mark.parametrize("net", [None, nn.Sequential(nn.Linear(toys.D, 5), nn.Dropout(0.3), nn.Linear(5, toys.K))])
 def test_a_run_that_was_stopped_writes_the_samples_of_one_that_was_not(tmp_path, net):
-    """20 steps, or 11 and then the rest from Lightning's checkpoint; dropout draws from the device's own RNG."""
+    """20 steps equal 11 steps and 9 from Lightning's checkpoint. Dropout draws from the device's random stream."""
 
     def go(folder: str, steps: int, seed: int) -> bytes:
         torch.manual_seed(seed)
@@ -368,7 +376,7 @@ def test_a_run_that_was_stopped_writes_the_samples_of_one_that_was_not(tmp_path,
 
 
 def test_a_posterior_predicts_on_the_device_what_it_does_on_the_cpu(tmp_path, exact):
-    """Eight samples, mean probabilities and their parts of entropy within 1e-5; results are on the CPU."""
+    """Over eight samples, mean probabilities and the parts of the entropy agree within 1e-5. Results are on the CPU."""
     toys.sample(tmp_path, 8)
     x, _ = toys.tensors(seed=2)
     cpu = bdl.Posterior.load(tmp_path, toys.plain()).predict(x)
@@ -381,7 +389,7 @@ def test_a_posterior_predicts_on_the_device_what_it_does_on_the_cpu(tmp_path, ex
 
 
 def train(folder: Path, *overrides: str) -> dict[str, bytes]:
-    """What a run in a process of its own leaves that is to be the same in every one."""
+    """The files of a run in a new process that must not depend on the run."""
     command = [sys.executable, str(ROOT / "scripts" / "train.py"), f"hydra.run.dir={folder}", "logger=none", *overrides]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=540)
@@ -392,12 +400,12 @@ def train(folder: Path, *overrides: str) -> dict[str, bytes]:
 
 def test_two_runs_on_a_gpu_are_the_same_to_the_bit(tmp_path):
     """Landsat by AWSGHMC under trainer=gpu (bf16, deterministic), 2000 steps: samples, energies, psi and metrics."""
-    one, other = (train(tmp_path / name, "trainer=gpu", "data=landsat", "length=2000") for name in "ab")
-    assert one == other and len(one) > 100
+    first, second = (train(tmp_path / name, "trainer=gpu", "data=landsat", "length=2000") for name in "ab")
+    assert first == second and len(first) > 100
 
 
-def test_stacks_that_share_a_device_are_what_each_is_alone(tmp_path):
-    """trainer.concurrent=2 on one GPU: the samples of stack 1 are those of `stack=1` in a run of its own."""
+def test_stacks_that_share_a_device_draw_the_samples_that_each_draws_alone(tmp_path):
+    """Under trainer.concurrent=2 on one GPU, stack 1 draws the samples of a separate run with `stack=1`."""
     small = ("data=landsat", "length=200", "chains=2", "trainer.deterministic=true")
     both = train(tmp_path / "both", "trainer=chains", "trainer.devices=1", "trainer.concurrent=2", *small)
     alone = train(tmp_path / "alone", "trainer=gpu", "trainer.precision=32-true", "stack=1", *small)
@@ -407,6 +415,6 @@ def test_stacks_that_share_a_device_are_what_each_is_alone(tmp_path):
 
 @pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two GPUs")
 def test_one_chain_on_two_gpus(tmp_path):
-    """ddp over NCCL: the ranks agree to the bit, or the run would end, and so do two runs."""
+    """ddp over NCCL: two runs agree to the bit. Ranks that disagree would end their run."""
     settings = ("trainer=ddp", "trainer.deterministic=true", "data=landsat", "length=200", "chains=2")
     assert train(tmp_path / "a", *settings) == train(tmp_path / "b", *settings)

@@ -1,4 +1,4 @@
-"""Schedules against their formulas, and the one cycle that lr, temperature and keeping read."""
+"""Schedules against their formulas, and the cycle that lr, temperature and keep-rule share."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_noise_is_injected_in_the_sampling_part_only(cycle, k):
 
 @few
 @given(per_cycle())
-def test_only_states_that_noise_has_made_are_kept(keep):
+def test_states_are_kept_only_after_steps_with_injected_noise(keep):
     temperature = WhileSampling(1.0, keep.cycle)
     assert all(temperature(step - 1) == 1.0 for step in kept(keep, keep.cycle.steps))
 
@@ -189,8 +189,11 @@ def test_every_step_keeps_after_burn_in_at_its_spacing():
     assert kept(EveryStep(4, 3), 14) == [7, 10, 13]
 
 
-def test_a_cycle_is_asked_at_every_step_and_so_must_not_search():
-    """Calls of Python functions, counted: a search over the 25,000 steps of a cycle makes each keep() cost ms."""
+def test_a_keep_rule_does_not_search_through_the_cycle():
+    """It is called at every step, and a search over the 25,000 steps of a cycle would take milliseconds.
+
+    The test counts calls of Python functions.
+    """
     keep, calls = PerCycle(Cycle(100_000, 4), 10), 0
 
     def count(frame, event, argument):
@@ -225,6 +228,6 @@ def test_keep_rule_follows_the_cycle_where_there_is_one():
         (lambda: EveryStep(0, 0), "every >= 1"),
     ],
 )
-def test_what_cannot_be_meant_is_refused(build, message):
+def test_arguments_out_of_range_are_refused(build, message):
     with pytest.raises(ConfigError, match=message):
         build()

@@ -21,18 +21,19 @@ N, D, K, BATCH = 40, 3, 3, 10  # items, features, classes, items per batch: 4 ba
 
 
 def tensors(n: int = N, seed: int = 1) -> tuple[Tensor, Tensor]:
-    """x (n, D), y (n,)."""
+    """x (n, D) and labels y (n,)."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(n, D, generator=generator)
     return x, (x + torch.randn(n, D, generator=generator)).argmax(1)
 
 
 def batches(chains: int | None = 2, batch: int = BATCH, **arguments: Any) -> TensorBatches:
+    """A loader over the toy data."""
     return TensorBatches(*tensors(), batch, chains=chains, **arguments)
 
 
 def module(net: nn.Module | None = None, chains: int | None = 2, loss: Any = None, **sampler: Any):
-    """A BayesianModule over the toy data: SGHMC at T = 1 unless told otherwise."""
+    """A BayesianModule over the toy data; SGHMC at T = 1 by default."""
     settings = dict(dynamics=bdl.SGHMC(0.5), num_data=N, lr=0.1, seed=0) | sampler
     net = MLP((D, 5, K)) if net is None else net
     if chains is not None and not isinstance(net, bdl.ChainStack):
@@ -54,7 +55,7 @@ def sample(
     run_dir: str | Path, steps: int = 8, keep: Any = None, net: nn.Module | None = None, chains: int | None = 2,
     callbacks: Sequence[Callback] = (), collect: dict[str, Any] | None = None, **sampler: Any,
 ) -> bdl.BayesianModule:  # fmt: skip
-    """A run of the toy module that leaves samples in `run_dir`."""
+    """Run the toy module and leave its samples in `run_dir`."""
     made = module(net, chains, **sampler)
     collector = bdl.CollectSamples(keep or bdl.schedules.EveryStep(0, 2), run_dir, **(collect or {}))
     loader = batches(chains, seed=sampler.get("seed", 0))
@@ -63,7 +64,7 @@ def sample(
 
 
 class Memory(Logger):
-    """Remembers what was logged: (step, metrics)."""
+    """Remembers all logged rows (step, metrics)."""
 
     name = version = "memory"
 
@@ -78,7 +79,7 @@ class Memory(Logger):
         pass
 
     def steps(self, name: str) -> list[int | None]:
-        """At which steps a metric of that name was logged."""
+        """The steps at which a metric of that name was logged."""
         return [step for step, metrics in self.rows if name in metrics]
 
 

@@ -1,9 +1,13 @@
-"""Data modules and loaders."""
+"""Data modules, loaders and augmentation. CIFARDataModule is imported at its first use, because torchvision is slow."""
+
+from typing import TYPE_CHECKING, Any
 
 from bdl.data.augment import Augment, Normalise
-from bdl.data.cifar import CIFARDataModule
 from bdl.data.landsat import LandsatDataModule
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
+
+if TYPE_CHECKING:
+    from bdl.data.cifar import CIFARDataModule
 
 __all__ = [
     "Augment",
@@ -14,3 +18,11 @@ __all__ = [
     "TensorSlices",
     "WorkerBatches",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name != "CIFARDataModule":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from bdl.data.cifar import CIFARDataModule
+
+    return CIFARDataModule

@@ -1,4 +1,4 @@
-"""CIFAR-10 and CIFAR-100, in torchvision's layout, as bytes in memory."""
+"""CIFAR-10 and CIFAR-100, read from torchvision's folders and kept as bytes in memory."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import io
 import pickle
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -24,8 +23,11 @@ from bdl.data.split import SplitDataModule, hold_out
 from bdl.errors import ConfigError, StoreError
 from bdl.files import write_atomically
 
-SOURCES: dict[int, type[CIFAR10]] = {10: CIFAR10, 100: CIFAR100}  # torchvision's: folder, files, checksums, address
-# Mean and standard deviation of the 50,000 training images' pixels, by channel, of 1.
+SOURCES: dict[int, type[CIFAR10]] = {
+    10: CIFAR10,
+    100: CIFAR100,
+}  # torchvision's classes name folder, files, checksums and address
+# Mean and standard deviation per channel of the pixels of the 50,000 training images, on the scale 0..1.
 PIXELS = {
     10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
     100: ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
@@ -38,28 +40,32 @@ class CIFARDataModule(SplitDataModule):
     Args:
         root: folder that holds torchvision's `cifar-10-batches-py` or `cifar-100-python`.
         classes: 10 or 100, or torchvision's name of the data set.
-        batch_size: images per chain and step, None for all of them.
-        augment: random changes to the training images; None for the images as they are.
-        chains: C for a stack whose chains have batches of their own, None for batches that all chains share.
-        val_fraction: part of the training images held out, the `fold`-th of an order that `split_seed` alone decides.
-        seed, stack: name the order of the batches and the augmentation.
+        batch_size: images per chain and step; None means all images.
+        augment: random changes to the training images; None shows the images as they are.
+        chains: C for a stack whose chains see different batches; None for batches that all chains share.
+        val_fraction: share of the training images held out.
+        split_seed, fold: which images are held out, as in `hold_out`. Nothing else decides it.
+        seed, stack: decide the order of the batches and the augmentation.
         replacement: whether batches are independent, as in `TensorBatches`.
-        download: fetch what is not there.
+        download: fetch files that are missing.
         loader: "tensor" keeps all images as bytes on the device, where a batch is selected and augmented at once;
-            "torch" is a DataLoader whose workers make the same batches, for images that do not fit there.
+            "torch" is a DataLoader whose workers make the same batches, for images that do not fit on the device.
         workers: processes of the "torch" loader.
-        cache: folder of the decoded copy, which loads without unpickling; None: `root`. Not written where it can't be.
-        channels_last: memory layout of the inputs. The parameters are views of one buffer and have no say in it.
+        cache: folder of the decoded copy, which loads without unpickling; None means `root`. The copy is optional: a
+            folder that cannot be written stays without one.
+        channels_last: memory layout of the inputs. Parameters are views of one contiguous buffer, so they keep theirs.
 
-    `num_data` counts images, and full-data energies and evaluation see them as they are. Augmentation shows a random
-    version of an image at every step. N times the mean loss is then the log-likelihood neither of N items nor of all
-    their versions: an image counts once, though its versions tell more than it does, and less than as many independent
-    images. What the augmented data count for is not known, nor then what T means: with augmentation colder posteriors,
-    T << 1, predict better than T = 1 (Wenzel et al. 2020), and without it the effect all but vanishes (Izmailov et al.
-    2021). So compare temperatures under one augmentation only, and set `augment=null` where T = 1 is to be the Bayes
-    posterior.
+    `num_data` counts images. Full-data energies and evaluation see the images as they are.
 
-    Raises ConfigError, naming `data.root`, for data that are not there, cut short or altered.
+    Augmentation changes the meaning of T. At every step an image appears in a random version. N times the mean loss is
+    then neither the log-likelihood of N items nor that of all their versions: the versions of an image tell more than
+    the image alone, and less than as many independent images. The effective number of data is unknown. With
+    augmentation cold posteriors, T << 1, predict better than T = 1 (Wenzel et al. 2020); without it this effect almost
+    vanishes (Izmailov et al. 2021). Compare temperatures under the same augmentation only, and set `augment=null` if
+    T = 1 should be the Bayes posterior.
+
+    Raises ConfigError for data that are missing, cut short or altered, and names `data.root`; also for another loader,
+    number of classes, fraction or batch size than those above.
     """
 
     def __init__(
@@ -81,27 +87,26 @@ class CIFARDataModule(SplitDataModule):
         fold: int = 0,
         replacement: bool = False,
     ):
-        super().__init__()
         if loader not in ("tensor", "torch"):
             raise ConfigError(f'loader must be "tensor" or "torch", got {loader!r}')
         self.root, self.num_classes = Path(root).expanduser(), _classes(classes)
         self.chains, self.seed, self.stack = chains, seed, stack
-        self.transform = Normalise(*PIXELS[self.num_classes], channels_last)
+        transform = Normalise(*PIXELS[self.num_classes], channels_last)
         data = load_cifar(self.root, self.num_classes, download=download, cache=cache)
         train = data["x_train"], data["y_train"]
         kept, held_out = _split(*train, val_fraction, split_seed, fold)
-        self._splits = {"train": kept, "val": held_out, "test": (data["x_test"], data["y_test"])}
+        splits = {"train": kept, "val": held_out, "test": (data["x_test"], data["y_test"])}
         self.batch_size = len(kept[1]) if batch_size is None else batch_size
         batches = TensorBatches(
             *kept, self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement,
-            augment=augment, transform=self.transform,
+            augment=augment, transform=transform,
         )  # fmt: skip
-        self._train = batches if loader == "tensor" else WorkerBatches(batches, workers)
+        super().__init__(splits, batches if loader == "tensor" else WorkerBatches(batches, workers), transform)
 
     def ood(self) -> TensorSlices | None:
-        """SVHN's 26,032 test images, normalised alike, for out-of-distribution scores; None unless `root` has them."""
-        found = load_svhn(self.root)
-        return None if found is None else TensorSlices(*found, transform=self.transform)
+        """SVHN's 26,032 test images for out-of-distribution scores, normalised as CIFAR; None if `root` lacks them."""
+        images = load_svhn(self.root)
+        return None if images is None else TensorSlices(*images, transform=self.transform)
 
 
 def load_cifar(
@@ -109,7 +114,9 @@ def load_cifar(
 ) -> dict[str, Tensor]:
     """x_train (50000, 3, 32, 32), x_test (10000, 3, 32, 32) uint8; y_train, y_test int64 in 0..classes-1.
 
-    Read from the decoded copy where there is one, which is named after the checksums of what it was decoded from.
+    They come from the decoded copy if there is one. Its name contains a hash of the checksums of the original files.
+
+    Raises ConfigError, naming `data.root`, for files that are missing, cut short or altered.
     """
     root, source = Path(root), SOURCES[classes]
     copy = Path(cache or root) / f"{source.__name__.lower()}-{_key(source)}.safetensors"
@@ -118,38 +125,43 @@ def load_cifar(
         _make_available(root, source, download)
         data = _decode(root, source)
         _check_labels(data, classes, root / source.base_folder)
-        with contextlib.suppress(StoreError):  # a folder that can't be written, or is full
+        with contextlib.suppress(StoreError):  # the folder is read-only, or the disk is full
             write_atomically(copy, safetensors.torch.save(data))
     return {name: value.long() if name.startswith("y") else value for name, value in data.items()}
 
 
 def load_svhn(root: Path) -> tuple[Tensor, Tensor] | None:
-    """x (26032, 3, 32, 32) uint8 and y (26032,) int64 of SVHN's test split; None where there is no file."""
+    """x (26032, 3, 32, 32) uint8 and y (26032,) int64 of SVHN's test split; None if the file is missing."""
     _, name, md5 = SVHN.split_list["test"]
     if not (root / name).exists():
         return None
-    from scipy.io import loadmat  # here alone
+    from scipy.io import loadmat  # slow to import
 
-    found = loadmat(io.BytesIO(_checked(root / name, md5)))
-    x = torch.from_numpy(np.ascontiguousarray(found["X"].transpose(3, 2, 0, 1)))
-    return x, torch.from_numpy(found["y"].astype(np.int64).ravel() % 10)  # the digit 0 is labelled 10
+    arrays = loadmat(io.BytesIO(_checked(root / name, md5)))
+    x = torch.from_numpy(np.ascontiguousarray(arrays["X"].transpose(3, 2, 0, 1)))
+    return x, torch.from_numpy(arrays["y"].astype(np.int64).ravel() % 10)  # SVHN labels the digit 0 as 10
 
 
 def _classes(classes: int | str) -> int:
+    """10 or 100, also by torchvision's name of the data set. Raises ConfigError for anything else."""
     named = {source.__name__.lower(): count for count, source in SOURCES.items()}
-    found = named.get(classes.lower()) if isinstance(classes, str) else classes
-    if found not in SOURCES:
+    count = named.get(classes.lower()) if isinstance(classes, str) else classes
+    if count not in SOURCES:
         raise ConfigError(f"classes must be 10 or 100, got {classes!r}")
-    return found
+    return count
 
 
-def _split(x: Tensor, y: Tensor, *how: Any) -> Sequence[tuple[Tensor, Tensor]]:
-    kept, held_out = hold_out(len(y), *how)
+def _split(
+    x: Tensor, y: Tensor, fraction: float, seed: int, fold: int
+) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    """The kept and the held-out items. If none are held out, the kept ones are x and y themselves, not a copy."""
+    kept, held_out = hold_out(len(y), fraction, seed, fold)
     whole = len(held_out) == 0
-    return (x, y) if whole else (x[kept], y[kept]), (x[held_out], y[held_out])  # the whole is not copied
+    return (x, y) if whole else (x[kept], y[kept]), (x[held_out], y[held_out])
 
 
 def _make_available(root: Path, source: type[CIFAR10], download: bool) -> None:
+    """Download the files if some are missing and `download` allows it. Raises ConfigError if they stay missing."""
     name, folder = source.__name__, source.base_folder
     files = [root / folder / file for file, _ in [*source.train_list, *source.test_list]]
     missing = [file for file in files if not file.exists()]
@@ -164,12 +176,13 @@ def _make_available(root: Path, source: type[CIFAR10], download: bool) -> None:
         download_and_extract_archive(source.url, str(root), filename=source.filename, md5=source.tgz_md5)
     except (OSError, RuntimeError) as error:  # no network, no space, another checksum
         raise ConfigError(
-            f"{name} can't be downloaded to {root.resolve()} ({' '.join(str(error).split())}): put {folder} there "
+            f"{name} cannot be downloaded to {root.resolve()} ({' '.join(str(error).split())}): put {folder} there "
             "by hand, or set data.root to the folder that holds it"
         ) from error
 
 
 def _decode(root: Path, source: type[CIFAR10]) -> dict[str, Tensor]:
+    """x_train, y_train, x_test, y_test uint8, from the original files."""
     data = {}
     for split, files in (("train", source.train_list), ("test", source.test_list)):
         batches = [_read_batch(root / source.base_folder / name, md5) for name, md5 in files]
@@ -190,38 +203,38 @@ def _read_batch(path: Path, md5: str) -> tuple[Tensor, Tensor]:
 
 
 def _checked(path: Path, md5: str) -> bytes:
-    """The file's bytes, whose checksum is md5. Raises ConfigError for a file that is missing, cut short or altered."""
+    """The file's bytes. Raises ConfigError if the file cannot be read or its checksum is not md5."""
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): set data.root elsewhere") from error
-    found = hashlib.md5(data, usedforsecurity=False).hexdigest()
-    if found != md5:
+    checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()
+    if checksum != md5:
         raise ConfigError(
-            f"{path} is cut short or altered, {len(data)} bytes whose md5 is {found}, not {md5}: remove it and set "
+            f"{path} is cut short or altered, {len(data)} bytes whose md5 is {checksum}, not {md5}: remove it and set "
             "data.download=true, or set data.root to a folder with the whole file"
         )
     return data
 
 
 class _Unpickler(pickle.Unpickler):
-    """Makes numpy arrays, and what needs no import: dicts, lists, numbers, texts. Refuses everything else."""
+    """Makes numpy arrays, dicts, lists, numbers and texts. Refuses everything else, so a file cannot run code."""
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) in (("numpy", "ndarray"), ("numpy", "dtype")):
             return getattr(np, name)
         if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
-            return np.ndarray.__reduce__(np.empty(0))[0]  # its module has another name in every other numpy
+            return np.ndarray.__reduce__(np.empty(0))[0]  # numpy renamed the module that holds it
         raise ConfigError(f"a CIFAR file asks for {module}.{name}, which no CIFAR file needs: replace it")
 
 
 def _key(source: type[CIFAR10]) -> str:
-    """Eight letters that name the files which the decoded copy was made of."""
+    """Eight hexadecimal digits that identify the files from which the decoded copy was made."""
     return hashlib.sha256(repr([*source.train_list, *source.test_list]).encode()).hexdigest()[:8]
 
 
 def _read_copy(path: Path, classes: int) -> dict[str, Tensor] | None:
-    """The decoded copy, or None where there is none that is whole and of such images."""
+    """The decoded copy; None if it is missing, cut short, or holds other images."""
     try:
         data = safetensors.torch.load_file(path)
     except (OSError, SafetensorError):
@@ -234,6 +247,7 @@ def _read_copy(path: Path, classes: int) -> dict[str, Tensor] | None:
 
 
 def _check_labels(data: dict[str, Tensor], classes: int, folder: Path) -> None:
+    """Raise ConfigError for labels outside of 0..classes-1."""
     for split in ("train", "test"):
         labels = data[f"y_{split}"]
         if int(labels.max()) >= classes:

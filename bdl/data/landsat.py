@@ -1,4 +1,4 @@
-"""Statlog (Landsat Satellite), UCI Machine Learning Repository: the data travel in the package."""
+"""Statlog (Landsat Satellite) of the UCI Machine Learning Repository. The package holds the data."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ _LABELS = torch.tensor([1, 2, 3, 4, 5, 7])  # class 6, "mixture", does not occur
 def load_landsat() -> dict[str, Tensor]:
     """x_train (4435, 36), x_test (2000, 36) float32 in [0, 255]; y_train (4435,), y_test (2000,) int64 in 0..5.
 
-    36 features = 4 spectral bands of a 3x3 neighbourhood, the label that of its centre: see data/files/README.md.
+    The 36 features are 4 spectral bands of a 3x3 neighbourhood, the label is the class of its central pixel: see
+    data/files/README.md.
     """
     with np.load(files("bdl.data") / "files" / "landsat.npz", allow_pickle=False) as archive:  # type: ignore[arg-type]
         arrays = {name: torch.from_numpy(archive[name]) for name in archive.files}
@@ -36,14 +37,18 @@ def load_landsat() -> dict[str, Tensor]:
 
 
 class LandsatDataModule(SplitDataModule):
-    """Landsat, standardised with the training rows' mean and standard deviation; 4,435 training and 2,000 test rows.
+    """Landsat: 4,435 training and 2,000 test rows, standardised by the training rows' mean and standard deviation.
 
-    batch_size: rows per chain and step, None for all of them. chains: C for a stack whose chains have batches of their
-    own, None for one chain or for batches that all chains share. val_fraction: part of the training rows held out, the
-    `fold`-th such part of an order that `split_seed` alone decides. seed, stack: name the order of the batches, and
-    replacement: whether they are independent, as in `TensorBatches`.
+    Args:
+        batch_size: rows per chain and step; None means all rows.
+        chains: C for a stack whose chains see different batches; None for one chain, or for batches that all chains
+            share.
+        val_fraction: share of the training rows held out.
+        split_seed, fold: which rows are held out, as in `hold_out`. Nothing else decides it.
+        seed, stack: decide the order of the batches, as in `TensorBatches`.
+        replacement: whether batches are independent, as in `TensorBatches`.
 
-    Raises ConfigError for a fraction or a fold that there is not.
+    Raises ConfigError for a fraction, a fold or a batch size out of range.
     """
 
     num_classes = len(CLASSES)
@@ -60,17 +65,17 @@ class LandsatDataModule(SplitDataModule):
         fold: int = 0,
         replacement: bool = False,
     ):
-        super().__init__()
-        self.chains, self.seed, self.stack = chains, seed, stack
         data = load_landsat()
         kept, held_out = hold_out(len(data["y_train"]), val_fraction, split_seed, fold)
         mean, std = data["x_train"][kept].mean(0), data["x_train"][kept].std(0)
-        self._splits = {
+        splits = {
             "train": ((data["x_train"][kept] - mean) / std, data["y_train"][kept]),
             "val": ((data["x_train"][held_out] - mean) / std, data["y_train"][held_out]),
             "test": ((data["x_test"] - mean) / std, data["y_test"]),
         }
         self.batch_size = len(kept) if batch_size is None else batch_size
-        self._train = TensorBatches(
-            *self._splits["train"], self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement
+        self.chains, self.seed, self.stack = chains, seed, stack
+        batches = TensorBatches(
+            *splits["train"], self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement
         )
+        super().__init__(splits, batches)

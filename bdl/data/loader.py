@@ -1,4 +1,4 @@
-"""Batches of tensors: a batch is an index select on their device, its order a function of (seed, epoch)."""
+"""Loaders over tensors. A batch is an index select on the device of the data; (seed, epoch) decide the order."""
 
 from __future__ import annotations
 
@@ -13,37 +13,46 @@ from torch.utils.data import DataLoader, Dataset
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
-LARGEST = 2**18  # numbers in a batch of TensorSlices on a CPU, 85 CIFAR images: the fastest for ResNet20
+LARGEST = 2**18  # numbers in a batch of TensorSlices on a CPU; 85 CIFAR images are the fastest for ResNet20
 
 
 class Augmentation(Protocol):
-    """Random changes to items, as decisions that are drawn on the CPU and carried out where the items are."""
+    """Random changes to items: decisions are drawn on the CPU and carried out on the device of the items."""
 
     def draw(self, count: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
         """(count, k) decisions for items of this shape."""
         ...
 
     def __call__(self, x: Tensor, decisions: Tensor) -> Tensor:
-        """The items x (n, ...), changed as the decisions (n, k) say."""
+        """The items x (n, ...) changed according to the decisions (n, k)."""
         ...
 
 
 class TensorBatches:
-    """A loader over tensors x (N, ...) and y (N, ...), for training: shuffled and resumable.
+    """A loader over tensors x (N, ...) and y (N, ...) for training: shuffled and resumable.
 
-    Yields x (B, ...) and y (B, ...), or with `chains=C` x (C, B, ...) and y (C, B, ...): every chain its own order. The
-    order of epoch e depends on (seed, stack, e, chain) alone, so a run that stops at any batch goes on with the next.
-    The N mod B items that do not fill a batch sit out the epoch, other ones each time. `dataset` has length N.
-    `shard(rank, ranks)` makes it one of several that yield, together, the batches of one loader of ranks x B items.
+    It yields x (B, ...) and y (B, ...). With `chains=C` it yields x (C, B, ...) and y (C, B, ...), where every chain
+    has a different order. The order of epoch e depends on (seed, stack, e, chain) alone, so a resumed run sees the same
+    batches. The N mod B items that do not fill a batch are left out of the epoch; they differ from epoch to epoch.
 
-    replacement: every batch is B items drawn afresh, so that batches are independent. Those of a shuffled epoch are
-    not: over an epoch their noise cancels, which heats slow directions less, but by an amount that no sampler knows.
-    What subtracts or absorbs batch noise (`grad_var`, SGNHT, SGFS) is right for independent batches only.
+        >>> loader = TensorBatches(torch.zeros(10, 3), torch.arange(10), batch_size=4, chains=2)
+        >>> [tuple(x.shape) for x, y in loader]
+        [(2, 4, 3), (2, 4, 3)]
+        >>> loader.state_dict()
+        {'epoch': 1, 'index': 0}
 
-    augment: changes the items of every batch. What becomes of item i depends on (seed, stack, epoch, chain, i) alone,
-    whatever the batches. transform: makes the network's input of stored items, on their device, e.g. floats of bytes.
+    Args:
+        x, y: the N items and their labels. `dataset` has length N.
+        batch_size: B, items per chain and step.
+        chains: C, or None for one chain and for batches that all chains share.
+        seed, stack: decide the order and the augmentation.
+        replacement: draw every batch independently, with replacement. The batches of a shuffled epoch depend on each
+            other: over an epoch their noise cancels, which heats slow directions less, by an amount that no sampler
+            knows. Corrections for batch noise (`grad_var`, SGNHT, SGFS) are right for independent batches only.
+        augment: changes the items of every batch. The change of item i depends on (seed, stack, epoch, chain, i) alone.
+        transform: makes the network's input of stored items on their device, e.g. floats of bytes.
 
-    Raises ConfigError for a batch larger than the data.
+    Raises ConfigError for a batch size below 1 or above N, and when x and y differ in length.
     """
 
     def __init__(
@@ -67,8 +76,8 @@ class TensorBatches:
         self.seed, self.stack, self.replacement = seed, stack, replacement
         self.augment, self.transform = augment, transform
         self.rank, self.ranks = 0, 1
-        self.epoch, self.index = 0, 0  # position of the next batch
-        self._drawn: tuple[int, Tensor, Tensor | None] | None = None  # epoch, its rows, its decisions
+        self.epoch, self.index = 0, 0  # the next batch
+        self._drawn: tuple[int, Tensor, Tensor | None] | None = None  # an epoch, its rows, its decisions
 
     @property
     def dataset(self) -> Tensor:
@@ -80,7 +89,7 @@ class TensorBatches:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         for _ in range(self.index, len(self)):
             batch = self.at(self.epoch, self.index)
-            self.advance()  # before the yield: a caller that counts batches never comes back after the last one
+            self.advance()  # before the yield, because a caller that counts batches never returns after the last one
             yield batch
 
     def to(self, device: torch.device | str) -> TensorBatches:
@@ -89,7 +98,10 @@ class TensorBatches:
         return self
 
     def shard(self, rank: int, ranks: int) -> TensorBatches:
-        """Yield the rank-th of `ranks` parts, B items each, of batches of ranks x B; ConfigError where N is less."""
+        """Yield only this rank's B items of batches of ranks x B items, so that all ranks together see each batch once.
+
+        Raises ConfigError if ranks x B > N.
+        """
         if ranks * self.batch_size > len(self.x):
             raise ConfigError(
                 f"batch_size = {self.batch_size} on each of {ranks} processes is more than the {len(self.x)} training "
@@ -99,7 +111,7 @@ class TensorBatches:
         return self
 
     def at(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
-        """Batch number `index` of an epoch, wherever the loader stands."""
+        """Batch number `index` of an epoch, whatever the position of the loader."""
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = (epoch, *self._draw(epoch))
         _, rows, decisions = self._drawn
@@ -114,11 +126,11 @@ class TensorBatches:
         return x.view(*lead, *x.shape[1:]), y.view(*lead, *y.shape[1:])
 
     def slices(self) -> TensorSlices:
-        """The same items in their own order, not augmented."""
+        """The same items in the order of the data, without augmentation."""
         return TensorSlices(self.x, self.y, transform=self.transform)
 
     def advance(self) -> None:
-        """Go on to the next batch."""
+        """Move the position to the next batch."""
         self.index += 1
         if self.index == len(self):
             self.epoch, self.index = self.epoch + 1, 0
@@ -130,7 +142,7 @@ class TensorBatches:
         self.epoch, self.index = state["epoch"], state["index"]
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
-        """(batches, C * B) rows and (batches, C * B, k) decisions; drawn on the CPU, so the same on every device."""
+        """(batches, C * B) rows and (batches, C * B, k) decisions of an epoch, drawn on the CPU for every device."""
         orders, decisions = [], []
         for c in range(self.chains or 1):
             key = (self.seed, self.stack, epoch, c)
@@ -146,15 +158,19 @@ class TensorBatches:
         return torch.randperm(len(self.x), generator=generator)[:count]
 
     def _in_batches(self, drawn: list[Tensor]) -> Tensor:
-        """C tensors (items, ...) -> this rank's part of the batches, (batches, C * B, ...)."""
+        """This rank's part of the batches (batches, C * B, ...), from C tensors (items, ...)."""
         each = torch.stack(drawn).unflatten(1, (len(self), self.ranks, self.batch_size))[:, :, self.rank]
         return each.transpose(0, 1).flatten(1, 2).to(self.x.device)
 
 
 class WorkerBatches:
-    """The very batches of a TensorBatches, made ahead by worker processes: for data that do not fit on the device.
+    """The same batches as a TensorBatches, made ahead by worker processes, for data that do not fit on the device.
 
-    workers: processes, 0 = none. The position is that of the batches handed out, not of those made ahead.
+    The position counts the batches that were yielded, not those that the workers have made ahead.
+
+    Args:
+        batches: the loader whose batches are made.
+        workers: number of processes; 0 makes the batches in this process.
     """
 
     def __init__(self, batches: TensorBatches, workers: int = 2):
@@ -182,7 +198,7 @@ class WorkerBatches:
         epoch, first = self.batches.epoch, self.batches.index
         ahead = DataLoader(
             _Epoch(self.batches, epoch), batch_size=None, sampler=range(first, len(self)), num_workers=self.workers,
-            pin_memory=torch.cuda.is_available(), generator=torch.Generator(),  # or it would draw from the global RNG
+            pin_memory=torch.cuda.is_available(), generator=torch.Generator(),  # None draws from the global stream
         )  # fmt: skip
         for x, y in ahead:
             self.batches.advance()
@@ -203,7 +219,7 @@ class WorkerBatches:
 
 
 class _Epoch(Dataset):
-    """One epoch's batches by their number."""
+    """The batches of one epoch by their number."""
 
     def __init__(self, batches: TensorBatches, epoch: int):
         self.batches, self.epoch = batches, epoch
@@ -213,9 +229,15 @@ class _Epoch(Dataset):
 
 
 class TensorSlices:
-    """A loader over tensors in their own order, for evaluation: yields transform(x) (<=B, ...) and y (<=B, ...).
+    """A loader over tensors in the order of the data, for evaluation. It yields transform(x) (<=B, ...), y (<=B, ...).
 
-    batch_size: None = 4096, on a CPU fewer of large items.
+    >>> [len(y) for x, y in TensorSlices(torch.zeros(10, 3), torch.arange(10), batch_size=4)]
+    [4, 4, 2]
+
+    Args:
+        x, y: the items and their labels.
+        batch_size: B; None means 4096, and fewer for large items on a CPU.
+        transform: makes the network's input of stored items.
     """
 
     shuffles = False

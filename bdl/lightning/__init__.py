@@ -1,1 +1,1 @@
-"""Lightning: the module, the stack of chains, and the callbacks."""
+"""Lightning: the module, the callbacks, and the checks of Trainer settings."""

@@ -1,10 +1,9 @@
-"""BayesianModule: a LightningModule for people who bring a network and no module of their own."""
+"""BayesianModule: a LightningModule for people who bring a network and no module."""
 
 from __future__ import annotations
 
-import copy
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import lightning as L
@@ -16,7 +15,7 @@ from torch.utils.data import DataLoader
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
-from bdl.lightning.access import check_data, check_trainer
+from bdl.lightning.refuse import check_data, check_trainer
 from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
 from bdl.models.stack import ChainStack
 from bdl.samplers.extras import per_example_gradients
@@ -26,13 +25,25 @@ from bdl.samplers.sampler import Sampler
 class BayesianModule(L.LightningModule):
     """Samples the posterior of a network, or of a ChainStack of C copies of it.
 
+    Batches are (x, y) with x (B, ...), or x (C, B, ...) for a stack whose chains see different batches.
+
+        >>> import functools, torch, bdl
+        >>> build = functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(friction=0.1), num_data=1000, lr=0.1)
+        >>> module = BayesianModule(bdl.ChainStack(torch.nn.Linear(3, 2), chains=4), build)
+        >>> module.chains, module.loss
+        (4, CategoricalNLL())
+        >>> module(torch.zeros(5, 3)).shape
+        torch.Size([4, 5, 2])
+
     Args:
         net: the network, or `ChainStack(net, C)`.
         sampler: builds the Sampler from named parameters, e.g. `functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(),
-            num_data=N, lr=0.1)`; `chains` is filled in from the stack.
-        loss: negative log-likelihood per item (`bdl.likelihoods`), or any loss that returns its mean over the batch.
+            num_data=N, lr=0.1)`. The module passes `chains` itself.
+        loss: a negative log-likelihood per item (`bdl.likelihoods`), or any loss that returns its mean over the batch.
 
-    Batches are (x, y): x (B, ...), or (C, B, ...) for a stack whose chains have batches of their own.
+    Warns with BdlWarning about a loss that is not the negative log-likelihood of the data. Raises ConfigError for
+    Trainer settings under which the sampler cannot work, for data that are not the sampler's N items, and for a
+    checkpoint of another network.
     """
 
     averages_micro_batches = True  # under gradient accumulation, see `optimizer_step`
@@ -41,16 +52,17 @@ class BayesianModule(L.LightningModule):
         super().__init__()
         self.net = net
         self.loss = CategoricalNLL() if loss is None else loss
-        self._build = sampler
-        self._micro_losses: list[Tensor] = []  # of the batches whose gradients are being accumulated
-        self._batch: Any = None  # of the step being made
+        self.build_sampler = sampler
+        self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
+        self._batch: Any = None  # the batch of the current step
 
     @property
     def chains(self) -> int | None:
+        """C for a stack, None for a single network."""
         return self.net.chains if isinstance(self.net, ChainStack) else None
 
     def configure_optimizers(self) -> Sampler:
-        sampler = self._build(self.net.named_parameters(), chains=self.chains)
+        sampler = self.build_sampler(self.net.named_parameters(), chains=self.chains)
         sampler.extras["per_example"] = self.per_example
         check_trainer(self.trainer, sampler)
         note = law_note(self.loss)
@@ -66,15 +78,21 @@ class BayesianModule(L.LightningModule):
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         x, y = self._batch = batch
-        loss = self._mean_loss(self.net(x), y)
+        loss = self.batch_loss(self.net(x), y)
         self._micro_losses.append(loss.detach())
         return loss
 
+    def batch_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """() or (C,) mean loss of a training batch, from the outputs (B, K) or (C, B, K)."""
+        if isinstance(self.net, ChainStack) and self.net.shared:
+            y = y.expand(self.net.chains, *y.shape)
+        return mean_loss(self.loss, outputs, y, self.chains)
+
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        loss.sum().backward()  # the (C,) losses depend on separate parameters, so their sum gives each its own gradient
+        loss.sum().backward()  # chain c's loss depends on its own parameters only, so the sum keeps gradients apart
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
-        """Under gradient accumulation the closure returns the last micro-batch's loss: hand on the mean of all."""
+        """Step with the mean loss of all micro-batches. Lightning's closure would return the last one's loss."""
 
         def closure() -> Tensor:
             optimizer_closure()
@@ -84,15 +102,16 @@ class BayesianModule(L.LightningModule):
         optimizer.step(closure=closure)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Raises ConfigError for a checkpoint of another network, where torch would list every tensor that differs."""
+        """Raise ConfigError for a checkpoint of another network: one line, where torch would list every tensor."""
         states = (checkpoint["state_dict"], self.state_dict())
-        saved, own = ({k: tuple(getattr(v, "shape", ())) for k, v in state.items()} for state in states)
-        for name in [*own, *saved]:
-            if saved.get(name) != own.get(name):
-                there, here = (f"shape {d[name]}" if name in d else "no such tensor" for d in (saved, own))
+        saved, present = ({k: tuple(getattr(v, "shape", ())) for k, v in state.items()} for state in states)
+        for name in [*present, *saved]:
+            if saved.get(name) != present.get(name):
+                there, here = (f"shape {d[name]}" if name in d else "no such tensor" for d in (saved, present))
                 raise ConfigError(
-                    f"the checkpoint is of another network, data set or number of chains: {name} has {there} in it, "
-                    f"and {here} here; build what it was saved of, or start without it"
+                    "the checkpoint belongs to another network, data set or number of chains: "
+                    f"{name} has {there} in it, and {here} in this module; build the network that was saved, or start "
+                    "without the checkpoint"
                 )
 
     def on_train_start(self) -> None:
@@ -111,7 +130,10 @@ class BayesianModule(L.LightningModule):
 
     @torch.no_grad()
     def full_loss(self) -> Tensor:
-        """() or (C,) mean negative log-likelihood over all training data at the present parameters, in eval mode."""
+        """() or (C,) mean negative log-likelihood over all training data at the present parameters, in eval mode.
+
+        Raises ConfigError for a training loader whose items cannot be read in a fixed order.
+        """
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with evaluating(self):
             for x, y in in_order(self.trainer.train_dataloader):
@@ -122,7 +144,7 @@ class BayesianModule(L.LightningModule):
         return total / count
 
     def per_example(self) -> Tensor:
-        """(n, d) or (C, n, d) gradients of the negative log-likelihood of every item of the batch, by torch.func."""
+        """(n, d) or (C, n, d) gradients of the negative log-likelihood of every item of the current batch."""
         x, y = self._batch
         if not isinstance(self.net, ChainStack):
             return per_example_gradients(self.net, self.loss, x, y)
@@ -132,25 +154,17 @@ class BayesianModule(L.LightningModule):
         data = None if shared else 0
         return vmap(one, in_dims=(0, data, data), randomness="different")(tensors, x, y)
 
-    def _mean_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
-        if isinstance(self.net, ChainStack) and self.net.shared:
-            y = y.expand(self.net.chains, *y.shape)
-        return mean_loss(self.loss, outputs, y, self.chains)
-
 
 def in_order(loader: Any) -> Iterable[tuple[Tensor, Tensor]]:
-    """All items of a training loader in a fixed order, unshuffled and unstacked, its position left alone."""
+    """All items of a training loader as (x, y) batches, in a fixed order and without augmentation.
+
+    The loader keeps its position. Raises ConfigError for a loader that is none of bdl.data's and no DataLoader.
+    """
     if isinstance(loader, TensorBatches | WorkerBatches):
         return loader.slices()
     if isinstance(loader, DataLoader):
         return DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
-    raise ConfigError(f"full-data energies need a DataLoader or TensorBatches, got {type(loader).__name__}")
-
-
-def one_epoch(loader: Any) -> Iterator[Any]:
-    """A whole epoch of batches as training sees them, the training loader's own position left alone."""
-    fresh = copy.copy(loader)
-    if isinstance(fresh, TensorBatches | WorkerBatches):
-        fresh.load_state_dict({"epoch": 0, "index": 0})  # always the same one, wherever training stands
-        fresh.shard(0, 1)  # and whole, on every rank
-    return iter(fresh)
+    raise ConfigError(
+        f"full-data energies need the items in a fixed order, which {type(loader).__name__} does not give: use a "
+        "DataLoader or TensorBatches"
+    )

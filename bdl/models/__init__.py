@@ -1,4 +1,4 @@
-"""Networks."""
+"""Networks: MLP, CNN, ResNet, WideResNet; and, in `bdl.models.stack`, C copies of a network run as one."""
 
 from bdl.models.cnn import CNN
 from bdl.models.mlp import MLP

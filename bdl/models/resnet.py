@@ -14,9 +14,9 @@ Norm = Literal["batch", "filter_response"]
 
 
 class FilterResponseNorm(nn.Module):
-    """max(γ x rsqrt(mean_HW x² + eps) + β, τ) per channel (Singh & Krishnan 2020); no buffers, no batch statistics.
+    """max(γ x rsqrt(mean_HW x² + eps) + β, τ) per channel (Singh & Krishnan 2020), x (B, C, H, W) -> (B, C, H, W).
 
-    With `thresholded=False` the last max is left out, for use before another activation. x (B, C, H, W) -> the same.
+    It has no buffers and needs no batch statistics. `thresholded=False` omits the max, for use before an activation.
     """
 
     def __init__(self, channels: int, thresholded: bool = True, eps: float = 1e-6):
@@ -39,18 +39,18 @@ class FilterResponseNorm(nn.Module):
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions and a shortcut: "A" subsamples and pads with zero channels, "B" is a 1x1 convolution."""
+    """Two 3x3 convolutions and a shortcut. Shortcut "A" subsamples and adds zero channels, "B" is a 1x1 convolution."""
 
     def __init__(self, fan_in: int, fan_out: int, stride: int, shortcut: str, norm: Norm, activation: nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(fan_in, fan_out, 3, stride, padding=1, bias=False)
-        self.norm1 = _norm(norm, fan_out)
+        self.norm1 = normalisation(norm, fan_out)
         self.conv2 = nn.Conv2d(fan_out, fan_out, 3, padding=1, bias=False)
-        self.norm2 = _norm(norm, fan_out)
+        self.norm2 = normalisation(norm, fan_out)
         self.activation, self.stride, self.pad = activation, stride, (fan_out - fan_in) // 2
         changes = stride != 1 or fan_in != fan_out
         self.project = (
-            nn.Sequential(nn.Conv2d(fan_in, fan_out, 1, stride, bias=False), _norm(norm, fan_out))
+            nn.Sequential(nn.Conv2d(fan_in, fan_out, 1, stride, bias=False), normalisation(norm, fan_out))
             if changes and shortcut == "B"
             else None
         )
@@ -58,9 +58,10 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         out = self.activation(self.norm1(self.conv1(x)))
         out = self.norm2(self.conv2(out))
-        return self.activation(out + self._shortcut(x))
+        return self.activation(out + self.shortcut(x))
 
-    def _shortcut(self, x: Tensor) -> Tensor:
+    def shortcut(self, x: Tensor) -> Tensor:
+        """x (B, fan_in, H, W) in the shape of the convolutions' output, (B, fan_out, H / stride, W / stride)."""
         if self.project is not None:
             return self.project(x)
         if self.stride == 1 and self.pad == 0:
@@ -69,12 +70,12 @@ class Block(nn.Module):
 
 
 class Residual(nn.Module):
-    """A residual network that ends in the layer `linear`; where its parameters start."""
+    """A residual network whose last layer is `linear`: how its parameters are initialised."""
 
     linear: nn.Linear
 
     def reset_parameters(self) -> None:
-        """He et al. 2015: normal with variance 2 / fan-in for convolutions and the output layer, zero biases."""
+        """Draw weights of convolutions and the output layer from N(0, 2 / fan-in) (He et al. 2015), zero the bias."""
         for module in self.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
                 nn.init.kaiming_normal_(module.weight)
@@ -86,8 +87,13 @@ class Residual(nn.Module):
 class ResNet(Residual):
     """ResNet of depth 6n + 2 for x (B, 3, 32, 32) -> logits (B, num_classes); depth 20 has 0.27 M parameters.
 
-    norm: "batch", or "filter_response", whose samples need no batch statistics. activation: "relu" or "swish".
-    shortcut: "A" (parameter-free) or "B" (1x1 convolutions). Raises ConfigError for another depth or option.
+    Args:
+        depth: number of layers with weights, 6n + 2.
+        shortcut: "A" (parameter-free) or "B" (1x1 convolutions), where the shape changes.
+        norm: "batch", or "filter_response", under which samples need no batch statistics.
+        activation: "relu" or "swish".
+
+    Raises ConfigError for another depth or option.
     """
 
     def __init__(
@@ -106,10 +112,13 @@ class ResNet(Residual):
             or norm not in ("batch", "filter_response")
             or activation not in ("relu", "swish")
         ):
-            raise ConfigError(f"no ResNet with shortcut={shortcut!r}, norm={norm!r}, activation={activation!r}")
+            raise ConfigError(
+                f"shortcut={shortcut!r}, norm={norm!r}, activation={activation!r}: choose A or B, batch or "
+                "filter_response, relu or swish"
+            )
         act = nn.ReLU() if activation == "relu" else nn.SiLU()
         self.conv = nn.Conv2d(3, 16, 3, padding=1, bias=False)
-        self.norm, self.activation = _norm(norm, 16), act
+        self.norm, self.activation = normalisation(norm, 16), act
         widths = [16, 16, 32, 64]
         blocks = [
             Block(
@@ -127,5 +136,6 @@ class ResNet(Residual):
         return self.linear(x.mean((-2, -1)))
 
 
-def _norm(norm: Norm, channels: int) -> nn.Module:
+def normalisation(norm: Norm, channels: int) -> nn.Module:
+    """The layer that normalises (B, channels, H, W)."""
     return nn.BatchNorm2d(channels) if norm == "batch" else FilterResponseNorm(channels)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bdl.errors import ConfigError
-from bdl.functional import call
+from bdl.functional import call, tensors_of_modules
 from bdl.seeding import derive_seed
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -31,24 +31,35 @@ _ELEMENTWISE = (
 
 
 class ChainStack(nn.Module):
-    """C copies of a network whose parameters and buffers carry a leading axis C, each with a start of its own.
+    """C copies of a network whose parameters and buffers carry a leading axis C. Every copy has its own start.
 
-    `stack(x)` maps x (C, B, ...), a batch per chain, to outputs (C, B, ...); with `shared=True` one batch x (B, ...)
-    goes to every chain. Dropout differs between chains.
+    `stack(x)` maps x (C, B, ...), one batch per chain, to outputs (C, B, ...). With `shared=True` every chain sees the
+    same batch x (B, ...). Dropout differs between chains.
+
+        >>> import torch
+        >>> from bdl import ChainStack
+        >>> stack = ChainStack(torch.nn.Linear(3, 2), chains=4)
+        >>> stack.net.weight.shape
+        torch.Size([4, 2, 3])
+        >>> stack(torch.zeros(4, 5, 3)).shape
+        torch.Size([4, 5, 2])
+        >>> stack.broadcast(torch.zeros(5, 3)).shape
+        torch.Size([4, 5, 2])
 
     Args:
-        net: a network, or a function that builds one. A network is copied and its copies are initialised anew, through
-            `reset_parameters` of the modules that have it; parameters of modules without it start equal. A function is
-            called C times, under a seed per chain.
+        net: a network, or a function that builds one. A network is copied, and `reset_parameters` initialises every
+            copy again; parameters of modules without that method start equal. A function is called C times, under one
+            seed per chain.
         chains: C >= 1.
-        seed, stack: name the starting points, together with the chain's number; the CPU's global RNG is left as it was,
-            that of GPUs is seeded alike.
-        method: "bmm" (batched matrix products; networks made of Linear and elementwise layers), "vmap", "loop", or
-            "auto": bmm where it is possible, else a loop for one chain or on a CPU, the fastest in `scripts/bench.py
-            chains`, and vmap on an accelerator, not measured yet. Never chosen by timing at run time, or two runs would
-            differ.
+        seed, stack: these and the chain's number decide its starting point. The global random stream of the CPU is
+            restored afterwards; the streams of GPUs stay seeded with the last chain's seed.
+        shared: True sends one batch to all chains.
+        method: "bmm" multiplies batched matrices, for networks made of Linear and elementwise layers. "vmap" and "loop"
+            run any network. "auto" takes bmm where it is possible. Otherwise it loops for one chain or on a CPU, which
+            `scripts/bench.py chains` measured as the fastest, and uses vmap on an accelerator, where it was not
+            measured. Timing at run time never decides, because then two runs would differ.
 
-    Raises ConfigError for chains < 1, and for "bmm" on a network that needs more.
+    Raises ConfigError for chains < 1, for "bmm" on a network with other layers, and for x without the axis of chains.
     """
 
     def __init__(
@@ -69,7 +80,8 @@ class ChainStack(nn.Module):
         self._layers = _layers(self.net)
         if method == "bmm" and self._layers is None:
             raise ConfigError(
-                f"bmm needs a Sequential of Linear and elementwise layers, {type(self.net).__name__} is more"
+                f"bmm needs a Sequential of Linear and elementwise layers, and {type(self.net).__name__} has others: "
+                'use method="auto"'
             )
         self.method: Method = method
         _stack_into(self.net, copies)
@@ -115,11 +127,11 @@ class ChainStack(nn.Module):
         def one(t: dict[str, Tensor], x: Tensor) -> Tensor:
             return call(self.net, t, x)
 
-        x = x.contiguous()  # from channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
+        x = x.contiguous()  # under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
         return vmap(one, in_dims=(0, None if self.shared else 0), randomness="different")(tensors, x)
 
     def _loop(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        # views whose backward is one kernel for all chains, none for one chain; that of v[c] is two for each
+        # unbind has one backward kernel for all chains, squeeze none; v[c] would have two for each chain
         each = {k: (v.squeeze(0),) if self.chains == 1 else v.unbind(0) for k, v in tensors.items()}
         outputs = [
             call(self.net, {k: v[c] for k, v in each.items()}, x if self.shared else x[c]) for c in range(self.chains)
@@ -128,7 +140,7 @@ class ChainStack(nn.Module):
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """x (C, B, ..., in) -> (C, B, ..., out), chain c with its own weight (out, in)."""
+    """x (C, B, ..., in) -> (C, B, ..., out); chain c multiplies with row c of the weight (C, out, in)."""
     if x.ndim > 3:
         return _linear(layer, x.flatten(1, -2)).unflatten(1, x.shape[1:-1])
     weight = layer.weight.transpose(1, 2)
@@ -136,7 +148,7 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
 
 
 def _start(net: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """One copy of the network, initialised under its own seed, the global RNG untouched."""
+    """One copy of the network, initialised under the seed. The CPU's global random stream is restored."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if not isinstance(net, nn.Module):
@@ -158,23 +170,21 @@ def _reset(module: nn.Module) -> None:
 def _stack_into(net: nn.Module, copies: list[nn.Module]) -> None:
     """Replace the tensors of `net` by the stacked tensors of all copies. Tied parameters stay tied."""
     stacked: dict[int, nn.Parameter] = {}
-    for path, module in list(net.named_modules()):
-        others = [c.get_submodule(path) for c in copies]
-        for name, p in list(module._parameters.items()):
-            if p is not None:
-                values = torch.stack([o._parameters[name].detach() for o in others])  # type: ignore[union-attr]
-                module._parameters[name] = stacked.setdefault(
-                    id(p), nn.Parameter(values, requires_grad=p.requires_grad)
-                )
-        for name, b in list(module._buffers.items()):
-            if b is not None:
-                module._buffers[name] = torch.stack([o._buffers[name] for o in others])  # type: ignore[misc]
+    each = [tensors_of_modules(one) for one in copies]
+    for path, tensor in each[0].items():
+        module, name = net.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+        values = torch.stack([tensors[path].detach() for tensors in each])
+        if isinstance(tensor, nn.Parameter):
+            parameter = stacked.setdefault(id(tensor), nn.Parameter(values, requires_grad=tensor.requires_grad))
+            setattr(module, name, parameter)
+        else:
+            setattr(module, name, values)
 
 
 def _layers(net: nn.Module) -> list[nn.Module] | None:
     """The layers in order if batched matrix products can run them, else None."""
-    if type(net).forward is nn.Sequential.forward:
-        parts = [_layers(child) for child in net._modules.values() if child is not None]  # children() skips repeats
+    if isinstance(net, nn.Sequential) and type(net).forward is nn.Sequential.forward:
+        parts = [_layers(child) for child in net]  # children() would skip a layer's second use
         return None if any(p is None for p in parts) else [layer for p in parts for layer in p or []]
     flatten = isinstance(net, nn.Flatten) and net.start_dim == 1 and net.end_dim == -1
     return [net] if flatten or type(net) is nn.Linear or type(net) in _ELEMENTWISE else None

@@ -1,4 +1,4 @@
-"""Augmentation: against torchvision image by image, its laws, and that it is a function of seed, epoch and place."""
+"""Augmentation against torchvision, its laws, and its dependence on seed, stack, epoch, chain and item alone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from bdl.data.augment import AREA, GREY, RATIO
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
-MANY = 20_000  # decisions, for their laws
+MANY = 20_000  # decisions whose law is tested
 EVERYTHING = Augment(crop=4, flip=True, erase=0.5, cutout=9)
 NORMALISE = Normalise((0.5, 0.4, 0.3), (0.25, 0.2, 0.3))
 
@@ -30,7 +30,7 @@ def decisions(augment: Augment, n: int = MANY, height: int = 32, width: int = 32
 
 
 def one_by_one(augment: Augment, x: Tensor, rows: Tensor) -> Tensor:
-    """The same by torchvision, an image at a time."""
+    """The same changes by torchvision, one image at a time."""
     grey, out = torch.tensor(GREY, dtype=torch.uint8)[:, None, None], []
     for image, (top, left, flip, *boxes) in zip(x, rows.tolist(), strict=True):
         height, width = image.shape[1:]
@@ -43,9 +43,9 @@ def one_by_one(augment: Augment, x: Tensor, rows: Tensor) -> Tensor:
     return torch.stack(out)
 
 
-def close(found: Tensor, expected: float, sd: float) -> None:
-    """Within five standard errors of the mean."""
-    assert abs(found.double().mean().item() - expected) < 5 * sd / len(found) ** 0.5
+def close(draws: Tensor, expected: float, sd: float) -> None:
+    """The mean of the draws is within five standard errors of the expected one."""
+    assert abs(draws.double().mean().item() - expected) < 5 * sd / len(draws) ** 0.5
 
 
 @pytest.mark.parametrize("size", [(32, 32), (20, 28)])
@@ -56,8 +56,8 @@ def close(found: Tensor, expected: float, sd: float) -> None:
 )
 def test_a_batch_is_what_torchvision_makes_of_each_image(augment, size):
     x, rows = images(40, *size), decisions(augment, 40, *size)
-    found = augment(x, rows)
-    assert found.dtype == torch.uint8 and torch.equal(found, one_by_one(augment, x, rows))
+    changed = augment(x, rows)
+    assert changed.dtype == torch.uint8 and torch.equal(changed, one_by_one(augment, x, rows))
 
 
 def test_without_a_change_the_images_are_themselves():
@@ -88,7 +88,7 @@ def test_as_many_are_erased_as_asked():
 
 
 def test_rectangles_have_the_law_of_torchvisions():
-    """Means and second moments of its own draws; the 0.6 % that it draws anew are shortened here."""
+    """Means and second moments agree with torchvision's. We shorten the 0.6 % that torchvision draws again."""
     torch.manual_seed(0)
     image = torch.zeros(3, 32, 32)
     theirs = torch.tensor([RandomErasing.get_params(image, AREA, RATIO)[:4] for _ in range(4000)]).double()
@@ -100,7 +100,9 @@ def test_rectangles_have_the_law_of_torchvisions():
         a, b = theirs[:, i] * theirs[:, j], ours[:, i] * ours[:, j]
         error = (a.var() / len(a) + b.var() / len(b)).sqrt()
         assert abs(a.mean() - b.mean()) < 5 * error + 0.006 * 64
-    assert up.min() == first.min() == 0 and down.max() == last.max() == 32  # all of the image can be reached
+    assert (
+        up.min() == first.min() == 0 and down.max() == last.max() == 32
+    )  # a rectangle can reach every part of the image
 
 
 def test_a_cutout_is_a_square_around_any_pixel():
@@ -112,22 +114,22 @@ def test_a_cutout_is_a_square_around_any_pixel():
     assert changed.flatten(1).sum(1).max() <= 64 and changed.any(0).all()
 
 
-def test_each_image_has_decisions_of_its_own():
+def test_every_image_has_different_decisions():
     assert len(decisions(EVERYTHING, 200).unique(dim=0)) > 190
 
 
 def test_channels_last_is_a_layout_and_nothing_else():
-    found = Normalise(NORMALISE.mean, NORMALISE.std, channels_last=True)(images())
-    assert torch.equal(found, NORMALISE(images())) and found.is_contiguous(memory_format=torch.channels_last)
+    inputs = Normalise(NORMALISE.mean, NORMALISE.std, channels_last=True)(images())
+    assert torch.equal(inputs, NORMALISE(images())) and inputs.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_normalisation_is_torchvisions():
     x = images()
     expected = F.normalize(x / 255, list(NORMALISE.mean), list(NORMALISE.std))
-    found = NORMALISE(x)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
-    assert torch.equal(torch.cat([NORMALISE(part) for part in x.split(7)]), found)
+    inputs = NORMALISE(x)
+    assert inputs.dtype == torch.float32
+    torch.testing.assert_close(inputs, expected, atol=1e-5, rtol=1e-5)
+    assert torch.equal(torch.cat([NORMALISE(part) for part in x.split(7)]), inputs)
 
 
 @pytest.mark.parametrize("wrong", [{"erase": 1.5}, {"erase": -0.1}, {"crop": -1}, {"cutout": -2}])
@@ -165,23 +167,23 @@ def test_a_loader_augments_the_bytes_and_then_makes_inputs_of_them():
 
 
 def changes(batches: int, **arguments) -> list[bytes]:
-    """What becomes of one image that is all there is, batch by batch and chain by chain."""
+    """The versions of one image, which is all the data, by batch and chain."""
     x = images(1).expand(20, -1, -1, -1)
     each = TensorBatches(x, torch.zeros(20), 5, augment=EVERYTHING, **arguments)
     return [one.numpy().tobytes() for x, _ in take(each, batches) for one in (x if "chains" in arguments else x[None])]
 
 
-def test_what_a_batch_looks_like_is_a_function_of_seed_and_stack():
+def test_augmentation_is_a_function_of_seed_and_stack():
     torch.manual_seed(0)
     first = changes(6, seed=1, stack=2)
     torch.manual_seed(1)
     assert first == changes(6, seed=1, stack=2)
-    for other in (changes(6, seed=2, stack=2), changes(6, seed=1, stack=1), changes(6, seed=2, stack=1)):
-        assert not set(first) & set(other)
+    for elsewhere in (changes(6, seed=2, stack=2), changes(6, seed=1, stack=1), changes(6, seed=2, stack=1)):
+        assert not set(first) & set(elsewhere)
 
 
-def test_what_becomes_of_an_image_is_a_function_of_its_number_and_the_epoch():
-    """Whatever the order and the batches: the chain's draws of an epoch are one row per image."""
+def test_the_change_of_an_image_is_a_function_of_its_number_and_the_epoch():
+    """Order and batch size do not matter: a chain draws one row of decisions per image and epoch."""
     each, seen = loader(7, chains=2, seed=3, stack=1), set()
     for epoch in range(3):
         drawn = [EVERYTHING.draw(20, (3, 32, 32), generator("cpu", "augment", 3, 1, epoch, c)) for c in range(2)]
@@ -192,12 +194,12 @@ def test_what_becomes_of_an_image_is_a_function_of_its_number_and_the_epoch():
     assert len(seen) == 6
 
 
-def test_every_batch_of_every_epoch_and_chain_is_changed_in_its_own_way():
-    found = changes(12, chains=3)  # three epochs
-    assert len(found) == len(set(found)) == 36
+def test_every_batch_of_every_epoch_and_chain_is_changed_differently():
+    versions = changes(12, chains=3)  # three epochs
+    assert len(versions) == len(set(versions)) == 36
 
 
-def test_a_chain_sees_what_it_would_see_among_others():
+def test_the_batches_of_a_chain_do_not_depend_on_the_number_of_chains():
     two, four = (take(loader(chains=c), 4) for c in (2, 4))
     assert same(two, [(x[:2], y[:2]) for x, y in four])
 
@@ -209,7 +211,7 @@ def test_the_global_generator_is_left_alone():
 
 
 @pytest.mark.parametrize("done", range(0, 8))
-def test_a_stopped_loader_goes_on_to_the_same_bits(done):
+def test_a_resumed_loader_yields_the_same_bits(done):
     whole = take(loader(chains=2), 9)
     first, second = loader(chains=2), loader(chains=2)
     assert same(take(first, done), whole[:done])

@@ -1,4 +1,4 @@
-"""CIFAR: the files as they are on the web, in small; what is refused; both loaders; the experiments."""
+"""CIFAR: small files in the original format, refused input, both loaders, and the experiments."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_images_and_labels_are_those_of_the_files_in_their_order(folder):
 
 
 def test_torchvision_reads_the_same(folder, monkeypatch):
-    meta = folder.source.meta  # class names, which it wants too
+    meta = folder.source.meta  # torchvision reads the class names too
     md5 = write_file(folder.folder / meta["filename"], pickle.dumps({meta["key"]: ["what"]}, protocol=2))
     monkeypatch.setattr(folder.source, "meta", meta | {"md5": md5})
     ours = load_cifar(folder.root, folder.classes)
@@ -97,7 +97,7 @@ def test_a_copy_of_other_files_is_not_used(ten):
     assert torch.equal(load_cifar(ten.root, 10)["x_test"], torch.from_numpy(ten.x["test"]))
 
 
-def test_a_copy_cut_short_is_made_anew(ten):
+def test_a_copy_cut_short_is_replaced(ten):
     first = load_cifar(ten.root, 10)
     (path,) = ten.root.glob("*.safetensors")
     whole = path.read_bytes()
@@ -116,7 +116,7 @@ def test_a_copy_cut_short_is_made_anew(ten):
     ],
     ids=["labels outside", "labels too many", "other images"],
 )
-def test_a_copy_of_something_else_is_made_anew(ten, change):
+def test_a_copy_of_something_else_is_replaced(ten, change):
     load_cifar(ten.root, 10)
     (path,) = ten.root.glob("*.safetensors")
     whole = path.read_bytes()
@@ -125,7 +125,7 @@ def test_a_copy_of_something_else_is_made_anew(ten, change):
     assert path.read_bytes() == whole
 
 
-def test_a_copy_that_cannot_be_written_is_done_without(ten, monkeypatch):
+def test_a_copy_that_cannot_be_written_is_left_out(ten, monkeypatch):
     def full(*_):
         raise StoreError("no space")
 
@@ -216,7 +216,7 @@ def test_images_without_labels_are_refused(ten):
     ],
     ids=str,
 )
-def test_what_cannot_be_is_refused(ten, arguments, words):
+def test_arguments_out_of_range_are_refused(ten, arguments, words):
     assert words in refused(ten.root, **arguments)
 
 
@@ -243,7 +243,7 @@ def test_a_failed_download_is_one_line(tmp_path, monkeypatch):
 
     monkeypatch.setattr(cifar, "download_and_extract_archive", fetch)
     message = refused(tmp_path, download=True)
-    assert "CIFAR10 can't be downloaded" in message and "no network" in message and "set data.root" in message
+    assert "CIFAR10 cannot be downloaded" in message and "no network" in message and "set data.root" in message
 
 
 # ---- the data module -------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def test_split_seed_alone_chooses_what_is_held_out(ten):
     assert {t.numpy().tobytes() for t in both} == {i.tobytes() for i in ten.x["train"]}
 
 
-def test_chains_have_batches_of_their_own(ten):
+def test_every_chain_has_other_batches(ten):
     x, y = next(iter(CIFARDataModule(ten.root, batch_size=7, chains=3, augment=Augment()).train_dataloader()))
     assert x.shape == (3, 7, 3, 32, 32) and y.shape == (3, 7)
     assert len({tuple(one) for one in y.tolist()}) == 3
@@ -323,8 +323,8 @@ def test_svhn_is_there_where_its_file_is(ten):
     module = CIFARDataModule(ten.root, batch_size=5)
     assert module.ood() is None
     x = torch.from_numpy(ten.write_svhn())
-    found, y = everything(module.ood())
-    assert torch.equal(found, module.transform(x)) and y.tolist() == [1, 0, 9, 2, 0, 5]
+    inputs, y = everything(module.ood())
+    assert torch.equal(inputs, module.transform(x)) and y.tolist() == [1, 0, 9, 2, 0, 5]
     path = ten.root / "test_32x32.mat"
     path.write_bytes(path.read_bytes()[:-5])
     with pytest.raises(ConfigError, match="test_32x32.mat is cut short"):
@@ -379,7 +379,7 @@ def test_every_cell_of_the_table_has_its_experiment():
 
 @pytest.mark.parametrize("experiment", EXPERIMENTS)
 def test_every_experiment_is_whole(experiment):
-    """Counted in epochs, all parts of the number of classes, and samples kept in a short run too."""
+    """Its length is in epochs, all parts agree on the number of classes, and a short run keeps samples too."""
     cfg = configured(experiment)
     assert cfg.trainer.max_steps == -1 and cfg.trainer.max_epochs > 0 and cfg.chains == 1
     classes = int(experiment.split("/")[0].removeprefix("cifar"))
@@ -421,7 +421,7 @@ def test_cyclical_settings_are_the_authors():
     assert instantiate(cfg.collect.keep).count(200 * 781) == 12
 
 
-def test_003_with_and_without_noise_while_exploring():
+def test_the_lightning_post_with_and_without_injected_noise_while_exploring():
     for name, exploring in (("cnn_csgmcmc", 1.0), ("cnn_csgmcmc_temp", 0.0)):
         cfg = configured(f"cifar10/{name}", 156_200)
         temperature = instantiate(cfg.schedule.temperature)
@@ -447,7 +447,7 @@ def test_the_hmc_reference_is_that_posterior(ten):
     ids=["images on the device", "loader=torch"],
 )
 def test_an_experiment_runs_from_the_command_line(ten, tmp_path, monkeypatch, capsys, overrides):
-    """In epochs, to metrics and a report."""
+    """The run counts epochs and writes metrics and a report."""
     script = str(ROOT / "scripts" / "train.py")
     small = ("trainer=cpu", "trainer.max_epochs=10", "data.batch_size=10", "logger=none", "threads=1")
     cycles = ("schedule.cycle.cycles=2", "collect.keep.samples_per_cycle=2") if "cnn" in overrides[0] else ()

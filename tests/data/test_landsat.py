@@ -11,7 +11,7 @@ import torch
 from bdl.data.landsat import CLASSES, LandsatDataModule, load_landsat
 from bdl.errors import ConfigError
 
-TRAIN_COUNTS = [1072, 479, 961, 415, 470, 1038]  # sat.doc of the UCI repository
+TRAIN_COUNTS = [1072, 479, 961, 415, 470, 1038]  # from sat.doc of the UCI repository
 TEST_COUNTS = [461, 224, 397, 211, 237, 470]
 
 
@@ -19,7 +19,7 @@ def rows(x: torch.Tensor, y: torch.Tensor) -> Counter:
     return Counter((*features, label) for features, label in zip(x.tolist(), y.tolist(), strict=True))
 
 
-def test_the_data_travel_in_the_package():
+def test_the_package_holds_the_data():
     assert (files("bdl.data") / "files" / "landsat.npz").is_file()
     assert "CC BY 4.0" in (files("bdl.data") / "files" / "README.md").read_text()
 
@@ -33,7 +33,7 @@ def test_rows_features_and_class_counts_are_those_of_the_donor():
     assert data["x_train"].dtype == torch.float32 and data["y_train"].dtype == torch.int64
 
 
-def test_training_statistics_alone_standardise():
+def test_the_training_rows_alone_decide_the_standardisation():
     module, raw = LandsatDataModule(), load_landsat()
     x, _ = module.tensors("train")
     torch.testing.assert_close(x.mean(0), torch.zeros(36), atol=1e-4, rtol=0)
@@ -53,7 +53,7 @@ def test_held_out_rows_have_no_part_in_the_statistics():
 def test_train_and_val_hold_every_training_row_once():
     module, data = LandsatDataModule(val_fraction=0.25), load_landsat()
     z, raw = module.tensors("test")[0].double(), data["x_test"].double()
-    std = raw.std(0) / z.std(0)  # of the standardisation, read off rows that are known
+    std = raw.std(0) / z.std(0)  # the standardisation, computed from the known test rows
     mean = raw.mean(0) - std * z.mean(0)
     x, y = (torch.cat([module.tensors(split)[i] for split in ("train", "val")]) for i in (0, 1))
     assert rows((x.double() * std + mean).round(), y) == rows(data["x_train"], data["y_train"])
@@ -84,12 +84,12 @@ def test_loaders_give_batches_per_chain_or_one_for_all():
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0])
-def test_a_split_that_leaves_nothing_is_refused(fraction):
+def test_a_fraction_out_of_range_is_refused(fraction):
     with pytest.raises(ConfigError, match="val_fraction must be in"):
         LandsatDataModule(val_fraction=fraction)
 
 
 @pytest.mark.parametrize("fraction, fold", [(0.0, 1), (0.25, 4), (0.25, -1)])
-def test_a_fold_that_there_is_not_is_refused(fraction, fold):
+def test_a_fold_out_of_range_is_refused(fraction, fold):
     with pytest.raises(ConfigError, match=f"fold must be from 0 to 1 / val_fraction - 1, got {fold}"):
         LandsatDataModule(val_fraction=fraction, fold=fold)

@@ -1,4 +1,4 @@
-"""Batches whose order is a function of (seed, stack, epoch, chain), and so can be resumed anywhere."""
+"""Loaders: the order of batches is a function of (seed, stack, epoch, chain), so it can be resumed anywhere."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rows(loader, epochs=1) -> list[list[int]]:
 
 
 def take(loader, batches: int) -> list[list[int]]:
-    """The rows of that many batches, over as many epochs as it needs."""
+    """The rows of that many batches, over as many epochs as that takes."""
     stream = itertools.chain.from_iterable(iter(loader) for _ in itertools.count())
     return [y.flatten().tolist() for _, y in itertools.islice(stream, batches)]
 
@@ -44,8 +44,7 @@ def test_an_epoch_is_a_permutation_without_repeats(chains):
 
 
 def test_batches_with_replacement_are_independent():
-    """The share of items that two batches of an epoch have in common is that of independent draws, not zero; a run
-    that stops goes on with the same batches."""
+    """Two batches of an epoch share as many items as independent draws do, not none. The order can be resumed."""
     each = loader(4, replacement=True)
     together = [len(set(a) & set(b)) for _ in range(400) for a, b in itertools.pairwise(rows(each))]
     expected = N * (1 - (1 - 1 / N) ** 4) ** 2
@@ -56,7 +55,7 @@ def test_batches_with_replacement_are_independent():
     assert take(second, 9) == take(first, 9) != take(loader(4, chains=3), 9)
 
 
-def test_other_items_sit_out_each_epoch():
+def test_the_items_left_out_differ_from_epoch_to_epoch():
     each = loader()
     left_out = [set(range(N)) - set(itertools.chain(*rows(each))) for _ in range(4)]
     assert all(len(s) == N % 5 for s in left_out) and len({frozenset(s) for s in left_out}) > 1
@@ -67,12 +66,12 @@ def test_epochs_differ():
     assert rows(each) != rows(each)
 
 
-def test_chains_have_orders_of_their_own():
+def test_every_chain_has_another_order():
     _, y = next(iter(loader(chains=4)))
     assert len({tuple(one) for one in y.tolist()}) == 4
 
 
-def test_a_chain_sees_what_it_would_see_among_others():
+def test_the_batches_of_a_chain_do_not_depend_on_the_number_of_chains():
     three, five = (next(iter(loader(chains=c)))[1] for c in (3, 5))
     assert torch.equal(three, five[:3])
 
@@ -94,7 +93,7 @@ def test_the_global_generator_is_left_alone():
 
 
 @pytest.mark.parametrize("done", range(10))
-def test_a_loader_goes_on_where_another_one_stopped(done):
+def test_a_loader_resumes_where_another_one_stopped(done):
     whole = take(loader(chains=2), 12)
     first, second = loader(chains=2), loader(chains=2)
     assert take(first, done) == whole[:done]
@@ -105,7 +104,9 @@ def test_a_loader_goes_on_where_another_one_stopped(done):
 def test_an_iterator_abandoned_on_the_last_batch_ends_the_epoch():
     whole = rows(loader(), 2)
     each = loader()
-    assert [next(it)[1].tolist() for it in [iter(each)] for _ in range(4)] == whole[:4]  # StopIteration never asked for
+    assert [next(it)[1].tolist() for it in [iter(each)] for _ in range(4)] == whole[
+        :4
+    ]  # the iterator never raises StopIteration
     assert rows(each) == whole[4:]
 
 
@@ -117,7 +118,7 @@ def test_epochs_follow_each_other_after_stop_iteration():
     assert (each.epoch, each.index) == (1, 0)
 
 
-def test_a_copy_has_a_position_of_its_own():
+def test_a_copy_has_an_independent_position():
     each = loader()
     take(each, 2)
     list(copy.copy(each))
@@ -132,7 +133,7 @@ def test_moving_the_data_keeps_the_order():
 
 @pytest.mark.parametrize("chains", [None, 2])
 def test_the_parts_of_a_loader_make_up_its_batches(chains):
-    """Over an end of an epoch, and for a batch size that leaves some rows over."""
+    """The batches cross the end of an epoch, and the batch size leaves some rows out."""
     whole = all_labels(loader(batch_size=6, chains=chains), 5)
     parts = [all_labels(loader(batch_size=2, chains=chains).shard(rank, 3), 5) for rank in range(3)]
     assert all(torch.equal(y, torch.cat(part, -1)) for y, *part in zip(whole, *parts, strict=True))
@@ -172,7 +173,7 @@ def test_labels_that_do_not_match_are_refused():
         TensorBatches(torch.zeros(3, 1), torch.zeros(4), 1)
 
 
-def test_slices_keep_the_order_and_the_rest():
+def test_slices_keep_the_order_and_the_short_last_batch():
     slices = TensorSlices(torch.arange(N), torch.arange(N), batch_size=5)
     assert torch.equal(torch.cat([y for _, y in slices]), torch.arange(N))
     assert len(slices) == len(list(slices)) == 5
@@ -187,8 +188,8 @@ def test_workers_make_the_same_batches(workers):
 
 
 @pytest.mark.parametrize("done", [0, 1, 4, 6])
-def test_workers_go_on_after_the_last_batch_handed_out(done):
-    """They are ahead of it by then."""
+def test_workers_resume_after_the_last_yielded_batch(done):
+    """The workers are ahead of it by then."""
     whole = take(loader(), 9)
     first, second = WorkerBatches(loader(), 1), WorkerBatches(loader(), 1)
     assert take(first, done) == whole[:done]
@@ -202,7 +203,7 @@ def test_workers_leave_the_global_generator_alone():
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_copy_of_them_has_a_position_of_its_own():
+def test_a_copy_of_worker_batches_has_an_independent_position():
     each = WorkerBatches(loader(), 0)
     take(each, 2)
     assert len(list(copy.copy(each))) == 2 and each.state_dict() == {"epoch": 0, "index": 2}

@@ -1,4 +1,4 @@
-"""A run that can be stopped and gone on with: used here, and by test_resume.py in another process.
+"""A run that can be stopped and resumed. test_resume.py uses it in its own process and in another one.
 
 python again.py <name> <folder> <steps>
 """
@@ -22,7 +22,7 @@ import bdl  # noqa: E402
 from bdl.data import TensorSlices, WorkerBatches  # noqa: E402
 from bdl.schedules import Cycle, CyclicalCosine, EveryStep, PerCycle, WhileSampling  # noqa: E402
 
-WHOLE = 42  # steps of an uninterrupted run; an epoch has 4, and the state after every third is kept
+WHOLE = 42  # steps of an uninterrupted run; an epoch has 4 steps, and every third state is kept
 CYCLE = Cycle(40, 4, 0.5)
 
 
@@ -38,7 +38,7 @@ class Scheduled(bdl.BayesianModule):
 
 @dataclass(frozen=True)
 class Kind:
-    """What differs between the runs that must go on as if nothing had happened."""
+    """The settings in which the runs differ. To stop and resume must leave no trace in any of them."""
 
     dropout: float = 0.0
     normed: bool = False
@@ -82,7 +82,7 @@ LOADERS = {"workers": Kind(normed=True, collect={"batchnorm": "refresh"}, worker
 
 @dataclass
 class Run:
-    """One stretch of a run: the callbacks it had, and its Trainer."""
+    """One call of `fit`: its callbacks and its Trainer."""
 
     name: str
     folder: Path
@@ -97,7 +97,9 @@ class Run:
         self.collect = bdl.CollectSamples(kind.keep, self.folder, **kind.collect)
         callbacks = [*([kind.schedule] if kind.schedule else []), self.collect, self.average, self.monitor]
         self.save = bdl.SaveLast(self.folder / "checkpoints", every=5)
-        torch.manual_seed(7 if checkpoint is None else 8)  # read by dropout; to go on must not depend on it
+        torch.manual_seed(
+            7 if checkpoint is None else 8
+        )  # dropout reads this stream; a resumed run must not depend on it
         self.trainer = toys.trainer(self.folder, steps, [*callbacks, self.save])
         batches = toys.batches(batch=kind.batch)
         loader = batches if kind.workers is None else WorkerBatches(batches, kind.workers)

@@ -1,4 +1,4 @@
-"""CollectSamples, ModelAverage, Monitor and Schedule against computations by hand."""
+"""CollectSamples, ModelAverage, Monitor and Schedule against direct computations."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks import monitor as monitor_module
+from bdl.likelihoods import outputs_of
 from bdl.models import MLP
 from bdl.schedules import Constant, Cycle, CyclicalCosine, EveryStep, PerCycle, Ramp, WhileSampling
 
@@ -29,14 +30,14 @@ def records(folder):
 
 
 def energy_of(tensors: dict[str, torch.Tensor], net: nn.Module, x, y) -> float:
-    """U of one network by its definition, from the batch (x, y)."""
+    """U of one network by its definition, estimated on the batch (x, y)."""
     net.eval()
     prior = sum(tensors[k].double().square().sum() for k, _ in net.named_parameters()) / 2
     return float(N * F.cross_entropy(functional_call(net, tensors, (x,)), y).double() + prior)
 
 
 class Watch(Callback):
-    """Remembers, for every step, what the sampler was set to when it moved."""
+    """Remembers lr, temperature and zeta of every step."""
 
     def __init__(self):
         self.groups: list[dict] = []
@@ -53,7 +54,7 @@ def test_the_steps_of_the_keep_rule_are_kept(tmp_path):
     assert [r.step for r in records(tmp_path)] == [7, 10]
 
 
-def test_an_index_line_says_what_the_design_promises(tmp_path):
+def test_an_index_line_has_the_documented_fields(tmp_path):
     cycle = Cycle(12, 2, 0.5)
     schedule = bdl.Schedule(CyclicalCosine(0.2, cycle), WhileSampling(0.5, cycle))
     toys.sample(tmp_path, 12, PerCycle(cycle, 2), callbacks=[schedule], stack=3)
@@ -80,18 +81,18 @@ def test_the_file_holds_the_state_after_the_step(tmp_path, chains):
 
 
 def test_energies_belong_to_the_state_kept(tmp_path):
-    """energy_full is U of the file over all the data; energy_batch its estimate on the batch that follows."""
+    """energy_full is U over all the data at the saved parameters, energy_batch its estimate on the next batch."""
     toys.sample(tmp_path, 9, EveryStep(0, 2))
     store, net = bdl.SampleStore(tmp_path), toys.plain()
     stream = toys.batches(2)
-    drawn = [batch for _ in range(3) for batch in stream]  # what the run saw, in its order
+    drawn = [batch for _ in range(3) for batch in stream]  # the batches of the run, in order
     x, y = toys.tensors()
     for record in store.records():
         tensors = store.read(record)
         for c in range(2):
             one = {k: v[c] for k, v in tensors.items()}
             assert record.energy_full[c] == pytest.approx(energy_of(one, net, x, y), rel=1e-5)
-            xb, yb = drawn[record.step]  # batch number step, counted from 0: the one after the state was made
+            xb, yb = drawn[record.step]  # batches count from 0, so this one follows the kept state
             assert record.energy_batch[c] == pytest.approx(energy_of(one, net, xb[c], yb[c]), rel=1e-5)
 
 
@@ -158,7 +159,7 @@ def test_refreshing_leaves_the_chain_and_its_buffers_alone(tmp_path):
 @pytest.mark.parametrize("chains", [None, 2])
 @pytest.mark.parametrize("step", [4, 6, 7])
 def test_refreshed_statistics_are_those_of_a_whole_epoch(tmp_path, chains, step):
-    """Wherever in an epoch the state is kept: means over its 4 batches, all 40 items."""
+    """The state may be kept anywhere in an epoch: the means are over all 40 items, in 4 batches."""
     toys.sample(tmp_path, step, EveryStep(0, step), normed(), chains, collect={"batchnorm": "refresh"})
     tensors = bdl.SampleStore(tmp_path).read(records(tmp_path)[0])
     x, _ = toys.tensors()
@@ -175,11 +176,69 @@ def test_refreshing_works_under_vmap(tmp_path):
     torch.testing.assert_close(tensors["1.running_mean"][1], features.mean(0))
 
 
-def test_the_target_names_the_law(tmp_path):
+def test_the_target_identifies_the_law(tmp_path):
     toys.sample(tmp_path, 4, prior=bdl.Gaussian(2.0), collect={"target": {"data": "toys"}})
     target = json.loads((tmp_path / "samples/target.json").read_text())
     assert target["num_data"] == N and target["data"] == "toys"
-    assert "precision 2" in target["prior"] and target["shapes"]["0.weight"] == [5, 3]
+    assert target["prior"] == {"type": "bdl.Gaussian", "precision": 2.0} and target["shapes"]["0.weight"] == [5, 3]
+    assert target["loss"] == {"type": "bdl.CategoricalNLL"} and target["outputs"] == "logits"
+    assert target["clip"] is None and target["weighting"] == {"type": "bdl.Flat", "zeta": 0.0}
+    assert target["injects_noise"] is True and target["caveat"] is None
+
+
+def target_of(folder, **sampler) -> dict:
+    toys.sample(folder, 4, **sampler)
+    return json.loads((folder / "samples/target.json").read_text())
+
+
+def test_bins_and_rate_of_a_weighting_do_not_make_another_law(tmp_path):
+    one = target_of(tmp_path / "a", weighting=bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10))
+    more = target_of(tmp_path / "b", weighting=bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=99.0, rate=Constant(0.1)))
+    stronger = target_of(tmp_path / "c", weighting=bdl.AdaptiveWeight(zeta=3.0, low=0.0, high=120.0, bins=10))
+    contour = target_of(tmp_path / "d", weighting=bdl.Contour(zeta=2.0, low=0.0, high=120.0, bins=10))
+    assert one == more
+    assert len({json.dumps(t["weighting"]) for t in (one, stronger, contour)}) == 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 2.0])}, None),
+        ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 3.0])}, r"prior.precision is \[1.0, 2.0, 1.0, 2.0\] in"),
+        ({"prior": bdl.Laplace([1.0, 2.0, 1.0, 2.0])}, 'prior.type is "bdl.Gaussian" in'),
+        ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 2.0]), "clip": bdl.ClipNorm(1.0)}, "clip is absent in"),
+    ],
+    ids=["equal", "another scale", "another prior", "clipped"],
+)
+def test_runs_are_merged_if_and_only_if_their_laws_are_equal(tmp_path, settings, words):
+    """Priors have one scale per tensor. Seeds differ."""
+    toys.sample(tmp_path / "a", 4, prior=bdl.Gaussian([1.0, 2.0, 1.0, 2.0]))
+    toys.sample(tmp_path / "b", 4, seed=1, **settings)
+    runs = [tmp_path / "a", tmp_path / "b"]
+    if words is None:
+        assert bdl.Posterior.load(runs, toys.plain()).chains == 4
+    else:
+        with pytest.raises(bdl.StoreError, match=words):
+            bdl.Posterior.load(runs, toys.plain())
+
+
+@pytest.mark.parametrize(
+    ("loss", "outputs"),
+    [
+        (bdl.CategoricalNLL(), "logits"),
+        (nn.CrossEntropyLoss(), "logits"),
+        (bdl.GaussianNLL(0.5), "values"),
+        (bdl.HeteroscedasticNLL(), "values"),
+        (nn.MSELoss(), "values"),
+        (nn.L1Loss(), "values"),
+        (nn.GaussianNLLLoss(), "values"),
+        (F.cross_entropy, "unknown"),
+        (None, "unknown"),
+    ],
+    ids=str,
+)
+def test_a_loss_says_what_the_outputs_are(loss, outputs):
+    assert outputs_of(loss) == outputs
 
 
 # ---- ModelAverage ----------------------------------------------------------------------------------------------------
@@ -231,7 +290,7 @@ def monitored(tmp_path, steps, every=1, **arguments):
     return monitor, module
 
 
-def test_the_trace_holds_what_the_sampler_says(tmp_path):
+def test_the_trace_holds_the_properties_of_the_sampler(tmp_path):
     monitor, module = monitored(tmp_path, 45, every=5)
     trace, sampler = monitor.trace(), module.sampler
     assert trace["step"].tolist() == list(range(5, 46, 5))
@@ -266,7 +325,7 @@ def test_the_trace_is_bounded_and_evenly_spaced(tmp_path, monkeypatch, steps):
     assert steps - kept[-1] < kept[1] - kept[0]
 
 
-def test_what_is_unknown_is_nan(tmp_path):
+def test_unknown_numbers_are_nan(tmp_path):
     monitor, _ = monitored(tmp_path, 1, temperature=0.0, dynamics=bdl.SGLD())
     assert all(math.isnan(v) for v in monitor.trace()["kinetic_temperature"][0])
     assert all(math.isnan(v) for v in monitor.trace()["noise_ratio"][0])
@@ -276,7 +335,7 @@ def test_what_is_unknown_is_nan(tmp_path):
 
 
 def test_a_log_file_gets_twenty_lines(tmp_path, capsys):
-    """One for every 5 % of the steps, with their number and the mean energy of an item; each step has but one."""
+    """It gets a line for every 5 % of the steps, with the step and the mean energy per item, and no line twice."""
     progress = [bdl.callbacks.StepProgress()]
     toys.trainer(tmp_path, 60, progress, enable_progress_bar=True, max_epochs=-1).fit(toys.module(), toys.batches())
     lines = capsys.readouterr().out.splitlines()
@@ -296,7 +355,7 @@ def test_lr_temperature_and_zeta_are_those_of_the_step(tmp_path):
     assert watch.groups == expected
 
 
-def test_what_has_no_schedule_is_left_alone(tmp_path):
+def test_values_without_a_schedule_stay(tmp_path):
     watch = Watch()
     toys.trainer(tmp_path, 2, [bdl.Schedule(lr=Constant(0.05)), watch]).fit(toys.module(), toys.batches())
     assert watch.groups == [{"lr": 0.05, "temperature": 1.0, "zeta": 0.0}] * 2
@@ -314,25 +373,25 @@ def test_schedules_count_sampler_steps_under_accumulation(tmp_path):
     assert [g["lr"] for g in watch.groups] == pytest.approx([0.1, 0.05, 0.1 / 3])
 
 
-# ---- what can not be saved or averaged ------------------------------------------------------------------------------
+# ---- what is refused -------------------------------------------------------------------------------------------------
 
 
 class Scaled(bdl.BayesianModule):
-    """A parameter beside the network."""
+    """A module with a parameter outside of its network."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.scale = torch.nn.Parameter(torch.ones(1))
 
     def configure_optimizers(self):
-        self.sampler = self._build(self.named_parameters(), chains=None)
+        self.sampler = self.build_sampler(self.named_parameters(), chains=None)
         return self.sampler
 
 
 @pytest.mark.parametrize("net", [None, ""])
 def test_a_parameter_outside_the_saved_network_is_refused(tmp_path, net):
     made = toys.module(chains=None)
-    module = Scaled(made.net, made._build)
+    module = Scaled(made.net, made.build_sampler)
     collect = bdl.CollectSamples(EveryStep(0, 2), tmp_path, net=net)
     fit = toys.trainer(tmp_path, 4, [collect]).fit
     if net is None:
@@ -349,7 +408,7 @@ def test_an_average_without_data_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("precision", ["bf16-true", "16-true"])
-def test_precisions_that_lose_the_noise_are_refused(tmp_path, precision):
+def test_precisions_that_round_injected_noise_away_are_refused(tmp_path, precision):
     with pytest.raises(bdl.ConfigError, match="bf16-mixed or 32-true"):
         toys.trainer(tmp_path, 4, precision=precision).fit(toys.module(), toys.batches())
 

@@ -1,4 +1,4 @@
-"""What dynamics and kernels need of a module: per-example gradients, batches of all the data, chains to exchange."""
+"""What a module gives to dynamics and kernels: per-example gradients, batches of all the data, chains to exchange."""
 
 from __future__ import annotations
 
@@ -39,13 +39,13 @@ def test_per_example_gradients_leave_frozen_parameters_out():
 
 def test_a_network_whose_items_depend_on_each_other_is_refused():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    with pytest.raises(bdl.ConfigError, match="per-example gradients can't be had"):
+    with pytest.raises(bdl.ConfigError, match="the network has no per-example gradients"):
         bdl.per_example_gradients(net, bdl.CategoricalNLL(), *toys.tensors(4))
 
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_stack_has_per_example_gradients_per_chain(shared):
-    """Their mean over the batch is the gradient that the step sees."""
+    """Their mean over the batch is the gradient that the step uses."""
     stack = bdl.ChainStack(toys.plain(), 2, seed=0, shared=shared)
     module = toys.module(stack, chains=2)
     x, y = toys.tensors()
@@ -59,7 +59,7 @@ def test_a_stack_has_per_example_gradients_per_chain(shared):
 
 
 def test_gradients_after_per_example_ones_are_still_those_of_the_batch():
-    """The extra pass must not leave anything in `.grad`."""
+    """The extra pass must leave `.grad` unchanged."""
     module = toys.module(chains=2)
     x, y = toys.tensors()
     batch = (x.expand(2, *x.shape), y.expand(2, *y.shape))
@@ -88,7 +88,7 @@ def test_a_kernel_reports_its_acceptance(tmp_path):
 
 
 def test_exchange_keeps_the_chains_of_the_first_rung(tmp_path):
-    """Chains 0 and 2 of two ladders (0, 1) and (2, 3): their states, energies and temperatures."""
+    """In two ladders (0, 1) and (2, 3) those are chains 0 and 2: their states, energies and temperatures are kept."""
     exchange, memory = bdl.Exchange((1.0, 1.5), energy_var=0.0), toys.Memory()
     monitor = bdl.Monitor(2)
     module = toys.module(chains=4, exchange=exchange, temperature=0.5)
@@ -105,7 +105,7 @@ def test_exchange_keeps_the_chains_of_the_first_rung(tmp_path):
         assert torch.equal(torch.stack([tensors[name] for tensors in stored]), p.detach()[[0, 2]])
     assert monitor.trace()["energy"].shape[1] == 2
     assert memory.steps("chain/swap_rate_0") == [2, 4, 6, 8]
-    assert "replica exchange: T times 1, 1.5" in module.sampler.explain()
+    assert "replica exchange: temperatures T times 1, 1.5" in module.sampler.explain()
 
 
 def test_a_variational_run_reports_its_bound(tmp_path):
@@ -117,15 +117,14 @@ def test_a_variational_run_reports_its_bound(tmp_path):
     assert module.sampler.elbo.shape == (2,)
 
 
-def test_metrics_of_a_store_say_what_is_known_only(tmp_path):
-    """target.json names the sampler's law whatever the dynamics."""
+def test_target_json_says_that_a_thermostat_injects_noise(tmp_path):
     toys.sample(tmp_path, dynamics=bdl.SGNHT(0.5))
     assert json.loads((tmp_path / "samples" / "target.json").read_text())["injects_noise"] is True
 
 
-def test_exchange_on_full_energies_swaps_where_batch_energies_can_not(tmp_path):
-    """Energies of 40 items from batches of 10 err by several nats: the penalty leaves fewer swaps, full energies pay
-    none. Batch and full energies are of one chain's states alike, so nothing but the error differs."""
+def test_exchange_on_full_energies_swaps_more_often_than_on_batch_energies(tmp_path):
+    """Energies of 40 items, estimated from batches of 10, err by several nats, and the penalty for that leaves fewer
+    swaps. Full energies need no penalty. Both runs are equal in all else."""
     rates = {}
     for kind in ("batch", "full"):
         exchange = bdl.Exchange((1.0, 2.0), energy=kind)
@@ -135,7 +134,7 @@ def test_exchange_on_full_energies_swaps_where_batch_energies_can_not(tmp_path):
     assert rates["full"] > 1.5 * rates["batch"] > 0
 
 
-def test_exchange_on_full_energies_needs_them():
+def test_exchange_on_full_energies_needs_full_loss():
     theta = torch.zeros(2, 1, requires_grad=True)
     exchange = bdl.Exchange((1.0, 2.0), energy="full")
     sampler = bdl.Sampler([theta], bdl.SGLD(), num_data=10, lr=0.1, chains=2, exchange=exchange)

@@ -18,7 +18,8 @@ from toys import BATCH, K, N
 import bdl
 from bdl.data import WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
-from bdl.lightning.access import check_trainer, find_sampler
+from bdl.lightning.find import find_sampler
+from bdl.lightning.refuse import check_trainer
 from bdl.models import MLP
 
 SILENT = dict(
@@ -34,8 +35,8 @@ def weighted(**arguments) -> bdl.AdaptiveWeight:
     return bdl.AdaptiveWeight(low=10.0, high=200.0, bins=10, **arguments)
 
 
-class Own(L.LightningModule):
-    """What a user may have: no bdl base class."""
+class UserModule(L.LightningModule):
+    """A module that a user may have: it has no base class of bdl."""
 
     def __init__(self, scheduler: bool = False):
         super().__init__()
@@ -96,18 +97,18 @@ def test_full_loss_is_the_loss_over_all_the_data(tmp_path, chains, loss):
     toys.trainer(tmp_path, 3).fit(module, toys.batches(chains))
     x, y = toys.tensors()
     module.train()
-    found = module.full_loss()
+    full = module.full_loss()
     assert module.training and all(m.training for m in module.modules())
     module.eval()
     outputs = module(x).view(-1, N, K)
     expected = torch.stack([F.cross_entropy(o, y) for o in outputs]).double()
-    torch.testing.assert_close(found.view(-1), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(full.view(-1), expected, rtol=1e-5, atol=1e-6)
     prior = sum(p.square().view(chains or 1, -1).sum(1) for p in module.net.parameters()) / 2
     torch.testing.assert_close(module.sampler.full_energy().view(-1), N * expected + prior, rtol=1e-5, atol=1e-4)
 
 
 class Noise:
-    """An augmentation that leaves nothing of an item."""
+    """An augmentation that replaces items by noise."""
 
     def draw(self, count, shape, generator):
         return torch.randn(count, *shape, generator=generator)
@@ -134,7 +135,7 @@ def test_full_loss_of_a_shuffling_dataloader_counts_the_short_last_batch(tmp_pat
 
 
 def test_full_loss_leaves_a_module_in_eval_mode_as_it_is(tmp_path):
-    """A user who freezes BatchNorm by .eval() must not find it training after a full-data energy."""
+    """A user may freeze BatchNorm by .eval(). It must stay in eval mode after a full-data energy."""
     module = toys.module(nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)), chains=None)
     toys.trainer(tmp_path, 3).fit(module, toys.batches(None))
     module.train()
@@ -143,7 +144,7 @@ def test_full_loss_leaves_a_module_in_eval_mode_as_it_is(tmp_path):
     assert not module.net[1].training and module.net[0].training
 
 
-# ---- losses that mean another law ------------------------------------------------------------------------------------
+# ---- losses that sample another law ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -165,7 +166,7 @@ def test_a_loss_that_is_no_likelihood_is_named(tmp_path, loss, words):
 
 
 @pytest.mark.parametrize("loss", [None, nn.CrossEntropyLoss(), bdl.GaussianNLL(0.5), bdl.HeteroscedasticNLL()])
-def test_a_likelihood_passes_without_a_word(tmp_path, loss):
+def test_a_likelihood_gives_no_warning(tmp_path, loss):
     gaussian = isinstance(loss, bdl.GaussianNLL | bdl.HeteroscedasticNLL)
     net = MLP((3, 5, 2 * K if isinstance(loss, bdl.HeteroscedasticNLL) else K))
     y = torch.zeros(N, K) if gaussian else toys.tensors()[1]
@@ -193,7 +194,7 @@ def test_a_gaussian_without_spread_is_refused():
         bdl.GaussianNLL(0)
 
 
-# ---- what the Trainer may not do -------------------------------------------------------------------------------------
+# ---- Trainer settings that are refused -------------------------------------------------------------------------------
 
 
 def test_16_mixed_is_refused(tmp_path, monkeypatch):
@@ -204,15 +205,15 @@ def test_16_mixed_is_refused(tmp_path, monkeypatch):
 
 
 class Logits(bdl.BayesianModule):
-    """Remembers the type of the outputs that the loss saw."""
+    """Remembers the dtype of the outputs that the loss received."""
 
-    def _mean_loss(self, outputs, y):
+    def batch_loss(self, outputs, y):
         self.seen = outputs.dtype
-        return super()._mean_loss(outputs, y)
+        return super().batch_loss(outputs, y)
 
 
 @pytest.mark.parametrize("chains", [None, 2])
-def test_bf16_mixed_keeps_all_but_the_networks_insides_in_fp32(tmp_path, chains):
+def test_bf16_mixed_keeps_parameters_state_and_gradients_in_fp32(tmp_path, chains):
     module = toys.module(chains=chains, weighting=weighted())
     module.__class__ = Logits
     toys.trainer(tmp_path, 3, precision="bf16-mixed").fit(module, toys.batches(chains))
@@ -225,7 +226,7 @@ def test_bf16_mixed_keeps_all_but_the_networks_insides_in_fp32(tmp_path, chains)
 
 
 def test_an_energy_under_bf16_is_resolved_finer_than_bf16(tmp_path):
-    """bf16 has 8 bits: of energies near 44 nats it would know multiples of 1/4."""
+    """bf16 has 8 bits: near 44 nats it resolves multiples of 1/4 only."""
     module = toys.module(chains=None)
     seen = []
     toys.trainer(tmp_path, 8, [Seen(seen)], precision="bf16-mixed").fit(module, toys.batches(None))
@@ -251,7 +252,7 @@ def test_bf16_is_refused_on_a_gpu_without_it(tmp_path, monkeypatch):
 
 
 def find_sampler_of(module: bdl.BayesianModule) -> bdl.Sampler:
-    return module._build(module.net.named_parameters(), chains=module.chains)
+    return module.build_sampler(module.net.named_parameters(), chains=module.chains)
 
 
 def test_accumulation_under_a_weighting_is_refused(tmp_path):
@@ -299,7 +300,7 @@ def test_lightnings_gradient_clipping_is_named_once(tmp_path):
 
 
 def test_a_norm_over_all_chains_is_refused(tmp_path):
-    """It would make the step of one chain depend on the gradients of the others."""
+    """Such a clip makes the step of one chain depend on the gradients of the others."""
     with pytest.raises(ConfigError, match="gradient_clip_val takes one norm over all chains"):
         toys.trainer(tmp_path, 2, gradient_clip_val=0.5).fit(toys.module(), toys.batches())
 
@@ -312,11 +313,11 @@ def test_lightnings_gradient_clipping_acts(tmp_path):
     assert (after - before).norm().item() == pytest.approx(0.1 * 0.01, rel=1e-3)
 
 
-# ---- modules of one's own --------------------------------------------------------------------------------------------
+# ---- a user's module -------------------------------------------------------------------------------------------------
 
 
 def test_any_module_that_returns_a_sampler_works_in_six_lines(tmp_path):
-    module, loader, keep = Own(), dataloader(shuffle=True), bdl.schedules.EveryStep(4, 2)
+    module, loader, keep = UserModule(), dataloader(shuffle=True), bdl.schedules.EveryStep(4, 2)
     schedule = bdl.Schedule(lr=bdl.schedules.Polynomial(0.1))
     collect = bdl.CollectSamples(keep, tmp_path, net="model")
     average = bdl.ModelAverage(keep, dataloader())
@@ -329,7 +330,7 @@ def test_any_module_that_returns_a_sampler_works_in_six_lines(tmp_path):
 
 
 def test_without_the_name_of_a_net_the_module_itself_is_the_sample(tmp_path):
-    module = Own()
+    module = UserModule()
     toys.trainer(tmp_path, 2, [bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)]).fit(module, dataloader())
     assert set(bdl.SampleStore(tmp_path).read(bdl.SampleStore(tmp_path).records()[0])) == {
         "model.weight",
@@ -338,7 +339,7 @@ def test_without_the_name_of_a_net_the_module_itself_is_the_sample(tmp_path):
 
 
 def test_a_torch_scheduler_sets_the_step(tmp_path):
-    class Scheduled(Own):
+    class Scheduled(UserModule):
         def on_train_batch_start(self, batch, batch_idx):
             used.append(self.optimizers().param_groups[0]["lr"])
 
@@ -348,14 +349,14 @@ def test_a_torch_scheduler_sets_the_step(tmp_path):
 
 
 def test_a_sample_carries_the_lr_that_made_it_under_a_torch_scheduler(tmp_path):
-    """Lightning steps the scheduler before on_train_batch_end; a step-size weight is the lr of the step itself."""
+    """Lightning steps the scheduler before on_train_batch_end, but a step-size weight needs the lr of the step."""
     collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 1), tmp_path)
-    toys.trainer(tmp_path, 4, [collect]).fit(Own(scheduler=True), dataloader())
+    toys.trainer(tmp_path, 4, [collect]).fit(UserModule(scheduler=True), dataloader())
     assert [r.lr for r in collect.store.records()] == pytest.approx([0.1, 0.05, 0.025, 0.0125])
 
 
 def test_a_module_with_another_optimizer_is_refused(tmp_path):
-    class Plain(Own):
+    class Plain(UserModule):
         def configure_optimizers(self):
             return torch.optim.SGD(self.parameters(), 0.1)
 

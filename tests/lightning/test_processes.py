@@ -21,7 +21,7 @@ from torch import nn
 
 import bdl
 from bdl.errors import BdlError, ReplicaError
-from bdl.lightning.access import find_sampler
+from bdl.lightning.find import find_sampler
 from bdl.models import MLP
 from bdl.models.resnet import FilterResponseNorm
 from bdl.run.processes import ALONE, Place, check_count, count_processes, find_place, launch

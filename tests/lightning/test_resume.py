@@ -1,4 +1,4 @@
-"""A run that was stopped anywhere and goes on writes the files of one that was not: byte for byte."""
+"""A run that was stopped and resumed writes the same files as an uninterrupted one, byte for byte."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def files(folder: Path) -> dict[str, bytes]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """Uninterrupted runs, each made once."""
+    """Uninterrupted runs. Each is made once."""
     made: dict[str, Run] = {}
 
     def get(name: str) -> Run:
@@ -43,15 +43,15 @@ def whole(tmp_path_factory):
     return get
 
 
-def assert_same(one: Run, other: Run) -> None:
-    expected, found = files(one.folder), files(other.folder)
-    assert sorted(expected) == sorted(found)
-    differ = [name for name in expected if expected[name] != found[name]]
+def assert_same(whole: Run, continued: Run) -> None:
+    expected, resumed = files(whole.folder), files(continued.folder)
+    assert sorted(expected) == sorted(resumed)
+    differ = [name for name in expected if expected[name] != resumed[name]]
     assert differ == []
 
 
 def stopped(name: str, folder: Path, steps: int) -> Run:
-    """A run that was stopped after `steps` and went on in a new Trainer."""
+    """A run that was stopped after `steps` and resumed in a new Trainer."""
     first, second = Run(name, folder), Run(name, folder)
     first.go(steps)
     second.go(WHOLE, first.checkpoint)
@@ -65,8 +65,8 @@ def test_a_stopped_run_ends_with_the_same_files(whole, tmp_path, name, steps):
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_every_sampler_goes_on_to_the_same_files(whole, tmp_path, name):
-    """Stopped at a kept step in the middle of adaptation, whatever the dynamics has learnt by then."""
+def test_a_resumed_run_of_every_sampler_ends_with_the_same_files(whole, tmp_path, name):
+    """It stops at a kept step, and some dynamics have adapted by then."""
     assert_same(whole(name), stopped(name, tmp_path, 9))
 
 
@@ -76,26 +76,28 @@ def test_worker_processes_change_nothing(whole, tmp_path):
 
 
 def test_the_kept_samples_are_many_and_differ(whole):
-    """Or the comparisons above would say nothing."""
+    """Otherwise the comparisons above would show nothing."""
     assert len({hash(v) for k, v in files(whole("plain").folder).items() if k.endswith("safetensors")}) == WHOLE // 3
     assert files(whole("plain").folder) != files(whole("adaptive").folder)
 
 
 @pytest.mark.parametrize("name", ["schedule", "adaptive"])
-def test_state_that_is_not_in_the_files_goes_on_too(whole, tmp_path, name):
-    one, other = whole(name), stopped(name, tmp_path, 10)
-    assert torch.equal(one.average.total, other.average.total) and one.average.count == other.average.count
-    assert one.average.metrics == other.average.metrics
-    for column, values in one.monitor.trace().items():
-        assert torch.equal(values.nan_to_num(-1), other.monitor.trace()[column].nan_to_num(-1)), column
-    assert torch.equal(one.sampler._generator.get_state(), other.sampler._generator.get_state())
+def test_averages_traces_and_random_streams_are_resumed_too(whole, tmp_path, name):
+    """They are not in the sample files."""
+    expected, resumed = whole(name), stopped(name, tmp_path, 10)
+    assert torch.equal(expected.average.total, resumed.average.total)
+    assert expected.average.count == resumed.average.count and expected.average.metrics == resumed.average.metrics
+    for column, values in expected.monitor.trace().items():
+        assert torch.equal(values.nan_to_num(-1), resumed.monitor.trace()[column].nan_to_num(-1)), column
+    first, second = (run.sampler.state_dict()["bdl"]["chain"]["generator"] for run in (expected, resumed))
+    assert torch.equal(first, second)
 
 
-def test_psi_goes_on(whole, tmp_path):
-    one, other = whole("adaptive").sampler.histogram, stopped("adaptive", tmp_path, 10).sampler.histogram
-    assert one.updates == other.updates == WHOLE and one.psi.min() < 1
-    for name, value in one.as_dict().items():
-        assert torch.equal(torch.as_tensor(value), torch.as_tensor(other.as_dict()[name])), name
+def test_psi_is_resumed(whole, tmp_path):
+    expected, resumed = whole("adaptive").sampler.histogram, stopped("adaptive", tmp_path, 10).sampler.histogram
+    assert expected.updates == resumed.updates == WHOLE and expected.psi.min() < 1
+    for name, value in expected.as_dict().items():
+        assert torch.equal(torch.as_tensor(value), torch.as_tensor(resumed.as_dict()[name])), name
 
 
 def test_a_run_stopped_several_times_ends_with_the_same_files(whole, tmp_path):
@@ -114,7 +116,7 @@ def test_a_new_process_ends_with_the_same_files(whole, tmp_path, steps):
 
 
 @pytest.mark.parametrize("steps", [9, 10])
-def test_a_checkpoint_that_the_user_saves_after_fit_goes_on_the_same(whole, tmp_path, steps):
+def test_a_checkpoint_that_the_user_saves_after_fit_can_be_resumed(whole, tmp_path, steps):
     first, second = Run("plain", tmp_path), Run("plain", tmp_path)
     first.go(steps)
     first.trainer.save_checkpoint(tmp_path / "mine.ckpt")
@@ -127,7 +129,7 @@ class Killed(Exception):
 
 
 class KillAt(Callback):
-    """Ends the run as a power cut would: at a moment, with no word to anybody."""
+    """Ends the run as a power cut would: without any warning to the other callbacks."""
 
     def __init__(self, step: int, at_end: bool):
         self.step, self.at_end = step, at_end
@@ -142,7 +144,7 @@ class KillAt(Callback):
 
 
 @pytest.mark.parametrize(("step", "at_end"), [(11, False), (12, False), (WHOLE, False), (WHOLE, True)])
-def test_a_killed_run_goes_on_from_its_last_checkpoint(whole, tmp_path, monkeypatch, step, at_end):
+def test_a_killed_run_resumes_from_its_last_checkpoint(whole, tmp_path, monkeypatch, step, at_end):
     plain = toys.trainer
     kill = KillAt(step, at_end)
     with monkeypatch.context() as patch, pytest.raises(Killed):
@@ -155,14 +157,14 @@ def test_a_killed_run_goes_on_from_its_last_checkpoint(whole, tmp_path, monkeypa
 
 
 def test_a_resumed_run_states_the_same_target(whole, tmp_path):
-    """In the exploring part of a cycle T is 0; the temperature of the law is not."""
+    """It is resumed in the exploring part of a cycle, where T is 0. The temperature of the law is not 0."""
     run = stopped("schedule", tmp_path, 12)
     name = "samples/target.json"
     assert (run.folder / name).read_text() == (whole("schedule").folder / name).read_text()
 
 
 def test_an_abandoned_step_is_written_again(tmp_path, whole):
-    """Samples later than the checkpoint are dropped from the index, and written anew."""
+    """Samples later than the checkpoint are dropped from the index and written a second time."""
     Run("plain", tmp_path).go(11)
     checkpoint = (tmp_path / "checkpoints/last.ckpt").read_bytes()
     Run("plain", tmp_path).go(30, tmp_path / "checkpoints/last.ckpt")
@@ -184,9 +186,9 @@ def test_another_num_data_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("net", "words"),
     [
-        (MLP((3, 6, 3)), r"net.net.0.weight has shape \(2, 5, 3\) in it, and shape \(2, 6, 3\) here"),
-        (MLP((3, 5, 5, 3)), r"net.net.2.weight has shape \(2, 3, 5\) in it, and shape \(2, 5, 5\) here"),
-        (MLP((3, 3)), r"net.net.0.weight has shape \(2, 5, 3\) in it, and shape \(2, 3, 3\) here"),
+        (MLP((3, 6, 3)), r"net.net.0.weight has shape \(2, 5, 3\) in it, and shape \(2, 6, 3\) in this module"),
+        (MLP((3, 5, 5, 3)), r"net.net.2.weight has shape \(2, 3, 5\) in it, and shape \(2, 5, 5\) in this module"),
+        (MLP((3, 3)), r"net.net.0.weight has shape \(2, 5, 3\) in it, and shape \(2, 3, 3\) in this module"),
         (nn.Sequential(MLP((3, 5, 3))), "net.net.0.0.weight has no such tensor in it"),
     ],
     ids=["wider", "deeper", "smaller", "wrapped"],
@@ -199,7 +201,7 @@ def test_another_network_is_refused_in_one_line(tmp_path, net, words):
     assert "\n" not in str(error.value)
 
 
-def test_the_checkpoint_is_replaced_whole(tmp_path):
+def test_the_checkpoint_is_replaced_atomically(tmp_path):
     run = Run("plain", tmp_path)
     run.go(7)
     assert [p.name for p in (tmp_path / "checkpoints").iterdir()] == ["last.ckpt"]
@@ -222,7 +224,7 @@ def test_a_full_disk_leaves_the_last_whole_checkpoint(tmp_path, monkeypatch):
     assert run.checkpoint.read_bytes() == before
 
 
-def test_a_fresh_run_in_an_old_folder_starts_its_index_anew(tmp_path):
+def test_a_new_run_in_a_used_folder_needs_overwrite_and_starts_a_new_index(tmp_path):
     toys.sample(tmp_path, 12, EveryStep(0, 3))
     with pytest.raises(bdl.ConfigError, match="holds samples already"):
         toys.sample(tmp_path, 6, EveryStep(0, 3))

@@ -44,18 +44,20 @@ def size(net: nn.Module) -> int:
 
 @pytest.mark.parametrize(
     ("depth", "parameters"),
-    [(20, 269_722), (32, 464_154), (56, 853_018)],  # .27, .46 and .85 M in table 6 of He et al. 2016
+    [(20, 269_722), (32, 464_154), (56, 853_018)],  # 0.27, 0.46 and 0.85 M in table 6 of He et al. 2016
 )
 def test_deeper_resnets_have_the_parameters_of_he_et_al(depth, parameters):
     assert size(ResNet(depth)) == parameters
     assert size(ResNet(depth, num_classes=100)) == parameters + 90 * 65
-    projections = 16 * 32 + 2 * 32 + 32 * 64 + 2 * 64  # shortcut B: two 1x1 convolutions, their norms' scale and shift
+    projections = (
+        16 * 32 + 2 * 32 + 32 * 64 + 2 * 64
+    )  # shortcut B: two 1x1 convolutions, with the scale and shift of their norms
     assert size(ResNet(depth, shortcut="B")) == parameters + projections
 
 
 @pytest.mark.parametrize(("classes", "parameters"), [(10, 153_962), (100, 165_572)])
-def test_cnn_has_the_layers_of_003(classes, parameters):
-    """448, 4 K, 147 K and 1 K in its table of 10 classes."""
+def test_cnn_has_the_layers_of_the_lightning_post(classes, parameters):
+    """448, 4 K, 147 K and 1 K parameters in its table for 10 classes."""
     net = CNN(classes)
     layers = [sum(p.numel() for p in m.parameters()) for m in net if list(m.parameters())]
     assert layers == [448, 4640, 147_584, 129 * classes] and size(net) == parameters
@@ -64,7 +66,7 @@ def test_cnn_has_the_layers_of_003(classes, parameters):
 
 @pytest.mark.parametrize(("classes", "parameters"), [(10, 2_748_890), (100, 2_772_020)])
 def test_wrn_16_4_has_the_parameters_of_its_paper(classes, parameters):
-    """2.7 M in table 4 of Zagoruyko & Komodakis 2016."""
+    """Table 4 of Zagoruyko & Komodakis 2016: 2.7 M."""
     assert size(WideResNet(16, 4, classes)) == parameters
     assert size(WideResNet(28, 10, 10)) == 36_479_194  # WRN-28-10, 36.5 M
 
@@ -128,7 +130,7 @@ def test_shortcut_a_takes_every_second_pixel_and_pads_channels_with_zeros():
     x = torch.randn(1, 16, 8, 8)
     expected = torch.zeros(1, 32, 4, 4)
     expected[:, 8:24] = x[:, :, ::2, ::2]
-    assert torch.equal(block._shortcut(x), expected)
+    assert torch.equal(block.shortcut(x), expected)
 
 
 @pytest.mark.parametrize("depth", [2, 7, 21])
@@ -162,7 +164,7 @@ def test_filter_response_norm_leaves_no_buffers():
     assert len(list(ResNet(8).buffers())) == 3 * 7
 
 
-def test_reset_parameters_starts_anew():
+def test_reset_parameters_draws_new_weights_and_resets_statistics():
     net = ResNet(8)
     before = net.conv.weight.clone()
     net.blocks[0].norm1.running_mean += 1

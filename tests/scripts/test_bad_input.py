@@ -146,8 +146,8 @@ def test_a_gpu_that_is_not_there(script, tmp_path):
 
 
 OTHERS = {
-    "seed": ("seed=1", "the checkpoint to go on from is of another run ("),
-    "activation": ("model.activation=relu", "the checkpoint to go on from is of another run ("),
+    "seed": ("seed=1", "the checkpoint belongs to another run ("),
+    "activation": ("model.activation=relu", "the checkpoint belongs to another run ("),
     "network": ("model.sizes=[36,7,6]", "network, data set or number of chains: net.net.0.weight has shape (2, 7, 36)"),
 }
 

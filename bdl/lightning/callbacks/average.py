@@ -1,4 +1,4 @@
-"""ModelAverage: the predictive average over the samples so far, measured during training."""
+"""ModelAverage: metrics of the predictive average over the samples so far, during training."""
 
 from __future__ import annotations
 
@@ -11,18 +11,24 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.functional import evaluating
-from bdl.lightning.access import find_sampler
-from bdl.posterior.metrics import classification_metrics
+from bdl.lightning.find import find_sampler
 from bdl.posterior.predict import Batches
 from bdl.schedules import Keep
 
 
 class ModelAverage(Callback):
-    """Adds every kept state's probabilities on a loader to a running mean, and logs its metrics as `<name>/bma/...`.
+    """Averages the class probabilities of all kept states on a loader, and logs metrics of the mean.
 
-    loader: (x, y) batches in a fixed order; the datamodule's validation loader unless given. One that
-    shuffles is read once and kept. The mean is part of the
-    checkpoint. Probabilities are averaged, never logits; memory is one (n, K) tensor however many samples.
+    The callback averages probabilities, never logits. It holds one (n, K) tensor, however many samples there are. The
+    mean is part of the checkpoint.
+
+    Args:
+        keep: the rule that chooses the steps.
+        loader: (x, y) batches in a fixed order; None means the datamodule's validation loader. A loader that shuffles
+            is read once and its batches are kept in memory.
+        name: metrics are logged as `<name>/bma/accuracy`, `<name>/bma/nll`, ...
+
+    Raises ConfigError without a loader, and if the module returned no Sampler.
     """
 
     def __init__(self, keep: Keep, loader: Any = None, name: str = "val"):
@@ -37,7 +43,10 @@ class ModelAverage(Callback):
         if self.loader is None and trainer.datamodule is not None:  # type: ignore[attr-defined]
             self.loader = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
         if not self.loader:
-            raise ConfigError("ModelAverage has no data to average on: pass loader=, (x, y) batches in a fixed order")
+            raise ConfigError(
+                "ModelAverage has no data: pass loader=, (x, y) batches in a fixed order, or a datamodule that holds "
+                "validation data"
+            )
         self._batches = Batches(self.loader, pl_module.device)
 
     def on_train_batch_end(
@@ -53,6 +62,8 @@ class ModelAverage(Callback):
 
     @torch.no_grad()
     def _add(self, pl_module: L.LightningModule) -> None:
+        from bdl.posterior.metrics import classification_metrics  # torchmetrics is slow to import
+
         probs, labels = [], []
         with evaluating(pl_module):
             for x, y in self._batches:

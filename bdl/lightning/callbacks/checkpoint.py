@@ -1,4 +1,7 @@
-"""SaveLast: one checkpoint, always whole, from which a run goes on to the samples it would have drawn anyway."""
+"""SaveLast: keeps one checkpoint, replaced atomically. A resumed run draws bitwise the same samples.
+
+TimeLimit: ends a run after a given time, with its checkpoint saved.
+"""
 
 from __future__ import annotations
 
@@ -17,23 +20,30 @@ from lightning.pytorch.callbacks import Checkpoint, Timer
 from bdl.errors import ConfigError
 from bdl.files import disk_errors, publish
 
-ASK_EVERY = 10  # steps after which the ranks of one chain ask each other whether to stop
+ASK_EVERY = 10  # steps between two agreements of the ranks of one chain on whether to stop
 
 
 class SaveLast(Checkpoint):
-    """Writes `<dirpath>/<name>.ckpt` every `every` steps, at the end, and when Ctrl-C or SIGTERM ask for a stop.
+    """Writes `<dirpath>/<name>.ckpt` every `every` steps, at the end, and when Ctrl-C or SIGTERM asks for a stop.
 
-    The signal lets the step finish; then the checkpoint is written and `fit` returns. `signum` is the signal, or None.
-    The ranks of one data-parallel chain stop together, at the next multiple of ASK_EVERY.
-    (Lightning runs Checkpoint callbacks after all others, so theirs is the state after the step.)
+    After a signal the step finishes, the checkpoint is written and `fit` returns; `signum` is then the signal, and None
+    otherwise. A second signal interrupts at once. The ranks of one data-parallel chain stop together, at the next
+    multiple of ASK_EVERY. Lightning runs Checkpoint callbacks after all others, so the checkpoint holds the state after
+    the step.
 
-    run: what the checkpoint is of. Raises ConfigError when `fit` is to go on from a checkpoint of another run.
+    Args:
+        dirpath: folder of the checkpoint.
+        every: steps between two checkpoints.
+        name: name of the file, without `.ckpt`.
+        run: a text that identifies the run; None accepts the checkpoint of any run.
+
+    Raises ConfigError when `fit` resumes from a checkpoint of another run, and StoreError when the disk is full.
     """
 
     def __init__(self, dirpath: str | Path, every: int = 1000, name: str = "last", run: str | None = None):
         self.path, self.every, self.run = Path(dirpath) / f"{name}.ckpt", every, run
         self.signum: int | None = None
-        self._previous: dict[int, Any] = {}  # signal handlers to put back
+        self._previous: dict[int, Any] = {}  # signal handlers from before the run
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved = trainer.global_step
@@ -65,8 +75,8 @@ class SaveLast(Checkpoint):
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         if self.run not in (None, state_dict["run"]):
             raise ConfigError(
-                f"the checkpoint to go on from is of another run ({state_dict['run']}; this is {self.run}): put back "
-                f"that of this run, or remove it to start anew ({self.path})"
+                f"the checkpoint belongs to another run ({state_dict['run']}; this is {self.run}): put this run's "
+                f"checkpoint at {self.path}, or remove that file to start from step 0"
             )
 
     def _save(self, trainer: L.Trainer) -> None:
@@ -80,18 +90,18 @@ class SaveLast(Checkpoint):
                     publish(temporary, self.path)
         finally:
             if trainer.is_global_zero:
-                temporary.unlink(missing_ok=True)  # what a full disk left
+                temporary.unlink(missing_ok=True)  # a full disk leaves a part of it
         self._saved = trainer.global_step
 
     def _stop(self, trainer: L.Trainer, signum: int) -> None:
-        if self.signum is not None:  # asked twice: do not wait for the step
+        if self.signum is not None:  # the second signal: do not wait for the step
             raise KeyboardInterrupt
         self.signum = signum
         if trainer.world_size == 1:
             trainer.should_stop = True
 
     def _agree(self, trainer: L.Trainer) -> None:
-        """Stop if any rank was asked to: one that stopped alone would leave the others waiting for its gradient."""
+        """Stop if any rank was asked to stop. If one stopped alone, the others would wait for its gradient for ever."""
         asked = torch.tensor(self.signum or 0, device=trainer.strategy.root_device)
         asked = int(trainer.strategy.reduce(asked, reduce_op="max"))
         if asked:
@@ -104,16 +114,22 @@ class SaveLast(Checkpoint):
 
 
 class TimeLimit(Timer):
-    """Ends `fit` after `duration` ("DD:HH:MM:SS", or a dict of seconds, minutes, ...; None = never), all saved.
+    """Ends `fit` after `duration`.
 
-    Every call has the whole time, so that the same command goes on and on; Lightning's own, `Trainer(max_time=...)`,
-    counts the time of the calls before, and would never go on.
+    Every call of `fit` has the whole duration, so a run with a short limit can be resumed again and again. Lightning's
+    `Trainer(max_time=...)` also counts the time of earlier calls, and would end every later one at once.
+
+    Args:
+        duration: "DD:HH:MM:SS", a timedelta, or a dict of seconds, minutes, ...; None means no limit.
+
+    Raises ConfigError for a duration that is none of these, or not more than 0.
     """
 
     def __init__(self, duration: str | timedelta | dict[str, int] | None = None):
         try:
             super().__init__(duration)
-            if self._duration is not None and self._duration <= 0:
+            remaining = self.time_remaining()  # seconds; None without a limit
+            if remaining is not None and remaining <= 0:
                 raise ValueError
         except (AttributeError, MisconfigurationException, TypeError, ValueError) as error:
             raise ConfigError(

@@ -9,47 +9,47 @@ from typing import Any, Literal
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback
-from torch import Tensor, nn
-from torch.optim.swa_utils import update_bn
+from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
-from bdl.lightning.access import check_data, check_trainer, find_sampler, per_chain, sampled_net, stacked_tensors
-from bdl.lightning.module import one_epoch
-from bdl.models.stack import ChainStack
+from bdl.lightning.callbacks.batchnorm import refreshed_tensors
+from bdl.lightning.callbacks.target import describe_target, describe_weighting
+from bdl.lightning.find import find_sampler, per_chain, sampled_net, stacked_tensors
+from bdl.lightning.refuse import check_data, check_trainer
 from bdl.posterior.store import SampleStore
-from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
-from bdl.seeding import derive_seed
 
 
 class CollectSamples(Callback):
-    """Keeps samples of a Sampler under any LightningModule, as `<run_dir>/samples/`.
+    """Writes samples to `<run_dir>/samples/`, under any LightningModule that returns a Sampler.
 
-    The state after step k is written during step k + 1, when the sampler has measured its energy on a batch that this
-    state has not seen: an energy of the batch that made the state would be too low. The last state of a run has no such
-    batch and no importance weight.
+    The callback writes the state after step k during step k + 1, when the sampler has measured the state's energy on a
+    new batch. The batch of step k would give too low an energy, because the step has followed its gradient. The last
+    state of a run has no such batch, so it gets no batch energy and no importance weight.
+
+    Under ddp every rank follows the chain and the first rank writes. Chains are numbered through all stacks. The
+    checkpoint holds the state that awaits its energy, and torch's random streams (dropout), so a resumed run writes the
+    same files.
 
     Args:
-        keep: which steps (`bdl.schedules.EveryStep`, `PerCycle`).
-        run_dir: where; the trainer's `default_root_dir` unless given.
-        net: name of the submodule that is saved; `net` unless given, or else the whole module ("" always means that).
-        full_energy: also record U over all the data (needs `sampler.full_loss`; BayesianModule provides it).
-        batchnorm: "running" saves the buffers as they stand, "refresh" recomputes BatchNorm statistics over the
-            training data, augmented as in training, for every sample. ResNet8 on CIFAR-10, second epoch, 8 samples
-            of one chain, running / refresh: at lr .1 accuracy of one sample 48.8 / 54.9 %, of the average 58.7 / 59.0,
-            its NLL 1.19 / 1.14; at lr .01 then 62.1 / 62.5, 62.7 / 62.8, 1.034 / 1.032. So refresh where lr is large
-            and samples are used alone; it costs a forward epoch per sample.
-        freeze_weighting: stop psi from learning at the first kept step at which it has settled, so that importance
-            weights mean something.
-        overwrite: start anew in a folder that holds samples already, and remove those; refused unless given.
-        target: more of what names the law (data, model), so that runs of different targets are never merged.
+        keep: the rule that chooses the steps (`bdl.schedules.EveryStep`, `PerCycle`).
+        run_dir: the folder of the run; None means the trainer's `default_root_dir`.
+        net: name of the submodule whose tensors are saved. None means `net`, or the whole module where it has no `net`;
+            "" means the whole module.
+        full_energy: also record U over all the data. It needs `sampler.full_loss`, which BayesianModule provides.
+        batchnorm: "running" saves the buffers as they stand. "refresh" recomputes BatchNorm statistics over the
+            training data, augmented as in training, for every sample; this costs a forward epoch per sample.
+            Measured on ResNet8 and CIFAR-10, second epoch, 8 samples of one chain, running / refresh: at lr 0.1 the
+            accuracy of one sample is 48.8 / 54.9 %, of the average 58.7 / 59.0 %, with NLL 1.19 / 1.14; at lr 0.01 they
+            are 62.1 / 62.5 %, 62.7 / 62.8 % and 1.034 / 1.032. Refresh where lr is large and samples are used alone.
+        freeze_weighting: stop psi from learning at the first kept step at which it has settled. Importance weights need
+            this.
+        overwrite: remove the samples that the folder holds already. Without it such a folder is refused.
+        target: further names of the law (data, model). Runs that differ in them are not merged.
 
-    Under ddp every rank follows the chain and the first one writes. Chains are numbered through all stacks.
-
-    Its checkpoint holds what it awaits and torch's RNG states (dropout), so that a resumed run writes the same files.
-
-    Raises ConfigError when the run would keep no sample, lose sampled parameters, or overwrite another run.
+    Raises ConfigError when the run would keep no sample, keep samples while the dynamics adapts, lose sampled
+    parameters, or overwrite another run; and for what `check_trainer` and `check_data` refuse.
     """
 
     def __init__(
@@ -68,31 +68,24 @@ class CollectSamples(Callback):
         self.keep, self.run_dir, self.net, self.full_energy = keep, run_dir, net, full_energy
         self.batchnorm, self.freeze_weighting = batchnorm, freeze_weighting
         self.overwrite, self.target = overwrite, target or {}
-        self._pending: dict[str, Any] | None = None
-        self._restored: dict[str, Any] | None = None
+        self._pending: dict[str, Any] | None = None  # a kept state that awaits its batch energy
+        self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
         self._finished = False
+
+    # ---- Lightning's hooks ------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._sampler = find_sampler(trainer)
         check_trainer(trainer, self._sampler)
         check_data(trainer, self._sampler)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
-        if self._total != float("inf") and self.keep.count(int(self._total)) == 0:
-            raise ConfigError(
-                f"{self.keep} keeps no sample in {int(self._total)} steps: shorten burn_in or every, or run longer"
-            )
-        adapting = self._sampler.dynamics.adapt_steps or 0
-        if self.keep.count(adapting):
-            raise ConfigError(
-                f"{self.keep} keeps samples within the first {adapting} steps, in which "
-                f"{type(self._sampler.dynamics).__name__} still adapts: raise burn_in or lower adapt_steps"
-            )
+        self._refuse_keep_rule()
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
         self._writes = trainer.is_global_zero
         self._seen = self._sampler.steps
         self._refuse_missing_parameters(pl_module)
-        self._pending, self._finished = None, False
         self._refuse_overwriting()
+        self._pending, self._finished = None, False
         awaited = None if self._restored is None else self._restored["pending"]
         if self._writes:
             self.store.truncate(self._sampler.stack, self._sampler.steps - (awaited is not None))
@@ -103,7 +96,7 @@ class CollectSamples(Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        if self._restored is not None:  # as late as this, because making a data iterator draws from the global RNG
+        if self._restored is not None:  # no earlier, because making a data iterator draws from the global stream
             torch.set_rng_state(self._restored["rng"])
             if self._restored["cuda_rng"] is not None and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self._restored["cuda_rng"])
@@ -112,65 +105,79 @@ class CollectSamples(Callback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._sampler.steps == self._seen:  # a micro-batch: gradients accumulate, nothing has moved
+        if self._sampler.steps == self._seen:  # a micro-batch: its gradient accumulates, and no step was made
             return
         self._seen = self._sampler.steps
         if self._pending is not None:
-            self._sampler.check()  # or an energy that is not finite would be written where a device has yet to say so
+            self._sampler.check()  # a GPU reports numbers that are not finite only when asked
         self._write(self._sampler.energy, self._sampler.log_weight)
         if self.keep(self._seen):
             self._snapshot(trainer, pl_module)
         if self._seen >= self._total:
-            self._finish()  # now, so that a run killed after its last checkpoint lacks nothing
+            self._finish()  # last step: write now, because on_train_end may never run
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.should_stop:  # a run that was asked to stop writes its pending state when it goes on
+        if not trainer.should_stop:  # a run that was asked to stop writes its pending state after it is resumed
             self._finish()
         self._write_weighting()
 
     def state_dict(self) -> dict[str, Any]:
-        cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # of this process's device
+        cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # this process's device
+        # the tensors of the pending state are the module's, which the checkpoint holds already
         pending = None if self._pending is None else {k: v for k, v in self._pending.items() if k != "tensors"}
-        return {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}  # its tensors are the module's own
+        return {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
 
+    # ---- one sample -------------------------------------------------------------------------------------------------
+
     def _snapshot(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Copy the present state, and what is known of it now, until its batch energy is known too."""
+        """Copy the present state and all that is known of it, until its batch energy is known too."""
         sampler = self._sampler
         sampler.check()
         frozen = sampler.freeze_weighting() if self.freeze_weighting else False
-        used, chains, target = sampler.used, sampler.chains, sampler.target_chains
+        used, target = sampler.used, sampler.target_chains
         full = sampler.full_energy() if self.full_energy and sampler.full_loss is not None else None
         self._pending = {
             "tensors": self._tensors(trainer, pl_module),
             "step": sampler.steps,
             "stack": sampler.stack,
-            "chains": [sampler.stack * (chains or 1) + c for c in target],
+            "chains": [sampler.stack * (sampler.chains or 1) + c for c in target],
             "cycle": self.keep.cycle_of(sampler.steps),
             "lr": _number(used.lr, target),
             "temperature": _number(used.temperature, target),
             "zeta": float(used.zeta),
-            "energy_full": None if full is None else [per_chain(full, chains)[c] for c in target],
+            "energy_full": self._of_target(full),
             "psi_frozen": frozen,
         }
 
     def _tensors(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Tensor]:
-        net = sampled_net(pl_module, self.net)
-        refresh = self.batchnorm == "refresh"
-        tensors = self._refreshed(trainer, net) if refresh else stacked_tensors(net, self._sampler.chains)
-        whole = len(self._sampler.target_chains) == (self._sampler.chains or 1)
-        rows = slice(None) if whole else self._sampler.target_chains
+        """Copies on the CPU of the tensors (C, ...) of the chains that sample the intended law."""
+        net, sampler = sampled_net(pl_module, self.net), self._sampler
+        if self.batchnorm == "refresh":
+            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader)
+        else:
+            tensors = stacked_tensors(net, sampler.chains)
+        whole = len(sampler.target_chains) == (sampler.chains or 1)
+        rows = slice(None) if whole else sampler.target_chains
         return {k: v[rows].to("cpu", copy=True) for k, v in tensors.items()}
 
+    def _of_target(self, value: Tensor | None) -> list[float] | None:
+        """The numbers of the chains that sample the intended law."""
+        if value is None:
+            return None
+        each = per_chain(value, self._sampler.chains)
+        return [each[c] for c in self._sampler.target_chains]
+
     def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
+        """Write the pending state with its batch energy and log weight."""
         if self._pending is None:
             return
-        pending, chains, target = dict(self._pending), self._sampler.chains, self._sampler.target_chains
+        pending = dict(self._pending)
         self._pending = None
         if self._sampler.weighting.energy == "full" and pending["energy_full"] is not None:
-            # psi reads this very energy, whose last evaluation by the sampler may be some steps old
+            # psi reads the full energy, and the sampler's last evaluation may be some steps old
             log_weight = self._sampler.log_weight_at(torch.tensor(pending["energy_full"], dtype=torch.float64))
         elif energy is None:
             log_weight = None
@@ -178,93 +185,63 @@ class CollectSamples(Callback):
             return
         self.store.write(
             pending.pop("tensors"),
-            energy_batch=None if energy is None else [per_chain(energy, chains)[c] for c in target],
-            log_weight=None if log_weight is None else [per_chain(log_weight, chains)[c] for c in target],
+            energy_batch=self._of_target(energy),
+            log_weight=self._of_target(log_weight),
             **pending,
         )
 
     def _finish(self) -> None:
-        """Write the pending state without its energy. A checkpoint made now still says that it awaits one."""
+        """Write the pending state without its energy. A checkpoint made now still says that the state awaits one."""
         pending = self._pending
         if not self._finished:
             self._write(None, None)
             self._write_weighting()
         self._pending, self._finished = pending, True
 
-    def _refreshed(self, trainer: L.Trainer, net: nn.Module) -> dict[str, Tensor]:
-        """The state with BatchNorm statistics recomputed over one epoch; the network keeps its own."""
-        own = {name: b.clone() for name, b in net.named_buffers()}
-        device = next(net.parameters()).device
-        stack = net if isinstance(net, ChainStack) else None
-        method = stack.method if stack else "auto"
-        # dropout: a stream of its own, so that the chain's goes on as if nothing were
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            torch.manual_seed(derive_seed("refresh", self._sampler.seed, self._sampler.stack, self._sampler.steps))
-            if stack:
-                stack.method = "loop"  # cumulative averages read a count as a number, which vmap can't
-            update_bn(one_epoch(trainer.train_dataloader), net, device=device)
-        if stack:
-            stack.method = method
-        tensors = {k: v.clone() for k, v in stacked_tensors(net, self._sampler.chains).items()}
-        for name, buffer in net.named_buffers():
-            buffer.copy_(own[name])
-        return tensors
+    # ---- what is refused, and what describes the law ----------------------------------------------------------------
+
+    def _refuse_keep_rule(self) -> None:
+        if self._total != float("inf") and self.keep.count(int(self._total)) == 0:
+            raise ConfigError(
+                f"{self.keep} keeps no sample in {int(self._total)} steps: shorten burn_in or every, or run longer"
+            )
+        adapting = self._sampler.dynamics.adapt_steps or 0
+        if self.keep.count(adapting):
+            raise ConfigError(
+                f"{self.keep} keeps samples within the first {adapting} steps, in which "
+                f"{type(self._sampler.dynamics).__name__} still adapts: raise burn_in or lower adapt_steps"
+            )
 
     def _refuse_missing_parameters(self, pl_module: L.LightningModule) -> None:
         saved = {id(p) for p in sampled_net(pl_module, self.net).parameters()}
-        missing = [n for n, p in pl_module.named_parameters() if p.requires_grad and id(p) not in saved]
         sampled = {id(p) for p in self._sampler.param_groups[0]["params"]}
-        names = [n for n in missing if id(pl_module.get_parameter(n)) in sampled]
-        if names:
+        missing = [n for n, p in pl_module.named_parameters() if p.requires_grad and id(p) in sampled - saved]
+        if missing:
             raise ConfigError(
-                f'{names[0]} is sampled but not part of the network that is saved: pass net="" to save all'
+                f'{missing[0]} is sampled but not part of the network that is saved: pass net="" to save all'
             )
 
     def _refuse_overwriting(self) -> None:
         fresh = self._sampler.steps == 0 and not self.overwrite
         if fresh and self.store.has_records(self._sampler.stack):
             raise ConfigError(
-                f"{self.store.folder} holds samples already: go on with Trainer.fit(ckpt_path=...), choose another "
+                f"{self.store.folder} holds samples already: resume with Trainer.fit(ckpt_path=...), choose another "
                 "run_dir, or remove them"
             )
 
     def _write_target(self, pl_module: L.LightningModule) -> None:
         tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains)
-        target = {
-            "num_data": self._sampler.num_data,
-            "prior": str(self._sampler.prior),
-            "loss": repr(getattr(pl_module, "loss", None)),
-            "clip": repr(self._sampler.clip),
-            "weighting": [type(self._sampler.weighting).__name__, self._sampler.weighting.zeta],
-            "injects_noise": self._sampler.dynamics.noisy,
-            "caveat": self._sampler.dynamics.caveat,
-            "shapes": {k: list(v.shape[1:]) for k, v in tensors.items()},
-            **self.target,
-        }
+        target = describe_target(self._sampler, pl_module, tensors) | self.target
         write_atomically(self.store.folder / "target.json", json.dumps(target, indent=1, sort_keys=True).encode())
 
     def _write_weighting(self) -> None:
-        sampler: Sampler = self._sampler
-        h = sampler.histogram
-        if h is None or not self._writes:
-            return
-        rows = len(h.psi)
-        group = sampler.param_groups[0]
-        temperature = torch.as_tensor(group["temperature"], dtype=torch.float64).expand(rows)
-        tensors = {
-            "edges": h.edges(),  # type: ignore[attr-defined]
-            "log_psi": h.log_psi,
-            "visits": h.visits,
-            "zeta": torch.full((rows,), float(group["zeta"]), dtype=torch.float64),
-            "temperature": temperature,
-            "recent_energies": h.window[: min(h.seen, len(h.window))],
-        }
-        about = {"energy": sampler.weighting.energy, "weighting": type(sampler.weighting).__name__}
-        self.store.write_weighting(sampler.stack, tensors, about)
+        histogram = self._sampler.histogram
+        if histogram is not None and self._writes:
+            self.store.write_weighting(self._sampler.stack, *describe_weighting(self._sampler, histogram))
 
 
 def _number(value: Any, chains: list[int]) -> float | list[float]:
-    """One number, or one for each of the chains."""
+    """One number for all chains, or one for each of `chains`."""
     if not isinstance(value, Tensor):
         return float(value)
     return [float(value[c]) for c in chains] if value.ndim else float(value)

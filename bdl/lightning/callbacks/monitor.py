@@ -1,4 +1,4 @@
-"""Monitor: what the chain does, every n steps, to the loggers and to the report."""
+"""Monitor: logs what the chains do every n steps, and keeps a trace for the report."""
 
 from __future__ import annotations
 
@@ -9,24 +9,29 @@ import torch
 from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
-from bdl.lightning.access import find_sampler, per_chain
+from bdl.lightning.find import find_sampler, per_chain
 from bdl.samplers.sampler import Sampler
 
 PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature", "acceptance", "elbo")
-ROWS = 4000  # of the trace; a longer run keeps every second row, then every fourth, ...
+ROWS = 4000  # length of the trace; a longer run keeps every second row, then every fourth, ...
 
 
 class Monitor(Callback):
     """Logs energy, multiplier, lr, temperature, zeta, noise_ratio, T_eff and kinetic temperature every `every` steps.
 
-    And the acceptance of accept/reject kernels, the ELBO of a variational approximation, and the swap rates of replica
-    exchange, of whose chains it follows those that sample the law meant. Between those steps it does nothing, so a
-    device is never made to wait. The trace is part of the checkpoint and its length is bounded.
+    It also logs the acceptance of accept/reject kernels, the ELBO of a variational approximation and the swap rates of
+    replica exchange. Under replica exchange it follows the chains that sample the intended law. Between the monitored
+    steps it does nothing, so the device never waits. The trace is part of the checkpoint, and its length is bounded.
+
+    Args:
+        every: steps between two rows.
+
+    Raises ConfigError if the module returned no Sampler.
     """
 
     def __init__(self, every: int = 50):
         self.every = every
-        self._rows: list[Tensor] = []  # each: step, lr, temperature, zeta, then PER_CHAIN x C
+        self._rows: list[Tensor] = []  # a row holds step, lr, temperature, zeta, then PER_CHAIN x C numbers
         self._stride = 1
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -51,7 +56,7 @@ class Monitor(Callback):
             self._thin()
 
     def trace(self) -> dict[str, Tensor]:
-        """Columns by name: step, lr, temperature, zeta (n,); energy, multiplier, ... (n, C)."""
+        """Columns by name: step, lr, temperature, zeta (n,); energy, multiplier, ... (n, C). Empty before any row."""
         if not self._rows:
             return {}
         table = torch.stack(self._rows)
@@ -74,7 +79,7 @@ class Monitor(Callback):
 
 
 def measure(sampler: Sampler) -> dict[str, list[float]]:
-    """lr, temperature and zeta as means over chains, the rest with one number per target chain; NaN where unknown."""
+    """lr, temperature and zeta as means over chains; all else with one number per target chain, NaN if unknown."""
     group, chains, target = sampler.param_groups[0], sampler.chains, sampler.target_chains
     means = {k: [float(torch.as_tensor(group[k], dtype=torch.float64).mean())] for k in ("lr", "temperature", "zeta")}
     each = {

@@ -1,4 +1,4 @@
-"""Progress: one bar over all the sampler's steps, whatever the length of an epoch."""
+"""StepProgress: one progress bar over all the sampler's steps, whatever the length of an epoch."""
 
 from __future__ import annotations
 
@@ -7,22 +7,25 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from bdl.lightning.access import find_sampler
+from bdl.lightning.find import find_sampler
 
-LINES = 20  # of a whole run, where there is no terminal
+LINES = 20  # lines that a whole run prints where there is no terminal
 
 
 class StepProgress(ProgressBar):
-    """A rich bar with the step, the time left, and the mean energy; in a log file, a line for every 5 % of the run.
+    """Shows the step, the remaining time and the mean energy: a bar on a terminal, 20 lines per run in a log file.
 
-    seconds: between refreshes, each of which makes a device wait.
+    Args:
+        seconds: time between two refreshes of the bar. Each refresh makes the device wait.
+
+    Raises ConfigError if the module returned no Sampler.
     """
 
     def __init__(self, seconds: float = 0.5):
         super().__init__()
-        self.seconds, self._bar, self._enabled = seconds, None, True
+        self.seconds, self._enabled = seconds, True
+        self._bar: Any = None
 
     def disable(self) -> None:
         self._enabled = False
@@ -34,15 +37,12 @@ class StepProgress(ProgressBar):
         self._sampler = find_sampler(trainer)
         if not self._enabled:
             return
-        self._bar = Progress(
-            TextColumn("sampling"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn(),
-            TextColumn("{task.fields[state]}"), refresh_per_second=2,
-        )  # fmt: skip
+        self._bar = _bar()
         self._total = int(trainer.estimated_stepping_batches)
         self._task = self._bar.add_task("steps", total=self._total, completed=self._sampler.steps, state="")
         self._began = self._shown = time.perf_counter()
         self._first = self._sampler.steps
-        self._lines = LINES * self._first // self._total  # that earlier calls have printed
+        self._lines = LINES * self._first // self._total  # lines that the run printed before it was resumed
         if self._bar.console.is_terminal:
             self._bar.start()
 
@@ -71,8 +71,8 @@ class StepProgress(ProgressBar):
 
     def _line(self) -> str:
         done, seconds = self._sampler.steps, time.perf_counter() - self._began
-        left = seconds / max(1, done - self._first) * (self._total - done)
-        return f"step {done:,} of {self._total:,}, {seconds:.0f} s, {left:.0f} s left  {self._state()}".rstrip()
+        remaining = seconds / max(1, done - self._first) * (self._total - done)
+        return f"step {done:,} of {self._total:,}, {seconds:.0f} s, {remaining:.0f} s left  {self._state()}".rstrip()
 
     def _close(self) -> None:
         if self._bar is not None:
@@ -80,3 +80,13 @@ class StepProgress(ProgressBar):
                 self._bar.update(self._task, completed=self._sampler.steps)
                 self._bar.stop()
             self._bar = None
+
+
+def _bar() -> Any:
+    """rich's progress bar, imported here because rich is slow to import."""
+    from rich import progress as rich
+
+    return rich.Progress(
+        rich.TextColumn("sampling"), rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn(),
+        rich.TimeRemainingColumn(), rich.TextColumn("{task.fields[state]}"), refresh_per_second=2,
+    )  # fmt: skip

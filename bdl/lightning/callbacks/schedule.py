@@ -7,14 +7,19 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 
-from bdl.lightning.access import find_sampler
+from bdl.lightning.find import find_sampler
 from bdl.schedules import Function
 
 
 class Schedule(Callback):
-    """Before step k (k steps done) set `param_groups[0]` to the schedules' values at k; what is None is left alone.
+    """Sets lr, temperature and zeta in `param_groups[0]` before every step, from functions of the steps done so far.
 
-    Has no state: the schedules are functions of the sampler's step, so a resumed run reads the same values.
+    The callback has no state: a resumed run evaluates the same functions at the sampler's step.
+
+    Args:
+        lr, temperature, zeta: schedules (`bdl.schedules`); None leaves the value as it is.
+
+    Raises ConfigError if the module returned no Sampler. The sampler itself refuses a negative value at its step.
     """
 
     def __init__(self, lr: Function | None = None, temperature: Function | None = None, zeta: Function | None = None):

@@ -1,4 +1,4 @@
-"""ChainStack: three ways to run it that agree, starts of its own, and chains that equal the net alone."""
+"""ChainStack: its three methods agree, every chain has its own start, and a chain equals the plain network."""
 
 from __future__ import annotations
 
@@ -72,17 +72,20 @@ def test_every_method_gives_the_outputs_of_each_net_alone(name, method, shared):
 @pytest.mark.parametrize("shared", [False, True])
 def test_bmm_vmap_and_loop_have_the_same_gradients(shared):
     x = features(B) if shared else features(C, B)
-    found = [outputs_and_gradients(MLP((6, 5, 5, 2)), x, m, shared=shared)[2] for m in ("bmm", "vmap", "loop")]
-    torch.testing.assert_close(found[0], found[1])
-    torch.testing.assert_close(found[0], found[2])
+    bmm, vmap, loop = (
+        outputs_and_gradients(MLP((6, 5, 5, 2)), x, m, shared=shared)[2] for m in ("bmm", "vmap", "loop")
+    )
+    torch.testing.assert_close(bmm, vmap)
+    torch.testing.assert_close(bmm, loop)
 
 
 def test_a_layer_used_twice_gets_both_gradients():
     linear = nn.Linear(6, 6)
     x = features(C, B)
-    found = [outputs_and_gradients(nn.Sequential(linear, nn.Tanh(), linear), x, m) for m in ("auto", "vmap", "loop")]
-    torch.testing.assert_close(found[1][1:], found[2][1:])
-    torch.testing.assert_close(found[0][1:], found[1][1:])
+    net = nn.Sequential(linear, nn.Tanh(), linear)
+    auto, vmap, loop = (outputs_and_gradients(net, x, m) for m in ("auto", "vmap", "loop"))
+    torch.testing.assert_close(vmap[1:], loop[1:])
+    torch.testing.assert_close(auto[1:], vmap[1:])
 
 
 def test_tied_weights_stay_tied_and_count_once():
@@ -92,7 +95,7 @@ def test_tied_weights_stay_tied_and_count_once():
 
 
 @pytest.mark.parametrize("method", ["auto", "vmap", "loop"])
-def test_items_may_have_axes_of_their_own(method):
+def test_items_may_have_more_axes(method):
     x = features(C, B, 7)
     stack, out, _ = outputs_and_gradients(MLP((6, 5, 2)), x, method)
     torch.testing.assert_close(out[1], alone(stack, MLP((6, 5, 2)).double(), 1)(x[1]))
@@ -109,7 +112,7 @@ def test_vmap_and_loop_agree_on_a_resnet(norm):
 
 @pytest.mark.parametrize("chains,shared", [(1, False), (C, True), (C, False)])
 def test_vmap_runs_images_in_channels_last_on_a_gpu(chains, shared):
-    """A fake one, whose BatchNorm asks for the layout as cuDNN's does, and which vmap would not answer."""
+    """On a fake GPU, whose BatchNorm asks for the memory layout as cuDNN's does. vmap could not answer that."""
     with FakeTensorMode(), torch.device("cuda:0"):
         stack = bdl.ChainStack(lambda: ResNet(8), chains, method="vmap", shared=shared)
         x = torch.randn(B if shared else chains * B, 3, 32, 32).contiguous(memory_format=torch.channels_last)
@@ -172,7 +175,7 @@ def test_seed_and_stack_name_the_starts():
     assert not torch.equal(starts(seed=1, stack=0), starts(seed=0, stack=1))
 
 
-def test_a_chain_starts_as_it_would_among_others():
+def test_the_start_of_a_chain_does_not_depend_on_the_number_of_chains():
     two, four = (bdl.ChainStack(MLP((6, 2)), c).net[0].weight for c in (2, 4))
     assert torch.equal(two, four[:2])
 
@@ -191,7 +194,7 @@ def test_the_global_generator_and_the_given_net_are_left_alone():
     assert torch.equal(net[0].weight, values) and net[0].weight.shape == (2, 6)
 
 
-def test_a_factory_is_called_once_per_chain_under_a_seed_of_its_own():
+def test_a_factory_is_called_once_per_chain_under_different_seeds():
     calls = []
 
     def build() -> nn.Module:
@@ -226,8 +229,10 @@ def test_no_chains_are_refused():
         bdl.ChainStack(MLP((6, 2)), 0)
 
 
-def test_bmm_on_a_net_that_needs_more_is_refused():
-    with pytest.raises(ConfigError, match="bmm needs a Sequential of Linear and elementwise layers, ResNet is more"):
+def test_bmm_on_a_net_with_other_layers_is_refused():
+    with pytest.raises(
+        ConfigError, match="bmm needs a Sequential of Linear and elementwise layers, and ResNet has others"
+    ):
         bdl.ChainStack(ResNet(8), C, method="bmm")
 
 
@@ -252,6 +257,7 @@ def test_a_chain_trained_at_temperature_0_is_the_net_trained_alone(tmp_path, met
 
 
 def fit(folder, net: nn.Module, chains: int | None, of: int = 0) -> None:
+    """Train at T = 0 for 8 steps, on the batches of both chains, or on those of chain `of` alone."""
     module = toys.module(net, chains=chains, temperature=0.0)
     x, y = toys.tensors()
     stacked = [(x.double(), y) for x, y in toys.TensorBatches(x, y, toys.BATCH, chains=2)]
