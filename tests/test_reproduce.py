@@ -266,11 +266,11 @@ def test_ended_runs_make_the_table(finished, script, tmp_path):
     assert "| 58.50 ± 33.50 | 0.250 ± 0.000 | 100 | 3, 500 | 0 | abacus |" in out
 
 
-def test_docs_show_the_table_that_is_committed():
+def test_readme_shows_the_table_that_is_committed():
     root = Path(__file__).parents[1]
     table = (root / "scripts" / "results" / "reproduce" / "cifar10" / "table.md").read_text()
     ended = [line for line in table.splitlines() if line.startswith("|") and " – " not in line]
-    assert len(ended) > 2 and "\n".join(ended) in (root / "docs" / "cifar.md").read_text()
+    assert len(ended) > 2 and "\n".join(ended) in (root / "README.md").read_text()
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,13 @@ def test_every_experiment_of_reproduce_is_listed():
     assert set(REGISTRY) <= listed
 
 
+def test_the_page_on_cifar_shows_the_table_that_is_committed():
+    """All rows of runs that have ended."""
+    table = (ROOT / "scripts" / "results" / "reproduce" / "cifar10" / "table.md").read_text()
+    rows = [line for line in table.splitlines() if line.startswith("|") and " – " not in line]
+    assert len(rows) > 2 and "\n".join(rows) in (ROOT / "docs" / "cifar.md").read_text()
+
+
 def test_readme_is_short_and_its_links_lead_somewhere():
     assert len(README.read_text().splitlines()) <= 150
     for page in (README, CONTRIBUTING):
