@@ -97,6 +97,13 @@ def test_every_experiment_of_reproduce_is_listed():
     assert set(REGISTRY) <= listed
 
 
+def test_the_files_of_the_samplers_exist():
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("## Files of the samplers")[2]
+    files = re.findall(r"`([\w/]+(?:\.py|/))`", table)
+    assert len(files) >= 10
+    assert [file for file in files if not (ROOT / "bdl" / "samplers" / file).exists()] == []
+
+
 def test_the_page_on_cifar_shows_the_table_that_is_committed():
     """All rows of runs that have ended."""
     table = (ROOT / "scripts" / "results" / "reproduce" / "cifar10" / "table.md").read_text()
