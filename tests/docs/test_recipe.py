@@ -105,7 +105,9 @@ def test_a_data_set_of_ones_own_runs_from_the_command_line(package):
 
 def test_a_likelihood_of_ones_own_is_the_law_that_it_states(package):
     """Against torch.distributions, for 3 chains with 20 items of 2 outputs each."""
+    from bdl.likelihoods import outputs_of
+
     loss = importlib.import_module("mylikelihood").PoissonNLL()
     outputs, y = torch.randn(3, 20, 2), torch.poisson(torch.full((3, 20, 2), 2.0))
     torch.testing.assert_close(loss(outputs, y), -torch.distributions.Poisson(outputs.exp()).log_prob(y).sum(-1))
-    assert bdl.likelihoods.outputs_of(loss) == "values"
+    assert outputs_of(loss) == "values"
