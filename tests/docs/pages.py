@@ -1,0 +1,57 @@
+"""The README, CONTRIBUTING and the pages of docs/, as blocks of code that tests can run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README, CONTRIBUTING = ROOT / "README.md", ROOT / "CONTRIBUTING.md"
+PAGES = [README, *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(
+    r'^(?P<skip><!-- not run -->\n)?```(?P<language>\w+)(?: title="(?P<title>[^"]+)")?\n(?P<code>.*?)^```$', re.S | re.M
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """One fenced block of a page."""
+
+    language: str
+    title: str | None  # of a block that is a file: its path
+    code: str
+    line: int  # of the page, where the code starts
+    runs: bool  # False after the comment <!-- not run -->
+
+
+def blocks(page: Path, language: str) -> list[Block]:
+    """The blocks of one language, in the order of the page."""
+    text = page.read_text()
+    return [
+        Block(m["language"], m["title"], m["code"], text.count("\n", 0, m.start("code")) + 1, m["skip"] is None)
+        for m in FENCE.finditer(text)
+        if m["language"] == language
+    ]
+
+
+def commands(page: Path) -> list[list[str]]:
+    """The words of every shell command of a page; `a && b` are two commands, and comments are dropped."""
+    found = []
+    for block in blocks(page, "bash"):
+        for line in block.code.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            while "&&" in words:
+                first = words.index("&&")
+                found.append(words[:first])
+                words = words[first + 1 :]
+            if words:
+                found.append(words)
+    return found
+
+
+def options(command: list[str], script: str) -> list[str] | None:
+    """What a command hands to `scripts/<script>.py`; None for another command."""
+    names = [i for i, word in enumerate(command) if word == f"scripts/{script}.py"]
+    return command[names[0] + 1 :] if names else None

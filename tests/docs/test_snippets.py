@@ -1,0 +1,133 @@
+"""What the README and the pages of docs/ show runs as it stands: Python blocks, command lines, links."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+
+import hydra
+import pytest
+from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from pages import CONTRIBUTING, PAGES, README, ROOT, blocks, commands, options
+
+SMALL = ("length=60", "chains=2", "collect.keep.burn_in=20", "collect.keep.every=10", "logger=none", "train_items=200")
+WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
+TRAIN = [(page, o) for page in PAGES for c in commands(page) if (o := options(c, "train")) is not None]
+EVALUATE = [(page, o) for page in PAGES for c in commands(page) if (o := options(c, "evaluate")) is not None]
+
+
+def name(value) -> str:
+    return value.stem if hasattr(value, "stem") else " ".join(value)
+
+
+@pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
+def test_python_blocks_run(page, tmp_path, monkeypatch):
+    """In order, in one namespace per page. Runs that the page names by `hydra.run.dir` are made first, shortened."""
+    monkeypatch.chdir(tmp_path)
+    for command in commands(page):
+        overrides = options(command, "train")
+        if overrides and any(o.startswith("hydra.run.dir=") for o in overrides):
+            train = [sys.executable, str(ROOT / "scripts" / "train.py"), *overrides, *SMALL]
+            subprocess.run(train, check=True, capture_output=True)
+    namespace = {"__name__": "__main__"}
+    for block in blocks(page, "python"):
+        if block.runs:  # blank lines, so that a traceback shows the line of the page
+            exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+
+
+def test_hardly_a_block_is_left_out():
+    assert sum(not block.runs for page in PAGES for block in blocks(page, "python")) <= 2
+    assert sum(len(blocks(page, "python")) for page in PAGES) >= 12
+
+
+def jobs(overrides: list[str]) -> list[list[str]]:
+    """The jobs that a command line runs: one, or those of its sweep. Hydra's own options and seeds are left out."""
+    kept = [o for o in overrides if not o.startswith(("hydra", "seed=", "-"))]
+    parsed = [first_of_interval(o) for o in OverridesParser.create().parse_overrides(kept)]
+    return [list(job) for batch in BasicSweeper.split_arguments(parsed, max_batch_size=None) for job in batch]
+
+
+def first_of_interval(override: Override) -> Override:
+    if not override.is_interval_sweep():
+        return override
+    return OverridesParser.create().parse_override(f"{override.key_or_group}={override.value().start}")
+
+
+@pytest.mark.parametrize("page, overrides", TRAIN, ids=name)
+def test_train_lines_compose(page, overrides):
+    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        for job in jobs([os.path.expandvars(o) for o in overrides]):
+            assert hydra.compose("train", job).sampler.dynamics
+
+
+@pytest.mark.parametrize("page, overrides", EVALUATE, ids=name)
+def test_evaluate_lines_compose(page, overrides):
+    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
+        for job in jobs(overrides):
+            assert hydra.compose("evaluate", job).runs
+
+
+def test_the_pages_show_many_command_lines():
+    assert len(TRAIN) >= 20 and len(EVALUATE) >= 1
+    assert any(len(jobs(overrides)) == 3 for _, overrides in TRAIN), "a sweep is one job"
+
+
+@pytest.mark.parametrize("group", ["schedule", "data", "model", "collect", "trainer", "logger"])
+def test_every_choice_of_a_group_is_listed(group):
+    row = next(
+        line for line in (ROOT / "docs" / "command-line.md").read_text().splitlines() if f"| `{group}` |" in line
+    )
+    assert {path.stem for path in (ROOT / "conf" / group).glob("*.yaml")} == set(re.findall(r"`(\w+)`", row)) - {group}
+
+
+def test_every_sampler_is_listed():
+    table = [line for line in (ROOT / "docs" / "samplers.md").read_text().splitlines() if line.startswith("| `")]
+    listed = {word for line in table for word in re.findall(r"`(\w+)`", line.split("|")[1])}
+    assert {path.stem for path in (ROOT / "conf" / "sampler").glob("*.yaml")} - {"default"} <= listed
+
+
+def test_every_experiment_of_reproduce_is_listed():
+    from literature import REGISTRY
+
+    listed = set(re.findall(r"`([\w-]+)`", (ROOT / "docs" / "literature.md").read_text()))
+    assert set(REGISTRY) <= listed
+
+
+def test_the_files_of_the_samplers_exist():
+    table = (ROOT / "docs" / "architecture.md").read_text().partition("## Files of the samplers")[2]
+    files = re.findall(r"`([\w/]+(?:\.py|/))`", table)
+    assert len(files) >= 10
+    assert [file for file in files if not (ROOT / "bdl" / "samplers" / file).exists()] == []
+
+
+def test_the_page_on_cifar_shows_the_table_that_is_committed():
+    """All rows of runs that have ended."""
+    table = (ROOT / "scripts" / "results" / "reproduce" / "cifar10" / "table.md").read_text()
+    rows = [line for line in table.splitlines() if line.startswith("|") and " – " not in line]
+    assert len(rows) > 2 and "\n".join(rows) in (ROOT / "docs" / "cifar.md").read_text()
+
+
+def test_readme_is_short_and_its_links_lead_somewhere():
+    assert len(README.read_text().splitlines()) <= 150
+    for page in (README, CONTRIBUTING):
+        for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
+            assert (page.parent / link).exists(), link
+
+
+def test_ci_runs_the_test_command_of_the_readme():
+    """`.ci/run` takes one line out of the section "## Tests", which makes the environment and runs the tests."""
+    extract = re.search(r"^tests=(\$\(.*\))$", (ROOT / ".ci" / "run").read_text(), re.M)
+    assert extract
+    shell = subprocess.run(["bash", "-c", f"echo {extract[1]}"], cwd=ROOT, capture_output=True, text=True, check=True)
+    words = shell.stdout.split()
+    assert words.count("&&") == 2 and words[:4] == ["python3", "-m", "venv", ".venv"] and "pytest" in words
+    assert shell.stdout.strip() in CONTRIBUTING.read_text()
+
+
+def test_citation_has_the_version_of_the_changelog():
+    newest = re.search(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest and f"version: {newest[1]}\n" in (ROOT / "CITATION.cff").read_text()
