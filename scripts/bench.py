@@ -35,7 +35,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bdl
 from bdl.data import LandsatDataModule
 from bdl.models import MLP, ResNet
-from bdl.run.config import provenance
+from bdl.run.provenance import provenance
 from bdl.run.machine import keep_freed_memory
 
 SIZES = (36, 30, 30, 6)
