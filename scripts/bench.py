@@ -35,8 +35,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import bdl
 from bdl.data import LandsatDataModule
 from bdl.models import MLP, ResNet
-from bdl.run.provenance import provenance
 from bdl.run.machine import keep_freed_memory
+from bdl.run.provenance import provenance
 
 SIZES = (36, 30, 30, 6)
 CHAINS, BATCH = 8, 100

@@ -58,7 +58,7 @@ class Callbacks:
 
 def build_data(data: DictConfig, shared_batches: bool, ranks_of_one_chain: ProcessInfo = SINGLE) -> Any:
     """The data module. Each of several ranks of one chain gets its part of every batch."""
-    datamodule = instantiate(data, **({"chains": None} if shared_batches else {}))
+    datamodule = instantiate(data, chains=None) if shared_batches else instantiate(data)
     if ranks_of_one_chain.world_size > 1:
         loader = datamodule.train_dataloader()
         if not hasattr(loader, "shard"):

@@ -77,7 +77,7 @@ def run_settings(cfg: DictConfig) -> dict[str, Any]:
     return settings
 
 
-def fill_in(cfg: DictConfig, **numbers: int) -> DictConfig:
+def fill_in(cfg: DictConfig, **numbers: float) -> DictConfig:
     """A copy of the configuration with derived numbers, e.g. `steps`; keys that depend on them follow.
 
     `cfg` stays as it is, so that its hash remains the one in the name of the run directory. A double underscore in an
