@@ -113,7 +113,7 @@ def build_schedule(schedule: DictConfig) -> bdl.Schedule:
 
 def build_collector(collect: DictConfig, keep: Any, run_dir: str, model: DictConfig, data: DictConfig) -> Any:
     """CollectSamples. target.json records the model and the part of the data's settings that changes the law."""
-    options = {key: value for key, value in collect.items() if key != "keep"}
+    options = {str(key): value for key, value in collect.items() if key != "keep"}
     of_data: Any = OmegaConf.to_container(data, resolve=True)
     of_data = {key: value for key, value in of_data.items() if key in LAW_OF_DATA}
     target = {"model": OmegaConf.to_container(model, resolve=True), "data": of_data}

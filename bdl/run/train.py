@@ -116,23 +116,24 @@ class Parts:
 
 def build_parts(cfg: DictConfig, directory: RunDirectory, stack: int, process: ProcessInfo = SINGLE) -> Parts:
     """Build data, network, module, callbacks and trainer. The data decide N, and the steps of a run in epochs."""
-    logger = cfg.logger  # its W&B id is the hash of the configuration before anything is filled in
-    cfg = fill_in(cfg, stack=stack)
+    given, cfg = cfg, fill_in(cfg, stack=stack)
     ranks_of_one_chain = SINGLE if cfg.trainer.get("strategy") == "chains" else process
     datamodule = build.build_data(cfg.data, cfg.shared_batches, ranks_of_one_chain)
     num_data, steps = build.check_num_data(cfg.sampler.num_data, datamodule), build.count_steps(cfg.trainer, datamodule)
     cfg = fill_in(cfg, sampler__num_data=num_data, steps=steps)
+    settings = run_settings(fill_in(given, sampler__num_data=num_data, steps=steps))  # the same for all stacks
     net = build.build_net(cfg.model, datamodule)
     chains = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=stack, shared=cfg.shared_batches)
     module = build.build_module(chains, cfg.sampler, cfg.loss, cfg.compile)
-    callbacks = build_callbacks(cfg, datamodule, directory)
-    trainer = build.build_trainer(cfg.trainer, logger, cfg.run_dir, callbacks, process)
-    return Parts(run_settings(cfg), steps, datamodule, net, module, callbacks, trainer)
+    callbacks = build_callbacks(cfg, datamodule, directory, settings)
+    # The W&B id is the hash of the configuration as given.
+    trainer = build.build_trainer(cfg.trainer, given.logger, cfg.run_dir, callbacks, process)
+    return Parts(settings, steps, datamodule, net, module, callbacks, trainer)
 
 
-def build_callbacks(cfg: DictConfig, datamodule: Any, directory: RunDirectory) -> Callbacks:
+def build_callbacks(cfg: DictConfig, datamodule: Any, directory: RunDirectory, settings: dict[str, Any]) -> Callbacks:
     keep = instantiate(cfg.collect.keep)
-    settings, name = run_settings(cfg), run_name(HydraConfig.get().runtime.choices)
+    name = run_name(HydraConfig.get().runtime.choices)
     run_and_stack = f"{directory.hash}, stack {cfg.stack}"
     return Callbacks(
         build.build_schedule(cfg.schedule),

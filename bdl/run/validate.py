@@ -26,6 +26,7 @@ _OR_NULL = ("threads", "train_items")
 _FILLED_IN = ("sampler.num_data",)  # null until train.py counts the data
 _SWITCHES = ("shared_batches", "tf32", "compile")
 _NOT_OURS = ("trainer", "logger", "hydra")  # sections whose constructors are Lightning's and Hydra's
+_BUILT = "built by a _target_"
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", Path: "a path"}
 
 
@@ -86,13 +87,12 @@ def _items(node: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def _check_arguments(path: str, node: DictConfig, target: Any) -> None:
+    """Check the literal values of a node. An interpolation is checked at the key that it names."""
     annotations = argument_types(target)
     for key, value in _items(node):
-        if key not in annotations or OmegaConf.is_dict(value):
+        if key not in annotations or OmegaConf.is_dict(value) or OmegaConf.is_interpolation(node, key):
             continue
         plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
-        if isinstance(plain, float) and plain.is_integer() and OmegaConf.is_interpolation(node, key):
-            plain = int(plain)  # length=1e5 reaches schedules and keep-rules through interpolations
         derived = plain is None and f"{path}.{key}" in _FILLED_IN
         if not derived and not fits(plain, annotations[key]):
             raise ConfigError(f"{path}.{key} must be {describe(annotations[key])}, got {plain!r}")
@@ -138,8 +138,9 @@ def describe(wanted: Any) -> str:
     origin = get_origin(wanted)
     if origin in (Union, types.UnionType):
         parts = sorted(get_args(wanted), key=lambda part: part is type(None))
-        words = dict.fromkeys(describe(part) for part in parts if not (part is str and Path in parts))
-        return " or ".join(words)
+        words = list(dict.fromkeys(describe(part) for part in parts if not (part is str and Path in parts)))
+        values = [word for word in words if not word.startswith(_BUILT) and word != "null"]
+        return " or ".join(word for word in words if not values or not word.startswith(_BUILT))
     if origin is Literal:
         return " or ".join(f'"{part}"' if isinstance(part, str) else str(part) for part in get_args(wanted))
     if wanted is None or wanted is type(None):
@@ -151,7 +152,7 @@ def describe(wanted: Any) -> str:
         return f"a list of {names[0].removeprefix('a ')}s" if names else "a list"
     if _is_mapping(wanted):
         return "a mapping"
-    return f"built by a _target_ ({getattr(wanted, '__name__', wanted)})"
+    return f"{_BUILT} ({getattr(wanted, '__name__', wanted)})"
 
 
 def _is_sequence(wanted: Any) -> bool:
