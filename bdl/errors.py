@@ -1,18 +1,18 @@
-"""What can go wrong, and how a script says it: one line, a remedy, an exit status that is not 0."""
+"""The exceptions and the warning of bdl. A command prints their message in one line."""
 
 from __future__ import annotations
 
 
 class BdlError(Exception):
-    """Base of bdl's own errors. The message is one line: what was found, and how to mend it."""
+    """Base of bdl's errors. The message is one line: the offending value and the remedy."""
 
 
 class ConfigError(BdlError, ValueError):
-    """A number, key or combination that cannot mean what the user wants."""
+    """An argument, a key or a combination of them is wrong."""
 
 
 class DivergedError(BdlError, FloatingPointError):
-    """A loss, energy, gradient or parameter stopped being finite. Such a state is never written."""
+    """A loss, energy, gradient or parameter is no longer finite. Such a state is never written."""
 
 
 class ReplicaError(BdlError, RuntimeError):
@@ -20,11 +20,11 @@ class ReplicaError(BdlError, RuntimeError):
 
 
 class StoreError(BdlError, OSError):
-    """A sample file or index that is missing, cut short, altered, foreign or from another target."""
+    """A sample file or index is missing, truncated, altered, foreign or drawn from another law."""
 
 
 class Stopped(Exception):
-    """A signal asked for a stop, and all is saved."""
+    """A signal asked the run to stop, and its state is saved."""
 
     def __init__(self, signum: int, message: str):
         super().__init__(message)
@@ -32,4 +32,4 @@ class Stopped(Exception):
 
 
 class BdlWarning(UserWarning):
-    """Something a user should know before trusting the numbers."""
+    """A fact that a user should know before trusting the numbers."""

@@ -36,8 +36,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import bdl
 from bdl.data import LandsatDataModule
 from bdl.models import MLP, ResNet
-from bdl.run.config import provenance
 from bdl.run.machine import keep_freed_memory
+from bdl.run.provenance import provenance
 
 SIZES = (36, 30, 30, 6)
 CHAINS, BATCH = 8, 100

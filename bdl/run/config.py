@@ -1,41 +1,49 @@
-"""Resolvers for the Hydra configuration, and what identifies a run: its name, its hash, its provenance."""
+"""The composed configuration: its folder, its resolvers, its hash, and a copy with derived numbers filled in.
+
+This module imports neither torch nor Lightning: Hydra needs it before it can answer `--help`.
+"""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import os
-import platform
-import subprocess
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
 
-CPU = torch.device("cpu")
-# What does not change the samples, and so does not make another run of it.
-_NOT_THE_RUN = ("hydra", "logger", "run_dir", "monitor_every", "checkpoint_every", "train_items", "experiment")
-_NOT_THE_TRAINER = ("max_time",)
-_NOT_THE_DATA = ("root", "download", "cache", "loader", "workers")  # where they lie, and how they come from there
+# The one list of keys that do not change the samples. Two configurations that differ only in these have one hash,
+# hence one run directory. `tuned` counts through the keys of the sampler that read it.
+NO_EFFECT_ON_SAMPLES = (
+    "hydra", "logger", "run_dir", "monitor_every", "checkpoint_every", "train_items", "experiment", "objective",
+    "tuned", "trainer.max_time", "data.root", "data.download", "data.cache", "data.loader", "data.workers",
+)  # fmt: skip
+
+
+def config_folder() -> Path:
+    """The folder conf/: part of an installed bdl, beside the package in a checkout."""
+    package = Path(__file__).resolve().parents[1]
+    installed = package / "conf"
+    return installed if installed.is_dir() else package.parent / "conf"
 
 
 def register_resolvers() -> None:
-    """`fraction`, `run_name`, `config_hash` and `wandb_offline`, as conf/ uses them. Safe to call twice."""
+    """Register `fraction`, `run_name`, `config_hash` and `wandb_offline` for conf/. Safe to call twice."""
     for name, function in (
         ("fraction", fraction),
         ("run_name", run_name),
-        ("config_hash", lambda *, _root_: config_hash(_root_)),
-        ("wandb_offline", lambda: "WANDB_MODE" not in os.environ and "WANDB_API_KEY" not in os.environ),
+        ("config_hash", config_hash_of_root),
+        ("wandb_offline", wandb_offline),
     ):
         OmegaConf.register_new_resolver(name, function, replace=True)
 
 
 def fraction(steps: Any, part: float, least: int = 1) -> int:
-    """That part of a number of steps, `least` at least."""
+    """The given part of a number of steps, rounded, and at least `least`."""
     if not isinstance(steps, int | float):
         raise ConfigError(f"trainer.max_steps must be a number of steps, got {steps!r}")
     return max(least, round(int(steps) * part))
@@ -46,54 +54,45 @@ def run_name(choices: Any) -> str:
     return choices.get("experiment") or "-".join(choices[k] for k in ("data", "model", "sampler"))
 
 
+def config_hash_of_root(*, _root_: DictConfig) -> str:
+    return config_hash(_root_)
+
+
+def wandb_offline() -> bool:
+    """True unless WANDB_MODE or an API key says otherwise."""
+    return "WANDB_MODE" not in os.environ and "WANDB_API_KEY" not in os.environ
+
+
 def config_hash(cfg: DictConfig) -> str:
-    """Eight letters that name the configuration, without what does not change the samples."""
-    found = identity(cfg)
-    found["data"] = {k: v for k, v in found["data"].items() if k not in _NOT_THE_DATA}
-    return hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest()[:8]
+    """Eight hexadecimal digits of the keys that decide which samples are drawn."""
+    settings = run_settings(cfg)
+    settings["data"] = _with_effect("data", settings["data"])
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def identity(cfg: DictConfig) -> dict[str, Any]:
-    """The part of the configuration that decides which samples are drawn, resolved."""
-    kept = OmegaConf.masked_copy(cfg, [k for k in cfg if k not in _NOT_THE_RUN])  # type: ignore[arg-type]
-    kept._set_parent(cfg._get_parent())
-    found: Any = OmegaConf.to_container(kept, resolve=True)
-    found["trainer"] = {k: v for k, v in found["trainer"].items() if k not in _NOT_THE_TRAINER}
-    return found
+def run_settings(cfg: DictConfig) -> dict[str, Any]:
+    """The resolved configuration as config.yaml records it: every key with an effect, and where the data lie."""
+    settings = {key: _resolved(cfg, key) for key in map(str, cfg) if key not in NO_EFFECT_ON_SAMPLES}
+    settings["trainer"] = _with_effect("trainer", settings["trainer"])
+    return settings
 
 
-def provenance(device: torch.device = CPU) -> dict[str, Any]:
-    """Git commit, versions, threads and the name of the device, as config.yaml records them."""
-    versions = {}
-    for package in ("bdl", "torch", "lightning", "torchmetrics", "hydra-core", "numpy"):
-        try:
-            versions[package] = version(package)
-        except PackageNotFoundError:
-            versions[package] = None
-    return {
-        "git_commit": _git_commit(),
-        "versions": {**versions, "python": platform.python_version()},
-        "threads": torch.get_num_threads(),
-        "device": device_name(device),
-    }
+def fill_in(cfg: DictConfig, **numbers: float) -> DictConfig:
+    """A copy of the configuration with derived numbers, e.g. `steps`; keys that depend on them follow.
+
+    `cfg` stays as it is, so that its hash remains the one in the name of the run directory. A double underscore in an
+    argument's name stands for the dot of a key.
+    """
+    filled = copy.deepcopy(cfg)
+    for name, number in numbers.items():
+        OmegaConf.update(filled, name.replace("__", "."), number)
+    return filled
 
 
-def device_name(device: torch.device = CPU) -> str:
-    """What the maker calls it."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+def _resolved(cfg: DictConfig, key: str) -> Any:
+    value = cfg[key]
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
-def _git_commit() -> str | None:
-    try:
-        result = subprocess.run(
-            ["git", "rev-parse", "HEAD"], cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None
+def _with_effect(group: str, settings: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in settings.items() if f"{group}.{key}" not in NO_EFFECT_ON_SAMPLES}

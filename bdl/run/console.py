@@ -1,4 +1,4 @@
-"""What a command prints of an error: one line, with a remedy, and an exit status that is not 0."""
+"""How a command reports an error: one line that names the remedy, and an exit status that is not 0."""
 
 from __future__ import annotations
 
@@ -11,46 +11,60 @@ from contextlib import contextmanager
 
 from bdl.errors import BdlError, Stopped
 
+EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
+
 
 def one_line(error: BaseException) -> str:
-    """The error as one line of text, Hydra's and OmegaConf's multi-line messages included."""
+    """The error as one line of text, multi-line messages of Hydra and OmegaConf included."""
     cause: BaseException = error
-    while cause.__cause__ is not None and "Error in call to target" in str(
-        cause
-    ):  # Hydra wraps what a constructor raised
+    # Hydra wraps the error that a constructor raised.
+    while cause.__cause__ is not None and "Error in call to target" in str(cause):
         cause = cause.__cause__
     if type(cause).__name__ == "OverrideParseException":
         word = getattr(cause, "override", "")
-        return f"{word} can't be read: a value with ~, =, spaces or the like wants quotes of its own, 'key=\"value\"'"
+        return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
     text = " ".join(str(cause).split()) or type(cause).__name__
+    if (remedy := missing_extra(text)) is not None:
+        return remedy
     key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None
     return text if key is None or isinstance(cause, BdlError) else f"{key[1]}: {text}"
 
 
-def _one_line_warning(message: Warning | str, *_: object, **__: object) -> None:
+def missing_extra(text: str) -> str | None:
+    """The line that names the extra to install, where Hydra's message is about a plugin that only an extra brings."""
+    for plugin, extra in EXTRAS.items():
+        if f"Could not find '{plugin}" in text:
+            return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
+    return None
+
+
+def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
     print(f"bdl: warning: {' '.join(str(message).split())}", file=sys.stderr)
 
 
-def _say(line: str) -> None:
+def _print_error(line: str) -> None:
     print(f"bdl: {line}", file=sys.stderr)
 
 
 @contextmanager
-def one_line_errors(say: Callable[[str], None] = _say) -> Iterator[None]:
-    """Say an error in one line and exit with 1, or 128 + the signal that stopped; `BDL_DEBUG=1` keeps the traceback."""
-    shown, warnings.showwarning = warnings.showwarning, _one_line_warning
+def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[None]:
+    """Report an error in one line and exit with status 1, or 128 + the number of the signal that stopped the run.
+
+    The environment variable BDL_DEBUG=1 keeps the traceback.
+    """
+    show, warnings.showwarning = warnings.showwarning, _print_warning
     try:
         yield
     except KeyboardInterrupt:
-        say("interrupted; the same command goes on from the last checkpoint")
+        report("interrupted; the same command resumes from the last checkpoint")
         sys.exit(130)
     except Stopped as stop:
-        say(str(stop))
+        report(str(stop))
         sys.exit(128 + stop.signum)
     except Exception as error:
         if os.environ.get("BDL_DEBUG") == "1":
             raise
-        say(one_line(error))
+        report(one_line(error))
         sys.exit(1)
     finally:
-        warnings.showwarning = shown
+        warnings.showwarning = show

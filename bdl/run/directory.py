@@ -1,4 +1,4 @@
-"""The run directory: whose it is, how far it got, and the small files that describe it."""
+"""The run directory: which run it belongs to, its checkpoint, and the small files that describe it."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
 from bdl.posterior.report.numbers import Trace
-from bdl.run.config import config_hash, identity, provenance
+from bdl.run.provenance import provenance
 
 
 class RunDirectory:
-    """One configuration's folder. Raises ConfigError when the folder holds another run.
+    """The folder of one run. Raises ConfigError when the folder holds another run.
 
-    name: of the checkpoint; of several stacks in one folder, each has its own.
+    hash: `config_hash` of the configuration as the user gave it. name: of the checkpoint; each of several stacks in one
+    folder has its own.
     """
 
-    def __init__(self, path: str | Path, cfg: DictConfig, name: str = "last"):
-        self.path, self.cfg, self.name = Path(path), cfg, name
-        self.hash = config_hash(cfg)  # before anything derived from the data is filled in, as in the folder's name
+    def __init__(self, path: str | Path, hash: str, name: str = "last"):
+        self.path, self.hash, self.name = Path(path), hash, name
         self._refuse_other_run()
 
     @property
     def checkpoint(self) -> Path | None:
-        """The checkpoint to go on from, or None. Raises ConfigError for one that is not whole."""
+        """The checkpoint to resume from, or None. Raises ConfigError for a damaged or foreign file."""
         path = self.path / "checkpoints" / f"{self.name}.ckpt"
         if path.exists() and not _is_checkpoint(path):
             raise ConfigError(
-                f"{path} is cut short, altered, or no checkpoint: put back that of this run, or remove it to start anew"
+                f"{path} is truncated, altered or no checkpoint: restore that of this run, or remove it to start over"
             )
         return path if path.exists() else None
 
@@ -51,9 +51,9 @@ class RunDirectory:
         return read_metrics(path) if path.exists() else None
 
     def write_timing(self, steps: int, sampling: float, total: float) -> None:
-        """Seconds and memory, apart from metrics.json, which is reproducible to the bit.
+        """Write seconds and the peak memory of this process in MiB.
 
-        Memory is the peak of this process, in MiB.
+        They have a file of their own because metrics.json is reproducible to the bit.
         """
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1024 if sys.platform != "darwin" else 1024**2)
         timing = {
@@ -65,7 +65,7 @@ class RunDirectory:
         write_json(self.path / "timing.json", timing)
 
     def write_trace(self, stack: int, trace: Trace) -> None:
-        """Leave what `Monitor` saw of a stack to the process that writes the report."""
+        """Leave the trace of `Monitor` for the process that writes the report."""
         write_atomically(self._trace(stack), save({name: column.contiguous() for name, column in trace.items()}))
 
     def read_traces(self, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
@@ -74,10 +74,10 @@ class RunDirectory:
     def _trace(self, stack: int) -> Path:
         return self.path / "checkpoints" / f"trace-{stack}.safetensors"
 
-    def write_config(self, name: str, device: torch.device) -> None:
-        """name: of the experiment, or what the run was put together from; device: where it runs."""
+    def write_config(self, settings: Mapping[str, Any], name: str, device: torch.device) -> None:
+        """Write the settings of the run (`run_settings`), its name, and its provenance on `device`."""
         about = {"name": name, **provenance(device), "config_hash": self.hash}
-        described = {**identity(self.cfg), "provenance": about}
+        described = {**settings, "provenance": about}
         write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(described)).encode())
 
     def _refuse_other_run(self) -> None:
@@ -88,18 +88,30 @@ class RunDirectory:
                     f"{self.path} holds samples or checkpoints without a config.yaml: choose another hydra.run.dir"
                 )
             return
-        found = OmegaConf.select(OmegaConf.load(config), "provenance.config_hash")
-        if found != self.hash:
+        recorded = OmegaConf.select(OmegaConf.load(config), "provenance.config_hash")
+        if recorded != self.hash:
             raise ConfigError(
-                f"{self.path} already holds a run of another configuration ({found}, this is {self.hash}): "
+                f"{self.path} already holds a run of another configuration ({recorded}, this is {self.hash}): "
                 "choose another hydra.run.dir or remove that folder"
             )
 
 
+def read_config(run: Path) -> DictConfig:
+    """The config.yaml of a run directory. Raises ConfigError for a folder without one."""
+    path = run / "config.yaml"
+    if not path.exists():
+        raise ConfigError(
+            f"{run} is not a run directory: it has no config.yaml; runs=[...] takes folders that `bdl train` wrote"
+        )
+    loaded = OmegaConf.load(path)
+    assert isinstance(loaded, DictConfig)
+    return loaded
+
+
 def _is_checkpoint(path: Path) -> bool:
-    """Is this a whole file of Lightning's, of tensors and numbers alone?"""
+    """Whether this is a whole checkpoint of Lightning that holds only tensors and plain values."""
     try:
-        if zipfile.ZipFile(path).testzip():  # torch writes checksums, and does not look at them
+        if zipfile.ZipFile(path).testzip():  # torch writes checksums but does not verify them
             return False
         return "pytorch-lightning_version" in torch.load(path, "cpu", weights_only=True, mmap=True)
     except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, TypeError):
@@ -107,9 +119,8 @@ def _is_checkpoint(path: Path) -> bool:
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
-    """Flat `name: number`, NaN and infinities as null."""
-    clean = {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())}
-    write_atomically(path, (json.dumps(clean, indent=1) + "\n").encode())
+    """Write flat `name: number`, NaN and infinities as null."""
+    write_json(path, {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())})
 
 
 def read_metrics(path: Path) -> dict[str, float]:

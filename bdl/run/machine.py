@@ -1,12 +1,9 @@
-"""Process-wide settings of torch and of the C library, and compiled networks.
-
-The scripts import these functions instead of naming torch's modules: submitit pickles the functions of a script
-together with the modules that they name, and some modules of torch cannot be pickled.
-"""
+"""Process-wide settings of torch and of the C library, and compiled networks."""
 
 from __future__ import annotations
 
 import ctypes
+import os
 import sys
 import warnings
 from typing import Any
@@ -14,28 +11,36 @@ from typing import Any
 import torch
 from torch import nn
 
-from bdl.errors import BdlWarning
+from bdl.errors import BdlWarning, ConfigError
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-_LARGEST = 32 * 2**20  # bytes, the most that glibc takes for the second
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
+_LARGEST = 32 * 2**20  # bytes, the largest M_MMAP_THRESHOLD that glibc accepts
+
+
+def prepare_torch(threads: int | None, tf32: bool, processes: int) -> None:
+    """Set memory, threads and precision of this process, one of `processes` on this machine."""
+    keep_freed_memory()
+    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // processes))
+    allow_tf32(tf32)
+    leave_new_memory_unfilled()
 
 
 def allow_tf32(allowed: bool) -> None:
-    """fp32 products of 10 bits' precision; cuDNN allows them by default, unlike matrix products."""
+    """Allow or forbid fp32 products of 10 bits' precision. By default cuDNN allows them and matmul does not."""
     torch.set_float32_matmul_precision("high" if allowed else "highest")
     torch.backends.cudnn.allow_tf32 = allowed
 
 
 def leave_new_memory_unfilled() -> None:
-    """Have deterministic runs not fill every new tensor with NaN first: 500 kernels more in a step of ResNet20."""
+    """Stop deterministic runs from filling every new tensor with NaN: 500 extra kernels in a step of ResNet20."""
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def keep_freed_memory() -> bool:
-    """Have glibc keep what is freed, for the next step, instead of giving it back; False where there is no glibc.
+    """Make glibc keep freed memory for the next step. Returns False where there is no glibc.
 
-    What has been given back comes as new pages, zeroed one by one: 40 MB and 10,000 page faults in a step of ResNet20
-    at batch 128, 3 % of its time on one core.
+    By default glibc returns large blocks to the kernel, which zeroes their pages when they are allocated again: 40 MB
+    and 10,000 page faults in a step of ResNet20 at batch 128, 3 % of its time on one core.
     """
     if not sys.platform.startswith("linux"):
         return False
@@ -45,12 +50,22 @@ def keep_freed_memory() -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
 
 
-def compile_if_possible(net: nn.Module) -> None:
-    """Let torch.compile run the network's calls, its parameters and their names as they are.
+def find_device(name: str | None) -> torch.device:
+    """The device of that name; for None the GPU if there is one. Raises ConfigError for a device that is missing."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        torch.zeros((), device=device)
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises AssertionError
+        raise ConfigError(f"device={name} is not available: {str(error).splitlines()[0]}") from error
+    return device
 
-    Only calls that record gradients, which training makes by the thousand: evaluation has other shapes, seldom comes,
-    and would wait for each to be compiled. torch compiles at the first call. Where that fails the network goes on
-    uncompiled, after one BdlWarning.
+
+def compile_if_possible(net: nn.Module) -> None:
+    """Let torch.compile run the network's calls; its parameters and their names do not change.
+
+    Only calls that record gradients are compiled: training makes thousands of them in one shape. Evaluation is rare and
+    uses other shapes, each of which would have to be compiled. torch compiles at the first call. If that fails, the
+    network runs uncompiled, after one BdlWarning.
     """
     net.compile()
     compiled: Any = net._compiled_call_impl
@@ -60,12 +75,12 @@ def compile_if_possible(net: nn.Module) -> None:
             return net._call_impl(*args, **kwargs)
         try:
             return compiled(*args, **kwargs)
-        except Exception as error:  # a compiler that is missing, an operation it lacks; or the call itself is wrong
+        except Exception as error:  # no compiler, an operation it lacks, or a wrong call
             net._compiled_call_impl = None
-            outputs = net(*args, **kwargs)  # raises what a wrong call raises
-            cause = getattr(error, "inner_exception", error)  # of the compiler's own
+            outputs = net(*args, **kwargs)  # raises the error of a wrong call
+            cause = getattr(error, "inner_exception", error)  # the compiler's own error
             reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
-            warnings.warn(f"torch.compile failed, going on without it: {reason}", BdlWarning, stacklevel=2)
+            warnings.warn(f"torch.compile failed, running without it: {reason}", BdlWarning, stacklevel=2)
             return outputs
 
     net._compiled_call_impl = call

@@ -1,9 +1,7 @@
-"""The scripts run as their users run them, in this process."""
+"""Helpers that run the commands in this process."""
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 
 import hydra
@@ -11,21 +9,17 @@ from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
+from bdl.run import train
+from bdl.run.build import Callbacks
+from bdl.run.config import config_hash, register_resolvers
+from bdl.run.directory import RunDirectory
+
 ROOT = Path(__file__).parents[2]
 SCRIPTS, CONF = ROOT / "scripts", ROOT / "conf"
 TINY = ("logger=none", "chains=2", "trainer.max_steps=12", "model.sizes=[36,6]", "collect.keep.every=2")
 SMOOTHED = ("loss._target_=torch.nn.CrossEntropyLoss", "+loss.label_smoothing=0.1")
 
-
-def module_of(script: str):
-    spec = importlib.util.spec_from_file_location(f"{script}_script", SCRIPTS / f"{script}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up
-    spec.loader.exec_module(module)
-    return module
-
-
-train = module_of("train")
+register_resolvers()
 
 
 def compose(*overrides: str) -> DictConfig:
@@ -37,16 +31,12 @@ def compose(*overrides: str) -> DictConfig:
     return cfg
 
 
-def sampled(folder: Path, *overrides: str) -> train.Callbacks:
-    """What train.py does up to the end of sampling, without evaluation and report."""
+def sampled(folder: Path, *overrides: str) -> Callbacks:
+    """A run up to the end of sampling, without evaluation and report."""
     cfg = compose(f"run_dir={folder}", *overrides)
-    directory = train.RunDirectory(cfg.run_dir, cfg)
-    data = train.instantiate(cfg.data, **({"chains": None} if cfg.shared_batches else {}))
-    train.complete(cfg, data)
-    module, _ = train.build_module(cfg, data)
-    callbacks = train.build_callbacks(cfg, data, directory)
-    train.build_trainer(cfg, callbacks).fit(module, data, weights_only=True)
-    return callbacks
+    parts = train.build_parts(cfg, RunDirectory(cfg.run_dir, config_hash(cfg)), cfg.stack)
+    train.sample(parts, checkpoint=None)
+    return parts.callbacks
 
 
 def samples(folder: Path) -> dict[str, bytes]:

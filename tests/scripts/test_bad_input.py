@@ -1,4 +1,4 @@
-"""Bad input gets one line, a status of 1, and loses nothing."""
+"""Bad input ends a command with one line and status 1, and destroys nothing."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from fractions import Fraction
 import pytest
 import torch
 from cifar_files import Folder
+from hydra.errors import MissingConfigException
 from running import TINY, refusal, sampled, samples
 
 import bdl
-from bdl.run.console import one_line_errors
+from bdl.run import build
+from bdl.run.console import one_line, one_line_errors
 
 BAD = {
     "group": ("sampler=nuts", "sampler/nuts"),
@@ -27,7 +29,7 @@ BAD = {
     "burn-in": ("collect.keep.burn_in=12", "keeps no sample in 12 steps"),
     "batch": ("data.batch_size=5000", "batch_size must be between 1 and the 4435 training items"),
     "model": ("model.sizes=[36,5]", "the model has 5 outputs for 6 classes"),
-    "input": ("model.sizes=[35,6]", "the model, bdl.models.MLP, does not take inputs of shape (36,), choose another"),
+    "input": ("model.sizes=[35,6]", "the model, bdl.models.MLP, does not take inputs of shape (36,): choose another"),
     "bins": ("sampler.weighting.bins=1", "bins must be at least 2, got 1"),
     "low": ("sampler.weighting.low=5", "low and high must be two energies"),
     "precision": ("sampler.prior.precision=-1", "precision must be >= 0, got -1"),
@@ -36,7 +38,7 @@ BAD = {
     "grad_var": ("sampler=sghmc; sampler.dynamics.grad_var=-1", "grad_var must be null, \"estimated\", or a variance"),
     "no dynamics": ("sampler=default", "sampler.dynamics has no value: choose a configuration that gives one"),
     "fold": ("data.fold=1", "fold must be from 0 to 1 / val_fraction - 1, got 1 with val_fraction 0.0"),
-    "no ladder": ("sampler/exchange=ladder; sampler.exchange.ladder=3; chains=4", "list of multiples of T, got 3"),
+    "no ladder": ("sampler=resghmc; sampler.exchange.ladder=3", "exchange.ladder must be a list of numbers, got 3"),
     "memory": ("sampler=psgld; sampler.dynamics.a=1", "a must be in [0, 1), got 1"),
     "form": ("sampler=sgfs; sampler.dynamics.form=x", "form must be \"diagonal\" or \"full\", got 'x'"),
     "target": ("sampler=hmc; sampler.dynamics.target=1", "target acceptance must be in (0, 1), got 1"),
@@ -48,12 +50,12 @@ BAD = {
     "weighted swaps": ("sampler/exchange=ladder; chains=4", "AdaptiveWeight changes that"),
     "weighted kernel": ("sampler=hmc; sampler/weighting=contour", "HMC accepts by exp(-U/T), which Contour changes"),
     "mini-batches": ("sampler=mala; data.batch_size=100", "MALA needs all the data in every batch, got batch_size"),
-    "devices": ("trainer=ddp; trainer.devices=4000", "trainer.devices=4000, but there are"),
+    "devices": ("trainer=ddp; trainer.devices=4000", "trainer.devices=4000, but this machine has"),
     "concurrent": ("trainer=chains; trainer.concurrent=0", "trainer.concurrent must be a number of processes on each"),
     "devices without a way": ("trainer.devices=2", "trainer=ddp runs one chain on several devices"),
     "machines": ("trainer=chains; trainer.devices=1; trainer.num_nodes=2", "let torchrun or srun start the processes"),
     "chains in words": ("chains=two", "chains must be a whole number of at least 1, got 'two'"),
-    "batch in words": ("data.batch_size=all", "data.batch_size must be a whole number of at least 1 or null, got"),
+    "batch in words": ("data.batch_size=all", "data.batch_size must be a whole number or null, got 'all'"),
     "threads": ("threads=0", "threads must be a whole number of at least 1 or null, got 0"),
     "train items": ("train_items=0", "train_items must be a whole number of at least 1 or null, got 0"),
     "checkpoints": ("checkpoint_every=0", "checkpoint_every must be a whole number of at least 1, got 0"),
@@ -61,8 +63,8 @@ BAD = {
     "switch": ("compile=maybe", "compile must be true or false, got 'maybe'"),
     "deterministic": ("trainer.deterministic=maybe", "trainer.deterministic must be true, false or warn, got 'maybe'"),
     "lr in words": ("sampler.lr=small", "sampler.lr must be a number, got 'small'"),
-    "other words": ("sampler.dynamics.friction=high", "sampler.dynamics: '<' not supported between"),
-    "quotes": ("data.root=~/data", "data.root=~/data can't be read: a value with ~, =, spaces or the like wants"),
+    "other words": ("sampler.dynamics.friction=high", "sampler.dynamics.friction must be a number, got 'high'"),
+    "quotes": ("data.root=~/data", "data.root=~/data cannot be parsed: a value with ~, =, spaces or the like needs"),
     "no step": ("trainer.max_steps=0", "trainer.max_steps must be at least 1, or -1 for a run of trainer.max_epochs"),
     "no end": ("trainer.max_steps=-1", "trainer.max_epochs must be a whole number of at least 1, or trainer.max_steps"),
     "no epoch": ("trainer.max_steps=-1; trainer.max_epochs=0", "trainer.max_epochs must be a whole number of at least"),
@@ -71,6 +73,15 @@ BAD = {
     "time in numbers": ("trainer.max_time=5", "must be DD:HH:MM:SS, more than 0, or null, got 5"),
     "no time": ("trainer.max_time=00:00:00:00", "more than 0, or null, got '00:00:00:00'"),
     "half precision": ("trainer.precision=16-mixed", "trainer.precision must be 32-true or bf16-mixed, got '16-mixed'"),
+    "fraction": ("sampler=hmc; sampler.dynamics.leapfrog=2.5", "dynamics.leapfrog must be a whole number, got 2.5"),
+    "whole float": ("sampler=hmc; sampler.dynamics.leapfrog=2.0", "dynamics.leapfrog must be a whole number, got 2.0"),
+    "switch of a part": ("sampler.weighting.shared=perhaps", "sampler.weighting.shared must be true or false, got"),
+    "number for a switch": ("sampler.weighting.shared=1", "sampler.weighting.shared must be true or false, got 1"),
+    "word of a schedule": ("schedule=cosine; schedule.lr.final=low", "schedule.lr.final must be a number, got 'low'"),
+    "word in a list": ("model.sizes=[36,many,6]", "model.sizes must be a list of whole numbers, got [36, 'many', 6]"),
+    "group as a key": ("sampler.dynamics=sgld", "sampler.dynamics must be built by a _target_ (Dynamics"),
+    "unknown target": ("sampler.dynamics._target_=mine.Walk", "sampler.dynamics._target_=mine.Walk cannot be imported"),
+    "objective": ("objective=3", "objective must be null or the name of a metric, got 3"),
     "clipped kernel": ("sampler=mala; sampler.clip={_target_: bdl.ClipNorm, c: 1.0}", "MALA needs the gradient as it"),
 }  # fmt: skip
 
@@ -86,14 +97,14 @@ def test_bad_input_gets_one_line_and_leaves_nothing(script, tmp_path, name):
 
 IMAGES = {
     "no data": ("data.root=/nowhere", "CIFAR10 is not in /nowhere"),
-    "no root": ("data.root=null", "data.root must be the name of a folder, got None"),
-    "model of rows": ("model=mlp", "does not take inputs of shape (3, 32, 32), choose another"),
+    "no root": ("data.root=null", "data.root must be a path, got None"),
+    "model of rows": ("model=mlp", "does not take inputs of shape (3, 32, 32): choose another"),
     "classes": ("model.num_classes=9", "the model has 9 outputs for 10 classes: change model.num_classes"),
     "batch": ("data.batch_size=61", "batch_size must be between 1 and the 60 training items, got 61"),
-    "crop": ("data.augment.crop=-1", "data.augment.crop must be a whole number of at least 0, got -1"),
+    "crop": ("data.augment.crop=-1", "crop and cutout must be >= 0 pixels, got -1 and 0"),
     "erase": ("data.augment.erase=2", "erase must be a probability, got 2"),
     "flip": ("data.augment.flip=maybe", "data.augment.flip must be true or false, got 'maybe'"),
-    "augment": ("data.augment=strong", "data.augment must be null or a data.augment.crop, ..., got 'strong'"),
+    "augment": ("data.augment=strong", "data.augment must be built by a _target_ (Augment) or null, got 'strong'"),
     "val_fraction": ("data.val_fraction=1.5", "val_fraction must be in [0, 1), got 1.5"),
     "all held out": ("data.val_fraction=0.999", "val_fraction = 0.999 holds out all of the 60 items"),
     "loader": ("data.loader=dali", 'loader must be "tensor" or "torch", got \'dali\''),
@@ -140,9 +151,12 @@ def test_a_folder_of_another_configuration_is_refused(script, run):
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
-def test_a_gpu_that_is_not_there(script, tmp_path):
+def test_a_missing_gpu_is_named(script, tmp_path):
     error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=gpu", *TINY))
-    assert "the trainer can't be had here: No supported gpu backend found! Choose another, trainer=cpu say" in error
+    assert (
+        "the trainer is not available on this machine: No supported gpu backend found! Choose another, e.g. trainer=cpu"
+        in error
+    )
 
 
 OTHERS = {
@@ -155,16 +169,16 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_checkpoint_of_another_run_is_refused(script, tmp_path, name):
     override, words = OTHERS[name]
-    own, other = tmp_path / "own", tmp_path / "other"
-    sampled(own, "trainer=debug", *TINY)
-    sampled(other, "trainer=debug", *TINY, override)
-    before = samples(own)
-    shutil.copy(other / "checkpoints" / "last.ckpt", own / "checkpoints" / "last.ckpt")
-    assert words in refusal(script("train", f"hydra.run.dir={own}", "trainer=debug", *TINY))
-    assert samples(own) == before
+    first, second = tmp_path / "first", tmp_path / "second"
+    sampled(first, "trainer=debug", *TINY)
+    sampled(second, "trainer=debug", *TINY, override)
+    before = samples(first)
+    shutil.copy(second / "checkpoints" / "last.ckpt", first / "checkpoints" / "last.ckpt")
+    assert words in refusal(script("train", f"hydra.run.dir={first}", "trainer=debug", *TINY))
+    assert samples(first) == before
 
 
-def test_a_checkpoint_that_is_none_is_refused(script, tmp_path):
+def test_a_damaged_or_foreign_checkpoint_is_refused(script, tmp_path):
     sampled(tmp_path, "trainer=debug", *TINY)
     before, path = samples(tmp_path), tmp_path / "checkpoints" / "last.ckpt"
     whole = path.read_bytes()
@@ -177,7 +191,7 @@ def test_a_checkpoint_that_is_none_is_refused(script, tmp_path):
     for data in (b"", whole[:-100], bytes(altered), *foreign):
         path.write_bytes(data)
         error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY))
-        assert f"{path} is cut short, altered, or no checkpoint" in error
+        assert f"{path} is truncated, altered or no checkpoint" in error
     assert samples(tmp_path) == before
     path.write_bytes(whole)
     assert script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY)[0] == 0
@@ -186,7 +200,7 @@ def test_a_checkpoint_that_is_none_is_refused(script, tmp_path):
 @pytest.mark.parametrize(
     ("runs", "words"), [("[/nowhere]", "/nowhere is not a run directory"), ("[]", "runs"), ("null", "runs")]
 )
-def test_evaluate_refuses_what_is_no_run(script, runs, words):
+def test_evaluate_refuses_other_folders(script, runs, words):
     assert words in refusal(script("evaluate", f"runs={runs}"))
 
 
@@ -199,15 +213,15 @@ def test_evaluate_refuses_what_is_no_run(script, runs, words):
         ("0.5,0.5\n0.5,0.5", "the reference has probabilities of shape (2, 2), the posterior (2000, 6)"),
     ],
 )
-def test_a_reference_that_is_none(script, run, tmp_path, content, words):
+def test_a_bad_reference_is_refused(script, run, tmp_path, content, words):
     path = tmp_path / "probs.csv"
     if content is not None:
         path.write_text(content)
     assert words in refusal(script("evaluate", f"runs={run}", f"out={tmp_path / 'out'}", f"reference={path}"))
 
 
-def test_a_device_that_is_not_there(script, run):
-    assert "device=cuda:99 can't be had here" in refusal(script("evaluate", f"runs={run}", "device=cuda:99"))
+def test_a_missing_device_is_named(script, run):
+    assert "device=cuda:99 is not available" in refusal(script("evaluate", f"runs={run}", "device=cuda:99"))
 
 
 def test_evaluate_without_runs_says_so(script):
@@ -220,7 +234,20 @@ def test_debugging_keeps_the_traceback(monkeypatch):
         raise bdl.ConfigError("what")
 
 
-def test_ctrl_c_outside_of_sampling_is_one_line_too(capsys):
+def test_ctrl_c_before_sampling_is_one_line_too(capsys):
     with pytest.raises(SystemExit) as error, one_line_errors():
         raise KeyboardInterrupt
     assert error.value.code == 130 and len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(("plugin", "extra"), [("sweeper/optuna", "sweep"), ("launcher/submitit_slurm", "cluster")])
+def test_a_missing_extra_is_named(plugin, extra):
+    """The text is Hydra's, for a plugin that is not installed."""
+    text = f"In 'hydra/config': Could not find 'hydra/{plugin}'\n\nAvailable options in 'hydra/sweeper':\n\tbasic"
+    assert f"pip install 'bdl[{extra}]'" in one_line(MissingConfigException(text))
+
+
+def test_a_missing_logger_is_named(script, tmp_path, monkeypatch):
+    monkeypatch.setattr(build, "find_spec", lambda name: None)
+    error = refusal(script("train", f"hydra.run.dir={tmp_path / 'run'}", "trainer=debug", *TINY, "logger=tensorboard"))
+    assert "pip install 'bdl[tensorboard]'" in error

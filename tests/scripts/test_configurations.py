@@ -11,9 +11,10 @@ import pytest
 import torch
 from cifar_files import Folder
 from hydra.utils import instantiate
-from running import CONF, SMOOTHED, TINY, compose, sampled, samples, train
+from running import CONF, SMOOTHED, TINY, compose, sampled, samples
 
 from bdl.errors import BdlWarning
+from bdl.run import build, command, train
 
 CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
 SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]
@@ -48,12 +49,12 @@ def test_every_schedule_runs(tmp_path, sampler, schedule):
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_runs(tmp_path, sampler):
-    """The ensemble keeps its last state alone; replica exchange keeps the chains of its first rung."""
-    own = sampler == "ensemble"
-    keep = () if own else ("collect.keep.burn_in=4", "collect.keep.every=2")
+    """The ensemble keeps only its last state; replica exchange keeps the chains of its first rung."""
+    ensemble = sampler == "ensemble"
+    keep = () if ensemble else ("collect.keep.burn_in=4", "collect.keep.every=2")
     small = ("logger=none", "chains=4", "trainer.max_steps=12", "model.sizes=[36,6]")
     records = sampled(tmp_path, f"sampler={sampler}", "trainer=debug", *small, *keep).collect.store.records()
-    assert [r.step for r in records] == ([12] if own else [6, 8, 10, 12])
+    assert [r.step for r in records] == ([12] if ensemble else [6, 8, 10, 12])
     assert all(r.chains == ([0] if sampler.startswith("re") else [0, 1, 2, 3]) for r in records)
 
 
@@ -117,7 +118,7 @@ def test_the_law_of_augmented_data_is_another(tmp_path, monkeypatch):
 
 
 def test_tf32_is_a_switch(tmp_path, monkeypatch):
-    """cuDNN has it on unless it is told."""
+    """By default cuDNN uses it and matmul does not."""
     monkeypatch.setattr(train, "RunDirectory", lambda *_: pytest.fail("far enough"))
     for tf32 in (True, False):
         with pytest.raises(pytest.fail.Exception):
@@ -126,7 +127,7 @@ def test_tf32_is_a_switch(tmp_path, monkeypatch):
 
 
 def test_a_compiled_run_is_the_run(tmp_path, monkeypatch):
-    """By the compiler's front end alone, which rounds nothing differently."""
+    """Only the front end of the compiler runs here: it does not change the rounding."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     folder = Folder(tmp_path / "data", monkeypatch)
     for compiled in (True, False):
@@ -134,7 +135,7 @@ def test_a_compiled_run_is_the_run(tmp_path, monkeypatch):
     assert samples(tmp_path / "True") == samples(tmp_path / "False")
 
 
-def test_images_from_elsewhere_are_scored_where_they_are(tmp_path, monkeypatch, script):
+def test_out_of_distribution_images_are_scored_where_there_are_some(tmp_path, monkeypatch, script):
     folder = Folder(tmp_path / "data", monkeypatch)
     run = tmp_path / "run"
     assert "ood/bma/auroc" not in finished(script, run, folder)
@@ -151,21 +152,23 @@ def finished(script, run: Path, folder: Folder) -> dict[str, float]:
 
 
 def test_the_script_can_be_sent_to_a_cluster():
-    """submitit pickles the functions of the script that was started, with all that they name, by value."""
-    cloudpickle.register_pickle_by_value(train)
+    """submitit pickles the function below hydra.main. It does so by value, because the module's name is the decorated
+    one; here all of the module is pickled by value, as it is where it is the started script."""
+    function = command.train.__wrapped__
+    assert cloudpickle.loads(cloudpickle.dumps(function)).__name__ == "train"
+    cloudpickle.register_pickle_by_value(command)
     try:
-        assert cloudpickle.loads(cloudpickle.dumps(train.start)).__name__ == "start"
+        assert cloudpickle.loads(cloudpickle.dumps(function)).__name__ == "train"
     finally:
-        cloudpickle.unregister_pickle_by_value(train)
+        cloudpickle.unregister_pickle_by_value(command)
 
 
 def test_a_run_counted_in_epochs_counts_the_samplers_steps():
     cfg = compose("run_dir=x", "trainer.max_steps=-1", "trainer.max_epochs=4", "trainer.accumulate_grad_batches=2")
-    data = train.instantiate(cfg.data)  # 44 batches an epoch
-    train.complete(cfg, data)
-    assert cfg.steps == 4 * 22 and cfg.sampler.num_data == 4435
+    data = instantiate(cfg.data)  # 44 batches an epoch
+    assert build.count_steps(cfg.trainer, data) == 4 * 22 and build.check_num_data(None, data) == 4435
 
 
-def test_a_loss_that_is_no_likelihood_is_warned_of(tmp_path):
+def test_a_loss_that_is_no_likelihood_gets_a_warning(tmp_path):
     with pytest.warns(BdlWarning, match="smoothed labels"):
         sampled(tmp_path, "trainer=debug", *TINY, *SMOOTHED)

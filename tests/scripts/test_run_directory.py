@@ -1,4 +1,4 @@
-"""Run directories are whole, and several of them one posterior."""
+"""Run directories are complete, and several of them merge into one posterior."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import warnings
 
 import pytest
 import torch
-from running import SMOOTHED, TINY, compose, refusal, sampled, samples, train, whole
+from omegaconf import OmegaConf
+from running import SMOOTHED, TINY, compose, refusal, sampled, samples, whole
 
 import bdl
 from bdl.errors import BdlWarning
 from bdl.models import MLP
+from bdl.run.config import config_hash, fill_in
 from bdl.run.directory import read_metrics
 
 
@@ -26,7 +28,7 @@ def test_the_run_directory_is_complete(run):
 
 
 def test_config_yaml_says_where_a_run_came_from(run):
-    config = train.OmegaConf.load(run / "config.yaml")
+    config = OmegaConf.load(run / "config.yaml")
     assert set(config.provenance) >= {"git_commit", "versions", "threads", "device"}
     assert torch.__version__.startswith(config.provenance.versions.torch)
     assert config.sampler.num_data == 4435 and config.chains == 2 and config.steps == 12
@@ -63,24 +65,40 @@ def test_the_same_configuration_gives_the_same_bytes(run, tmp_path):
 
 def test_metrics_are_those_of_the_posterior_on_disk(run):
     posterior = bdl.Posterior.load(run, MLP((36, 6)))
-    found = posterior.evaluate(bdl.data.LandsatDataModule().slices("test")).metrics()
+    scores = posterior.evaluate(bdl.data.LandsatDataModule().slices("test")).metrics()
     metrics = json.loads((run / "metrics.json").read_text())
-    assert all(metrics[f"test/{name}"] == pytest.approx(value, rel=1e-6) for name, value in found.items())
+    assert all(metrics[f"test/{name}"] == pytest.approx(value, rel=1e-6) for name, value in scores.items())
 
 
 def test_the_same_command_finds_its_run(script, run):
     before = {p: p.stat().st_mtime_ns for p in run.rglob("*")}
     status, out, _ = script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY)
-    assert status == 0 and "holds this run already" in out and "all chains' average" in out
+    assert status == 0 and "already holds this run" in out and "all chains' average" in out
     assert before == {p: p.stat().st_mtime_ns for p in run.rglob("*")}
 
 
 def test_what_does_not_change_the_samples_does_not_change_the_hash():
-    one = bdl.run.config.config_hash(compose("run_dir=x"))
-    for same in ("logger=wandb", "monitor_every=7", "checkpoint_every=9", "run_dir=y"):
-        assert bdl.run.config.config_hash(compose("run_dir=x", same)) == one
-    for other in ("seed=1", "stack=1", "sampler.lr=0.1", "schedule=cosine", "chains=4", "collect.keep.every=7"):
-        assert bdl.run.config.config_hash(compose("run_dir=x", other)) != one
+    default = config_hash(compose("run_dir=x"))
+    unread = ("objective=test/bma/ece", "trainer.max_time=00:01:00:00", "train_items=9")
+    for same in ("logger=wandb", "monitor_every=7", "checkpoint_every=9", "run_dir=y", *unread):
+        assert config_hash(compose("run_dir=x", same)) == default
+    assert config_hash(compose("run_dir=x", "tuned.temperature=7", "sampler.temperature=0.2")) == default
+    for changed in ("seed=1", "stack=1", "sampler.lr=0.1", "schedule=cosine", "chains=4", "collect.keep.every=7"):
+        assert config_hash(compose("run_dir=x", changed)) != default
+    assert config_hash(compose("run_dir=x", "tuned.temperature=7")) != default  # the sampler reads it
+
+
+def test_the_hash_of_the_default_command_is_that_of_version_0_1():
+    """The hash names the run directory: with another one, `bdl train` would not find its finished runs again."""
+    assert config_hash(compose("run_dir=x")) == "09c83a19"
+
+
+def test_filling_in_numbers_changes_a_copy():
+    cfg = compose("run_dir=x", "schedule=cosine")
+    before = OmegaConf.to_yaml(cfg)
+    filled = fill_in(cfg, sampler__num_data=5, steps=1000, stack=3)
+    assert (filled.sampler.num_data, filled.schedule.lr.steps, filled.collect.keep.burn_in) == (5, 1000, 400)
+    assert filled.data.stack == filled.sampler.stack == 3 and OmegaConf.to_yaml(cfg) == before
 
 
 def test_a_run_is_the_same_wherever_its_data_lie():
@@ -89,7 +107,7 @@ def test_a_run_is_the_same_wherever_its_data_lie():
     def named(**data) -> str:
         changed = copy.deepcopy(cfg)
         changed.data = {**changed.data, **data}
-        return bdl.run.config.config_hash(changed)
+        return config_hash(changed)
 
     for same in (dict(root="/y"), dict(download=True), dict(cache="/z"), dict(loader="torch"), dict(workers=7)):
         assert named(**same) == named()
@@ -101,13 +119,13 @@ def test_wandb_runs_offline(tmp_path, script):
     pytest.importorskip("wandb")
     overrides = [o for o in TINY if not o.startswith("logger")]
     command = ("train", f"hydra.run.dir={tmp_path}", "trainer=debug", "logger=wandb", *overrides)
-    for _ in range(2):  # the second time it goes on, from the end
+    for _ in range(2):  # the second time it resumes, at the last step
         status, _, err = script(*command)
         assert status == 0, err
         (tmp_path / "metrics.json").unlink()
-    found = [path.name.rsplit("-", 2)[1:] for path in (tmp_path / "wandb").glob("offline-run-*")]
-    assert len(found) == 2 and found[0] == found[1] and found[0][0] == "0"
-    assert found[0][1] == train.OmegaConf.load(tmp_path / "config.yaml").provenance.config_hash
+    ids = [path.name.rsplit("-", 2)[1:] for path in (tmp_path / "wandb").glob("offline-run-*")]
+    assert len(ids) == 2 and ids[0] == ids[1] and ids[0][0] == "0"
+    assert ids[0][1] == OmegaConf.load(tmp_path / "config.yaml").provenance.config_hash
 
 
 def test_every_job_of_a_sweep_has_a_wandb_run_of_its_own():
@@ -128,27 +146,27 @@ def test_two_runs_are_one_posterior(script, run, second, tmp_path):
 
 
 def test_agreement_with_a_reference(script, run, second, tmp_path):
-    """Of two runs: that of their probabilities, saved by one and read by the other; and 1 with itself."""
+    """Agreement of two runs, from the file that one of them saves; a run agrees with itself on every item."""
     each = [bdl.Posterior.load(path, MLP([36, 6])).predict(bdl.data.LandsatDataModule().slices("test")).probs
             for path in (run, second)]  # fmt: skip
     assert script("evaluate", f"runs={second}", f"out={tmp_path / 'b'}", "save_probs=true")[0] == 0
     reference = tmp_path / "b" / "probs-test.npy"
     for path, probs in ((run, each[0]), (second, each[1])):
         status, out, _ = script("evaluate", f"runs={path}", f"out={tmp_path / 'a'}", f"reference={reference}")
-        found = read_metrics(tmp_path / "a" / "metrics.json")
+        metrics = read_metrics(tmp_path / "a" / "metrics.json")
         same = (probs.argmax(1) == each[1].argmax(1)).double().mean().item()
-        assert status == 0 and f"{same:.2%} agreement" in out and found["test/bma/agreement"] == pytest.approx(same)
+        assert status == 0 and f"{same:.2%} agreement" in out and metrics["test/bma/agreement"] == pytest.approx(same)
         distance = (probs - each[1]).abs().sum(1).mean().item() / 2
-        assert found["test/bma/total_variation"] == pytest.approx(distance, abs=1e-6)
+        assert metrics["test/bma/total_variation"] == pytest.approx(distance, abs=1e-6)
     assert (same, distance) == (1, 0) and each[0].ne(each[1]).any()
 
 
 def test_train_metrics_of_some_items(script, run, tmp_path):
-    """500 of 4,435, evenly spread: another number, near the one of all; those of the test data are the same."""
+    """500 of 4,435 items: the training metrics change a little, and those of the test items do not."""
     assert script("evaluate", f"runs={run}", f"out={tmp_path}", "train_items=500")[0] == 0
-    found, before = (read_metrics(path / "metrics.json") for path in (tmp_path, run))
-    assert found["test/bma/nll"] == before["test/bma/nll"]
-    assert 0 < abs(found["train/bma/accuracy"] - before["train/bma/accuracy"]) < 0.06  # 5 standard errors
+    after, before = (read_metrics(path / "metrics.json") for path in (tmp_path, run))
+    assert after["test/bma/nll"] == before["test/bma/nll"]
+    assert 0 < abs(after["train/bma/accuracy"] - before["train/bma/accuracy"]) < 0.06  # 5 standard errors
 
 
 def test_one_run_evaluated_again_has_its_own_metrics(script, run, tmp_path):
@@ -165,7 +183,7 @@ def test_runs_of_different_targets_are_refused(script, run, tmp_path):
 
 
 def test_runs_of_another_loss_are_refused(script, run, tmp_path):
-    """The likelihood is part of the target."""
+    """The likelihood is part of the law."""
     with pytest.warns(BdlWarning, match="label_smoothing"):
         sampled(tmp_path / "c", "trainer=debug", *TINY, *SMOOTHED)
     assert "different targets" in refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path}"))

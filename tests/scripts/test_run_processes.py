@@ -1,4 +1,4 @@
-"""Runs in processes of their own: signals lose nothing, and several make one run."""
+"""Runs in separate processes: signals lose nothing, and several processes make one run."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import ROOT, SCRIPTS, compose, sampled, samples, train
+from running import ROOT, SCRIPTS, compose, sampled, samples
 from safetensors.torch import load_file
 
 import bdl
+from bdl.run import train
 
 LONG = (
     "logger=none", "chains=2", "trainer.max_steps=3000", "model.sizes=[36,6]", "collect.keep.every=40",
@@ -44,13 +45,13 @@ def uninterrupted(tmp_path_factory):
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_whole_and_the_same_command_goes_on(tmp_path, uninterrupted, signum):
+def test_a_signal_stops_after_a_step_and_the_same_command_resumes(tmp_path, uninterrupted, signum):
     process = start(f"hydra.run.dir={tmp_path}", *LONG)
     stop(process, tmp_path, signum)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 128 + signum
     checkpoint = tmp_path / "checkpoints" / "last.ckpt"
-    assert err.splitlines() == [f"bdl: stopped by signal {signum:d}; the same command goes on from {checkpoint}"]
+    assert err.splitlines() == [f"bdl: stopped by signal {signum:d}; the same command resumes from {checkpoint}"]
     assert 0 < torch.load(checkpoint, weights_only=True)["global_step"] < 3000
     assert not (tmp_path / "metrics.json").exists()
     train.run(compose(f"run_dir={tmp_path}", *LONG))
@@ -59,7 +60,7 @@ def test_a_signal_stops_whole_and_the_same_command_goes_on(tmp_path, uninterrupt
 
 
 def test_a_time_limit_is_that_of_one_call(tmp_path, uninterrupted, capsys):
-    """Every call goes on for a while, and the samples are those of a run without a limit."""
+    """Every call samples for a second, and the samples are those of a run without a limit."""
     limited, reached = compose(f"run_dir={tmp_path}", *LONG, "trainer.max_time=00:00:00:01"), [0]
     for _ in range(2):
         train.run(limited.copy())
@@ -91,17 +92,17 @@ def of_stack(stack: int, folder: Path) -> dict[str, bytes]:
 
 
 def test_stacks_in_one_run_are_those_of_runs_of_their_own(tmp_path):
-    """Stopped by a signal and gone on with, too; and evaluated together."""
+    """This holds for a run that a signal stops and the same command resumes. Both stacks are evaluated together."""
     folder = tmp_path / "both"
     process = on_two("chains", folder, *SHORTER)
     stop(process, folder, signal.SIGTERM)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 143, err
-    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command goes on"), err
+    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command resumes"), err
     assert {p.name for p in (folder / "checkpoints").iterdir()} == {"last.ckpt", "last-1.ckpt"}
     assert not (folder / "metrics.json").exists()
     out, err = on_two("chains", folder, *SHORTER).communicate(timeout=100)
-    assert err == "" and out.count("going on from") == 1
+    assert err == "" and out.count("resuming from") == 1
     for stack in (0, 1):
         alone = tmp_path / f"stack {stack}"
         sampled(alone, f"stack={stack}", *SHORTER)
@@ -118,7 +119,7 @@ def test_stacks_in_one_run_are_those_of_runs_of_their_own(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ddp", "chains"])
-def test_processes_die_with_their_parent_and_the_same_command_goes_on(tmp_path, kind):
+def test_processes_die_with_their_parent_and_the_same_command_resumes(tmp_path, kind):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     first = on_two(kind, whole, *SHORTER)
     second = on_two(kind, killed, *SHORTER)

@@ -1,3 +1,5 @@
+"""Memory that is freed stays with the process."""
+
 import subprocess
 import sys
 
@@ -21,7 +23,7 @@ print(faults(), keep_freed_memory(), faults() and faults())
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="glibc only")
 def test_freed_memory_is_used_again_without_page_faults():
-    """50 blocks of 2,000 pages: thousands of them are new ones with the C library's own settings, none with ours."""
+    """50 blocks of 2,000 pages: thousands of page faults with the C library's settings, hardly any with ours."""
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     before, kept, after = done.stdout.split()
     assert kept == "True" and int(before) > 200 and int(after) < 100

@@ -1,6 +1,6 @@
-"""Several processes: one chain on two is the chain on one with twice the batch; failures and signals end all of them.
+"""One chain on two processes is the chain on one process with twice the batch; failures and signals end all processes.
 
-On CPUs with gloo. What the processes do is in `ddp` and `Recorder`; the same functions make the reference here.
+The tests run on CPUs with gloo. `ddp` and `Recorder` are the work of each process, and they also make the reference.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from torch import nn
 
 import bdl
 from bdl.errors import BdlError, ReplicaError
-from bdl.lightning.find import find_sampler
 from bdl.models import MLP
 from bdl.models.resnet import FilterResponseNorm
-from bdl.run.processes import ALONE, Place, check_count, count_processes, find_place, launch
+from bdl.run.processes import SINGLE, ProcessInfo, check_count, count_processes, launch, process_info
 from bdl.samplers import parallel
 
 STEPS, BATCH = 20, 5
@@ -53,7 +52,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Recorder(Callback):
-    """θ and energy after every step; may also do what must not happen, on one rank."""
+    """Records θ and energy after every step; on rank 1 it may change one bit of θ or send a signal."""
 
     def __init__(self, rank: int, drift_at: int | None = None, signal_at: int | None = None):
         self.rank, self.drift_at, self.signal_at = rank, drift_at, signal_at
@@ -61,47 +60,51 @@ class Recorder(Callback):
         self.energy: list[torch.Tensor] = []
 
     def on_train_batch_end(self, trainer, pl_module, *_):
-        sampler = find_sampler(trainer)
+        sampler = pl_module.sampler
+        parameters = sampler.param_groups[0]["params"]
         if sampler.steps == len(self.theta):
             return
-        self.theta.append(sampler._flat.theta.clone())
+        self.theta.append(torch.cat([p.detach().flatten(1) for p in parameters], 1))
         self.energy.append(sampler.energy.clone())
         if self.rank == 1 and sampler.steps == self.drift_at:
-            sampler._flat.theta[0, 0] = torch.nextafter(sampler._flat.theta[0, 0], torch.tensor(9.0))
+            first = parameters[0].detach().view(-1)
+            first[0] = torch.nextafter(first[0], torch.tensor(9.0))
         if self.rank == 1 and sampler.steps == self.signal_at:
             os.kill(os.getpid(), signal.SIGTERM)
 
 
-def sample(folder: Path, place: Place, recorder: Recorder, case: str, *callbacks: Callback, ckpt: Any = None) -> None:
-    """`case` by this process: alone with twice the batch, or one of two."""
+def sample(
+    folder: Path, process: ProcessInfo, recorder: Recorder, case: str, *callbacks: Callback, ckpt: Any = None
+) -> None:
+    """Sample `case` in this process: a single one with twice the batch, or one of two."""
     settings = dict(CASES[case])
     torch.manual_seed(0)
     more, size = settings.pop("trainer", {}), settings.pop("batch", BATCH)
     module = toys.module(settings.pop("net")(), **settings)
-    batches = toys.batches(settings["chains"], size if place.size > 1 else 2 * size)
-    if place.size > 1:
-        batches.shard(place.rank, place.size)
-        more = more | {"strategy": DDPStrategy(timeout=WAIT), "devices": place.size}
+    batches = toys.batches(settings["chains"], size if process.world_size > 1 else 2 * size)
+    if process.world_size > 1:
+        batches.shard(process.rank, process.world_size)
+        more = more | {"strategy": DDPStrategy(timeout=WAIT), "devices": process.world_size}
     toys.trainer(folder, STEPS, [recorder, *callbacks], **more).fit(module, batches, ckpt_path=ckpt, weights_only=True)
 
 
 def ddp(folder: Path) -> None:
     """The work of one process."""
     torch.set_num_threads(1)
-    place = find_place()
-    found: dict[str, Any] = {}
+    process = process_info()
+    record: dict[str, Any] = {}
     for case in CASES:
-        recorder = Recorder(place.rank)
-        sample(folder, place, recorder, case)
-        found[case] = {"theta": torch.stack(recorder.theta), "energy": torch.stack(recorder.energy)}
-    stopped(folder, place, found)
-    found["refused"] = [refused(folder, 1, bdl.SGHMC()), refused(folder, place.size, bdl.SGFS())]
+        recorder = Recorder(process.rank)
+        sample(folder, process, recorder, case)
+        record[case] = {"theta": torch.stack(recorder.theta), "energy": torch.stack(recorder.energy)}
+    stopped(folder, process, record)
+    record["refused"] = [refused(folder, 1, bdl.SGHMC()), refused(folder, process.world_size, bdl.SGFS())]
     parallel.COMPARE_EVERY = 4
     try:
-        sample(folder, place, Recorder(place.rank, drift_at=9), "stack, weighted")
+        sample(folder, process, Recorder(process.rank, drift_at=9), "stack, weighted")
     except ReplicaError as error:
-        found["drift"] = str(error)
-    torch.save(found, folder / f"{place.rank}.pt")
+        record["drift"] = str(error)
+    torch.save(record, folder / f"{process.rank}.pt")
 
 
 def refused(folder: Path, ranks: int, dynamics: Any) -> str:
@@ -113,16 +116,16 @@ def refused(folder: Path, ranks: int, dynamics: Any) -> str:
     return ""
 
 
-def stopped(folder: Path, place: Place, found: dict[str, Any]) -> None:
-    """A signal that reaches one rank only, and the continuation."""
-    first, second = Recorder(place.rank, signal_at=3), Recorder(place.rank)
+def stopped(folder: Path, process: ProcessInfo, record: dict[str, Any]) -> None:
+    """Stop by a signal that reaches only one rank, and resume."""
+    first, second = Recorder(process.rank, signal_at=3), Recorder(process.rank)
     save = bdl.SaveLast(folder / "checkpoints")
     collect = bdl.CollectSamples(bdl.schedules.EveryStep(0, 5), folder)
-    sample(folder, place, first, "stack, weighted", collect, save)
-    found["stopped"] = (len(first.theta), save.signum)
+    sample(folder, process, first, "stack, weighted", collect, save)
+    record["stopped"] = (len(first.theta), save.signum)
     again = bdl.CollectSamples(bdl.schedules.EveryStep(0, 5), folder)
-    sample(folder, place, second, "stack, weighted", again, ckpt=save.path)
-    found["continued"] = second.theta[-1]
+    sample(folder, process, second, "stack, weighted", again, ckpt=save.path)
+    record["continued"] = second.theta[-1]
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +138,7 @@ def ranks(tmp_path_factory):
 @pytest.mark.parametrize("case", CASES)
 def test_two_processes_sample_what_one_does_with_twice_the_batch(ranks, tmp_path, case):
     recorder = Recorder(0)
-    sample(tmp_path, ALONE, recorder, case)
+    sample(tmp_path, SINGLE, recorder, case)
     for one, two in zip(recorder.theta, ranks[0][0][case]["theta"], strict=True):
         torch.testing.assert_close(one, two, rtol=0, atol=1e-5)
     torch.testing.assert_close(torch.stack(recorder.energy), ranks[0][0][case]["energy"], rtol=1e-5, atol=0)
@@ -148,13 +151,13 @@ def test_ranks_are_equal_to_the_bit(ranks, case):
     assert torch.equal(one["theta"], two["theta"]) and torch.equal(one["energy"], two["energy"])
 
 
-def test_a_rank_that_drifts_by_one_bit_is_found_out(ranks):
-    """Changed after step 9, compared after every 4th: both ranks say so at step 12."""
+def test_a_rank_that_differs_in_one_bit_is_reported(ranks):
+    """The bit changes after step 9, every fourth step compares: both ranks report it at step 12."""
     assert ranks[0][0]["drift"] == ranks[0][1]["drift"]
     assert "hold different numbers after step 12" in ranks[0][0]["drift"]
 
 
-def test_a_signal_to_one_rank_stops_both_and_they_go_on_as_if_nothing_were(ranks):
+def test_a_signal_to_one_rank_stops_both_and_they_resume_the_same_chain(ranks):
     for rank in ranks[0]:
         assert rank["stopped"] == (10, signal.SIGTERM)
         assert torch.equal(rank["continued"], rank["stack, weighted"]["theta"][-1])
@@ -175,17 +178,23 @@ def test_one_rank_writes(ranks):
     assert torch.equal(theta, ranks[0][0]["continued"])
 
 
-def fails(place_of_error: int) -> None:
-    if find_place().rank == place_of_error:
-        raise bdl.ConfigError("what is wrong")
+def fails(folder: Path, failing_rank: int) -> None:
+    """One process waits until the other is asked to stop, or for ten minutes."""
+    waiting, asked = folder / "waiting", folder / "asked to stop"
+    if process_info().rank == failing_rank:
+        while not waiting.exists():
+            time.sleep(0.01)
+        raise bdl.ConfigError("the number is wrong")
+    signal.signal(signal.SIGTERM, lambda *_: (asked.touch(), os._exit(0)))
+    waiting.touch()
     time.sleep(600)
 
 
-def test_an_error_in_one_process_ends_all_in_its_words():
-    started = time.monotonic()
-    with pytest.raises(BdlError, match="^what is wrong$"):
-        launch(2, fails, 1)
-    assert time.monotonic() - started < 60
+@pytest.mark.parametrize("failing_rank", [0, 1])
+def test_an_error_in_one_process_ends_all_with_its_message(tmp_path, failing_rank):
+    with pytest.raises(BdlError, match="^the number is wrong$"):
+        launch(2, fails, tmp_path, failing_rank)
+    assert (tmp_path / "asked to stop").exists()  # so it did not end by itself
 
 
 def test_fingerprints_see_one_bit_anywhere():
@@ -202,23 +211,23 @@ def test_fingerprints_see_one_bit_anywhere():
     assert int(parallel.fingerprint([tensors[0].flip(0)])) != int(parallel.fingerprint([tensors[0]]))
 
 
-@pytest.mark.parametrize(("accelerator", "what"), [("cpu", "CPU cores"), ("gpu", "GPUs")])
-def test_more_devices_than_there_are(accelerator, what):
-    with pytest.raises(bdl.ConfigError, match=f"trainer.devices=4000, but there are .* {what} here"):
+@pytest.mark.parametrize(("accelerator", "kind"), [("cpu", "CPU cores"), ("gpu", "GPUs")])
+def test_more_devices_than_the_machine_has(accelerator, kind):
+    with pytest.raises(bdl.ConfigError, match=f"trainer.devices=4000, but this machine has .* {kind}:"):
         count_processes(accelerator, 4000)
     assert count_processes("cpu", 1) == 1 and count_processes("cpu", 1, 5) == 5
 
 
-def test_a_place_is_what_torchrun_says(monkeypatch):
+def test_the_ranks_are_those_that_torchrun_gives(monkeypatch):
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     for name in names:
         monkeypatch.delenv(name, raising=False)
-    assert find_place() == ALONE
+    assert process_info() == SINGLE
     for name, value in zip(names, "314", strict=True):
         monkeypatch.setenv(name, value)
-    assert find_place() == Place(rank=3, local_rank=1, size=4, started=True)
-    with pytest.raises(bdl.ConfigError, match="4 processes were started from outside, but the trainer wants 2"):
-        check_count(find_place(), 2)
+    assert process_info() == ProcessInfo(rank=3, local_rank=1, world_size=4, launched=True)
+    with pytest.raises(bdl.ConfigError, match="4 processes were launched, but the trainer expects 2"):
+        check_count(process_info(), 2)
 
 
 @pytest.mark.parametrize("devices", ["auto", 0, -1, [0, 1]])

@@ -1,4 +1,4 @@
-"""Compiled networks: the same numbers, and what happens where there is no compiler."""
+"""Compiled networks compute the same numbers; without a compiler they run uncompiled."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def outputs_and_gradients(net: nn.Module, x: torch.Tensor) -> list[torch.Tensor]
 
 
 @pytest.mark.parametrize("chains", [1, 2])
-def test_a_compiled_stack_computes_what_it_did(backend, chains):
+def test_a_compiled_stack_computes_the_same(backend, chains):
     backend("eager")
     x = torch.randn(chains, 4, 3, 5, 5)
     plain, compiled = (bdl.ChainStack(net(), chains) for _ in range(2))
@@ -60,7 +60,7 @@ def test_the_network_is_compiled_once(backend):
 
 
 def test_evaluation_is_not_compiled(backend):
-    """Its shapes are others, and each would be compiled in turn."""
+    """It uses other shapes, each of which would be compiled."""
     seen = []
     backend(lambda graph, _: seen.append(graph) or graph.forward)
     stack = bdl.ChainStack(net(), 1)
@@ -71,15 +71,15 @@ def test_evaluation_is_not_compiled(backend):
     assert not seen
 
 
-def test_where_compiling_fails_one_warning_is_given_and_the_network_goes_on(backend):
+def test_if_compiling_fails_one_warning_is_given_and_the_network_runs(backend):
     backend(no_compiler)
     x = torch.randn(1, 4, 3, 5, 5)
     plain, compiled = (bdl.ChainStack(net(), 1) for _ in range(2))
     compile_if_possible(compiled)
-    with pytest.warns(BdlWarning, match="going on without it: RuntimeError: no C\\+\\+ compiler here") as given:
-        found = outputs_and_gradients(compiled, x)
+    with pytest.warns(BdlWarning, match="running without it: RuntimeError: no C\\+\\+ compiler here") as given:
+        uncompiled = outputs_and_gradients(compiled, x)
     assert len(given) == 1 and "\n" not in str(given[0].message)
-    for a, b in zip(outputs_and_gradients(plain, x), found, strict=True):
+    for a, b in zip(outputs_and_gradients(plain, x), uncompiled, strict=True):
         assert torch.equal(a, b)  # batch statistics updated once
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -1,0 +1,184 @@
+"""The parts of a run, built from their sections of the configuration: data, network, module, callbacks, trainer."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from importlib.util import find_spec
+from typing import Any, Protocol
+
+import lightning as L
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import instantiate
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.pytorch.callbacks import LambdaCallback
+from omegaconf import DictConfig, OmegaConf
+
+import bdl
+from bdl.errors import BdlWarning, ConfigError
+from bdl.run.machine import compile_if_possible
+from bdl.run.processes import SINGLE, ProcessInfo
+
+OURS = ("concurrent", "max_time")  # settings of the trainer that bdl reads and Lightning does not know
+LAW_OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold")  # recorded in target.json
+
+
+class Data(Protocol):
+    """What a run asks of a data module, besides Lightning's own methods."""
+
+    num_data: int
+    num_classes: int
+
+    def slices(self, split: str, items: int | None = None) -> Any: ...
+
+    def train_dataloader(self) -> Any: ...
+
+    def val_dataloader(self) -> Any: ...
+
+    def test_dataloader(self) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    schedule: bdl.Schedule
+    collect: bdl.CollectSamples
+    average: bdl.ModelAverage
+    monitor: bdl.Monitor
+    config: L.Callback  # after the checks of the callbacks above: a refused run leaves no config.yaml
+    progress: bdl.callbacks.StepProgress
+    limit: bdl.callbacks.TimeLimit
+    save: bdl.SaveLast
+
+    def __iter__(self) -> Iterator[L.Callback]:
+        return (getattr(self, field.name) for field in fields(self))
+
+
+def build_data(data: DictConfig, shared_batches: bool, ranks_of_one_chain: ProcessInfo = SINGLE) -> Any:
+    """The data module. Each of several ranks of one chain gets its part of every batch."""
+    datamodule = instantiate(data, chains=None) if shared_batches else instantiate(data)
+    if ranks_of_one_chain.world_size > 1:
+        loader = datamodule.train_dataloader()
+        if not hasattr(loader, "shard"):
+            raise ConfigError(f"trainer=ddp shards the batches of a loader of bdl.data, got {type(loader).__name__}")
+        loader.shard(ranks_of_one_chain.rank, ranks_of_one_chain.world_size)
+    return datamodule
+
+
+def check_num_data(num_data: int | None, datamodule: Data) -> int:
+    """N, counted in the data. Raises ConfigError if the configuration gives another number."""
+    if num_data not in (None, datamodule.num_data):
+        raise ConfigError(
+            f"sampler.num_data = {num_data}, but the training data have {datamodule.num_data} items: leave it null"
+        )
+    return datamodule.num_data
+
+
+def count_steps(trainer: DictConfig, datamodule: Data) -> int | float:
+    """The sampler's steps in a run: trainer.max_steps, or those of trainer.max_epochs where it is -1."""
+    if trainer.max_steps >= 0:
+        return trainer.max_steps
+    batches = len(datamodule.train_dataloader())
+    return trainer.max_epochs * -(-batches // trainer.accumulate_grad_batches)
+
+
+def build_net(model: DictConfig, datamodule: Data) -> torch.nn.Module:
+    """The network. Raises ConfigError if it does not fit the inputs or the classes of the data."""
+    net = instantiate(model, _convert_="all")
+    x, y = next(iter(datamodule.slices("test")))
+    try:
+        classes = net.eval()(x[:2]).shape[-1]
+    except RuntimeError as error:
+        raise ConfigError(
+            f"the model, {model._target_}, does not take inputs of shape {tuple(x.shape[1:])}: choose another model or "
+            f"change its sizes ({str(error).splitlines()[0]})"
+        ) from error
+    if datamodule.num_classes > classes:
+        key = "model.num_classes" if "num_classes" in model else "model.sizes"
+        raise ConfigError(f"the model has {classes} outputs for {datamodule.num_classes} classes: change {key}")
+    return net.train()
+
+
+def build_module(stack: bdl.ChainStack, sampler: DictConfig, loss: DictConfig, compiled: bool) -> bdl.BayesianModule:
+    if compiled:
+        compile_if_possible(stack)
+    return bdl.BayesianModule(stack, instantiate(sampler, _convert_="all"), loss=instantiate(loss))
+
+
+def build_schedule(schedule: DictConfig) -> bdl.Schedule:
+    return bdl.Schedule(**{name: instantiate(schedule[name]) for name in ("lr", "temperature", "zeta")})
+
+
+def build_collector(collect: DictConfig, keep: Any, run_dir: str, model: DictConfig, data: DictConfig) -> Any:
+    """CollectSamples. target.json records the model and the part of the data's settings that changes the law."""
+    options = {str(key): value for key, value in collect.items() if key != "keep"}
+    of_data: Any = OmegaConf.to_container(data, resolve=True)
+    of_data = {key: value for key, value in of_data.items() if key in LAW_OF_DATA}
+    target = {"model": OmegaConf.to_container(model, resolve=True), "data": of_data}
+    return bdl.CollectSamples(keep, run_dir=run_dir, overwrite=True, target=target, **options)
+
+
+def build_average(keep: Any, datamodule: Data) -> bdl.ModelAverage:
+    """The running average of predictions on the validation split, or on the test split where there is none."""
+    validation = datamodule.val_dataloader()
+    loader = validation or datamodule.test_dataloader()
+    return bdl.ModelAverage(keep, loader, name="val" if validation else "test")
+
+
+def write_config_at_start(write_config: Any) -> L.Callback:
+    """Call `write_config(device)` when training starts, in the main process."""
+    return LambdaCallback(
+        on_train_start=lambda trainer, module: write_config(module.device) if trainer.is_global_zero else None
+    )
+
+
+def build_trainer(
+    trainer: DictConfig, logger: DictConfig, run_dir: str, callbacks: Callbacks, process: ProcessInfo = SINGLE
+) -> L.Trainer:
+    silence_lightning(process)
+    if not process.is_main:
+        callbacks.progress.disable()
+    arguments = (
+        dict(
+            callbacks=list(callbacks), logger=build_logger(logger) if process.is_main else False,
+            default_root_dir=run_dir, enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
+        )
+        | (single_device(trainer, process) if trainer.get("strategy") == "chains" else {})
+    )  # fmt: skip
+    settings: Any = OmegaConf.to_container(trainer, resolve=True)
+    try:
+        return instantiate({key: value for key, value in settings.items() if key not in OURS}, **arguments)
+    except InstantiationException as error:
+        cause = str(error.__cause__ or error).strip()
+        raise ConfigError(
+            f"the trainer is not available on this machine: {cause} Choose another, e.g. trainer=cpu"
+        ) from error
+
+
+def silence_lightning(process: ProcessInfo) -> None:
+    """Hide Lightning's messages and warnings. One process prints bdl's own."""
+    for name in ("lightning.pytorch", "lightning.fabric"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    warnings.filterwarnings("ignore", module="lightning.*")
+    # This filter must follow: a warning raised from a LightningModule counts as Lightning's.
+    warnings.filterwarnings("default" if process.is_main else "ignore", category=BdlWarning)
+
+
+def build_logger(logger: DictConfig) -> Any:
+    """Lightning's logger, or False for none. Raises ConfigError where an extra of bdl is missing."""
+    target = logger.get("_target_")
+    if not target:
+        return False
+    if target.endswith("TensorBoardLogger") and not (find_spec("tensorboard") or find_spec("tensorboardX")):
+        raise ConfigError("logger=tensorboard needs the package tensorboard: pip install 'bdl[tensorboard]'")
+    return instantiate(logger)
+
+
+def single_device(trainer: DictConfig, process: ProcessInfo) -> dict[str, Any]:
+    """Arguments of a Trainer for one of several independent stacks: to Lightning, it is a run on a single device."""
+    on_cpu = trainer.accelerator == "cpu" or not torch.cuda.is_available()
+    device = process.local_rank // trainer.concurrent
+    plugins = LightningEnvironment()
+    return {"strategy": "auto", "devices": 1 if on_cpu else [device], "num_nodes": 1, "plugins": plugins}

@@ -1,0 +1,67 @@
+"""The commands `bdl train` and `bdl evaluate`, which scripts/train.py and scripts/evaluate.py run too.
+
+This module imports neither torch nor Lightning, so that `--help` answers at once: the work is imported when it begins.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and bdl prints them as one line
+
+import hydra
+from omegaconf import DictConfig
+
+from bdl.run.config import config_folder, register_resolvers
+from bdl.run.console import one_line_errors
+
+register_resolvers()
+CONF = str(config_folder())
+
+
+@hydra.main(version_base="1.3", config_path=CONF, config_name="train")
+def train(cfg: DictConfig) -> float | None:
+    """Sample the posterior of a network, keep the samples, evaluate them and write a report."""
+    with one_line_errors():  # here too: Hydra prints a line of its own for an exception that reaches it
+        from bdl.run import train
+
+        return train.train(cfg)
+
+
+@hydra.main(version_base="1.3", config_path=CONF, config_name="evaluate")
+def evaluate(cfg: DictConfig) -> None:
+    """Evaluate the samples of one or several runs as one posterior."""
+    with one_line_errors():
+        from bdl.run import evaluate
+
+        evaluate.evaluate(cfg)
+
+
+COMMANDS = {"train": train, "evaluate": evaluate}
+HELP = f"""usage: bdl COMMAND [OVERRIDES]
+
+commands:
+  train     {train.__doc__}
+  evaluate  {evaluate.__doc__}
+
+Overrides are Hydra's: bdl train sampler=sghmc chains=4. `bdl COMMAND --help` lists the configuration."""
+
+
+def run_command(name: str) -> None:
+    """Run a command with the overrides in sys.argv; an error ends the process with one line and status 1."""
+    with one_line_errors():
+        COMMANDS[name]()
+
+
+def main() -> None:
+    """The console command `bdl`."""
+    name, *overrides = sys.argv[1:] or ["--help"]
+    if name in ("-h", "--help", "help"):
+        print(HELP)
+    elif name in COMMANDS:
+        sys.argv = [f"bdl {name}", *overrides]
+        run_command(name)
+    else:
+        print(f"bdl: {name} is not a command: {' or '.join(COMMANDS)}; bdl --help says more", file=sys.stderr)
+        sys.exit(2)

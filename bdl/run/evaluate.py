@@ -1,0 +1,66 @@
+"""One posterior from the samples of one or several runs: metrics, report, summary. See conf/evaluate.yaml."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
+from bdl.posterior.report.numbers import Summary, summarise
+from bdl.run.directory import read_config, read_metrics
+from bdl.run.machine import find_device, keep_freed_memory
+from bdl.run.report import out_of_distribution, publish
+
+
+def evaluate(cfg: DictConfig) -> None:
+    """Merge the runs, evaluate their samples, write metrics.json and report.html."""
+    if not cfg.runs:
+        raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
+    runs = [Path(cfg.runs)] if isinstance(cfg.runs, str) else [Path(run) for run in cfg.runs]
+    configs = [read_config(run) for run in runs]
+    keep_freed_memory()
+    torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
+    datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
+    posterior = bdl.Posterior.load(runs, net.to(find_device(cfg.device)), skip_bad=cfg.skip_bad)
+    items = {"train": cfg.train_items}
+    loaders = {split: datamodule.slices(split, items.get(split)) for split in cfg.splits}
+    summary = summarise(posterior, loaders, ood=out_of_distribution(datamodule))
+    summary.metrics |= chain_temperatures(runs)
+    out = Path(cfg.out or runs[0] / "evaluation")
+    if "test" in summary.evaluations:
+        compare(summary, cfg.reference, out / "probs-test.npy" if cfg.save_probs else None)
+    facts = {
+        "title": f"{len(runs)} runs, merged" if len(runs) > 1 else runs[0].name,
+        "runs": ", ".join(str(run) for run in runs),
+        "N": f"{datamodule.num_data:,}",
+        "samples": f"{posterior.samples:,} of {posterior.chains} chains",
+        "T": f"{summary.metrics['temperature']:g}",
+    }
+    publish(out, posterior, summary, facts)
+
+
+def compare(summary: Summary, reference: str | None, save: Path | None) -> None:
+    """Compare the probabilities of the test items with those in the file `reference`; write them to the file `save`."""
+    probs = summary.evaluations["test"].bma
+    if reference is not None:
+        scores = agreement(probs, read_probabilities(reference))
+        summary.metrics |= {f"test/bma/{name}": value for name, value in scores.items()}
+        print("{agreement:.2%} agreement with the reference, total variation {total_variation:.4f}".format(**scores))
+    if save is not None:
+        save.parent.mkdir(parents=True, exist_ok=True)
+        write_probabilities(save, probs)
+
+
+def chain_temperatures(runs: Sequence[Path]) -> dict[str, float]:
+    """noise_ratio, t_eff and kinetic_temperature as the finished runs measured them, means over runs."""
+    finished = [read_metrics(run / "metrics.json") for run in runs if (run / "metrics.json").exists()]
+    names = ("noise_ratio", "t_eff", "kinetic_temperature")
+    return {name: float(np.mean([m[name] for m in finished])) for name in names} if finished else {}

@@ -1,0 +1,207 @@
+"""The story of a run, top to bottom: check, launch, build, sample, gather, evaluate, report."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lightning as L
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import setup_globals
+from hydra.utils import instantiate
+from lightning.pytorch.loggers import WandbLogger
+from omegaconf import DictConfig, OmegaConf
+
+import bdl
+from bdl.errors import ConfigError, Stopped
+from bdl.posterior.report.numbers import side_by_side
+from bdl.posterior.report.terminal import print_summary
+from bdl.run import build
+from bdl.run.build import Callbacks
+from bdl.run.config import config_hash, fill_in, register_resolvers, run_name, run_settings
+from bdl.run.directory import RunDirectory
+from bdl.run.machine import prepare_torch
+from bdl.run.processes import (
+    SINGLE,
+    ProcessInfo,
+    StepStore,
+    check_count,
+    launch,
+    process_info,
+    processes_per_machine,
+)
+from bdl.run.report import Outcome, report
+from bdl.run.validate import check_config
+from bdl.seeding import derive_seed
+
+
+def train(cfg: DictConfig) -> float | None:
+    """Run in this process; or launch new ones, where the trainer has several devices and no cluster has done so.
+
+    Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
+    """
+    if missing := sorted(OmegaConf.missing_keys(cfg)):
+        raise ConfigError(f"{missing[0]} has no value: choose a configuration that gives one, or set it")
+    check_config(cfg)
+    process, count = process_info(), processes_per_machine(cfg.trainer)
+    expected = count * cfg.trainer.get("num_nodes", 1)
+    if process.launched:
+        check_count(process, expected)
+    if process.launched or expected == 1 or RunDirectory(cfg.run_dir, config_hash(cfg)).metrics is not None:
+        return run(cfg, process)
+    if expected > count:
+        raise ConfigError(f"trainer.num_nodes={cfg.trainer.num_nodes}: let torchrun or srun start the processes")
+    launch(count, run_in_new_process, cfg, HydraConfig.get())
+    return objective_value(RunDirectory(cfg.run_dir, config_hash(cfg)).metrics, cfg.objective)
+
+
+def run_in_new_process(cfg: DictConfig, hydra_cfg: DictConfig) -> None:
+    """The work of a process that `launch` starts: Hydra's global state first, then its part of the run."""
+    register_resolvers()
+    setup_globals()
+    HydraConfig.instance().set_config(OmegaConf.create({"hydra": hydra_cfg}))
+    run(cfg, process_info())
+
+
+def run(cfg: DictConfig, process: ProcessInfo = SINGLE) -> float | None:
+    """The part of one process: the whole run, one rank of a data-parallel chain, or a stack of its own."""
+    prepare_torch(cfg.threads, cfg.tf32, processes_per_machine(cfg.trainer))
+    independent = process.world_size > 1 and cfg.trainer.strategy == "chains"
+    stack = cfg.stack + process.rank if independent else cfg.stack
+    checkpoint = "last" if process.is_main or not independent else f"last-{stack}"
+    directory = RunDirectory(cfg.run_dir, config_hash(cfg), checkpoint)
+    if directory.metrics is not None:
+        if process.is_main:
+            print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
+            print_summary(directory.metrics)
+        return objective_value(directory.metrics, cfg.objective)
+    store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
+    L.seed_everything(derive_seed("torch", cfg.seed, stack), verbose=False)
+    started = time.perf_counter()
+    parts = build_parts(cfg, directory, stack, process)
+    sample(parts, directory.checkpoint, process)
+    outcome = Outcome(parts.module.sampler.steps, parts.callbacks.monitor.trace(), parts.module.sampler.swap_rates)
+    if store is not None:
+        outcome = gather_outcomes(store, directory, stack, outcome)
+    if not process.is_main:
+        return None
+    if outcome.steps < parts.steps:
+        print(f"stopped at step {outcome.steps} of {parts.steps}; the same command resumes it")
+        return None
+    sampled = time.perf_counter() - started
+    parts.net.to(parts.trainer.strategy.root_device)
+    facts = describe(cfg, parts, process)
+    metrics = report(directory.path, parts.net, parts.datamodule, parts.module.sampler, outcome, facts, cfg.train_items)
+    log_metrics(parts.trainer, metrics, outcome.steps)
+    directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
+    return objective_value(metrics, cfg.objective)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that sampling needs, and the number of steps to do."""
+
+    settings: dict[str, Any]  # as config.yaml records them
+    steps: int | float
+    datamodule: Any
+    net: torch.nn.Module  # one plain copy of the network, for the posterior
+    module: bdl.BayesianModule  # the network's chains, which are sampled
+    callbacks: Callbacks
+    trainer: L.Trainer
+
+
+def build_parts(cfg: DictConfig, directory: RunDirectory, stack: int, process: ProcessInfo = SINGLE) -> Parts:
+    """Build data, network, module, callbacks and trainer. The data decide N, and the steps of a run in epochs."""
+    given, cfg = cfg, fill_in(cfg, stack=stack)
+    ranks_of_one_chain = SINGLE if cfg.trainer.get("strategy") == "chains" else process
+    datamodule = build.build_data(cfg.data, cfg.shared_batches, ranks_of_one_chain)
+    num_data, steps = build.check_num_data(cfg.sampler.num_data, datamodule), build.count_steps(cfg.trainer, datamodule)
+    cfg = fill_in(cfg, sampler__num_data=num_data, steps=steps)
+    settings = run_settings(fill_in(given, sampler__num_data=num_data, steps=steps))  # the same for all stacks
+    net = build.build_net(cfg.model, datamodule)
+    chains = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=stack, shared=cfg.shared_batches)
+    module = build.build_module(chains, cfg.sampler, cfg.loss, cfg.compile)
+    callbacks = build_callbacks(cfg, datamodule, directory, settings)
+    # The W&B id is the hash of the configuration as given.
+    trainer = build.build_trainer(cfg.trainer, given.logger, cfg.run_dir, callbacks, process)
+    return Parts(settings, steps, datamodule, net, module, callbacks, trainer)
+
+
+def build_callbacks(cfg: DictConfig, datamodule: Any, directory: RunDirectory, settings: dict[str, Any]) -> Callbacks:
+    keep = instantiate(cfg.collect.keep)
+    name = run_name(HydraConfig.get().runtime.choices)
+    run_and_stack = f"{directory.hash}, stack {cfg.stack}"
+    return Callbacks(
+        build.build_schedule(cfg.schedule),
+        build.build_collector(cfg.collect, keep, cfg.run_dir, cfg.model, cfg.data),
+        build.build_average(keep, datamodule),
+        bdl.Monitor(cfg.monitor_every),
+        build.write_config_at_start(lambda device: directory.write_config(settings, name, device)),
+        bdl.callbacks.StepProgress(),
+        bdl.callbacks.TimeLimit(cfg.trainer.max_time),
+        bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", cfg.checkpoint_every, directory.name, run=run_and_stack),
+    )
+
+
+def sample(parts: Parts, checkpoint: Path | None, process: ProcessInfo = SINGLE) -> None:
+    """Sample, from the checkpoint if there is one. Raises Stopped if a signal asked for a stop."""
+    for logger in parts.trainer.loggers:
+        logger.log_hyperparams(parts.settings)
+    if checkpoint is not None and process.is_main:
+        print(f"resuming from {checkpoint}")
+    parts.trainer.fit(parts.module, parts.datamodule, ckpt_path=checkpoint, weights_only=True)
+    save = parts.callbacks.save
+    if save.signum is not None:
+        raise Stopped(save.signum, f"stopped by signal {save.signum}; the same command resumes from {save.path}")
+
+
+def gather_outcomes(store: StepStore, directory: RunDirectory, stack: int, outcome: Outcome) -> Outcome:
+    """In the main process, wait for the others and join the outcomes of all stacks; the others return theirs."""
+    rates = {} if outcome.swap_rates is None else {"swap_rates": outcome.swap_rates}
+    directory.write_trace(stack, outcome.trace | rates)
+    store.set(outcome.steps)
+    if not store.process.is_main:
+        return outcome
+    steps = min(store.wait())
+    traces = directory.read_traces(range(stack, stack + store.process.world_size))
+    swap_rates = [trace.pop("swap_rates") for trace in traces if "swap_rates" in trace]
+    return Outcome(steps, side_by_side(traces), torch.stack(swap_rates).mean(0) if swap_rates else None)
+
+
+def describe(cfg: DictConfig, parts: Parts, process: ProcessInfo) -> dict[str, str]:
+    """What the report says of the configuration."""
+    choices = HydraConfig.get().runtime.choices
+    several = process.world_size > 1
+    batch = str(getattr(parts.datamodule, "batch_size", cfg.data.batch_size))
+    return {
+        "title": f"{run_name(choices)}, seed {cfg.seed}",
+        **{k: str(choices[k]) for k in ("data", "model", "sampler", "schedule")},
+        "N": f"{parts.datamodule.num_data:,}",
+        "batch": batch + (" per device" if several and cfg.trainer.strategy == "ddp" else ""),
+        "devices": f"{process.world_size}, {cfg.trainer.strategy}" if several else "1",
+    }
+
+
+def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> None:
+    """Hand the final metrics to the loggers and close them."""
+    for logger in trainer.loggers:
+        logger.log_metrics({k: v for k, v in metrics.items() if math.isfinite(v)}, steps)
+        logger.finalize("success")
+    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
+        import wandb
+
+        wandb.finish()  # otherwise the next job of a sweep would log into this one's W&B run
+
+
+def objective_value(metrics: dict[str, float] | None, objective: str | None) -> float | None:
+    """The metric that a sweep optimises; for None, the NLL of the average on the validation or else the test split."""
+    if metrics is None:
+        return None
+    name = objective or ("val/bma/nll" if "val/bma/nll" in metrics else "test/bma/nll")
+    if name not in metrics:
+        raise ConfigError(f"objective={name} is no metric of this run, which is complete: choose one of metrics.json")
+    return metrics[name]
