@@ -72,8 +72,8 @@ TABLE = [
     Row("baoab-0.1", lambda d, dtype: bdl.BAOAB(friction=0.1), friction=0.1, order=2),
     Row("baoab-0.5", lambda d, dtype: bdl.BAOAB(friction=0.5), friction=0.5, order=2),
     Row("baoab-1", lambda d, dtype: bdl.BAOAB(friction=1.0), order=2),
-    Row("sgnht-0.1", lambda d, dtype: bdl.SGNHT(friction=0.1), friction=0.1, thermostat=True),
-    Row("sgnht-0.5", lambda d, dtype: bdl.SGNHT(friction=0.5), friction=0.5, thermostat=True),
+    Row("sgnht-0.1", lambda d, dtype: bdl.SGNHT(friction=0.1, rate=None), friction=0.1, thermostat=True),
+    Row("sgnht-0.5", lambda d, dtype: bdl.SGNHT(friction=0.5, rate=None), friction=0.5, thermostat=True),
     Row(
         "psgld-frozen", lambda d, dtype: bdl.PSGLD(damping=0.1, adapt_steps=10),
         scale=1.5, diagonal=(1.5, 0.5), sgd=False, memory=frozen,

@@ -74,11 +74,11 @@ class PlainThermostat(bdl.Dynamics):
     friction: float
 
     def init(self, theta):
-        return bdl.SGNHT(self.friction).init(theta)
+        return bdl.SGNHT(self.friction, rate=None).init(theta)
 
     def step(self, s, g, lr, tau, z):
         xi, theta = s.xi.clone(), s.theta
-        s = bdl.SGNHT(self.friction).step(s, g, lr, tau, z)
+        s = bdl.SGNHT(self.friction, rate=None).step(s, g, lr, tau, z)
         s.xi = xi + s.m.square().mean(-1) - lr * tau
         assert s.theta is theta
         return s
@@ -152,7 +152,7 @@ def test_thermostat_without_its_factor_is_seen(a: float):
     xi = memory_of(row, dynamics, PRECISION, lr, 1.0)["xi"].item()
     assert xi == pytest.approx(1 - (1 - 2 * a) ** 0.5, rel=1e-3)
     assert covariance(row, dynamics, lr, 1.0) == pytest.approx(COVARIANCE.numpy() * a / xi, rel=1e-3)
-    right = memory_of(row, bdl.SGNHT(a), PRECISION, lr, 1.0)["xi"].item()
+    right = memory_of(row, bdl.SGNHT(a, rate=None), PRECISION, lr, 1.0)["xi"].item()
     assert right == pytest.approx(a, rel=1e-3)
 
 
@@ -224,7 +224,7 @@ def test_batch_noise_heats_by_the_noise_ratio(row: Row, tau: float):
 @pytest.mark.parametrize("a", [0.1, 0.5])
 def test_thermostat_absorbs_batch_noise(a: float, tau: float):
     """Of one variance in every direction: ξ = a (1 + ratio), and the whole law stays at T to O(lr)."""
-    row, dynamics, lr = ROWS["sgnht-0.1"], bdl.SGNHT(a), 1e-3
+    row, dynamics, lr = ROWS["sgnht-0.1"], bdl.SGNHT(a, rate=None), 1e-3
     V = np.eye(2) * 0.6 * 2 * a * tau / lr
     assert memory_of(row, dynamics, PRECISION, lr, tau, V)["xi"].item() == pytest.approx(1.6 * a, rel=5e-3)
     error, halved = relative_error(row, dynamics, lr, tau, V), relative_error(row, dynamics, lr / 2, tau, 2 * V)

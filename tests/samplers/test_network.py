@@ -140,7 +140,7 @@ def sampled(
 
 @pytest.mark.parametrize(
     "dynamics, e",
-    [(bdl.SGHMC(0.1), 1e-3), (bdl.BAOAB(0.1), 2e-3), (bdl.SGNHT(0.1), 1e-3)],
+    [(bdl.SGHMC(0.1), 1e-3), (bdl.BAOAB(0.1), 2e-3), (bdl.SGNHT(0.1, rate=None), 1e-3)],
     ids=["SGHMC", "BAOAB", "SGNHT"],
 )
 def test_full_batch(reference: Reference, dynamics, e: float):

@@ -418,7 +418,7 @@ def test_published_variant_does_not_lead_back(bins: int):
         (bdl.SGHMC(0.5), 0.005, 0.7),
         (bdl.BAOAB(0.5), 0.005, 1.0),
         (bdl.SGNHT(0.1, rate=1e-3), 0.003, 1.0),
-        (bdl.PSGLD(adapt_steps=500), 0.02, 1.0),
+        (bdl.PSGLD(damping=1e-5, adapt_steps=500), 0.02, 1.0),
         (bdl.SGRLD(lambda x: (-x / 2).exp()), 0.008, 1.0),
     ],
     ids=["SGLD", "SGHMC", "SGHMC-half", "BAOAB", "SGNHT", "PSGLD", "SGRLD"],

@@ -40,7 +40,7 @@ class SGNHT(Dynamics):
     """
 
     friction: float = 0.1
-    rate: float | None = None  # None: lr tau
+    rate: float | None = 1e-3  # r; None: lr tau
     caveat = SUBTRACTS_INDEPENDENT
     travels = ("theta", "m")
     every_gradient = True  # its thermostat averages |m|² over all parameters
