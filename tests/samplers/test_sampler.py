@@ -367,7 +367,7 @@ def test_nothing_to_sample_is_refused():
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, words",
     [
         (dict(num_data=0), "0"), (dict(num_data=-5), "-5"), (dict(lr=0.0), "0.0"), (dict(lr=-0.1), "-0.1"),
         (dict(lr=math.nan), "nan"), (dict(temperature=-1.0), "-1.0"), (dict(temperature=math.nan), "nan"),
@@ -379,13 +379,13 @@ def test_nothing_to_sample_is_refused():
     ],
     ids=str,
 )  # fmt: skip
-def test_bad_values_are_refused_and_named(arguments, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_values_are_refused_and_named(arguments, words: str):
+    with pytest.raises(ConfigError, match=words):
         sampler_of(parameter(4, 2), **arguments)
 
 
 @pytest.mark.parametrize(
-    "make, said",
+    "make, words",
     [
         (lambda: bdl.SGHMC(friction=0.0), "0.0"), (lambda: bdl.SGHMC(friction=1.1), "1.1"),
         (lambda: bdl.SGHMC(friction=math.nan), "nan"), (lambda: bdl.SGD(momentum=1.0), "1.0"),
@@ -401,13 +401,13 @@ def test_bad_values_are_refused_and_named(arguments, said: str):
         (lambda: sampler_of([{"params": [parameter(1)]}, {"params": [parameter(1)]}]), "one parameter group"),
     ],
 )  # fmt: skip
-def test_bad_pieces_are_refused_and_named(make, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_pieces_are_refused_and_named(make, words: str):
+    with pytest.raises(ConfigError, match=words):
         make()
 
 
 @pytest.mark.parametrize(
-    "make, said",
+    "make, words",
     [
         (lambda: bdl.BAOAB(friction=0.0), "0.0"), (lambda: bdl.SGNHT(friction=1.5), "1.5"),
         (lambda: bdl.SGNHT(rate=0.0), "0.0"), (lambda: bdl.SGNHT(rate=math.nan), "nan"),
@@ -421,8 +421,8 @@ def test_bad_pieces_are_refused_and_named(make, said: str):
         (lambda: bdl.SGLD([[1.0, 0.2], [0.2, 1.0]], grad_var=0.1), "diagonal preconditioner"),
     ],
 )  # fmt: skip
-def test_bad_dynamics_are_refused_and_named(make, said: str):
-    with pytest.raises(ConfigError, match=said) as error:
+def test_bad_dynamics_are_refused_and_named(make, words: str):
+    with pytest.raises(ConfigError, match=words) as error:
         make()
     assert "\n" not in str(error.value)
 
