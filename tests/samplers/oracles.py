@@ -202,7 +202,7 @@ def _eigenvector(flow) -> np.ndarray:
 
 
 def _interpolation(axis: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n, 6) indices into an axis and Lagrange weights that interpolate at x (n,), or at an end of the axis beyond it."""
+    """(n, 6) indices into an axis and Lagrange weights that interpolate at x (n,), which is clamped to the axis."""
     t = ((x - axis[0]) / (axis[1] - axis[0])).clip(0, len(axis) - 1)
     first = (np.floor(t).astype(int) - 2).clip(0, len(axis) - 6)
     j = np.arange(6)

@@ -350,8 +350,8 @@ def test_parameters_changed_by_hand_are_evaluated_again(name: str):
 def test_reported_numbers(name: str):
     """Loss and energy belong to the θ before the step, and the energy includes the prior. Batches do not heat.
 
-    A step calls the closure once under MALA and Metropolis, and `leapfrog` times under HMC. Steps 0, 1, 2, 100, 200, ...
-    call it once more, at the present θ.
+    A step calls the closure once under MALA and Metropolis, `leapfrog` times under HMC. Steps 0, 1, 2, 100, 200 and so
+    on call it once more, at the present θ.
     """
     sampler = single(BUILD[name], prior=bdl.Gaussian(2.0), temperature=0.5)
     for _ in range(20):

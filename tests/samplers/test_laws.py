@@ -147,7 +147,7 @@ def test_mistakes_in_the_literature_are_seen(std, T: float):
 
 @pytest.mark.parametrize("a", [0.1, 0.3])
 def test_thermostat_without_its_factor_is_seen(a: float):
-    """ξ settles at 1 - sqrt(1 - 2a), and the variance is a/ξ times the right one at any lr: .947 at a = .1, .816 at .3."""
+    """ξ settles at 1 - sqrt(1 - 2a), and the variance is too small by a/ξ at any lr: .947 at a = .1, .816 at .3."""
     row, dynamics, lr = ROWS["sgnht-0.1"], PlainThermostat(a), 1e-4
     assert fails(row, dynamics, 1.0)
     xi = memory_of(row, dynamics, PRECISION, lr, 1.0)["xi"].item()
@@ -210,8 +210,8 @@ def heat(row: Row, dynamics, lr: float, tau: float, V, extra=None) -> float:
 def test_batch_noise_heats_by_the_noise_ratio(row: Row, tau: float):
     """With gradients of variance V per coordinate, tr(A Cov(θ))/d = T (1 + mean lr P V/(2 a tau)) as lr -> 0.
 
-    V is scaled with 1/lr to keep the ratio: the remaining error is the O(lr) of the covariance itself. Without the factor
-    2, or without the friction, the ratio would be wrong by as much as its size. A thermostat absorbs the mean.
+    V is scaled with 1/lr to keep the ratio: the remaining error is the O(lr) of the covariance itself. Without the
+    factor 2, or without the friction, the ratio would be wrong by as much as its size. A thermostat absorbs the mean.
     """
     lr = 1e-3
     V = SHARE * 2 * row.friction * tau / lr
@@ -266,8 +266,8 @@ def test_preconditioned_correction(P):
 
 @pytest.mark.parametrize("a", [0.1, 1.0])
 def test_no_more_is_subtracted_than_is_injected(a: float):
-    """Where batches add more than a step injects (ratios .3 and 1.5), nothing is injected, and the excess heats. So does
-    batch noise beyond `grad_var`. `heating` gives the amount."""
+    """Where batches add more than a step injects (ratios .3 and 1.5), nothing is injected, and the excess heats. So
+    does batch noise beyond `grad_var`. `heating` gives the amount."""
     lr, tau = 1e-3, 0.7
     V = np.diag([0.3, 1.5]) * 2 * a * tau / lr
     for known in (np.diag(V).copy(), 0.5 * np.diag(V)):
@@ -388,8 +388,8 @@ def test_noise_without_its_factor_two_is_seen():
 
 
 def test_noise_follows_a_decaying_lr():
-    """lr falls by 3% a step to .4 of its start and stays there. Injected noise that follows lr gives the law of the last
-    lr. Noise tied to the initial lr, as in published code, gives 2.5 times the variance."""
+    """lr falls by 3% a step to .4 of its start and stays there. Injected noise that follows lr gives the law of the
+    last lr. Noise tied to the initial lr, as in published code, gives 2.5 times the variance."""
     row, e = ROWS["sgld"], 0.4 * E
 
     def factor(k):
@@ -448,9 +448,9 @@ def test_given_batch_noise_through_the_shell():
 
 
 def test_estimated_batch_noise_through_the_shell():
-    """An estimate from two consecutive gradients is too large by (A Δθ)²/2, and by lr A V, because the error of the first
-    gradient moves θ: some percent here. The law is that of a correction by this larger variance, to the 1% that the
-    spread of the estimate makes. T is right to 4%."""
+    """An estimate from two consecutive gradients is too large by (A Δθ)²/2, and by lr A V, because the error of the
+    first gradient moves θ: some percent here. The law is that of a correction by this larger variance, to the 1% that
+    the spread of the estimate makes. T is right to 4%."""
     row, e, V = ROWS["sghmc-0.1"], 0.02, 4.5
     A, known = PRECISION.numpy(), np.full(2, V)
     for _ in range(20):
@@ -470,8 +470,8 @@ def test_estimated_batch_noise_through_the_shell():
 
 @pytest.mark.parametrize("a, rate, e", [(0.1, 1e-3, E), (0.5, 1e-3, E), (0.5, None, 0.02)])
 def test_thermostat_of_two_coordinates(a: float, rate, e: float):
-    """ξ now fluctuates by sqrt(rate/d). This adds an error of rate/d, here .0005 or .01, to the law of a slow ξ. With the
-    paper's rate lr tau it is O(lr), like all other errors. Power: 2% of variance."""
+    """ξ now fluctuates by sqrt(rate/d). This adds an error of rate/d, here .0005 or .01, to the law of a slow ξ. With
+    the paper's rate lr tau it is O(lr), like all other errors. Power: 2% of variance."""
     row = Row(f"sgnht-{a}", lambda d, dtype: bdl.SGNHT(friction=a, rate=rate), friction=a, thermostat=True)
     expected = stationary(row, e)
     alone = Row(row.name, row.build, friction=a)
