@@ -253,7 +253,7 @@ G = torch.tensor([[2.0, 0.3, 0.1], [0.3, 1.0, -0.2], [0.1, -0.2, 0.5]], dtype=D6
 
 @pytest.mark.parametrize("metric", [G, G.diagonal()], ids=["dense", "diagonal"])
 def test_constant_metric_is_preconditioned_sgld(metric):
-    """P = G⁻¹. The two use different roots of P, so the test compares paths without noise, and the noise's covariance."""
+    """P = G⁻¹. The two use different roots of P: the test compares paths without noise, and the covariance of noise."""
     g, p = gradients(), torch.linalg.inv(metric) if metric.ndim == 2 else 1 / metric
     dynamics = bdl.SGRLD(lambda theta: metric + 0 * theta.sum())
     for ours, theirs in zip(run(dynamics, g, temperature=0.0), run(bdl.SGLD(p), g, temperature=0.0), strict=True):
@@ -407,8 +407,7 @@ def test_sgfs_at_small_lr_is_sgld():
 
 @pytest.mark.parametrize("form", ["diagonal", "full"])
 def test_sgfs_averages_the_fisher_matrix(form: str):
-    """Every chain has an I, the mean over batches of their covariances with n - 1 in the denominator, and a temperature.
-    At T = 0, γ = 1 and the step is 2 (I + 2 B/lr)⁻¹ g."""
+    """Each chain has its I, the mean over batches of their covariances with n - 1 in the denominator, and its T. At T = 0, γ = 1 and the step is 2 (I + 2 B/lr)⁻¹ g."""
     draw = torch.Generator().manual_seed(3)
     each = torch.randn(6, 3, 5, 2, generator=draw, dtype=D64)
     theta = torch.zeros(3, 2, dtype=D64, requires_grad=True)

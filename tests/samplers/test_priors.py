@@ -110,7 +110,7 @@ def test_a_list_is_a_scale_per_tensor(name):
 @pytest.mark.parametrize("gain", VARIANCES)
 @pytest.mark.parametrize("name", NAMED)
 def test_named_scales_are_variances_over_fan_in(name, gain):
-    """Variances are 2 / fan-in or 1 / fan-in, for convolutions too, and 1 for vectors and numbers, as in a list of these."""
+    """Variances are 2 / fan-in or 1 / fan-in, for convolutions too, and 1 for vectors and numbers."""
     of_variance, build = NAMED[name]
     like = torch.zeros(sum(SIZES), dtype=D64)
     named = getattr(build(gain).bind(SHAPES, like), SCALED[name])

@@ -145,8 +145,8 @@ def run_stack(stack: Stack, sampler, chains: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
 def test_shell_takes_the_steps_of_the_dynamics(row: Row):
-    """To the bit: `step` receives g with the prior, lr, tau = T/N and normal numbers from the stream that seed and stack
-    name. Whatever other tests prove of `step` therefore holds through the Sampler."""
+    """To the bit: `step` receives g with the prior, lr, tau = T/N and normal numbers of the stream named by seed and
+    stack. Whatever other tests prove of `step` therefore holds through the Sampler."""
     theta = torch.linspace(-1, 1, 6, dtype=D64).view(3, 2).requires_grad_()
     T = torch.tensor([0.5, 1.0, 2.0], dtype=D64)
     settings = dict(num_data=N, lr=LR, temperature=T, prior=bdl.Gaussian(PRIOR), chains=3, seed=3, stack=4)
