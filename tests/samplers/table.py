@@ -91,7 +91,7 @@ TABLE = [
     Row("mean-field", lambda d, dtype: bdl.MeanField(), law="elsewhere", sgd=False),
 ]  # fmt: skip
 NOISY = [row for row in TABLE if row.noisy]
-WIDE = [row for row in TABLE if row.name not in ("sgld-diagonal", "sgld-dense", "sgrld-full")]  # for any dimension
+WIDE = [row for row in TABLE if row.name not in ("sgld-diagonal", "sgld-dense", "sgrld-full")]  # these take any d
 LINEAR = [row for row in NOISY if row.law == "linear"]
 MIXING = [row for row in NOISY if row.law != "elsewhere" and row.friction >= 0.1]  # these cross a barrier fast enough
 

@@ -138,7 +138,7 @@ def sampled(
     for k in range(steps):
         values += [statistics()] if k % every == 0 else []
         sampler.step(closure)
-        weights += [sampler.log_weight.exp().expand(CHAINS)] if k % every == 0 else []  # for the θ before this step
+        weights += [sampler.log_weight.exp().expand(CHAINS)] if k % every == 0 else []  # at the θ before this step
     return torch.stack(values), torch.stack(weights)
 
 

@@ -407,7 +407,8 @@ def test_sgfs_at_small_lr_is_sgld():
 
 @pytest.mark.parametrize("form", ["diagonal", "full"])
 def test_sgfs_averages_the_fisher_matrix(form: str):
-    """Each chain has its I, the mean over batches of their covariances with n - 1 in the denominator, and its T. At T = 0, γ = 1 and the step is 2 (I + 2 B/lr)⁻¹ g."""
+    """I is the mean over batches of their covariances, with n - 1 in the denominator. Each chain has its I and its T.
+    At T = 0, γ = 1 and the step is 2 (I + 2 B/lr)⁻¹ g."""
     draw = torch.Generator().manual_seed(3)
     each = torch.randn(6, 3, 5, 2, generator=draw, dtype=D64)
     theta = torch.zeros(3, 2, dtype=D64, requires_grad=True)

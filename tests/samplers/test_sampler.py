@@ -132,7 +132,7 @@ RESUMED = [(row, "flat") for row in TABLE] + [
 def test_resumed_run_is_the_uninterrupted_one(row: Row, weighting: str):
     """k steps, save, load, m steps give every bit of k + m steps: parameters, momentum, psi, generator and estimates.
 
-    The save, after 41 or 221 steps, falls between the two gradients of a pair for Var(g), and after the end of the pilot.
+    The save, after 41 or 221 steps, falls between the two gradients of a pair for Var(g), and after the pilot.
     """
     k, m = resume.BEFORE[weighting], 30
     straight, first, second = (resume.Run(row.name, weighting) for _ in range(3))
@@ -326,7 +326,7 @@ def test_bad_clip_is_refused(kind, c):
 
 @pytest.mark.parametrize("row", [r for r in TABLE if not r.thermostat], ids=str)
 def test_parameters_without_gradient_are_left_alone(row: Row):
-    """Prior and injected noise do not change their value and momentum while they have no gradient. Frozen ones never move."""
+    """While they have none, prior and injected noise change neither value nor momentum. Frozen ones never move."""
     a, b, frozen = parameter(1), parameter(1), parameter(3).requires_grad_(False)
     sampler = sampler_of([a, frozen, b], row.build(2, D64), prior=bdl.Gaussian(2.0))
     step(sampler, a, b)
@@ -344,7 +344,7 @@ def test_parameters_without_gradient_are_left_alone(row: Row):
 
 
 def test_a_thermostat_with_an_idle_parameter_is_refused():
-    """The thermostat would take an m at rest for a cold one. A frozen parameter is no part of the chain, and allowed."""
+    """The thermostat would take an m at rest for a cold one. Frozen parameters are outside the chain, and allowed."""
     a, b, frozen = parameter(1), parameter(1), parameter(3).requires_grad_(False)
     sampler = sampler_of([a, frozen, b], bdl.SGNHT())
     step(sampler, a, b)
@@ -446,7 +446,7 @@ def test_missing_extras_are_named(dynamics, name: str):
 @pytest.mark.parametrize("dtype", [torch.float32, D64], ids=str)
 @pytest.mark.parametrize("row", NOISY, ids=str)
 def test_every_part_of_the_state_keeps_its_type(row: Row, dtype):
-    """All tensors keep the dtype of θ, whatever numbers the dynamics was given, with lr and T as floats or per chain."""
+    """All tensors keep the dtype of θ, whatever numbers the dynamics has, with lr and T as floats or per chain."""
     for lr, T in ((0.1, 0.5), (torch.full((3,), 0.1, dtype=D64), torch.linspace(0, 1, 3))):
         theta = parameter(3, 2, dtype=dtype)
         sampler = sampler_of(theta, row.build(2, dtype), chains=3, lr=lr, temperature=T)

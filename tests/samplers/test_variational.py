@@ -1,8 +1,8 @@
 """Bayes by Backprop on linear regression, where evidence and best fit are known in closed form.
 
-With a known noise level s the posterior is N(m, L⁻¹), L = precision + X'X/s². Among the independent Gaussians q, the one
-that minimises E_q[U] - T H[q] has mean m and variances T / L_ii. At T = 1 its bound falls short of the log evidence by
-KL = (Σ log L_ii - log |L|) / 2. Tolerances are Z standard errors between independent fits.
+With a known noise level s the posterior is N(m, L⁻¹), L = precision + X'X/s². Among the independent Gaussians q, the
+one that minimises E_q[U] - T H[q] has mean m and variances T / L_ii. At T = 1 its bound falls short of the log evidence
+by KL = (Σ log L_ii - log |L|) / 2. Tolerances are Z standard errors between independent fits.
 """
 
 from __future__ import annotations
@@ -215,8 +215,8 @@ def shares(dynamics, gradients: Tensor, prior: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("m", [1, 2, 5])
 def test_geometric_weights_are_those_of_the_paper(m: int):
-    """The i-th batch has the share 2^(M-i)/(2^M - 1) of the KL term, prior and entropy alike, in both of two epochs. The
-    sum is that of uniform weights."""
+    """The i-th batch has the share 2^(M-i)/(2^M - 1) of the KL term, prior and entropy alike, in each of two epochs.
+    The sum is that of uniform weights."""
     gradients, prior = torch.linspace(-1, 1, 2 * m, dtype=D64), torch.tensor([0.3], dtype=D64)
     geometric = shares(bdl.MeanField(0.05, "geometric", m), gradients, prior)
     paper = torch.tensor([2.0 ** (m - i) / (2**m - 1) for i in range(1, m + 1)], dtype=D64)
@@ -332,8 +332,8 @@ def test_resumed_fit_is_the_uninterrupted_one(tmp_path, stop: int):
 
 
 def test_samples_in_the_store_are_draws(tmp_path):
-    """Trainer fits 64 linear networks on mini-batches while lr falls to 0. The 100 kept states of each have the means and
-    deviations of the best fit. Power: 12% of a deviation."""
+    """Trainer fits 64 linear networks on mini-batches while lr falls to 0. The 100 kept states of each have the means
+    and deviations of the best fit. Power: 12% of a deviation."""
     net = bdl.ChainStack(nn.Linear(D, 1, bias=False), 64)
     build = functools.partial(bdl.Sampler, dynamics=bdl.MeanField(), num_data=N, lr=0.02, prior=bdl.Gaussian(PRECISION))
     module = bdl.BayesianModule(net, build, bdl.GaussianNLL(NOISE))
