@@ -79,8 +79,8 @@ class Replicas:
         if chains % rungs:
             raise ConfigError(f"{chains} chains do not fill a ladder of {rungs}: set chains to a multiple of {rungs}")
         self.exchange, self.chains, self.rungs = exchange, chains, rungs
-        self.factor = torch.tensor(list(exchange.ladder), dtype=torch.float64).repeat(chains // rungs)  # CPU, as T is
-        self.tried = torch.zeros(rungs - 1, dtype=torch.float64, device=device)  # swaps per pair of neighbours
+        self.factor = torch.tensor(list(exchange.ladder), dtype=torch.float64).repeat(chains // rungs)  # CPU, like T
+        self.tried = torch.zeros(rungs - 1, dtype=torch.float64, device=device)  # swaps proposed per pair
         self.done = torch.zeros_like(self.tried)
         self.turn = 0  # which pairs swap next: those whose lower rung is even (0) or odd (1)
         self.previous: Tensor | None = None  # (C,) energies of the last step

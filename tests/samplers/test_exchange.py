@@ -70,7 +70,7 @@ def test_swaps_balance(gap: float, noise: float):
 
 
 def test_swaps_are_permutations_of_neighbours():
-    """Pairs (0, 1), (2, 3) take turns with (1, 2) in a ladder of four. The last energies move with the states."""
+    """Pairs (0, 1) and (2, 3) take turns with (1, 2) in a ladder of four. The last energies move with the states."""
     replicas = Replicas(bdl.Exchange(ladder=(1, 2, 3, 4), energy_var=0.0), 8, CPU)
     T, always = replicas.temperatures(1.0), torch.full((8,), -1e9, dtype=D64)
     energy = torch.arange(8, dtype=D64).flip(0)

@@ -35,7 +35,7 @@ from table import LINEAR, MIXING, Row
 import bdl
 
 Z = 4.5  # standard errors
-N = 50  # data items, so that a test sees where N enters
+N = 50  # data items; N > 1 shows where N enters
 E = 0.05  # lr / N
 CHAINS = 4096
 D64 = torch.float64
@@ -294,7 +294,7 @@ def test_shell_computes_the_noise_ratio(row: Row):
         sampler.step()
     expected = np.mean(0.2 * np.array(row.diagonal) * V.numpy() / (2 * row.friction * 0.5 / N))
     assert sampler.noise_ratio.item() == pytest.approx(expected, rel=1e-9)
-    # A thermostat divides by ξ/a, the rise of its friction, which is still small two steps after the start.
+    # A thermostat divides by ξ/a, the rise of its friction, which is close to 1 two steps after the start.
     rise = sampler.chain.state.xi.item() / row.friction if row.thermostat else 1.0
     assert sampler.t_eff.item() == pytest.approx(0.5 * (1 + expected) / rise, rel=1e-9)
 

@@ -237,7 +237,7 @@ def test_prior_clip_and_weight_are_not_batch_noise():
 
 
 def test_a_weight_multiplies_the_batch_noise_too():
-    """Gradients ±1 in turn have an estimated variance of 2. The last multiplier multiplies it by its square."""
+    """Gradients ±1 in turn have an estimated variance of 2. The weighting multiplies it by multiplier²."""
     theta = parameter(2)
     sampler = sampler_of(theta, weighting=bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10), temperature=0.5)
     for k in range(440):

@@ -162,8 +162,8 @@ def test_wrong_fits_are_seen(wrong):
 def test_elbo_is_the_evidence_less_the_divergence():
     """At every converged q, mean elbo = log evidence - KL(q || posterior), and none exceeds the evidence.
 
-    The mean KL is that of the best fit, .31, plus a computed cost below .02 of the distance between q and that fit.
-    Power: .05 nats. One normalising constant is .9, and q twice as wide is wrong by .7 or more.
+    The mean KL is that of the best fit, .31, plus less than .02 for the distance of q from that fit, which is
+    computed. Power: .05 nats. One normalising constant is .9, and q twice as wide is wrong by .7 or more.
     """
     fit = Fit(bdl.MeanField()).converge().go(1)
     q = fit.q

@@ -1,4 +1,4 @@
-"""Adaptive weighting: log psi is one function, its slope acts on the gradient, its value is the importance weight."""
+"""Adaptive weighting: log psi is one function; its slope acts on the gradient, its value on the importance weight."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class Asymmetric(Well):
 
 
 WELL, WELL_STEP = Asymmetric(height=1.2, tilt=0.45), 0.01
-X_WELL = np.linspace(-2.4, 2.4, 961)  # fine, because the drift jumps where log psi bends
+X_WELL = np.linspace(-2.4, 2.4, 961)  # a fine grid, because the drift jumps where log psi bends
 
 
 def shares(x: np.ndarray, p: np.ndarray) -> np.ndarray:

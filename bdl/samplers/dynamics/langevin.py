@@ -125,7 +125,7 @@ class SGLD(Dynamics):
     def step(
         self, s: Position, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
     ) -> Position:
-        from_batches = step_variance(self.grad_var, lr, z, extra)  # (..., d) or (), of lr g
+        from_batches = step_variance(self.grad_var, lr, z, extra)  # (..., d) or (), variance of lr g
         if self.preconditioner is not None:
             g, z = self._apply(self.preconditioner, g), self._apply(self._root, z)
             if from_batches is not None:  # z has its root of P already, so one factor P is left
@@ -288,7 +288,7 @@ class SGNHT(Dynamics):
         add_(s.m.mul_(1 - xi), -lr, g)
         add_(s.m, root(2 * self.friction * lr * tau), z)
         s.theta.add_(s.m)
-        excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # (..., 1) of |m|²/d over lr tau
+        excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d above lr tau
         sampling = torch.as_tensor(tau > 0)  # a float tau stays on the CPU, so no kernel waits for it
         heat = lr * torch.where(sampling, torch.as_tensor(tau), 1)  # lr tau, harmless at tau = 0
         xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))

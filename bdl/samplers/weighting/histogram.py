@@ -17,8 +17,8 @@ from bdl.psi import log_psi_and_slope
 
 MIN_VISITS = 10  # the rise at a bin visited less often counts in proportion to its visits
 MAX_RISE = 1.0  # bound of the rise of log psi between bins, as of 1 - θ_{J-1}/θ_J (Liang 2024)
-NO_DRIFT = 0.2  # standard deviations between the halves of a window of energies that no longer drifts
-RECENT = 100  # steps between checks that the bins contain the energies of as many steps
+NO_DRIFT = 0.2  # standard deviations; largest shift between the halves of a window of energies without drift
+RECENT = 100  # steps between checks that the bins contain the energies of these steps
 
 
 @dataclass
