@@ -147,7 +147,7 @@ def test_mistakes_in_the_literature_are_seen(std, T: float):
 
 @pytest.mark.parametrize("a", [0.1, 0.3])
 def test_thermostat_without_its_factor_is_seen(a: float):
-    """ξ settles at 1 - sqrt(1 - 2a), and the variance is too small by a/ξ at any lr: .947 at a = .1, .816 at .3."""
+    """ξ settles at 1 - sqrt(1 - 2a), and the variance is a/ξ times the right one: .947 at a = .1, .816 at .3."""
     row, dynamics, lr = ROWS["sgnht-0.1"], PlainThermostat(a), 1e-4
     assert fails(row, dynamics, 1.0)
     xi = memory_of(row, dynamics, PRECISION, lr, 1.0)["xi"].item()
