@@ -288,7 +288,7 @@ class SGNHT(Dynamics):
         add_(s.m.mul_(1 - xi), -lr, g)
         add_(s.m, root(2 * self.friction * lr * tau), z)
         s.theta.add_(s.m)
-        excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d above lr tau
+        excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d
         sampling = torch.as_tensor(tau > 0)  # a float tau stays on the CPU, so no kernel waits for it
         heat = lr * torch.where(sampling, torch.as_tensor(tau), 1)  # lr tau, harmless at tau = 0
         xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))
