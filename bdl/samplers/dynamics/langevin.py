@@ -295,7 +295,7 @@ class SGNHT(Dynamics):
         return s
 
     def heating(self, s: Thermostatted, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) terms whose mean is T_eff/T - 1: friction that injected and batch noise require, over ξ, less 1."""
+        """(..., d) terms whose mean is T_eff/T - 1: friction that injected and batch noise call for, over ξ, less 1."""
         injected = self.friction + lr * grad_var / (2 * tau)
         return injected / s.xi.unsqueeze(-1).clamp_min(1e-9) - 1
 
