@@ -1,6 +1,6 @@
-"""Var(g), how much the mini-batch alone makes the gradient vary: estimated along the chain, given, and subtracted.
+"""Batch noise: Var(g), the variance of the gradient due to mini-batches, estimated along the chain or given.
 
-Also what follows from it: the noise ratio and the effective temperature T_eff.
+Dynamics that subtract it share the functions below.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ KEEP = 0.98  # decay of the running mean, about 50 estimates
 class BatchNoise:
     """Estimates Var(g) per coordinate: a running mean of half the squared difference of consecutive gradients.
 
-    Two consecutive batches are independent (nearly, without replacement), so E(g' - g)²/2 = Var(g) + (H Δθ)²/2. The
-    second part is smaller than the injected noise by (lr h)²/4a for curvature h of U/N, small for a stable step.
+    Two consecutive batches are independent, or nearly so without replacement: E(g' - g)²/2 = Var(g) + (H Δθ)²/2. The
+    second part is smaller than the injected noise by a factor (lr h)²/4a for curvature h of U/N. This factor is small
+    for a stable step.
     """
 
     def __init__(self) -> None:
@@ -113,8 +114,8 @@ def step_variance(grad_var: Any, lr: float | Tensor, like: Tensor, extra: dict[s
 def remaining_ratio(ratio: Tensor, grad_var: Any, ratio_of: Callable[[Tensor], Tensor]) -> Tensor:
     """(..., d) noise ratio left after subtracting `grad_var`.
 
-    ratio: of the true batch noise. ratio_of: the noise ratio that belongs to a variance. A dynamics subtracts at most
-    the noise that it injects, whose ratio is 1.
+    ratio: that of the true batch noise. ratio_of: variance -> noise ratio. A dynamics subtracts at most the noise that
+    it injects, whose ratio is 1.
     """
     if grad_var is None:
         return ratio

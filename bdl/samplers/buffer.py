@@ -21,9 +21,11 @@ class ParameterBuffer:
         for kind in ("device", "dtype"):
             kinds = {str(getattr(p, kind)) for p in params}
             if len(kinds) != 1:
-                raise ConfigError(f"one Sampler needs parameters of one {kind}, got {sorted(kinds)}")
+                raise ConfigError(
+                    f"one Sampler needs parameters of one {kind}, got {sorted(kinds)}: call .to() on the network"
+                )
         if not params[0].is_floating_point():
-            raise ConfigError(f"parameters must be floating point, got {params[0].dtype}")
+            raise ConfigError(f"parameters must be floating point, got {params[0].dtype}: cast or freeze them")
         if chains is not None:
             for name, p in zip(names, params, strict=True):
                 if p.ndim == 0 or p.shape[0] != chains:
@@ -61,7 +63,7 @@ class ParameterBuffer:
         return [p.data_ptr() for p in self.params] != self._pointers
 
     def gather(self, out_views: Sequence[Tensor]) -> list[int]:
-        """Copy the gradients into views made by `split`, zero where there is none; returns who has none."""
+        """Copy the gradients into views made by `split`, zeros where there is none; returns the positions of these."""
         grads = [p.grad for p in self.params]
         idle = [i for i, grad in enumerate(grads) if grad is None]
         for i in idle:

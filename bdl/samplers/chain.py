@@ -53,7 +53,7 @@ class Chain:
         self.state = checked_state(dynamics, dynamics.init(self.theta))
         self.generator = generator(self.theta.device, "noise", seed, stack)
         self.entropy: Tensor | None = None
-        self._known_distinct = False  # have the chains been seen to differ?
+        self._known_distinct = False  # True once something tells the chains apart
         self._allocate()
 
     @property
@@ -126,7 +126,7 @@ class Chain:
         return [value for _, value in self._fields() if isinstance(value, Tensor)]
 
     def reorder(self, order: Tensor) -> None:
-        """Give chain c the state and the gradient of chain order[c], but for what a chain has learnt."""
+        """Give chain c the state and the gradient of chain order[c], except what chain c has learnt."""
         for name in self.dynamics.travels:
             value = getattr(self.state, name)
             value.copy_(value[order])
@@ -151,7 +151,7 @@ class Chain:
             return False
         old = self.theta
         if any(p.numel() != n * (self.chains or 1) for p, n in zip(self.buffer.params, self.buffer.sizes, strict=True)):
-            raise ConfigError("a parameter changed its shape under the sampler: build a new Sampler after such surgery")
+            raise ConfigError("a parameter changed its shape: build a new Sampler after changing the network")
         self.buffer.attach()
         theta = self.theta
         changes = {

@@ -24,7 +24,7 @@ class ClipNorm:
 
     def __post_init__(self) -> None:
         if not self.c > 0:
-            raise ConfigError(f"clip norm must be > 0, got {self.c}")
+            raise ConfigError(f"clip norm must be > 0, got {self.c}: leave clip null for none")
 
     def __call__(self, g: Tensor) -> Tensor:
         norm = g.norm(dim=-1, keepdim=True).clamp_min(1e-30)
@@ -39,7 +39,7 @@ class ClipValue:
 
     def __post_init__(self) -> None:
         if not self.c > 0:
-            raise ConfigError(f"clip value must be > 0, got {self.c}")
+            raise ConfigError(f"clip value must be > 0, got {self.c}: leave clip null for none")
 
     def __call__(self, g: Tensor) -> Tensor:
         return g.clamp_(-self.c, self.c)

@@ -1,4 +1,4 @@
-"""Pieces of a Sampler that make no sense together."""
+"""Parts of a Sampler that make no sense together."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bdl.samplers.weighting.weightings import Weighting
 def refuse_combinations(
     dynamics: Transition, weighting: Weighting, exchange: Exchange | None, clip: Clip | None
 ) -> None:
-    """Raise ConfigError for pieces that make no sense together, and for a dynamics that is none."""
+    """Raise ConfigError for parts that make no sense together, and for a `dynamics` of another type."""
     if not isinstance(dynamics, Transition):
         raise ConfigError(
             f"dynamics must be a bdl.Dynamics or a bdl.AcceptReject, got {type(dynamics).__name__}: subclass one"
@@ -21,9 +21,9 @@ def refuse_combinations(
     if exchange is not None and weighting.needs_energy:
         raise ConfigError(f"replica exchange swaps by exp(-U/T) and {weighted_by} changes that: use Flat")
     if dynamics.variational and (exchange is not None or weighting.needs_energy):
-        raise ConfigError(f"{name} draws from its approximation: no weighting and no exchange")
+        raise ConfigError(f"{name} draws from its approximation: use Flat, and leave exchange null")
     if exchange is not None and not dynamics.noisy:
-        raise ConfigError(f"{name} samples nothing that replicas could exchange: leave it out")
+        raise ConfigError(f"{name} only optimises, so replicas have nothing to exchange: leave exchange null")
     if dynamics.accept_reject and weighting.needs_energy:
         raise ConfigError(f"{name} accepts by exp(-U/T), which {weighted_by} changes: use Flat, or SGLD")
     if dynamics.accept_reject and clip is not None:

@@ -47,6 +47,6 @@ def refuse(step: int, suspects: Named, lr: Scalar) -> None:
 
 def _message(where: str, step: int, lr: Scalar) -> str:
     return (
-        f"{where} is not finite at step {step}: most likely lr = {lr} is too large for this network or data hold NaN; "
-        "lower lr, warm it up, or clip (bdl.ClipNorm); nothing of this step was written"
+        f"{where} is not finite at step {step}: most likely lr = {lr} is too large for this network, or the data "
+        "contain NaN; lower lr, warm it up, or clip (bdl.ClipNorm); nothing of this step was written"
     )

@@ -16,7 +16,7 @@ from bdl.samplers.chain import Chain
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import Settings
 
-STATE = ("tried", "done", "turn", "previous", "square", "count")  # of Replicas, in a checkpoint
+STATE = ("tried", "done", "turn", "previous", "square", "count")  # fields of Replicas in a checkpoint
 KEEP = 0.99  # decay of the running mean of the energy's variance
 
 
@@ -79,12 +79,13 @@ class Replicas:
         if chains % rungs:
             raise ConfigError(f"{chains} chains do not fill a ladder of {rungs}: set chains to a multiple of {rungs}")
         self.exchange, self.chains, self.rungs = exchange, chains, rungs
-        self.factor = torch.tensor(list(exchange.ladder), dtype=torch.float64).repeat(chains // rungs)  # CPU, as T is
-        self.tried = torch.zeros(rungs - 1, dtype=torch.float64, device=device)  # swaps per pair of neighbours
+        self.factor = torch.tensor(list(exchange.ladder), dtype=torch.float64).repeat(chains // rungs)  # CPU, like T
+        self.tried = torch.zeros(rungs - 1, dtype=torch.float64, device=device)  # swaps proposed per pair
         self.done = torch.zeros_like(self.tried)
-        self.turn = 0  # which pairs swap next: those with even or with odd lower rung
+        self.turn = 0  # which pairs swap next: those whose lower rung is even (0) or odd (1)
         self.previous: Tensor | None = None  # (C,) energies of the last step
-        self.square = torch.zeros(chains, dtype=torch.float64, device=device)  # running mean: σ² with the next chain
+        # running mean: σ² of each chain and the next
+        self.square = torch.zeros(chains, dtype=torch.float64, device=device)
         self.count = 0  # changes of energy in that mean
 
     @property
@@ -115,9 +116,8 @@ class Replicas:
     def order(self, energy: Tensor, temperature: Tensor, log_u: Tensor, exact: bool = False) -> Tensor:
         """(C,) the chain whose state each chain takes over; energy, temperature and log_u are (C,)."""
         chains = torch.arange(self.chains, device=energy.device)
-        low = chains.view(-1, self.rungs)[
-            :, self.turn : -1 : 2
-        ].flatten()  # the lower chains of the pairs whose turn it is
+        # the lower chains of the pairs whose turn it is
+        low = chains.view(-1, self.rungs)[:, self.turn : -1 : 2].flatten()
         k = low % self.rungs
         self.turn = 1 - self.turn if self.rungs > 2 else 0
         c = 1 / temperature[low] - 1 / temperature[low + 1]

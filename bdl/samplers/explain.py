@@ -25,7 +25,7 @@ def explain(
     heat: tuple[Tensor, Tensor],
     notes: Sequence[str],
 ) -> str:
-    """N, T, prior, the intended law, the noise of one step, and what adds to it.
+    """N, T, prior, the intended law, the injected noise of one step, and what adds to it.
 
     heat: noise ratio and T_eff, () or (C,), of the chains with the intended law. notes: lines to end with.
     """

@@ -35,7 +35,7 @@ class Extras:
         self.sources: dict[str, Callable[[], Tensor]] = {}
 
     def gather(self, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:
-        """The last argument of the dynamics' step, if it takes one. multiplier (..., 1): of the weighting, or None."""
+        """The last argument of the dynamics' step, if it takes one. multiplier: (..., 1) by the weighting, or None."""
         names = self.dynamics.needs
         if not names:
             return ()

@@ -22,7 +22,7 @@ from bdl.samplers.potential import Closure, Potential
 from bdl.samplers.settings import Settings
 from bdl.samplers.weighting.reweighting import Reweighting
 
-RECHECK = 100  # steps between checks that the energy at one θ is one number
+RECHECK = 100  # steps between checks that one θ always has the same energy
 ROUNDING = 1e-4  # relative difference that summation in another order may make in single precision
 
 
@@ -110,7 +110,7 @@ def evaluator(chain: Chain, potential: Potential, closure: Closure, start: Tenso
 def evaluate_start(chain: Chain, potential: Potential, evaluate: Evaluate, now: Settings) -> None:
     """Put U/N and its gradient at the present θ into the state, if the last step has not left them there.
 
-    Some steps evaluate them all the same, to see that the energy at one θ is one number. Raises ConfigError if not.
+    Some steps evaluate them nevertheless, to check that one θ always has the same energy. Raises ConfigError if not.
     """
     s, step = chain.state, chain.steps
     moved_by_hand = chain.left_at is not None and not torch.equal(chain.left_at, s.theta)
@@ -125,7 +125,7 @@ def evaluate_start(chain: Chain, potential: Potential, evaluate: Evaluate, now: 
         if not math.isfinite(change) or change > ROUNDING:
             raise ConfigError(
                 f"{type(chain.dynamics).__name__} needs all the data in every batch, without dropout: at step {step} "
-                f"the loss at one θ differs by {change:.2%} from before; use a batch of all {potential.num_data} "
+                f"the loss at the same θ changed by {change:.2%}; use a batch of all {potential.num_data} "
                 "items, or a stochastic-gradient sampler"
             )
     s.potential, s.gradient = value, gradient

@@ -112,13 +112,13 @@ class Potential:
         return (energy + self.prior.energy(self.chain.theta)).reshape(-1)
 
     def full_energy(self, lr: Scalar) -> Tensor:
-        """(C,) U over all the data at the present θ, nats. lr: for the message of an energy that is not finite.
+        """(C,) U over all the data at the present θ, nats.
 
-        Raises ConfigError without `full_loss`, DivergedError for an energy that is not finite.
+        Raises ConfigError without `full_loss`, and DivergedError, which names lr, for an energy that is not finite.
         """
         if self.full_loss is None:
             raise ConfigError(
-                "a full-data energy needs sampler.full_loss, a function that returns the mean NLL over all data"
+                "a full-data energy needs sampler.full_loss: set it to a function that returns the mean NLL of all data"
             )
         with torch.no_grad():
             energy = self.energy_of(self.full_loss())

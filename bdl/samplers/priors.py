@@ -16,14 +16,14 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 
-Shapes = Sequence[tuple[int, ...]]  # of one chain's parameter tensors
+Shapes = Sequence[tuple[int, ...]]  # shapes of one chain's parameter tensors
 
 GAINS = {"he": 2.0, "fan_in": 1.0}  # variance of a weight times its fan-in
 
 
 class Prior(Protocol):
     def bind(self, shapes: Shapes, like: Tensor) -> Prior:
-        """The same prior with the scale of each tensor repeated for its coordinates; shapes: of one chain's tensors."""
+        """The same prior with the scale of each tensor repeated for its coordinates; shapes of one chain's tensors."""
         ...
 
     def energy(self, theta: Tensor) -> Tensor | float:

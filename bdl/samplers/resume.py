@@ -14,7 +14,7 @@ FORMAT_VERSION = 3
 
 
 def environment(device: torch.device) -> dict[str, Any]:
-    """What must be the same on both sides for a continuation that is bitwise the same."""
+    """What must not change between saving and loading if the chain is to continue bit for bit."""
     return {"torch": str(torch.__version__), "device": device.type, "threads": torch.get_num_threads()}
 
 
@@ -30,12 +30,13 @@ def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], devi
     saved = state_dict["bdl"]
     if saved["format_version"] != FORMAT_VERSION:
         raise ConfigError(
-            f"sampler state of format {saved['format_version']}; this bdl reads format {FORMAT_VERSION} only"
+            f"sampler state of format {saved['format_version']}; this bdl reads {FORMAT_VERSION} only: start afresh"
         )
     for key, here in identity.items():
         if saved["identity"][key] != here:
             raise ConfigError(
-                f"the checkpoint was saved with {key} = {saved['identity'][key]}, this sampler has {here}"
+                f"the checkpoint was saved with {key} = {saved['identity'][key]}, this sampler has {here}: "
+                "restore it, or start afresh"
             )
     here = environment(device)
     changed = [f"{k} {saved['environment'][k]} -> {v}" for k, v in here.items() if saved["environment"][k] != v]

@@ -80,7 +80,7 @@ class Sampler(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics, self.weighting, self.exchange = dynamics, weighting, exchange
         self.num_data, self.chains = int(num_data), chains
-        self.used = Settings(lr, temperature, weighting.zeta)  # of the last step
+        self.used = Settings(lr, temperature, weighting.zeta)  # settings of the last step
         self.notes: list[str] = []  # lines of `explain` on what others, such as Lightning, do to the gradient
         live, names = _sampled(self.param_groups[0])
         self.chain = Chain(live, names, dynamics, chains, seed, stack)
@@ -210,7 +210,7 @@ class Sampler(torch.optim.Optimizer):
         return self.chain.per_chain(entropy.reshape(-1) - energy - constant)
 
     def explain(self) -> str:
-        """A few lines: N, T, prior, the intended law, the noise of one step, and what adds to it."""
+        """A few lines: N, T, prior, the intended law, the injected noise of one step, and what adds to it."""
         target = self.target_chains if self.chains else ...
         heat = self.noise_ratio[target], self.t_eff[target]
         now = Settings.of(self.param_groups[0], self.steps)
@@ -270,7 +270,7 @@ class Sampler(torch.optim.Optimizer):
         return parts if self.replicas is None else {**parts, "replicas": self.replicas}
 
     def _follow(self) -> None:
-        """Follow parameters that something has moved, and take all that belongs to the chain along."""
+        """Follow parameters that something has moved, together with all that belongs to the chain."""
         if not self.chain.buffer.moved():
             return
         self.check()
@@ -280,7 +280,7 @@ class Sampler(torch.optim.Optimizer):
         self.chain.link(self.state)
 
     def _settings(self) -> Settings:
-        """lr, T of every chain, and zeta, as they stand."""
+        """The present lr, temperature of every chain, and zeta."""
         now = Settings.of(self.param_groups[0], self.steps)
         if self.replicas is None:
             return now

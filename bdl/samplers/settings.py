@@ -22,7 +22,7 @@ class Settings:
 
     @classmethod
     def of(cls, group: Mapping[str, Any], step: int) -> Settings:
-        """Those of a parameter group. Raises ConfigError for a float that is negative or NaN."""
+        """The settings of a parameter group. Raises ConfigError for a float that is negative or NaN."""
         for name in ("lr", "temperature", "zeta"):
             value = group[name]
             if not isinstance(value, Tensor) and not value >= 0:
@@ -40,7 +40,7 @@ def any_positive(value: Scalar) -> bool:
 
 
 def check_numbers(num_data: int, chains: int | None, lr: Scalar, temperature: Scalar) -> None:
-    """Raise ConfigError for an argument of `Sampler` that is out of range, or not a number or one per chain."""
+    """Raise ConfigError for an argument of `Sampler` that is out of range, or neither a number nor one per chain."""
     if num_data < 1:
         raise ConfigError(f"num_data must be the number of training items, got {num_data}")
     if chains is not None and chains < 1:

@@ -1,8 +1,8 @@
-"""An independent sampler: NUTS (blackjax) on the network of test_network.py, in a process without torch.
+"""An independent reference for test_network.py: NUTS from blackjax, run in a process without torch.
 
 python nuts.py <npz with x (N, 2), y (N,), points (K, 2)> <npz for `draws` (S, C, K + 2)>
 
-In a process of its own, because JAX's threads do not survive the forks that other tests make.
+It runs in a separate process because JAX's threads do not survive the forks that other tests make.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
-HIDDEN, CHAINS, BURN_IN, DRAWS, STEP = 12, 64, 40, 120, 0.15  # acceptance .75, trees of 32 steps
+HIDDEN, CHAINS, BURN_IN, DRAWS, STEP = 12, 64, 40, 120, 0.15  # this STEP gives acceptance .75, trees of 32 steps
 SPLITS = (2 * HIDDEN, 3 * HIDDEN, 4 * HIDDEN)  # w (H, 2), b (H,), v (H,), c (1,)
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Laws known without a random number: linear steps by Lyapunov's equation, steps in one dimension on a grid."""
+"""Stationary laws without random numbers: by Lyapunov's equation for linear steps, on points of a grid for others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PRECISION = torch.linalg.inv(COVARIANCE)  # eigenvalues 1/1.8 and 5
 
 @dataclass(frozen=True)
 class LinearStep:
-    """state <- M state + B z + G xi, for z ~ N(0, 1) and an error xi of the gradient; state = (θ, m) stacked, or θ."""
+    """state <- M state + B z + G xi, z ~ N(0, 1), xi the error of the gradient; the state is (θ, m) stacked, or θ."""
 
     M: np.ndarray
     B: np.ndarray
@@ -37,12 +37,12 @@ class LinearStep:
 
 
 def vectors(state) -> list[str]:
-    """What moves: θ, and a momentum if there is one. Everything else in a state is memory."""
+    """Names of the fields that move: θ, and m if the state has a momentum. All other fields are memory."""
     return [f.name for f in dataclasses.fields(state) if f.name in ("theta", "m")]
 
 
 def state_of(dynamics, parts, memory):
-    """A state with these θ (and m), (n, d) each, and with this memory in every row."""
+    """A state with the given θ and, where it has one, m, each (n, d), and with the same memory in every row."""
     state = dynamics.init(parts[0].clone())
     values = dict(zip(vectors(state)[1:], (part.clone() for part in parts[1:]), strict=True))
     for name, v in memory.items():
@@ -51,12 +51,12 @@ def state_of(dynamics, parts, memory):
 
 
 def advance(dynamics, state, g, lr, tau, z, extra=None):
-    """One step, with `extra` for the dynamics that ask for it."""
+    """One step. Dynamics that need more than a gradient receive `extra`."""
     return dynamics.step(state, g.clone(), lr, tau, z.clone(), *([extra or {}] if dynamics.needs else []))
 
 
 def linear_step(dynamics, precision, lr: float, tau: float, memory=None, extra=None) -> LinearStep:
-    """The matrices of one step on U/N = θ'Aθ/2, read off by feeding basis vectors to `dynamics.step` in float64."""
+    """The matrices of one step on U/N = θ'Aθ/2, found by feeding basis vectors to `dynamics.step` in float64."""
     A = torch.as_tensor(precision, dtype=torch.float64)
     d = len(A)
     k = d * len(vectors(dynamics.init(torch.zeros(1, d, dtype=torch.float64))))
@@ -79,15 +79,17 @@ def linear_step(dynamics, precision, lr: float, tau: float, memory=None, extra=N
 
 
 def settled(dynamics, momenta, lr: float, tau: float) -> dict:
-    """The friction at which a thermostat stays, if it moves slowly: its mean rise is 0 under the law that it makes.
+    """The friction at which a slow thermostat settles: under the law that it then produces, its mean change is 0.
 
-    momenta(memory): points m (n, d) and weights (n,) of the law of m at this memory.
+    momenta(memory): points m (n, d) and weights (n,) of the law of m while the state has this memory.
     """
 
     def rise(xi):
         memory = {"xi": torch.tensor(xi, dtype=torch.float64)}
         m, weight = momenta(memory)
-        zero = torch.zeros(m.shape, dtype=torch.float64)  # from θ = m = z = 0 a gradient -m/lr makes the new m
+        zero = torch.zeros(
+            m.shape, dtype=torch.float64
+        )  # from θ = m = z = 0, a gradient -m/lr makes the new momentum m
         state = state_of(dynamics, [zero, zero], memory)
         return weight @ (advance(dynamics, state, torch.from_numpy(-m / lr), lr, tau, zero).xi.numpy() - xi)
 
@@ -96,13 +98,13 @@ def settled(dynamics, momenta, lr: float, tau: float) -> dict:
 
 
 def memory_of(row, dynamics, precision, lr: float, tau: float, gradient_covariance=None) -> dict:
-    """What the dynamics of a row remembers, long after the start, on U/N = θ'Aθ/2."""
+    """The memory that the dynamics of a row has long after the start, on U/N = θ'Aθ/2."""
     d = len(precision)
 
     def momenta(memory):
         step = linear_step(dynamics, precision, lr, tau, memory)
         columns = np.linalg.cholesky(step.covariance(gradient_covariance)[d:, d:]).T * d**0.5
-        return np.concatenate([columns, -columns]), np.full(2 * d, 0.5 / d)  # right for quadratics
+        return np.concatenate([columns, -columns]), np.full(2 * d, 0.5 / d)  # these points integrate quadratics exactly
 
     return settled(dynamics, momenta, lr, tau) if row.thermostat else row.memory(d)
 
@@ -122,7 +124,7 @@ class Well:
 
 
 def langevin_law(drift: np.ndarray, e: float, T: float, x: np.ndarray) -> np.ndarray:
-    """Mass at the points of a grid x of the stationary law of x <- x - e drift + sqrt(2 e T) z, at this very e."""
+    """Masses of the stationary law of x <- x - e drift + sqrt(2 e T) z, for this step e, at the points of a grid x."""
     kernel = np.exp(-((x[None] - (x - e * drift)[:, None]) ** 2) / (4 * e * T))
     kernel /= kernel.sum(1, keepdims=True)
     equations = np.vstack([(kernel.T - np.eye(len(x)))[1:], np.ones(len(x))])  # p K = p, sum p = 1
@@ -131,10 +133,10 @@ def langevin_law(drift: np.ndarray, e: float, T: float, x: np.ndarray) -> np.nda
 
 @dataclass(frozen=True)
 class NodeLaw:
-    """A law known at points: weights with which smooth functions are averaged."""
+    """A law given by points and weights, which average smooth functions."""
 
     theta: np.ndarray  # (n, d)
-    weight: np.ndarray  # (n,) they add to 1
+    weight: np.ndarray  # (n,) adds to 1
     m: np.ndarray | None = None  # (n, d)
 
     def mean(self, values) -> np.ndarray:
@@ -143,17 +145,18 @@ class NodeLaw:
 
 
 def panels(edges, nodes: int = 12) -> tuple[np.ndarray, np.ndarray]:
-    """Gauss-Legendre points (n,) and weights (n,) between consecutive edges: integrands may jump at an edge."""
+    """Gauss-Legendre points (n,) and weights (n,) between consecutive edges. Integrands may jump at an edge."""
     t, w = np.polynomial.legendre.leggauss(nodes)
-    left, half = np.asarray(edges)[:-1, None], np.diff(edges)[:, None] / 2
-    return (left + half * (1 + t)).ravel(), (half * w).ravel()
+    start, half = np.asarray(edges)[:-1, None], np.diff(edges)[:, None] / 2
+    return (start + half * (1 + t)).ravel(), (half * w).ravel()
 
 
 def first_order_law(dynamics, grad, theta, weight, lr: float, tau: float, memory=None, curvature=None) -> NodeLaw:
-    """The stationary law of θ <- mean(θ) + root(θ) z at this very lr, without randomness.
+    """The stationary law of θ <- mean(θ) + root(θ) z at the given lr, computed without random numbers.
 
-    theta (n, d), weight (n,): points and weights of a quadrature, to which the law is right. grad, curvature: (n, d) θ
-    -> (n, d) of U/N, float64 tensors. Mean and root are read off `dynamics.step` at z = 0 and the unit vectors.
+    theta (n, d), weight (n,): points and weights of a quadrature, whose accuracy is that of the law. grad, curvature:
+    functions of U/N, (n, d) θ -> (n, d), float64 tensors. `dynamics.step` gives the mean at z = 0 and the columns of
+    the root at the unit vectors.
     """
     n, d = theta.shape
     x = torch.from_numpy(theta)
@@ -172,11 +175,11 @@ def first_order_law(dynamics, grad, theta, weight, lr: float, tau: float, memory
 
 
 def second_order_law(dynamics, grad, x, lr: float, tau: float, memory=None) -> NodeLaw:
-    """The stationary law of (θ, m), in one dimension, at this very lr, whatever the one step is.
+    """The stationary law of (θ, m) in one dimension at the given lr, for any step.
 
-    x: grid of equal spacing; m has one of 41 points. The mean of f(θ', m') over z is a Gauss-Hermite sum over the new
-    states, which `dynamics.step` gives, and f there an interpolation of order 6 between grid points. That makes a
-    sparse matrix whose left eigenvector at 1 is the law. On grids of .05 and .04 it agrees to 1e-6.
+    x: a grid of equal spacing. The grid of m has 41 points. The mean of f(θ', m') over z is a Gauss-Hermite sum over
+    the new states, which `dynamics.step` gives. There f is interpolated from 6 grid points per axis. This makes a
+    sparse matrix whose left eigenvector with eigenvalue 1 is the law. Grids of spacing .05 and .04 agree to 1e-6.
     """
     m = np.linspace(-6, 6, 41) * np.sqrt(2 * lr * tau / (2 - dynamics.friction))
     states = np.stack([axis.ravel() for axis in np.meshgrid(x, m, indexing="ij")], 1)
@@ -199,7 +202,7 @@ def _eigenvector(flow) -> np.ndarray:
 
 
 def _interpolation(axis: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(n, 6) indices into an axis and Lagrange weights that interpolate at x (n,); at its ends beyond them."""
+    """(n, 6) indices into an axis and Lagrange weights that interpolate at x (n,), which is clamped to the axis."""
     t = ((x - axis[0]) / (axis[1] - axis[0])).clip(0, len(axis) - 1)
     first = (np.floor(t).astype(int) - 2).clip(0, len(axis) - 6)
     j = np.arange(6)
@@ -209,7 +212,7 @@ def _interpolation(axis: np.ndarray, x: np.ndarray) -> tuple[np.ndarray, np.ndar
 
 
 def refine(x: np.ndarray, mass: np.ndarray, factor: int) -> tuple[np.ndarray, np.ndarray]:
-    """The same law on a grid `factor` times finer, by a spline of its log density."""
+    """The same law on a grid `factor` times finer, by a spline through its log density."""
     fine = np.linspace(x[0], x[-1], factor * (len(x) - 1) + 1)
     p = np.exp(CubicSpline(x, np.log(np.maximum(mass, 1e-300)))(fine))
     return fine, p / p.sum()
@@ -217,7 +220,7 @@ def refine(x: np.ndarray, mass: np.ndarray, factor: int) -> tuple[np.ndarray, np
 
 @dataclass(frozen=True)
 class Estimate:
-    """Time averages of statistics over independent chains, with standard errors from between the chains."""
+    """Time averages of statistics, as means over independent chains with standard errors between chains."""
 
     mean: np.ndarray
     se: np.ndarray

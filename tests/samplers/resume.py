@@ -1,4 +1,4 @@
-"""A chain that can be stopped, saved and resumed: run here, and by tests/samplers/test_sampler.py in another process.
+"""A chain that can be stopped, saved and resumed. test_sampler.py runs it, and resumes it in another process, too.
 
 python resume.py <row> <weighting> <steps> <checkpoint to load> <file for the end state>
 """
@@ -24,7 +24,7 @@ BEFORE = {"flat": 25, "given": 25, "per-step": 25, "pilot": 205}
 
 
 class Run:
-    """Four chains of two numbers each on noisy losses that are a function of the step, lr under a scheduler."""
+    """Four chains of two numbers each. The loss depends on the step, as that of a batch does; a scheduler sets lr."""
 
     def __init__(self, row: str, weighting: str):
         build = next(r.build for r in TABLE if r.name == row)

@@ -13,24 +13,24 @@ import bdl
 
 @dataclass(frozen=True)
 class Row:
-    """A dynamics and what is known of it. `Row(name, build)` suffices for a first-order one without preconditioner.
+    """A dynamics and what is known about it. `Row(name, build)` suffices for a first-order one without preconditioner.
 
-    A linear one, on U = h x²/2 in one dimension, has the stationary variance (T/h) / (1 - e p h / (2 (2 - a))), with
-    e = lr/N, a = friction, p = scale; T/h at second order.
+    On U = h x²/2 in one dimension a linear dynamics has the stationary variance (T/h) / (1 - e p h / (2 (2 - a))), with
+    e = lr/N, a = friction, p = scale. A linear dynamics of order 2 has the variance T/h.
     """
 
     name: str
     build: Callable[[int, torch.dtype], Any]  # (d, dtype) -> dynamics; with a preconditioner d <= 2
-    law: Literal["linear", "curved", "elsewhere"] = "linear"  # is its step linear in θ, m, g, z; or tested elsewhere
+    law: Literal["linear", "curved", "elsewhere"] = "linear"  # form of its step; or tested elsewhere
     friction: float = 1.0
-    scale: float = 1.0  # p: what multiplies lr in one dimension, at most
-    diagonal: tuple[float, float] = (1.0, 1.0)  # of the preconditioner in two
-    order: int = 1  # of the law's error in lr; at 2 there is none on a Gaussian
+    scale: float = 1.0  # p: the largest factor of lr in one dimension
+    diagonal: tuple[float, float] = (1.0, 1.0)  # diagonal of the preconditioner in two dimensions
+    order: int = 1  # order in lr of the law's error; a method of order 2 has none on a Gaussian
     noisy: bool = True
     sgd: bool = True  # is it SGD with momentum 1 - a at T = 0?
     thermostat: bool = False
-    memory: Callable[[int], dict[str, Any]] = lambda d: {}  # of the state besides θ and m, long after the start
-    steps: int = 4000  # that give 4,096 chains the power to see +2% of variance
+    memory: Callable[[int], dict[str, Any]] = lambda d: {}  # d -> fields besides θ and m, long after the start
+    steps: int = 4000  # with these, 4,096 chains see +2% of variance
 
     def __str__(self) -> str:
         return self.name
@@ -43,18 +43,18 @@ def sgld(p):
 
 
 def diagonal_metric(x):
-    """(d,) every entry depends on all of x."""
+    """(d,) a metric in which every entry depends on all of x."""
     return 1 + 0.5 * torch.sin(x.sum() + torch.arange(len(x), dtype=x.dtype))
 
 
 def full_metric(x):
-    """(d, d) with off-diagonals that depend on all of x."""
+    """(d, d) a metric whose off-diagonal entries depend on all of x."""
     v = torch.sin(x.flip(0) + 1)
     return torch.eye(len(x), dtype=x.dtype) + torch.outer(v, v)
 
 
 def frozen(d):
-    """What PSGLD remembers when its preconditioner 1 / (.1 + sqrt V) is (1.5, .5)."""
+    """The memory of PSGLD where its preconditioner 1 / (.1 + sqrt V) is (1.5, .5)."""
     return {"mean": torch.tensor([1 / 1.5 - 0.1, 1 / 0.5 - 0.1], dtype=torch.float64)[:d].square(), "count": 10}
 
 
@@ -91,15 +91,15 @@ TABLE = [
     Row("mean-field", lambda d, dtype: bdl.MeanField(), law="elsewhere", sgd=False),
 ]  # fmt: skip
 NOISY = [row for row in TABLE if row.noisy]
-WIDE = [row for row in TABLE if row.name not in ("sgld-diagonal", "sgld-dense", "sgrld-full")]  # for many coordinates
+WIDE = [row for row in TABLE if row.name not in ("sgld-diagonal", "sgld-dense", "sgrld-full")]  # these take any d
 LINEAR = [row for row in NOISY if row.law == "linear"]
-MIXING = [row for row in NOISY if row.law != "elsewhere" and row.friction >= 0.1]  # fast enough across a barrier
+MIXING = [row for row in NOISY if row.law != "elsewhere" and row.friction >= 0.1]  # these cross a barrier fast enough
 
 
 def equip(sampler: bdl.Sampler) -> bdl.Sampler:
-    """The sampler with all that any row may need, constants."""
+    """The sampler, with constants for all extras that any row may need."""
     theta = sampler.chain.theta
-    each = torch.tensor([0.5, -0.5, 1.5], dtype=theta.dtype).unsqueeze(-1)  # three gradients per chain
+    each = torch.tensor([0.5, -0.5, 1.5], dtype=theta.dtype).unsqueeze(-1)  # three examples per chain
     sampler.extras |= {
         "curvature": lambda: torch.ones_like(sampler.chain.theta),
         "per_example": lambda: each.to(sampler.chain.theta) * torch.ones_like(sampler.chain.theta).unsqueeze(-2),

@@ -1,4 +1,4 @@
-"""Real mini-batches of a regression: what takes batch noise off is right for independent ones, and for those alone."""
+"""Real mini-batches of a regression: subtracting batch noise is right for independent batches, and for those alone."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import bdl
 from bdl.data import TensorBatches
 
 N, D, BATCH, CHAINS = 100, 8, 2, 256
-T, LR = 0.2, 0.005  # relaxation in 1 / lr = 200 steps, or 4 epochs; noise ratio about .6
+T, LR = 0.2, 0.005  # θ relaxes in 1 / lr = 200 steps, or 4 epochs; the noise ratio is about .6
 
 
 def heat(dynamics, replacement: bool) -> tuple[float, float]:
-    """tr(A Cov θ) / (d T) under U = Σ (y - xθ)²/2, A its Hessian, which is 1 under exp(-U/T); and T_eff / T."""
+    """tr(A Cov θ) / (d T) and T_eff / T for U = Σ (y - xθ)²/2 with Hessian A. The first is 1 under exp(-U/T)."""
     draw = torch.Generator().manual_seed(0)
     x = torch.linalg.qr(torch.randn(N, D, generator=draw)).Q * N**0.5  # A = N
     y = torch.randn(N, generator=draw)
@@ -33,15 +33,15 @@ def heat(dynamics, replacement: bool) -> tuple[float, float]:
 
 
 @pytest.mark.parametrize("dynamics", [bdl.SGLD(grad_var="estimated"), bdl.SGNHT(1.0, rate=3e-3)], ids=str)
-def test_noise_of_independent_batches_is_taken_off(dynamics):
-    """Within 6 %, four standard errors. Of a shuffled epoch, whose noise cancels, too much: a third or more."""
+def test_noise_of_independent_batches_is_subtracted(dynamics):
+    """The temperature is right within 6%, four standard errors. With shuffled epochs it is at least 30% too low."""
     assert heat(dynamics, replacement=True)[0] == pytest.approx(1, abs=0.06)
     assert heat(dynamics, replacement=False)[0] < 0.7
 
 
 def test_batches_heat_by_t_eff_or_less():
-    """T_eff is right for independent batches, and an upper bound for those of a shuffled epoch."""
-    (independent, said), (shuffled, bound) = (heat(bdl.SGLD(), replacement) for replacement in (True, False))
-    assert said == pytest.approx(bound, rel=0.05) and said > 1.5
-    assert independent == pytest.approx(said, rel=0.06)
+    """T_eff is right for independent batches, and an upper bound for those of shuffled epochs."""
+    (independent, predicted), (shuffled, bound) = (heat(bdl.SGLD(), replacement) for replacement in (True, False))
+    assert predicted == pytest.approx(bound, rel=0.05) and predicted > 1.5
+    assert independent == pytest.approx(predicted, rel=0.06)
     assert shuffled < bound - 0.4

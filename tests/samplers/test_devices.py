@@ -1,6 +1,6 @@
-"""No step of a sampler on a GPU reads the device, waits for a copy to it, or mixes it with the CPU: by fake tensors.
+"""No step of a sampler on a GPU reads the device, waits for a copy to it, or mixes its tensors with the CPU's.
 
-They have a device and a shape, no numbers, so that a step on "cuda:0" runs where there is no GPU.
+The tests use fake tensors. These have a device and a shape but no numbers, so a step on "cuda:0" needs no GPU.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SETTINGS = {
     "four rungs": {"exchange": bdl.Exchange((1.0, 2.0, 4.0, 8.0))},
     "given variance": {"dynamics": bdl.SGHMC(grad_var=0.1)},
     "estimated variance": {"dynamics": bdl.SGHMC(grad_var="estimated")},
-    "thermostat of its own rate": {"dynamics": bdl.SGNHT(rate=1e-3)},
+    "thermostat with a given rate": {"dynamics": bdl.SGNHT(rate=1e-3)},
     "clip": {"clip": bdl.ClipNorm(1.0)},
     "Laplace": {"prior": bdl.Laplace(1.0)},
 }
@@ -42,7 +42,7 @@ class Waits(Exception):
 
 
 class Watch(TorchDispatchMode):
-    """Raises Waits where the host waits for the device, once `strict`; numbers of the CPU are read as 1."""
+    """Raises Waits where the host waits for the device, once `strict` is set. Numbers read on the CPU are 1."""
 
     strict = False
 
@@ -50,29 +50,29 @@ class Watch(TorchDispatchMode):
         kwargs = kwargs or {}
         if func is READ:
             if self.strict and args[0].device == CUDA:
-                raise Waits("a number is read")
+                raise Waits("the host reads a number from the device")
             return True if args[0].dtype == torch.bool else 1.0
         moves = func is COPY and args[0].device != kwargs.get("device", args[0].device)
         if self.strict and moves and not kwargs.get("non_blocking"):
-            raise Waits("a copy between devices")
+            raise Waits("the host waits for a copy between devices")
         return func(*args, **kwargs)
 
 
 @pytest.fixture(autouse=True)
 def fake(monkeypatch):
-    monkeypatch.setattr(chain, "generator", lambda *_: torch.Generator())  # there is none of a device that is not there
+    monkeypatch.setattr(chain, "generator", lambda *_: torch.Generator())  # torch has none for an absent device
     with FakeTensorMode(allow_non_fake_inputs=True):
         yield
 
 
 def steps(count: int, lead: tuple[int, ...] = (C,), **settings) -> bdl.Sampler:
-    """`count` steps on a fake GPU, none of them at a multiple of 100, where the flag of bad steps is read."""
+    """A sampler after `count` steps on a fake GPU. None is a multiple of 100, where it reads its flag of bad steps."""
     settings = {"dynamics": bdl.SGHMC(), "lr": 0.1, "num_data": 40, "chains": C if lead else None} | settings
     params = [nn.Parameter(torch.randn(*lead, *shape, device=CUDA)) for shape in ((5, 3), (5,))]
 
     def closure() -> torch.Tensor:
         for p in params:
-            p.grad = p.detach().clone()  # autograd wants a device that is there
+            p.grad = p.detach().clone()  # autograd needs a real device
         return torch.zeros(lead, device=CUDA)
 
     with Watch() as watch:
@@ -88,7 +88,7 @@ def steps(count: int, lead: tuple[int, ...] = (C,), **settings) -> bdl.Sampler:
 @pytest.mark.parametrize("lead", [(), (C,)], ids=["one chain", "chains"])
 @pytest.mark.parametrize("row", [r for r in WIDE if r.noisy and r.name != "sgrld-diagonal"], ids=str)
 def test_no_step_of_a_dynamics_waits(row, lead):
-    """A metric of the user's own is looked at: is it positive?"""
+    """The rows leave out a metric that the user gives: the check that it is positive reads the device."""
     sampler = steps(3, lead, dynamics=row.build(20, torch.float32))
     assert sampler.steps == 4 and all(p.device == CUDA for p in sampler.param_groups[0]["params"])
 
@@ -100,7 +100,7 @@ def test_no_step_with_these_settings_waits(name):
 
 
 def test_the_watch_sees_what_makes_a_step_wait():
-    """Or the tests above would say nothing: T on the device, and an energy from elsewhere."""
+    """Negative controls: the tests above notice a temperature on the device, and an energy on the CPU."""
     with pytest.raises(Waits):
         steps(1, temperature=torch.ones(C, device=CUDA))
     with pytest.raises(RuntimeError, match="same device"):

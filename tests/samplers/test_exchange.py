@@ -1,7 +1,7 @@
-"""Replica exchange: swaps leave the law of every rung alone, with exact energies and with noisy ones.
+"""Replica exchange: swaps preserve the law of every rung, with exact energies and with noisy ones.
 
-The rule without randomness, then chains on laws that are known, over every kind of dynamics; each test beside a variant
-that is a little wrong and fails it.
+The first tests check the rule of a swap without random numbers. The others run chains on known laws, over every kind of
+dynamics. Negative controls show that a rule that is a little wrong fails.
 """
 
 from __future__ import annotations
@@ -30,20 +30,25 @@ GAUSSIAN = GaussianLaw([0.0, 0.0], COVARIANCE)
 LADDER = torch.tensor([1.0, 2.0, 4.0], dtype=D64)
 
 
-# ---- the rule, without randomness ------------------------------------------------------------------------------------
+# ---- the rule, without random numbers --------------------------------------------------------------------------------
 
 
 def swap_probability(
-    gap: float, c_of: tuple[float, float], noise: float, energy_var: float, points: int = 400
+    gap: float, temperatures: tuple[float, float], noise: float, energy_var: float, points: int = 400
 ) -> float:
-    """Of two chains with U_0 - U_1 = gap, over quantiles of a normal error of the gap and of the uniform."""
+    """Probability that two chains with U_0 - U_1 = gap swap: a mean over quantiles of the errors and of the uniform.
+
+    noise: variance of the normal error of either energy. energy_var: the variance that the rule is given.
+    """
     error = norm.ppf((np.arange(points) + 0.5) / points) * math.sqrt(2 * noise) if noise else np.zeros(1)
     log_u = np.log((np.arange(points) + 0.5) / points)
     pairs = torch.from_numpy(np.stack(np.meshgrid(error, log_u, indexing="ij"), -1).reshape(-1, 2))
     n = len(pairs)
-    replicas = Replicas(bdl.Exchange(ladder=(1.0, c_of[1] / c_of[0]), energy_var=energy_var), 2 * n, CPU)
+    replicas = Replicas(
+        bdl.Exchange(ladder=(1.0, temperatures[1] / temperatures[0]), energy_var=energy_var), 2 * n, CPU
+    )
     energy = torch.stack([gap + pairs[:, 0], torch.zeros(n, dtype=D64)], 1).flatten()
-    T = torch.tensor(c_of, dtype=D64).repeat(n)
+    T = torch.tensor(temperatures, dtype=D64).repeat(n)
     replicas.order(energy, T, pairs[:, 1].repeat_interleave(2))
     return replicas.rates.item()
 
@@ -51,8 +56,11 @@ def swap_probability(
 @pytest.mark.parametrize("gap", [0.3, 1.0, 3.0])
 @pytest.mark.parametrize("noise", [0.0, 0.5, 4.0])
 def test_swaps_balance(gap: float, noise: float):
-    """P(swap at gap) / P(swap at -gap) = exp(c gap), also on average over normal errors of both energies of variance
-    σ²; without c²σ², or with half or twice as much, it is not."""
+    """P(swap at gap) / P(swap at -gap) = exp(c gap), on average over normal errors of both energies, too.
+
+    σ² is the variance of an error. Negative controls: without the penalty c²σ², or with half or twice as much, the
+    ratio is another one.
+    """
     T, c = (1.5, 3.0), 1 / 1.5 - 1 / 3.0
     forth, back = (swap_probability(x, T, noise, noise) for x in (gap, -gap))
     assert math.log(forth / back) == pytest.approx(c * gap, abs=0.01)
@@ -62,7 +70,7 @@ def test_swaps_balance(gap: float, noise: float):
 
 
 def test_swaps_are_permutations_of_neighbours():
-    """Pairs (0, 1), (2, 3) and (1, 2) take turns in every ladder of four; energies known to the estimator go along."""
+    """Pairs (0, 1) and (2, 3) take turns with (1, 2) in a ladder of four. The last energies move with the states."""
     replicas = Replicas(bdl.Exchange(ladder=(1, 2, 3, 4), energy_var=0.0), 8, CPU)
     T, always = replicas.temperatures(1.0), torch.full((8,), -1e9, dtype=D64)
     energy = torch.arange(8, dtype=D64).flip(0)
@@ -79,8 +87,11 @@ def test_swaps_are_permutations_of_neighbours():
 
 @pytest.mark.parametrize("shared", [0.0, 5.0])
 def test_estimated_variance(shared: float):
-    """Energies at rest with independent errors of variance 3, and an error that all chains share in a batch: the
-    penalty is that of the gap, 3, within 4.5 standard errors; infinite before the second step."""
+    """Constant energies have independent errors of variance 3, and an error that all chains share in a batch.
+
+    The estimate is 3 within 4.5 standard errors, because the shared error cancels in the gap. It is infinite before the
+    second step.
+    """
     replicas, draw = Replicas(bdl.Exchange(ladder=(1, 2)), 400, CPU), torch.Generator().manual_seed(0)
     low = torch.arange(0, 400, 2)
     assert replicas.variance(low) == math.inf
@@ -98,9 +109,10 @@ def test_estimated_variance(shared: float):
 def energies(
     dynamics, e: float, steps: int, swaps=True, chains=3072, noise=0.0, energy_var: Any = 0.0, energy: Any = "batch"
 ):
-    """Mean energy over T at the three rungs of a 2-D Gaussian, which should be 1, from exact draws; and the sampler.
+    """Mean energy over T at the three rungs of a 2-D Gaussian, which should be 1, and the sampler.
 
-    noise: variance of an error of the energies, a new one at every step."""
+    Chains start from exact draws. noise: variance of the error of the energies, which every step draws.
+    """
     factor = LADDER.repeat(chains // 3)
     start = GAUSSIAN.sample(chains, torch.Generator().manual_seed(3)) * factor.sqrt()[:, None]
     options: dict = (
@@ -120,7 +132,7 @@ def energies(
 
 
 def right(estimate: Estimate, allowed=0.0, se=0.004) -> bool:
-    """Power: an energy that is 5 se, 2%, too high at one rung is seen, beside what is allowed."""
+    """Are all mean energies 1? Power: an energy 2% (5 se) too high at one rung, beyond what is allowed, is seen."""
     verdict = bool((np.abs(estimate.mean - 1) < Z * estimate.se + allowed).all())
     assert not verdict or estimate.se.max() < se, "no power: more steps"
     return verdict
@@ -135,7 +147,7 @@ def right(estimate: Estimate, allowed=0.0, se=0.004) -> bool:
     ],
 )  # fmt: skip
 def test_rungs_keep_their_law_exactly(dynamics, e: float, steps: int):
-    """Over dynamics whose law on a Gaussian has no error, there is none with swaps."""
+    """A dynamics whose law on a Gaussian has no error has none with swaps either."""
     estimate, sampler = energies(dynamics, e, steps)
     assert right(estimate)
     assert (sampler.swap_rates > 0.5).all()
@@ -150,7 +162,7 @@ def test_rungs_keep_their_law_exactly(dynamics, e: float, steps: int):
     ],
 )  # fmt: skip
 def test_rungs_keep_their_law_to_first_order(dynamics, e: float, steps: int):
-    """Over others the error is not more than that of the chains alone, here e tr(A)/4 = 2.8% at most, at any rung."""
+    """With other dynamics the error at any rung is at most that of chains without swaps, here e tr(A)/4 = 2.8%."""
     assert right(energies(dynamics, e, steps)[0], allowed=e * float(PRECISION.trace()) / 4, se=0.007)
 
 
@@ -164,16 +176,19 @@ def whole_momentum(m, order, g, friction, lr, temperature):
 
 @pytest.mark.parametrize("wrong", [no_rescaling, whole_momentum])
 def test_momenta_must_be_rescaled_in_mid_kick(wrong, monkeypatch):
-    """A hot momentum heats the cold rung; one rescaled together with the half of the kick that θ has given it leaves an
-    error of first order in lr, where BAOAB has none."""
+    """Negative controls. A momentum that is not rescaled heats the cold rung. A momentum that is rescaled together with
+    half of its kick leaves an error of first order in lr, where BAOAB has none."""
     monkeypatch.setattr(langevin, "rescale_swapped_momentum", wrong)
     assert not right(energies(bdl.BAOAB(0.1), 0.05, 600)[0])
 
 
 @pytest.mark.parametrize("with_lr", [True, False])
-def test_momenta_follow_a_step_per_chain(with_lr: bool, monkeypatch):
-    """lr of a rung in proportion to its temperature: displacements scale with the root of lr T. The momentum in mid
-    kick has an error of O(lr) itself, which is now another one at every rung: 4% are allowed."""
+def test_momenta_scale_with_the_lr_of_each_rung(with_lr: bool, monkeypatch):
+    """Where lr is proportional to the temperature of its rung, displacements scale with sqrt(lr T).
+
+    The momentum in mid-kick has an error of O(lr), which now differs between rungs: 4% are allowed. The negative
+    control rescales as if all rungs had the mean lr.
+    """
     rescale = langevin.rescale_swapped_momentum
     if not with_lr:
         monkeypatch.setattr(
@@ -186,8 +201,8 @@ def test_momenta_follow_a_step_per_chain(with_lr: bool, monkeypatch):
 
 @pytest.mark.parametrize("energy_var, allowed", [(9.0, 0.0), ("estimated", 0.01), (0.0, None)])
 def test_noisy_energies(energy_var, allowed):
-    """Errors of variance 9 nats²: the penalty makes up for them, estimated to 1%; without it the cold rung is heated
-    by a fifth."""
+    """The penalty compensates errors of variance 9 nats², an estimated one to 1%. Without it the cold rung is a fifth
+    too hot."""
     estimate, sampler = energies(bdl.BAOAB(0.1), 0.05, 700, noise=9.0, energy_var=energy_var)
     if allowed is None:
         assert not right(estimate, 0.1) and estimate.mean[0] > 1.15
@@ -196,15 +211,15 @@ def test_noisy_energies(energy_var, allowed):
     assert (sampler.swap_rates > 0.2).all()
 
 
-def test_full_energies_have_no_noise():
-    """`full_loss` at the swaps: exact, whatever error the batches' energies have, and no penalty is paid."""
+def test_full_energies_have_no_error():
+    """Swaps by `full_loss` are exact, whatever error the batch energies have, and no penalty makes them rarer."""
     estimate, sampler = energies(bdl.BAOAB(0.1), 0.05, 500, noise=9.0, energy_var="estimated", energy="full")
     assert right(estimate)
     assert (sampler.swap_rates > 0.6).all()
 
 
 def test_estimate_is_not_for_exact_energies():
-    """It takes what U moves for noise: the cold rung comes out a little cold. Kernels take 0 whatever is set."""
+    """It counts changes of U as errors, and the cold rung is a little too cold. Accept/reject kernels always use 0."""
     assert not right(energies(bdl.BAOAB(0.1), 0.05, 500, energy_var="estimated")[0])
     assert right(energies(bdl.HMC(leapfrog=5), 0.05, 300, energy_var="estimated")[0])
 
@@ -222,7 +237,7 @@ WELL = DoubleWell(height=8.0, tilt=0.5)
     ],
 )
 def test_a_ladder_crosses_the_barrier(dynamics, lr: float, steps: int, allowed: float):
-    """From the wrong well, over 8 nats: every rung has its share of the right one, which no chain finds alone."""
+    """Chains start in the wrong well, behind 8 nats. With swaps every rung has the right share of either well."""
     ladder, chains = (1.0, 2.0, 4.0, 8.0), 1024
     start = torch.ones(chains, 1, dtype=D64)
     run = Chains(WELL, dynamics, start, lr=lr, exchange=bdl.Exchange(ladder, energy_var=0.0))
@@ -235,11 +250,11 @@ def test_a_ladder_crosses_the_barrier(dynamics, lr: float, steps: int, allowed: 
     assert (alone < 0).double().mean() < 0.15
 
 
-# ---- in the shell ----------------------------------------------------------------------------------------------------
+# ---- through the Sampler ---------------------------------------------------------------------------------------------
 
 
 class Two:
-    """Six chains of two parameters in ladders of three, on noisy losses that are a function of the step."""
+    """Six chains of two parameters in ladders of three. The loss depends on the step, as that of a batch does."""
 
     def __init__(self, dynamics, exact=False, **arguments):
         self.a, self.b = (nn.Parameter(torch.linspace(x, x + 1, 6, dtype=D64)[:, None]) for x in (0.5, -0.5))
@@ -270,7 +285,7 @@ ROWS = [r for r in TABLE if r.name in ("sgld", "sghmc-0.1", "baoab-0.1", "sgnht-
     "dynamics, exact", [(r.build(2, D64), False) for r in ROWS] + [(bdl.HMC(2, adapt_steps=9), True)]
 )
 def test_resumed_ladder_is_the_uninterrupted_one(dynamics, exact: bool):
-    """k steps, save, load, m steps are k + m steps to the bit: states, swaps and what is known of the energies."""
+    """k steps, save, load, m steps give the bits of k + m steps: states, swaps and the estimate of the variance."""
     straight, first, second = (Two(dynamics, exact) for _ in range(3))
     straight.go(60)
     saved = first.go(33).sampler.state_dict()
@@ -278,18 +293,20 @@ def test_resumed_ladder_is_the_uninterrupted_one(dynamics, exact: bool):
         for mine, theirs in ((second.a, first.a), (second.b, first.b)):
             mine.copy_(theirs)
     second.sampler.load_state_dict(saved)
-    for other in (second.go(27), first.go(27)):
-        assert torch.equal(other.theta(), straight.theta())
-        assert torch.equal(other.sampler.swap_rates, straight.sampler.swap_rates)
-        ours, theirs = (x.sampler.replicas.state_dict() for x in (other, straight))
-        for key, value in ours.items():
-            assert torch.equal(torch.as_tensor(value), torch.as_tensor(theirs[key])), key
+    for run in (second.go(27), first.go(27)):
+        assert torch.equal(run.theta(), straight.theta())
+        assert torch.equal(run.sampler.swap_rates, straight.sampler.swap_rates)
+        resumed, expected = (x.sampler.replicas.state_dict() for x in (run, straight))
+        for key, value in resumed.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(expected[key])), key
     assert (straight.sampler.swap_rates > 0).all()
 
 
 def test_chains_keep_what_they_have_learnt():
-    """θ, momenta and gradients move; the friction of a thermostat, the factor of lr and the counts of acceptance stay,
-    also where a chain has one parameter and all of them have one number."""
+    """A swap moves θ, momenta and gradients. Friction of a thermostat, factor of lr and sum of acceptances stay.
+
+    Each chain has one parameter, so that fields with one number per chain have as many numbers as θ.
+    """
     learnt = {"xi": bdl.SGNHT(0.1, 1e-3), "mean": bdl.PSGLD(adapt_steps=1), "log_factor accepted": bdl.HMC(1)}
     for stays, dynamics in ((names.split(), dynamics) for names, dynamics in learnt.items()):
         theta = nn.Parameter(torch.tensor([[1.0], [2.0]], dtype=D64))
@@ -303,7 +320,7 @@ def test_chains_keep_what_they_have_learnt():
         if stays == ["mean"]:
             sampler.chain.state.count = 1  # adaptation is over
 
-        def closure(theta=theta, sampler=sampler):  # the first chain's energy is the higher: always swapped
+        def closure(theta=theta, sampler=sampler):  # the first chain has the higher energy, so every swap is made
             sampler.zero_grad()
             loss = -20 * theta[:, 0]
             loss.sum().backward()
@@ -317,7 +334,7 @@ def test_chains_keep_what_they_have_learnt():
 
 
 def test_swaps_are_not_taken_for_batch_noise():
-    """Exact gradients, chains far apart: Var(g) is that of the moves of one state, some percent of what is injected."""
+    """With exact gradients Var(g) shows the moves of one state, some percent of the injected noise, not the swaps."""
     _, sampler = energies(bdl.SGLD(), 0.01, 200)
     _, alone = energies(bdl.SGLD(), 0.01, 200, swaps=False)
     assert (sampler.swap_rates > 0.5).all()
@@ -334,19 +351,19 @@ def test_energies_belong_to_the_state_before():
 def test_swaps_every_k_steps():
     run = Two(bdl.SGLD(), exchange=bdl.Exchange((1.0, 1.5, 3.0), every=4))
     assert run.go(3).sampler.swap_rates.isnan().all()
-    assert run.go(5).sampler.replicas.tried.tolist() == [2, 2]  # of two ladders; in turns
+    assert run.go(5).sampler.replicas.tried.tolist() == [2, 2]  # two ladders, whose pairs take turns
     assert run.go(8).sampler.replicas.tried.tolist() == [4, 4]
 
 
 def test_no_swaps_at_temperature_zero():
-    """The chains are then optimisers of their own."""
+    """The chains then optimise independently."""
     plain = Two(bdl.SGHMC(), exchange=None, temperature=0.0).go(10)
     assert torch.equal(Two(bdl.SGHMC(), temperature=0.0).go(10).theta(), plain.theta())
     assert plain.sampler.swap_rates is None and plain.sampler.target_chains == list(range(6))
 
 
 def test_temperatures_are_those_of_the_ladder():
-    """T is the first rung's. While nothing swaps, the chains are those of a temperature per chain."""
+    """`temperature` is that of the first rung. Until the first swap, chains equal those of a temperature per chain."""
     T = 0.5 * torch.tensor([1.0, 1.5, 3.0], dtype=D64).repeat(2)
     ladder = Two(bdl.SGHMC(), exchange=bdl.Exchange((1.0, 1.5, 3.0), every=100), temperature=0.5)
     assert torch.equal(ladder.go(10).theta(), Two(bdl.SGHMC(), exchange=None, temperature=T).go(10).theta())
@@ -363,7 +380,7 @@ def test_bad_ladders_are_refused(ladder):
 
 
 @pytest.mark.parametrize(
-    "make, said",
+    "make, words",
     [
         (lambda: bdl.Exchange(every=0), "got 0"), (lambda: bdl.Exchange(energy_var=-1.0), "-1.0"),
         (lambda: bdl.Exchange(energy_var=math.nan), "nan"), (lambda: bdl.Exchange(energy_var="foo"), "'foo'"),
@@ -377,7 +394,7 @@ def test_bad_ladders_are_refused(ladder):
             Two(bdl.SGLD()).sampler.state_dict()), "saved with exchange"),
     ],
 )  # fmt: skip
-def test_bad_values_are_refused_and_named(make, said: str):
-    with pytest.raises(ConfigError, match=said) as e:
+def test_bad_values_are_refused_and_named(make, words: str):
+    with pytest.raises(ConfigError, match=words) as e:
         make()
     assert "\n" not in str(e.value)

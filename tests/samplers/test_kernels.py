@@ -1,8 +1,8 @@
-"""Accept/reject kernels: exact at any step size, and told apart from kernels that are nearly right.
+"""Accept/reject kernels are exact at any step size, and the tests tell them from kernels that are nearly right.
 
-Without randomness: the acceptance probability is the one that makes the law stationary, and HMC's map is reversible and
-keeps volumes. Through the shell: moments and CDFs of exact laws within Z standard errors, at T != 1 per chain. Every
-such test would see a temperature 2% too high (checked).
+The first tests judge single steps: the acceptance probability makes the law stationary, and HMC's map is reversible and
+keeps volumes. The others run chains: moments and CDFs of exact laws agree within Z standard errors, at temperatures
+that differ between chains. Each of these checks that it would see a temperature 2% too high.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ WELL = DoubleWell(height=0.7, tilt=0.2)
 
 
 def evaluation(target, count=None):
-    """U/N and its gradient as kernels ask for it, N = 1."""
+    """The function x -> (U/N, its gradient) that a kernel calls, at N = 1. Every call appends to `count`."""
 
     def evaluate(x):
         if count is not None:
@@ -71,13 +71,13 @@ def acceptance(target, kernel, x, z, lr, tau):
     return s.accepted, proposal[-1]
 
 
-# ---- without randomness ----------------------------------------------------------------------------------------------
+# ---- single steps ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("target", [GAUSSIAN, BANANA], ids=["gaussian", "banana"])
 @pytest.mark.parametrize("name", ["metropolis", "mala"])
 def test_acceptance_balances_the_proposals(name: str, target):
-    """min(1, π(y) q(y, x) / (π(x) q(x, y))), with q from torch.distributions; steps and temperatures per chain."""
+    """It is min(1, π(y) q(y, x) / (π(x) q(x, y))), with q from torch.distributions, for any lr and tau per chain."""
     x, z, lr, tau = draws()
     alpha, y = acceptance(target, BUILD[name], x, z, lr, tau)
 
@@ -87,7 +87,7 @@ def test_acceptance_balances_the_proposals(name: str, target):
         return log_q - target.energy(a) / tau[:, 0]
 
     torch.testing.assert_close(alpha, (log_flow(y, x) - log_flow(x, y)).clamp_max(0).exp())
-    assert (alpha < 1).float().mean() > 0.2 and alpha.std() > 0.2  # there is something to tell
+    assert (alpha < 1).float().mean() > 0.2 and alpha.std() > 0.2  # neither all 1 nor all equal
 
 
 @pytest.mark.parametrize("target", [GAUSSIAN, BANANA], ids=["gaussian", "banana"])
@@ -111,10 +111,10 @@ def test_hmc_is_reversible_and_accepts_by_the_energy(target):
 
 
 def test_leapfrog_keeps_volumes_and_nearly_the_energy():
-    """Jacobian of (θ, p) -> (θ', p') has determinant 1; the error of H is of order 2 in h, 1 in lr."""
+    """The Jacobian of (θ, p) -> (θ', p') has determinant 1. The error of H is of order 2 in h, and of order 1 in lr."""
     kernel, tau, one = bdl.HMC(leapfrog=3), 0.7, torch.zeros(1, 1, dtype=D64)
 
-    def flow(state):  # p' from the way back: two applications that differ by one step give it to the eye of autograd
+    def flow(state):  # (θ, p) -> (θ', p'); p' follows from the last two positions that the kernel evaluates
         theta, p = state[None, :2], state[None, 2:]
         position, gradient = theta, BANANA.grad(theta)
         seen = []
@@ -136,7 +136,7 @@ def test_leapfrog_keeps_volumes_and_nearly_the_energy():
     assert torch.linalg.det(jacobian).item() == pytest.approx(1, abs=1e-10)
     x, z, _, _ = draws(2000)
     error = []
-    for lr, leapfrog in ((0.02, 4), (0.005, 8)):  # the same path, steps h half as long
+    for lr, leapfrog in ((0.02, 4), (0.005, 8)):  # paths of equal length, with h half as large
         alpha, _ = acceptance(BANANA, bdl.HMC(leapfrog=leapfrog), x, z, lr, torch.ones(2000, 1, dtype=D64))
         error.append(-alpha.log().sum())
     assert (error[0] / error[1]).item() == pytest.approx(4, rel=0.15)
@@ -155,7 +155,7 @@ def test_mala_is_hmc_of_one_step():
 
 @dataclass(frozen=True)
 class Nearly(bdl.AcceptReject):
-    """MALA and HMC with a mistake, those of 001 among them, or with none."""
+    """MALA and HMC with a mistake, two of them from Ji 2023, or with none."""
 
     how: str
     adapt_steps: int = 0
@@ -167,7 +167,7 @@ class Nearly(bdl.AcceptReject):
     def kernel(self, s, evaluate, lr, tau, z, log_u):
         if "MALA" not in self.how:
             return self.hmc(s, evaluate, lr, tau, z, log_u)
-        sign = -1 if self.how == "MALA, 001: up the gradient" else 1
+        sign = -1 if self.how == "MALA, Ji 2023: up the gradient" else 1
         y = s.theta - sign * lr * s.gradient + (2 * lr * tau) ** 0.5 * z
         u, g = evaluate(y)
         forth, back = y - s.theta + lr * s.gradient, s.theta - y + lr * g
@@ -180,7 +180,7 @@ class Nearly(bdl.AcceptReject):
 
         def hamiltonian():
             kinetic = p.square().sum(-1, keepdim=True) / 2
-            return u + kinetic * {"HMC without p": 0, "HMC, 001: U - K": -1}.get(self.how, 1)
+            return u + kinetic * {"HMC without p": 0, "HMC, Ji 2023: U - K": -1}.get(self.how, 1)
 
         start = hamiltonian()
         for _ in range(4):
@@ -196,7 +196,7 @@ TEMPERATURES = torch.tensor([0.5, 1.0, 2.0], dtype=D64)
 
 
 def statistics(target, x, T):
-    """(..., k) of x (..., d), with expectations given by `expected`: CDF in one dimension, else second moments."""
+    """(..., k) statistics of x (..., d): CDF and energy in one dimension, else first and second moments and energy."""
     if target.dim == 1:
         below = (x < CUTS.to(x)).to(x.dtype)
         return torch.cat([below, target.energy(x).unsqueeze(-1)], -1)
@@ -213,7 +213,7 @@ def expected(target, T: float) -> np.ndarray:
 
 
 def averages(target, kernel, lr: float, steps: int, chains: int = 12288, start=1.0) -> list[Estimate]:
-    """At T = .5, 1 and 2, a third of the chains each, lr in proportion; after a burn-in of a third."""
+    """Estimates at T = .5, 1 and 2, from a third of the chains each, with lr in proportion; burn-in: steps / 3."""
     T = TEMPERATURES.repeat_interleave(chains // 3)
     run = Chains(target, kernel, torch.full((chains, target.dim), start, dtype=D64), lr=lr * T, temperature=T)
     total = 0
@@ -225,7 +225,7 @@ def averages(target, kernel, lr: float, steps: int, chains: int = 12288, start=1
 
 
 def right(target, estimates) -> bool:
-    """Are all three laws right? Power: 6% of temperature would be seen at each T, 2% at one of them at least."""
+    """Are all three laws right? Power: 6% of temperature would be seen at each T, 2% at one T at least."""
     off = [
         (np.abs(expected(target, 1.02 * T) - expected(target, T)) / estimate.se).max()
         for T, estimate in zip(TEMPERATURES.tolist(), estimates, strict=True)
@@ -235,7 +235,7 @@ def right(target, estimates) -> bool:
     return bool((np.abs(z) < Z).all())
 
 
-CASES = {  # lr at T = 1 and steps
+CASES = {  # lr at T = 1, and steps
     ("metropolis", "gaussian"): (0.5, 650), ("metropolis", "well"): (0.25, 1200), ("metropolis", "banana"): (1.0, 900),
     ("mala", "gaussian"): (0.2, 400), ("mala", "well"): (0.06, 1400), ("mala", "banana"): (0.5, 800),
     ("hmc", "gaussian"): (0.05, 150), ("hmc", "well"): (0.02, 900), ("hmc", "banana"): (0.1, 200),
@@ -250,7 +250,7 @@ def test_law(name: str, target: str):
 
 @pytest.mark.parametrize("lr, low, high", [(0.02, 0.97, 1.0), (0.9, 0.05, 0.25)])
 def test_law_at_any_step(lr: float, low: float, high: float):
-    """MALA at steps far below and far above the best one, from exact draws, so that no chain need forget its start."""
+    """MALA at an lr far below and far above the best one. Chains start from exact draws, so they need no burn-in."""
     start = GAUSSIAN.sample(16384, torch.Generator().manual_seed(3))
     run = Chains(GAUSSIAN, bdl.MALA(), start, lr=lr)
     x = run.run(300, every=4)
@@ -259,13 +259,19 @@ def test_law_at_any_step(lr: float, low: float, high: float):
     assert (np.abs(estimate.z([1, 1, 0.8])) < Z).all() and estimate.se.max() < 0.01
 
 
-MISTAKES = ["MALA without q", "MALA, 001: up the gradient", "MALA, unadjusted", "HMC without p", "HMC, 001: U - K"]
+MISTAKES = [
+    "MALA without q",
+    "MALA, Ji 2023: up the gradient",
+    "MALA, unadjusted",
+    "HMC without p",
+    "HMC, Ji 2023: U - K",
+]
 
 
 @pytest.mark.parametrize("how", ["MALA", "HMC", *MISTAKES])
 def test_nearly_right_kernels_are_seen(how: str):
-    """Those without a mistake pass the same test."""
-    lr, steps = (0.2, 200) if "MALA" in how else (0.07, 100)  # at .1 and T = 2 its path is a whole period
+    """Negative controls: kernels with a mistake fail the test that those without a mistake pass."""
+    lr, steps = (0.2, 200) if "MALA" in how else (0.07, 100)  # at lr = .1, T = 2 the path is a whole period
     estimates = averages(GAUSSIAN, Nearly(how), lr, steps)
     z = [estimate.z(expected(GAUSSIAN, T)) for T, estimate in zip(TEMPERATURES.tolist(), estimates, strict=True)]
     assert bool((np.abs(z) < Z).all()) == (how not in MISTAKES)
@@ -276,8 +282,8 @@ def test_nearly_right_kernels_are_seen(how: str):
 
 @pytest.mark.parametrize("name, target", [("metropolis", 0.234), ("mala", 0.574), ("hmc", 0.8), ("mala", 0.8)])
 def test_adaptation_reaches_its_target(name: str, target: float):
-    """From steps ten times too large and too small, each chain for itself; then the factor stands still and the mean
-    acceptance is the target, within .03."""
+    """Every chain adapts for itself, from an lr ten times too large or too small. Afterwards the factor is constant,
+    and the mean acceptance is the target within .03."""
     kind = type(BUILD[name])
     kernel = kind(target=target, adapt_steps=400)
     lr = torch.tensor([3.0, 0.03], dtype=D64).repeat_interleave(300)
@@ -293,7 +299,7 @@ def test_adaptation_reaches_its_target(name: str, target: float):
 
 
 def test_acceptance_is_that_of_the_moves():
-    """The mean of the probabilities is the share of steps that moved; () without chains."""
+    """The mean acceptance probability is the share of steps that moved. Its shape is () without chains."""
     run = Chains(GAUSSIAN, bdl.Metropolis(), torch.zeros(2000, 2, dtype=D64), lr=0.5)
     x = run.run(300)
     moved = (x.diff(dim=0) != 0).any(2).double().mean().item()
@@ -307,11 +313,11 @@ def test_acceptance_is_that_of_the_moves():
     )
 
 
-# ---- in the shell ----------------------------------------------------------------------------------------------------
+# ---- through the Sampler ---------------------------------------------------------------------------------------------
 
 
 def single(kernel, target=GAUSSIAN, x=(1.0, 0.5), dtype=D64, **arguments) -> Any:
-    """One chain of a target as the mean loss of N items, with a closure that counts its calls."""
+    """One chain on the energy of a target, as N times a mean loss. Its closure counts its calls."""
     theta = nn.Parameter(torch.tensor(x, dtype=dtype))
     settings = dict(num_data=N, lr=0.1 * N, prior=bdl.Uniform()) | arguments
     sampler: Any = bdl.Sampler([theta], kernel, **settings)
@@ -329,7 +335,7 @@ def single(kernel, target=GAUSSIAN, x=(1.0, 0.5), dtype=D64, **arguments) -> Any
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_parameters_changed_by_hand_have_an_energy_of_their_own(name: str):
+def test_parameters_changed_by_hand_are_evaluated_again(name: str):
     sampler = single(BUILD[name])
     for _ in range(5):
         sampler.step(sampler.closure)
@@ -341,9 +347,12 @@ def test_parameters_changed_by_hand_have_an_energy_of_their_own(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_reports(name: str):
-    """Loss, energy and gradient belong to the θ before the step, prior included; batches do not heat; one evaluation of
-    MALA and Metropolis a step, `leapfrog` of HMC, beside the first and the checks at steps 0, 1, 2, 100, 200."""
+def test_reported_numbers(name: str):
+    """Loss and energy belong to the θ before the step, and the energy includes the prior. Batches do not heat.
+
+    A step calls the closure once under MALA and Metropolis, `leapfrog` times under HMC. Steps 0, 1, 2, 100, 200 and so
+    on call it once more, at the present θ.
+    """
     sampler = single(BUILD[name], prior=bdl.Gaussian(2.0), temperature=0.5)
     for _ in range(20):
         before = sampler.theta.detach().clone()
@@ -358,7 +367,7 @@ def test_reports(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_law_includes_the_prior_and_N(name: str):
-    """U = N loss + |θ|², precision 2, over T = .5: N(0, T / (A + 2)), by 4,000 chains."""
+    """U = N loss + |θ|², a prior of precision 2, at T = .5 gives N(0, T (A + 2 I)⁻¹); 8,000 chains."""
     A = torch.linalg.inv(COVARIANCE)
     theta = nn.Parameter(torch.zeros(8000, 2, dtype=D64))
     sampler = bdl.Sampler(
@@ -383,7 +392,7 @@ def test_law_includes_the_prior_and_N(name: str):
 
 
 class HalfLine:
-    """exp(-x) on x > 0; beyond it the energy, or the gradient, is not a finite number."""
+    """The law exp(-x) on x > 0. At x <= 0 energy and gradient, or the gradient alone, are `outside`: not finite."""
 
     dim = 1
 
@@ -399,7 +408,7 @@ class HalfLine:
 @pytest.mark.parametrize("outside", [math.inf, -math.inf, math.nan])
 @pytest.mark.parametrize("name", NAMES)
 def test_proposals_without_a_finite_energy_are_rejected(name: str, outside: float):
-    """And do no harm: x > 0 stays exponential, mean 1 and mean square 2, while the adaptation goes on."""
+    """They do no harm: x > 0 keeps its exponential law, with mean 1 and mean square 2, and lr still adapts."""
     kernel = type(BUILD[name])(adapt_steps=30)
     for target in (HalfLine(outside), HalfLine(outside, gradient_only=True))[: 2 if math.isnan(outside) else 1]:
         start = -torch.rand(2048, 1, generator=torch.Generator().manual_seed(3), dtype=D64).log()
@@ -421,7 +430,7 @@ def test_a_closure_that_raises_leaves_the_chain_where_it_was(name: str):
     sampler = single(BUILD[name])
     sampler.step(sampler.closure)
     before = sampler.theta.detach().clone()
-    for _ in range(5):  # the second or third evaluation, at a proposal
+    for _ in range(5):  # the closure raises at some proposals
 
         def closure():
             if sampler.calls % 2 == 0:
@@ -438,7 +447,7 @@ def test_a_closure_that_raises_leaves_the_chain_where_it_was(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_minibatches_are_refused(name: str):
-    """At the second step, in one line that says what to do."""
+    """The second step refuses them, in one line that names the remedy."""
     sampler, draw = single(BUILD[name]), torch.Generator().manual_seed(0)
 
     def closure():
@@ -457,7 +466,7 @@ def test_minibatches_are_refused(name: str):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_late_minibatches_are_refused(name: str):
-    """Data that change later are found within 100 steps."""
+    """Data that change later are noticed within 100 steps."""
     sampler, offset = single(BUILD[name]), torch.zeros(())
 
     def closure():
@@ -471,7 +480,7 @@ def test_late_minibatches_are_refused(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_a_kernel_can_not_have_is_refused(name: str):
+def test_settings_that_no_kernel_can_use_are_refused(name: str):
     kind = type(BUILD[name]).__name__
     with pytest.raises(ConfigError, match=f"{kind} needs the energy of its proposals"):
         single(BUILD[name]).step()
@@ -491,20 +500,20 @@ def test_what_a_kernel_can_not_have_is_refused(name: str):
 
 
 @pytest.mark.parametrize(
-    "make, said",
+    "make, words",
     [
         (lambda: bdl.Metropolis(target=0.0), "0.0"), (lambda: bdl.MALA(target=1.0), "1.0"),
         (lambda: bdl.HMC(target=math.nan), "nan"), (lambda: bdl.HMC(leapfrog=0), "got 0"),
         (lambda: bdl.MALA(adapt_steps=-1), "-1"),
     ],
 )  # fmt: skip
-def test_bad_values_are_refused(make, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_values_are_refused(make, words: str):
+    with pytest.raises(ConfigError, match=words):
         make()
 
 
 class Two:
-    """Chains of two parameters, of which the second may be left out of the loss, and a frozen third."""
+    """Chains of two parameters and a frozen third. While `idle` is set, the loss does not depend on the second."""
 
     def __init__(self, kernel, chains=3, dtype=D64, **arguments):
         self.a, self.b = (nn.Parameter(torch.full((chains, 1), v, dtype=dtype)) for v in (0.5, -0.5))
@@ -532,7 +541,7 @@ class Two:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_parameters_without_gradient_are_left_alone(name: str):
-    """While the others move, and have the law that the idle one leaves them."""
+    """The other parameter moves meanwhile, and samples its law."""
     run = Two(BUILD[name], chains=2000)
     run.idle = True
     run.go(30)
@@ -561,8 +570,10 @@ def test_metropolis_needs_no_gradient():
 @pytest.mark.parametrize("chains, d, dtype", [(3, 2, D64), (3, 1, torch.float32), (None, 1, D64)])
 @pytest.mark.parametrize("name", NAMES)
 def test_resumed_chain_is_the_uninterrupted_one(name: str, chains, d: int, dtype):
-    """k steps, save, load, m steps are k + m steps to the bit, in the middle of the adaptation and past a check; with
-    one number per chain, too, where it must not be taken for something of one number per parameter."""
+    """k steps, save, load, m steps give the bits of k + m steps. They save during adaptation and run past a recheck.
+
+    At d = 1 a field with one number per chain has as many numbers as θ, but must not be treated as a field like θ.
+    """
     kernel = type(BUILD[name])(adapt_steps=80)
     lead = () if chains is None else (chains,)
     T = 1.0 if chains is None else torch.tensor([0.5, 1.0, 2.0], dtype=dtype)
@@ -591,18 +602,19 @@ def test_resumed_chain_is_the_uninterrupted_one(name: str, chains, d: int, dtype
     second[1].load_state_dict(first[1].state_dict())
     second[2](40)
     first[2](40)
-    for other in (first, second):
-        assert torch.equal(straight[0], other[0])
+    theta, expected = straight[0], straight[1].chain
+    for resumed_theta, resumed in ((run[0], run[1].chain) for run in (first, second)):
+        assert torch.equal(theta, resumed_theta)
         for field in ("potential", "gradient", "log_factor", "accepted"):
-            assert torch.equal(getattr(straight[1].chain.state, field), getattr(other[1].chain.state, field)), field
-        assert torch.equal(straight[1].chain.generator.get_state(), other[1].chain.generator.get_state())
-        assert straight[1].chain.state.steps == other[1].chain.state.steps == 110
-    assert set(straight[1].state[straight[0]]) == {"gradient"}
+            assert torch.equal(getattr(expected.state, field), getattr(resumed.state, field)), field
+        assert torch.equal(expected.generator.get_state(), resumed.generator.get_state())
+        assert expected.state.steps == resumed.state.steps == 110
+    assert set(straight[1].state[theta]) == {"gradient"}
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_float32_and_lr_per_chain(name: str):
-    """Chains of lr (C,) are chains of their own lr; float32 follows float64 for a while."""
+    """A chain of a stack with lr (C,) equals that chain of a stack with its lr. float32 chains stay finite."""
     lr = torch.tensor([0.5, 1.0, 2.0])
     ends = []
     for dtype in (torch.float32, D64):
@@ -615,8 +627,8 @@ def test_float32_and_lr_per_chain(name: str):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_double_goes_on_with_the_chain(name: str):
-    """`.double()` in the middle: the chain goes on from its place, with its energy and its factor of lr."""
+def test_double_continues_the_chain(name: str):
+    """After `.double()` in the middle of a run the chain continues from its θ, with its factor of lr."""
     run = Two(type(BUILD[name])(adapt_steps=100), dtype=torch.float32).go(20)
     before, factor = run.theta(), run.sampler.chain.state.log_factor.clone()
     for p in (run.a, run.b, run.frozen):
@@ -627,6 +639,6 @@ def test_double_goes_on_with_the_chain(name: str):
     assert torch.allclose(run.sampler.chain.state.log_factor, factor, atol=1 / 20**0.6)
 
 
-def test_two_kernels_alike_are_the_same_chain_and_other_seeds_are_others():
+def test_equal_seeds_give_equal_chains_and_unequal_seeds_do_not():
     ends = [Two(bdl.HMC(3), seed=seed).go(5).theta() for seed in (0, 0, 1)]
     assert torch.equal(ends[0], ends[1]) and not torch.isclose(ends[0], ends[2]).any()

@@ -1,8 +1,9 @@
-"""Every sampler has the law it means: without randomness, and through the whole shell.
+"""Every sampler has its intended law: shown without random numbers, and by chains through the whole Sampler.
 
-A Monte Carlo test here compares with the stationary law of the *discretised* chain at the very lr it runs at (by
-Lyapunov's equation, or as an eigenvector), so its tolerance is standard errors alone, Z of them, and that this law
-differs from exp(-U/T) by O(lr) is shown apart, without randomness. Two-sided error at Z: 7e-6 per statistic.
+A Monte Carlo test here compares with the stationary law of the *discretised* chain at the lr of the run, found by
+Lyapunov's equation or as an eigenvector. Its tolerance is therefore Z standard errors and nothing else. That this law
+differs from exp(-U/T) by O(lr) is shown separately, without random numbers. The two-sided error at Z is 7e-6 per
+statistic.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from table import LINEAR, MIXING, Row
 import bdl
 
 Z = 4.5  # standard errors
-N = 50  # data items, so that a test sees where N enters
+N = 50  # data items; N > 1 shows where N enters
 E = 0.05  # lr / N
 CHAINS = 4096
 D64 = torch.float64
@@ -42,7 +43,7 @@ ROWS = {row.name: row for row in LINEAR}
 
 
 def wrong(right: bdl.Dynamics, factor: float = 1.01) -> bdl.Dynamics:
-    """The dynamics with its injected noise multiplied by a number, as if T were larger: the negative control."""
+    """The dynamics with its injected noise multiplied by `factor`, as if T were larger: a negative control."""
 
     class Wrong(type(right)):
         def step(self, s, g, lr, tau, z, *extra):
@@ -55,7 +56,7 @@ def wrong(right: bdl.Dynamics, factor: float = 1.01) -> bdl.Dynamics:
 
 @dataclass(frozen=True)
 class Variant(bdl.Dynamics):
-    """SGLD with another standard deviation of its noise, as a function of (lr, tau): mistakes of the documents."""
+    """SGLD whose injected noise has another standard deviation, a function of (lr, tau): mistakes in the literature."""
 
     std: Callable[[Any, Any], Any]
 
@@ -69,7 +70,7 @@ class Variant(bdl.Dynamics):
 
 @dataclass(frozen=True)
 class PlainThermostat(bdl.Dynamics):
-    """SGNHT with the paper's factor of |m|², 1 instead of 1 - ξ/2: a mistake in the Euler form."""
+    """SGNHT with the paper's factor of |m|², which is 1 instead of 1 - ξ/2: a mistake in the Euler form."""
 
     friction: float
 
@@ -84,11 +85,11 @@ class PlainThermostat(bdl.Dynamics):
         return s
 
 
-# ---- without randomness ----------------------------------------------------------------------------------------------
+# ---- without random numbers ------------------------------------------------------------------------------------------
 
 
 def covariance(row: Row, dynamics, lr: float, tau: float, gradient_covariance=None) -> np.ndarray:
-    """Of θ at stationarity, by Lyapunov."""
+    """(2, 2) stationary covariance of θ, by Lyapunov's equation."""
     memory = memory_of(row, dynamics, PRECISION, lr, tau, gradient_covariance)
     return linear_step(dynamics, PRECISION, lr, tau, memory).theta_covariance(gradient_covariance)
 
@@ -102,11 +103,11 @@ def relative_error(row: Row, dynamics, lr: float, T: float, gradient_covariance=
 @pytest.mark.parametrize("T", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("row", LINEAR, ids=str)
 def test_covariance_is_right_to_first_order(row: Row, T: float):
-    """The error of Cov(θ)/T is c lr + O(lr²): it is small, and halves with lr. That of BAOAB is 0.
+    """The error of Cov(θ)/T is c lr + O(lr²): it is small, and halves with lr. BAOAB has no error.
 
     In an eigendirection h the variance is 1/(h (1 - x)) with x = lr p h / (2 (2 - a)) <= lr p h / 2, so the error is
     below x/(1 - x) <= lr p h and the ratio of errors between 2 and 2 (1 + x/(1 - x)). Here p h <= 1.65 * 5.
-    Power: any error of the variance above .8% at lr = 1e-3, at any friction and temperature.
+    Power: an error of the variance above .8% at lr = 1e-3 is seen, at any friction and temperature.
     """
     dynamics, lr, steepest = row.build(2, D64), 1e-3, 1.65 * 5
     error, halved = relative_error(row, dynamics, lr, T), relative_error(row, dynamics, lr / 2, T)
@@ -118,14 +119,14 @@ def test_covariance_is_right_to_first_order(row: Row, T: float):
 
 
 def fails(row: Row, dynamics, T: float) -> bool:
-    """The test above, of another dynamics than the row's: an error that neither is small nor halves."""
+    """Does this dynamics fail the test above? Its error is then neither small nor does it halve with lr."""
     error, halved = relative_error(row, dynamics, 1e-3, T), relative_error(row, dynamics, 5e-4, T)
     return error > 1e-3 * 1.65 * 5 and error / halved < 1.5
 
 
 @pytest.mark.parametrize("row", LINEAR, ids=str)
 def test_noise_off_by_one_percent_is_seen(row: Row):
-    """Negative control: variance +2.01%."""
+    """Negative control: the variance is 2.01% too large."""
     assert fails(row, wrong(row.build(2, D64)), 1.0)
 
 
@@ -133,12 +134,12 @@ def test_noise_off_by_one_percent_is_seen(row: Row):
 @pytest.mark.parametrize(
     "std",
     [
-        pytest.param(lambda lr, tau: (lr * tau) ** 0.5, id="000 (3.2): no factor 2"),
-        pytest.param(lambda lr, tau: (2 * lr) ** 0.5, id="002 (6): no tau"),
-        pytest.param(lambda lr, tau: 2 * lr, id="003: alpha, not its root"),
+        pytest.param(lambda lr, tau: (lr * tau) ** 0.5, id="Karagiannis 2023, eq. 3.2: no factor 2"),
+        pytest.param(lambda lr, tau: (2 * lr) ** 0.5, id="Liang 2024, eq. 6: no tau"),
+        pytest.param(lambda lr, tau: 2 * lr, id="Lightning post: alpha, not its root"),
     ],
 )
-def test_mistakes_of_the_documents_are_seen(std, T: float):
+def test_mistakes_in_the_literature_are_seen(std, T: float):
     assert not fails(ROWS["sgld"], Variant(lambda lr, tau: (2 * lr * tau) ** 0.5), T)
     variant, right = Variant(std), relative_error(ROWS["sgld"], bdl.SGLD(), 1e-3, T)
     assert relative_error(ROWS["sgld"], variant, 1e-3, T) > 40 * right
@@ -146,7 +147,7 @@ def test_mistakes_of_the_documents_are_seen(std, T: float):
 
 @pytest.mark.parametrize("a", [0.1, 0.3])
 def test_thermostat_without_its_factor_is_seen(a: float):
-    """It settles at 1 - sqrt(1 - 2a) and the variance is a/ξ, at any lr: .947 at a = .1, .816 at .3."""
+    """ξ settles at 1 - sqrt(1 - 2a), and the variance is a/ξ times the right one: .947 at a = .1, .816 at .3."""
     row, dynamics, lr = ROWS["sgnht-0.1"], PlainThermostat(a), 1e-4
     assert fails(row, dynamics, 1.0)
     xi = memory_of(row, dynamics, PRECISION, lr, 1.0)["xi"].item()
@@ -159,7 +160,7 @@ def test_thermostat_without_its_factor_is_seen(a: float):
 @pytest.mark.parametrize("lr", [0.5, 0.1, 0.01])
 @pytest.mark.parametrize("row", [r for r in LINEAR if not r.thermostat], ids=str)
 def test_variance_in_one_dimension(row: Row, lr: float):
-    """U = h x²/2: variance (T/h)/(1 - lr p h/(2 (2 - a))), exactly, or T/h; for SGLD at h = 1 it is 1/(1 - lr/2)."""
+    """On U = h x²/2 the variance is exactly (T/h)/(1 - lr p h/(2 (2 - a))), or T/h for a method of order 2."""
     h, T = 1.3, 0.7
     variance = linear_step(row.build(1, D64), [[h]], lr, T, row.memory(1)).theta_covariance().item()
     expected = T / h / (1 - (row.order == 1) * lr * row.scale * h / (2 * (2 - row.friction)))
@@ -167,7 +168,7 @@ def test_variance_in_one_dimension(row: Row, lr: float):
 
 
 def kinetic_tau(row: Row, dynamics, lr: float, tau: float) -> float:
-    """E kinetic_tau at stationarity. It is quadratic in m, so it is the sum over the columns of a root of Cov(m)."""
+    """Stationary mean of kinetic_tau: the sum over the columns of a root of Cov(m), because it is quadratic in m."""
     memory = memory_of(row, dynamics, PRECISION, lr, tau)
     step = linear_step(dynamics, PRECISION, lr, tau, memory)
     columns = torch.from_numpy(np.linalg.cholesky(step.covariance()[2:, 2:]).T.copy())
@@ -178,28 +179,27 @@ def kinetic_tau(row: Row, dynamics, lr: float, tau: float) -> float:
 @pytest.mark.parametrize("tau", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("row", [r for r in LINEAR if "m" in r.build(2, D64).travels], ids=str)
 def test_kinetic_tau_is_tau(row: Row, tau: float):
-    """Its expectation is tau (1 + O(lr)), the error halving with lr. Without the 2 - a it would be 5% off at .1.
+    """Its expectation is tau (1 + O(lr)), and the error halves with lr. Without the 2 - a it would be 5% off at a = .1.
 
-    A thermostat holds it at tau whatever lr, and on a Gaussian BAOAB's is tau too.
+    A thermostat keeps it at tau for any lr, and so does BAOAB on a Gaussian.
     """
     dynamics = row.build(2, D64)
     error, halved = (abs(kinetic_tau(row, dynamics, lr, tau) / tau - 1) for lr in (1e-3, 5e-4))
     if row.thermostat or row.order == 2:
-        assert (
-            max(error, halved, abs(kinetic_tau(row, dynamics, 0.2, tau) / tau - 1)) < 1e-6
-        )  # as exactly as ξ is solved for
+        coarse = abs(kinetic_tau(row, dynamics, 0.2, tau) / tau - 1)
+        assert max(error, halved, coarse) < 1e-6  # the accuracy to which ξ is solved
         return
     assert error < 1e-3 * 5
     assert error / halved == pytest.approx(2, abs=0.02)
 
 
-# ---- the noise of mini-batches, without randomness -------------------------------------------------------------------
+# ---- batch noise, without random numbers -----------------------------------------------------------------------------
 
 SHARE = np.diag([0.3, 1.1])  # noise ratios per coordinate
 
 
 def heat(row: Row, dynamics, lr: float, tau: float, V, extra=None) -> float:
-    """tr(A Cov(θ)) / (d tau) with gradients of covariance V."""
+    """tr(A Cov(θ)) / (d tau) with gradients whose errors have covariance V."""
     memory = memory_of(row, dynamics, PRECISION, lr, tau, V)
     step = linear_step(dynamics, PRECISION, lr, tau, memory, extra)
     return np.trace(PRECISION.numpy() @ step.theta_covariance(V)) / 2 / tau
@@ -210,8 +210,8 @@ def heat(row: Row, dynamics, lr: float, tau: float, V, extra=None) -> float:
 def test_batch_noise_heats_by_the_noise_ratio(row: Row, tau: float):
     """With gradients of variance V per coordinate, tr(A Cov(θ))/d = T (1 + mean lr P V/(2 a tau)) as lr -> 0.
 
-    V is scaled with 1/lr, so that the ratio stays: the error left is the O(lr) of the covariance itself. Without the
-    factor 2, or without the friction, the ratio would be off by its own size. A thermostat takes the mean away.
+    V is scaled with 1/lr to keep the ratio: the remaining error is the O(lr) of the covariance itself. Without the
+    factor 2, or without the friction, the ratio would be wrong by as much as its size. A thermostat absorbs the mean.
     """
     lr = 1e-3
     V = SHARE * 2 * row.friction * tau / lr
@@ -223,7 +223,7 @@ def test_batch_noise_heats_by_the_noise_ratio(row: Row, tau: float):
 @pytest.mark.parametrize("tau", [0.1, 1.0, 4.0])
 @pytest.mark.parametrize("a", [0.1, 0.5])
 def test_thermostat_absorbs_batch_noise(a: float, tau: float):
-    """Of one variance in every direction: ξ = a (1 + ratio), and the whole law stays at T to O(lr)."""
+    """Where every direction has the same variance, ξ = a (1 + ratio), and the whole law stays at T to O(lr)."""
     row, dynamics, lr = ROWS["sgnht-0.1"], bdl.SGNHT(a, rate=None), 1e-3
     V = np.eye(2) * 0.6 * 2 * a * tau / lr
     assert memory_of(row, dynamics, PRECISION, lr, tau, V)["xi"].item() == pytest.approx(1.6 * a, rel=5e-3)
@@ -233,7 +233,7 @@ def test_thermostat_absorbs_batch_noise(a: float, tau: float):
 
 
 def corrected(a: float, V):
-    """SGLD (a = 1) and SGHMC with this grad_var."""
+    """SGHMC with this grad_var, and at a = 1 SGLD as well."""
     return [bdl.SGHMC(friction=a, grad_var=V)] + ([bdl.SGLD(grad_var=V)] if a == 1 else [])
 
 
@@ -241,8 +241,8 @@ def corrected(a: float, V):
 @pytest.mark.parametrize("a", [0.01, 0.1, 0.5, 1.0])
 @pytest.mark.parametrize("how", ["given", "estimated"])
 def test_known_batch_noise_is_subtracted_exactly(how: str, a: float, tau: float):
-    """The covariance is that without batch noise, at any lr: the injected variance is less by what the batches bring.
-    Without the correction it is hotter by the noise ratio."""
+    """At any lr the covariance is the one without batch noise: less is injected, by the variance that batches add.
+    Without the correction the law is hotter by the noise ratio."""
     for lr in (1e-3, 0.1):
         V = np.diag([0.3, 0.9]) * 2 * a * tau / lr
         variance = torch.from_numpy(np.diag(V).copy())
@@ -265,25 +265,25 @@ def test_preconditioned_correction(P):
 
 
 @pytest.mark.parametrize("a", [0.1, 1.0])
-def test_no_more_is_subtracted_than_there_is(a: float):
-    """Where batches bring more than is injected (shares .3 and 1.5), nothing is injected and the rest heats; so does
-    what `grad_var` leaves out. `heating` says by how much."""
+def test_no_more_is_subtracted_than_is_injected(a: float):
+    """Where batches add more than a step injects (ratios .3 and 1.5), nothing is injected, and the excess heats. So
+    does batch noise beyond `grad_var`. `heating` gives the amount."""
     lr, tau = 1e-3, 0.7
     V = np.diag([0.3, 1.5]) * 2 * a * tau / lr
     for known in (np.diag(V).copy(), 0.5 * np.diag(V)):
         for dynamics in corrected(a, known):
-            said = dynamics.heating(
+            predicted = dynamics.heating(
                 dynamics.init(torch.zeros(2, dtype=D64)), torch.from_numpy(np.diag(V).copy()), lr, tau
             )
             expected = np.mean([0.3 - min(0.3, known[0] / V[0, 0] * 0.3), 1.5 - min(1, known[1] / V[1, 1] * 1.5)])
-            assert said.mean().item() == pytest.approx(expected)
+            assert predicted.mean().item() == pytest.approx(expected)
             measured = heat(ROWS["sghmc-0.1"], dynamics, lr, tau, V)
             assert measured == pytest.approx(1 + expected, rel=5e-3)
 
 
 @pytest.mark.parametrize("row", LINEAR, ids=str)
 def test_shell_computes_the_noise_ratio(row: Row):
-    """`noise_ratio` and `t_eff` are the formulas of the tests above."""
+    """`noise_ratio` and `t_eff` follow the formulas of the tests above."""
     theta = torch.zeros(2, dtype=D64, requires_grad=True)
     sampler = bdl.Sampler([theta], row.build(2, D64), num_data=N, lr=0.2, temperature=0.5)
     remember(sampler, row)
@@ -294,12 +294,12 @@ def test_shell_computes_the_noise_ratio(row: Row):
         sampler.step()
     expected = np.mean(0.2 * np.array(row.diagonal) * V.numpy() / (2 * row.friction * 0.5 / N))
     assert sampler.noise_ratio.item() == pytest.approx(expected, rel=1e-9)
-    # A thermostat takes away what its friction has risen to; here, two steps after the start, that is hardly anything.
-    taken = sampler.chain.state.xi.item() / row.friction if row.thermostat else 1.0
-    assert sampler.t_eff.item() == pytest.approx(0.5 * (1 + expected) / taken, rel=1e-9)
+    # A thermostat divides by ξ/a, the rise of its friction, which is close to 1 two steps after the start.
+    rise = sampler.chain.state.xi.item() / row.friction if row.thermostat else 1.0
+    assert sampler.t_eff.item() == pytest.approx(0.5 * (1 + expected) / rise, rel=1e-9)
 
 
-# ---- through the whole shell -----------------------------------------------------------------------------------------
+# ---- through the whole Sampler ---------------------------------------------------------------------------------------
 
 
 def remember(sampler: bdl.Sampler, row: Row) -> None:
@@ -311,13 +311,15 @@ def remember(sampler: bdl.Sampler, row: Row) -> None:
 
 
 def copies(row: Row) -> int:
-    """Independent copies of the target in one chain: a thermostat of many coordinates fluctuates little."""
+    """How many independent copies of the law a chain holds: a thermostat of many coordinates fluctuates little."""
     return 32 if row.thermostat else 1
 
 
 def gaussian_chains(row: Row, dynamics, e=E, lr_factor=None, temperature=1.0, batch_noise=0.0):
-    """4,096 copies of θ at 0 and a function that moves them one step on U = θ'Aθ/2 (N times a mean loss), with
-    gradients of U that have an error of this variance."""
+    """4,096 copies of θ, at 0, and a function that moves them one step on U = θ'Aθ/2, N times a mean loss.
+
+    batch_noise: variance of the error of ∇U per coordinate.
+    """
     chains = CHAINS // copies(row)
     theta = torch.zeros(chains, 2 * copies(row), requires_grad=True)
     sampler = bdl.Sampler(
@@ -340,9 +342,10 @@ def gaussian_chains(row: Row, dynamics, e=E, lr_factor=None, temperature=1.0, ba
 
 
 def second_moments(row: Row, dynamics, covariance, steps=None, temperature=1.0, **arguments) -> Estimate:
-    """(y1², y2², y1 y2) of y = θ whitened by the covariance that θ should have; expected (1, 1, 0).
+    """Means of (y1², y2², y1 y2) for y = θ whitened by the covariance that θ should have; expected (1, 1, 0).
 
-    The first fifth is burn-in. Its slowest rate is .01 a step (energy at friction .01), so e^-20 of the start is left.
+    Burn-in takes steps / 5 more steps. The slowest rate is .01 a step (energy at friction .01): e^-20 of the start
+    remains.
     """
     steps = steps or row.steps
     theta, advance = gaussian_chains(row, dynamics, temperature=temperature, **arguments)
@@ -359,34 +362,34 @@ def second_moments(row: Row, dynamics, covariance, steps=None, temperature=1.0, 
 
 
 def right(estimate: Estimate, expected=(1.0, 1.0, 0.0)) -> bool:
-    """The law test: within Z standard errors, which must leave the power to see +2% of variance at another Z."""
+    """Are the moments within Z standard errors? Power: +2% of variance would be off by 2 Z of them (checked)."""
     assert (estimate.se / estimate.mean)[:2].max() < 0.02 / (2 * Z), "no power: more steps"
     return bool((np.abs(estimate.z(expected)) < Z).all())
 
 
 def stationary(row: Row, e: float = E, gradient_covariance=None) -> np.ndarray:
-    """Covariance of θ per unit of temperature at lr/N = e. In units of U the step is lr/N, tau is T."""
+    """Covariance of θ per unit of temperature at lr/N = e. In units of U the step is lr/N and tau is T."""
     return covariance(row, row.build(2, D64), e, 1.0, gradient_covariance)
 
 
 @pytest.mark.parametrize("row", LINEAR, ids=str)
 def test_gaussian_through_the_shell(row: Row):
-    """2-D Gaussian of correlation .8. Power: variance +2% is at least 9 standard errors (checked), and is seen."""
+    """A 2-D Gaussian of correlation .8. Power: +2% of variance is at least 9 standard errors (checked), and is seen."""
     dynamics, covariance = row.build(2, torch.float32), stationary(row)
     assert right(second_moments(row, dynamics, covariance))
     assert not right(second_moments(row, wrong(dynamics), covariance))
 
 
-def test_noise_without_the_two_is_seen():
-    """sqrt(lr tau) instead of sqrt(2 lr tau), as in 000 (3.2): variance one half."""
+def test_noise_without_its_factor_two_is_seen():
+    """Injected noise sqrt(lr tau) z, without the 2, as in Karagiannis 2023, eq. 3.2: the variance is one half."""
     estimate = second_moments(ROWS["sgld"], wrong(bdl.SGLD(), 0.5**0.5), stationary(ROWS["sgld"]))
     assert not right(estimate)
     assert estimate.mean[:2] == pytest.approx(0.5, abs=0.01)
 
 
 def test_noise_follows_a_decaying_lr():
-    """lr falls by 3% a step to .4 of itself and stays. Noise that follows has the law of the last lr; noise keyed to
-    the initial lr, as the authors' code had it, has 2.5 times the variance."""
+    """lr falls by 3% a step to .4 of its start and stays there. Injected noise that follows lr gives the law of the
+    last lr. Noise tied to the initial lr, as in published code, gives 2.5 times the variance."""
     row, e = ROWS["sgld"], 0.4 * E
 
     def factor(k):
@@ -401,8 +404,10 @@ def test_noise_follows_a_decaying_lr():
 
 
 def test_every_chain_has_its_own_temperature():
-    """T = (C,) tensor, four groups. Whitened by its own T every group has the law (1, 1, 0); power +2% over all groups,
-    +4% within each; two groups exchanged would be off by a factor 2 or more."""
+    """The temperature is a (C,) tensor of four groups. Whitened by its T, every group has second moments (1, 1, 0).
+
+    Power: +2% of variance over all groups, +4% in each. Two groups exchanged would be wrong by a factor 2 or more.
+    """
     groups = torch.tensor([0.25, 0.5, 1.0, 4.0]).repeat_interleave(CHAINS // 4)
     row = ROWS["sghmc-0.1"]
     theta, advance = gaussian_chains(row, row.build(2, torch.float32), temperature=groups)
@@ -420,14 +425,14 @@ def test_every_chain_has_its_own_temperature():
         assert (np.abs(estimate.z([1, 1, 0])) < Z).all()
 
 
-# ---- the noise of mini-batches, through the whole shell --------------------------------------------------------------
+# ---- batch noise, through the whole Sampler --------------------------------------------------------------------------
 
 BATCH = 1.8  # variance of the gradient of U: noise ratio .45 at E and friction .1
 
 
 @pytest.mark.parametrize("name", ["sghmc-0.1", "sgnht-0.1"])
 def test_batch_noise_through_the_shell(name: str):
-    """Unknown noise of the gradient heats SGHMC by 45% and SGNHT not at all; the law of either is that of Lyapunov."""
+    """Unknown batch noise heats SGHMC by 45% and SGNHT not at all. Both covariances solve Lyapunov's equation."""
     row, V = ROWS[name], BATCH * np.eye(2)
     covariance = stationary(row, E, V)
     assert right(second_moments(row, row.build(2, torch.float32), covariance, batch_noise=BATCH))
@@ -436,16 +441,16 @@ def test_batch_noise_through_the_shell(name: str):
 
 
 def test_given_batch_noise_through_the_shell():
-    """`grad_var` is the variance of g, the gradient of U/N. The law is that without noise."""
+    """`grad_var` is the variance of g, the gradient of U/N. The law is the one without batch noise."""
     dynamics = bdl.SGHMC(friction=0.1, grad_var=BATCH / N**2)
     row = ROWS["sghmc-0.1"]
     assert right(second_moments(row, dynamics, stationary(row), batch_noise=BATCH))
 
 
 def test_estimated_batch_noise_through_the_shell():
-    """The estimate from two consecutive gradients is too large by (A Δθ)²/2 and by lr A V, since the first one's error
-    moves the second: some percent here. The law is that of a correction by as much, to the 1% that the spread of the
-    estimate makes, and T to 4%."""
+    """An estimate from two consecutive gradients is too large by (A Δθ)²/2, and by lr A V, because the error of the
+    first gradient moves θ: some percent here. The law is that of a correction by this larger variance, to the 1% that
+    the spread of the estimate makes. T is right to 4%."""
     row, e, V = ROWS["sghmc-0.1"], 0.02, 4.5
     A, known = PRECISION.numpy(), np.full(2, V)
     for _ in range(20):
@@ -465,8 +470,8 @@ def test_estimated_batch_noise_through_the_shell():
 
 @pytest.mark.parametrize("a, rate, e", [(0.1, 1e-3, E), (0.5, 1e-3, E), (0.5, None, 0.02)])
 def test_thermostat_of_two_coordinates(a: float, rate, e: float):
-    """ξ now fluctuates, by the root of rate/d. That leaves an error of rate/d, here .0005 or .01, beside the law of a
-    slow ξ; with the paper's rate lr tau it is O(lr) as all else. Power: 2% of variance."""
+    """ξ now fluctuates by sqrt(rate/d). This adds an error of rate/d, here .0005 or .01, to the law of a slow ξ. With
+    the paper's rate lr tau it is O(lr), like all other errors. Power: 2% of variance."""
     row = Row(f"sgnht-{a}", lambda d, dtype: bdl.SGNHT(friction=a, rate=rate), friction=a, thermostat=True)
     expected = stationary(row, e)
     alone = Row(row.name, row.build, friction=a)
@@ -492,7 +497,7 @@ CUTS = torch.tensor([-1.2, -0.9, -0.5, 0.0, 0.5, 0.9, 1.2], dtype=D64)
 
 
 def well_statistics(x):
-    """(..., 8) of x (...): is it below each cut, with edges .1 wide, and U(x)."""
+    """(..., 8) statistics of x (...): whether it is below each cut, smoothed over .1, and U(x)."""
     x = torch.as_tensor(x)
     below = torch.sigmoid((CUTS.to(x) - x[..., None]) / 0.1)
     return torch.cat([below, WELL.energy(x)[..., None]], -1)
@@ -508,7 +513,7 @@ def curvature(x):
 
 @functools.cache
 def well_law(row: Row, e: float, T: float = 1.0) -> NodeLaw:
-    """The law of the discretised chain, lr = e N."""
+    """The law of the discretised chain at lr = e N."""
     dynamics, lr, tau = row.build(1, D64), e * N, T / N
     if "m" not in dynamics.travels:
         turns = np.roots([4 * WELL.height, 0, -4 * WELL.height, WELL.tilt]).real  # where sign(g) jumps
@@ -555,8 +560,8 @@ def well_chains(row: Row, dynamics, T: float = 1.0, steps: int = 1500) -> Estima
 
 @pytest.mark.parametrize("row", MIXING, ids=str)
 def test_double_well_is_right_to_the_order_of_the_method(row: Row):
-    """The error of the mean energy halves with lr: its order is 1, not 0 as for a wrong law. BAOAB's falls faster (by
-    4 as lr -> 0), and is below a fifth of SGHMC's."""
+    """The error of the mean energy halves with lr: its order is 1, where a wrong law has order 0. BAOAB's error falls
+    faster (by 4 as lr -> 0) and is below a fifth of SGHMC's."""
     error, halved = (abs(expected_statistics(row, e) - quadrature_statistics())[-1] for e in (E_WELL, E_WELL / 2))
     if row.order == 1:
         assert np.log2(error / halved) == pytest.approx(1, abs=0.2)
@@ -566,10 +571,13 @@ def test_double_well_is_right_to_the_order_of_the_method(row: Row):
     assert error < abs(expected_statistics(sghmc, E_WELL) - quadrature_statistics())[-1] / 5
 
 
-@pytest.mark.parametrize("row", [r for r in MIXING if r.name != "sgrld-full"], ids=str)  # 2-D: test_preconditioned
+@pytest.mark.parametrize("row", [r for r in MIXING if r.name != "sgrld-full"], ids=str)  # test_preconditioned has it
 def test_double_well_through_the_shell(row: Row):
-    """CDF at seven cuts and mean energy against the law of the discretised chain. Power: noise x 1.01 is T +2.01%, seen
-    in the mean energy by more than 2 Z standard errors (checked) and by the run."""
+    """CDF at seven cuts and mean energy agree with the law of the discretised chain.
+
+    Power: injected noise times 1.01 is T +2.01%, more than 2 Z standard errors of the mean energy (checked). A run with
+    it fails.
+    """
     dynamics, expected = row.build(1, torch.float32), expected_statistics(row, E_WELL)
     estimate = well_chains(row, dynamics)
     hotter = quadrature_statistics(1.01**2) - quadrature_statistics()

@@ -1,8 +1,9 @@
-"""A small Bayesian network: bdl's samplers against NUTS of blackjax, another implementation of another algorithm.
+"""A small Bayesian network: bdl's samplers against NUTS from blackjax, another algorithm in another implementation.
 
-Weights 2-12-1 are symmetric under permutations and signs, so the comparison is in function space, where all chains of
-NUTS agree (checked). Standard errors are from between the chains, of both sides. Every test states its power: the law
-at T = 1.2 (NUTS reweighted) is more than 2 Z standard errors away, in the energy and in a predictive deviation.
+The 2-12-1 network is symmetric under permutations and signs of its units. The comparison is therefore in function
+space, where all chains of NUTS agree (checked). Standard errors come from the spread between chains, on both sides.
+Every test checks its power: the law at T = 1.2 (NUTS reweighted) is more than 2 Z standard errors away, in the energy
+and in the standard deviation of a prediction.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from bdl.models import MLP
 
 Z = 4.5  # standard errors, two-sided error 7e-6 per statistic
 N, CHAINS, HOT = 100, 64, 1.2
-POINTS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 1.0], [2.0, -1.0], [0.0, -2.0], [3.0, 3.0]])  # the last far out
+POINTS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 1.0], [2.0, -1.0], [0.0, -2.0], [3.0, 3.0]])  # the last: far out
 K = len(POINTS)
 
 
@@ -45,14 +46,14 @@ def nll(outputs: Tensor, y: Tensor) -> Tensor:
 
 
 def moments(values: Tensor, weights: Tensor | None = None) -> Estimate:
-    """(2 k,) means and standard deviations of values (S, C, k) under weights (S, C), with errors between chains."""
+    """(2 k,) means and standard deviations of values (S, C, k) under weights (S, C), with standard errors."""
     values = values.double()
     w = torch.ones(values.shape[:2]).double() if weights is None else weights.double()
     w = (w / w.mean()).unsqueeze(-1)
 
     def mean(v: Tensor) -> tuple[Tensor, Tensor]:
         m = (w * v).mean((0, 1))
-        return m, (w * (v - m)).mean(0).std(0) / v.shape[1] ** 0.5  # of a ratio, by the delta method
+        return m, (w * (v - m)).mean(0).std(0) / v.shape[1] ** 0.5  # the delta method for a ratio
 
     m, se = mean(values)
     variance, se_variance = mean((values - m).square())
@@ -62,7 +63,7 @@ def moments(values: Tensor, weights: Tensor | None = None) -> Estimate:
 
 @dataclass(frozen=True)
 class Reference:
-    """NUTS: moments of logits at POINTS, of the negative log-likelihood and of U; and the same at T = 1.2."""
+    """Moments by NUTS, at T = 1 and T = 1.2, of the logits at POINTS, the negative log-likelihood and U."""
 
     true: Estimate
     hot: Estimate
@@ -79,7 +80,7 @@ class Reference:
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory) -> Reference:
-    """64 chains of 120 draws. T = 1.2 by importance weights exp(U - U/1.2)."""
+    """NUTS with 64 chains of 120 draws. Importance weights exp(U - U/1.2) give T = 1.2."""
     source, target = (tmp_path_factory.mktemp("nuts") / f"{name}.npz" for name in ("data", "draws"))
     np.savez(source, x=X.numpy(), y=Y.numpy(), points=POINTS.numpy())
     subprocess.run([sys.executable, str(Path(__file__).with_name("nuts.py")), source, target], check=True)
@@ -93,8 +94,11 @@ def reference(tmp_path_factory) -> Reference:
 def sampled(
     dynamics, e: float, steps: int, burn_in: int = 600, batch: int | None = None, every: int = 5, **arguments
 ) -> tuple[Tensor, Tensor]:
-    """Statistics (S, C, K + 2) and importance weights (S, C) of 64 chains at lr / N = e, on all the data or on batches
-    of their own, without replacement. Burn-in is at lr / N = 2e-3; a weighting is frozen after it."""
+    """Statistics (S, C, K + 2) and importance weights (S, C) of 64 chains at lr / N = e.
+
+    batch: items that each chain draws for a step without replacement; None takes all the data. Burn-in is at
+    lr / N = 2e-3, and ends with freezing the weighting.
+    """
     stack = bdl.ChainStack(MLP((2, 12, 1)), CHAINS, shared=batch is None)
     sampler = bdl.Sampler(
         stack.named_parameters(),
@@ -134,7 +138,7 @@ def sampled(
     for k in range(steps):
         values += [statistics()] if k % every == 0 else []
         sampler.step(closure)
-        weights += [sampler.log_weight.exp().expand(CHAINS)] if k % every == 0 else []  # of the θ before this step
+        weights += [sampler.log_weight.exp().expand(CHAINS)] if k % every == 0 else []  # at the θ before this step
     return torch.stack(values), torch.stack(weights)
 
 
@@ -144,19 +148,19 @@ def sampled(
     ids=["SGHMC", "BAOAB", "SGNHT"],
 )
 def test_full_batch(reference: Reference, dynamics, e: float):
-    """Curvatures of U reach 130, so that SGHMC's variance is 3% too large in the stiffest direction; halving e moves no
+    """Curvatures of U reach 130, so SGHMC's variance is 3% too large in the stiffest direction. Halving e moves no
     statistic by a standard error."""
     assert reference.agrees(moments(*sampled(dynamics, e, 2400)))
 
 
 def test_hmc(reference: Reference):
-    """bdl's own accept/reject kernel, exact at any lr."""
+    """bdl's HMC, which is exact at any lr."""
     assert reference.agrees(moments(*sampled(bdl.HMC(10, adapt_steps=60), 2e-3, 120, burn_in=80, every=1)))
 
 
 def test_temperature_off_by_a_fifth_is_seen(reference: Reference):
-    """Negative control: T = 1.2 is noise times 1.1. It fails in the energy, in predictive deviations and at several
-    points; and it is the law that NUTS has at T = 1.2."""
+    """Negative control: at T = 1.2 injected noise is 1.1 times as large. The energy and the predictive deviations at
+    several points then differ, and the law is the one that NUTS has at T = 1.2."""
     estimate = moments(*sampled(bdl.SGHMC(0.1), 1e-3, 2400, temperature=HOT))
     z = reference.z(estimate)
     assert z[K + 1] > Z and (z[K + 2 : 2 * K + 2] > Z).sum() > 2
@@ -164,8 +168,8 @@ def test_temperature_off_by_a_fifth_is_seen(reference: Reference):
 
 
 def test_adaptive_weighting_with_importance_weights(reference: Reference):
-    """AWSGHMC samples another law, and psi(U)^zeta leads back: with the weights it agrees; without them the energy is
-    .8 standard deviations too low, and most predictive deviations are too small."""
+    """AWSGHMC samples another law, and with the weights psi(U)^zeta it agrees. Without them the energy is .8 standard
+    deviations too low, and most predictive deviations are too small."""
     weighting = bdl.AdaptiveWeight(zeta=1.0, low=44.0, high=76.0, bins=16, shared=True, rate=lambda k: 0.01)
     values, weights = sampled(bdl.SGHMC(0.1), 1e-3, 2400, weighting=weighting)
     assert reference.agrees(moments(values, weights))
@@ -175,11 +179,11 @@ def test_adaptive_weighting_with_importance_weights(reference: Reference):
 
 @pytest.mark.parametrize("batch, agrees", [(75, True), (25, False)])
 def test_mini_batches(reference: Reference, batch: int, agrees: bool):
-    """SGHMC less the estimated noise of the batches. Batches of 75 out of 100 leave too little of it to be seen.
+    """SGHMC that subtracts the estimated batch noise. Batches of 75 out of 100 bring too little of it to be seen.
 
-    Batches of 25 bring eight times as much. Its mean over coordinates is small and is taken off, but it is in those few
-    directions in which all weights move the output together: the energy is right and the fit and predictive deviations
-    are not. Neither `grad_var`, a diagonal, nor a thermostat (SGNHT has the same errors) can mend that.
+    Batches of 25 bring eight times as much, in the few directions in which all weights move the output together. Its
+    mean over coordinates is small and is subtracted: the energy is right, but fit and predictive deviations are not.
+    Neither `grad_var`, which is diagonal, nor a thermostat can correct that; SGNHT has the same errors.
     """
     estimate = moments(*sampled(bdl.SGHMC(0.1, grad_var="estimated"), 4e-4, 2400, batch=batch))
     assert reference.agrees(estimate) == agrees

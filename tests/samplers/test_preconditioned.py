@@ -1,6 +1,6 @@
-"""PSGLD, SGRLD and SGFS: the law where they claim it, and where they do not, as much bias as their docstrings say.
+"""PSGLD, SGRLD and SGFS have the law that they claim; where they claim none, they have the bias of their docstrings.
 
-The laws are those of the discretised chain, without randomness, as functions of lr: see oracles.py.
+Most laws here are those of the discretised chain as functions of lr, computed without random numbers by oracles.py.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ D64 = torch.float64
 
 
 def run(dynamics, grads, lr=0.1, temperature=1.0, extras=None, **arguments) -> list[torch.Tensor]:
-    """The path of a sampler under given gradients (steps, d), from 1, noise of seed 0."""
+    """The path of a sampler under given gradients (steps, d): a list of θ (d,). It starts at 1, with seed 0."""
     theta = torch.ones(grads.shape[1], dtype=D64, requires_grad=True)
     sampler = bdl.Sampler([theta], dynamics, num_data=7, lr=lr, temperature=temperature, prior=bdl.Uniform())
     sampler.extras |= extras or {}
@@ -60,14 +60,14 @@ class GammaTimes(bdl.Dynamics):
 
 
 def variance_on_a_gaussian(dynamics, lr: float, T: float = 1.0) -> float:
-    """Of the discretised chain on N(0, T), U = x²/2."""
+    """Variance, over T, of the discretised chain with U = x²/2, whose law is N(0, T)."""
     x, w = panels(np.linspace(-7, 7, 113) * T**0.5)
     law = first_order_law(dynamics, lambda x: x, x[:, None], w, lr, T, None, torch.ones_like)
     return law.mean(law.theta[:, 0] ** 2) / T
 
 
 def variance_of(power: float, damping: float, T: float) -> float:
-    """Of the law exp(-x²/2T) P^power, P = 1/(damping + |x|), over T."""
+    """Variance, over T, of the law exp(-x²/2T) P^power with P = 1/(damping + |x|)."""
     x, w = panels(np.linspace(-12, 12, 97) * T**0.5)
     p = w * np.exp(-(x**2) / 2 / T) * (damping + np.abs(x)) ** -power
     return p @ x**2 / p.sum() / T
@@ -76,8 +76,8 @@ def variance_of(power: float, damping: float, T: float) -> float:
 @pytest.mark.parametrize("T", [0.5, 1.0, 3.0])
 @pytest.mark.parametrize("k", [0, 1, 2])
 def test_gamma_restores_the_law_of_psgld_without_memory(k: float, T: float):
-    """With k Γ the law is exp(-U/T) P^(k - 1) as lr -> 0: the one meant for k = 1 only. The error is of first order.
-    Without Γ the variance is 1.89 of what it should be at T = 1, with twice Γ .36."""
+    """With k Γ the law is exp(-U/T) P^(k - 1) as lr -> 0, the intended one at k = 1 alone. The error is of first order.
+    At T = 1 the variance is 1.89 times the right one without Γ, and .36 times with twice Γ."""
     expected = variance_of(k - 1, 0.1, T)
     error, halved = (variance_on_a_gaussian(GammaTimes(k), lr, T) - expected for lr in (2e-3, 1e-3))
     assert error / halved == pytest.approx(2, abs=0.25)
@@ -90,8 +90,10 @@ def test_gamma_restores_the_law_of_psgld_without_memory(k: float, T: float):
     "a, lr, ratio", [(0.99, 0.03, 1.16), (0.99, 0.01, 1.31), (0.9, 0.01, 1.69)], ids=["fast", "slow", "slower"]
 )
 def test_bias_of_the_usual_psgld(a: float, lr: float, ratio: float):
-    """Variances on N(0, I), λ = .1, are too large by as much as the docstring says: more, up to the 1.89 of a = 0
-    without Γ, the fewer steps a chain needs to forget g² compared with those it needs to move. Within .03."""
+    """On N(0, I) with λ = .1 variances are too large by as much as the docstring says, within .03.
+
+    The bias grows, up to the 1.89 of a = 0 without Γ, as a chain forgets g² sooner than it moves.
+    """
     target = GaussianLaw([0.0, 0.0], torch.eye(2))
     start = target.sample(4096, torch.Generator().manual_seed(3)).float()
     chains = Chains(target, bdl.PSGLD(a=a, damping=0.1), start, lr=lr)
@@ -102,8 +104,10 @@ def test_bias_of_the_usual_psgld(a: float, lr: float, ratio: float):
 
 @pytest.mark.parametrize("k", [20, 150])
 def test_frozen_psgld_is_sgld(k: int):
-    """After k steps it is SGLD with P = 1/(λ + sqrt V), V the mean of g² over the first 1/(1 - a) = 100 steps and an
-    exponential one from there; before, it is not."""
+    """After k steps it is SGLD with P = 1/(λ + sqrt V), and before it is not.
+
+    V is the mean of g² over the first 1/(1 - a) = 100 steps, and an exponential mean afterwards.
+    """
     g = gradients(200)
     v = g[:1].square().mean(0)
     for i in range(1, k):
@@ -118,12 +122,12 @@ def test_frozen_psgld_is_sgld(k: int):
 
 
 def test_psgld_at_zero_temperature_is_rmsprop():
-    """torch's, started with the first g² as ours is. With a = .5 the first two steps average evenly in both."""
+    """torch's RMSprop starts from the first g², as PSGLD does. At a = .5 both average the first two steps evenly."""
     g = gradients()
     theta = torch.ones(3, dtype=D64, requires_grad=True)
     rmsprop = torch.optim.RMSprop([theta], lr=0.1, alpha=0.5, eps=0.2)
     theta.grad = torch.zeros_like(theta)
-    rmsprop.step()  # makes its state
+    rmsprop.step()  # creates its state
     rmsprop.state[theta]["square_avg"].copy_(g[0].square())
     for step, ours in zip(g, run(bdl.PSGLD(a=0.5, damping=0.2), g, temperature=0.0), strict=True):
         theta.grad = step.clone()
@@ -140,7 +144,7 @@ def test_psgld_says_when_it_is_biased():
 
 @dataclass(frozen=True)
 class Mistaken(bdl.Dynamics):
-    """SGRLD that goes wrong: noise only is preconditioned (001), Γ is missing, or P is the metric itself."""
+    """SGRLD with a mistake: only its noise is preconditioned, as in Ji 2023, or Γ is missing."""
 
     metric: object
     how: str
@@ -159,7 +163,7 @@ class Mistaken(bdl.Dynamics):
         return s
 
 
-LAWS = {  # target, box at T = 1 (from its mean), spacing of the grid at T = 1 and lr = .1
+LAWS = {  # target, box at T = 1, spacing of the grid at T = 1 and lr = .1
     "gaussian": (GaussianLaw([0.0, 0.0], COVARIANCE), [(-4.8, 4.8), (-4.8, 4.8)], 0.3),
     "banana": (Banana(bend=0.4, scale=1.0), [(-4.6, 4.6), (-8.5, 5.0)], 0.3),
 }
@@ -189,7 +193,7 @@ def exact_moments(name: str, T: float) -> np.ndarray:
 
 
 def extrapolated(dynamics, name: str, T: float) -> float:
-    """Largest error, over T, of the moments for lr -> 0: those of lr = .1 and .05, without their first-order error."""
+    """Largest error of the moments over T, extrapolated from lr = .1 and .05 to lr = 0."""
     moments = 2 * grid_moments(dynamics, name, 0.05, T) - grid_moments(dynamics, name, 0.1, T)
     return np.abs(moments - exact_moments(name, T)).max() / T
 
@@ -197,19 +201,19 @@ def extrapolated(dynamics, name: str, T: float) -> float:
 @pytest.mark.parametrize("name, T", [("gaussian", 1.0), ("banana", 0.5)])
 @pytest.mark.parametrize("metric", [diagonal_metric, full_metric])
 def test_sgrld_has_the_law_in_two_dimensions(metric, name: str, T: float):
-    """Means and second moments, whatever the metric: the error extrapolated to lr = 0 is O(lr²), below .02."""
+    """Means and second moments are right for any metric: extrapolated to lr = 0 their error is O(lr²), below .02."""
     assert extrapolated(bdl.SGRLD(metric), name, T) < 0.02
 
 
 @pytest.mark.parametrize("name, T", [("gaussian", 1.0), ("banana", 0.5)])
 @pytest.mark.parametrize("how", ["noise only", "no gamma"])
 def test_mistaken_sgrld_is_seen(how: str, name: str, T: float):
-    """Preconditioning the noise only, as in 001, or leaving out Γ."""
+    """Negative controls: preconditioning only the noise, as in Ji 2023, or leaving out Γ."""
     assert extrapolated(Mistaken(full_metric, how), name, T) > 0.025
 
 
 def test_sgrld_through_the_shell():
-    """Full metric, 2-D Gaussian, against the law of the discretised chain. Power: a temperature 3% too high moves a
+    """A full metric on a 2-D Gaussian has the law of the discretised chain. Power: a temperature 3% too high moves a
     second moment by more than 6 standard errors (checked)."""
     start = LAWS["gaussian"][0].sample(4096, torch.Generator().manual_seed(3))
     dynamics = bdl.SGRLD(full_metric)
@@ -224,7 +228,7 @@ def test_sgrld_through_the_shell():
 
 @pytest.mark.parametrize("metric", [diagonal_metric, full_metric])
 def test_divergence_is_that_of_the_inverse(metric):
-    """Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j, by central differences."""
+    """Central differences give Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j, too."""
     theta, h = torch.randn(5, 3, generator=torch.Generator().manual_seed(0), dtype=D64), 1e-5
 
     def inverse(x):
@@ -238,7 +242,7 @@ def test_divergence_is_that_of_the_inverse(metric):
     g, gamma = metric_and_divergence(metric, theta)
     torch.testing.assert_close(gamma, expected, rtol=1e-7, atol=1e-9)
     for row in range(5):
-        one, gamma_one = metric_and_divergence(metric, theta[row])  # a chain alone
+        one, gamma_one = metric_and_divergence(metric, theta[row])  # one chain without leading axis
         torch.testing.assert_close(one, metric(theta[row]))
         torch.testing.assert_close(g[row], one)
         torch.testing.assert_close(gamma[row], gamma_one)
@@ -249,7 +253,7 @@ G = torch.tensor([[2.0, 0.3, 0.1], [0.3, 1.0, -0.2], [0.1, -0.2, 0.5]], dtype=D6
 
 @pytest.mark.parametrize("metric", [G, G.diagonal()], ids=["dense", "diagonal"])
 def test_constant_metric_is_preconditioned_sgld(metric):
-    """P = G⁻¹. The noise has another root of P, so the noiseless paths agree, and the noise its covariance."""
+    """P = G⁻¹. The two use different roots of P: the test compares paths without noise, and the covariance of noise."""
     g, p = gradients(), torch.linalg.inv(metric) if metric.ndim == 2 else 1 / metric
     dynamics = bdl.SGRLD(lambda theta: metric + 0 * theta.sum())
     for ours, theirs in zip(run(dynamics, g, temperature=0.0), run(bdl.SGLD(p), g, temperature=0.0), strict=True):
@@ -259,8 +263,8 @@ def test_constant_metric_is_preconditioned_sgld(metric):
 
 
 def test_fisher_metric_is_frozen_sgld():
-    """Diagonal Fisher over its mean plus damping, averaged over adapt_steps = 5 steps, is SGLD with its inverse from
-    there on; then the per-example gradients are no longer asked for."""
+    """After adapt_steps = 5 steps it is SGLD with P = 1 / (F / mean F + damping), F the average of the Fisher diagonal.
+    From then on it asks for no per-example gradients."""
     each = torch.randn(60, 4, 3, generator=torch.Generator().manual_seed(2), dtype=D64) * torch.tensor([0.5, 1.0, 2.0])
     asked, g = [], gradients()
 
@@ -281,7 +285,7 @@ def test_fisher_metric_is_frozen_sgld():
 
 @pytest.mark.parametrize("metric", [lambda x: x - 1.5, lambda x: torch.diag(x - 1.5), lambda x: x * math.nan])
 def test_metric_that_is_not_positive_definite_is_refused(metric):
-    """And nothing is written."""
+    """The parameters keep their values."""
     theta = torch.ones(2, dtype=D64, requires_grad=True)
     sampler = bdl.Sampler([theta], bdl.SGRLD(metric), num_data=7, lr=0.1)
     theta.grad = torch.ones(2, dtype=D64)
@@ -293,7 +297,7 @@ def test_metric_that_is_not_positive_definite_is_refused(metric):
 @pytest.mark.parametrize("chains", [None, 4])
 @pytest.mark.parametrize("metric", [diagonal_metric, full_metric])
 def test_noise_ratio_of_a_metric(metric, chains):
-    """Mean of lr (G⁻¹)_ii Var(g_i) / (2 tau), for any shape of G."""
+    """It is the mean of lr (G⁻¹)_ii Var(g_i) / (2 tau), for any shape of G."""
     lead = () if chains is None else (chains,)
     theta = torch.randn(*lead, 2, generator=torch.Generator().manual_seed(0), dtype=D64).requires_grad_()
     sampler = bdl.Sampler([theta], bdl.SGRLD(metric), num_data=7, lr=0.1, chains=chains)
@@ -318,7 +322,7 @@ def examples(H, n: int) -> torch.Tensor:
 
 @dataclass(frozen=True)
 class GammaOne(bdl.Dynamics):
-    """SGFS whose γ forgets the noise of the batches: 1 instead of 1 + 1/(n tau)."""
+    """SGFS whose γ ignores batch noise: 1 instead of 1 + 1/(n tau)."""
 
     right: bdl.SGFS
     needs = frozenset(["per_example"])
@@ -334,15 +338,15 @@ class GammaOne(bdl.Dynamics):
         return s
 
 
-SCALES = np.diag([0.4, 3.0])  # curvature of U/N that a diagonal step can have
+SCALES = np.diag([0.4, 3.0])  # a curvature of U/N that the diagonal form can equal
 
 
 @pytest.mark.parametrize("form, H", [("diagonal", SCALES), ("full", SCALES), ("full", PRECISION.numpy())])
 @pytest.mark.parametrize("lr", [1e-3, 0.1, 2.0])
 @pytest.mark.parametrize("n, T", [(4, 1.0), (100, 1.0), (10, 0.25), (10, 4.0)])
 def test_sgfs_is_right_at_any_lr(form: str, H, lr: float, n: int, T: float):
-    """On a Gaussian whose curvature is the covariance of the per-example gradients, with the noise H/n of batches of n
-    of them: Cov(θ) = tau H⁻¹ exactly, where without γ's 1/(n tau) it is not."""
+    """On a Gaussian whose curvature H is the covariance of per-example gradients, with the noise H/n of batches of n
+    items, Cov(θ) = tau H⁻¹ exactly. Without the 1/(n tau) of γ it is not."""
     N, dynamics = 30, bdl.SGFS(form=form, b=0.7)
     tau, extra, d = T / N, {"per_example": examples(H, n)}, len(H)
     memory = {"mean": torch.from_numpy(H.diagonal().copy())} if form == "diagonal" else {"matrix": torch.from_numpy(H)}
@@ -355,7 +359,7 @@ def test_sgfs_is_right_at_any_lr(form: str, H, lr: float, n: int, T: float):
 
 @dataclass(frozen=True)
 class Normal(DataTarget):
-    """The mean of a normal law of known covariance, under a flat prior: x (N, 2) with exactly that covariance."""
+    """The mean of a normal law of known covariance under a uniform prior; x (N, 2) has exactly that covariance."""
 
     x: torch.Tensor
     dim: int = 2
@@ -375,9 +379,9 @@ class Normal(DataTarget):
 
 @pytest.mark.parametrize("T", [1.0, 0.25])
 def test_sgfs_on_real_batches(T: float):
-    """A conjugate mean by batches of 10 of 40 items, lr = .5: the posterior's covariance. Power: 2% of variance.
+    """A conjugate mean on batches of 10 out of 40 items, at lr = .5, has the posterior's law. Power: 2% of variance.
 
-    SGLD at the same lr, heated by the batches, is off by far.
+    SGLD at the same lr fails, because batches heat it.
     """
     x = torch.randn(40, 2, generator=torch.Generator().manual_seed(4), dtype=D64)
     x = x - x.mean(0)
@@ -386,7 +390,6 @@ def test_sgfs_on_real_batches(T: float):
     start = torch.randn(4096, 2, generator=torch.Generator().manual_seed(5), dtype=D64) @ root.T
     for dynamics, law in ((bdl.SGFS(form="full"), True), (bdl.SGLD(), False)):
         chains = Chains(Normal(x), dynamics, start, lr=0.5, temperature=T, batch=10)
-        chains.sampler.extras["per_example"] = lambda c=chains: (c.theta.unsqueeze(1) - x[c._batch]) @ PRECISION
         y = chains.run(1200 if law else 50, every=3, burn_in=150) @ torch.linalg.inv(root).T
         estimate = Estimate.over_chains(torch.cat([y, y.square(), y.prod(2, keepdim=True)], 2).mean(0))
         assert bool((np.abs(estimate.z([0, 0, 1, 1, 0])) < Z).all()) == law
@@ -394,7 +397,7 @@ def test_sgfs_on_real_batches(T: float):
 
 
 def test_sgfs_at_small_lr_is_sgld():
-    """With lr / b: drift and noise agree to O(lr)."""
+    """It is SGLD with lr / b: drift and noise agree to O(lr)."""
     for form in ("diagonal", "full"):
         sgfs = linear_step(bdl.SGFS(form=form, b=2.0), SCALES, 1e-4, 0.3, {}, {"per_example": examples(SCALES, 4)})
         sgld = linear_step(bdl.SGLD(), SCALES, 5e-5, 0.3)
@@ -404,8 +407,8 @@ def test_sgfs_at_small_lr_is_sgld():
 
 @pytest.mark.parametrize("form", ["diagonal", "full"])
 def test_sgfs_averages_the_fisher_matrix(form: str):
-    """I = mean of the batches' covariances, n - 1 in the denominator, one per chain; γ = 1 at T = 0, so that the step
-    is 2 (I + 2 B/lr)⁻¹ g; a temperature per chain."""
+    """I is the mean over batches of their covariances, with n - 1 in the denominator. Each chain has its I and its T.
+    At T = 0, γ = 1 and the step is 2 (I + 2 B/lr)⁻¹ g."""
     draw = torch.Generator().manual_seed(3)
     each = torch.randn(6, 3, 5, 2, generator=draw, dtype=D64)
     theta = torch.zeros(3, 2, dtype=D64, requires_grad=True)

@@ -35,7 +35,7 @@ LAWS = {  # log densities of one coordinate, by scipy
 SHAPES = [(2, 3), (2,), (4, 3, 5, 5), ()]  # a matrix, a vector, a convolution, a number
 SIZES = [math.prod(shape) for shape in SHAPES]
 VARIANCES = {"he": [2 / 3, 1.0, 2 / 75, 1.0], "fan_in": [1 / 3, 1.0, 1 / 75, 1.0]}
-NAMED = {  # the kinds that take scales per tensor: how to build one from a variance, and from a name
+NAMED = {  # priors with a scale per tensor: the scale that gives a variance, and how to build one
     "Gaussian": (lambda v: 1 / v, bdl.Gaussian),
     "Laplace": (lambda v: (v / 2) ** 0.5, bdl.Laplace),
     "StudentT": (lambda v: (v * 3 / 5) ** 0.5, lambda scale: bdl.StudentT(5.0, scale)),  # variance scale² df / (df - 2)
@@ -50,7 +50,7 @@ def log_density(prior, x):
 
 @pytest.mark.parametrize("name", PRIORS)
 def test_density_integrates_to_one(name):
-    """exp(-(energy + constant)) on the line, the narrow peak given to the quadrature."""
+    """The integral of exp(-(energy + constant)) over the line; the quadrature knows where the narrow peak is."""
 
     def density(x):
         return math.exp(log_density(PRIORS[name], torch.tensor([x], dtype=D64)))
@@ -63,19 +63,19 @@ def test_density_integrates_to_one(name):
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("chains", [None, 3])
 def test_density_is_that_of_scipy(name, chains):
-    """Over five coordinates, per chain, from the peak to far out."""
+    """The sum over five coordinates agrees per chain, from the peak to far out."""
     lead = () if chains is None else (chains,)
     x = torch.randn(*lead, 5, dtype=D64, generator=torch.Generator().manual_seed(0))
     for scale in (0.01, 1.0, 30.0):
-        found = log_density(PRIORS[name], scale * x)
-        assert found.shape == lead
-        np.testing.assert_allclose(found, LAWS[name](scale * x.numpy()).sum(-1), rtol=1e-12)
+        values = log_density(PRIORS[name], scale * x)
+        assert values.shape == lead
+        np.testing.assert_allclose(values, LAWS[name](scale * x.numpy()).sum(-1), rtol=1e-12)
 
 
 @pytest.mark.parametrize("name", PRIORS)
 @pytest.mark.parametrize("chains", [None, 3])
 def test_gradient_is_that_of_the_energy(name, chains):
-    """By autograd, added to what is there and divided by N; far out and in single precision it stays finite."""
+    """It is that of autograd over N, added to g. Far out, and in single precision, it stays finite."""
     lead = () if chains is None else (chains,)
     draw = torch.Generator().manual_seed(0)
     theta = torch.randn(*lead, 5, dtype=D64, generator=draw, requires_grad=True)
@@ -91,7 +91,7 @@ def test_gradient_is_that_of_the_energy(name, chains):
 
 @pytest.mark.parametrize("name", NAMED)
 def test_a_list_is_a_scale_per_tensor(name):
-    """Density and gradient are the sums over tensors of priors with one scale each; a tensor or tuple will do."""
+    """Density and gradient are those of one prior per tensor, each with one scale. A tensor or a tuple does as well."""
     scales, build = [0.5, 2.0, 1.3, 0.8], NAMED[name][1]
     theta = torch.randn(3, sum(SIZES), dtype=D64, generator=torch.Generator().manual_seed(0))
     for given in (scales, tuple(scales), torch.tensor(scales, dtype=D64)):
@@ -110,19 +110,19 @@ def test_a_list_is_a_scale_per_tensor(name):
 @pytest.mark.parametrize("gain", VARIANCES)
 @pytest.mark.parametrize("name", NAMED)
 def test_named_scales_are_variances_over_fan_in(name, gain):
-    """2 / fan-in and 1 / fan-in, of convolutions too; vectors and numbers 1: the same as the list of these."""
+    """Variances are 2 / fan-in or 1 / fan-in, for convolutions too, and 1 for vectors and numbers."""
     of_variance, build = NAMED[name]
     like = torch.zeros(sum(SIZES), dtype=D64)
-    found = getattr(build(gain).bind(SHAPES, like), SCALED[name])
+    named = getattr(build(gain).bind(SHAPES, like), SCALED[name])
     listed = getattr(build([of_variance(v) for v in VARIANCES[gain]]).bind(SHAPES, like), SCALED[name])
-    torch.testing.assert_close(found, listed, rtol=1e-12, atol=0)
+    torch.testing.assert_close(named, listed, rtol=1e-12, atol=0)
     expected = torch.cat([torch.full((n,), of_variance(v)) for n, v in zip(SIZES, VARIANCES[gain], strict=True)])
-    torch.testing.assert_close(found, expected.double(), rtol=1e-6, atol=0)
+    torch.testing.assert_close(named, expected.double(), rtol=1e-6, atol=0)
 
 
 def test_student_t_without_a_variance_takes_it_as_the_square_of_the_scale():
-    found = bdl.StudentT(2.0, "he").bind([(2, 8)], torch.zeros(16)).scale
-    torch.testing.assert_close(found, torch.full((16,), 0.5))
+    scale = bdl.StudentT(2.0, "he").bind([(2, 8)], torch.zeros(16)).scale
+    torch.testing.assert_close(scale, torch.full((16,), 0.5))
 
 
 def convolutional() -> nn.Module:
@@ -131,7 +131,7 @@ def convolutional() -> nn.Module:
 
 @pytest.mark.parametrize("chains", [None, 3])
 def test_sampler_binds_a_name_to_its_tensors(chains):
-    """The chains' axis is no fan-in, and frozen tensors are left out."""
+    """The axis of chains does not count as fan-in, and frozen tensors have no scale."""
     net = convolutional()
     net[2].bias.requires_grad_(False)
     stack = net if chains is None else bdl.ChainStack(net, chains)
@@ -144,7 +144,7 @@ def test_sampler_binds_a_name_to_its_tensors(chains):
 
 @pytest.mark.parametrize("prior", [bdl.Laplace("he"), bdl.StudentT(5.0, [0.5, 1.0]), bdl.ScaleMixture()], ids=str)
 def test_energy_and_gradient_through_the_sampler(prior):
-    """U = N loss - log p(θ), and a step of SGLD at T = 0 goes down its gradient / N."""
+    """U = N loss - log p(θ), and a step of SGLD at T = 0 is -lr ∇U/N."""
     torch.manual_seed(0)
     net = nn.Linear(3, 2).double()
     theta = torch.cat([p.detach().flatten() for p in net.parameters()]).requires_grad_()
@@ -166,7 +166,7 @@ def test_energy_and_gradient_through_the_sampler(prior):
 
 
 def variances_without_data(prior, temperature: float) -> Estimate:
-    """Variances of two tensors' coordinates under MALA when the loss is 0: 1,024 chains."""
+    """Variances of the coordinates of two tensors under MALA where the loss is 0, from 1,024 chains."""
     a, b = (torch.zeros(1024, n, dtype=D64, requires_grad=True) for n in (1, 2))
     a.grad, b.grad = torch.zeros_like(a), torch.zeros_like(b)
     sampler = bdl.Sampler(
@@ -186,14 +186,14 @@ def variances_without_data(prior, temperature: float) -> Estimate:
     ids=["Laplace", "StudentT"],
 )
 def test_prior_alone_is_sampled(prior, expected):
-    """Without data, by MALA, which is exact at this lr. Power: T = 1.05, some 10% of variance, is seen."""
+    """MALA, which is exact at this lr, runs without data. Power: T = 1.05, some 10% of variance, is seen."""
     estimate = variances_without_data(prior, 1.0)
     assert (2 * Z * estimate.se / estimate.mean).max() < 0.1, "no power"
     assert (np.abs(estimate.z(expected)) < Z).all()
     assert (variances_without_data(prior, 1.05).z(expected) > Z).any()
 
 
-# ---- what can't be meant ---------------------------------------------------------------------------------------------
+# ---- bad values ------------------------------------------------------------------------------------------------------
 
 KINDS = {"precision": bdl.Gaussian, "Laplace scale": bdl.Laplace, "Student-t scale": lambda v: bdl.StudentT(scale=v)}
 
@@ -201,7 +201,7 @@ KINDS = {"precision": bdl.Gaussian, "Laplace scale": bdl.Laplace, "Student-t sca
 @pytest.mark.parametrize("value", [-1.0, math.nan, math.inf, None, "wide", [], [1.0, -1.0], [1.0, math.nan], ["a"]])
 @pytest.mark.parametrize("what", KINDS)
 def test_bad_scales_are_refused(what, value):
-    """In one line with the value in it."""
+    """The message is one line that names the value."""
     with pytest.raises(bdl.ConfigError) as error:
         KINDS[what](value)
     message = str(error.value)
@@ -209,7 +209,7 @@ def test_bad_scales_are_refused(what, value):
 
 
 def test_zero_is_a_precision_but_no_scale():
-    """Precision 0 is the improper prior, without a constant."""
+    """Precision 0 is the improper uniform prior, whose constant is NaN."""
     assert math.isnan(bdl.Gaussian(0.0).constant(3))
     assert math.isnan(bdl.Gaussian([1.0, 0.0]).bind([(2,), (1,)], torch.zeros(3)).constant(3))
     assert math.isnan(bdl.Uniform().constant(3))
@@ -240,7 +240,7 @@ def test_scales_that_do_not_fit_the_tensors_are_refused(build):
 
 
 def test_other_scales_have_another_name():
-    """The name is part of what identifies a law; equal scales have equal names, however they were given."""
+    """Equal scales have equal names, however they were given."""
     like = torch.zeros(6, dtype=D64)
 
     def name(prior):

@@ -1,4 +1,4 @@
-"""What a sampler is in a special case: each test runs the special case itself and compares."""
+"""Special cases in which a sampler is another method: each test runs that method, too, and compares."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def network(seed=0) -> nn.Module:
 
 
 def batch(step: int, data=0):
-    """The batch of a step, the same for everyone."""
+    """The batch of a step, the same in every run."""
     draw = torch.Generator().manual_seed(1000 * data + step)
     return torch.randn(10, 3, generator=draw, dtype=D64), torch.randint(4, (10,), generator=draw)
 
@@ -66,7 +66,7 @@ def falling(k):
 
 @pytest.mark.parametrize("row", [r for r in TABLE if r.sgd], ids=str)
 def test_zero_temperature_is_torch_sgd(row: Row):
-    """Momentum 1 - a, weight decay = precision / N. Power: a momentum wrong by 1e-6 would show."""
+    """It has momentum 1 - a and weight decay precision / N. Power: a momentum wrong by 1e-6 is seen."""
     theta = sampled(row.build(2, D64), temperature=0.0)
     torch.testing.assert_close(theta, optimised(1 - row.friction), rtol=1e-10, atol=1e-12)
     assert not torch.allclose(theta, optimised((1 - row.friction) * (1 - 1e-6) + 1e-6), rtol=1e-10, atol=1e-12)
@@ -74,19 +74,19 @@ def test_zero_temperature_is_torch_sgd(row: Row):
 
 @pytest.mark.parametrize("row", [r for r in TABLE if r.sgd and (not r.noisy or r.friction == 1)], ids=str)
 def test_zero_temperature_is_torch_sgd_under_a_schedule(row: Row):
-    """SGD, and whatever has no memory, also while a torch scheduler lowers lr."""
+    """SGD, and every dynamics whose friction is 1, also agree while a torch scheduler lowers lr."""
     theta = sampled(row.build(2, D64), temperature=0.0, schedule=falling)
     torch.testing.assert_close(theta, optimised(1 - row.friction, falling), rtol=1e-10, atol=1e-12)
     assert not torch.allclose(theta, optimised(1 - row.friction))
 
 
-def test_sgd_is_deaf_to_temperature():
+def test_sgd_ignores_the_temperature():
     theta = sampled(bdl.SGD(momentum=0.9), temperature=1.0)
     assert torch.equal(theta, sampled(bdl.SGD(momentum=0.9), temperature=0.0))
 
 
 def test_friction_one_is_sgld():
-    """With the same seed, at T = 1, lr falling; another seed is another chain."""
+    """The chains agree for equal seeds, at T = 1 and while lr falls. Another seed gives another chain."""
     sgld = sampled(bdl.SGLD(), schedule=falling)
     torch.testing.assert_close(sampled(bdl.SGHMC(friction=1.0), schedule=falling), sgld, rtol=1e-10, atol=1e-12)
     assert not torch.allclose(sampled(bdl.SGHMC(friction=1.0), schedule=falling, seed=6), sgld)
@@ -95,7 +95,7 @@ def test_friction_one_is_sgld():
 @pytest.mark.parametrize("weighting", [bdl.AdaptiveWeight, bdl.Contour])
 @pytest.mark.parametrize("row", [r for r in WIDE if r.noisy and r.name != "mean-field"], ids=str)
 def test_zeta_zero_is_flat_bitwise(row: Row, weighting):
-    """psi learns but does not act; with zeta = 1 it does."""
+    """At zeta = 0 psi learns but does not act. At zeta = 1 it acts."""
     dynamics = row.build(2, D64)
     flat = sampled(dynamics)
     bins = dict(low=20.0, high=120.0, bins=10)
@@ -105,8 +105,8 @@ def test_zeta_zero_is_flat_bitwise(row: Row, weighting):
 
 @pytest.mark.parametrize("P", [[0.5, 2.0], [[2.0, 0.7], [0.7, 0.5]]], ids=["diagonal", "dense"])
 def test_constant_preconditioner_leaves_the_law(P):
-    """Lyapunov at lr = 1e-6: Cov(θ) = T A⁻¹ to 1e-5, whatever P. A drift or a noise without its P (or with P for its
-    root) would be off by tens of percent."""
+    """By Lyapunov's equation at lr = 1e-6, Cov(θ) = T A⁻¹ to 1e-5 for any P. A drift without P, or noise without the
+    root of P, would be wrong by tens of percent."""
     P = torch.tensor(P, dtype=D64)
     covariance = linear_step(bdl.SGLD(P), PRECISION, 1e-6, 0.7).theta_covariance() / 0.7
     torch.testing.assert_close(torch.from_numpy(covariance), COVARIANCE, rtol=1e-5, atol=1e-5)
@@ -116,7 +116,7 @@ def test_constant_preconditioner_leaves_the_law(P):
 
 
 class Stack(nn.Module):
-    """C copies of `network`, by batched matrix products."""
+    """C copies of `network`, run by batched matrix products."""
 
     def __init__(self, nets):
         super().__init__()
@@ -145,13 +145,13 @@ def run_stack(stack: Stack, sampler, chains: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
 def test_shell_takes_the_steps_of_the_dynamics(row: Row):
-    """To the bit: g with the prior, lr, tau = T/N and normal numbers from the stream that seed and stack name. So what
-    is proved of `step` holds through the shell."""
+    """To the bit: `step` receives g with the prior, lr, tau = T/N and normal numbers of the stream named by seed and
+    stack. Whatever other tests prove of `step` therefore holds through the Sampler."""
     theta = torch.linspace(-1, 1, 6, dtype=D64).view(3, 2).requires_grad_()
     T = torch.tensor([0.5, 1.0, 2.0], dtype=D64)
     settings = dict(num_data=N, lr=LR, temperature=T, prior=bdl.Gaussian(PRIOR), chains=3, seed=3, stack=4)
     sampler = equip(bdl.Sampler([theta], row.build(2, D64), **settings))
-    dynamics, noise = row.build(2, D64), generator("cpu", "noise", 3, 4)
+    dynamics, stream = row.build(2, D64), generator("cpu", "noise", 3, 4)
     state, z = dynamics.init(theta.detach().clone()), torch.zeros(3, 2, dtype=D64)
     for k in range(45):
         theta.grad = torch.sin(theta.detach() * (k + 1))
@@ -161,7 +161,7 @@ def test_shell_takes_the_steps_of_the_dynamics(row: Row):
         variance = sampler.batch_noise.variance
         extra["grad_var"] = torch.zeros_like(z) if variance is None else variance
         if row.noisy:
-            z.normal_(generator=noise)
+            z.normal_(generator=stream)
         state = advance(dynamics, state, g, LR, T[:, None] / N, z, extra)
         for field in dataclasses.fields(state):
             ours, theirs = getattr(sampler.chain.state, field.name), getattr(state, field.name)
@@ -169,8 +169,8 @@ def test_shell_takes_the_steps_of_the_dynamics(row: Row):
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_numbers_per_chain_are_chains_of_their_numbers(row: Row):
-    """lr and tau as (C, 1) tensors, tau = 0 among them: each chain steps as it would alone under its floats."""
+def test_lr_and_tau_per_chain_act_as_floats_on_each_chain(row: Row):
+    """With lr and tau as (C, 1) tensors, tau = 0 among them, each chain steps as it would alone with its floats."""
     draw, dynamics = torch.Generator().manual_seed(0), row.build(2, D64)
     lr, tau = torch.tensor([[0.1], [0.2], [0.3]], dtype=D64), torch.tensor([[0.0], [0.5], [2.0]], dtype=D64)
     theta = torch.randn(3, 2, generator=draw, dtype=D64)
@@ -185,14 +185,14 @@ def test_numbers_per_chain_are_chains_of_their_numbers(row: Row):
             mine = {name: value[c] for name, value in extra.items()}
             alone[c] = advance(dynamics, alone[c], g[c], lr[c].item(), tau[c].item(), z[c], mine)
             for name in (f.name for f in dataclasses.fields(stack)):
-                together, own = getattr(stack, name), getattr(alone[c], name)
-                if isinstance(own, torch.Tensor):
+                together, single = getattr(stack, name), getattr(alone[c], name)
+                if isinstance(single, torch.Tensor):
                     together = together[:, c] if together.ndim > theta.ndim and together.shape[0] == 2 else together[c]
-                    torch.testing.assert_close(together, own, rtol=1e-12, atol=1e-12)
+                    torch.testing.assert_close(together, single, rtol=1e-12, atol=1e-12)
 
 
 def test_grad_var_zero_is_none():
-    """Bitwise; and one that is given is what an estimate of that value does."""
+    """They give the same bits. A given variance acts as an estimate of the same value."""
     for kind in (bdl.SGLD, bdl.SGHMC):
         assert torch.equal(sampled(kind(grad_var=0.0)), sampled(kind()))
         assert not torch.equal(sampled(kind(grad_var=1e-3)), sampled(kind()))
@@ -210,7 +210,7 @@ def test_grad_var_zero_is_none():
 @pytest.mark.parametrize("clip", [None, bdl.ClipNorm(0.2)], ids=["", "clipped"])
 @pytest.mark.parametrize("row", WIDE, ids=str)
 def test_chains_are_separate_samplers(row: Row, clip):
-    """chains=3 on three streams of data is three samplers, T = 0; clipping acts on each chain's own norm."""
+    """At T = 0 chains=3 on three streams of batches are three samplers. Clipping uses one norm per chain."""
     nets = [network(c) for c in range(3)]
     stack = Stack(nets)
     settings = dict(num_data=N, lr=LR, temperature=0.0, prior=bdl.Gaussian(PRIOR), clip=clip)
@@ -222,7 +222,7 @@ def test_chains_are_separate_samplers(row: Row, clip):
 
 
 def test_one_precision_per_tensor():
-    """Equal values are one value, to rounding; unequal ones are torch's weight decay per parameter group."""
+    """Equal precisions are one precision, to rounding. Unequal ones are torch's weight decay per parameter group."""
     torch.testing.assert_close(
         sampled(bdl.SGHMC(), prior=bdl.Gaussian([PRIOR] * 4)), sampled(bdl.SGHMC()), rtol=1e-10, atol=0
     )
@@ -237,7 +237,7 @@ def test_one_precision_per_tensor():
 @pytest.mark.parametrize("prior", [bdl.Gaussian(2.0), bdl.Gaussian([2.0, 0.5]), bdl.Uniform()], ids=str)
 @pytest.mark.parametrize("chains", [None, 3])
 def test_prior_gradient_is_that_of_its_energy(prior, chains):
-    """By autograd, per chain."""
+    """Autograd gives the same gradient, per chain."""
     lead = () if chains is None else (chains,)
     theta = torch.randn(*lead, 5, dtype=D64, requires_grad=True)
     prior, g = prior.bind([(2,), (3,)], theta.detach()), torch.zeros(*lead, 5, dtype=D64)

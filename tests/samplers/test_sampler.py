@@ -1,4 +1,4 @@
-"""The shell: noise, resuming, errors, and what it leaves alone."""
+"""The Sampler: injected noise, batch noise, resuming, errors, and parameters without a gradient."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def moved_by_noise(steps=3, **arguments) -> torch.Tensor:
     return theta.detach()
 
 
-# ---- noise -----------------------------------------------------------------------------------------------------------
+# ---- injected noise --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
@@ -66,12 +66,12 @@ def test_global_generator_is_neither_read_nor_moved(row: Row):
 
 
 def test_streams_are_named_by_seed_and_stack():
-    """Each its own; the same (seed, stack) the same; (0, 1) is not (1, 0)."""
+    """Each (seed, stack) has one stream, which no other pair has; (0, 1) is not (1, 0)."""
     named = [(0, 0), (1, 0), (0, 1), (1, 1), (2, 0), (2**32, 0), (2**33, 0), (0, 2**32), (2**32 + 1, 0)]
     ends = [moved_by_noise(seed=seed, stack=stack) for seed, stack in named]
     for i, (seed, stack) in enumerate(named):
         assert torch.equal(ends[i], moved_by_noise(seed=seed, stack=stack))
-        assert all(not torch.isclose(ends[i], other).any() for other in ends[:i]), (seed, stack)
+        assert all(not torch.isclose(ends[i], earlier).any() for earlier in ends[:i]), (seed, stack)
 
 
 def test_noise_differs_between_steps_chains_and_coordinates():
@@ -86,7 +86,7 @@ def test_noise_differs_between_steps_chains_and_coordinates():
 
 
 def test_noise_is_the_same_whatever_the_tensors():
-    """One draw for the flat buffer: the split into tensors does not change the chain."""
+    """One draw fills the contiguous buffer, so the split into tensors does not change the chain."""
     whole, parts = parameter(6, value=0.0), [parameter(2, 2, value=0.0), parameter(2, value=0.0)]
     step(sampler_of(whole), whole, grad=0.0)
     step(sampler_of(parts), *parts, grad=0.0)
@@ -104,7 +104,7 @@ def through_a_file(checkpoint: dict) -> dict:
 
 
 def assert_equal(a, b, where="") -> None:
-    """Bit for bit, NaN where NaN."""
+    """Assert that two nested states are equal bit for bit; NaN equals NaN."""
     assert type(a) is type(b), where
     if isinstance(a, dict):
         assert a.keys() == b.keys(), where
@@ -130,20 +130,22 @@ RESUMED = [(row, "flat") for row in TABLE] + [
 
 @pytest.mark.parametrize("row, weighting", RESUMED, ids=str)
 def test_resumed_run_is_the_uninterrupted_one(row: Row, weighting: str):
-    """k steps, save, load, m steps: every bit of parameters, momentum, psi, generator and estimates of k + m steps.
-    The save at k + 16 = 41 or 221 falls between the two gradients of a pair for Var(g), and after the pilot's end."""
+    """k steps, save, load, m steps give every bit of k + m steps: parameters, momentum, psi, generator and estimates.
+
+    The save, after 41 or 221 steps, falls between the two gradients of a pair for Var(g), and after the pilot.
+    """
     k, m = resume.BEFORE[weighting], 30
     straight, first, second = (resume.Run(row.name, weighting) for _ in range(3))
     straight.go(k + 16 + m)
-    first.go(k + 16)  # 41: the first gradient of a pair has been seen
-    if weighting != "flat" and row.friction >= 0.1:  # at friction .01 the energies still drift, and the pilot goes on
+    first.go(k + 16)
+    if weighting != "flat" and row.friction >= 0.1:  # at friction .01 the pilot is still running
         assert first.sampler.histogram.updates > 0
     saved = through_a_file(first.checkpoint())
     assert set(saved["sampler"]) == {"state", "param_groups", "bdl"}
     second.load(saved)
     second.go(m)
     assert_equal(second.checkpoint(), straight.checkpoint())
-    first.go(m)  # saving and loading have not disturbed the first run either
+    first.go(m)  # saving and loading have not changed the first run
     assert_equal(first.checkpoint(), straight.checkpoint())
 
 
@@ -158,22 +160,22 @@ def test_resumed_in_a_new_process(tmp_path: Path):
 
 
 def test_momentum_is_in_torch_state_and_psi_keeps_its_type():
-    """`state[p]` shows the momentum; a float32 chain keeps psi in float64 and the generator in bytes."""
+    """`state[p]` holds the momentum. A float32 chain keeps psi in float64 and the state of the generator in bytes."""
     theta = parameter(3, dtype=torch.float32)
     sampler = sampler_of(theta, weighting=bdl.AdaptiveWeight(low=0.0, high=5.0))
     theta.grad = torch.ones(3)
     sampler.step(lambda: torch.tensor(0.1))
     saved = through_a_file(sampler.state_dict())
     assert torch.equal(saved["state"][0]["m"], sampler.chain.state.m)
-    other = sampler_of(parameter(3, dtype=torch.float32), weighting=bdl.AdaptiveWeight(low=0.0, high=5.0))
-    other.load_state_dict(saved)
-    assert other.histogram.psi.dtype == D64
-    assert torch.equal(other.histogram.psi, sampler.histogram.psi)
-    assert torch.equal(other.chain.generator.get_state(), sampler.chain.generator.get_state())
+    resumed = sampler_of(parameter(3, dtype=torch.float32), weighting=bdl.AdaptiveWeight(low=0.0, high=5.0))
+    resumed.load_state_dict(saved)
+    assert resumed.histogram.psi.dtype == D64
+    assert torch.equal(resumed.histogram.psi, sampler.histogram.psi)
+    assert torch.equal(resumed.chain.generator.get_state(), sampler.chain.generator.get_state())
 
 
 @pytest.mark.parametrize(
-    "other",
+    "change",
     [
         dict(num_data=21),
         dict(dynamics=bdl.SGLD()),
@@ -182,10 +184,10 @@ def test_momentum_is_in_torch_state_and_psi_keeps_its_type():
     ],
     ids=str,
 )
-def test_state_of_another_chain_is_refused(other):
+def test_state_of_another_chain_is_refused(change):
     saved = sampler_of(parameter(4)).state_dict()
     with pytest.raises(ConfigError, match="the checkpoint was saved with"):
-        sampler_of(parameter(4), **other).load_state_dict(saved)
+        sampler_of(parameter(4), **change).load_state_dict(saved)
 
 
 def test_state_of_another_optimizer_is_refused():
@@ -206,8 +208,8 @@ def test_resuming_in_another_environment_warns():
 
 @pytest.mark.parametrize("row", [r for r in LINEAR if r.diagonal == (1.0, 1.0) and not r.thermostat], ids=str)
 def test_noise_ratio_recovers_a_known_variance(row: Row):
-    """Gradients without curvature, of known variance per coordinate: lr Var(g)/(2 a tau) within 4.5 standard errors
-    between chains, which are below 2%, so that a factor 2 (or a, or N) would be seen at once."""
+    """Gradients without curvature have a known variance per coordinate: the ratio is lr Var(g)/(2 a tau) within 4.5
+    standard errors between chains. These are below 2%, so a missing factor 2, a or N would be seen."""
     lr, T, sd = 0.3, 0.7, torch.tensor([0.5, 1.0, 2.0], dtype=D64)
     theta, draw = parameter(128, 3, value=0.0), torch.Generator().manual_seed(0)
     sampler = sampler_of(theta, row.build(3, D64), chains=128, lr=lr, temperature=T, prior=bdl.Gaussian(1e-9))
@@ -224,7 +226,7 @@ def test_noise_ratio_recovers_a_known_variance(row: Row):
 
 
 def test_prior_clip_and_weight_are_not_batch_noise():
-    """The gradient is constant but for them: the ratio is 0."""
+    """The gradient of the loss is constant, so the ratio is 0."""
     theta = parameter(2)
     weighting = bdl.AdaptiveWeight(low=0.0, high=20.0, rate=lambda k: 0.5)
     sampler = sampler_of(theta, prior=bdl.Gaussian(5.0), clip=bdl.ClipNorm(0.1), weighting=weighting)
@@ -235,7 +237,7 @@ def test_prior_clip_and_weight_are_not_batch_noise():
 
 
 def test_a_weight_multiplies_the_batch_noise_too():
-    """Gradients ±1 of variance 2, multiplied by what psi says at the last energy."""
+    """Gradients ±1 in turn have an estimated variance of 2. The weighting multiplies it by multiplier²."""
     theta = parameter(2)
     sampler = sampler_of(theta, weighting=bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10), temperature=0.5)
     for k in range(440):
@@ -249,7 +251,7 @@ def test_a_weight_multiplies_the_batch_noise_too():
 
 
 def test_kinetic_temperature():
-    """Of the momenta as they are: N |m|² (2 - a) / (2 lr d); NaN without momenta."""
+    """It is N |m|² (2 - a) / (2 lr d) for the present momenta, and NaN without momenta."""
     theta = parameter(2, 3)
     sampler = sampler_of(theta, chains=2, lr=0.2)
     for _ in range(5):
@@ -284,7 +286,7 @@ def test_divergence_names_step_and_tensor_and_writes_nothing(where: str, bad: fl
 
 
 def test_large_but_finite_is_no_divergence():
-    """Their sum overflows in float32, they do not; clipping makes use of them."""
+    """The sum of these gradients overflows in float32, but they do not. Clipping still uses them."""
     theta = parameter(4, dtype=torch.float32)
     sampler = sampler_of(theta, bdl.SGD(0.0), clip=bdl.ClipValue(1.0))
     step(sampler, theta, grad=3e38)
@@ -304,7 +306,7 @@ def test_large_but_finite_is_no_divergence():
     ],
 )
 def test_clipping_acts_on_the_gradient_of_U_over_N(clip, expected):
-    """Prior included (.1 here), one norm per chain."""
+    """This gradient includes the prior, .1 here. Each chain has its own norm."""
     theta = parameter(2, 2)
     sampler = sampler_of(theta, bdl.SGD(0.0), lr=1.0, chains=2, clip=clip, prior=bdl.Gaussian(0.1 * N))
     theta.grad = torch.tensor([[3.0, 4.0], [0.3, 0.2]], dtype=D64)
@@ -319,12 +321,12 @@ def test_bad_clip_is_refused(kind, c):
         kind(c)
 
 
-# ---- what is left alone ----------------------------------------------------------------------------------------------
+# ---- parameters without a gradient -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("row", [r for r in TABLE if not r.thermostat], ids=str)
 def test_parameters_without_gradient_are_left_alone(row: Row):
-    """Value and momentum, prior and noise notwithstanding, until they have a gradient again; frozen ones for good."""
+    """While they have none, prior and injected noise change neither value nor momentum. Frozen ones never move."""
     a, b, frozen = parameter(1), parameter(1), parameter(3).requires_grad_(False)
     sampler = sampler_of([a, frozen, b], row.build(2, D64), prior=bdl.Gaussian(2.0))
     step(sampler, a, b)
@@ -342,7 +344,7 @@ def test_parameters_without_gradient_are_left_alone(row: Row):
 
 
 def test_a_thermostat_with_an_idle_parameter_is_refused():
-    """It would take the rest of |m|² for cold. Frozen ones are no part of the chain, and fine."""
+    """The thermostat would take an m at rest for a cold one. Frozen parameters are outside the chain, and allowed."""
     a, b, frozen = parameter(1), parameter(1), parameter(3).requires_grad_(False)
     sampler = sampler_of([a, frozen, b], bdl.SGNHT())
     step(sampler, a, b)
@@ -352,7 +354,7 @@ def test_a_thermostat_with_an_idle_parameter_is_refused():
 
 
 def test_a_step_without_any_gradient_leaves_all_alone():
-    """As torch.optim does: Lightning steps so when training_step returns None."""
+    """torch.optim does the same. Lightning makes such a step when training_step returns None."""
     theta = parameter(3)
     sampler_of(theta).step()
     assert torch.equal(theta, torch.ones(3, dtype=D64))
@@ -367,7 +369,7 @@ def test_nothing_to_sample_is_refused():
 
 
 @pytest.mark.parametrize(
-    "arguments, said",
+    "arguments, words",
     [
         (dict(num_data=0), "0"), (dict(num_data=-5), "-5"), (dict(lr=0.0), "0.0"), (dict(lr=-0.1), "-0.1"),
         (dict(lr=math.nan), "nan"), (dict(temperature=-1.0), "-1.0"), (dict(temperature=math.nan), "nan"),
@@ -379,13 +381,13 @@ def test_nothing_to_sample_is_refused():
     ],
     ids=str,
 )  # fmt: skip
-def test_bad_values_are_refused_and_named(arguments, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_values_are_refused_and_named(arguments, words: str):
+    with pytest.raises(ConfigError, match=words):
         sampler_of(parameter(4, 2), **arguments)
 
 
 @pytest.mark.parametrize(
-    "make, said",
+    "make, words",
     [
         (lambda: bdl.SGHMC(friction=0.0), "0.0"), (lambda: bdl.SGHMC(friction=1.1), "1.1"),
         (lambda: bdl.SGHMC(friction=math.nan), "nan"), (lambda: bdl.SGD(momentum=1.0), "1.0"),
@@ -401,13 +403,13 @@ def test_bad_values_are_refused_and_named(arguments, said: str):
         (lambda: sampler_of([{"params": [parameter(1)]}, {"params": [parameter(1)]}]), "one parameter group"),
     ],
 )  # fmt: skip
-def test_bad_pieces_are_refused_and_named(make, said: str):
-    with pytest.raises(ConfigError, match=said):
+def test_bad_pieces_are_refused_and_named(make, words: str):
+    with pytest.raises(ConfigError, match=words):
         make()
 
 
 @pytest.mark.parametrize(
-    "make, said",
+    "make, words",
     [
         (lambda: bdl.BAOAB(friction=0.0), "0.0"), (lambda: bdl.SGNHT(friction=1.5), "1.5"),
         (lambda: bdl.SGNHT(rate=0.0), "0.0"), (lambda: bdl.SGNHT(rate=math.nan), "nan"),
@@ -421,8 +423,8 @@ def test_bad_pieces_are_refused_and_named(make, said: str):
         (lambda: bdl.SGLD([[1.0, 0.2], [0.2, 1.0]], grad_var=0.1), "diagonal preconditioner"),
     ],
 )  # fmt: skip
-def test_bad_dynamics_are_refused_and_named(make, said: str):
-    with pytest.raises(ConfigError, match=said) as error:
+def test_bad_dynamics_are_refused_and_named(make, words: str):
+    with pytest.raises(ConfigError, match=words) as error:
         make()
     assert "\n" not in str(error.value)
 
@@ -433,7 +435,7 @@ def test_bad_dynamics_are_refused_and_named(make, said: str):
     ids=str,
 )
 def test_missing_extras_are_named(dynamics, name: str):
-    """In one line, and nothing is written."""
+    """The message is one line, and the parameters keep their values."""
     theta = parameter(2)
     sampler = bdl.Sampler([theta], dynamics, num_data=N, lr=0.1)
     with pytest.raises(ConfigError, match=f"{type(dynamics).__name__} needs {name}: .*sampler.extras") as error:
@@ -444,7 +446,7 @@ def test_missing_extras_are_named(dynamics, name: str):
 @pytest.mark.parametrize("dtype", [torch.float32, D64], ids=str)
 @pytest.mark.parametrize("row", NOISY, ids=str)
 def test_every_part_of_the_state_keeps_its_type(row: Row, dtype):
-    """θ's type, whatever numbers the dynamics was given, with lr and T as floats or per chain."""
+    """All tensors keep the dtype of θ, whatever numbers the dynamics has, with lr and T as floats or per chain."""
     for lr, T in ((0.1, 0.5), (torch.full((3,), 0.1, dtype=D64), torch.linspace(0, 1, 3))):
         theta = parameter(3, 2, dtype=dtype)
         sampler = sampler_of(theta, row.build(2, dtype), chains=3, lr=lr, temperature=T)
@@ -477,7 +479,7 @@ def test_second_parameter_group_is_refused():
 
 @pytest.mark.parametrize("closure", [None, pytest.param(lambda: None)], ids=["none", "returns nothing"])
 def test_step_without_a_loss(closure):
-    """Works for Flat, and is refused under a weighting: it would sample another law, silently."""
+    """It works under Flat. Any other weighting refuses it, because it would silently sample another law."""
     theta = parameter(2)
     theta.grad = torch.ones(2, dtype=D64)
     assert sampler_of(theta).step(closure) is None
@@ -520,7 +522,7 @@ def test_identical_chains_without_noise_are_refused(dynamics, T):
 
 
 def test_chains_that_something_separates_are_fine():
-    """Noise, another start, or batches of their own."""
+    """Injected noise, different starts or different batches separate chains."""
     theta = parameter(3, 2)
     step(sampler_of(theta, chains=3), theta)
     assert len(theta[:, 0].unique()) == 3
@@ -536,9 +538,8 @@ def test_chains_that_something_separates_are_fine():
 
 
 @pytest.mark.parametrize("row", TABLE, ids=str)
-def test_double_goes_on_with_the_chain(row: Row):
-    """`net.double()` in the middle, at T = 0: value and momentum are taken along, the next step is that of a chain
-    which was in float64 from there on."""
+def test_double_continues_the_chain(row: Row):
+    """After `net.double()` at T = 0 the next step is that of a float64 chain with the same values and momenta."""
     net = nn.Linear(1, 1)
     sampler = sampler_of(
         list(net.parameters()), row.build(2, torch.float32), temperature=0.0, prior=bdl.Gaussian([1.0, 2.0])
@@ -556,8 +557,8 @@ def test_double_goes_on_with_the_chain(row: Row):
     torch.testing.assert_close(torch.cat([p.detach().flatten() for p in net.parameters()]), expected)
 
 
-def test_double_takes_a_prior_per_tensor_along():
-    """Its energy is that of the parameters in their new type."""
+def test_double_converts_a_prior_per_tensor():
+    """The energy is that of the parameters in their new dtype."""
     net = nn.Linear(1, 1)
     sampler = sampler_of(list(net.parameters()), prior=bdl.Gaussian([1.0, 2.0]))
     step(sampler, *net.parameters())
@@ -568,7 +569,7 @@ def test_double_takes_a_prior_per_tensor_along():
 
 
 def test_replaced_data_is_followed():
-    """`p.data = ...` with new values: the chain goes on from them, in one buffer again."""
+    """After `p.data = ...` the chain continues from the new values, in one contiguous buffer again."""
     a, b = parameter(2), parameter(3)
     sampler = sampler_of([a, b], bdl.SGD(0.0))
     step(sampler, a, b)
@@ -612,7 +613,7 @@ class OutOfPlace(bdl.Dynamics):
 
 
 def test_a_dynamics_may_be_a_pure_function():
-    """The same chain, momentum in `state[p]` and in the checkpoint included."""
+    """It gives the same chain, and its momentum is in the state dict."""
     ends = []
     for dynamics in (bdl.SGHMC(friction=0.1), OutOfPlace()):
         theta = parameter(3)

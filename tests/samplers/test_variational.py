@@ -1,8 +1,8 @@
-"""Bayes by Backprop against what is known in closed form: linear regression, where evidence and best fit are exact.
+"""Bayes by Backprop on linear regression, where evidence and best fit are known in closed form.
 
-With noise s known, the posterior is N(m, L⁻¹), L = precision + X'X/s², and of all independent Gaussians q the one that
-minimises E_q[U] - T H[q] has mean m and variances T / L_ii. At T = 1 its bound falls short of the log evidence by
-KL = (Σ log L_ii - log |L|) / 2. Tolerances are Z standard errors from between independent fits.
+With a known noise level s the posterior is N(m, L⁻¹), L = precision + X'X/s². Among the independent Gaussians q, the
+one that minimises E_q[U] - T H[q] has mean m and variances T / L_ii. At T = 1 its bound falls short of the log evidence
+by KL = (Σ log L_ii - log |L|) / 2. Tolerances are Z standard errors between independent fits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ D64 = torch.float64
 
 
 def simulate() -> tuple[Tensor, Tensor]:
-    """X (N, D) whose last two columns are correlated .8, so that independence costs something; y (N,)."""
+    """X (N, D) and y (N,). The last two columns of X have correlation .8, so that no independent q is exact."""
     draw = torch.Generator().manual_seed(0)
     x = torch.randn(N, D, generator=draw, dtype=D64)
     x[:, 2] = 0.8 * x[:, 1] + 0.6 * x[:, 2]
@@ -44,7 +44,7 @@ X, Y = simulate()
 EXACT = KnownNoiseRegression(X, Y, NOISE, prior_mean=0.0, prior_covariance=1 / PRECISION)
 EVIDENCE, MEAN = EXACT.log_evidence(), EXACT.mean()
 L = PRECISION * torch.eye(D, dtype=D64) + X.T @ X / NOISE**2
-STD = L.diagonal().rsqrt()  # of the best fit at T = 1
+STD = L.diagonal().rsqrt()  # (D,) deviations of the best fit at T = 1
 
 
 def divergence(mu: Tensor, std: Tensor) -> Tensor:
@@ -56,7 +56,7 @@ def divergence(mu: Tensor, std: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class NoEntropy(bdl.Dynamics):
-    """Bayes by Backprop without the entropy of q, a negative control: tau has no other part in it."""
+    """A negative control: Bayes by Backprop without the entropy of q, the only term that contains tau."""
 
     right: Any = bdl.MeanField()
 
@@ -69,7 +69,7 @@ class NoEntropy(bdl.Dynamics):
 
 @dataclass(frozen=True)
 class TwiceAsWide(bdl.Dynamics):
-    """Draws with twice the standard deviation of q, a negative control."""
+    """A negative control: draws with twice the standard deviation of q."""
 
     right: Any = bdl.MeanField()
 
@@ -83,7 +83,7 @@ class TwiceAsWide(bdl.Dynamics):
 
 
 class Fit:
-    """256 independent fits at once, on all the data or on M batches an epoch, each fit with an order of its own."""
+    """256 independent fits at once, on all the data or on M batches an epoch, in an order that differs between fits."""
 
     def __init__(self, dynamics, batches: int = 1, chains: int | None = FITS, **arguments):
         lead = () if chains is None else (chains,)
@@ -95,7 +95,7 @@ class Fit:
 
     def closure(self) -> Tensor:
         step = self.sampler.steps % self.batches
-        if self.batches > 1 and step == 0:  # the order of an epoch depends on its number only
+        if self.batches > 1 and step == 0:  # the order of an epoch depends on its number alone
             draw = torch.Generator().manual_seed(self.sampler.steps)
             self.order = torch.rand(*self.lead, N, generator=draw).argsort(-1).unflatten(-1, (self.batches, -1))
         x, y = self.x, self.y
@@ -113,7 +113,7 @@ class Fit:
         return self
 
     def converge(self, steps: int = 1500) -> Fit:
-        """lr falls linearly to 0, where q stands still."""
+        """`steps` steps in which lr falls linearly to 0, where q no longer changes."""
         lr = self.sampler.param_groups[0]["lr"]
         for k in range(steps):
             self.sampler.param_groups[0]["lr"] = lr * (1 - k / steps)
@@ -137,7 +137,7 @@ def best(q: tuple[Tensor, Tensor], temperature: float = 1.0) -> bool:
 
 
 def test_evidence_is_that_of_another_formula():
-    """y ~ N(0, s² I + XX'/precision)."""
+    """It is the density of y ~ N(0, s² I + XX'/precision). The KL of the best fit is the formula above."""
     covariance = NOISE**2 * torch.eye(N, dtype=D64) + X @ X.T / PRECISION
     assert multivariate_normal(np.zeros(N), covariance.numpy()).logpdf(Y.numpy()) == pytest.approx(EVIDENCE, abs=1e-9)
     assert divergence(MEAN, STD).item() == pytest.approx(
@@ -146,7 +146,7 @@ def test_evidence_is_that_of_another_formula():
 
 
 def test_best_fit_at_two_temperatures():
-    """Every other fit at T = .3, whose deviations are .55 of those at T = 1."""
+    """Every second fit is at T = .3, where the deviations are .55 times those at T = 1."""
     groups = torch.tensor([1.0, 0.3], dtype=D64).repeat(FITS)
     mu, std = Fit(bdl.MeanField(), chains=2 * FITS, temperature=groups).converge().q
     assert best((mu[::2], std[::2])) and best((mu[1::2], std[1::2]), 0.3)
@@ -155,15 +155,15 @@ def test_best_fit_at_two_temperatures():
 
 @pytest.mark.parametrize("wrong", [NoEntropy(), TwiceAsWide()], ids=lambda w: type(w).__name__)
 def test_wrong_fits_are_seen(wrong):
-    """Negative controls: without the entropy q collapses, with draws twice as wide its deviations are halved."""
+    """Negative controls: without the entropy q collapses. With draws twice as wide, its deviations are halved."""
     assert not best(Fit(wrong).converge().q)
 
 
 def test_elbo_is_the_evidence_less_the_divergence():
     """At every converged q, mean elbo = log evidence - KL(q || posterior), and none exceeds the evidence.
 
-    The mean KL is that of the best fit, .31, and what it costs that q has wandered, computed. Power: .05 nats, while
-    one normalising constant is .9 and q twice as wide is off by .7 or more.
+    The mean KL is that of the best fit, .31, plus less than .02 for the distance of q from that fit, which is
+    computed. Power: .05 nats. One normalising constant is .9, and q twice as wide is wrong by .7 or more.
     """
     fit = Fit(bdl.MeanField()).converge().go(1)
     q = fit.q
@@ -182,7 +182,7 @@ def test_elbo_is_the_evidence_less_the_divergence():
 
 
 def test_every_state_is_a_fresh_draw():
-    """(θ - mu)/σ of consecutive states: mean 0, variance 1, uncorrelated. Power: 2% of the variance."""
+    """(θ - mu)/σ has mean 0 and variance 1, and consecutive states are uncorrelated. Power: 3% of the variance."""
     fit = Fit(bdl.MeanField()).converge(200).go(1)
     mu, std = fit.q
     eps = torch.stack([(fit.go(1).theta.detach() - mu) / std for _ in range(400)])
@@ -196,7 +196,7 @@ def test_every_state_is_a_fresh_draw():
 
 
 def shares(dynamics, gradients: Tensor, prior: Tensor) -> Tensor:
-    """(M, 2) the gradients of mu and of σ that M steps hand to Adam, without the likelihood's; lr = 0."""
+    """(M, 2) gradients of the KL term by mu and σ that M steps hand to Adam, in units of one full term; lr = 0."""
     theta = torch.tensor([0.4], dtype=D64)
     s, seen, before = dynamics.init(theta), [], torch.zeros(2, 1, dtype=D64)
     s.theta.add_(0.1)
@@ -206,17 +206,17 @@ def shares(dynamics, gradients: Tensor, prior: Tensor) -> Tensor:
         s = dynamics.step(s, g + prior, 0.0, 0.05, torch.tensor([0.7], dtype=D64), *extra)
         handed = (s.mean - 0.9 * before) / 0.1
         before = s.mean.clone()
-        handed[1] = handed[1] / s.rho.sigmoid() - g * eps  # d σ / d rho divided out
+        handed[1] = handed[1] / s.rho.sigmoid() - g * eps  # divides by dσ/drho
         handed[0] -= g
-        handed[1] /= (prior * eps - 0.05 / s.std) / prior  # so that both are multiples of the prior's gradient
+        handed[1] /= (prior * eps - 0.05 / s.std) / prior  # both are now multiples of the prior's
         seen.append(handed[:, 0] / prior)
     return torch.stack(seen)
 
 
 @pytest.mark.parametrize("m", [1, 2, 5])
 def test_geometric_weights_are_those_of_the_paper(m: int):
-    """2^(M-i)/(2^M - 1) of the KL term for the i-th batch, prior and entropy alike; in all what uniform weights give.
-    Two epochs."""
+    """The i-th batch has the share 2^(M-i)/(2^M - 1) of the KL term, prior and entropy alike, in each of two epochs.
+    The sum is that of uniform weights."""
     gradients, prior = torch.linspace(-1, 1, 2 * m, dtype=D64), torch.tensor([0.3], dtype=D64)
     geometric = shares(bdl.MeanField(0.05, "geometric", m), gradients, prior)
     paper = torch.tensor([2.0 ** (m - i) / (2**m - 1) for i in range(1, m + 1)], dtype=D64)
@@ -228,7 +228,7 @@ def test_geometric_weights_are_those_of_the_paper(m: int):
 
 @pytest.mark.parametrize("weights", ["uniform", "geometric"])
 def test_best_fit_on_mini_batches(weights):
-    """Four batches an epoch: with small lr the same q, however the KL term is shared."""
+    """With four batches an epoch and small lr, q is the same for either way to share the KL term."""
     assert best(Fit(bdl.MeanField(kl_weights=weights, batches=BATCHES), batches=BATCHES).converge(2000).q)
 
 
@@ -247,8 +247,10 @@ def bound(mu: float, log_std: float) -> float:
 
 
 def test_best_fit_under_a_scale_mixture():
-    """The prior of Blundell et al. on one mean of four numbers, by quadrature. Power: 2% in mean and deviation, while a
-    Gaussian prior of either part's variance is further off."""
+    """The prior of Blundell et al. 2015, on the mean of four numbers, gives the q that quadrature gives.
+
+    Power: 2% in mean and deviation. A Gaussian prior with the variance of either component is further off.
+    """
     b = torch.full((FITS, 1), 0.5, dtype=D64, requires_grad=True)
     sampler = bdl.Sampler([b], bdl.MeanField(0.2), num_data=4, lr=0.02, prior=MIXTURE, chains=FITS)
 
@@ -261,33 +263,33 @@ def test_best_fit_under_a_scale_mixture():
     for k in range(2000):
         sampler.param_groups[0]["lr"] = 0.02 * (1 - k / 2000)
         sampler.step(closure)
-    found = minimize(lambda v: bound(*v), [0.5, math.log(0.2)], tol=1e-12).x
+    optimum = minimize(lambda v: bound(*v), [0.5, math.log(0.2)], tol=1e-12).x
     estimate = Estimate.over_chains(torch.cat([sampler.chain.state.mu, sampler.chain.state.std.log()], 1))
     assert 2 * Z * estimate.se.max() < 0.04, "no power"
-    assert (np.abs(estimate.z(found)) < Z).all()
+    assert (np.abs(estimate.z(optimum)) < Z).all()
     for precision in (1.0, 1 / 0.04):  # exact: mean Σy/s² / (n/s² + precision)
-        other = 4 / 0.25 + precision
-        assert np.abs(estimate.z([DATA.sum().item() / 0.25 / other, -0.5 * math.log(other)])).max() > 2 * Z
+        total = 4 / 0.25 + precision
+        assert np.abs(estimate.z([DATA.sum().item() / 0.25 / total, -0.5 * math.log(total)])).max() > 2 * Z
 
 
 # ---- the sampler around it -------------------------------------------------------------------------------------------
 
 
 def test_zero_temperature_is_adam():
-    """Without noise and entropy mu follows torch.optim.Adam on the posterior mode."""
+    """Without injected noise and entropy, mu follows torch.optim.Adam towards the posterior mode."""
     fit = Fit(bdl.MeanField(), batches=BATCHES, chains=None, temperature=0.0).go(50)
-    other = Fit(bdl.MeanField(), batches=BATCHES, chains=None)
-    adam = torch.optim.Adam([other.theta], lr=0.02, betas=(0.9, 0.999), eps=1e-8)
+    mode = Fit(bdl.MeanField(), batches=BATCHES, chains=None)
+    adam = torch.optim.Adam([mode.theta], lr=0.02, betas=(0.9, 0.999), eps=1e-8)
     for _ in range(50):
-        other.closure()
-        other.theta.grad += PRECISION / N * other.theta.detach()
+        mode.closure()
+        mode.theta.grad += PRECISION / N * mode.theta.detach()
         adam.step()
-        other.sampler.steps += 1  # the next batch
-    torch.testing.assert_close(fit.theta, other.theta, rtol=1e-10, atol=1e-12)
+        mode.sampler.steps += 1  # the next batch
+    torch.testing.assert_close(fit.theta, mode.theta, rtol=1e-10, atol=1e-12)
 
 
 def test_chains_are_separate_fits():
-    """At T = 0, from three starts on three orders of the data."""
+    """At T = 0, fits from three starts in one stack are the three fits run alone."""
     starts = torch.tensor([[0.0, 0, 0], [1, -1, 0.5], [2, 2, 2]], dtype=D64)
 
     def fitted(start: Tensor, chains: int | None) -> Tensor:
@@ -301,7 +303,7 @@ def test_chains_are_separate_fits():
 
 
 def test_elbo_has_the_shape_of_the_chains():
-    """And is there for a variational approximation alone; NaN under an improper prior."""
+    """Only a variational approximation has it. It is NaN under an improper prior."""
     assert Fit(bdl.MeanField(), chains=None).go(1).sampler.elbo.shape == ()
     assert Fit(bdl.MeanField(), chains=5).go(1).sampler.elbo.shape == (5,)
     assert Fit(bdl.SGLD(), chains=5).go(1).sampler.elbo is None
@@ -310,8 +312,8 @@ def test_elbo_has_the_shape_of_the_chains():
 
 
 @pytest.mark.parametrize("stop", [5, 8])
-def test_a_stopped_fit_goes_on_bit_for_bit(tmp_path, stop: int):
-    """In the middle and at the end of an epoch, geometric weights, saved as tensors only."""
+def test_resumed_fit_is_the_uninterrupted_one(tmp_path, stop: int):
+    """It is, to the bit, when saved as tensors in the middle or at the end of an epoch, with geometric weights."""
 
     def fresh() -> Fit:
         return Fit(bdl.MeanField(0.05, "geometric", BATCHES), batches=BATCHES, chains=3)
@@ -330,8 +332,8 @@ def test_a_stopped_fit_goes_on_bit_for_bit(tmp_path, stop: int):
 
 
 def test_samples_in_the_store_are_draws(tmp_path):
-    """64 linear networks through Trainer, on mini-batches, lr falling to 0: the 100 kept states of each have means and
-    deviations of the best fit. Power: 12% of a deviation."""
+    """Trainer fits 64 linear networks on mini-batches while lr falls to 0. The 100 kept states of each have the means
+    and deviations of the best fit. Power: 12% of a deviation."""
     net = bdl.ChainStack(nn.Linear(D, 1, bias=False), 64)
     build = functools.partial(bdl.Sampler, dynamics=bdl.MeanField(), num_data=N, lr=0.02, prior=bdl.Gaussian(PRECISION))
     module = bdl.BayesianModule(net, build, bdl.GaussianNLL(NOISE))
@@ -342,7 +344,7 @@ def test_samples_in_the_store_are_draws(tmp_path):
     store = SampleStore(tmp_path)
     draws = torch.stack([store.read(record)["weight"][:, 0] for record in store.records()]).double()
     assert draws.shape == (100, 64, D)
-    mean = draws.mean(0)  # (64, D), of each chain
+    mean = draws.mean(0)  # (64, D) one per chain
     variance = (draws - mean).square().sum(0) / 99
     estimate = Estimate.over_chains(torch.cat([(mean - MEAN) / STD, variance / STD**2], 1))
     assert 2 * Z * estimate.se.max() < 0.25, "no power"

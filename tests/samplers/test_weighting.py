@@ -1,4 +1,4 @@
-"""Adaptive weighting: one function log psi, its slope in the gradient, its value in the weight, its fixed point."""
+"""Adaptive weighting: log psi is one function; its slope acts on the gradient, its value on the importance weight."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ KINDS = [bdl.AdaptiveWeight, bdl.Contour]
 
 
 def fitted(weighting, psi):
-    """A histogram whose bins have all been seen often enough, with this psi (m,)."""
+    """A histogram with the given psi (m,), all of whose bins have been visited often enough to count in full."""
     h = weighting.init(torch.zeros(1, dtype=D64))
     h.psi[:] = torch.as_tensor(psi, dtype=D64)
     h.visits.fill_(MIN_VISITS)
@@ -41,7 +41,7 @@ BINS = dict(low=0.0, high=10.0, bins=5)  # centres 1, 3, 5, 7, 9
 @given(psi=psis, u=energies, zeta=st.floats(0, 5), T=st.floats(0, 5))
 @settings(max_examples=60, deadline=None)
 def test_multiplier_is_the_slope_of_log_psi(kind, psi, u, zeta, T):
-    """sampler.multiplier = 1 + zeta T x the numerical derivative of log psi; sampler.log_weight = zeta log psi."""
+    """sampler.multiplier = 1 + zeta T times the numerical derivative of log psi; sampler.log_weight = zeta log psi."""
     assume(abs(u - 2 * round((u - 1) / 2) - 1) > 1e-3)  # not at a kink, where there are two slopes
     weighting = kind(zeta=zeta, **BINS)
     sampler = bdl.Sampler(
@@ -68,14 +68,14 @@ def test_log_psi_is_continuous_and_piecewise_linear(psi):
     rises = np.clip(np.diff(np.log(psi)), -MAX_RISE, MAX_RISE)
     at_centres = np.append(-np.cumsum(rises[::-1])[::-1], 0.0)
     u = np.linspace(-3, 13, 1601)
-    found = weighting.log_psi(h, torch.from_numpy(u))
-    np.testing.assert_allclose(found, np.interp(u, [1, 3, 5, 7, 9], at_centres), atol=1e-12)
+    values = weighting.log_psi(h, torch.from_numpy(u))
+    np.testing.assert_allclose(values, np.interp(u, [1, 3, 5, 7, 9], at_centres), atol=1e-12)
 
 
 @given(visits=st.lists(st.integers(0, 30), min_size=5, max_size=5))
 @settings(max_examples=60, deadline=None)
-def test_slope_is_bounded_where_hardly_anything_was_seen(visits):
-    """|d log psi/du| <= MAX_RISE / width, and the less visited of two bins takes its share of that."""
+def test_slope_is_bounded_and_small_where_bins_have_few_visits(visits):
+    """|d log psi/du| <= MAX_RISE / width. Between bins with few visits it is scaled by the smaller number of visits."""
     weighting = bdl.AdaptiveWeight(shared=True, **BINS)
     h = fitted(weighting, [1e-300, 1e-9, 0.5, 0.50001, 1.0])
     h.visits = torch.tensor([visits], dtype=D64)
@@ -109,16 +109,16 @@ class Mixture:
     start = -0.5
 
     def energy(self, x):
-        left, right = -((x + 2) ** 2) / 2 + math.log(0.4), -((x - 1) ** 2) / 2 + math.log(0.6)
-        return math.log(2 * math.pi) / 2 - np.logaddexp(left, right)
+        first, second = -((x + 2) ** 2) / 2 + math.log(0.4), -((x - 1) ** 2) / 2 + math.log(0.6)
+        return math.log(2 * math.pi) / 2 - np.logaddexp(first, second)
 
     def grad(self, x):
-        left = 1 / (1 + 1.5 * np.exp(((x + 2) ** 2 - (x - 1) ** 2) / 2))
-        return left * (x + 2) + (1 - left) * (x - 1)
+        share = 1 / (1 + 1.5 * np.exp(((x + 2) ** 2 - (x - 1) ** 2) / 2))
+        return share * (x + 2) + (1 - share) * (x - 1)
 
 
 BIN_COUNT, STEP = 40, 0.03
-X = np.linspace(-7, 7, 401)  # spacing .035, noise of a step .24: sums over it are exact
+X = np.linspace(-7, 7, 401)  # spacing .035, injected noise of a step .24: sums over it are exact
 
 
 def interpolated(target, log_psi):
@@ -135,8 +135,10 @@ def interpolated(target, log_psi):
 
 
 def masses(target, log_psi, zeta: float, e: float) -> np.ndarray:
-    """Mass of every bin (the outer ones with all beyond) under the weighted law: of the chain at step e, or for e = 0
-    ∫ exp(-U) psi(U)^-zeta by quadrature."""
+    """(m,) mass of every bin under the weighted law. The outer bins include all that lies beyond them.
+
+    e: step of the chain whose law it is. At e = 0 the law is exp(-U) psi(U)^-zeta, by quadrature.
+    """
     value, slope = interpolated(target, log_psi)
     if e:
         drift = target.grad(X) * (1 + zeta * slope(target.energy(X)))
@@ -150,11 +152,11 @@ def masses(target, log_psi, zeta: float, e: float) -> np.ndarray:
 
 
 def fixed_point(target, kind, zeta: float, e: float, bins=BIN_COUNT) -> np.ndarray:
-    """psi (m,) where the mean of the recursion vanishes while its own piecewise-linear log psi does the weighting.
+    """psi (m,) at which the mean of the recursion vanishes, while its piecewise-linear log psi weights the chain.
 
-    Chains sample ∝ exp(-U) psi_lin(U)^-zeta, so bin j is met with mass_j = ∫_j g psi_lin^-zeta, not g_j θ_j^-zeta: the
-    two agree as the bins shrink. AdaptiveWeight: θ_i = Σ_{j<=i} mass_j θ_j / Σ_j mass_j θ_j. Contour: θ_i ∝ mass_i
-    θ_i^zeta.
+    Chains sample exp(-U) psi_lin(U)^-zeta, so the mass of bin j is mass_j = ∫_j g psi_lin^-zeta, not g_j θ_j^-zeta. The
+    two agree as the bins shrink. For AdaptiveWeight θ_i = Σ_{j<=i} mass_j θ_j / Σ_j mass_j θ_j. For Contour
+    θ_i ∝ mass_i θ_i^zeta.
     """
     psi, before = np.ones(bins), np.zeros(bins)
     while np.abs(psi - before).max() > 1e-6:
@@ -168,7 +170,7 @@ def fixed_point(target, kind, zeta: float, e: float, bins=BIN_COUNT) -> np.ndarr
 
 
 def chains(target, weighting, count: int, seed: int, start=None, e=STEP, dynamics=bdl.SGLD(), **arguments):  # noqa: B008
-    """x, sampler and one step on a target in one dimension, N = 1."""
+    """x, the sampler and a function that makes one step, on a target in one dimension with N = 1."""
     x = torch.full((count, 1), target.start, dtype=D64) if start is None else start.clone()
     x.requires_grad_()
     settings = dict(num_data=1, lr=e, prior=bdl.Uniform(), weighting=weighting, chains=count, seed=seed) | arguments
@@ -183,47 +185,47 @@ def chains(target, weighting, count: int, seed: int, start=None, e=STEP, dynamic
 
 
 def decaying(k: int) -> float:
-    """A step of the approximation that averages over the last third or so of the run."""
+    """Step of the stochastic approximation, which averages over about the last third of the run."""
     return min(0.1, 4 / (k + 40))
 
 
 def learned(target, kind, zeta: float, bins=BIN_COUNT, rate=decaying) -> Estimate:
-    """psi after 2,000 steps of 256 chains that share it, over four independent runs."""
-    found = []
+    """psi after 2,000 steps of 256 chains that share it, from four independent runs."""
+    ends = []
     for seed in range(4):
         weighting = kind(zeta=zeta, low=target.low, high=target.high, bins=bins, rate=rate, shared=True)
         _, sampler, advance = chains(target, weighting, 256, seed)
         for _ in range(2000):
             advance()
-        found.append(sampler.histogram.psi[0])
-    return Estimate.over_chains(torch.stack(found))
+        ends.append(sampler.histogram.psi[0])
+    return Estimate.over_chains(torch.stack(ends))
 
 
 def tolerance(estimate: Estimate) -> float:
-    """Five standard errors. That of one bin from four runs is too rough, so it is the largest over the bins (of which
-    one or two are independent), which errs on the large side."""
+    """Five standard errors, the largest over the bins, because four runs give a rough one for a single bin. It errs on
+    the large side, because only one or two bins are independent."""
     return 5 * estimate.se.max()
 
 
 @pytest.mark.parametrize("zeta", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("target", [Normal(), Mixture()], ids=lambda t: type(t).__name__)
 def test_psi_reaches_the_discrete_fixed_point(target, zeta: float):
-    """Against the fixed point of the chain at its own step size. Power: tolerance below .03, while the fixed point of
-    1.4 zeta is further off."""
+    """psi agrees with the fixed point for the chain's step size. Power: the tolerance is below .03, and the fixed point
+    of 1.4 zeta is further off."""
     estimate = learned(target, bdl.AdaptiveWeight, zeta)
     tol = tolerance(estimate)
     assert tol < 0.03, "no power: more steps"
     expected = fixed_point(target, bdl.AdaptiveWeight, zeta, STEP)
     assert estimate.mean[-1] == pytest.approx(1, abs=1e-9)
     assert np.abs(estimate.mean - expected).max() < tol
-    other = fixed_point(target, bdl.AdaptiveWeight, 1.4 * zeta, STEP)
-    assert np.abs(estimate.mean - other).max() > tol
+    wrong = fixed_point(target, bdl.AdaptiveWeight, 1.4 * zeta, STEP)
+    assert np.abs(estimate.mean - wrong).max() > tol
 
 
 @pytest.mark.parametrize("target", [Normal(), Mixture()], ids=lambda t: type(t).__name__)
 def test_fixed_point_is_the_cdf_to_the_power_one_over_zeta(target):
-    """The oracle above, as lr -> 0, is G(u)^(1/zeta) at the right bin edges: at zeta = 1 to .01 with 40 bins, at
-    zeta = 2 only in the limit of narrow bins, so that the discrete form must be what a test compares with."""
+    """As lr -> 0 the oracle above is G(u)^(1/zeta) at the right bin edges: at zeta = 1 to .01 with 40 bins, at zeta = 2
+    only in the limit of narrow bins. Tests must therefore compare with the discrete form."""
 
     def gap(zeta: float, bins: int) -> float:
         G = np.cumsum(masses(target, np.zeros(bins), 0.0, 0.0))
@@ -247,13 +249,13 @@ class Exponential:
 
 
 def slow(k: int) -> float:
-    """For Contour, whose recursion is slower by the mean of psi, one over the number of bins."""
+    """Step for Contour, whose recursion is slower by the mean of psi, which is one over the number of bins."""
     return min(0.05, 60 / (k + 1200))
 
 
 def test_contour_reaches_the_bin_masses():
-    """psi = density of energy, to five standard errors and what linear interpolation and step size move the fixed point
-    of the recursion (computed). Power: together below .08, while a uniform psi is off by .27."""
+    """psi is the density of energy, within five standard errors and the shift of the fixed point by interpolation and
+    step size, which is computed. Power: the tolerance is below .08, and a uniform psi is off by .27."""
     target, bins = Exponential(), 8
     estimate = learned(target, bdl.Contour, 1.0, bins, slow)
     g = np.diff(1 - np.exp(-np.linspace(0, 4, bins + 1)))
@@ -264,8 +266,8 @@ def test_contour_reaches_the_bin_masses():
 
 
 def test_contour_survives_a_heavy_bin():
-    """χ²₁: the lowest of 12 bins holds 68% and is more than e times as heavy as the next, more than one rise of log psi
-    may show. psi must still be about the bin masses (.68, .16, .07, ...)."""
+    """2 U ~ χ²₁: the lowest of 12 bins holds 68%. It is more than e times as heavy as the next, which exceeds the
+    largest rise of log psi. psi must still be close to the bin masses (.68, .16, .07, ...)."""
     target = Normal()
     g = np.diff(chi2.cdf(2 * np.linspace(target.low, target.high, 13), 1))
     estimate = learned(target, bdl.Contour, 1.0, 12, slow)
@@ -280,16 +282,16 @@ class Asymmetric(Well):
 
 
 WELL, WELL_STEP = Asymmetric(height=1.2, tilt=0.45), 0.01
-X_WELL = np.linspace(-2.4, 2.4, 961)  # fine, because the drift jumps where log psi bends
+X_WELL = np.linspace(-2.4, 2.4, 961)  # a fine grid, because the drift jumps where log psi bends
 
 
 def shares(x: np.ndarray, p: np.ndarray) -> np.ndarray:
-    """P(x > 0) and P(U < 0) under masses p on a grid x, that need not sum to 1."""
+    """P(x > 0) and P(U < 0) under masses p on a grid x; p need not sum to 1."""
     return np.array([p[x > 0].sum(), p[WELL.energy(x) < 0].sum()]) / p.sum()
 
 
 def chain_shares(weighted: bool, log_psi, zeta: float) -> np.ndarray:
-    """The shares that the chain at this step size gives with these nodes of log psi, importance weights or not."""
+    """The shares under the law of the chain at its step size, for these nodes of log psi, with weights or without."""
     value, slope = interpolated(WELL, log_psi)
     drift = WELL.grad(X_WELL) * (1 + zeta * slope(WELL.energy(X_WELL)))
     x, p = refine(X_WELL, langevin_law(drift, WELL_STEP, 1.0, X_WELL), 3)
@@ -297,13 +299,13 @@ def chain_shares(weighted: bool, log_psi, zeta: float) -> np.ndarray:
 
 
 def true_shares(T: float = 1.0) -> np.ndarray:
-    """Under exp(-U/T)."""
+    """The shares under exp(-U/T)."""
     x = np.linspace(-4, 4, 80001)
     return shares(x, np.exp(-WELL.energy(x) / T))
 
 
 def reweighted(weighting, steps: int, learn: int = 0, dynamics=bdl.SGLD(), e=WELL_STEP, count=1024, **arguments):  # noqa: B008
-    """Learn, freeze, sample: per-chain means (C, 5) of w 1{x > 0}, w 1{U < 0}, w, 1{x > 0}, 1{U < 0}; the sampler."""
+    """Learn psi, freeze it, sample: means (C, 5) of w 1{x > 0}, w 1{U < 0}, w, 1{x > 0}, 1{U < 0}; and the sampler."""
     start = torch.where(torch.arange(count) % 3 == 0, 1.0, -1.0).double().unsqueeze(1)
     x, sampler, advance = chains(WELL, weighting, count, 3, start, e, dynamics, **arguments)
     for _ in range(learn):
@@ -341,9 +343,9 @@ def near(sums, expected, stated=0.0) -> bool:
 def test_reweighting_a_double_well(bins: int, zeta: float):
     """exp(zeta log psi) recovers P(x > 0) = .32 and P(U < 0) = .42 with bins .74, .4 and .2 nats wide.
 
-    To 4.5 standard errors, below .04, they are those of the chain at this very step size. That law in turn is off by
-    O(lr) (computed): less than .02 and .09, the second because the multiplier makes wells steeper. Without weights both
-    shares are off by more than twice that. Power: .04 in P(x > 0), which weights do without are off by .07 to .22.
+    Within 4.5 standard errors, below .04, they are those of the chain at its step size. The law of that chain is off by
+    O(lr) (computed): by less than .02 and .09, the second because the multiplier makes wells steeper. Without weights
+    both shares are off by more than three times that. Power: .04 in P(x > 0), which is off by .07 to .22 without.
     """
     weighting = bdl.AdaptiveWeight(zeta=zeta, low=WELL.low, high=WELL.high, bins=bins, shared=True, rate=lambda k: 0.02)
     sums, sampler = reweighted(weighting, 2500, learn=2000)
@@ -357,8 +359,8 @@ def test_reweighting_a_double_well(bins: int, zeta: float):
 
 
 def test_reweighting_with_a_psi_per_chain():
-    """P(x > 0) within 4.5 standard errors plus the O(lr) of the chain, the worst over the psi of four chains, together
-    below .05; without weights it is off by more than twice that."""
+    """P(x > 0) is right within 4.5 standard errors plus the O(lr) of the chain, which is the worst of four chains' psi.
+    Together they are below .05. Without weights the share is off by more than twice that."""
     weighting = bdl.AdaptiveWeight(zeta=1.0, low=WELL.low, high=WELL.high, bins=26)
     sums, sampler = reweighted(weighting, 4000)
     true = true_shares()
@@ -373,9 +375,9 @@ def test_reweighting_with_a_psi_per_chain():
 @pytest.mark.parametrize("zeta", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize("bins", [7, 8, 10])
 def test_reweighting_under_contour(bins: int, zeta: float):
-    """Bins .74, .65 and .52 nats wide. Its multiplier turns round, so that the drift jumps and the error in the step is
-    of order sqrt(lr): stated .025, measured .024 at worst. Without weights, at zeta = 1 and 2, a share is off by more
-    than .05."""
+    """Bins are .74, .65 and .52 nats wide. The multiplier changes its sign, so the drift jumps and the error is of
+    order sqrt(lr): .025 is allowed, .024 was measured at worst. Without weights, at zeta = 1 and 2, a share is off by
+    more than .05."""
     weighting = bdl.Contour(zeta=zeta, low=WELL.low, high=WELL.high, bins=bins, shared=True, rate=lambda k: 0.02)
     sums, _ = reweighted(weighting, 2000, learn=1200, e=0.005)
     assert near(sums, true_shares(), stated=0.025)
@@ -384,8 +386,8 @@ def test_reweighting_under_contour(bins: int, zeta: float):
 
 
 class Steps(Histogram):
-    """The published variant, a negative control: log psi is a step function, and its slope the difference to the bin
-    below. Multiplier and weight then belong to two functions. Energies beyond the bins are clamped."""
+    """The published variant, a negative control. log psi is a step function, and its slope is the difference to the bin
+    below, so that multiplier and weight belong to two functions. Energies beyond the bins are clamped."""
 
     def evaluate(self, u):
         rows, j = self.rows_of(u), self.bin_of(u)
@@ -403,7 +405,7 @@ class Published(bdl.AdaptiveWeight):
 
 @pytest.mark.parametrize("bins", [7, 26])
 def test_published_variant_does_not_lead_back(bins: int):
-    """In the setting of the first test above P(x > 0) comes out .1 or more too high and P(U < 0) .2 too low."""
+    """Where AdaptiveWeight passes above, it gives P(x > 0) .1 or more too high and P(U < 0) .2 too low."""
     weighting = Published(zeta=1.0, low=WELL.low, high=WELL.high, bins=bins, shared=True, rate=lambda k: 0.02)
     sums, _ = reweighted(weighting, 2500, learn=2500)
     assert not near(sums, true_shares(), stated=0.02)
@@ -424,8 +426,8 @@ def test_published_variant_does_not_lead_back(bins: int):
     ids=["SGLD", "SGHMC", "SGHMC-half", "BAOAB", "SGNHT", "PSGLD", "SGRLD"],
 )
 def test_reweighting_with_every_dynamics(dynamics, e: float, T: float):
-    """The multiplier of the gradient makes the same law under momenta, a thermostat and metrics, and at T = .7. Stated
-    O(lr): .01 and .02. Without weights both shares are off by more than .06."""
+    """The multiplier of the gradient makes the same law under momenta, a thermostat and metrics, and at T = .7. The
+    allowed O(lr) is .01 and .02. Without weights both shares are off by more than .06."""
     weighting = bdl.AdaptiveWeight(zeta=1.0, low=WELL.low, high=WELL.high, bins=7, shared=True, rate=lambda k: 0.02)
     sums, _ = reweighted(weighting, 2500, learn=1500, dynamics=dynamics, e=e, count=768, temperature=T)
     assert near(sums, true_shares(T), stated=np.array([0.01, 0.02]))
@@ -439,7 +441,7 @@ PILOT = bdl.AdaptiveWeight().pilot
 
 
 def gaussian(weighting, d=10, count=64, T=1.0, e=0.2, start=1.0, seed=0, **arguments):
-    """count chains on N(0, 1) in d dimensions, N = 5: theta, sampler, and one step."""
+    """`count` chains on N(0, I) in d dimensions with N = 5: theta, the sampler and a function that makes one step."""
     theta = torch.full((count, d), float(start), dtype=D64, requires_grad=True)
     arguments = dict(lr=5 * e, temperature=T, prior=bdl.Uniform(), chains=count, seed=seed) | arguments
     sampler = bdl.Sampler([theta], bdl.SGLD(), num_data=5, weighting=weighting, **arguments)
@@ -455,10 +457,10 @@ def gaussian(weighting, d=10, count=64, T=1.0, e=0.2, start=1.0, seed=0, **argum
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_pilot_finds_the_range(kind):
-    """U ~ Gamma(5)/(1 - e/2) in ten dimensions. low, high: the .1% and 99.9% quantiles, high with a tenth of margin.
+    """In ten dimensions U ~ Gamma(5)/(1 - e/2). low, high are its .1% and 99.9% quantiles, high with a tenth of margin.
 
-    Standard error of a quantile sqrt(p (1-p)/n)/density. e = 1 makes the steps of a chain independent, so that n is all
-    64,000 energies; 5 of them is 7% of low and 1.5% of high.
+    The standard error of a quantile is sqrt(p (1-p)/n)/density. At e = 1 the steps of a chain are independent, so n is
+    the number of all 64,000 energies. Five standard errors are 7% of low and 1.5% of high.
     """
     _, sampler, advance = gaussian(kind(), e=1.0)
     for step in range(PILOT):
@@ -467,16 +469,16 @@ def test_pilot_finds_the_range(kind):
         advance()
     low, high = gamma.ppf([0.001, 0.999], 5) * 2
     h = sampler.histogram
-    found = [h.low.unique().item(), ((h.high + 0.1 * h.low) / 1.1).unique().item()]
+    quantiles = [h.low.unique().item(), ((h.high + 0.1 * h.low) / 1.1).unique().item()]
     density = gamma.pdf([low / 2, high / 2], 5) / 2
     se = np.sqrt(0.001 / (64 * PILOT)) / density
-    assert (np.abs(found - np.array([low, high])) < 5 * se).all()
+    assert (np.abs(quantiles - np.array([low, high])) < 5 * se).all()
     advance()
     assert sampler.histogram.updates == 1
 
 
 def test_pilot_waits_while_the_energies_drift():
-    """A descent from far away that lasts longer than two windows."""
+    """The descent from far away lasts longer than two windows of the pilot."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(), e=4e-4, start=30.0, count=4)
     for _ in range(2 * PILOT):
         advance()
@@ -484,7 +486,7 @@ def test_pilot_waits_while_the_energies_drift():
 
 
 def test_pilot_leaves_a_quick_descent_out_of_the_range():
-    """The first ten steps of the pilot fall from 720 nats to 5, where it stays: the range must not reach up there."""
+    """In its first ten steps the energy falls from 720 nats to 5 and stays there. The range must not reach 720."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(), start=12.0, count=4)
     for _ in range(2 * PILOT):
         advance()
@@ -492,7 +494,7 @@ def test_pilot_leaves_a_quick_descent_out_of_the_range():
 
 
 def test_pilot_starts_again_when_the_temperature_changes():
-    """At T = 1 to the last step but one of a window, then at T = 9: the range is that of T = 9 alone."""
+    """T rises from 1 to 9 just before the end of a window. The range is that of T = 9 alone."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight())
     for step in range(2 * PILOT - 1):
         if step == PILOT - 1:
@@ -503,8 +505,8 @@ def test_pilot_starts_again_when_the_temperature_changes():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_pilot_sets_out_again_when_the_energies_leave_its_range(kind):
-    """They fall from 45 nats to 5 as T does from 9 to 1, four in five below `low`: psi starts from nothing."""
+def test_pilot_starts_again_when_the_energies_leave_its_range(kind):
+    """They fall from 45 nats to 5 as T falls from 9 to 1. Four in five are then below `low`, and psi is reset."""
     _, sampler, advance = gaussian(kind(), count=4)
     sampler.param_groups[0]["temperature"] = 9.0
     for _ in range(PILOT + 1):
@@ -521,14 +523,14 @@ def test_pilot_sets_out_again_when_the_energies_leave_its_range(kind):
 
 
 def test_a_short_pilot():
-    """Steps after which 150 energies without drift give a range; fewer than are looked at later are refused."""
+    """A pilot of 150 steps ends after 150 energies without drift. One shorter than a check of the range is refused."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(pilot=150))
     for _ in range(150):
         assert sampler.histogram is None or sampler.histogram.low is None
         advance()
     advance()
     assert sampler.histogram.updates == 1
-    for _ in range(1000):  # and its own bins see most energies, so that it does not set out again
+    for _ in range(1000):  # its bins hold most energies, so the pilot does not start again
         advance()
     assert sampler.histogram.updates == 1001
     with pytest.raises(bdl.errors.ConfigError, match="pilot must be at least 100 steps, got 99"):
@@ -536,7 +538,7 @@ def test_a_short_pilot():
 
 
 def test_psi_is_silent_at_zero_temperature():
-    """Multiplier 1, nothing learned, nothing seen; and it learns again afterwards."""
+    """At T = 0 the multiplier is 1 and psi learns nothing. Afterwards it learns again."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10))
     for _ in range(50):
         advance()
@@ -553,7 +555,7 @@ def test_psi_is_silent_at_zero_temperature():
 
 
 def test_freezing_waits_until_psi_has_settled():
-    """At a constant rate of .05 it has settled after SETTLED/.05 steps, counted anew when T changes. Then psi rests."""
+    """At a constant rate of .05 psi has settled SETTLED/.05 steps after T last changed. A frozen psi stays constant."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10, rate=lambda k: 0.05))
     needed = math.ceil(SETTLED / 0.05)
     for _ in range(needed - 2):
@@ -574,7 +576,7 @@ PER_CHAIN = pytest.param(torch.full((64,), 1.0, dtype=D64))
 
 @pytest.mark.parametrize("temperature", [1.0, PER_CHAIN], ids=["number", "tensor"])
 def test_change_of_temperature_in_place_is_noticed(temperature):
-    """The clock of psi starts anew, also when a (C,) tensor in param_groups is changed in place."""
+    """The clock of psi restarts, also when a (C,) tensor in param_groups is changed in place."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10), T=temperature)
     for _ in range(5):
         advance()
@@ -592,7 +594,7 @@ def test_flat_has_nothing_to_freeze():
 
 @pytest.mark.parametrize("low, high", [(100.0, 200.0), (-5.0, -1.0)])
 def test_bins_that_miss_the_energies_are_refused(low: float, high: float):
-    """Energies lie about 5; the message says where bins and energies are."""
+    """Energies are about 5. The message says where bins and energies are."""
     _, _, advance = gaussian(bdl.AdaptiveWeight(low=low, high=high))
     with pytest.raises(bdl.errors.ConfigError, match=f"bins miss the energies: low = {low:g}, high = {high:g}"):
         for _ in range(2 * PILOT):
@@ -648,7 +650,7 @@ def noisy_batches(energy: str, chains, steps=30, **arguments):
 @pytest.mark.parametrize("chains", [None, 3])
 @pytest.mark.parametrize("energy", ["batch", "ema", "full"])
 def test_weighting_reads_its_kind_of_energy(energy: str, chains):
-    """`energy` is always N loss + prior energy of the batch; psi, multiplier and weight use the kind chosen."""
+    """`Sampler.energy` is always N times the batch loss plus the prior energy. psi reads the kind that is set."""
     smoothed, psi = None, None
     for sampler, batch, full in noisy_batches(energy, chains):
         smoothed = batch if smoothed is None else 0.95 * smoothed + 0.05 * batch
@@ -658,7 +660,7 @@ def test_weighting_reads_its_kind_of_energy(energy: str, chains):
         if psi is not None:
             weight = 2.0 * sampler.weighting.log_psi(psi, expected.reshape(-1)).reshape(batch.shape)
             torch.testing.assert_close(sampler.log_weight, weight)
-        psi = bdl.samplers.weighting.Histogram(**_copy(sampler.histogram.as_dict()))
+        psi = Histogram(**_copy(sampler.histogram.state_dict()))
     assert sampler.log_weight.abs().max() > 0
 
 
@@ -667,7 +669,7 @@ def _copy(state: dict) -> dict:
 
 
 def test_full_energy_is_refreshed_every_n_steps():
-    """At steps 0, 4, 8, ...; kept in between."""
+    """It is computed at steps 0, 4, 8, ... and kept in between."""
     kept = None
     for step, (sampler, _, full) in enumerate(noisy_batches("full", None, refresh=4)):
         kept = full if step % 4 == 0 else kept
@@ -683,7 +685,7 @@ def test_full_energy_without_full_loss_is_refused():
 
 @pytest.mark.parametrize("energy", ["batch", "ema", "full"])
 def test_readings_are_not_changed_by_later_steps(energy: str):
-    """What was read after one step (and put in a list, say) stays what it was."""
+    """Tensors that were read after one step keep their values."""
     readings = []
     for sampler, _, _ in noisy_batches(energy, 3):
         now = (sampler.energy, energy_read(sampler), sampler.multiplier, sampler.log_weight)
@@ -701,14 +703,14 @@ def test_readings_are_not_changed_by_later_steps(energy: str):
     ids=str,
 )  # fmt: skip
 def test_bad_arguments_are_refused(arguments):
-    """With the offending value in the message."""
+    """The message names the offending value."""
     (value, *_) = arguments.values()
     with pytest.raises(bdl.errors.ConfigError, match=str(value)):
         bdl.AdaptiveWeight(**arguments)
 
 
 def test_a_ramp_of_zeta_does_not_hold_up_the_pilot():
-    """The pilot samples without weighting whatever zeta is; afterwards every change of zeta unsettles psi."""
+    """The pilot samples without weighting at any zeta. After it, every change of zeta unsettles psi."""
     x = torch.zeros(8, 1, dtype=D64, requires_grad=True)
     sampler = bdl.Sampler([x], bdl.SGLD(), num_data=1, lr=0.1, weighting=bdl.AdaptiveWeight(), chains=8)
 

@@ -160,7 +160,7 @@ class AcceptReject(Transition):
 
 
 def mean(value: Scalar) -> float:
-    """A number as it is, a tensor's mean over chains."""
+    """A number itself, or the mean of a tensor over chains."""
     return float(value.double().mean()) if isinstance(value, Tensor) else float(value)
 
 
@@ -174,7 +174,7 @@ def root(c: Scalar) -> Scalar:
 
 
 def inject_(x: Tensor, variance: Scalar, z: Tensor, batch_variance: Tensor | None = None) -> Tensor:
-    """x += sqrt(variance - batch_variance) z in place: the batches have added batch_variance, if known, already."""
+    """x += sqrt(variance - batch_variance) z in place: batches have already added batch_variance, if it is known."""
     if batch_variance is None:
         return add_(x, root(variance), z)
     return x.addcmul_(z, (variance - batch_variance).clamp_min_(0).sqrt_())

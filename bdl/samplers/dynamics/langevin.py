@@ -123,7 +123,7 @@ class SGLD(Dynamics):
     def step(
         self, s: Position, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
     ) -> Position:
-        from_batches = step_variance(self.grad_var, lr, z, extra)  # (..., d) or (), of lr g
+        from_batches = step_variance(self.grad_var, lr, z, extra)  # (..., d) or (), variance of lr g
         if self.preconditioner is not None:
             g, z = self._apply(self.preconditioner, g), self._apply(self._root, z)
             if from_batches is not None:  # z has its root of P already, so one factor P is left

@@ -20,9 +20,9 @@ class Accepted:
     """State of an accept/reject kernel."""
 
     theta: Tensor  # (..., d)
-    gradient: Tensor  # (..., d) of U/N at theta
+    gradient: Tensor  # (..., d) ∇(U/N) at theta
     potential: Tensor  # (...) U/N at theta, double; NaN before the first step
-    log_factor: Tensor  # (...) of lr, double
+    log_factor: Tensor  # (...) log of the factor of lr, double
     accepted: Tensor  # (...) sum of acceptance probabilities since adaptation ended, double
     steps: int = 0
 
@@ -167,7 +167,7 @@ def _column(x: Tensor) -> Tensor:
 
 
 def _factor(s: Accepted) -> Tensor:
-    """(..., 1) of lr."""
+    """(..., 1) factor of lr."""
     return s.log_factor.exp().unsqueeze(-1)
 
 

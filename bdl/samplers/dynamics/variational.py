@@ -60,7 +60,9 @@ class MeanField(Dynamics):
         if self.kl_weights not in ("uniform", "geometric"):
             raise ConfigError(f'kl_weights must be "uniform" or "geometric", got {self.kl_weights!r}')
         if self.kl_weights == "geometric" and (self.batches is None or self.batches < 1):
-            raise ConfigError(f"geometric kl_weights need the number of batches of an epoch, got {self.batches}")
+            raise ConfigError(
+                f"geometric kl_weights need the number of batches of an epoch, got {self.batches}: set batches"
+            )
 
     @property
     def needs(self) -> frozenset[str]:

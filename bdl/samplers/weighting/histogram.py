@@ -16,9 +16,9 @@ from bdl.errors import ConfigError
 from bdl.psi import log_psi_and_slope
 
 MIN_VISITS = 10  # the rise at a bin visited less often counts in proportion to its visits
-MAX_RISE = 1.0  # of log psi from one bin to the next, the bound of 1 - θ_{J-1}/θ_J (Liang 2024)
-NO_DRIFT = 0.2  # standard deviations between the halves of a window of energies that no longer drifts
-RECENT = 100  # steps between checks that the bins contain the energies of as many steps
+MAX_RISE = 1.0  # bound of the rise of log psi between bins, as of 1 - θ_{J-1}/θ_J (Liang 2024)
+NO_DRIFT = 0.2  # standard deviations; largest shift between the halves of a window of energies without drift
+RECENT = 100  # steps between checks that the bins contain the energies of these steps
 
 
 @dataclass
@@ -27,7 +27,7 @@ class Histogram:
 
     psi: Tensor  # (R, m) estimate of psi at the bins
     log_psi: Tensor  # (R, m) its logarithm as the sampler reads it: rises bounded, zero in the top bin
-    visits: Tensor  # (R, m)
+    visits: Tensor  # (R, m) energies counted in each bin
     low: Tensor | None  # (R, 1) nats; None until the pilot has found it
     high: Tensor | None  # (R, 1) nats
     window: Tensor  # (pilot, C) most recent energies
@@ -56,7 +56,7 @@ class Histogram:
 
     @property
     def width(self) -> Tensor:
-        """(R,) of a bin, nats."""
+        """(R,) width of a bin, nats."""
         low, high = self._range()
         return (high - low) / self.bins
 
@@ -162,7 +162,7 @@ class Histogram:
 
 
 def drifts(u: Tensor) -> bool:
-    """Whether the energies (n, C) still drift, as far as two standard errors of so few can show."""
+    """Whether the energies (n, C) still drift, by at least NO_DRIFT and two standard errors."""
     return not abs(drift(u)) < max(NO_DRIFT, 4 / math.sqrt(u.numel()))  # NaN drifts
 
 

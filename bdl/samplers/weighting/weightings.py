@@ -39,7 +39,7 @@ class Weighting(ABC):
     Attributes:
         zeta: power of psi in the law.
         energy: kind of energy that psi reads: "batch", "ema" or "full".
-        needs_energy: False where a step needs no energy; the sampler then calls no method of the weighting but these.
+        needs_energy: False where a step needs no energy; only `identity` and `describe` are then called.
     """
 
     zeta: float = 0.0
@@ -105,7 +105,7 @@ class HistogramWeighting(Weighting):
         return f", weighted to exp(-U/T) / psi(U)^{zeta:g} by {type(self).__name__} on {self.energy} energies"
 
     def init(self, energies: Tensor) -> Histogram:
-        """A histogram that knows nothing: psi = 1. energies: any (C,) tensor of the type and device to use."""
+        """A histogram before any energy: psi = 1. energies: any (C,) tensor of the type and device to use."""
         rows = 1 if self.shared else len(energies)
         return Histogram.unknown(energies, rows, self.bins, self.pilot, self.low, self.high)
 
@@ -118,7 +118,7 @@ class HistogramWeighting(Weighting):
         return h.evaluate(u)[1]
 
     def update(self, h: Histogram, u: Tensor, zeta: float) -> None:
-        """One step of the stochastic approximation by energies u (C,) of the weighted law, which T = 0 has not."""
+        """One step of the stochastic approximation by energies u (C,) of the weighted law; T = 0 has none."""
         if h.frozen:
             return
         gamma = self.rate(h.updates)
