@@ -67,7 +67,7 @@ class Recorder(Callback):
         self.theta.append(torch.cat([p.detach().flatten(1) for p in parameters], 1))
         self.energy.append(sampler.energy.clone())
         if self.rank == 1 and sampler.steps == self.drift_at:
-            first = parameters[0].detach().view(-1)
+            first = parameters[0].detach()[0].view(-1)  # the first chain
             first[0] = torch.nextafter(first[0], torch.tensor(9.0))
         if self.rank == 1 and sampler.steps == self.signal_at:
             os.kill(os.getpid(), signal.SIGTERM)

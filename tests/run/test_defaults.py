@@ -1,0 +1,67 @@
+"""conf/ and the constructors agree: equal defaults, or a comment that says why YAML has another value."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hydra.utils import get_object
+from omegaconf import DictConfig, OmegaConf
+
+CONF = Path(__file__).parents[2] / "conf"
+
+
+def literals(node: Any) -> Iterator[tuple[str, str, Any]]:
+    """(target, key, value) of all literal arguments of bdl's constructors below the node."""
+    target = node.get("_target_") if isinstance(node, DictConfig) and "_target_" in node else None
+    for key in node:
+        if OmegaConf.is_missing(node, key) or OmegaConf.is_interpolation(node, key):
+            continue
+        value = node[key]
+        if isinstance(value, DictConfig):
+            yield from literals(value)
+        elif str(target).startswith("bdl.") and not str(key).startswith("_") and key != "defaults":
+            yield str(target), str(key), OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+
+
+def default(target: str, key: str) -> Any:
+    """The constructor's default, lists for tuples; the `empty` of inspect where the argument is required."""
+    value = inspect.signature(get_object(target)).parameters[key].default
+    return list(value) if isinstance(value, tuple) else value
+
+
+def explained(path: Path, key: str) -> bool:
+    """Whether the line of the key has a comment, or the line above it is one."""
+    lines = path.read_text().splitlines()
+    at = next(i for i, line in enumerate(lines) if f"{key}:" in line.partition("#")[0])
+    return "#" in lines[at] or lines[max(at - 1, 0)].lstrip().startswith("#")
+
+
+FILES = [path for path in sorted(CONF.rglob("*.yaml")) if list(literals(OmegaConf.load(path)))]
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONF)))
+def test_defaults_of_yaml_and_of_the_class_are_equal_or_the_difference_is_explained(path):
+    for target, key, value in literals(OmegaConf.load(path)):
+        of_class = default(target, key)
+        same = of_class is inspect.Parameter.empty or (
+            of_class == value and isinstance(of_class, bool) is isinstance(value, bool)
+        )
+        assert same or explained(path, key), f"{key}: {value} in YAML, {of_class} in {target}: explain it in a comment"
+
+
+def test_the_walk_sees_the_arguments():
+    """The walk itself works: it finds arguments in nested nodes, and both kinds of default."""
+    seen = {(t, k): v for path in FILES for t, k, v in literals(OmegaConf.load(path))}
+    assert seen["bdl.RobbinsMonro", "power"] == default("bdl.RobbinsMonro", "power") == 0.75
+    assert seen["bdl.schedules.Cosine", "final"] == 0.001 != default("bdl.schedules.Cosine", "final")
+    assert len(seen) > 80
+
+
+def test_only_landsat_has_the_values_tuned_on_it():
+    """Every other file refers to `tuned`, whose numbers data=landsat alone brings."""
+    with_numbers = [p.name for p in CONF.rglob("*.yaml") if "tuned" in OmegaConf.load(p)]
+    assert with_numbers == ["landsat.yaml"]
