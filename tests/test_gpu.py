@@ -128,7 +128,7 @@ def test_a_weighting_learns_on_a_gpu_what_it_does_on_the_cpu(name):
         h = weighting.init(draws[0].to(device))
         for u in draws.to(device):
             weighting.update(h, u, weighting.zeta)
-        results.append([t.cpu() for t in (h.psi, h.log_psi, h.visits, *weighting.evaluate(h, draws[7].to(device)))])
+        results.append([t.cpu() for t in (h.psi, h.log_psi, h.visits, *h.evaluate(draws[7].to(device)))])
     for cpu, gpu in zip(*results, strict=True):
         torch.testing.assert_close(gpu, cpu, atol=1e-12, rtol=1e-12)
 
@@ -221,7 +221,7 @@ def test_divergence_is_noticed_within_100_steps_and_before_anything_is_saved():
     for p, value in zip(chains.stack.parameters(), theta, strict=True):
         p.data.copy_(value)
     chains.sampler.load_state_dict(good)
-    assert chains.go(120).sampler.state_dict()["bdl"]["step"] == 125
+    assert chains.go(120).sampler.state_dict()["bdl"]["chain"]["step"] == 125
 
 
 def test_a_chain_moves_to_the_device_with_its_network():

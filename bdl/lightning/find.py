@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from bdl.errors import ConfigError
 from bdl.models.stack import ChainStack
-from bdl.samplers import Sampler
+from bdl.samplers.sampler import Sampler
 
 
 def find_sampler(trainer: L.Trainer) -> Sampler:

@@ -18,7 +18,8 @@ from bdl.functional import evaluating
 from bdl.lightning.refuse import check_data, check_trainer
 from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
 from bdl.models.stack import ChainStack
-from bdl.samplers import Sampler, per_example_gradients
+from bdl.samplers.extras import per_example_gradients
+from bdl.samplers.sampler import Sampler
 
 
 class BayesianModule(L.LightningModule):

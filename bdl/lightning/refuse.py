@@ -8,7 +8,7 @@ import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 
 from bdl.errors import ConfigError
-from bdl.samplers import Sampler
+from bdl.samplers.sampler import Sampler
 
 
 def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
@@ -34,7 +34,7 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"num_data = {sampler.num_data}, but the training data have {len(data)} items: set num_data={len(data)}"
         )
     size = getattr(trainer.train_dataloader, "batch_size", None)
-    if sampler.is_kernel and size is not None and size * trainer.world_size < sampler.num_data:
+    if sampler.dynamics.accept_reject and size is not None and size * trainer.world_size < sampler.num_data:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size}{devices} of "
@@ -52,7 +52,7 @@ def _check_precision(trainer: L.Trainer, sampler: Sampler) -> None:
         )
     if precision == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bfloat16: set trainer.precision=32-true")
-    if sampler.is_kernel and precision == "bf16-mixed":
+    if sampler.dynamics.accept_reject and precision == "bf16-mixed":
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} compares energies, which precision={precision} rounds too much: "
             "use 32-true"
@@ -68,7 +68,7 @@ def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
     if trainer.world_size == 1:
         return
     sampler.group = sampler.group or dist.group.WORLD
-    if "per_example" in getattr(sampler.dynamics, "needs", ()):
+    if "per_example" in sampler.dynamics.needs:
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs the per-example gradients of the whole batch: use one device, or "
             "trainer=chains"
@@ -77,7 +77,7 @@ def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
 
 def _check_exactness(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError where an accept/reject kernel would not see the gradient of all the data as it is."""
-    if sampler.is_kernel and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
+    if sampler.dynamics.accept_reject and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs the unchanged gradient of all the data: remove gradient_clip_val "
             "and accumulate_grad_batches"
@@ -94,7 +94,7 @@ def _check_clipping(trainer: L.Trainer, sampler: Sampler) -> None:
 def _check_accumulation(trainer: L.Trainer, sampler: Sampler) -> None:
     if trainer.accumulate_grad_batches == 1:
         return
-    if "per_example" in getattr(sampler.dynamics, "needs", ()):
+    if "per_example" in sampler.dynamics.needs:
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs the per-example gradients of the whole batch: remove "
             f"accumulate_grad_batches={trainer.accumulate_grad_batches}"

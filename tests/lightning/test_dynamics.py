@@ -39,7 +39,7 @@ def test_per_example_gradients_leave_frozen_parameters_out():
 
 def test_a_network_whose_items_depend_on_each_other_is_refused():
     net = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
-    with pytest.raises(bdl.ConfigError, match="per-example gradients can't be had"):
+    with pytest.raises(bdl.ConfigError, match="the network has no per-example gradients"):
         bdl.per_example_gradients(net, bdl.CategoricalNLL(), *toys.tensors(4))
 
 
@@ -105,7 +105,7 @@ def test_exchange_keeps_the_chains_of_the_first_rung(tmp_path):
         assert torch.equal(torch.stack([tensors[name] for tensors in stored]), p.detach()[[0, 2]])
     assert monitor.trace()["energy"].shape[1] == 2
     assert memory.steps("chain/swap_rate_0") == [2, 4, 6, 8]
-    assert "replica exchange: T times 1, 1.5" in module.sampler.explain()
+    assert "replica exchange: temperatures T times 1, 1.5" in module.sampler.explain()
 
 
 def test_a_variational_run_reports_its_bound(tmp_path):

@@ -13,7 +13,7 @@ from torch.optim.swa_utils import update_bn
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.lightning.find import stacked_tensors
 from bdl.models.stack import ChainStack
-from bdl.samplers import Sampler
+from bdl.samplers.sampler import Sampler
 from bdl.seeding import derive_seed
 
 

@@ -145,9 +145,9 @@ class CollectSamples(Callback):
             "stack": sampler.stack,
             "chains": [sampler.stack * (sampler.chains or 1) + c for c in target],
             "cycle": self.keep.cycle_of(sampler.steps),
-            "lr": _number(used["lr"], target),
-            "temperature": _number(used["temperature"], target),
-            "zeta": float(used["zeta"]),
+            "lr": _number(used.lr, target),
+            "temperature": _number(used.temperature, target),
+            "zeta": float(used.zeta),
             "energy_full": self._of_target(full),
             "psi_frozen": frozen,
         }
@@ -205,7 +205,7 @@ class CollectSamples(Callback):
             raise ConfigError(
                 f"{self.keep} keeps no sample in {int(self._total)} steps: shorten burn_in or every, or run longer"
             )
-        adapting = getattr(self._sampler.dynamics, "adapt_steps", None) or 0
+        adapting = self._sampler.dynamics.adapt_steps or 0
         if self.keep.count(adapting):
             raise ConfigError(
                 f"{self.keep} keeps samples within the first {adapting} steps, in which "

@@ -10,7 +10,7 @@ from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from bdl.lightning.find import find_sampler, per_chain
-from bdl.samplers import Sampler
+from bdl.samplers.sampler import Sampler
 
 PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature", "acceptance", "elbo")
 ROWS = 4000  # length of the trace; a longer run keeps every second row, then every fourth, ...

@@ -8,29 +8,27 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from bdl.identity import identity, type_name
+from bdl.identity import identity
 from bdl.likelihoods import outputs_of
-from bdl.samplers import Sampler
-from bdl.samplers.weighting.weightings import Histogram
+from bdl.samplers.sampler import Sampler
+from bdl.samplers.weighting.histogram import Histogram
 
 
 def describe_target(sampler: Sampler, module: L.LightningModule, tensors: dict[str, Tensor]) -> dict[str, Any]:
     """What must be equal for runs to be merged into one posterior, as JSON values, and how to read the outputs.
 
-    tensors: the stacked tensors (C, ...) of a sample. Of the weighting only type and zeta are compared, because bins
-    and rate do not make another law.
+    tensors: the stacked tensors (C, ...) of a sample. A weighting's identity is its type and zeta.
     """
     loss = getattr(module, "loss", None)
-    weighting = sampler.weighting
     return {
         "num_data": sampler.num_data,
-        "prior": identity(sampler.prior),
+        "prior": sampler.prior_identity,
         "loss": identity(loss),
         "outputs": outputs_of(loss),
         "clip": identity(sampler.clip),
-        "weighting": {"type": type_name(type(weighting)), "zeta": weighting.zeta},
-        "injects_noise": getattr(sampler.dynamics, "noisy", True),
-        "caveat": getattr(sampler.dynamics, "caveat", None),
+        "weighting": sampler.weighting.identity(),
+        "injects_noise": sampler.dynamics.noisy,
+        "caveat": sampler.dynamics.caveat,
         "shapes": {k: list(v.shape[1:]) for k, v in tensors.items()},
     }
 
@@ -40,7 +38,7 @@ def describe_weighting(sampler: Sampler, histogram: Histogram) -> tuple[dict[str
     h, weighting, group = histogram, sampler.weighting, sampler.param_groups[0]
     rows = len(h.psi)
     tensors = {
-        "edges": weighting.edges(h),  # type: ignore[attr-defined]
+        "edges": h.edges(),
         "log_psi": h.log_psi,
         "visits": h.visits,
         "zeta": torch.full((rows,), float(group["zeta"]), dtype=torch.float64),
