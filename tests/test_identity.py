@@ -29,7 +29,19 @@ from bdl.identity import identity
         (nn.CrossEntropyLoss(), nn.CrossEntropyLoss(), nn.CrossEntropyLoss(weight=torch.ones(3))),
         (functools.partial(torch.pow, exponent=2), functools.partial(torch.pow, exponent=2), torch.pow),
     ],
-    ids=str,
+    ids=[
+        "friction",
+        "dynamics",
+        "tensor",
+        "variance",
+        "metric",
+        "scales",
+        "ladder",
+        "clip",
+        "smoothing",
+        "weight",
+        "partial",
+    ],
 )
 def test_equal_objects_have_equal_identities_and_others_do_not(one, same, another):
     assert identity(one) == identity(same) != identity(another)
