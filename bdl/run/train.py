@@ -92,13 +92,7 @@ def run(cfg: DictConfig, process: ProcessInfo = SINGLE) -> float | None:
     if outcome.steps < parts.steps:
         print(f"stopped at step {outcome.steps} of {parts.steps}; the same command resumes it")
         return None
-    sampled = time.perf_counter() - started
-    parts.net.to(parts.trainer.strategy.root_device)
-    facts = describe(cfg, parts, process)
-    metrics = report(directory.path, parts.net, parts.datamodule, parts.module.sampler, outcome, facts, cfg.train_items)
-    log_metrics(parts.trainer, metrics, outcome.steps)
-    directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
-    return objective_value(metrics, cfg.objective)
+    return finish(cfg, parts, directory, outcome, process, started)
 
 
 @dataclass(frozen=True)
@@ -170,6 +164,19 @@ def gather_outcomes(store: StepStore, directory: RunDirectory, stack: int, outco
     traces = directory.read_traces(range(stack, stack + store.process.world_size))
     swap_rates = [trace.pop("swap_rates") for trace in traces if "swap_rates" in trace]
     return Outcome(steps, side_by_side(traces), torch.stack(swap_rates).mean(0) if swap_rates else None)
+
+
+def finish(
+    cfg: DictConfig, parts: Parts, directory: RunDirectory, outcome: Outcome, process: ProcessInfo, started: float
+) -> float | None:
+    """Evaluate the samples, report them and return the objective. started: `time.perf_counter()` before the build."""
+    sampled = time.perf_counter() - started
+    parts.net.to(parts.trainer.strategy.root_device)
+    facts = describe(cfg, parts, process)
+    metrics = report(directory.path, parts.net, parts.datamodule, parts.module.sampler, outcome, facts, cfg.train_items)
+    log_metrics(parts.trainer, metrics, outcome.steps)
+    directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
+    return objective_value(metrics, cfg.objective)
 
 
 def describe(cfg: DictConfig, parts: Parts, process: ProcessInfo) -> dict[str, str]:
