@@ -20,9 +20,9 @@ class Block:
     """One fenced block of a page."""
 
     language: str
-    title: str | None  # of a block that is a file: its path
+    title: str | None  # path of the file that the block shows, if it shows one
     code: str
-    line: int  # of the page, where the code starts
+    line: int  # where the code starts on the page
     runs: bool  # False after the comment <!-- not run -->
 
 
@@ -38,17 +38,17 @@ def blocks(page: Path, language: str) -> list[Block]:
 
 def commands(page: Path) -> list[list[str]]:
     """The words of every shell command of a page; `a && b` are two commands, and comments are dropped."""
-    found = []
+    split_lines = []
     for block in blocks(page, "bash"):
         for line in block.code.replace("\\\n", " ").splitlines():
             words = shlex.split(line, comments=True)
             while "&&" in words:
                 first = words.index("&&")
-                found.append(words[:first])
+                split_lines.append(words[:first])
                 words = words[first + 1 :]
             if words:
-                found.append(words)
-    return found
+                split_lines.append(words)
+    return split_lines
 
 
 def options(command: list[str], script: str) -> list[str] | None:

@@ -128,7 +128,25 @@ class Transition(ABC):
 
 
 class Dynamics(Transition):
-    """A dynamics that moves by one gradient a step. Subclass it with a frozen dataclass to add a sampler."""
+    """A dynamics that moves by one gradient a step. Subclass it with a frozen dataclass to add a sampler.
+
+    >>> import bdl
+    >>> @dataclass(frozen=True)
+    ... class Langevin(bdl.Dynamics):
+    ...     def init(self, theta):
+    ...         return bdl.Position(theta)
+    ...
+    ...     def step(self, s, g, lr, tau, z):
+    ...         s.theta.sub_(lr * g).add_((2 * lr * tau) ** 0.5 * z)
+    ...         return s
+    >>> theta = torch.zeros(4096, 1, requires_grad=True)  # 4,096 chains of one number, without data
+    >>> sampler = bdl.Sampler([theta], Langevin(), num_data=1, lr=0.1, prior=bdl.Gaussian(1.0), chains=4096)
+    >>> for _ in range(100):
+    ...     theta.grad = torch.zeros_like(theta)
+    ...     sampler.step()
+    >>> bool(0.95 < theta.var() < 1.16)  # the prior, N(0, 1), and the error of a step of this size
+    True
+    """
 
     @abstractmethod
     def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Any:

@@ -58,14 +58,14 @@ class SGNHT(Dynamics):
         add_(s.m.mul_(1 - xi), -lr, g)
         add_(s.m, root(2 * self.friction * lr * tau), z)
         s.theta.add_(s.m)
-        excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # of |m|²/d
+        excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # kinetic minus injected heat
         sampling = torch.as_tensor(tau > 0)  # a float tau stays on the CPU, so no kernel waits for it
         heat = lr * torch.where(sampling, torch.as_tensor(tau), 1)  # lr tau, harmless at tau = 0
         xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))
         return s
 
     def heating(self, s: Thermostatted, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) terms whose mean is T_eff/T - 1: friction that injected and batch noise call for, over ξ, less 1."""
+        """(..., d) terms whose mean is T_eff/T - 1: friction that injected and batch noise require, over ξ, less 1."""
         injected = self.friction + lr * grad_var / (2 * tau)
         return injected / s.xi.unsqueeze(-1).clamp_min(1e-9) - 1
 
