@@ -235,7 +235,7 @@ def test_runs_are_merged_if_and_only_if_their_laws_are_equal(tmp_path, settings,
         (F.cross_entropy, "unknown"),
         (None, "unknown"),
     ],
-    ids=str,
+    ids=lambda value: getattr(value, "__name__", str(value)),
 )
 def test_a_loss_says_what_the_outputs_are(loss, outputs):
     assert outputs_of(loss) == outputs
