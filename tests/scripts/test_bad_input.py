@@ -79,7 +79,7 @@ BAD = {
     "number for a switch": ("sampler.weighting.shared=1", "sampler.weighting.shared must be true or false, got 1"),
     "word of a schedule": ("schedule=cosine; schedule.lr.final=low", "schedule.lr.final must be a number, got 'low'"),
     "word in a list": ("model.sizes=[36,many,6]", "model.sizes must be a list of whole numbers, got [36, 'many', 6]"),
-    "group as a key": ("sampler.dynamics=sgld", "sampler.dynamics must be built by a _target_ (Dynamics"),
+    "group as a key": ("sampler.dynamics=sgld", "sampler.dynamics must be built by a _target_ ("),
     "unknown target": ("sampler.dynamics._target_=mine.Walk", "sampler.dynamics._target_=mine.Walk cannot be imported"),
     "objective": ("objective=3", "objective must be null or the name of a metric, got 3"),
     "clipped kernel": ("sampler=mala; sampler.clip={_target_: bdl.ClipNorm, c: 1.0}", "MALA needs the gradient as it"),
