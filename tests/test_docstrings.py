@@ -1,0 +1,23 @@
+"""The examples in the docstrings of the package print what they say."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+
+import pytest
+from test_structure import modules
+
+EXAMPLES = {name: path for name, path in modules().items() if ">>> " in path.read_text()}
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_examples(name: str):
+    results = doctest.testmod(importlib.import_module(name))
+    assert results.attempted > 0 and results.failed == 0
+
+
+def test_the_public_api_has_examples():
+    """The bases that users subclass, the stack, the likelihoods and the schedules show how they are used."""
+    wanted = {"bdl.samplers.dynamics.base", "bdl.models.stack", "bdl.likelihoods", "bdl.schedules", "bdl.targets.base"}
+    assert wanted <= EXAMPLES.keys()
