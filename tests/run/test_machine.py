@@ -16,10 +16,8 @@ def faults():
         kept = [torch.ones(2_000_000) for _ in range(5)]  # 8 MB each
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
-def fewest():  # fewest page faults of five rounds, because the kernel may take pages back in any one of them
-    return min(faults() for _ in range(5))
-
-print(fewest(), keep_freed_memory(), fewest())
+rounds = range(5)  # the kernel may take pages back in any one of them
+print(max(faults() for _ in rounds), keep_freed_memory(), min(faults() for _ in rounds))
 """
 
 
