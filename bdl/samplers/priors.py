@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.identity import identity
 
 Shapes = Sequence[tuple[int, ...]]  # shapes of one chain's parameter tensors
 
@@ -195,6 +196,20 @@ class ScaleMixture:
             math.log(self.share / self.wide) - square / self.wide**2,
             math.log((1 - self.share) / self.narrow) - square / self.narrow**2,
         )
+
+
+def prior_identity(bound: Prior) -> Any:
+    """Plain values that are equal for priors with the same scale at every coordinate, however those were given.
+
+    bound: as `bind` returns it. Scales per coordinate become the values and lengths of their runs of equal numbers.
+    """
+    plain = identity(bound)
+    if isinstance(plain, dict):
+        for name, scale in vars(bound).items():
+            if isinstance(scale, Tensor):
+                values, counts = torch.unique_consecutive(scale.double().cpu(), return_counts=True)
+                plain[name] = {"values": values.tolist(), "counts": counts.tolist()}
+    return plain
 
 
 def check_scale(what: str, value: Any, zero: str | None = None) -> None:

@@ -23,7 +23,7 @@ from bdl.samplers.extras import Extras
 from bdl.samplers.forwarded import forwarded
 from bdl.samplers.moves import Parts, accept_reject_move, gradient_move
 from bdl.samplers.potential import Closure, Potential
-from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.priors import Gaussian, Prior, prior_identity
 from bdl.samplers.resume import FORMAT_VERSION, check_saved, environment
 from bdl.samplers.settings import Settings, check_numbers
 from bdl.samplers.temperatures import batch_share
@@ -85,9 +85,9 @@ class Sampler(torch.optim.Optimizer):
         live, names = _sampled(self.param_groups[0])
         self.chain = Chain(live, names, dynamics, chains, seed, stack)
         device = self.chain.theta.device
-        self.prior_identity = identity(prior)
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
         self.potential = Potential(self.chain, prior, self.num_data, clip, group, needs_energy)
+        self.prior_identity = prior_identity(self.prior)
         self.batch_noise = BatchNoise()
         self.reweighting = Reweighting(weighting, chains or 1, device)
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)

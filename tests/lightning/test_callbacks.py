@@ -204,7 +204,7 @@ def test_bins_and_rate_of_a_weighting_do_not_make_another_law(tmp_path):
     ("settings", "words"),
     [
         ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 2.0])}, None),
-        ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 3.0])}, r"prior.precision is \[1.0, 2.0, 1.0, 2.0\] in"),
+        ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 3.0])}, r"prior.precision.values is \[1.0, 2.0, 1.0, 2.0\] in"),
         ({"prior": bdl.Laplace([1.0, 2.0, 1.0, 2.0])}, 'prior.type is "bdl.Gaussian" in'),
         ({"prior": bdl.Gaussian([1.0, 2.0, 1.0, 2.0]), "clip": bdl.ClipNorm(1.0)}, "clip is absent in"),
     ],

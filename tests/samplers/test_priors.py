@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 
 import numpy as np
@@ -13,6 +14,7 @@ from scipy.integrate import quad
 from torch import nn
 
 import bdl
+from bdl.samplers.priors import prior_identity
 
 Z = 4.5
 D64 = torch.float64
@@ -239,12 +241,14 @@ def test_scales_that_do_not_fit_the_tensors_are_refused(build):
         bdl.Sampler(nn.Linear(2, 2).parameters(), bdl.SGLD(), num_data=5, lr=0.1, prior=build([1.0, 2.0, 3.0]))
 
 
-def test_other_scales_have_another_name():
-    """Equal scales have equal names, however they were given."""
+def test_other_scales_have_another_identity():
+    """Equal scales have equal identities, however they were given; names are for people."""
     like = torch.zeros(6, dtype=D64)
 
-    def name(prior):
-        return str(prior.bind([(2, 2), (2,)], like))
+    def of(prior):
+        return prior_identity(prior.bind([(2, 2), (2,)], like))
 
-    assert name(bdl.Gaussian("fan_in")) == name(bdl.Gaussian([2.0, 1.0])) != name(bdl.Gaussian([1.0, 2.0]))
-    assert name(bdl.Laplace(0.5)) == "Laplace, scale 0.5" and "he" in str(bdl.StudentT(scale="he"))
+    assert of(bdl.Gaussian("fan_in")) == of(bdl.Gaussian([2.0, 1.0])) != of(bdl.Gaussian([1.0, 2.0]))
+    assert of(bdl.Laplace([0.5, 1.0])) != of(bdl.Laplace([0.5, 1.0 + 2**-40])) and of(bdl.Uniform())
+    assert json.loads(json.dumps(of(bdl.Gaussian("fan_in")))) == of(bdl.Gaussian("fan_in"))
+    assert str(bdl.Laplace(0.5)) == "Laplace, scale 0.5" and "he" in str(bdl.StudentT(scale="he"))

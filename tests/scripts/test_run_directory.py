@@ -178,7 +178,7 @@ def test_one_run_evaluated_again_has_its_own_metrics(script, run, tmp_path):
 def test_runs_of_different_targets_are_refused(script, run, tmp_path):
     sampled(tmp_path / "c", "trainer=debug", *TINY, "sampler.prior.precision=2")
     error = refusal(script("evaluate", f"runs=[{run},{tmp_path / 'c'}]", f"out={tmp_path / 'out'}"))
-    assert "runs of different targets are not merged: prior is" in error
+    assert "runs of different targets are not merged: prior.precision is" in error
     assert not (tmp_path / "out").exists()
 
 
