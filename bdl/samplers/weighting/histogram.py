@@ -52,23 +52,22 @@ class Histogram:
     @property
     def pilot(self) -> int:
         """How many steps' energies the window holds."""
-        return len(self.window)
+        return self.window.shape[0]
 
     @property
     def width(self) -> Tensor:
         """(R,) width of a bin, nats."""
-        low, high = self._range()
-        return (high - low) / self.bins
+        return (self.high - self.low).squeeze(1) / self.bins  # type: ignore[operator]
 
     def rows_of(self, u: Tensor) -> Tensor:
         """(C,) the row that each energy belongs to."""
-        if len(self.psi) == 1:
+        if self.psi.shape[0] == 1:
             return torch.zeros(u.shape, dtype=torch.long, device=u.device)
-        return torch.arange(len(u), device=u.device)
+        return torch.arange(u.shape[0], device=u.device)
 
     def bin_of(self, u: Tensor) -> Tensor:
         """(C,) the bin of each energy; those beyond an edge fall into the bin there."""
-        return ((u - self._range()[0]) / self.width).long().clamp_(0, self.bins - 1)
+        return ((u - self.low.squeeze(1)) / self.width).long().clamp_(0, self.bins - 1)
 
     def evaluate(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """log psi and its slope per nat at the energies u, both (C,); zeros while the pilot runs."""
