@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,7 +16,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     """Write to a temporary name, sync, rename. Raises StoreError if the disk is full or not writable."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=".writing-")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_prefix(os.getpid()))
         try:
             with os.fdopen(handle, "wb") as f:
                 f.write(data)
@@ -27,6 +28,22 @@ def write_atomically(path: Path, data: bytes) -> None:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
+
+
+def sweep_leftovers(folder: Path) -> None:
+    """Remove temporary files that writers of this machine left behind when they were killed."""
+    for path in folder.glob(_prefix("*") + "*"):
+        pid = path.name.removeprefix(f".writing-{platform.node()}-").partition("-")[0]
+        try:
+            os.kill(int(pid), 0)
+        except (ProcessLookupError, ValueError):
+            path.unlink(missing_ok=True)
+        except PermissionError:  # the writer is alive, and another user's
+            continue
+
+
+def _prefix(pid: int | str) -> str:
+    return f".writing-{platform.node()}-{pid}-"
 
 
 def publish(temporary: Path, path: Path) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
+import subprocess
+import sys
 
 import pytest
 
 from bdl.errors import StoreError
-from bdl.files import write_atomically
+from bdl.files import sweep_leftovers, write_atomically
 
 
 def full_disk(*_):
@@ -33,3 +36,13 @@ def test_an_interrupt_while_writing_leaves_no_temporary_file(tmp_path, monkeypat
     with pytest.raises(KeyboardInterrupt):
         write_atomically(tmp_path / "file", b"new")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_temporary_files_of_dead_writers_are_swept(tmp_path):
+    """Those of a process that is alive stay, and so does everything else."""
+    dead = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, text=True)
+    names = {pid: f".writing-{platform.node()}-{pid}-x" for pid in (int(dead.stdout), os.getpid())}
+    for name in (*names.values(), "kept.txt", ".writing-another-host-1-x"):
+        (tmp_path / name).write_text("")
+    sweep_leftovers(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {names[os.getpid()], "kept.txt", ".writing-another-host-1-x"}

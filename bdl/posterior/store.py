@@ -15,7 +15,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bdl.errors import StoreError
-from bdl.files import disk_errors, write_atomically
+from bdl.files import disk_errors, sweep_leftovers, write_atomically
 
 FORMAT_VERSION = 1
 
@@ -95,6 +95,7 @@ class SampleStore:
 
     def truncate(self, stack: int, step: int) -> None:
         """Remove the samples of a stack after `step`: a run that resumes there writes them again."""
+        sweep_leftovers(self.folder)
         records = self._read_index(self._index(stack))
         kept = [r for r in records if r.step <= step]
         if self._index(stack).exists():
