@@ -67,7 +67,7 @@ class Histogram:
 
     def bin_of(self, u: Tensor) -> Tensor:
         """(C,) the bin of each energy; those beyond an edge fall into the bin there."""
-        return ((u - self.low.squeeze(1)) / self.width).long().clamp_(0, self.bins - 1)
+        return ((u - self.low.squeeze(1)) / self.width).long().clamp_(0, self.bins - 1)  # type: ignore[union-attr]
 
     def evaluate(self, u: Tensor) -> tuple[Tensor, Tensor]:
         """log psi and its slope per nat at the energies u, both (C,); zeros while the pilot runs."""
