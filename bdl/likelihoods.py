@@ -31,6 +31,10 @@ class Likelihood(ABC):
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(..., B) losses of the items, in nats, from outputs (..., B, K) and labels y (..., B) or (..., B, k)."""
 
+    def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(...,) mean losses over the batch, and the gradient (..., B, K) of each with respect to its outputs."""
+        return _by_autograd(lambda outputs: self(outputs, y).mean(-1), outputs)
+
 
 @dataclass(frozen=True)
 class CategoricalNLL(Likelihood):
@@ -46,6 +50,17 @@ class CategoricalNLL(Likelihood):
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         each = F.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
         return each.view(y.shape)
+
+    def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if outputs.mT.is_contiguous():  # (..., K, B) in memory, over which softmax is several times as fast
+            loss, gradient = self._along(-2, outputs.mT, y)
+            return loss, gradient.mT
+        return self._along(-1, outputs, y)
+
+    def _along(self, classes: int, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        log_p, index = outputs.log_softmax(classes), y.unsqueeze(classes)
+        loss = log_p.gather(classes, index).squeeze(classes).mean(-1).neg_()
+        return loss, log_p.exp_().scatter_(classes, index, -1.0, reduce="add").mul_(1 / y.shape[-1])
 
 
 @dataclass(frozen=True)
@@ -73,6 +88,9 @@ class GaussianNLL(Likelihood):
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         z = (outputs - y) / self.std
         return (0.5 * z.square() + math.log(self.std) + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self(outputs, y).mean(-1), (outputs - y).mul_(1 / (self.std**2 * outputs.shape[-2]))
 
 
 @dataclass(frozen=True)
@@ -113,6 +131,22 @@ def mean_loss(loss: Loss, outputs: Tensor, y: Tensor, chains: int | None) -> Ten
     if chains is None:
         return loss(outputs, y)
     return torch.stack([loss(outputs[c], y[c]) for c in range(chains)])
+
+
+def mean_loss_and_gradient(loss: Loss, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(C,) mean losses per chain and their gradient (C, B, K) with respect to the outputs (C, B, K)."""
+    if isinstance(loss, Likelihood):
+        return loss.mean_and_gradient(outputs, y)
+    return _by_autograd(lambda outputs: mean_loss(loss, outputs, y, len(outputs)), outputs)
+
+
+def _by_autograd(mean: Callable[[Tensor], Tensor], outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses mean(outputs), and the gradient of their sum."""
+    with torch.enable_grad():
+        live = outputs.detach().requires_grad_()
+        losses = mean(live)
+        (gradient,) = torch.autograd.grad(losses.sum(), live)
+    return losses.detach(), gradient
 
 
 def law_note(loss: Any) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -15,8 +16,10 @@ from torch.utils.data import DataLoader
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
+from bdl.lightning.blocks import Blocks
 from bdl.lightning.refuse import check_data, check_trainer
-from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
+from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss, mean_loss_and_gradient
+from bdl.models.mlp_gradient import MLPGradient, WithGradients
 from bdl.models.stack import ChainStack
 from bdl.samplers.extras import per_example_gradients
 from bdl.samplers.sampler import Sampler
@@ -55,6 +58,9 @@ class BayesianModule(L.LightningModule):
         self.build_sampler = sampler
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
         self._batch: Any = None  # the batch of the current step
+        self._blocks: Blocks | None = None
+        self._mlp_gradient: MLPGradient | None = None  # where the chain rule is written out for the network
+        self._writes_gradients = False  # whether it gives the gradients of exactly the sampled parameters
 
     @property
     def chains(self) -> int | None:
@@ -77,10 +83,17 @@ class BayesianModule(L.LightningModule):
         return self.net.broadcast(x) if isinstance(self.net, ChainStack) else self.net(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        x, y = self._batch = batch
-        loss = self.batch_loss(self.net(x), y)
+        loss = self.loss_of(batch)
         self._micro_losses.append(loss.detach())
         return loss
+
+    def loss_of(self, batch: Any) -> Tensor:
+        """() or (C,) mean loss of a training batch (x, y)."""
+        x, y = self._batch = batch
+        if self._mlp_gradient is None or torch.is_autocast_enabled(x.device.type):
+            return self.batch_loss(self.net(x), y)
+        losses, gradients = self._gradients(x, y)
+        return WithGradients.apply(losses, gradients, *self._mlp_gradient.params)  # type: ignore[no-any-return]
 
     def batch_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """() or (C,) mean loss of a training batch, from the outputs (B, K) or (C, B, K)."""
@@ -100,6 +113,25 @@ class BayesianModule(L.LightningModule):
             return losses[-1] if len(losses) == 1 else torch.stack(losses).mean(0)
 
         optimizer.step(closure=closure)
+        if self._blocks is not None:
+            self._blocks.run()
+
+    def step_on(self, batch: Any, measure: bool = True) -> None:
+        """One step of the sampler on a batch, without Lightning's loop. measure: see `Sampler.advance`."""
+        precision = self.trainer.precision_plugin
+        x, y = self._batch = precision.convert_input(batch)
+        if self._writes_gradients and not torch.is_autocast_enabled(x.device.type):
+            self.sampler.advance(lambda out: self._write_gradients(x, y, out), measure)
+            return
+
+        def closure() -> Tensor:
+            self.sampler.zero_grad()
+            with precision.train_step_context():
+                loss = self.loss_of((x, y))
+            self.backward(loss)
+            return loss
+
+        self.sampler.step(closure)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise ConfigError for a checkpoint of another network: one line, where torch would list every tensor."""
@@ -127,6 +159,11 @@ class BayesianModule(L.LightningModule):
             loader.to(self.device)
         if hasattr(loader, "dataset"):
             self.sampler.full_loss = self.full_loss
+        known_loss = type(self).batch_loss is BayesianModule.batch_loss
+        gradient = self.net.gradient() if isinstance(self.net, ChainStack) and known_loss else None
+        self._mlp_gradient = gradient
+        self._writes_gradients = gradient is not None and self.sampler.takes_gradient_of(gradient.params)
+        self._blocks = Blocks(self.trainer, self, BayesianModule, self.sampler)
 
     @torch.no_grad()
     def full_loss(self) -> Tensor:
@@ -153,6 +190,18 @@ class BayesianModule(L.LightningModule):
         one = lambda t, x, y: per_example_gradients(inner, self.loss, x, y, t)  # noqa: E731
         data = None if shared else 0
         return vmap(one, in_dims=(0, data, data), randomness="different")(tensors, x, y)
+
+    def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The losses (C,) and the gradients of the parameters, overwritten by the next call."""
+        stack: Any = self.net
+        if stack.shared:
+            x, y = (v.expand(stack.chains, *v.shape) for v in (x, y))
+        return self._mlp_gradient(x, y, partial(mean_loss_and_gradient, self.loss))  # type: ignore[misc]
+
+    def _write_gradients(self, x: Tensor, y: Tensor, out: Sequence[Tensor]) -> Tensor:
+        losses, gradients = self._gradients(x, y)
+        torch._foreach_copy_(out, gradients)  # type: ignore[attr-defined]
+        return losses
 
 
 def in_order(loader: Any) -> Iterable[tuple[Tensor, Tensor]]:

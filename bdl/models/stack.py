@@ -12,6 +12,7 @@ from torch.func import vmap
 
 from bdl.errors import ConfigError
 from bdl.functional import call, tensors_of_modules
+from bdl.models.mlp_gradient import MLPGradient, supports
 from bdl.seeding import derive_seed
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -98,6 +99,16 @@ class ChainStack(nn.Module):
         tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
         return self._vmap(tensors, x) if method == "vmap" else self._loop(tensors, x)
 
+    def gradient(self) -> MLPGradient | None:
+        """The loss gradient by the written-out chain rule; None for networks that need autograd.
+
+        These are networks with other layers than `MLPGradient` knows, with hooks, or compiled by torch.
+        """
+        plain = not any(_hooked(m) for m in self.modules()) and self._compiled_call_impl is None
+        if self._layers is None or self.method not in ("auto", "bmm") or not plain or not supports(self._layers):
+            return None
+        return MLPGradient(self._layers, self.chains)
+
     def broadcast(self, x: Tensor) -> Tensor:
         """(C, B, ...) outputs for one batch x (B, ...) that all chains see."""
         if self.shared:
@@ -137,6 +148,17 @@ class ChainStack(nn.Module):
             call(self.net, {k: v[c] for k, v in each.items()}, x if self.shared else x[c]) for c in range(self.chains)
         ]
         return torch.stack(outputs)
+
+
+def _hooked(module: nn.Module) -> bool:
+    """Whether something watches or changes what goes through a module or its parameters."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or any(p._backward_hooks for p in module.parameters(recurse=False))
+    )
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:

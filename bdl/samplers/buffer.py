@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -72,6 +73,15 @@ class ParameterBuffer:
         if used:
             torch._foreach_copy_(used, [grad for grad in grads if grad is not None])  # type: ignore[attr-defined]
         return idle
+
+
+def sampled(group: dict[str, Any]) -> tuple[list[Tensor], list[str]]:
+    """The parameters of the group that require a gradient, and their names. Raises ConfigError if there are none."""
+    live = [(i, p) for i, p in enumerate(group["params"]) if p.requires_grad]
+    if not live:
+        raise ConfigError("no parameter requires a gradient: nothing to sample")
+    names = group.get("param_names")
+    return [p for _, p in live], [names[i] if names else f"parameter {i}" for i, _ in live]
 
 
 def _is_dense(p: Tensor) -> bool:

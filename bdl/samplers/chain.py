@@ -98,10 +98,13 @@ class Chain:
             self._known_distinct = True
         return self.z
 
-    @contextlib.contextmanager
-    def leave_alone(self, idle: Sequence[int]) -> Iterator[None]:
+    def leave_alone(self, idle: Sequence[int]) -> contextlib.AbstractContextManager[None]:
         """Restore every state coordinate of the parameters `idle`, which have no gradient, after the step inside."""
-        kept = [(name, i, self._view(name, i).clone()) for name in self.vector_fields() for i in idle] if idle else []
+        return self._restoring(idle) if idle else contextlib.nullcontext()
+
+    @contextlib.contextmanager
+    def _restoring(self, idle: Sequence[int]) -> Iterator[None]:
+        kept = [(name, i, self._view(name, i).clone()) for name in self.vector_fields() for i in idle]
         yield
         for name, i, value in kept:
             self._view(name, i).copy_(value)

@@ -35,11 +35,23 @@ class Parts:
     replicas: Replicas | None
     extras: Extras
 
+    @property
+    def read_energy(self) -> bool:
+        """Whether every step needs the energy of its batch."""
+        return self.replicas is not None or self.reweighting.weighting.needs_energy
 
-def gradient_move(chain: Chain, potential: Potential, parts: Parts, loss: Tensor | None, now: Settings) -> None:
-    """One step of a `Dynamics`. loss: () or (C,), whose gradient the closure has left in the parameters."""
+
+def gradient_move(
+    chain: Chain, potential: Potential, parts: Parts, loss: Tensor | None, idle: list[int], now: Settings, measure: bool
+) -> None:
+    """One step of a `Dynamics`.
+
+    loss: () or (C,), whose gradient is in chain.g already. idle: positions of parameters without a gradient.
+    measure: False leaves out the energy where this step does not need it.
+    """
     dynamics: Any = chain.dynamics
-    e = potential.evaluate(loss, now.lr)  # energy (C,) nats; e.g (..., d) the gradient of the batch loss
+    measure = measure or parts.read_energy
+    e = potential.evaluate(loss, idle, now.lr, measure)  # energy (C,) nats; e.g (..., d) gradient of the batch loss
     parts.batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
     potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
     if parts.replicas is not None:
@@ -49,7 +61,7 @@ def gradient_move(chain: Chain, potential: Potential, parts: Parts, loss: Tensor
     z = chain.draw(now.temperature)
     lr, tau = chain.column(now.lr), chain.column(now.temperature) / potential.num_data
     chain.entropy = dynamics.entropy(chain.state)
-    with chain.leave_alone(e.idle):
+    with chain.leave_alone(idle):
         extra = parts.extras.gather(multiplier)
         chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *extra))
 

@@ -77,18 +77,17 @@ class Potential:
             raise ConfigError(f"{self.needs_energy} needs the energy of every step: {cause}")
         return loss
 
-    def evaluate(self, loss: Tensor | None, lr: Scalar) -> Evaluation:
-        """The loss with its energy and its gradient, which the closure has left in the parameters.
+    def evaluate(self, loss: Tensor | None, idle: list[int], lr: Scalar, measure: bool = True) -> Evaluation:
+        """The loss with its energy and its gradient, which is in chain.g already. measure: False skips the energy.
 
         Raises DivergedError if one of them is not finite; on a GPU some steps later.
         """
-        idle = self.chain.gather()
         if idle and self.chain.dynamics.every_gradient:
             raise ConfigError(
                 f"the thermostat of {type(self.chain.dynamics).__name__} averages over all parameters, but "
                 f"{self.chain.buffer.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
             )
-        self.energy = None if loss is None or not self.loss_is_whole else self.energy_of(loss)
+        self.energy = None if loss is None or not self.loss_is_whole or not measure else self.energy_of(loss)
         self._watch(loss, lr)
         return Evaluation(loss, self.energy, self.chain.g, idle)
 
@@ -110,6 +109,13 @@ class Potential:
         if self.group is not None:
             parallel.mean_over(self.group, energy)
         return (energy + self.prior.energy(self.chain.theta)).reshape(-1)
+
+    def elbo(self) -> Tensor | None:
+        """(C,) one-draw estimate of the evidence lower bound, nats; None unless variational. See `Sampler.elbo`."""
+        entropy = self.chain.entropy
+        if entropy is None or self.energy is None:
+            return None
+        return entropy.reshape(-1) - self.energy - self.prior.constant(self.chain.theta.shape[-1])
 
     def full_energy(self, lr: Scalar) -> Tensor:
         """(C,) U over all the data at the present θ, nats.
@@ -150,7 +156,11 @@ class Potential:
             for name, view in zip(self.chain.buffer.names, self.chain.g_views, strict=True):
                 yield f"the gradient of {name}", view
 
-        total = self.chain.g.sum() if self.energy is None else self.chain.g.sum() + self.energy.sum()
+        total = self.chain.g.sum()
+        if self.energy is not None:
+            total = total + self.energy.sum()
+        elif loss is not None:
+            total = total + loss.sum()
         self.divergence.see(self.chain.steps, total, suspects, lr)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from bdl.errors import BdlWarning, ConfigError
+from bdl.samplers.chain import Chain
 
 FORMAT_VERSION = 3
 
@@ -16,6 +17,17 @@ FORMAT_VERSION = 3
 def environment(device: torch.device) -> dict[str, Any]:
     """What must not change between saving and loading if the chain is to continue bit for bit."""
     return {"torch": str(torch.__version__), "device": device.type, "threads": torch.get_num_threads()}
+
+
+def to_save(identity: Mapping[str, Any], chain: Chain, parts: Mapping[str, Any]) -> dict[str, Any]:
+    """What bdl adds to the state dict of an optimizer: tensors and numbers."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "identity": dict(identity),
+        "environment": environment(chain.theta.device),
+        "chain": chain.state_dict(),
+        **{name: part.state_dict() for name, part in parts.items()},
+    }
 
 
 def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.samplers import parallel
 from bdl.samplers.batch_noise import BatchNoise
+from bdl.samplers.buffer import sampled
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations
@@ -24,7 +25,7 @@ from bdl.samplers.forwarded import forwarded
 from bdl.samplers.moves import Parts, accept_reject_move, gradient_move
 from bdl.samplers.potential import Closure, Potential
 from bdl.samplers.priors import Gaussian, Prior, prior_identity
-from bdl.samplers.resume import FORMAT_VERSION, check_saved, environment
+from bdl.samplers.resume import check_saved, to_save
 from bdl.samplers.settings import Settings, check_numbers
 from bdl.samplers.temperatures import batch_share
 from bdl.samplers.weighting.histogram import Histogram
@@ -54,8 +55,8 @@ class Sampler(torch.optim.Optimizer):
     `param_groups[0]` holds `lr`, `temperature` and `zeta`; all may be changed between steps. After a step, `energy`,
     `multiplier` and `log_weight` belong to the θ at which that step took its gradient; their shape is () or (C,).
 
-    Raises ConfigError for a value out of range, DivergedError when a loss or a gradient stops being finite,
-    ReplicaError when the ranks of a group no longer hold the same numbers.
+    Raises ConfigError for a value out of range, DivergedError when a loss or gradient is not finite, ReplicaError when
+    the ranks of a group no longer hold the same numbers.
     """
 
     def __init__(
@@ -82,7 +83,7 @@ class Sampler(torch.optim.Optimizer):
         self.num_data, self.chains = int(num_data), chains
         self.used = Settings(lr, temperature, weighting.zeta)  # settings of the last step
         self.notes: list[str] = []  # lines of `explain` on what others, such as Lightning, do to the gradient
-        live, names = _sampled(self.param_groups[0])
+        live, names = sampled(self.param_groups[0])
         self.chain = Chain(live, names, dynamics, chains, seed, stack)
         device = self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
@@ -115,10 +116,29 @@ class Sampler(torch.optim.Optimizer):
             loss = self.potential.loss(closure)
             self._follow()  # after the closure, which may move the parameters
             now = self.used = self._settings()
-            gradient_move(self.chain, self.potential, self.parts, loss, now)
+            gradient_move(self.chain, self.potential, self.parts, loss, self.chain.gather(), now, measure=True)
         if self.group is not None:
             psi = [] if self.histogram is None else [self.histogram.psi]
             parallel.compare_when_due(self.steps, [*self.chain.tensors(), *psi], self.group)
+        return loss
+
+    def takes_gradient_of(self, params: Sequence[Tensor]) -> bool:
+        """Whether `advance` can take the place of `step` for gradients of just these parameters, in this order."""
+        plain = not (self.dynamics.accept_reject or self.group is not None)
+        hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
+        return plain and not hooked and list(map(id, params)) == list(map(id, self.chain.buffer.params))
+
+    @torch.no_grad()
+    def advance(self, gradient: Callable[[Sequence[Tensor]], Tensor], measure: bool = True) -> Tensor:
+        """One step of a `Dynamics` without autograd, hooks and process group: the short way from a known gradient.
+
+        gradient: writes the gradients of the mean losses into tensors of the parameters' shapes and returns the () or
+        (C,) losses. measure: False leaves `energy` None where the step does not need it.
+        """
+        self._follow()
+        now = self.used = self._settings()
+        loss = gradient(self.chain.g_views)
+        gradient_move(self.chain, self.potential, self.parts, loss, [], now, measure)
         return loss
 
     steps = forwarded("chain", "steps", "How many steps the chain has taken.")
@@ -203,11 +223,8 @@ class Sampler(torch.optim.Optimizer):
         Its mean over draws is the bound. NaN under an improper prior, and at the first step, which starts from the
         parameters of the network instead of a draw.
         """
-        entropy, energy = self.chain.entropy, self.potential.energy
-        if entropy is None or energy is None:
-            return None
-        constant = self.prior.constant(self.chain.theta.shape[-1])
-        return self.chain.per_chain(entropy.reshape(-1) - energy - constant)
+        elbo = self.potential.elbo()
+        return None if elbo is None else self.chain.per_chain(elbo)
 
     def explain(self) -> str:
         """A few lines: N, T, prior, the intended law, the injected noise of one step, and what adds to it."""
@@ -217,7 +234,7 @@ class Sampler(torch.optim.Optimizer):
         return explain(self.chain, self.potential, now, self.weighting, self.replicas, heat, self.notes)
 
     def log_weight_at(self, energy: Tensor) -> Tensor:
-        """() or (C,) log importance weight of an energy of the kind that psi reads, with the present psi; nats."""
+        """() or (C,) log importance weight of an energy (nats) of the kind that psi reads, with the present psi."""
         return self.reweighting.log_weight_at(energy.to(self.chain.theta.device), self.param_groups[0]["zeta"])
 
     def freeze_weighting(self) -> bool:
@@ -243,14 +260,7 @@ class Sampler(torch.optim.Optimizer):
         """`{state, param_groups, bdl}`; the last a dict of tensors and numbers that torch does not cast."""
         self.check()
         self.chain.link(self.state)
-        mine = {
-            "format_version": FORMAT_VERSION,
-            "identity": self.identity(),
-            "environment": environment(self.chain.theta.device),
-            "chain": self.chain.state_dict(),
-            **{name: part.state_dict() for name, part in self._device_parts().items()},
-        }
-        return {**super().state_dict(), "bdl": mine}
+        return {**super().state_dict(), "bdl": to_save(self.identity(), self.chain, self._device_parts())}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the chain that was saved, bit for bit on the same machine, versions, device and threads.
@@ -264,8 +274,7 @@ class Sampler(torch.optim.Optimizer):
         for name, part in self._device_parts().items():
             part.load_state_dict(saved[name], self.chain.theta)
 
-    def _device_parts(self) -> dict[str, Any]:
-        """The parts that follow the parameters to another device, and stand in a checkpoint."""
+    def _device_parts(self) -> dict[str, Any]:  # they follow the parameters, and stand in a checkpoint
         parts = {"potential": self.potential, "batch_noise": self.batch_noise, "reweighting": self.reweighting}
         return parts if self.replicas is None else {**parts, "replicas": self.replicas}
 
@@ -288,12 +297,3 @@ class Sampler(torch.optim.Optimizer):
 
     def _batch_share(self, terms: Callable[..., Tensor]) -> Tensor:
         return batch_share(self.chain, self.batch_noise, self.reweighting, self._settings(), self.num_data, terms)
-
-
-def _sampled(group: dict[str, Any]) -> tuple[list[Tensor], list[str]]:
-    """The parameters of the group that require a gradient, and their names. Raises ConfigError if there are none."""
-    live = [(i, p) for i, p in enumerate(group["params"]) if p.requires_grad]
-    if not live:
-        raise ConfigError("no parameter requires a gradient: nothing to sample")
-    names = group.get("param_names")
-    return [p for _, p in live], [names[i] if names else f"parameter {i}" for i, _ in live]

@@ -6,17 +6,17 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.functional import evaluating
+from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler
 from bdl.posterior.predict import Batches
 from bdl.schedules import Keep
 
 
-class ModelAverage(Callback):
+class ModelAverage(StepCallback):
     """Averages the class probabilities of all kept states on a loader, and logs metrics of the mean.
 
     The callback averages probabilities, never logits. It holds one (n, K) tensor, however many samples there are. The
@@ -59,6 +59,9 @@ class ModelAverage(Callback):
         self._add(pl_module)
         for logger in trainer.loggers:
             logger.log_metrics({f"{self.name}/bma/{k}": v for k, v in self.metrics.items()}, step)
+
+    def must_see(self, step: int) -> bool:
+        return self.keep(step)
 
     @torch.no_grad()
     def _add(self, pl_module: L.LightningModule) -> None:

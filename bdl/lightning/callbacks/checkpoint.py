@@ -19,11 +19,12 @@ from lightning.pytorch.callbacks import Checkpoint, Timer
 
 from bdl.errors import ConfigError
 from bdl.files import disk_errors, publish
+from bdl.lightning.blocks import StepCallback
 
 ASK_EVERY = 10  # steps between two agreements of the ranks of one chain on whether to stop
 
 
-class SaveLast(Checkpoint):
+class SaveLast(StepCallback, Checkpoint):
     """Writes `<dirpath>/<name>.ckpt` every `every` steps, at the end, and when Ctrl-C or SIGTERM asks for a stop.
 
     After a signal the step finishes, the checkpoint is written and `fit` returns; `signum` is then the signal, and None
@@ -60,6 +61,9 @@ class SaveLast(Checkpoint):
         last = trainer.should_stop or step == trainer.max_steps
         if step > self._saved and (last or step % self.every == 0):
             self._save(trainer)
+
+    def must_see(self, step: int) -> bool:
+        return step % self.every == 0
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.global_step > self._saved:
@@ -113,7 +117,7 @@ class SaveLast(Checkpoint):
         self._previous = {}
 
 
-class TimeLimit(Timer):
+class TimeLimit(StepCallback, Timer):
     """Ends `fit` after `duration`.
 
     Every call of `fit` has the whole duration, so a run with a short limit can be resumed again and again. Lightning's
@@ -135,6 +139,10 @@ class TimeLimit(Timer):
             raise ConfigError(
                 f"a time limit (trainer.max_time) must be DD:HH:MM:SS, more than 0, or null, got {duration!r}"
             ) from error
+
+    def must_see(self, step: int) -> bool:
+        remaining = self.time_remaining()
+        return remaining is not None and remaining <= 0
 
     def state_dict(self) -> dict[str, Any]:
         return {}

@@ -8,11 +8,11 @@ from typing import Any, Literal
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
+from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.callbacks.target import describe_target, describe_weighting
 from bdl.lightning.find import find_sampler, per_chain, sampled_net, stacked_tensors
@@ -21,7 +21,7 @@ from bdl.posterior.store import SampleStore
 from bdl.schedules import Keep
 
 
-class CollectSamples(Callback):
+class CollectSamples(StepCallback):
     """Writes samples to `<run_dir>/samples/`, under any LightningModule that returns a Sampler.
 
     The callback writes the state after step k during step k + 1, when the sampler has measured the state's energy on a
@@ -115,6 +115,9 @@ class CollectSamples(Callback):
             self._snapshot(trainer, pl_module)
         if self._seen >= self._total:
             self._finish()  # last step: write now, because on_train_end may never run
+
+    def must_see(self, step: int) -> bool:
+        return self._pending is not None or self.keep(step) or step >= self._total
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.should_stop:  # a run that was asked to stop writes its pending state after it is resumed

@@ -6,9 +6,9 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Callback
 from torch import Tensor
 
+from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler, per_chain
 from bdl.samplers.sampler import Sampler
 
@@ -16,7 +16,7 @@ PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperatur
 ROWS = 4000  # length of the trace; a longer run keeps every second row, then every fourth, ...
 
 
-class Monitor(Callback):
+class Monitor(StepCallback):
     """Logs energy, multiplier, lr, temperature, zeta, noise_ratio, T_eff and kinetic temperature every `every` steps.
 
     It also logs the acceptance of accept/reject kernels, the ELBO of a variational approximation and the swap rates of
@@ -54,6 +54,9 @@ class Monitor(Callback):
         if step // self.every % self._stride == 0:
             self._rows.append(torch.tensor([step, *(x for v in values.values() for x in v)], dtype=torch.float64))
             self._thin()
+
+    def must_see(self, step: int) -> bool:
+        return step % self.every == 0
 
     def trace(self) -> dict[str, Tensor]:
         """Columns by name: step, lr, temperature, zeta (n,); energy, multiplier, ... (n, C). Empty before any row."""

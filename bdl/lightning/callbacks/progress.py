@@ -8,12 +8,13 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 
+from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler
 
 LINES = 20  # lines that a whole run prints where there is no terminal
 
 
-class StepProgress(ProgressBar):
+class StepProgress(StepCallback, ProgressBar):
     """Shows the step, the remaining time and the mean energy: a bar on a terminal, 20 lines per run in a log file.
 
     Args:
@@ -58,6 +59,13 @@ class StepProgress(ProgressBar):
         elif (line := LINES * self._sampler.steps // self._total) > self._lines:
             self._lines = line
             print(self._line(), flush=True)
+
+    def must_see(self, step: int) -> bool:
+        if self._bar is None:
+            return False
+        if self._bar.console.is_terminal:
+            return time.perf_counter() - self._shown >= self.seconds
+        return LINES * step // self._total > self._lines
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._close()

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import Callback
 
+from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler
 from bdl.schedules import Function
 
 
-class Schedule(Callback):
+class Schedule(StepCallback):
     """Sets lr, temperature and zeta in `param_groups[0]` before every step, from functions of the steps done so far.
 
     The callback has no state: a resumed run evaluates the same functions at the sampler's step.
@@ -31,6 +31,12 @@ class Schedule(Callback):
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
+        self.before_step()
+
+    def must_see(self, step: int) -> bool:
+        return False
+
+    def before_step(self) -> None:
         group, step = self._sampler.param_groups[0], self._sampler.steps
         for name, function in self.functions.items():
             if function is not None:
