@@ -105,10 +105,10 @@ class Potential:
 
     def energy_of(self, loss: Tensor) -> Tensor:
         """(C,) U = N loss + prior energy, double, nats; C = 1 without chains. Averaged over the ranks of `group`."""
-        energy = loss.detach().double() * self.num_data
+        energy = loss.to(torch.float64, copy=True).mul_(self.num_data)
         if self.group is not None:
             parallel.mean_over(self.group, energy)
-        return (energy + self.prior.energy(self.chain.theta)).reshape(-1)
+        return energy.add_(self.prior.energy(self.chain.theta)).view(-1)
 
     def elbo(self) -> Tensor | None:
         """(C,) one-draw estimate of the evidence lower bound, nats; None unless variational. See `Sampler.elbo`."""

@@ -14,6 +14,7 @@ from oracles import Estimate, Well, langevin_law, refine
 from scipy.stats import chi2, gamma
 
 import bdl
+from bdl.psi import clip, lean
 from bdl.samplers.weighting.histogram import MAX_RISE, MIN_VISITS, Histogram
 from bdl.samplers.weighting.reweighting import SETTLED
 
@@ -390,10 +391,10 @@ class Steps(Histogram):
     below, so that multiplier and weight belong to two functions. Energies beyond the bins are clamped."""
 
     def evaluate(self, u):
-        rows, j = self.rows_of(u), self.bin_of(u)
-        log_psi = self.psi.clamp_min(1e-300).log()
-        here, below = log_psi[rows, j], log_psi[rows, (j - 1).clamp_min(0)]
-        return here, (here - below) / self.width
+        rows, j = self.grid().rows, self.bin_of(u)
+        log_psi = lean(self.psi.clamp_min(1e-300).log())
+        here, below = log_psi[rows, j], log_psi[rows, clip(j - 1, 0, self.bins)]
+        return here, (here - below) / self.grid().width
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,30 @@ Energies U (C,) are in nats.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass, field, fields
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.psi import log_psi_and_slope
+from bdl.psi import Array, clip, lean, log_psi_and_slope, whole
 
 MIN_VISITS = 10  # the rise at a bin visited less often counts in proportion to its visits
 MAX_RISE = 1.0  # bound of the rise of log psi between bins, as of 1 - θ_{J-1}/θ_J (Liang 2024)
 NO_DRIFT = 0.2  # standard deviations; largest shift between the halves of a window of energies without drift
 RECENT = 100  # steps between checks that the bins contain the energies of these steps
+
+
+class Grid(NamedTuple):
+    """Where the bins lie, as arrays of the kind that a step computes with (`bdl.psi.lean`)."""
+
+    of: Tensor  # the `low` from which the grid was made
+    low: Array  # (R,) nats
+    width: Array  # (R,) nats
+    rows: Array  # (C,) the row of psi that each energy belongs to
+    numbers: Array  # (m,) 0, 1, ..., m - 1
 
 
 @dataclass
@@ -35,6 +46,7 @@ class Histogram:
     updates: int = 0
     clock: float = 0.0  # sum of gamma since T or zeta last changed
     frozen: bool = False
+    _grid: Grid | None = field(default=None, init=False, repr=False, compare=False)  # made when it is first needed
 
     @classmethod
     def unknown(
@@ -59,21 +71,40 @@ class Histogram:
         """(R,) width of a bin, nats."""
         return (self.high - self.low).squeeze(1) / self.bins  # type: ignore[operator]
 
-    def rows_of(self, u: Tensor) -> Tensor:
-        """(C,) the row that each energy belongs to."""
-        if self.psi.shape[0] == 1:
-            return torch.zeros(u.shape, dtype=torch.long, device=u.device)
-        return torch.arange(u.shape[0], device=u.device)
+    def grid(self) -> Grid:
+        """Where the bins lie. The range must be known."""
+        assert self.low is not None
+        if self._grid is None or self._grid.of is not self.low:
+            device, chains = self.psi.device, self.window.shape[1]
+            rows = torch.arange(chains, device=device)
+            self._grid = Grid(
+                self.low,
+                lean(self.low.squeeze(1)),
+                lean(self.width),
+                lean(0 * rows if len(self.psi) == 1 else rows),
+                lean(torch.arange(self.bins, device=device)),
+            )
+        return self._grid
 
-    def bin_of(self, u: Tensor) -> Tensor:
+    def bin_of(self, u: Array) -> Array:
         """(C,) the bin of each energy; those beyond an edge fall into the bin there."""
-        return ((u - self.low.squeeze(1)) / self.width).long().clamp_(0, self.bins - 1)  # type: ignore[union-attr]
+        grid = self.grid()
+        return clip(whole((u - grid.low) / grid.width), 0, self.bins - 1)
 
-    def evaluate(self, u: Tensor) -> tuple[Tensor, Tensor]:
+    def evaluate(self, u: Array) -> tuple[Array, Array]:
         """log psi and its slope per nat at the energies u, both (C,); zeros while the pilot runs."""
         if self.low is None:
-            return torch.zeros_like(u), torch.zeros_like(u)
-        return log_psi_and_slope(u, self.log_psi, self.low.squeeze(1), self.width, self.rows_of(u))
+            return 0 * u, 0 * u
+        grid = self.grid()
+        return log_psi_and_slope(u, lean(self.log_psi), grid.low, grid.width, grid.rows)
+
+    def count(self, j: Array) -> None:
+        """Count one energy of every chain, in the bins j (C,)."""
+        rows = self.grid().rows
+        if isinstance(j, Tensor):
+            self.visits.index_put_((rows, j), self.visits.new_ones(()), accumulate=True)
+        else:
+            np.add.at(lean(self.visits), (rows, j), 1)
 
     def tabulate(self) -> None:
         """Set log psi from psi. The rise between two bins is bounded, and trusted as far as both have been visited."""
@@ -82,9 +113,9 @@ class Histogram:
         below = torch.ones(self.bins - 1, self.bins - 1, dtype=rise.dtype, device=rise.device).tril()
         self.log_psi[:, :-1] = -rise @ below  # a cumulative sum from the top; CUDA has no deterministic cumsum
 
-    def remember(self, u: Tensor) -> None:
+    def remember(self, u: Array) -> None:
         """Put the energies of one step into the window."""
-        self.window[self.seen % self.pilot] = u
+        lean(self.window)[self.seen % self.pilot] = u
         self.seen += 1
 
     def end_pilot(self, pooled: bool) -> None:
@@ -146,7 +177,7 @@ class Histogram:
         return self.low + self.width[:, None] * torch.arange(self.bins + 1, device=self.psi.device)
 
     def state_dict(self) -> dict[str, Any]:
-        return {f.name: getattr(self, f.name) for f in fields(self)}
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
 
     def _range(self) -> tuple[Tensor, Tensor]:
         """(R,) each."""

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.settings import Settings
 from bdl.samplers.weighting.histogram import Histogram
@@ -36,12 +37,12 @@ class Reweighting:
         """
         if energy is None or not isinstance(self.weighting, HistogramWeighting):
             return None
-        u = self.energy = self._of_kind(energy, full_energy, step)
-        h = self.histogram = self.histogram or self.weighting.init(u)
-        t, zeta = now.temperature, now.zeta
+        self.energy = self._of_kind(energy, full_energy, step)
+        h = self.histogram = self.histogram or self.weighting.init(self.energy)
+        t, zeta, u = now.temperature, now.zeta, lean(self.energy)
         log_psi, slope = h.evaluate(u)
-        at = t.to(u.device, non_blocking=True) if isinstance(t, Tensor) else t
-        self.multiplier, self.log_weight = 1 + zeta * at * slope, zeta * log_psi
+        at = lean(t.to(g.device, non_blocking=True)) if isinstance(t, Tensor) else t
+        self.multiplier, self.log_weight = torch.as_tensor(1 + zeta * at * slope), torch.as_tensor(zeta * log_psi)
         if now.samples:  # at T = 0 the energies have no law that psi could learn
             self._learn(h, u, t, zeta)
         multiplier = self.multiplier.to(g.dtype).view(*g.shape[:-1], 1)
@@ -50,7 +51,7 @@ class Reweighting:
 
     def log_weight_at(self, u: Tensor, zeta: float) -> Tensor:
         """(C,) zeta log psi(u) with the present psi; 0 without bins."""
-        return torch.zeros_like(u) if self.histogram is None else zeta * self.histogram.evaluate(u)[0]
+        return torch.zeros_like(u) if self.histogram is None else zeta * self.weighting.log_psi(self.histogram, u)
 
     def freeze(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
@@ -90,7 +91,7 @@ class Reweighting:
             return full_energy() if last is None or step % self.weighting.refresh == 0 else last
         return batch_energy
 
-    def _learn(self, h: Histogram, u: Tensor, t: Scalar, zeta: float) -> None:
+    def _learn(self, h: Histogram, u: Array, t: Scalar, zeta: float) -> None:
         pilot = h.low is None
         learns_at = (t.clone() if isinstance(t, Tensor) else t, 0.0 if pilot else zeta)  # a pilot is not weighted
         if self._learnt_at is not None and not _same(self._learnt_at, learns_at):

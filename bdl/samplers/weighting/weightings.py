@@ -16,6 +16,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.identity import type_name
+from bdl.psi import Array, exp, lean
 from bdl.samplers.weighting.histogram import RECENT, Histogram
 
 TABULATE = 10  # updates of psi between updates of its logarithm; psi changes little in between
@@ -98,8 +99,11 @@ class HistogramWeighting(Weighting):
             raise ConfigError(f"pilot must be at least {RECENT} steps, got {self.pilot}")
 
     @abstractmethod
-    def direction(self, h: Histogram, u: Tensor, j: Tensor, zeta: float) -> Tensor:
-        """(C, m) direction in which one energy u (C,), in bin j (C,), moves psi."""
+    def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
+        """(C, m) direction in which one energy u (C,), in bin j (C,), moves psi.
+
+        Arrays are those of `bdl.psi.lean`: NumPy's on a CPU, tensors elsewhere.
+        """
 
     def describe(self, zeta: float) -> str:
         return f", weighted to exp(-U/T) / psi(U)^{zeta:g} by {type(self).__name__} on {self.energy} energies"
@@ -111,27 +115,28 @@ class HistogramWeighting(Weighting):
 
     def log_psi(self, h: Histogram, u: Tensor) -> Tensor:
         """(C,) log psi at the energies u (C,), nats."""
-        return h.evaluate(u)[0]
+        return torch.as_tensor(h.evaluate(lean(u))[0])
 
     def slope(self, h: Histogram, u: Tensor) -> Tensor:
         """(C,) d log psi / du, per nat: the exact derivative of `log_psi`."""
-        return h.evaluate(u)[1]
+        return torch.as_tensor(h.evaluate(lean(u))[1])
 
-    def update(self, h: Histogram, u: Tensor, zeta: float) -> None:
+    def update(self, h: Histogram, u: Array, zeta: float) -> None:
         """One step of the stochastic approximation by energies u (C,) of the weighted law; T = 0 has none."""
+        u = lean(u) if isinstance(u, Tensor) else u
         if h.frozen:
             return
         gamma = self.rate(h.updates)
         h.updates += 1
         h.clock += gamma
         j = h.bin_of(u)
-        h.visits.index_put_((h.rows_of(u), j), torch.ones_like(u), accumulate=True)
-        direction = self.direction(h, u, j, zeta)
-        h.psi.add_(direction.mean(0, keepdim=True) if self.shared else direction, alpha=gamma)
+        h.count(j)
+        direction, psi = self.direction(h, u, j, zeta), lean(h.psi)
+        psi += gamma * (direction.mean(0) if self.shared else direction)
         if h.updates % TABULATE == 0:
             h.tabulate()
 
-    def observe(self, h: Histogram, u: Tensor, pooled: bool) -> None:
+    def observe(self, h: Histogram, u: Array, pooled: bool) -> None:
         """Remember the energies u (C,), end the pilot when they no longer drift, and check that the bins hold them.
 
         pooled: the chains share one temperature, so that one range serves all. Raises ConfigError for given bins that
@@ -167,9 +172,10 @@ class AdaptiveWeight(HistogramWeighting):
             (`Sampler.full_loss`, evaluated every `refresh` steps).
     """
 
-    def direction(self, h: Histogram, u: Tensor, j: Tensor, zeta: float) -> Tensor:
-        reached = torch.arange(self.bins, device=u.device) >= j.unsqueeze(1)
-        return h.psi[h.rows_of(u), j].unsqueeze(1) * (reached.to(u.dtype) - h.psi)
+    def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
+        grid, psi = h.grid(), lean(h.psi)
+        reached = grid.numbers >= j[:, None]
+        return psi[grid.rows, j][:, None] * (1.0 * reached - psi)
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,7 @@ class Contour(HistogramWeighting):
     the multiplier may be negative. Arguments as in AdaptiveWeight.
     """
 
-    def direction(self, h: Histogram, u: Tensor, j: Tensor, zeta: float) -> Tensor:
-        hit = torch.arange(self.bins, device=u.device) == j.unsqueeze(1)
-        log_w = zeta * (self.log_psi(h, u) - h.log_psi.max(1).values)
-        return log_w.exp().unsqueeze(1) * (hit.to(u.dtype) - h.psi)
+    def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
+        hit = h.grid().numbers == j[:, None]
+        log_w = zeta * (h.evaluate(u)[0] - lean(h.log_psi.max(1).values))
+        return exp(log_w)[:, None] * (1.0 * hit - lean(h.psi))
