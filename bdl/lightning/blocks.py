@@ -108,8 +108,6 @@ class Blocks:
             limits.append(trainer.max_steps - steps)
         if trainer.enable_validation:
             limits.append(-batches % trainer.val_check_batch)
-        if trainer.loggers:  # Lightning lets loggers write their files after every so many batches
-            limits.append(-(loop._batches_that_stepped + 1) % trainer.log_every_n_steps)
         return max(0, int(min(limits)))
 
     def _count(self, steps: int) -> None:

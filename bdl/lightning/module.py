@@ -90,7 +90,7 @@ class BayesianModule(L.LightningModule):
     def loss_of(self, batch: Any) -> Tensor:
         """() or (C,) mean loss of a training batch (x, y)."""
         x, y = self._batch = batch
-        if self._mlp_gradient is None or torch.is_autocast_enabled(x.device.type):
+        if self._mlp_gradient is None:
             return self.batch_loss(self.net(x), y)
         losses, gradients = self._gradients(x, y)
         return WithGradients.apply(losses, gradients, *self._mlp_gradient.params)  # type: ignore[no-any-return]
@@ -120,7 +120,7 @@ class BayesianModule(L.LightningModule):
         """One step of the sampler on a batch, without Lightning's loop. measure: see `Sampler.advance`."""
         precision = self.trainer.precision_plugin
         x, y = self._batch = precision.convert_input(batch)
-        if self._writes_gradients and not torch.is_autocast_enabled(x.device.type):
+        if self._writes_gradients:
             self.sampler.advance(lambda out: self._write_gradients(x, y, out), measure)
             return
 
@@ -159,9 +159,7 @@ class BayesianModule(L.LightningModule):
             loader.to(self.device)
         if hasattr(loader, "dataset"):
             self.sampler.full_loss = self.full_loss
-        known_loss = type(self).batch_loss is BayesianModule.batch_loss
-        gradient = self.net.gradient() if isinstance(self.net, ChainStack) and known_loss else None
-        self._mlp_gradient = gradient
+        gradient = self._mlp_gradient = self._known_gradient()
         self._writes_gradients = gradient is not None and self.sampler.takes_gradient_of(gradient.params)
         self._blocks = Blocks(self.trainer, self, BayesianModule, self.sampler)
 
@@ -190,6 +188,14 @@ class BayesianModule(L.LightningModule):
         one = lambda t, x, y: per_example_gradients(inner, self.loss, x, y, t)  # noqa: E731
         data = None if shared else 0
         return vmap(one, in_dims=(0, data, data), randomness="different")(tensors, x, y)
+
+    def _known_gradient(self) -> MLPGradient | None:
+        """The written-out gradient of the batch loss; None where autograd must find it, as under autocast."""
+        with self.trainer.precision_plugin.train_step_context():
+            casts = torch.is_autocast_enabled(self.device.type)
+        if casts or not isinstance(self.net, ChainStack) or type(self).batch_loss is not BayesianModule.batch_loss:
+            return None
+        return self.net.gradient()
 
     def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The losses (C,) and the gradients of the parameters, overwritten by the next call."""

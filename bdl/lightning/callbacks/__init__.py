@@ -1,5 +1,6 @@
 """Callbacks that work with any LightningModule whose `configure_optimizers` returns a Sampler."""
 
+from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.average import ModelAverage
 from bdl.lightning.callbacks.checkpoint import SaveLast, TimeLimit
 from bdl.lightning.callbacks.collect import CollectSamples
@@ -7,4 +8,13 @@ from bdl.lightning.callbacks.monitor import Monitor
 from bdl.lightning.callbacks.progress import StepProgress
 from bdl.lightning.callbacks.schedule import Schedule
 
-__all__ = ["CollectSamples", "ModelAverage", "Monitor", "SaveLast", "Schedule", "StepProgress", "TimeLimit"]
+__all__ = [
+    "CollectSamples",
+    "ModelAverage",
+    "Monitor",
+    "SaveLast",
+    "Schedule",
+    "StepCallback",
+    "StepProgress",
+    "TimeLimit",
+]

@@ -70,7 +70,8 @@ class ModelAverage(StepCallback):
         probs, labels = [], []
         with evaluating(pl_module):
             for x, y in self._batches:
-                probs.append(pl_module(x.to(pl_module.device)).float().softmax(-1).cpu())
+                x = pl_module.trainer.precision_plugin.convert_input(x.to(pl_module.device))
+                probs.append(pl_module(x).float().softmax(-1).cpu())
                 labels.append(y)
         each = torch.cat(probs, -2).reshape(self._sampler.chains or 1, -1, probs[0].shape[-1])  # (C, n, K)
         each = each[self._sampler.target_chains]
