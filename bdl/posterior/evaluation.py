@@ -52,7 +52,7 @@ class Evaluation:
             self._sum = torch.zeros(self.chains, *probs.shape[1:], dtype=torch.float64)
             self._weighted = torch.zeros_like(self._sum) if self.importance else None
         self._record(chains, probs)
-        if self._weighted is not None and weights is not None:
+        if self._weighted is not None and weights is not None and bool(weights.any()):
             which = torch.tensor(chains)
             self._weighted.index_add_(0, which, probs * weights.view(-1, 1, 1))
             self._weight.index_add_(0, which, weights.double())
