@@ -83,6 +83,13 @@ def test_networks_together_give_what_each_gives_alone(name, method):
     torch.testing.assert_close(outputs.double(), expected, atol=300 * EPS, rtol=100 * EPS)
 
 
+def test_a_first_layer_that_works_in_place_leaves_the_inputs():
+    net, x = nn.Sequential(nn.ELU(inplace=True), nn.Linear(4, 2)), torch.randn(5, 4)
+    kept, tensors = x.clone(), random_tensors(net, 2)
+    outputs = [Forward(net)(tensors, x) for _ in range(2)]
+    assert torch.equal(x, kept) and torch.equal(*outputs)
+
+
 def test_the_way_is_that_of_chain_stack():
     ways = {name: Forward(build()).method for name, build in NETS.items()}
     assert {name for name, way in ways.items() if way == "bmm"} == {
