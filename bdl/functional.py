@@ -1,4 +1,4 @@
-"""Calls a network with other tensors than its own, or in eval mode, and leaves the network as it was."""
+"""Calls a network with other tensors, or in eval mode, and leaves it as it was; lists the layers of an MLP."""
 
 from __future__ import annotations
 
@@ -8,6 +8,19 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.func import functional_call
+
+ELEMENTWISE = (
+    nn.Tanh,
+    nn.ReLU,
+    nn.SiLU,
+    nn.GELU,
+    nn.ELU,
+    nn.LeakyReLU,
+    nn.Sigmoid,
+    nn.Softplus,
+    nn.Identity,
+    nn.Dropout,
+)
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], *inputs: Any) -> Any:
@@ -51,3 +64,17 @@ def tensors_of_modules(net: nn.Module) -> dict[str, Tensor]:
         for name, value in tensors.items()
         if value is not None
     }
+
+
+def mlp_layers(net: nn.Module) -> list[nn.Module] | None:
+    """The layers in order if they are Linear, elementwise or Flatten, so that batched matrix products can run many
+    such networks together; else None.
+
+    >>> mlp_layers(nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.Tanh()), nn.Linear(3, 1)))
+    [Linear(in_features=2, out_features=3, bias=True), Tanh(), Linear(in_features=3, out_features=1, bias=True)]
+    """
+    if isinstance(net, nn.Sequential) and type(net).forward is nn.Sequential.forward:
+        parts = [mlp_layers(child) for child in net]  # children() would skip a layer's second use
+        return None if any(p is None for p in parts) else [layer for p in parts for layer in p or []]
+    flatten = isinstance(net, nn.Flatten) and net.start_dim == 1 and net.end_dim == -1
+    return [net] if flatten or type(net) is nn.Linear or type(net) in ELEMENTWISE else None

@@ -1,10 +1,10 @@
-"""Posterior: predictive averages over the samples on disk. Each sample file is read once."""
+"""Posterior: predictive averages over the samples on disk. Each pass reads a sample file once."""
 
 from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -12,16 +12,19 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, SequentialSampler
 
-from bdl.errors import BdlWarning, ConfigError, StoreError
-from bdl.functional import call, evaluating
+from bdl.errors import ConfigError, StoreError
+from bdl.posterior.batches import Batches
 from bdl.posterior.evaluation import Evaluation
+from bdl.posterior.forward import Forward
 from bdl.posterior.metrics import uncertainty
+from bdl.posterior.moments import Moments
+from bdl.posterior.samples import Group, Samples
 from bdl.posterior.store import Record, SampleStore, brief, refuse_other_target
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
 Kind = Literal["uniform", "step_size", "importance"]
+Progress = Callable[[int, int], None]  # called with the networks that are done, and with their number
 
 
 @dataclass(frozen=True)
@@ -48,16 +51,16 @@ class Sample:
 class Posterior:
     """The samples of one or several runs, and predictive averages over them.
 
-    Memory does not depend on the number of samples: each file is read once, used on all the data, and dropped.
+    Every pass reads each file once, uses its networks together on all the data, and drops them. Memory does not depend
+    on the number of samples, unless `cache` keeps them. Checksums are verified at the first reading of a file, and
+    again only if it has been written since.
     """
 
     def __init__(self, stores: Sequence[SampleStore], net: nn.Module, *, skip_bad: bool = False):
-        self.stores, self.net, self.skip_bad = list(stores), net, skip_bad
+        self.stores, self.net = list(stores), net
         self.target = self.stores[0].target()
-        self._records = [(s, r) for s in self.stores for r in s.records()]
-        self._records.sort(key=lambda pair: pair[1].step)
-        keys = sorted({(self.stores.index(s), r.stack, c) for s, r in self._records for c in range(len(r.chains))})
-        self._chain_of = {key: i for i, key in enumerate(keys)}
+        self._samples = Samples(stores, net, skip_bad)
+        self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
 
     @classmethod
     def load(cls, run_dirs: str | Path | Sequence[str | Path], net: nn.Module, *, skip_bad: bool = False) -> Posterior:
@@ -80,35 +83,47 @@ class Posterior:
             refuse_other_target(stores[0], store)
         return cls(stores, net, skip_bad=skip_bad)
 
+    def cache(self) -> Posterior:
+        """Read all samples now and keep them in memory: later calls read no file. Returns the posterior itself.
+
+        It takes samples x parameters x 4 bytes, on the device of the network. Files that change later go unnoticed.
+        """
+        self._samples.cache()
+        return self
+
     @property
     def device(self) -> torch.device:
         """The device of the network, on which predictions are computed."""
-        return next((p.device for p in self.net.parameters()), torch.device("cpu"))
+        return self._samples.device
 
     @property
     def chains(self) -> int:
         """Number of chains in all runs."""
-        return len(self._chain_of)
+        return self._samples.chains
 
     @property
     def samples(self) -> int:
         """Number of networks in the posterior: files x chains."""
-        return sum(len(r.chains) for _, r in self._records)
+        return sum(len(r.chains) for r in self.records)
 
     @property
     def records(self) -> list[Record]:
         """The records of all files, sorted by step."""
-        return [r for _, r in self._records]
+        return [r for _, r in self._samples.files]
 
     def weights(self, kind: Kind = "uniform") -> Weights:
         """Normalised weights of all samples. Raises ConfigError if importance weights are not valid."""
-        stacks = {(s, r.stack) for s, r in self._records}
-        kinds = {s.about_weighting(stack)["energy"] for s, stack in stacks if s.weighting(stack) is not None}
-        return sample_weights(self.keyed(), self.chains, kind, full_data=kinds == {"full"})
+        files = self._samples.files
+        if (kind, len(files)) not in self._weights:
+            stacks = {id(s): (s, {r.stack for of, r in files if of is s}) for s, _ in files}.values()
+            kinds = {s.about_weighting(i)["energy"] for s, each in stacks for i in each if s.weighting(i) is not None}
+            weights = sample_weights(self.keyed(), self.chains, kind, full_data=kinds == {"full"})
+            self._weights[kind, len(files)] = weights
+        return self._weights[kind, len(files)]
 
     def keyed(self) -> list[Keyed]:
         """Every sample as (chain among all runs, record, chain within the record)."""
-        return [(self._chain(s, r, c), r, c) for s, r in self._records for c in range(len(r.chains))]
+        return self._samples.keyed()
 
     @torch.no_grad()
     def moments(
@@ -117,15 +132,15 @@ class Posterior:
         function: Callable[[Tensor], Tensor] = lambda outputs: outputs,
         kind: Kind = "uniform",
     ) -> tuple[Tensor, Tensor]:
-        """Posterior mean and standard deviation (n, ...) of a function of the outputs (n, ...), for regression."""
-        batches, total = Batches(data, self.device), 0.0
-        mean = square = torch.zeros(())
-        for sample in self.stream(kind):
-            value = function(self._outputs(sample.tensors, batches))
-            mean, square = mean + sample.weight * value, square + sample.weight * value.square()
-            total += sample.weight
-        mean = mean / total
-        return mean, (square / total - mean.square()).clamp_min(0).sqrt()
+        """Posterior mean and standard deviation (n, ...) of a function of the outputs (n, ...), for regression.
+
+        Sums run in double precision, and no squares of the mean enter them: the standard deviation is right however
+        small it is beside the mean.
+        """
+        batches, moments = Batches(data, self.device), Moments()
+        for outputs, weights in self._outputs(batches, kind):
+            moments.add(torch.stack([function(one.contiguous()) for one in outputs]), weights)
+        return moments.mean.float(), moments.std.float()
 
     @torch.no_grad()
     def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> Prediction:
@@ -136,35 +151,45 @@ class Posterior:
 
         Raises ConfigError if the outputs are not logits, or importance weights are not valid.
         """
-        batches, total = Batches(data, self.device), 0.0
-        mean = square = entropy = torch.zeros(())
-        for sample in self.stream(kind):
-            p = self._probs(sample.tensors, batches)
-            mean, square = mean + sample.weight * p, square + sample.weight * p.square()
-            entropy = entropy + sample.weight * torch.special.entr(p).sum(-1)
-            total += sample.weight
-        mean, square, entropy = mean / total, square / total, entropy / total
-        parts = uncertainty(mean, entropy)
-        std = (square - mean.square()).clamp_min(0).sqrt()
-        return Prediction(mean, parts["total"], parts["aleatoric"], parts["epistemic"], std)
+        batches, probs, entropy = Batches(data, self.device), Moments(), Moments()
+        for outputs, weights in self._outputs(batches, kind):
+            log_p = self._log_probs(outputs)
+            p = log_p.exp()
+            entropy.add(-log_p.clamp_min_(torch.finfo(log_p.dtype).min).mul_(p).sum(1), weights)  # 0 log 0 = 0
+            probs.add(p, weights)
+        mean = probs.mean.mT.contiguous()
+        total, aleatoric, epistemic = (part.float() for part in uncertainty(mean, entropy.mean).values())
+        return Prediction(mean.float(), total, aleatoric, epistemic, probs.std.mT.float().contiguous())
 
     def evaluate(self, loader: Iterable[Any]) -> Evaluation:
         """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
         return self.evaluate_all({"": loader})[""]
 
     @torch.no_grad()
-    def evaluate_all(self, loaders: Mapping[str, Iterable[Any]]) -> dict[str, Evaluation]:
-        """`evaluate` on several loaders by name. Every sample is read once."""
+    def evaluate_all(
+        self, loaders: Mapping[str, Iterable[Any]], progress: Progress | None = None
+    ) -> dict[str, Evaluation]:
+        """`evaluate` on several loaders by name. Every sample is read once.
+
+        progress: called with the work that is done and with all the work, in predictions of one network for one item.
+        """
         try:
             importance = self.weights("importance")
         except ConfigError:
             importance = None
         batches = {name: Batches(loader, self.device) for name, loader in loaders.items()}
         evaluations = {name: Evaluation(b.labels(), self.chains, importance) for name, b in batches.items()}
-        for sample in self.stream():
-            weight = 0.0 if importance is None else importance.by_key.get((sample.chain, sample.record.step), 0.0)
+        forward, done = Forward(self.net), 0
+        sizes = {name: forward.together(*b.sizes()) for name, b in batches.items()}
+        total = self.samples * sum(len(e.labels) for e in evaluations.values())
+        for group in self._samples.groups(self.weights().by_key):
             for name, evaluation in evaluations.items():
-                evaluation.add(sample.chain, self._probs(sample.tensors, batches[name]), weight)
+                for block in group.blocks(sizes[name]):
+                    probs = self._log_probs(batches[name].outputs(forward, block.tensors)).exp()
+                    evaluation.add(block.chains, probs, None if importance is None else _weights_of(block, importance))
+                    done += len(block) * len(evaluation.labels)
+                    if progress is not None:
+                        progress(done, total)
         return evaluations
 
     def as_module(self, kind: Kind = "uniform") -> nn.Module:
@@ -177,11 +202,10 @@ class Posterior:
 
         names = ("energy_batch", "energy_full", "log_weight")
         draws: dict[str, list[list[float]]] = {n: [[] for _ in range(self.chains)] for n in names}
-        for s, r in self._records:
-            for c in range(len(r.chains)):
-                for name in names:
-                    values = getattr(r, name)
-                    draws[name][self._chain(s, r, c)].append(math.nan if values is None else values[c])
+        for chain, r, c in self.keyed():
+            for name in names:
+                values = getattr(r, name)
+                draws[name][chain].append(math.nan if values is None else values[c])
         length = min(len(chain) for chain in draws["energy_batch"])
         data = {n: np.array([chain[:length] for chain in chains]) for n, chains in draws.items()}
         with warnings.catch_warnings():
@@ -189,86 +213,38 @@ class Posterior:
             return from_dict({"posterior": data})
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
-        """Yields the networks of the posterior, one file in memory at a time; skips files whose weights are all 0."""
+        """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
         weights = self.weights(kind).by_key
-        used, bad = 0, []
-        for store, record in self._records:
-            keys = [(self._chain(store, record, c), record.step) for c in range(len(record.chains))]
-            if not any(weights.get(key) for key in keys):
-                continue
-            try:
-                stacked = store.read(record)
-            except StoreError as error:
-                if not self.skip_bad:
-                    raise
-                warnings.warn(f"left out: {error}", BdlWarning, stacklevel=2)
-                bad.append(record)
-                continue
-            self._check_fits(stacked, store.folder / record.file)
-            for c, key in enumerate(keys):
-                used += 1
-                yield Sample(key[0], record, weights.get(key, 0.0), {k: v[c] for k, v in stacked.items()})
-        self._records = [(s, r) for s, r in self._records if r not in bad]
-        if used == 0:
-            raise StoreError(f"no usable sample in {', '.join(str(s.folder) for s in self.stores)}")
+        for group in self._samples.groups(_positive(weights)):
+            for i, (chain, record) in enumerate(zip(group.chains, group.records, strict=True)):
+                tensors = {name: values[i] for name, values in group.tensors.items()}
+                yield Sample(chain, record, weights.get((chain, record.step), 0.0), tensors)
 
-    def _chain(self, store: SampleStore, record: Record, c: int) -> int:
-        return self._chain_of[self.stores.index(store), record.stack, c]
+    def _outputs(self, batches: Batches, kind: Kind) -> Iterator[tuple[Tensor, Tensor]]:
+        """The outputs (k, n, ...) of k networks for all items, and the weights (k,) of these networks."""
+        weights, forward = self.weights(kind), Forward(self.net)
+        size = forward.together(*batches.sizes())
+        for group in self._samples.groups(_positive(weights.by_key)):
+            for block in group.blocks(size):
+                yield batches.outputs(forward, block.tensors), _weights_of(block, weights)
 
-    def _outputs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
-        """(n, ...) outputs of one network in eval mode, on the CPU; net keeps its mode and values."""
-        tensors = {k: v.to(self.device) for k, v in tensors.items()}
-        with evaluating(self.net):
-            outputs = [call(self.net, tensors, x.to(self.device)) for x, _ in batches]
-        return torch.cat(outputs).float().cpu()
-
-    def _probs(self, tensors: dict[str, Tensor], batches: Batches) -> Tensor:
-        """(n, K) probabilities of one network."""
-        outputs = self._outputs(tensors, batches)
-        if self.target.get("outputs") == "values" or outputs.ndim != 2 or outputs.shape[-1] == 1:
+    def _log_probs(self, outputs: Tensor) -> Tensor:
+        """(k, K, n) log probabilities from outputs (k, n, K)."""
+        if self.target.get("outputs") == "values" or outputs.ndim != 3 or outputs.shape[-1] == 1:
             raise ConfigError(
-                f"outputs of shape {tuple(outputs.shape)} under the loss {brief(self.target.get('loss'))} are not "
+                f"outputs of shape {tuple(outputs.shape[1:])} under the loss {brief(self.target.get('loss'))} are not "
                 "class probabilities: use posterior.moments(x)"
             )
-        return outputs.softmax(-1)
-
-    def _check_fits(self, stacked: dict[str, Tensor], path: Path) -> None:
-        tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
-        wrong = [
-            k
-            for k in tensors.keys() | stacked.keys()
-            if k not in tensors or k not in stacked or stacked[k].shape[1:] != tensors[k].shape
-        ]
-        if wrong:
-            raise StoreError(
-                f"{path} holds samples of another network: {min(wrong)} does not fit; pass the net of the run"
-            )
+        return outputs.mT.log_softmax(1)
 
 
-class Batches:
-    """Batches (x, y or None) that every pass gives in the same order; a shuffling loader is read once and kept.
+def _positive(weights: Mapping[tuple[int, int], float]) -> Container[tuple[int, int]]:
+    return {key for key, weight in weights.items() if weight}
 
-    Tensors, and loaders over tensors (`bdl.data.TensorSlices`), are moved to the device once, not for every sample.
-    """
 
-    def __init__(self, data: Tensor | Iterable[Any], device: torch.device):
-        if hasattr(data, "to"):
-            data = data.to(device)  # type: ignore[union-attr]
-        fixed = isinstance(data, Tensor) or getattr(data, "shuffles", True) is False
-        fixed = fixed or (isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler))
-        self._data: Any = [data] if isinstance(data, Tensor) else data if fixed else list(data)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        for batch in self._data:
-            parts = [batch] if isinstance(batch, Tensor) else batch
-            yield parts[0], parts[1] if len(parts) > 1 else None
-
-    def labels(self) -> Tensor:
-        """(n,) labels of all batches, on the CPU. Raises ConfigError if a batch has none."""
-        labels = [y for _, y in self]
-        if not labels or any(y is None for y in labels):
-            raise ConfigError("evaluation needs a loader of (x, y) batches")
-        return torch.cat([y for y in labels if y is not None]).cpu()
+def _weights_of(group: Group, weights: Weights) -> Tensor:
+    """(k,) weights of the networks; 0 for those that have none."""
+    return torch.tensor([weights.by_key.get(key, 0.0) for key in group.keys], dtype=torch.float64)
 
 
 class _PosteriorModule(nn.Module):

@@ -51,6 +51,7 @@ class SampleStore:
     def __init__(self, run_dir: str | Path):
         self.run_dir = Path(run_dir)
         self.folder = self.run_dir / "samples"
+        self._verified: dict[str, tuple[str, int, int, int]] = {}  # files whose checksum was right, as they were then
 
     def write(self, tensors: Mapping[str, Tensor], **fields: Any) -> Record:
         """Write one file of tensors (C, ...) and its index line; returns the line.
@@ -116,10 +117,14 @@ class SampleStore:
         return sorted(records, key=lambda r: (r.step, r.stack))
 
     def read(self, record: Record) -> dict[str, Tensor]:
-        """The tensors (C, ...) of one record. Raises StoreError if the file is missing, cut short or altered."""
+        """The tensors (C, ...) of one record. Raises StoreError if the file is missing, cut short or altered.
+
+        The checksum is computed at the first reading, and again if the file has been written since.
+        """
         path = self.folder / record.file
         try:
-            data = path.read_bytes()
+            with open(path, "rb") as f:
+                status, data = os.fstat(f.fileno()), f.read()
         except OSError as error:
             raise StoreError(
                 f"sample file {path} cannot be read ({error.strerror}); skip_bad=true uses the rest"
@@ -128,10 +133,13 @@ class SampleStore:
             raise StoreError(
                 f"sample file {path} was cut short to {len(data)} of {record.bytes} bytes; skip_bad=true uses the rest"
             )
-        if hashlib.sha256(data).hexdigest() != record.sha256:
-            raise StoreError(
-                f"sample file {path} was altered: its sha256 differs from the index; skip_bad=true uses the rest"
-            )
+        version = (record.sha256, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+        if self._verified.get(record.file) != version:
+            if hashlib.sha256(data).hexdigest() != record.sha256:
+                raise StoreError(
+                    f"sample file {path} was altered: its sha256 differs from the index; skip_bad=true uses the rest"
+                )
+            self._verified[record.file] = version
         return safetensors.torch.load(data)
 
     def target(self) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from bdl.posterior.reference import agreement, read_probabilities, write_probabi
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.directory import read_config, read_metrics
 from bdl.run.machine import find_device, keep_freed_memory
+from bdl.run.progress import WorkProgress
 from bdl.run.report import out_of_distribution, publish
 
 
@@ -32,7 +33,8 @@ def evaluate(cfg: DictConfig) -> None:
     posterior = bdl.Posterior.load(runs, net.to(find_device(cfg.device)), skip_bad=cfg.skip_bad)
     items = {"train": cfg.train_items}
     loaders = {split: datamodule.slices(split, items.get(split)) for split in cfg.splits}
-    summary = summarise(posterior, loaders, ood=out_of_distribution(datamodule))
+    with WorkProgress("evaluating") as progress:
+        summary = summarise(posterior, loaders, ood=out_of_distribution(datamodule), progress=progress)
     summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
     if "test" in summary.evaluations:

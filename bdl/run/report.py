@@ -14,6 +14,7 @@ from bdl.posterior.report.numbers import Summary, summarise
 from bdl.posterior.report.page import write_page
 from bdl.posterior.report.terminal import print_summary
 from bdl.run.directory import write_metrics
+from bdl.run.progress import WorkProgress
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,8 @@ def report(
     loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", train_items)}
     if datamodule.val_dataloader():
         loaders["val"] = datamodule.slices("val")
-    summary = summarise(posterior, loaders, outcome.trace, ood=out_of_distribution(datamodule))
+    with WorkProgress("evaluating") as progress:
+        summary = summarise(posterior, loaders, outcome.trace, out_of_distribution(datamodule), progress)
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     measured = {

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError, StoreError
+from bdl.posterior import forward
 from bdl.posterior.predict import Batches
 from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep
@@ -39,6 +40,36 @@ def test_entropy_has_its_parts_and_std_its_formula(run, posterior):
     torch.testing.assert_close(prediction.aleatoric.double(), aleatoric, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(prediction.epistemic.double(), entropy - aleatoric, atol=1e-5, rtol=1e-4)
     torch.testing.assert_close(prediction.std.double(), p.std(0, unbiased=False), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("limit", [1, 200, forward.LARGEST_CPU], ids=["one by one", "a few", "all at once"])
+def test_every_number_is_that_of_double_precision(run, posterior, monkeypatch, limit):
+    """Batched products sum in another order than one network alone, which moves the last bits of float32."""
+    monkeypatch.setattr(forward, "LARGEST_CPU", limit)
+    store, net = SampleStore(run), toys.plain().double()
+    files = [{k: v.double() for k, v in store.read(r).items()} for r in store.records()]
+    p = torch.stack(
+        [functional_call(net, {k: v[c] for k, v in t.items()}, (X.double(),)) for t in files for c in (0, 1)]
+    )
+    p = p.softmax(-1).detach()
+    prediction = posterior.predict(X)
+    aleatoric = -(p * p.log()).sum(-1).mean(0)
+    total = -(p.mean(0) * p.mean(0).log()).sum(-1)
+    expected = {"probs": p.mean(0), "std": p.std(0, unbiased=False), "entropy": total, "aleatoric": aleatoric}
+    for name, values in {**expected, "epistemic": total - aleatoric}.items():
+        torch.testing.assert_close(getattr(prediction, name).double(), values, atol=1e-6, rtol=0, msg=name)
+    torch.testing.assert_close(posterior.evaluate(TensorSlices(X, Y)).bma.double(), p.mean(0), atol=1e-6, rtol=0)
+
+
+def test_two_posteriors_of_the_same_samples_agree_to_the_bit(run, posterior):
+    other = bdl.Posterior.load(run, toys.plain())
+    again = vars(other.predict(X))
+    assert all(torch.equal(values, again[name]) for name, values in vars(posterior.predict(X)).items())
+    first, second = (p.evaluate(TensorSlices(X, Y)) for p in (posterior, other))
+    assert first.metrics() == second.metrics() and first.curve == second.curve
+
+
+# ---- memory and files ------------------------------------------------------------------------------------------------
 
 
 def test_samples_and_chains_are_counted(posterior):
@@ -125,23 +156,52 @@ def test_every_file_is_read_once_per_pass(posterior, monkeypatch):
 
 
 @pytest.mark.parametrize("use", ["predict", "evaluate"])
-def test_files_are_dropped_once_used(posterior, monkeypatch, use):
-    """Memory does not grow with the number of samples: at most two files are in memory."""
+@pytest.mark.parametrize("files", [1, 2])
+def test_groups_of_files_are_dropped_once_used(posterior, monkeypatch, use, files):
+    """Memory does not grow with the number of samples: at most two groups of files are in memory."""
     read, alive, most = SampleStore.read, weakref.WeakSet(), 0
-
-    class Held(dict):
-        __hash__ = object.__hash__
+    size = posterior.records[0].bytes
+    monkeypatch.setattr("bdl.posterior.samples.GROUP", files * size + size // 2)
 
     def counted(self, record):
         nonlocal most
-        held = Held(read(self, record))
-        alive.add(held)
+        tensors = read(self, record)
+        alive.add(tensors["0.weight"])
         most = max(most, len(alive))
-        return held
+        return tensors
 
     monkeypatch.setattr(SampleStore, "read", counted)
     getattr(posterior, use)(TensorSlices(X, Y))
-    assert most <= 2
+    assert most == (2 if files == 1 else files)  # one file's tensors are used as they are, those of several are copied
+
+
+@pytest.mark.parametrize("kind", ["uniform", "step_size"])
+def test_a_cached_posterior_reads_no_file_and_gives_the_same_to_the_bit(run, monkeypatch, kind):
+    streamed = bdl.Posterior.load(run, toys.plain())
+    cached = bdl.Posterior.load(run, toys.plain()).cache()
+    expected, metrics = streamed.predict(X, kind), streamed.evaluate(TensorSlices(X, Y)).metrics()
+    monkeypatch.setattr(SampleStore, "read", None)
+    for name, values in vars(cached.predict(X, kind)).items():
+        assert torch.equal(values, getattr(expected, name))
+    assert cached.evaluate(TensorSlices(X, Y)).metrics() == metrics
+    assert len(list(cached.stream())) == 16
+    with pytest.raises(TypeError):
+        streamed.predict(X)
+
+
+def test_the_weights_of_a_kind_are_worked_out_once(posterior, monkeypatch):
+    first = posterior.predict(X, "step_size").probs
+    monkeypatch.setattr("bdl.posterior.predict.sample_weights", None)
+    assert torch.equal(posterior.predict(X, "step_size").probs, first)
+
+
+def test_progress_goes_up_to_all_the_work(posterior):
+    seen = []
+    posterior.evaluate_all(
+        {"test": TensorSlices(X, Y), "train": TensorSlices(X[:7], Y[:7])}, lambda *work: seen.append(work)
+    )
+    done, total = zip(*seen, strict=True)
+    assert set(total) == {16 * (len(X) + 7)} and list(done) == sorted(set(done)) and done[-1] == total[0]
 
 
 def test_two_runs_are_all_their_chains_together(run, tmp_path):
@@ -191,6 +251,31 @@ def test_regression_has_moments_and_no_class_probabilities(tmp_path):
     mean, std = posterior.moments(x)
     torch.testing.assert_close(mean, outputs.mean(0))
     torch.testing.assert_close(std, outputs.std(0, correction=0), atol=1e-5, rtol=1e-3)
+
+
+def write_regression(folder, mean: float, std: float) -> tuple[nn.Module, torch.Tensor]:
+    """A store of networks 0 x + b with b ~ N(mean, std²), 4 files of 3 chains; returns the network and the b."""
+    store, generator = SampleStore(folder), torch.Generator().manual_seed(0)
+    biases = mean + std * torch.randn(4, 3, 1, generator=generator, dtype=torch.float64)
+    for step, bias in enumerate(biases.float()):
+        fields = {"step": step, "stack": 0, "chains": [0, 1, 2], "cycle": 0, "lr": 0.1 * (step + 1), "temperature": 1.0}
+        fields |= {"zeta": 0.0, "energy_batch": None, "energy_full": None, "log_weight": None, "psi_frozen": False}
+        store.write({"weight": torch.zeros(3, 1, 2), "bias": bias}, **fields)
+    (store.folder / "target.json").write_text('{"num_data": 1, "outputs": "values"}')
+    return nn.Linear(2, 1), biases.float()
+
+
+@pytest.mark.parametrize("kind", ["uniform", "step_size"])
+def test_moments_of_large_outputs_with_a_small_spread(tmp_path, kind):
+    """E x² - (E x)² in float32 would give a standard deviation of 0, or of several units."""
+    net, biases = write_regression(tmp_path, mean=1e4, std=1e-3)
+    w = np.ones(12) if kind == "uniform" else np.repeat([1.0, 2.0, 3.0, 4.0], 3)
+    values = biases.double().flatten().numpy()
+    mean = np.average(values, weights=w)
+    expected = np.sqrt(np.average((values - mean) ** 2, weights=w))
+    found_mean, found_std = bdl.Posterior.load(tmp_path, net).moments(torch.randn(5, 2), kind=kind)
+    np.testing.assert_allclose(found_std, np.full((5, 1), expected), rtol=1e-6)
+    np.testing.assert_allclose(found_mean, np.full((5, 1), mean), rtol=1e-7)
 
 
 def say(folder, outputs: str | None) -> None:

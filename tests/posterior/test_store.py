@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -175,6 +176,40 @@ def mean_without(run: Path, step: int) -> torch.Tensor:
     store, net, (x, _) = SampleStore(run), toys.plain(), toys.tensors()
     tensors = [{k: v[c] for k, v in store.read(r).items()} for r in store.records() if r.step != step for c in (0, 1)]
     return torch.stack([torch.func.functional_call(net, t, (x,)).softmax(-1) for t in tensors]).mean(0).detach()
+
+
+def test_a_checksum_is_verified_once_per_posterior(run, monkeypatch):
+    sha256, hashed = hashlib.sha256, []
+    monkeypatch.setattr("bdl.posterior.store.hashlib.sha256", lambda data: (hashed.append(len(data)), sha256(data))[1])
+    x, _ = toys.tensors()
+    posterior = bdl.Posterior.load(run, toys.plain())
+    hashed.clear()  # of the index
+    posterior.predict(x)
+    assert hashed == [r.bytes for r in posterior.records]
+    posterior.predict(x)
+    assert len(hashed) == len(posterior.records)
+
+
+def test_a_file_that_is_altered_after_it_was_verified_is_named(run):
+    posterior = bdl.Posterior.load(run, toys.plain())
+    x, _ = toys.tensors()
+    posterior.predict(x)
+    bad = run / "samples" / posterior.records[1].file
+    flip(bad)
+    os.utime(bad, ns=(0, 0))  # another time than before, however coarse the clock of the file system is
+    with pytest.raises(StoreError, match="was altered"):
+        posterior.predict(x)
+
+
+def test_a_cache_leaves_bad_files_out(run):
+    flip(run / "samples" / SampleStore(run).records()[1].file)
+    with pytest.raises(StoreError, match="was altered"):
+        bdl.Posterior.load(run, toys.plain()).cache()
+    with pytest.warns(BdlWarning, match="left out"):
+        posterior = bdl.Posterior.load(run, toys.plain(), skip_bad=True).cache()
+    assert posterior.samples == len(list(posterior.stream())) == 6
+    x, _ = toys.tensors()
+    torch.testing.assert_close(posterior.predict(x).probs, mean_without(run, SampleStore(run).records()[1].step))
 
 
 def test_samples_counts_what_is_used_when_files_are_left_out(run):

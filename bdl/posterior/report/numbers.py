@@ -15,7 +15,7 @@ from bdl.errors import ConfigError
 from bdl.posterior.diagnostics import Row, ess, rhat, summary
 from bdl.posterior.evaluation import Evaluation
 from bdl.posterior.metrics import ood_auroc
-from bdl.posterior.predict import Posterior
+from bdl.posterior.predict import Posterior, Progress
 from bdl.posterior.weights import energy_spreads
 
 Trace = Mapping[str, Tensor]  # columns by name, as `Monitor.trace` gives them: step (n,), others (n,) or (n, C)
@@ -44,6 +44,7 @@ def summarise(
     loaders: Mapping[str, Iterable[Any]],
     trace: Trace | None = None,
     ood: Iterable[Any] | None = None,
+    progress: Progress | None = None,
 ) -> Summary:
     """Evaluate the posterior.
 
@@ -52,10 +53,11 @@ def summarise(
         loaders: labelled batches by split, "test" or "train". R-hat and ESS come from the first split.
         trace: of the chains; without it noise_ratio, t_eff and kinetic_temperature are NaN.
         ood: out-of-distribution items. `ood/.../auroc` says how well entropy separates them from the first split.
+        progress: called while the samples are evaluated, as `Posterior.evaluate_all` calls it.
 
     Raises StoreError if a sample cannot be read.
     """
-    evaluations = posterior.evaluate_all({**loaders, **({} if ood is None else {"ood": ood})})
+    evaluations = posterior.evaluate_all({**loaders, **({} if ood is None else {"ood": ood})}, progress)
     outside = evaluations.pop("ood", None)
     first = next(iter(evaluations.values()))
     metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files

@@ -1,0 +1,156 @@
+"""Samples: the networks of one or several runs, read from disk a group at a time."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from bdl.errors import BdlWarning, StoreError
+from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.weights import Keyed
+
+GROUP = 2**22  # bytes of sample files that are in memory together, unless one file alone is larger
+
+Key = tuple[int, int]  # (chain among all runs, step)
+File = tuple[SampleStore, Record]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Networks that are in memory together, in the order of their steps."""
+
+    chains: list[int]  # (k,) index among all chains of all runs
+    records: list[Record]  # (k,)
+    tensors: dict[str, Tensor]  # (k, ...) parameters and buffers by name, on the device of the network
+
+    def __len__(self) -> int:
+        return len(self.chains)
+
+    @property
+    def keys(self) -> list[Key]:
+        """(chain, step) of every network."""
+        return [(chain, record.step) for chain, record in zip(self.chains, self.records, strict=True)]
+
+    def blocks(self, size: int) -> Iterator[Group]:
+        """The networks in their order, up to `size` at a time; views, no copies."""
+        for i in range(0, len(self), size):
+            part = slice(i, i + size)
+            tensors = {name: values[part] for name, values in self.tensors.items()}
+            yield Group(self.chains[part], self.records[part], tensors)
+
+
+class Samples:
+    """The networks of several stores. Each pass reads every file once, and holds one group of them.
+
+    Args:
+        stores: of the same target, in the order in which their chains are counted.
+        net: the network that was sampled.
+        skip_bad: leave out files that are missing, cut short or altered, each with a warning. `files` then shrinks at
+            the end of the pass.
+    """
+
+    def __init__(self, stores: Sequence[SampleStore], net: nn.Module, skip_bad: bool = False):
+        self.stores, self.net, self.skip_bad = list(stores), net, skip_bad
+        self.files: list[File] = [(s, r) for s in self.stores for r in s.records()]
+        self.files.sort(key=lambda file: file[1].step)
+        self._number = {id(s): i for i, s in enumerate(self.stores)}
+        chains = sorted({(self._number[id(s)], r.stack, c) for s, r in self.files for c in range(len(r.chains))})
+        self._chain_of = {key: i for i, key in enumerate(chains)}
+        self._cache: list[Group] | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network, on which it runs."""
+        return next((p.device for p in self.net.parameters()), torch.device("cpu"))
+
+    @property
+    def chains(self) -> int:
+        """Number of chains in all runs."""
+        return len(self._chain_of)
+
+    def keyed(self) -> list[Keyed]:
+        """Every sample as (chain among all runs, record, chain within the record)."""
+        return [(chain, r, c) for s, r in self.files for c, chain in enumerate(self._chains(s, r))]
+
+    def cache(self) -> None:
+        """Read all files now, and keep their tensors."""
+        self._cache = list(self._groups(self.files))
+
+    def groups(self, used: Container[Key]) -> Iterator[Group]:
+        """All networks, group by group; files none of whose networks is in `used` are not read.
+
+        Raises StoreError for a bad file unless skip_bad, for samples of another network, and if no file is usable.
+        """
+        if self._cache is not None:
+            device = self.device
+            for group in self._cache:
+                if any(key in used for key in group.keys):
+                    yield Group(group.chains, group.records, {k: v.to(device) for k, v in group.tensors.items()})
+            return
+        yield from self._groups([f for f in self.files if any((c, f[1].step) in used for c in self._chains(*f))])
+
+    def _groups(self, files: list[File]) -> Iterator[Group]:
+        device, read, bad = self.device, 0, []
+        tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        for together in _by_size(files):
+            group = self._group(together, shapes, device, bad)
+            if group is not None:
+                read += len(group)
+                yield group
+        self.files = [(s, r) for s, r in self.files if r not in bad]
+        if read == 0:
+            raise StoreError(f"no usable sample in {', '.join(str(s.folder) for s in self.stores)}")
+
+    def _group(
+        self, files: list[File], shapes: dict[str, torch.Size], device: torch.device, bad: list[Record]
+    ) -> Group | None:
+        """The networks of the files that can be used, None if there are none; the others are added to `bad`."""
+        read = [(file, stacked) for file in files if (stacked := self._read(file, shapes, bad)) is not None]
+        if not read:
+            return None
+        chains = [chain for file, _ in read for chain in self._chains(*file)]
+        records = [record for (_, record), _ in read for _ in record.chains]
+        each = [stacked for _, stacked in read]
+        joined = each[0] if len(each) == 1 else {name: torch.cat([t[name] for t in each]) for name in each[0]}
+        return Group(chains, records, {name: values.to(device) for name, values in joined.items()})
+
+    def _read(self, file: File, shapes: dict[str, torch.Size], bad: list[Record]) -> dict[str, Tensor] | None:
+        """The tensors of one file; None, and one more record in `bad`, if it is left out."""
+        store, record = file
+        try:
+            stacked = store.read(record)
+        except StoreError as error:
+            if not self.skip_bad:
+                raise
+            warnings.warn(f"left out: {error}", BdlWarning, stacklevel=2)
+            bad.append(record)
+            return None
+        wrong = [k for k in shapes.keys() | stacked.keys() if k not in stacked or stacked[k].shape[1:] != shapes.get(k)]
+        if wrong:
+            raise StoreError(
+                f"{store.folder / record.file} holds samples of another network: {min(wrong)} does not fit; "
+                "pass the net of the run"
+            )
+        return stacked
+
+    def _chains(self, store: SampleStore, record: Record) -> list[int]:
+        return [self._chain_of[self._number[id(store)], record.stack, c] for c in range(len(record.chains))]
+
+
+def _by_size(files: list[File]) -> Iterator[list[File]]:
+    """The files in their order, as many at a time as have at most GROUP bytes together, and at least one."""
+    waiting: list[File] = []
+    size = 0
+    for file in files:
+        if waiting and size + file[1].bytes > GROUP:
+            yield waiting
+            waiting, size = [], 0
+        waiting.append(file)
+        size += file[1].bytes
+    if waiting:
+        yield waiting

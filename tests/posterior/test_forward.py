@@ -1,0 +1,129 @@
+"""Many networks at once against each of them alone, in double precision."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from bdl.functional import mlp_layers
+from bdl.models import MLP
+from bdl.posterior import forward
+from bdl.posterior.forward import Forward
+
+EPS = torch.finfo(torch.float32).eps
+
+
+class Tied(nn.Module):
+    """One layer used twice, and one bias shared by two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside, self.out = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.out.bias = self.inside.bias
+
+    def forward(self, x):
+        return self.out(torch.tanh(self.inside(self.inside(x))))
+
+
+def tied_sequential() -> nn.Sequential:
+    layer, out = nn.Linear(4, 4), nn.Linear(4, 4)
+    out.bias = layer.bias
+    return nn.Sequential(layer, nn.Tanh(), layer, nn.Dropout(0.5), out)
+
+
+NETS = {
+    "tanh": lambda: MLP((4, 7, 5, 3)),
+    "relu": lambda: MLP((4, 7, 3), "relu"),
+    "silu": lambda: MLP((4, 7, 3), "silu", dropout=0.5),
+    "no bias": lambda: nn.Sequential(nn.Linear(4, 6, bias=False), nn.ELU(inplace=True), nn.Linear(6, 2, bias=False)),
+    "flat images": lambda: nn.Sequential(nn.Flatten(), nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 2)),
+    "elementwise first": lambda: nn.Sequential(nn.ReLU(), nn.Linear(4, 3), nn.Softplus()),
+    "tied": tied_sequential,
+    "tied in a module": Tied,
+    "batch norm": lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Linear(6, 3)),
+    "convolution": lambda: nn.Sequential(nn.Unflatten(1, (1, 4)), nn.Conv1d(1, 2, 3), nn.Flatten(), nn.Linear(4, 2)),
+}
+
+
+def random_tensors(net: nn.Module, networks: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    tensors = {}
+    for name, value in [*net.named_parameters(), *net.named_buffers()]:
+        values = torch.randn(networks, *value.shape, generator=generator)
+        tensors[name] = values.abs() + 0.1 if "var" in name else values if value.is_floating_point() else values.long()
+    return tensors
+
+
+def alone(net: nn.Module, tensors: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    """(k, n, ...) outputs of every network, one by one, in double precision."""
+    copied, outputs = copy.deepcopy(net).double().eval(), []
+    for i in range(len(next(iter(tensors.values())))):
+        copied.load_state_dict({name: v[i] for name, v in tensors.items()}, strict=False)  # tied names come once
+        outputs.append(copied(x.double()))
+    return torch.stack(outputs).detach()
+
+
+@pytest.mark.parametrize("name", NETS)
+@pytest.mark.parametrize("method", ["auto", "loop", "vmap"])
+def test_networks_together_give_what_each_gives_alone(name, method):
+    torch.manual_seed(0)
+    net = NETS[name]()
+    tensors, x = random_tensors(net, 5), torch.randn(11, 4)
+    kept = x.clone()
+    values = {k: v.clone() for k, v in net.state_dict().items()}
+    with torch.no_grad():
+        outputs = Forward(net, method)(tensors, x)
+    assert net.training and all(torch.equal(v, values[k]) for k, v in net.state_dict().items())
+    assert torch.equal(x, kept)
+    expected = alone(net, tensors, x.clone())
+    # sums of fewer than 10 products of normal numbers, three layers deep
+    torch.testing.assert_close(outputs.double(), expected, atol=300 * EPS, rtol=100 * EPS)
+
+
+def test_a_first_layer_that_works_in_place_leaves_the_inputs():
+    net, x = nn.Sequential(nn.ELU(inplace=True), nn.Linear(4, 2)), torch.randn(5, 4)
+    kept, tensors = x.clone(), random_tensors(net, 2)
+    outputs = [Forward(net)(tensors, x) for _ in range(2)]
+    assert torch.equal(x, kept) and torch.equal(*outputs)
+
+
+def test_the_way_is_that_of_chain_stack():
+    ways = {name: Forward(build()).method for name, build in NETS.items()}
+    assert {name for name, way in ways.items() if way == "bmm"} == {
+        n for n in NETS if mlp_layers(NETS[n]()) is not None
+    }
+    assert {ways[n] for n in ("tied in a module", "batch norm", "convolution")} == {"loop"}
+    assert Forward(NETS["batch norm"]().to("meta")).method == "vmap"
+
+
+@pytest.mark.parametrize("x", [torch.randn(3, 6, 4), torch.randn(3, 2, 5, 4)], ids=["sequences", "grids"])
+def test_inputs_with_more_axes_keep_them(x):
+    net = MLP((4, 5, 2))
+    tensors = random_tensors(net, 3)
+    with torch.no_grad():
+        outputs = Forward(net)(tensors, x)
+    torch.testing.assert_close(outputs.double(), alone(net, tensors, x), atol=300 * EPS, rtol=100 * EPS)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-3, 0.05, 0.1, 1.0, 30.0])
+def test_tanh_is_exact_relative_to_the_size_of_the_activations(scale):
+    """Small activations keep their digits: an absolute error of 2e-7 would be a fifth of activations of 1e-6."""
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Tanh())
+    x = scale * torch.linspace(-2, 2, 1001).unsqueeze(1)
+    with torch.no_grad():
+        outputs = Forward(net)({"0.weight": torch.ones(1, 1, 1)}, x)[0]
+    exact = x.double().tanh()
+    assert (outputs - exact).abs().max() <= 4 * EPS * min(1.0, exact.abs().max().item() / forward.TINY)
+
+
+def test_memory_bounds_how_many_networks_run_together(monkeypatch):
+    """The largest activation of MLP 4-7-3 has 7 numbers per item, its outputs 3."""
+    monkeypatch.setattr(forward, "LARGEST_CPU", 7 * 100)
+    x = torch.zeros(10, 4)
+    assert Forward(MLP((4, 7, 3))).together(x, 10) == 10
+    assert Forward(MLP((4, 7, 3))).together(x, 100) == 2  # ten batches: the outputs of all are in memory
+    assert Forward(MLP((4, 7, 3))).together(x, 10**6) == 1
+    assert Forward(NETS["batch norm"]()).together(x, 10) == 11
