@@ -1,4 +1,4 @@
-"""Speed, as ratios of medians measured side by side: python scripts/bench.py [update] [train] [chains] [jax] [cifar].
+"""Speed, as ratios of medians measured side by side: python scripts/bench.py [update] [train] [jax] ...
 
 update: Sampler.step against its floor (one normal draw and one fused SGD step) and against the peers of the extra
         [bench], where they are installed.
@@ -8,6 +8,8 @@ jax:    Landsat at 1, 8 and 64 chains, through the callbacks of train.py, agains
         First the law that each of them samples is checked. Needs the extra [bench].
 cifar:  ResNet20 on images, against a hand-written loop and plain Lightning; on a GPU add `--device cuda --precision
         bf16-mixed --compile`. A run without names leaves it out.
+scale:  how times grow with chains, parameters, tensors, samples and processes; `--markdown` and `--picture` write them
+        as a table and as a PNG. A run without names leaves it out.
 """
 
 from __future__ import annotations
@@ -17,13 +19,16 @@ import json
 import logging
 import os
 import statistics
+import time
 import warnings
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 
 import torch
 from bench_chains import bench_chains
 from bench_cifar import Setup, bench_cifar
+from bench_scale import bench_scale
 from bench_tools import Times, on_cores
 from bench_train import bench_train
 from bench_update import bench_update
@@ -33,8 +38,8 @@ from rich.table import Table
 from bdl.run.machine import keep_freed_memory
 from bdl.run.provenance import provenance
 
-NAMES = ("update", "train", "chains", "jax", "cifar")
-BY_NAME_ONLY = ("cifar",)
+NAMES = ("update", "train", "chains", "jax", "cifar", "scale")
+BY_NAME_ONLY = ("cifar", "scale")
 
 
 def show(name: str, times: Times, ratios: dict[str, float], console: Console) -> None:
@@ -53,28 +58,70 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     keep_freed_memory()  # as train.py does; here it serves all contestants
     silence()
+    machine = {**provenance(torch.device(arguments.device)), "cores": os.cpu_count(), "date": str(date.today())}
     console, results = Console(), {}
     for name in arguments.names or [name for name in NAMES if name not in BY_NAME_ONLY]:
         torch.manual_seed(0)
-        try:
-            times, ratios = run(name, arguments)
-        except ModuleNotFoundError as error:
-            print(f"{name} is left out ({error}): install it with pip install -e '.[bench]'")
-            continue
-        show(name, times, ratios, console)
-        results[name] = {"milliseconds": {k: statistics.median(t) for k, t in times.items()}, "ratios": ratios}
-    machine = {**provenance(torch.device(arguments.device)), "cores": os.cpu_count(), "date": str(date.today())}
+        start = time.perf_counter()
+        if name == "scale":
+            results[name] = scale(arguments, f"{machine['device']}, {machine['threads']} thread(s) a process", console)
+        else:
+            results[name] = compare(name, arguments, console)
+        console.print(f"{name}: {time.perf_counter() - start:.0f} s", highlight=False)
     if arguments.json:
-        arguments.json.write_text(json.dumps({"machine": machine, **results}, indent=1) + "\n")
+        done = {name: result for name, result in results.items() if result is not None}
+        arguments.json.write_text(json.dumps({"machine": machine, **done}, indent=1) + "\n")
+
+
+def compare(name: str, arguments: argparse.Namespace, console: Console) -> dict[str, dict[str, float]] | None:
+    """Medians and ratios of the contestants of one name; None where a package that they need is missing."""
+    try:
+        times, ratios = run(name, arguments)
+    except ModuleNotFoundError as error:
+        print(f"{name} is left out ({error}): pip install -e '.[bench]' installs what it needs")
+        return None
+    show(name, times, ratios, console)
+    return {"milliseconds": {k: statistics.median(t) for k, t in times.items()}, "ratios": ratios}
+
+
+def scale(arguments: argparse.Namespace, machine: str, console: Console) -> list[dict]:
+    """The panels of `scale`, which it prints, and writes as Markdown and as a picture where it is told to."""
+    from bench_scale_report import draw, markdown  # imports matplotlib
+
+    panels = bench_scale(own_cores())
+    for panel in panels:
+        for curve in panel.curves:
+            points = ", ".join(f"{x:,}: {y:,.4g}" for x, y in zip(curve.x, curve.y, strict=True))
+            console.print(f"  {panel.title}; {curve.name}; {panel.ylabel} by {panel.xlabel}: {points}", highlight=False)
+    if arguments.markdown:
+        arguments.markdown.write_text(markdown(panels, machine))
+    if arguments.picture:
+        draw(panels, machine, arguments.picture)
+    return [asdict(panel) for panel in panels]
+
+
+def own_cores() -> list[int]:
+    """The numbers of the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return sorted(os.sched_getaffinity(0))
+    return list(range(os.cpu_count() or 1))
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(NAMES)}; default: not cifar")
+    parser.add_argument(
+        "names",
+        nargs="*",
+        metavar="name",
+        help=f"any of {', '.join(NAMES)}; default: all but {' and '.join(BY_NAME_ONLY)}",
+    )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--device", default="cpu", help="device of chains and cifar; the others run on the CPU")
     parser.add_argument("--json", type=Path, help="write the results to this file")
+    scale = parser.add_argument_group("scale")
+    scale.add_argument("--markdown", type=Path, help="write a table to this file")
+    scale.add_argument("--picture", type=Path, help="draw a PNG")
     cifar = parser.add_argument_group("cifar")
     cifar.add_argument("--images", type=int, default=50_000)
     cifar.add_argument("--steps", type=int, default=10, help="steps of every contestant in a round")
