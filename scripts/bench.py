@@ -6,6 +6,7 @@ train:  Landsat, 8 chains through Trainer.fit, against a bare single-chain loop 
 chains: three ways to run a stack of networks: batched matrix products, vmap and a loop.
 jax:    Landsat at 1, 8 and 64 chains, through the callbacks of train.py, against a jitted scan in JAX and blackjax.
         First the law that each of them samples is checked. Needs the extra [bench].
+bde:    a gradient of MILE in bde's sampling phase, against bdl on the same network with all rows in a batch.
 cifar:  ResNet20 on images, against a hand-written loop and plain Lightning; on a GPU add `--device cuda --precision
         bf16-mixed --compile`. A run without names leaves it out.
 scale:  how times grow with chains, parameters, tensors, samples and processes; `--markdown` and `--picture` write them
@@ -15,6 +16,7 @@ scale:  how times grow with chains, parameters, tensors, samples and processes; 
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import logging
 import os
@@ -38,7 +40,7 @@ from rich.table import Table
 from bdl.run.machine import keep_freed_memory
 from bdl.run.provenance import provenance
 
-NAMES = ("update", "train", "chains", "jax", "cifar", "scale")
+NAMES = ("update", "train", "chains", "jax", "bde", "cifar", "scale")
 BY_NAME_ONLY = ("cifar", "scale")
 
 
@@ -50,7 +52,7 @@ def show(name: str, times: Times, ratios: dict[str, float], console: Console) ->
         table.add_row(contestant, *(f"{v:.3f}" for v in (statistics.median(t), min(t), max(t))))
     console.print(table)
     for what, value in ratios.items():
-        console.print(f"  {what}: {value:.3f}", highlight=False)
+        console.print(f"  {what}: {value:.3f}", highlight=False, soft_wrap=True)
 
 
 def main() -> None:
@@ -92,7 +94,11 @@ def scale(arguments: argparse.Namespace, machine: str, console: Console) -> list
     for panel in panels:
         for curve in panel.curves:
             points = ", ".join(f"{x:,}: {y:,.4g}" for x, y in zip(curve.x, curve.y, strict=True))
-            console.print(f"  {panel.title}; {curve.name}; {panel.ylabel} by {panel.xlabel}: {points}", highlight=False)
+            console.print(
+                f"  {panel.title}; {curve.name}; {panel.ylabel} by {panel.xlabel}: {points}",
+                highlight=False,
+                soft_wrap=True,
+            )
     if arguments.markdown:
         arguments.markdown.write_text(markdown(panels, machine))
     if arguments.picture:
@@ -146,11 +152,10 @@ def run(name: str, a: argparse.Namespace) -> tuple[Times, dict[str, float]]:
         return bench_cifar(a.rounds, Setup(a.images, a.steps, a.device, a.precision, a.compile, a.workers))
     if name == "chains":
         return bench_chains(a.rounds, torch.device(a.device))
-    if name == "jax":
+    if name in ("jax", "bde"):
         with on_cores(a.threads):  # JAX takes all cores whatever torch is told
-            from bench_jax import bench_jax
-
-            return bench_jax(a.rounds)
+            module = importlib.import_module(f"bench_{name}")  # imports JAX
+            return getattr(module, f"bench_{name}")(a.rounds)
     return {"update": bench_update, "train": bench_train}[name](a.rounds)
 
 

@@ -9,9 +9,10 @@ import functools
 import statistics
 
 from bench_jax_kernels import BlackjaxScan, JaxScan
-from bench_law import check_laws
-from bench_problem import landsat
-from bench_tools import Times, interleave, ratio, timed
+from bench_law import CHAINS as LAW_CHAINS
+from bench_law import EVERY, check_torch, compare, record
+from bench_problem import Quadratic, landsat, regression
+from bench_tools import Times, interleave, per_step, ratio, timed
 from bench_torch_kernels import BareLoop, SamplerLoop, time_like_train
 
 from bdl.data import LandsatDataModule
@@ -23,7 +24,8 @@ BLOCK = {1: 440, 8: 440, 64: 110}  # chains: steps in one call of a jitted scan
 
 
 def bench_jax(rounds: int) -> tuple[Times, dict[str, float]]:
-    check_laws()
+    check_jax()
+    check_torch()
     problem, test = landsat(), LandsatDataModule().slices("test")
     contestants = {"bare torch loop, 1 chain": timed(BareLoop(problem).step, 500)}
     for chains, steps in CHAINS.items():
@@ -48,6 +50,19 @@ def bench_jax(rounds: int) -> tuple[Times, dict[str, float]]:
     return times, ratios
 
 
+def check_jax() -> None:
+    """Print the mean energies of both scans on the regression; exits as `compare` does.
+
+    The expected energies are exact at each kernel's step size, so they differ.
+    """
+    problem = regression()
+    law, limit = Quadratic(problem), problem.dim * problem.temperature / 2
+    ours, theirs = law.mean(), law.mean(explicit=True, refresh=BlackjaxScan.INTEGRATION)
+    for name, kind, exact in (("JAX scan", JaxScan, ours), ("blackjax sghmc", BlackjaxScan, theirs)):
+        scan = kind(problem, LAW_CHAINS, EVERY)
+        compare(name, law.energy(record(scan.run, scan.theta, 1000)), exact, limit)
+
+
 def title(name: str, chains: int) -> str:
     return f"{name}, {chains} chain{'s' if chains > 1 else ''}"
 
@@ -55,8 +70,3 @@ def title(name: str, chains: int) -> str:
 def count_of(name: str) -> int:
     """The number of chains in a contestant's title."""
     return int(name.split(", ")[1].split()[0])
-
-
-def per_step(run, steps: int):
-    """A timer of calls, as a timer of the steps in them."""
-    return lambda: run() / steps

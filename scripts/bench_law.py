@@ -1,4 +1,4 @@
-"""The law that each contestant of `bench.py jax` samples, checked on a linear regression whose law is known."""
+"""The laws that the contestants of `bench.py jax` sample, checked on a linear regression whose law is known."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Callable
 
 import numpy as np
 import torch
-from bench_jax_kernels import BlackjaxScan, JaxScan
 from bench_problem import Quadratic, regression
 from bench_torch_kernels import BareLoop, SamplerLoop, fit_like_train, samples
 
@@ -17,22 +16,18 @@ BATCH = 50  # energies whose mean counts as one independent number: 500 steps
 TOLERANCE = 4  # standard errors
 
 
-def check_laws() -> None:
-    """Print each contestant's mean energy. Exits with one line if it is more than 4 standard errors off.
+def check_torch() -> None:
+    """Print the mean energy of bdl through train.py's callbacks, of a bare loop over its Sampler, and of plain torch.
 
-    The expected energies are exact at each kernel's step size, so they differ a little from kernel to kernel.
+    Exits as `compare` does.
     """
     torch.manual_seed(0)
     problem = regression()
     law, limit = Quadratic(problem), problem.dim * problem.temperature / 2
-    jax_scan, blackjax_scan = JaxScan(problem, CHAINS, EVERY), BlackjaxScan(problem, CHAINS, EVERY)
-    loop, bare = SamplerLoop(problem, CHAINS), BareLoop(problem)
-    ours, theirs = law.mean(), law.mean(explicit=True, refresh=BlackjaxScan.INTEGRATION)
-    compare("JAX scan", law.energy(record(jax_scan.run, jax_scan.theta, 1000)), ours, limit)
-    compare("blackjax", law.energy(record(blackjax_scan.run, blackjax_scan.theta, 1000)), theirs, limit)
-    compare("bdl as train.py runs it", law.energy(trained(100)), ours, limit)
-    compare("bdl Sampler.step", law.energy(record(ten(loop.step), loop.theta, 200)), ours, limit)
-    compare("bare torch loop", law.energy(record(ten(bare.step), bare.theta, 2500)), ours, limit)
+    loop, bare, exact = SamplerLoop(problem, CHAINS), BareLoop(problem), law.mean()
+    compare("bdl train.py", law.energy(trained(100)), exact, limit)
+    compare("bdl Sampler.step", law.energy(record(ten(loop.step), loop.theta, 200)), exact, limit)
+    compare("bare torch loop", law.energy(record(ten(bare.step), bare.theta, 2500)), exact, limit)
 
 
 def ten(step: Callable[[], object]) -> Callable[[], None]:
@@ -64,7 +59,12 @@ def trained(count: int) -> np.ndarray:
 
 
 def compare(name: str, energies: np.ndarray, exact: float, limit: float) -> None:
-    """energies: (count, chains), nats."""
+    """Print the mean of energies (count, chains), nats, and its standard error from means of batches.
+
+    exact: its expectation at the kernel's step size. limit: the same for a step size of 0.
+
+    Exits with one line if the mean is more than TOLERANCE standard errors off.
+    """
     count = len(energies) // BATCH * BATCH
     means = energies[:count].reshape(-1, BATCH, energies.shape[1]).mean(1)
     mean, error = means.mean(), means.std(ddof=1) / math.sqrt(means.size)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import json
 import multiprocessing
 import os
@@ -30,7 +29,7 @@ PARAMETERS = tuple(10**k for k in range(3, 9))
 SAMPLES, SAMPLE_CHAINS = (10, 100, 1000, 10_000), 10
 TENSORS, OF_TENSORS = (4, 10, 40, 100, 400), 100_000  # parameters in all, whatever the number of tensors
 OF_PROCESSES = 2.0  # seconds that every process counts its steps
-TENSORS_PER_PARAMETER = 8  # θ, gradient, m, noise and room for what a step allocates
+NUMBERS = 10  # held per parameter by a sampler and its floor together, with room for what a step allocates
 
 
 @dataclass(frozen=True)
@@ -58,48 +57,64 @@ def bench_scale(cores: Sequence[int]) -> list[Panel]:
     return [chains(CHAINS), parameters(PARAMETERS), tensors(TENSORS), samples(SAMPLES), processes(cores)]
 
 
-def median_time(step: Callable[[], object], rounds: int = ROUNDS, seconds: float = SECONDS) -> float:
-    """Median seconds per call; the first call warms up, the second says how many fill a round."""
-    step()
+def median_times(steps: Sequence[Callable[[], object]]) -> list[float]:
+    """Median microseconds per call of every step. They take turns, so a busy machine slows all of them alike.
+
+    A call that takes over a second is timed once, after one to warm up.
+    """
+    counts: list[int] = []
+    times: list[list[float]] = []  # the first entry is of a single call
+    for step in steps:
+        step()
+        once = seconds(step, 1)
+        counts.append(max(1, int(SECONDS / once)))
+        times.append([once])
+    for _ in range(ROUNDS):
+        for step, count, own in zip(steps, counts, times, strict=True):
+            if own[0] < 1:
+                own.append(seconds(step, count))
+    return [1e6 * statistics.median(own[1:] or own) for own in times]
+
+
+def seconds(step: Callable[[], object], count: int) -> float:
+    """Seconds per call, over `count` calls."""
     start = time.perf_counter()
-    step()
-    count = max(1, int(seconds / (time.perf_counter() - start)))
-    times = []
-    for _ in range(rounds):
-        start = time.perf_counter()
-        for _ in range(count):
-            step()
-        times.append((time.perf_counter() - start) / count)
-    return statistics.median(times)
+    for _ in range(count):
+        step()
+    return (time.perf_counter() - start) / count
 
 
 def chains(counts: Sequence[int]) -> Panel:
     problem = landsat()
-    y = [median_time(SamplerLoop(problem, n).step) / n * 1e6 for n in counts]
-    curve = Curve("Sampler.step with its gradient", list(counts), y)
-    return Panel("chains", "Landsat MLP, batch 100", "chains in a stack", "us per chain-step", [curve])
+    times = median_times([SamplerLoop(problem, n).step for n in counts])
+    y = [t / n for t, n in zip(times, counts, strict=True)]
+    curve = Curve("bdl", list(counts), y)
+    return Panel(
+        "chains", "Landsat MLP, Sampler.step with its gradient", "chains in a stack", "µs per chain-step", [curve]
+    )
 
 
 def parameters(counts: Sequence[int]) -> Panel:
-    fitting = [n for n in counts if 4 * n * TENSORS_PER_PARAMETER < free_memory()]
+    fitting = [n for n in counts if 4 * n * NUMBERS < free_memory()]
     for n in sorted(set(counts) - set(fitting)):
-        print(f"scale: {n:,} parameters are left out: they need {4 * n * TENSORS_PER_PARAMETER / 2**30:.0f} GiB")
-    curves = []
-    for name, make in (("Sampler.step, SGHMC", update), ("floor: normal_ + fused SGD", floor)):
-        y = []
-        for n in fitting:
-            y.append(median_time(make([n])) * 1e6)
-            gc.collect()
-        curves.append(Curve(name, fitting, y))
-    return Panel("parameters", "Update alone, one tensor", "parameters", "us per step", curves)
+        print(f"scale: {n:,} parameters are left out: they need {4 * n * NUMBERS / 2**30:.0f} GiB")
+    pairs = [median_times([update([n]), floor([n])]) for n in fitting]
+    return Panel("parameters", "Update alone, one tensor", "parameters", "µs per step", both(fitting, pairs))
 
 
 def tensors(counts: Sequence[int]) -> Panel:
-    curves = []
-    for name, make in (("Sampler.step, SGHMC", update), ("floor: normal_ + fused SGD", floor)):
-        y = [median_time(make([OF_TENSORS // n] * n)) * 1e6 for n in counts]
-        curves.append(Curve(name, list(counts), y))
-    return Panel("tensors", f"Update alone, {OF_TENSORS:,} parameters", "tensors", "us per step", curves)
+    sizes = [[OF_TENSORS // n] * n for n in counts]
+    times = median_times([make(each) for each in sizes for make in (update, floor)])
+    pairs = list(zip(times[::2], times[1::2], strict=True))
+    return Panel(
+        "tensors", f"Update alone, {OF_TENSORS:,} parameters", "tensors", "µs per step", both(list(counts), pairs)
+    )
+
+
+def both(x: list[int], pairs: Sequence[Sequence[float]]) -> list[Curve]:
+    """The curves of pairs (update, floor)."""
+    names = ("Sampler.step, SGHMC", "floor: normal draw, fused SGD")
+    return [Curve(name, x, list(y)) for name, y in zip(names, zip(*pairs, strict=True), strict=True)]
 
 
 def with_gradients(sizes: Sequence[int]) -> list[torch.nn.Parameter]:
@@ -131,10 +146,9 @@ def samples(counts: Sequence[int]) -> Panel:
     for n in counts:
         with tempfile.TemporaryDirectory() as folder:
             write_samples(folder, n)
-            predict = functools.partial(load_and_predict, folder, net, x)
-            y.append(median_time(predict, rounds=3 if n < 10_000 else 1) / n * 1e6)
-    title = f"Posterior.load(...).predict, {len(x):,} rows"
-    return Panel("samples", title, "samples on disk", "us per sample", [Curve("Landsat MLP", list(counts), y)])
+            y.append(median_times([functools.partial(load_and_predict, folder, net, x)])[0] / n)
+    title = f"Landsat MLP, Posterior.predict on {len(x):,} rows"
+    return Panel("samples", title, "samples on disk", "µs per sample", [Curve("bdl", list(counts), y)])
 
 
 def load_and_predict(folder: str, net: torch.nn.Module, x: Tensor) -> None:
@@ -160,8 +174,9 @@ def write_samples(folder: str, count: int) -> None:
 def processes(cores: Sequence[int]) -> Panel:
     counts = [n for n in (2**k for k in range(11)) if n < len(cores)] + [len(cores)]
     y = [sum(chain_steps_per_second(cores[:n])) for n in counts]
-    curve = Curve("8 chains in each process", counts, y)
-    return Panel("processes", "Independent processes", "processes", "chain-steps per second, all together", [curve])
+    curves = [Curve("measured", counts, y), Curve("as many times the first", counts, [n * y[0] for n in counts])]
+    title = "Landsat MLP, 8 chains in each process"
+    return Panel("processes", title, "processes", "Chain-steps per second, all together", curves)
 
 
 def chain_steps_per_second(cores: Sequence[int]) -> list[float]:

@@ -59,6 +59,11 @@ def timed(step: Callable[[], object], count: int, wait: Callable[[], object] = n
     return run
 
 
+def per_step(run: Callable[[], float], steps: int) -> Callable[[], float]:
+    """A timer of calls that each make `steps` steps, as a timer of one step."""
+    return lambda: run() / steps
+
+
 def ratio(a: list[float], b: list[float]) -> float:
     """Ratio of the medians."""
     return statistics.median(a) / statistics.median(b)
