@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
+import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import lightning as L
@@ -22,6 +25,20 @@ def interleave(contestants: dict[str, Callable[[], float]], rounds: int) -> Time
             if i:
                 times[name].append(milliseconds)
     return times
+
+
+@contextlib.contextmanager
+def on_cores(count: int) -> Iterator[None]:
+    """Keep this process on the first `count` of its cores, where the operating system can."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[:count])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def no_wait() -> None:
@@ -42,17 +59,22 @@ def timed(step: Callable[[], object], count: int, wait: Callable[[], object] = n
     return run
 
 
+def per_step(run: Callable[[], float], steps: int) -> Callable[[], float]:
+    """A timer of calls that each make `steps` steps, as a timer of one step."""
+    return lambda: run() / steps
+
+
 def ratio(a: list[float], b: list[float]) -> float:
     """Ratio of the medians."""
     return statistics.median(a) / statistics.median(b)
 
 
 @torch.no_grad()
-def plain_sghmc(momenta: dict, lr: float, num_data: int, friction: float = 0.1, precision: float = 1.0) -> None:
-    """One step of SGHMC as it is commonly written: a loop over tensors."""
-    std = (2 * friction * lr / num_data) ** 0.5
+def plain_sghmc(momenta: dict, lr: float, num_data: int, friction: float = 0.1, temperature: float = 1.0) -> None:
+    """One step of SGHMC as it is commonly written: a loop over tensors. The prior is a standard normal."""
+    std = (2 * friction * lr * temperature / num_data) ** 0.5
     for p, m in momenta.items():
-        g = p.grad + precision / num_data * p
+        g = p.grad + p / num_data
         m.mul_(1 - friction).add_(g, alpha=-lr).add_(torch.randn_like(p), alpha=std)
         p.add_(m)
 
@@ -73,22 +95,27 @@ class PlainSGHMC(torch.optim.Optimizer):
 
 
 class Clock(L.Callback):
-    """Milliseconds per step from the end of step `warm_up` to that of step `steps`."""
+    """Milliseconds per step, from the end of the first batch at or after step `warm_up` to the last batch's end.
 
-    def __init__(self, warm_up: int, steps: int, wait: Callable[[], object]):
-        self.warm_up, self.steps, self.wait = warm_up, steps, wait
+    A batch may hold many steps, so the clock counts by differences of `global_step`.
+    """
+
+    def __init__(self, warm_up: int, wait: Callable[[], object]):
+        self.warm_up, self.wait = warm_up, wait
+        self.first: int | None = None  # the step at which the clock started
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
-        if trainer.global_step == self.warm_up:
+        step = trainer.global_step
+        if self.first is None and step >= self.warm_up:
             self.wait()
-            self.start = time.perf_counter()
-        elif trainer.global_step == self.steps:
+            self.first, self.start = step, time.perf_counter()
+        elif self.first is not None and step >= trainer.max_steps:
             self.wait()
-            self.milliseconds = (time.perf_counter() - self.start) / (self.steps - self.warm_up) * 1e3
+            self.milliseconds = (time.perf_counter() - self.start) / (step - self.first) * 1e3
 
 
 class TakeTurns(L.Callback):
-    """After every `block` steps of the Trainer, run and time `block` calls of `step`.
+    """After every `block` steps of the Trainer or a few more, run and time `block` calls of `step`.
 
     Turns this short compare what differs by less than the machine drifts in a minute. The first block warms up.
     trainer_times, step_times: milliseconds per step, one per block.
@@ -99,16 +126,19 @@ class TakeTurns(L.Callback):
         self.time_step = timed(step, block, wait)
         self.trainer_times: list[float] = []
         self.step_times: list[float] = []
+        self.last = 0  # the step at which the last turn ended
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
-        if trainer.global_step % self.block:
+        steps = trainer.global_step - self.last
+        if steps < self.block:
             return
         self.wait()
-        if trainer.global_step > self.block:
-            self.trainer_times.append((time.perf_counter() - self.start) / self.block * 1e3)
+        if self.last:
+            self.trainer_times.append((time.perf_counter() - self.start) / steps * 1e3)
             self.step_times.append(self.time_step())
         else:
             self.time_step()
+        self.last = trainer.global_step
         self.start = time.perf_counter()
 
 
@@ -117,10 +147,12 @@ def fit(
     warm_up: int = 50, wait: Callable[[], object] = no_wait, **options: Any,
 ) -> float:  # fmt: skip
     """Milliseconds per step of Trainer.fit. options: passed to the Trainer."""
-    clock = Clock(warm_up, steps, wait)
+    clock = Clock(warm_up, wait)
+    defaults = {"accelerator": "cpu", "enable_checkpointing": False, "enable_progress_bar": bool(callbacks)}
     trainer = L.Trainer(
-        max_steps=steps, max_epochs=-1, logger=logger, callbacks=[*callbacks, clock], enable_checkpointing=False,
-        enable_model_summary=False, enable_progress_bar=bool(callbacks), **{"accelerator": "cpu", **options},
+        max_steps=steps, max_epochs=-1, logger=logger, callbacks=[*callbacks, clock], enable_model_summary=False,
+        **(defaults | options),
     )  # fmt: skip
-    trainer.fit(module, loader)
+    with contextlib.redirect_stdout(io.StringIO()):  # the progress of the contestants is no part of the report
+        trainer.fit(module, loader)
     return clock.milliseconds

@@ -1,0 +1,78 @@
+"""`bench.py train`: Landsat through Trainer.fit, against a bare loop and against Lightning with a DataLoader."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+
+import lightning as L
+import torch.nn.functional as F
+from bench_problem import landsat
+from bench_tools import PlainSGHMC, Times, fit, interleave, ratio, timed
+from bench_torch_kernels import BareLoop
+from lightning.pytorch.loggers import CSVLogger
+from torch.utils.data import DataLoader, TensorDataset
+
+import bdl
+from bdl.data import LandsatDataModule
+from bdl.models import MLP
+
+SIZES = (36, 30, 30, 6)
+CHAINS, BATCH = 8, 100
+
+
+def bench_train(rounds: int) -> tuple[Times, dict[str, float]]:
+    data = LandsatDataModule(BATCH)
+    contestants = {
+        "bare loop, 1 chain": timed(BareLoop(landsat()).step, 300),
+        "Lightning + DataLoader + self.log, 1 chain": lambda: fit_plain(data, 300),
+        f"bdl Trainer.fit, {CHAINS} chains, SGHMC": lambda: fit_bdl(300, bdl.Flat()),
+        f"bdl Trainer.fit, {CHAINS} chains, AWSGHMC": lambda: fit_bdl(300, bdl.AdaptiveWeight(low=0.0, high=8000.0)),
+    }
+    times = interleave(contestants, rounds)
+    bare, plain = times["bare loop, 1 chain"], times["Lightning + DataLoader + self.log, 1 chain"]
+    ratios = {}
+    for name, t in times.items():
+        if name.startswith("bdl"):
+            ratios[f"{name}: chain-step / bare loop"] = ratio(t, bare) / CHAINS
+            ratios[f"{name}: chain-step / Lightning"] = ratio(t, plain) / CHAINS
+    return times, ratios
+
+
+class PlainModule(L.LightningModule):
+    """The module of Lightning's tutorials: a DataLoader, one chain, self.log at every step."""
+
+    def __init__(self, num_data: int):
+        super().__init__()
+        self.net, self.num_data = MLP(SIZES), num_data
+
+    def training_step(self, batch, batch_idx: int):
+        x, y = batch
+        loss = F.cross_entropy(self.net(x), y)
+        self.log("loss", loss)
+        return loss
+
+    def configure_optimizers(self):
+        return PlainSGHMC(self.parameters(), self.num_data)
+
+
+def fit_plain(data: LandsatDataModule, steps: int) -> float:
+    x, y = data.tensors("train")
+    loader = DataLoader(TensorDataset(x, y), batch_size=BATCH, shuffle=True, drop_last=True)
+    with tempfile.TemporaryDirectory() as folder:
+        return fit(PlainModule(len(x)), loader, steps, [], CSVLogger(folder))
+
+
+def fit_bdl(steps: int, weighting) -> float:
+    data = LandsatDataModule(BATCH, chains=CHAINS)
+    build = functools.partial(
+        bdl.Sampler, dynamics=bdl.SGHMC(), num_data=data.num_data, lr=0.1, temperature=0.2, weighting=weighting
+    )
+    module = bdl.BayesianModule(bdl.ChainStack(MLP(SIZES), CHAINS), build)
+    with tempfile.TemporaryDirectory() as folder:
+        callbacks = [
+            bdl.Schedule(lr=bdl.schedules.Constant(0.1), temperature=bdl.schedules.Constant(0.2)),
+            bdl.Monitor(50),
+            bdl.callbacks.StepProgress(),
+        ]
+        return fit(module, data.train_dataloader(), steps, callbacks, CSVLogger(folder))

@@ -1,0 +1,201 @@
+"""bench.py: the laws it expects and checks, its clocks, and its reports in tiny rounds."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import bench_scale
+import numpy as np
+import pytest
+from bench_law import compare, record, ten, trained
+from bench_problem import Quadratic, landsat, regression
+from bench_scale_report import draw, markdown
+from bench_tools import Clock, TakeTurns
+from bench_torch_kernels import BareLoop, SamplerLoop, samples
+from running import SCRIPTS
+
+
+def in_new_process(code: str) -> str:
+    """What a Python of its own prints: JAX's threads do not survive the forks of other tests."""
+    code = f"import sys; sys.path.insert(0, {str(SCRIPTS)!r}); {code}"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr[-2000:]
+    return result.stdout
+
+
+# ---- law -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def law() -> Quadratic:
+    return Quadratic(regression())
+
+
+def test_the_expected_energy_is_the_stationary_variance_of_the_recurrence(law):
+    # θ follows an AR(2) process in every eigendirection k of U; p = lr k / N. Its variance in closed form, times k / 2:
+    p = regression().lr * np.linalg.eigvalsh(law.matrix) / regression().num_data
+    a = regression().friction
+    ours = 0.5 / (1 - p / (2 * (2 - a)))
+    explicit = 0.5 * a / (a - p) * (2 - a + p) / (2 - a + p / 2)
+    assert law.mean() == pytest.approx(ours.sum(), rel=1e-9)
+    assert law.mean(explicit=True) == pytest.approx(explicit.sum(), rel=1e-9)
+
+
+def test_the_expected_energy_follows_momenta_that_are_drawn_anew_before_every_second_step(law):
+    # θ'' = (1 - p) θ + (2 - a) m + sqrt(2 a lr tau) z with m ~ N(0, lr tau), and k lr tau = p T
+    p = regression().lr * np.linalg.eigvalsh(law.matrix) / regression().num_data
+    a = regression().friction
+    energy = 0.5 * p * ((2 - a) ** 2 + 2 * a) / (1 - (1 - p) ** 2)
+    assert law.mean(explicit=True, refresh=2) == pytest.approx(energy.sum(), rel=1e-9)
+
+
+def test_the_energy_is_that_of_the_posterior(law):
+    p = regression()
+    theta = np.random.default_rng(0).normal(size=(3, p.dim))
+    x, y = p.x.double().numpy(), p.y.double().numpy()[:, 0]
+    potential = [0.5 * np.square(y - x @ t[:4] - t[4]).sum() + 0.5 * t @ t for t in [*theta, law.minimum]]
+    np.testing.assert_allclose(law.energy(theta), np.array(potential[:3]) - potential[3], rtol=1e-9)
+
+
+@pytest.mark.parametrize("kind", ["Sampler.step", "bare loop", "train.py"])
+def test_torch_contestants_sample_the_law(law, kind, capsys):
+    if kind == "train.py":
+        states = trained(100)
+    else:
+        loop, count = (SamplerLoop(regression(), 64), 100) if kind == "Sampler.step" else (BareLoop(regression()), 1000)
+        states = record(ten(loop.step), loop.theta, count)
+    compare(kind, law.energy(states), law.mean(), 2.5)
+    assert f"law checked: {kind}: mean energy" in capsys.readouterr().out
+
+
+def test_scans_in_jax_sample_the_law():
+    lines = in_new_process("import bench_jax; bench_jax.check_jax()").splitlines()
+    assert [line.partition(": mean")[0] for line in lines] == ["law checked: JAX scan", "law checked: blackjax sghmc"]
+
+
+@pytest.mark.slow
+def test_the_comparison_with_jax_divides_what_it_measured():
+    ratios, times = json.loads(
+        in_new_process(
+            "import json, torch, bench_jax as b; torch.set_num_threads(1); "
+            "b.check_jax = b.check_torch = lambda: None; b.CHAINS, b.BLOCK = {1: 4, 2: 4}, {1: 10, 2: 10}; "
+            "b.KEEP_EVERY = b.WARM_UP = 2; times, ratios = b.bench_jax(1); print(json.dumps([ratios, times]))"
+        ).splitlines()[-1]
+    )
+    one, two = times["JAX scan, 2 chains"][0], times["bdl train.py, 2 chains"][0]
+    assert len(times) == 9 and one > 0
+    assert ratios["bdl train.py, 2 chains / JAX scan"] == two / one
+    assert ratios["JAX scan, 2 chains: us per chain-step"] == one / 2 * 1e3
+    assert ratios["bdl train.py, 1 chain / bare torch loop"] > 0
+
+
+def test_a_kernel_of_another_law_is_refused():
+    energies = np.random.default_rng(0).gamma(2.5, size=(1000, 8))  # energies of five directions at T = 1
+    compare("right", energies, 2.5, 2.5)
+    with pytest.raises(SystemExit, match="k: mean energy .* standard errors off: this kernel samples another law"):
+        compare("k", 1.1 * energies, 2.5, 2.5)
+    with pytest.raises(SystemExit, match="mean energy nan"):
+        compare("k", np.nan * energies, 2.5, 2.5)
+
+
+# ---- clocks ----------------------------------------------------------------------------------------------------------
+
+
+def run_batches(callback, steps: list[int], max_steps: int = 10**9) -> None:
+    for step in steps:
+        trainer = SimpleNamespace(global_step=step, max_steps=max_steps)
+        callback.on_train_batch_end(trainer, None, None, None, 0)
+
+
+def test_the_clock_divides_by_the_steps_between_its_two_readings(monkeypatch):
+    readings = iter([1.0, 1.8])
+    monkeypatch.setattr("time.perf_counter", lambda: next(readings))
+    clock = Clock(10, lambda: None)
+    run_batches(clock, [7, 14, 21, 30], max_steps=30)
+    assert clock.milliseconds == pytest.approx(800 / (30 - 14))
+
+
+def test_turns_come_after_at_least_a_block_of_steps(monkeypatch):
+    now = iter(range(100))
+    monkeypatch.setattr("time.perf_counter", lambda: next(now))
+    calls = []
+    turns = TakeTurns(4, lambda: calls.append(1), lambda: None)
+    run_batches(turns, [3, 6, 9, 12, 18])
+    # turns at 6, 12 and 18 of 4 calls each; each turn reads the clock twice around its calls and once after them
+    assert len(calls) == 12 and len(turns.trainer_times) == len(turns.step_times) == 2
+    assert turns.trainer_times == [1e3 / 6, 1e3 / 6]
+
+
+# ---- reports ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def panels(monkeypatch):
+    monkeypatch.setattr(bench_scale, "SECONDS", 1e-4)
+    monkeypatch.setattr(bench_scale, "SAMPLE_CHAINS", 2)
+    return [
+        bench_scale.chains((1, 3)),
+        bench_scale.parameters((10, 100)),
+        bench_scale.tensors((1, 4)),
+        bench_scale.samples((2, 4)),
+    ]
+
+
+def test_scale_measures_every_point_and_reports_it(panels, tmp_path):
+    assert [[curve.x for curve in panel.curves] for panel in panels] == [
+        [[1, 3]], [[10, 100]] * 2, [[1, 4]] * 2, [[2, 4]],
+    ]  # fmt: skip
+    assert all(y > 0 for panel in panels for curve in panel.curves for y in curve.y)
+    draw(panels, "a machine", tmp_path / "scale.png")
+    assert (tmp_path / "scale.png").read_bytes().startswith(b"\x89PNG")
+    table = markdown(panels, "a machine").splitlines()
+    assert table[0] == "Measured on a machine." and len(table) == 4 + 2 + 4 + 4 + 2
+    assert table[4].startswith("| chains in a stack | 1 | bdl: µs per chain-step | ")
+
+
+@pytest.mark.slow
+def test_processes_count_their_steps_side_by_side():
+    cores = sorted(os.sched_getaffinity(0))[:2] if hasattr(os, "sched_getaffinity") else [0]
+    measured, ideal = bench_scale.processes(cores).curves
+    assert measured.x == ideal.x == list(range(1, len(cores) + 1))
+    assert all(y > 0 for y in measured.y) and ideal.y == [n * measured.y[0] for n in ideal.x]
+
+
+def test_what_memory_cannot_hold_is_left_out(monkeypatch, capsys):
+    monkeypatch.setattr(bench_scale, "SECONDS", 1e-4)
+    monkeypatch.setattr(bench_scale, "free_memory", lambda: 4 * 50 * bench_scale.NUMBERS)
+    assert bench_scale.parameters((10, 100)).curves[0].x == [10]
+    assert "100 parameters are left out" in capsys.readouterr().out
+
+
+def test_synthetic_samples_are_read_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench_scale, "SAMPLE_CHAINS", 2)
+    bench_scale.write_samples(str(tmp_path), 6)
+    assert samples(landsat(), str(tmp_path)).shape == (3, 2, 2226)
+
+
+def test_results_go_to_the_console_and_to_json(script, tmp_path):
+    status, out, _ = script("bench", "update", "--rounds", "1", "--json", str(tmp_path / "b.json"))
+    results = json.loads((tmp_path / "b.json").read_text())
+    assert status == 0 and "bdl SGHMC / floor" in out
+    assert results["machine"]["device"] and results["machine"]["versions"]["torch"]
+    times = results["update"]["milliseconds"]
+    wanted = times["bdl SGHMC"] / times["floor: normal_ + fused SGD"]
+    assert results["update"]["ratios"]["bdl SGHMC / floor"] == pytest.approx(wanted)
+
+
+def test_a_missing_package_leaves_its_names_out(script, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "")
+    monkeypatch.setitem(sys.modules, "blackjax", None)
+    monkeypatch.delitem(sys.modules, "bench_jax", raising=False)
+    status, out, _ = script("bench", "jax")
+    assert status == 0 and "jax is left out" in out and "pip install -e '.[bench]'" in out
+
+
+def test_an_unknown_name_is_refused_with_the_names_there_are(script):
+    status, _, errors = script("bench", "jacks")
+    assert status == 2 and "unknown name 'jacks': choose from update, train" in errors[-1]
