@@ -4,6 +4,7 @@ update: Sampler.step against its floor (one normal draw and one fused SGD step) 
         [bench], where they are installed.
 train:  Landsat, 8 chains through Trainer.fit, against a bare single-chain loop and against Lightning with a DataLoader.
 chains: three ways to run a stack of networks: batched matrix products, vmap and a loop.
+predict: 800 samples and 2,000 rows, and one row, against a loop that loads and runs one network at a time.
 jax:    Landsat at 1, 8 and 64 chains, through the callbacks of train.py, against a jitted scan in JAX and blackjax.
         First the law that each of them samples is checked. Needs the extra [bench].
 bde:    a gradient of MILE in bde's sampling phase, against bdl on the same network with all rows in a batch.
@@ -30,6 +31,7 @@ from pathlib import Path
 import torch
 from bench_chains import bench_chains
 from bench_cifar import Setup, bench_cifar
+from bench_predict import bench_predict
 from bench_scale import bench_scale
 from bench_tools import Times, on_cores
 from bench_train import bench_train
@@ -40,7 +42,7 @@ from rich.table import Table
 from bdl.run.machine import keep_freed_memory
 from bdl.run.provenance import provenance
 
-NAMES = ("update", "train", "chains", "jax", "bde", "cifar", "scale")
+NAMES = ("update", "train", "chains", "predict", "jax", "bde", "cifar", "scale")
 BY_NAME_ONLY = ("cifar", "scale")
 PEERS = ("jax", "blackjax", "bde")  # packages whose absence leaves a name out
 
@@ -159,7 +161,7 @@ def run(name: str, a: argparse.Namespace) -> tuple[Times, dict[str, float]]:
         with on_cores(a.threads):  # JAX takes all cores whatever torch is told
             module = importlib.import_module(f"bench_{name}")  # imports JAX
             return getattr(module, f"bench_{name}")(a.rounds)
-    return {"update": bench_update, "train": bench_train}[name](a.rounds)
+    return {"update": bench_update, "train": bench_train, "predict": bench_predict}[name](a.rounds)
 
 
 if __name__ == "__main__":

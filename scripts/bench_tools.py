@@ -13,6 +13,8 @@ from typing import Any
 import lightning as L
 import torch
 
+import bdl
+
 Times = dict[str, list[float]]  # name -> milliseconds per step, one per round
 
 
@@ -94,7 +96,7 @@ class PlainSGHMC(torch.optim.Optimizer):
         return loss
 
 
-class Clock(L.Callback):
+class Clock(bdl.callbacks.StepCallback):
     """Milliseconds per step, from the end of the first batch at or after step `warm_up` to the last batch's end.
 
     A batch may hold many steps, so the clock counts by differences of `global_step`.
@@ -103,6 +105,9 @@ class Clock(L.Callback):
     def __init__(self, warm_up: int, wait: Callable[[], object]):
         self.warm_up, self.wait = warm_up, wait
         self.first: int | None = None  # the step at which the clock started
+
+    def must_see(self, step: int) -> bool:
+        return self.first is None and step >= self.warm_up
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
         step = trainer.global_step
@@ -114,7 +119,7 @@ class Clock(L.Callback):
             self.milliseconds = (time.perf_counter() - self.start) / (step - self.first) * 1e3
 
 
-class TakeTurns(L.Callback):
+class TakeTurns(bdl.callbacks.StepCallback):
     """After every `block` steps of the Trainer or a few more, run and time `block` calls of `step`.
 
     Turns this short compare what differs by less than the machine drifts in a minute. The first block warms up.
@@ -127,6 +132,9 @@ class TakeTurns(L.Callback):
         self.trainer_times: list[float] = []
         self.step_times: list[float] = []
         self.last = 0  # the step at which the last turn ended
+
+    def must_see(self, step: int) -> bool:
+        return step - self.last >= self.block
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx: int) -> None:
         steps = trainer.global_step - self.last

@@ -11,24 +11,11 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bdl.errors import ConfigError
-from bdl.functional import call, tensors_of_modules
+from bdl.functional import call, mlp_layers, tensors_of_modules
 from bdl.models.mlp_gradient import MLPGradient, supports
 from bdl.seeding import derive_seed
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
-
-_ELEMENTWISE = (
-    nn.Tanh,
-    nn.ReLU,
-    nn.SiLU,
-    nn.GELU,
-    nn.ELU,
-    nn.LeakyReLU,
-    nn.Sigmoid,
-    nn.Softplus,
-    nn.Identity,
-    nn.Dropout,
-)
 
 
 class ChainStack(nn.Module):
@@ -78,7 +65,7 @@ class ChainStack(nn.Module):
             raise ConfigError(f"chains must be at least 1, got {chains}")
         copies = [_start(net, derive_seed("start", seed, stack, c)) for c in range(chains)]
         self.net, self.chains, self.shared = copies[0], chains, shared
-        self._layers = _layers(self.net)
+        self._layers = mlp_layers(self.net)
         if method == "bmm" and self._layers is None:
             raise ConfigError(
                 f"bmm needs a Sequential of Linear and elementwise layers, and {type(self.net).__name__} has others: "
@@ -201,12 +188,3 @@ def _stack_into(net: nn.Module, copies: list[nn.Module]) -> None:
             setattr(module, name, parameter)
         else:
             setattr(module, name, values)
-
-
-def _layers(net: nn.Module) -> list[nn.Module] | None:
-    """The layers in order if batched matrix products can run them, else None."""
-    if isinstance(net, nn.Sequential) and type(net).forward is nn.Sequential.forward:
-        parts = [_layers(child) for child in net]  # children() would skip a layer's second use
-        return None if any(p is None for p in parts) else [layer for p in parts for layer in p or []]
-    flatten = isinstance(net, nn.Flatten) and net.start_dim == 1 and net.end_dim == -1
-    return [net] if flatten or type(net) is nn.Linear or type(net) in _ELEMENTWISE else None
