@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import lightning as L
@@ -18,8 +17,9 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.blocks import Blocks
 from bdl.lightning.refuse import check_data, check_trainer
-from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss, mean_loss_and_gradient
+from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
 from bdl.models.mlp_gradient import MLPGradient, WithGradients
+from bdl.models.mlp_kernel import MLPKernel
 from bdl.models.stack import ChainStack
 from bdl.samplers.extras import per_example_gradients
 from bdl.samplers.sampler import Sampler
@@ -59,7 +59,7 @@ class BayesianModule(L.LightningModule):
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
         self._batch: Any = None  # the batch of the current step
         self._blocks: Blocks | None = None
-        self._mlp_gradient: MLPGradient | None = None  # where the chain rule is written out for the network
+        self._mlp_gradient: MLPGradient | MLPKernel | None = None  # where the chain rule is written out for the network
         self._writes_gradients = False  # whether it gives the gradients of exactly the sampled parameters
 
     @property
@@ -199,15 +199,17 @@ class BayesianModule(L.LightningModule):
 
     def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
         """The losses (C,) and the gradients of the parameters, overwritten by the next call."""
-        stack: Any = self.net
-        if stack.shared:
-            x, y = (v.expand(stack.chains, *v.shape) for v in (x, y))
-        return self._mlp_gradient(x, y, partial(mean_loss_and_gradient, self.loss))  # type: ignore[misc]
+        return self._mlp_gradient(*self._per_chain(x, y), self.loss)  # type: ignore[misc]
 
     def _write_gradients(self, x: Tensor, y: Tensor, out: Sequence[Tensor]) -> Tensor:
-        losses, gradients = self._gradients(x, y)
-        torch._foreach_copy_(out, gradients)  # type: ignore[attr-defined]
-        return losses
+        return self._mlp_gradient.write(*self._per_chain(x, y), self.loss, out)  # type: ignore[union-attr]
+
+    def _per_chain(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch (C, B, ...) of a stack."""
+        stack: Any = self.net
+        if not stack.shared:
+            return x, y
+        return x.expand(stack.chains, *x.shape), y.expand(stack.chains, *y.shape)
 
 
 def in_order(loader: Any) -> Iterable[tuple[Tensor, Tensor]]:
