@@ -190,7 +190,9 @@ def test_a_run_asked_to_stop_inside_a_block_stops_there_and_resumes(tmp_path, at
     assert second.files() == whole.files()
     one, other = second.state(), whole.state()
     differ = {k for k in one.keys() | other.keys() if one.get(k) != other.get(k)}
-    assert all(k.startswith("/loops/fit_loop/epoch_progress") for k in differ)  # Lightning's own count of resumed epochs
+    assert all(
+        k.startswith("/loops/fit_loop/epoch_progress") for k in differ
+    )  # Lightning's own count of resumed epochs
 
 
 def test_a_time_limit_ends_a_block(tmp_path, monkeypatch):

@@ -210,6 +210,18 @@ def test_the_kernel_follows_parameters_and_batches_that_change():
         assert_near([kernel.write(x, y, NLL, views), *views], [losses, *gradients])
 
 
+def test_a_bad_batch_leaves_nothing_for_the_next():
+    """The second batch is shorter, and a row of scratch still holds numbers of the first beyond its end."""
+    stack, g, views = in_buffer(network((5, 4, 3), "none"), 2)
+    kernel = kernel_of(stack)
+    x, y = batch(2, 16, 5, 3)
+    x[:, 11:] = torch.nan
+    assert kernel.write(x, y, NLL, views).isnan().all()
+    x, y = x[:, :11].contiguous(), y[:, :11]
+    losses, gradients = exact(stack, x, y, NLL)
+    assert_near([kernel.write(x, y, NLL, views), *views], [losses, *gradients])
+
+
 def test_a_copy_has_its_own_parameters():
     stack, g, views = in_buffer(network((6, 5, 3)), 2)
     x, y = batch(2, 8, 6, 3)
