@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -18,8 +17,9 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.blocks import Blocks
 from bdl.lightning.refuse import check_data, check_trainer
-from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss, mean_loss_and_gradient
+from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
 from bdl.models.mlp_gradient import MLPGradient, WithGradients
+from bdl.models.mlp_kernel import MLPKernel
 from bdl.models.stack import ChainStack
 from bdl.samplers.extras import per_example_gradients
 from bdl.samplers.sampler import Sampler
@@ -43,6 +43,8 @@ class BayesianModule(L.LightningModule):
         sampler: builds the Sampler from named parameters, e.g. `functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(),
             num_data=N, lr=0.1)`. The module passes `chains` itself.
         loss: a negative log-likelihood per item (`bdl.likelihoods`), or any loss that returns its mean over the batch.
+        compile: "auto" lets code in C find the gradient of a stack of small MLPs where the machine has a C compiler.
+            True refuses a machine without one, False uses torch alone. The two agree to rounding, not to the bit.
 
     Warns with BdlWarning about a loss that is not the negative log-likelihood of the data. Raises ConfigError for
     Trainer settings under which the sampler cannot work, for data that are not the sampler's N items, and for a
@@ -51,15 +53,21 @@ class BayesianModule(L.LightningModule):
 
     averages_micro_batches = True  # under gradient accumulation, see `optimizer_step`
 
-    def __init__(self, net: nn.Module, sampler: Callable[..., Sampler], loss: Loss | None = None):
+    def __init__(
+        self,
+        net: nn.Module,
+        sampler: Callable[..., Sampler],
+        loss: Loss | None = None,
+        compile: bool | Literal["auto"] = "auto",
+    ):
         super().__init__()
         self.net = net
         self.loss = CategoricalNLL() if loss is None else loss
-        self.build_sampler = sampler
+        self.build_sampler, self.compiled = sampler, compile
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
         self._batch: Any = None  # the batch of the current step
         self._blocks: Blocks | None = None
-        self._mlp_gradient: MLPGradient | None = None  # where the chain rule is written out for the network
+        self._mlp_gradient: MLPGradient | MLPKernel | None = None  # where the chain rule is written out for the network
         self._writes_gradients = False  # whether it gives the gradients of exactly the sampled parameters
 
     @property
@@ -92,7 +100,7 @@ class BayesianModule(L.LightningModule):
         x, y = self._batch = batch
         if self._mlp_gradient is None:
             return self.batch_loss(self.net(x), y)
-        losses, gradients = self._gradients(x, y)
+        losses, gradients = self._mlp_gradient(*self._per_chain(x, y), self.loss)
         return WithGradients.apply(losses, gradients, *self._mlp_gradient.params)  # type: ignore[no-any-return]
 
     def batch_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
@@ -120,8 +128,9 @@ class BayesianModule(L.LightningModule):
         """One step of the sampler on a batch, without Lightning's loop. measure: see `Sampler.advance`."""
         precision = self.trainer.precision_plugin
         x, y = self._batch = precision.convert_input(batch)
-        if self._writes_gradients:
-            self.sampler.advance(lambda out: self._write_gradients(x, y, out), measure)
+        if self._mlp_gradient is not None and self._writes_gradients:
+            write, data = self._mlp_gradient.write, self._per_chain(x, y)
+            self.sampler.advance(lambda out: write(*data, self.loss, out), measure)
             return
 
         def closure() -> Tensor:
@@ -189,25 +198,20 @@ class BayesianModule(L.LightningModule):
         data = None if shared else 0
         return vmap(one, in_dims=(0, data, data), randomness="different")(tensors, x, y)
 
-    def _known_gradient(self) -> MLPGradient | None:
+    def _known_gradient(self) -> MLPGradient | MLPKernel | None:
         """The written-out gradient of the batch loss; None where autograd must find it, as under autocast."""
         with self.trainer.precision_plugin.train_step_context():
             casts = torch.is_autocast_enabled(self.device.type)
         if casts or not isinstance(self.net, ChainStack) or type(self).batch_loss is not BayesianModule.batch_loss:
             return None
-        return self.net.gradient()
+        return self.net.gradient(self.compiled)
 
-    def _gradients(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
-        """The losses (C,) and the gradients of the parameters, overwritten by the next call."""
+    def _per_chain(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch (C, B, ...) of a stack."""
         stack: Any = self.net
-        if stack.shared:
-            x, y = (v.expand(stack.chains, *v.shape) for v in (x, y))
-        return self._mlp_gradient(x, y, partial(mean_loss_and_gradient, self.loss))  # type: ignore[misc]
-
-    def _write_gradients(self, x: Tensor, y: Tensor, out: Sequence[Tensor]) -> Tensor:
-        losses, gradients = self._gradients(x, y)
-        torch._foreach_copy_(out, gradients)  # type: ignore[attr-defined]
-        return losses
+        if not stack.shared:
+            return x, y
+        return x.expand(stack.chains, *x.shape), y.expand(stack.chains, *y.shape)
 
 
 def in_order(loader: Any) -> Iterable[tuple[Tensor, Tensor]]:

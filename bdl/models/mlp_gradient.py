@@ -14,11 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bdl.likelihoods import Loss, mean_loss_and_gradient
+
 aten: Any = torch.ops.aten
 
 # (layer, gradient of the output, input, output) -> gradient of the input
 Derivative = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
-LossAndGradient = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]  # (outputs, y) -> losses (C,), d loss / d outputs
 
 _DERIVATIVES: dict[type[nn.Module], Derivative] = {
     nn.Tanh: lambda layer, d, x, y: aten.tanh_backward.grad_input(d, y, grad_input=d),
@@ -53,7 +54,7 @@ class MLPGradient:
         self._buffers: dict[tuple[str, int], Tensor] = {}
 
     @torch.no_grad()
-    def __call__(self, x: Tensor, y: Tensor, loss: LossAndGradient) -> tuple[Tensor, list[Tensor]]:
+    def __call__(self, x: Tensor, y: Tensor, loss: Loss) -> tuple[Tensor, list[Tensor]]:
         """The losses (C,), and the gradient of each loss with respect to its chain's part of every live parameter.
 
         The gradients come in the order of `params` and are overwritten by the next call.
@@ -61,12 +62,12 @@ class MLPGradient:
         Args:
             x: (C, B, ...) inputs.
             y: (C, B, ...) labels.
-            loss: mean losses (C,) of outputs (C, B, K), and their gradient with respect to the outputs.
+            loss: a likelihood, or a loss that returns its mean over the batch.
         """
         values = [x.flatten(2).mT]  # the input of every layer, then the output of the last; (C, features, B)
         for i, layer in enumerate(self.layers):
             values.append(self._forward(i, layer, values[-1]))
-        losses, d = loss(values[-1].mT, y)
+        losses, d = mean_loss_and_gradient(loss, values[-1].mT, y)
         d = d.mT  # gradient of the losses with respect to the output of a layer, from the last to the lowest
         gradients: list[Tensor] = []
         for i in range(len(self.layers) - 1, self._lowest - 1, -1):
@@ -78,6 +79,13 @@ class MLPGradient:
             else:
                 d = _DERIVATIVES[type(layer)](layer, d, values[i], values[i + 1])
         return losses, gradients
+
+    @torch.no_grad()
+    def write(self, x: Tensor, y: Tensor, loss: Loss, out: Sequence[Tensor]) -> Tensor:
+        """The losses (C,); the gradients go into `out`, tensors of the shapes of `params`."""
+        losses, gradients = self(x, y, loss)
+        torch._foreach_copy_(out, gradients)  # type: ignore[attr-defined]
+        return losses
 
     def _forward(self, i: int, layer: nn.Module, x: Tensor) -> Tensor:
         if type(layer) is nn.Tanh:

@@ -12,7 +12,9 @@ from torch.func import vmap
 
 from bdl.errors import ConfigError
 from bdl.functional import call, mlp_layers, tensors_of_modules
+from bdl.models import mlp_kernel
 from bdl.models.mlp_gradient import MLPGradient, supports
+from bdl.models.mlp_kernel import MLPKernel
 from bdl.seeding import derive_seed
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -86,15 +88,19 @@ class ChainStack(nn.Module):
         tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
         return self._vmap(tensors, x) if method == "vmap" else self._loop(tensors, x)
 
-    def gradient(self) -> MLPGradient | None:
+    def gradient(self, compiled: bool | Literal["auto"] = False) -> MLPGradient | MLPKernel | None:
         """The loss gradient by the written-out chain rule; None for networks that need autograd.
 
         These are networks with other layers than `MLPGradient` knows, with hooks, or compiled by torch.
+
+        compiled: True or "auto" gives `MLPKernel` for the layers that it knows, True raises ConfigError where it cannot
+        be built.
         """
         plain = not any(_hooked(m) for m in self.modules()) and self._compiled_call_impl is None
         if self._layers is None or self.method not in ("auto", "bmm") or not plain or not supports(self._layers):
             return None
-        return MLPGradient(self._layers, self.chains)
+        eager = MLPGradient(self._layers, self.chains)
+        return mlp_kernel.compiled(eager, required=compiled is True) if compiled else eager
 
     def broadcast(self, x: Tensor) -> Tensor:
         """(C, B, ...) outputs for one batch x (B, ...) that all chains see."""

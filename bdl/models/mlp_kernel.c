@@ -1,0 +1,351 @@
+/* Loss and gradient of a stack of multilayer perceptrons, one chain after the other. mlp_kernel.py compiles this file.
+
+   The items of a batch are the contiguous axis: a layer's values are (features, ld) in scratch memory, with ld >= B
+   rounded up to whole vectors. The columns beyond B repeat the last item, and their gradients are zero. The order of
+   every sum depends on the shapes alone, so the numbers do not depend on alignment or on the other chains. */
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+_Static_assert(sizeof(void *) == 8 && sizeof(float) == 4, "the plan holds 64-bit pointers");
+
+#if defined(__AVX512F__)
+#define WIDTH 16
+#elif defined(__AVX__)
+#define WIDTH 8
+#else
+#define WIDTH 4
+#endif
+
+typedef float vec __attribute__((vector_size(4 * WIDTH)));
+typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
+typedef float quad __attribute__((vector_size(16)));
+typedef int64_t I;
+
+#define INLINE static inline __attribute__((always_inline))
+#define ROWS 4    /* outputs of a tile */
+#define COLUMNS 3 /* vectors of a tile: ROWS x COLUMNS sums + COLUMNS + 1 operands fill the 16 registers of AVX2 */
+
+enum { NONE, TANH, RELU, SIGMOID, SILU };
+
+/* A Linear layer, and the elementwise layer after it. Strides are those between chains, in floats. */
+typedef struct {
+    I in, out, activation;
+    const float *weight; /* (out, in) */
+    I weight_stride;
+    const float *bias; /* (out), or NULL */
+    I bias_stride;
+    float *weight_gradient;
+    I weight_gradient_stride;
+    float *bias_gradient;
+    I bias_gradient_stride;
+} Layer;
+
+typedef struct {
+    I chains, layers;
+    Layer layer[];
+} Plan;
+
+/* Sizes of the scratch rows of a batch. */
+typedef struct {
+    I items, vectors, ld;
+} Batch;
+
+static Batch batch_of(I items) {
+    I vectors = (items + WIDTH - 1) / WIDTH, ld = vectors * WIDTH;
+    if (ld % 64 == 0) ld += WIDTH; /* rows a power of two apart would share few lines of the cache */
+    return (Batch){items, vectors, ld};
+}
+
+INLINE vec splat(float value) { return value - (vec){0}; }
+INLINE vec choose(ivec mask, vec yes, vec no) { return (vec)((mask & (ivec)yes) | (~mask & (ivec)no)); }
+INLINE vec at_least(vec x, float low) { return choose(x < splat(low), splat(low), x); } /* NaN stays NaN */
+INLINE vec at_most(vec x, float high) { return choose(x > splat(high), splat(high), x); }
+
+/* exp(x) - 1 = power * (1 + tail) - 1 for |x| <= 87; x = n log 2 + r, polynomial of Cephes' expf in r (Moshier). */
+INLINE vec exp_parts(vec x, vec *power) {
+    const float round = 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number, held in the lowest bits */
+    vec shifted = x * 1.44269504088896341f + round, n = shifted - round;
+    vec r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
+    vec q = r * 1.9875691500e-4f + 1.3981999507e-3f;
+    q = q * r + 8.3334519073e-3f;
+    q = q * r + 4.1665795894e-2f;
+    q = q * r + 1.6666665459e-1f;
+    q = q * r + 5.0000001201e-1f;
+    *power = (vec)(((ivec)shifted + (127 - 0x4B400000)) << 23);
+    return q * (r * r) + r;
+}
+
+/* exp(x) for x <= 87, zero below -87 */
+INLINE vec exponential(vec x) {
+    vec power, tail = exp_parts(at_least(x, -87.0f), &power);
+    return choose(x < splat(-87.0f), splat(0), power * tail + power);
+}
+
+/* (e - 1) / (e + 1) for e = exp(2x). e - 1 = power * tail + (power - 1) loses no digits near zero, where power = 1. */
+INLINE vec hyperbolic(vec x) {
+    vec power, tail = exp_parts(at_most(at_least(x + x, -20.0f), 20.0f), &power), less = power * tail + (power - 1.0f);
+    return less / (less + 2.0f);
+}
+
+INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(at_most(-x, 87.0f))); }
+
+INLINE float sum(vec x) {
+    quad parts[WIDTH / 4];
+    memcpy(parts, &x, sizeof x);
+    for (int i = WIDTH / 8; i > 0; i /= 2)
+        for (int j = 0; j < i; j++) parts[j] += parts[j + i];
+    return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
+}
+
+/* out (m rows, n vectors) = bias + w (m, k) x (k, n vectors); w[row, i] = w[row * rs + i * cs]; bias may be NULL */
+INLINE void product_tile(int m, int n, I k, const float *w, I rs, I cs, const float *bias, const float *x, float *out,
+                         I ld) {
+    vec sums[ROWS][COLUMNS];
+    for (int r = 0; r < m; r++)
+        for (int v = 0; v < n; v++) sums[r][v] = splat(bias ? bias[r] : 0.0f);
+    for (I i = 0; i < k; i++) {
+        const vec *row = (const vec *)(x + i * ld);
+        for (int r = 0; r < m; r++)
+            for (int v = 0; v < n; v++) sums[r][v] += w[r * rs + i * cs] * row[v];
+    }
+    for (int r = 0; r < m; r++)
+        for (int v = 0; v < n; v++) ((vec *)(out + r * ld))[v] = sums[r][v];
+}
+
+INLINE void product_columns(int n, I rows, I k, const float *w, I rs, I cs, const float *bias, const float *x,
+                            float *out, I ld) {
+    I r = 0;
+    for (; r + ROWS <= rows; r += ROWS)
+        product_tile(ROWS, n, k, w + r * rs, rs, cs, bias ? bias + r : 0, x, out + r * ld, ld);
+    const float *rest = bias ? bias + r : 0;
+    switch (rows - r) {
+        case 3: product_tile(3, n, k, w + r * rs, rs, cs, rest, x, out + r * ld, ld); break;
+        case 2: product_tile(2, n, k, w + r * rs, rs, cs, rest, x, out + r * ld, ld); break;
+        case 1: product_tile(1, n, k, w + r * rs, rs, cs, rest, x, out + r * ld, ld); break;
+    }
+}
+
+/* out (rows, B) = bias + w (rows, k) x (k, B) */
+static void product(I rows, I k, const float *w, I rs, I cs, const float *bias, const float *x, float *out, Batch b) {
+    for (I v = 0, left = b.vectors; left > 0;) {
+        int n = left == 4 ? 2 : left < COLUMNS ? (int)left : COLUMNS; /* 2 + 2 is faster than 3 + 1 */
+        const float *from = x + v * WIDTH;
+        float *to = out + v * WIDTH;
+        if (n == 3) product_columns(3, rows, k, w, rs, cs, bias, from, to, b.ld);
+        else if (n == 2) product_columns(2, rows, k, w, rs, cs, bias, from, to, b.ld);
+        else product_columns(1, rows, k, w, rs, cs, bias, from, to, b.ld);
+        v += n;
+        left -= n;
+    }
+}
+
+/* out (m, n) = d (m, B) x (n, B)^T, rows of out `stride` apart */
+INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, I stride, Batch b) {
+    vec sums[ROWS][COLUMNS];
+    for (int r = 0; r < m; r++)
+        for (int q = 0; q < n; q++) sums[r][q] = splat(0);
+    for (I v = 0; v < b.vectors; v++)
+        for (int r = 0; r < m; r++)
+            for (int q = 0; q < n; q++)
+                sums[r][q] += ((const vec *)(d + r * b.ld))[v] * ((const vec *)(x + q * b.ld))[v];
+    for (int r = 0; r < m; r++)
+        for (int q = 0; q < n; q++) out[r * stride + q] = sum(sums[r][q]);
+}
+
+INLINE void dots_rows(int m, I columns, const float *d, const float *x, float *out, Batch b) {
+    I q = 0;
+    for (; q + COLUMNS <= columns; q += COLUMNS) dots_tile(m, COLUMNS, d, x + q * b.ld, out + q, columns, b);
+    if (columns - q == 2) dots_tile(m, 2, d, x + q * b.ld, out + q, columns, b);
+    if (columns - q == 1) dots_tile(m, 1, d, x + q * b.ld, out + q, columns, b);
+}
+
+/* out (rows, columns) = d (rows, B) x (columns, B)^T */
+static void dots(I rows, I columns, const float *d, const float *x, float *out, Batch b) {
+    I r = 0;
+    for (; r + ROWS <= rows; r += ROWS) dots_rows(ROWS, columns, d + r * b.ld, x, out + r * columns, b);
+    switch (rows - r) {
+        case 3: dots_rows(3, columns, d + r * b.ld, x, out + r * columns, b); break;
+        case 2: dots_rows(2, columns, d + r * b.ld, x, out + r * columns, b); break;
+        case 1: dots_rows(1, columns, d + r * b.ld, x, out + r * columns, b); break;
+    }
+}
+
+static void sums_of_rows(I rows, const float *d, float *out, Batch b) {
+    for (I r = 0; r < rows; r++) {
+        vec total = splat(0);
+        for (I v = 0; v < b.vectors; v++) total += ((const vec *)(d + r * b.ld))[v];
+        out[r] = sum(total);
+    }
+}
+
+/* x (B, features) -> (features, B), where the columns beyond B repeat the last item */
+static void transpose(const float *x, I features, float *out, Batch b) {
+    for (I from = 0; from < b.items; from += 32) {
+        I to = from + 32 < b.items ? from + 32 : b.items;
+        for (I i = 0; i < features; i++)
+            for (I item = from; item < to; item++) out[i * b.ld + item] = x[item * features + i];
+    }
+    for (I i = 0; i < features; i++)
+        for (I item = b.items; item < b.vectors * WIDTH; item++) out[i * b.ld + item] = out[i * b.ld + b.items - 1];
+}
+
+/* The elementwise layer in place. SiLU leaves its derivative in `slope`, because its output does not tell it. */
+static void activate(I activation, I rows, float *x, float *slope, Batch b) {
+    for (I r = 0; r < rows; r++) {
+        vec *h = (vec *)(x + r * b.ld), *s = (vec *)(slope + r * b.ld);
+        for (I v = 0; v < b.vectors; v++) {
+            vec z = h[v];
+            if (activation == TANH) h[v] = hyperbolic(z);
+            else if (activation == RELU) h[v] = at_least(z, 0);
+            else if (activation == SIGMOID) h[v] = sigmoid(z);
+            else if (activation == SILU) {
+                vec p = sigmoid(z);
+                h[v] = z * p;
+                s[v] = p * (1.0f + z * (1.0f - p));
+            }
+        }
+    }
+}
+
+/* d *= derivative of the elementwise layer whose output is x */
+static void multiply_derivative(I activation, I rows, float *d, const float *x, const float *slope, Batch b) {
+    for (I r = 0; r < rows; r++) {
+        vec *out = (vec *)(d + r * b.ld);
+        const vec *h = (const vec *)(x + r * b.ld), *s = (const vec *)(slope + r * b.ld);
+        for (I v = 0; v < b.vectors; v++) {
+            if (activation == TANH) out[v] *= 1.0f - h[v] * h[v];
+            else if (activation == RELU) out[v] = choose(h[v] <= splat(0), splat(0), out[v]);
+            else if (activation == SIGMOID) out[v] *= h[v] * (1.0f - h[v]);
+            else if (activation == SILU) out[v] *= s[v];
+        }
+    }
+}
+
+static I rows_of(const Layer *layer) { return layer->activation == SILU ? 2 * layer->out : layer->out; }
+
+/* `values` holds the input and the output of every layer, (features, ld) each. Returns the output of the last. */
+static const float *forward(const Plan *p, I chain, const float *x, float *values, Batch b) {
+    transpose(x, p->layer[0].in, values, b);
+    const float *input = values;
+    float *output = values + p->layer[0].in * b.ld;
+    for (I l = 0; l < p->layers; l++) {
+        const Layer *layer = &p->layer[l];
+        const float *bias = layer->bias ? layer->bias + chain * layer->bias_stride : 0;
+        const float *weight = layer->weight + chain * layer->weight_stride;
+        product(layer->out, layer->in, weight, layer->in, 1, bias, input, output, b);
+        activate(layer->activation, layer->out, output, output + layer->out * b.ld, b);
+        input = output;
+        output += rows_of(layer) * b.ld;
+    }
+    return input;
+}
+
+/* The gradients of all layers from d (outputs, ld), which is overwritten; `spare` has the rows of the widest layer */
+static void backward(const Plan *p, I chain, const float *values, float *d, float *spare, Batch b) {
+    const float *output = values + p->layer[0].in * b.ld;
+    for (I l = 0; l + 1 < p->layers; l++) output += rows_of(&p->layer[l]) * b.ld;
+    for (I l = p->layers - 1; l >= 0; l--) {
+        const Layer *layer = &p->layer[l];
+        const float *input = l ? output - rows_of(layer - 1) * b.ld : values;
+        multiply_derivative(layer->activation, layer->out, d, output, output + layer->out * b.ld, b);
+        dots(layer->out, layer->in, d, input, layer->weight_gradient + chain * layer->weight_gradient_stride, b);
+        if (layer->bias)
+            sums_of_rows(layer->out, d, layer->bias_gradient + chain * layer->bias_gradient_stride, b);
+        if (l) {
+            product(layer->in, layer->out, layer->weight + chain * layer->weight_stride, 1, layer->in, 0, d, spare, b);
+            float *swap = d;
+            d = spare;
+            spare = swap;
+        }
+        output = input;
+    }
+}
+
+/* Mean of -log softmax(z)[y] over the batch, and its gradient d, from z (classes, ld); `work` has two rows. */
+static float categorical(I classes, const float *z, const int64_t *y, float *d, float *work, Batch b) {
+    float *largest = work, *total = work + b.ld, scale = 1.0f / (float)b.items;
+    for (I v = 0; v < b.vectors; v++) {
+        vec most = ((const vec *)z)[v], all = splat(0);
+        for (I k = 1; k < classes; k++) {
+            vec value = ((const vec *)(z + k * b.ld))[v];
+            most = choose(value > most, value, most);
+        }
+        for (I k = 0; k < classes; k++) {
+            vec e = exponential(((const vec *)(z + k * b.ld))[v] - most);
+            ((vec *)(d + k * b.ld))[v] = e;
+            all += e;
+        }
+        vec factor = scale / all;
+        for (I k = 0; k < classes; k++) ((vec *)(d + k * b.ld))[v] *= factor;
+        ((vec *)largest)[v] = most;
+        ((vec *)total)[v] = all;
+    }
+    double loss = 0;
+    for (I item = 0; item < b.items; item++) {
+        I at = y[item] * b.ld + item;
+        loss += (largest[item] - z[at]) + logf(total[item]);
+        d[at] -= scale;
+    }
+    for (I k = 0; k < classes; k++) memset(d + k * b.ld + b.items, 0, (size_t)(b.vectors * WIDTH - b.items) * 4);
+    return (float)(loss / (double)b.items);
+}
+
+/* Floats of scratch: *values for one chain's `values`, *work for what a chain needs besides */
+void bdl_mlp_scratch(const Plan *p, I items, I *values, I *work) {
+    Batch b = batch_of(items);
+    I rows = p->layer[0].in, widest = 0;
+    for (I l = 0; l < p->layers; l++) {
+        rows += rows_of(&p->layer[l]);
+        if (p->layer[l].out > widest) widest = p->layer[l].out;
+    }
+    *values = rows * b.ld;
+    *work = (2 * widest + 2) * b.ld;
+}
+
+/* Mean losses (C) and all gradients under the categorical likelihood. Returns -1, or the first y outside the classes,
+   as its place chain * B + item; then nothing is written. `values` and `work` are aligned to 64 bytes. */
+I bdl_mlp_categorical(const Plan *p, const float *x, I x_stride, const int64_t *y, I y_stride, I items, float *losses,
+                      float *values, float *work) {
+    Batch b = batch_of(items);
+    I classes = p->layer[p->layers - 1].out, values_size, work_size;
+    bdl_mlp_scratch(p, items, &values_size, &work_size);
+    for (I c = 0; c < p->chains; c++)
+        for (I item = 0; item < items; item++)
+            if (y[c * y_stride + item] < 0 || y[c * y_stride + item] >= classes) return c * items + item;
+    float *d = work + 2 * b.ld, *other = d + (work_size - 2 * b.ld) / 2;
+    for (I c = 0; c < p->chains; c++) {
+        const float *z = forward(p, c, x + c * x_stride, values, b);
+        losses[c] = categorical(classes, z, y + c * y_stride, d, work, b);
+        backward(p, c, values, d, other, b);
+    }
+    return -1;
+}
+
+/* Outputs (C, K, B). `values` holds those of all chains, for bdl_mlp_backward. */
+void bdl_mlp_forward(const Plan *p, const float *x, I x_stride, I items, float *outputs, float *values) {
+    Batch b = batch_of(items);
+    I classes = p->layer[p->layers - 1].out, values_size, work_size;
+    bdl_mlp_scratch(p, items, &values_size, &work_size);
+    for (I c = 0; c < p->chains; c++) {
+        const float *z = forward(p, c, x + c * x_stride, values + c * values_size, b);
+        for (I k = 0; k < classes; k++)
+            memcpy(outputs + (c * classes + k) * items, z + k * b.ld, (size_t)items * 4);
+    }
+}
+
+/* All gradients from the gradient (C, K, B) of the losses with respect to the outputs */
+void bdl_mlp_backward(const Plan *p, const float *gradient, I items, const float *values, float *work) {
+    Batch b = batch_of(items);
+    I classes = p->layer[p->layers - 1].out, values_size, work_size;
+    bdl_mlp_scratch(p, items, &values_size, &work_size);
+    float *d = work + 2 * b.ld, *other = d + (work_size - 2 * b.ld) / 2;
+    for (I c = 0; c < p->chains; c++) {
+        for (I k = 0; k < classes; k++) {
+            memcpy(d + k * b.ld, gradient + (c * classes + k) * items, (size_t)items * 4);
+            memset(d + k * b.ld + items, 0, (size_t)(b.vectors * WIDTH - items) * 4);
+        }
+        backward(p, c, values + c * values_size, d, other, b);
+    }
+}

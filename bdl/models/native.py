@@ -1,0 +1,119 @@
+"""C code of bdl, built with the system's compiler, cached in the user's cache folder and loaded by ctypes."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bdl.errors import ConfigError
+
+SECONDS = 60  # after which a compiler counts as broken
+_FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-fno-math-errno")
+_NATIVE = ("-march=native", "-mcpu=native")  # the second where a compiler for ARM refuses the first
+_outcome: dict[Path, ctypes.CDLL | str] = {}  # the library of a source, or why there is none
+
+
+def available(source: Path) -> bool:
+    """Whether a C compiler is there, and has not failed on this source in this process. Nothing is compiled."""
+    return _compiler() is not None and not isinstance(_outcome.get(source), str)
+
+
+def load(source: Path, required: bool = False) -> ctypes.CDLL | None:
+    """The library of a C file, built at the first call; None where that is not possible.
+
+    Raises ConfigError instead if it is required.
+    """
+    if source not in _outcome:
+        compiler = _compiler()
+        _outcome[source] = "there is none on PATH" if compiler is None else _build(source, compiler)
+    library = _outcome[source]
+    if not isinstance(library, str):
+        return library
+    if required:
+        raise ConfigError(
+            f"compile=true needs a working C compiler: {library}; install gcc or clang, name one in the variable CC, "
+            "or set compile=auto"
+        )
+    return None
+
+
+@functools.cache
+def _compiler() -> str | None:
+    names = [os.environ.get("CC", ""), "cc", "gcc", "clang"]
+    found = [path for name in names if name and (path := shutil.which(name))]
+    return found[0] if found and os.name == "posix" else None
+
+
+def _build(source: Path, compiler: str) -> ctypes.CDLL | str:
+    """The library from the cache or from the compiler, or why there is none."""
+    try:
+        try:
+            folder = _cache_folder()
+            name = f"{source.stem}-{_key(source, compiler)}"
+            return _cached(folder, name) or _compile(source, compiler, folder, name)
+        except (OSError, RuntimeError):  # no home, a folder that cannot be written, or from which nothing may run
+            with tempfile.TemporaryDirectory(prefix="bdl-") as folder:
+                return _compile(source, compiler, Path(folder), source.stem)
+    except (OSError, subprocess.SubprocessError) as error:
+        return _first_line(error)
+
+
+def _cache_folder() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bdl"
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def _key(source: Path, compiler: str) -> str:
+    """A hash of all that decides the machine code: the source, the flags, the compiler and the CPU."""
+    file = os.stat(compiler)
+    rest = repr((_FLAGS, _NATIVE, compiler, file.st_size, file.st_mtime_ns, _cpu()))
+    return hashlib.sha256(source.read_bytes() + rest.encode()).hexdigest()[:20]
+
+
+def _cpu() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
+    except OSError:
+        return repr(platform.uname())
+    return "\n".join(line for line in lines if line.split("\t")[0] in ("model name", "flags", "Features", "CPU part"))
+
+
+def _cached(folder: Path, name: str) -> ctypes.CDLL | None:
+    """The library of this name. A file's name ends with the hash of its content; damaged files are removed."""
+    for path in sorted(folder.glob(f"{name}-*.so")):
+        if _digest(path) == path.stem.rpartition("-")[2]:
+            return ctypes.CDLL(str(path))
+        path.unlink(missing_ok=True)
+    return None
+
+
+def _compile(source: Path, compiler: str, folder: Path, name: str) -> ctypes.CDLL | str:
+    error = ""
+    with tempfile.TemporaryDirectory(dir=folder) as work:
+        made = Path(work) / "made.so"
+        for native in _NATIVE:
+            command = [compiler, *_FLAGS, native, str(source), "-o", str(made), "-lm"]
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+            if ran.returncode == 0:
+                path = folder / f"{name}-{_digest(made)}.so"
+                os.replace(made, path)  # atomic, so that two processes may build at once
+                return ctypes.CDLL(str(path))
+            error = error or ran.stderr  # of the first form, which is right on most machines
+    return _first_line(error or f"{compiler} failed")
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:20]
+
+
+def _first_line(what: Any) -> str:
+    return next(iter(str(what).strip().splitlines()), type(what).__name__)

@@ -1,0 +1,378 @@
+"""The compiled MLP gradient: equal to autograd in float64, independent of the other chains and of memory, optional."""
+
+from __future__ import annotations
+
+import copy
+import os
+import subprocess
+import sys
+from functools import partial
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.likelihoods import mean_loss
+from bdl.models import mlp_kernel, native
+from bdl.models.mlp_gradient import MLPGradient, WithGradients
+from bdl.models.mlp_kernel import SOURCE, MLPKernel
+from bdl.samplers.buffer import ParameterBuffer
+
+NLL = bdl.CategoricalNLL()
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "silu": nn.SiLU, "none": nn.Identity}
+
+pytestmark = pytest.mark.skipif(not mlp_kernel.available(), reason="no C compiler")
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """As in a new process, with an empty cache folder, which is returned."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "_outcome", {})
+    native._compiler.cache_clear()
+    yield tmp_path / "bdl"
+    native._compiler.cache_clear()
+
+
+def network(sizes, activation="tanh", bias=True, last=False) -> nn.Sequential:
+    layers: list[nn.Module] = [nn.Flatten()]
+    for wide, narrow in zip(sizes, sizes[1:], strict=False):
+        layers += [nn.Linear(wide, narrow, bias=bias), ACTIVATIONS[activation]()]
+    return nn.Sequential(*layers) if last else nn.Sequential(*layers[:-1])
+
+
+def in_buffer(net: nn.Module, chains: int, **arguments) -> tuple[bdl.ChainStack, torch.Tensor, list[torch.Tensor]]:
+    """A stack whose parameters are views of one buffer (C, d), as a Sampler makes them; g (C, d), and g's views."""
+    stack = bdl.ChainStack(net, chains, seed=3, **arguments)
+    buffer = ParameterBuffer(list(stack.parameters()), [n for n, _ in stack.named_parameters()], chains)
+    g = torch.full_like(buffer.theta, torch.nan)
+    return stack, g, buffer.split(g)
+
+
+def batch(chains: int, items: int, features: int, classes: int) -> tuple[torch.Tensor, torch.Tensor]:
+    stream = torch.Generator().manual_seed(chains + items)
+    x = torch.randn(chains, items, features, generator=stream)
+    return x, torch.randint(classes, (chains, items), generator=stream)
+
+
+def exact(stack: bdl.ChainStack, x, y, loss) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """The losses and gradients by autograd in float64."""
+    twin = copy.deepcopy(stack).double()
+    y = y.double() if y.is_floating_point() else y
+    losses = mean_loss(loss, twin(x.double()), y, stack.chains)
+    losses.sum().backward()
+    return losses.detach(), [p.grad for p in twin.parameters() if p.grad is not None]
+
+
+def kernel_of(stack: bdl.ChainStack) -> MLPKernel:
+    kernel = stack.gradient(compiled=True)
+    assert isinstance(kernel, MLPKernel)
+    return kernel
+
+
+def assert_near(got, wanted, tolerance=2e-5) -> None:
+    """The error relative to the largest number of the tensor: a single small gradient may be a difference of large."""
+    for a, b in zip(got, wanted, strict=True):
+        assert a.shape == b.shape and (a.double() - b).abs().max() <= tolerance * b.abs().max()
+
+
+# ---- the numbers -----------------------------------------------------------------------------------------------------
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    sizes=st.lists(st.integers(1, 40), min_size=2, max_size=5),
+    chains=st.integers(1, 9),
+    items=st.integers(1, 130),
+    activation=st.sampled_from(sorted(ACTIVATIONS)),
+    bias=st.booleans(),
+    last=st.booleans(),
+)
+def test_losses_and_gradients_are_autograds(sizes, chains, items, activation, bias, last):
+    stack, g, views = in_buffer(network(sizes, activation, bias, last), chains)
+    x, y = batch(chains, items, sizes[0], sizes[-1])
+    losses, gradients = exact(stack, x, y, NLL)
+    kernel = kernel_of(stack)
+    got = kernel.write(x, y, NLL, views)
+    assert (got - losses).abs().max() <= 2e-5 * losses.abs().max().clamp_min(0.1)
+    if sizes[-1] > 1:  # the gradient of one class is zero
+        assert_near(views, gradients)
+    assert g.isfinite().all()
+
+
+@pytest.mark.parametrize("loss", [bdl.GaussianNLL(std=0.5), bdl.likelihoods.HeteroscedasticNLL(), nn.MSELoss()])
+@pytest.mark.parametrize("activation", ["tanh", "silu"])
+def test_other_losses_go_through_torch_between_forward_and_backward(loss, activation):
+    stack, g, views = in_buffer(network((7, 9, 4), activation), 3)
+    x, _ = batch(3, 21, 7, 4)
+    width = 2 if isinstance(loss, bdl.likelihoods.HeteroscedasticNLL) else 4
+    y = torch.randn(3, 21, width)
+    losses, gradients = exact(stack, x, y, loss)
+    assert_near([kernel_of(stack).write(x, y, loss, views), *views], [losses, *gradients])
+
+
+@pytest.mark.parametrize("chains", [1, 4])
+def test_one_batch_for_all_chains(chains):
+    stack, g, views = in_buffer(network((6, 5, 3)), chains, shared=True)
+    x, y = batch(1, 17, 6, 3)
+    losses, gradients = exact(stack, x[0], y.expand(chains, 17), NLL)
+    got = kernel_of(stack).write(x.expand(chains, 17, 6), y.expand(chains, 17), NLL, views)
+    assert_near([got, *views], [losses, *gradients])
+
+
+def test_images_and_inputs_in_another_memory_order():
+    stack, g, views = in_buffer(network((12, 5, 3)), 2)
+    x, y = batch(2, 10, 12, 3)
+    losses, gradients = exact(stack, x, y, NLL)
+    kernel = kernel_of(stack)
+    for same in (x.view(2, 10, 3, 2, 2), x.mT.contiguous().mT, x.transpose(0, 1).contiguous().transpose(0, 1)):
+        labels = y.mT.contiguous().mT
+        assert_near([kernel.write(same, labels, NLL, views), *views], [losses, *gradients])
+
+
+@pytest.mark.parametrize("activation, function", [("tanh", torch.tanh), ("sigmoid", torch.sigmoid)])
+def test_activations_are_accurate_to_the_last_digits_everywhere(activation, function):
+    """Sizes from 1e-30 to 100, both signs: tanh(x) near zero is x, with the relative error of any other x."""
+    size = torch.logspace(-30, 2, 20001)
+    x = torch.cat([size, -size]).view(1, -1, 1)
+    net = nn.Sequential(nn.Linear(1, 1, bias=False), ACTIVATIONS[activation]())
+    stack, g, views = in_buffer(net, 1)
+    with torch.no_grad():
+        stack.net[0].weight.fill_(1.0)
+    seen = []
+
+    def loss(outputs, y):
+        seen.append(outputs.detach().clone())
+        return outputs.mean()
+
+    kernel_of(stack).write(x, torch.zeros(x.shape[:2]), loss, views)
+    wanted = function(x.double()).flatten()
+    assert ((seen[0].flatten().double() - wanted).abs() <= 5e-7 * wanted.abs() + 1e-37).all()
+
+
+def test_large_logits_have_finite_losses():
+    stack, g, views = in_buffer(network((4, 3)), 2)
+    x, y = batch(2, 9, 4, 3)
+    x = 1e4 * x
+    losses, gradients = exact(stack, x, y, NLL)
+    assert_near([kernel_of(stack).write(x, y, NLL, views), *views], [losses, *gradients])
+
+
+# ---- what they may not depend on -------------------------------------------------------------------------------------
+
+
+def test_a_chain_does_not_see_how_many_there_are():
+    stack, g, views = in_buffer(network((13, 11, 7)), 5)
+    x, y = batch(5, 37, 13, 7)
+    losses = kernel_of(stack).write(x, y, NLL, views)
+    for c in range(5):
+        alone, own, own_views = in_buffer(network((13, 11, 7)), 1)
+        alone.load_state_dict({k: v[c : c + 1] for k, v in stack.state_dict().items()})
+        loss = kernel_of(alone).write(x[c : c + 1], y[c : c + 1], NLL, own_views)
+        assert torch.equal(loss[0], losses[c]) and torch.equal(own[0], g[c])
+
+
+@pytest.mark.parametrize("shift", [1, 3, 5])
+def test_alignment_and_place_of_the_gradients_change_no_bit(shift):
+    stack, g, views = in_buffer(network((13, 11, 7)), 3)
+    x, y = batch(3, 37, 13, 7)
+    kernel = kernel_of(stack)
+    losses = kernel.write(x, y, NLL, views)
+    moved = torch.empty(x.numel() + shift)[shift:].view_as(x).copy_(x)
+    again, gradients = kernel(moved, y, NLL)
+    assert torch.equal(again, losses)
+    assert all(torch.equal(a, b) for a, b in zip(gradients, views, strict=True))
+
+
+def test_the_way_through_autograd_has_the_same_bits():
+    stack, g, views = in_buffer(network((13, 11, 7)), 3)
+    x, y = batch(3, 37, 13, 7)
+    kernel = kernel_of(stack)
+    losses = kernel.write(x, y, NLL, views)
+    through = WithGradients.apply(*kernel(x, y, NLL), *kernel.params)
+    through.sum().backward()
+    assert torch.equal(through, losses)
+    assert all(torch.equal(p.grad, view) for p, view in zip(kernel.params, views, strict=True))
+
+
+def test_the_kernel_follows_parameters_and_batches_that_change():
+    stack, g, views = in_buffer(network((6, 5, 3)), 2)
+    kernel = kernel_of(stack)
+    for items in (8, 100, 3):
+        x, y = batch(2, items, 6, 3)
+        for p in stack.parameters():
+            p.data = 2 * p.data  # new memory, and no longer one buffer
+        losses, gradients = exact(stack, x, y, NLL)
+        assert_near([kernel.write(x, y, NLL, views), *views], [losses, *gradients])
+
+
+def test_a_bad_batch_leaves_nothing_for_the_next():
+    """The second batch is shorter, and a row of scratch still holds numbers of the first beyond its end."""
+    stack, g, views = in_buffer(network((5, 4, 3), "none"), 2)
+    kernel = kernel_of(stack)
+    x, y = batch(2, 16, 5, 3)
+    x[:, 11:] = torch.nan
+    assert kernel.write(x, y, NLL, views).isnan().all()
+    x, y = x[:, :11].contiguous(), y[:, :11]
+    losses, gradients = exact(stack, x, y, NLL)
+    assert_near([kernel.write(x, y, NLL, views), *views], [losses, *gradients])
+
+
+def test_a_copy_has_its_own_parameters():
+    stack, g, views = in_buffer(network((6, 5, 3)), 2)
+    x, y = batch(2, 8, 6, 3)
+    kernel = kernel_of(stack)
+    before = kernel.write(x, y, NLL, views)
+    twin = copy.deepcopy(kernel)
+    with torch.no_grad():
+        stack.net[1].weight.zero_()
+    assert torch.equal(twin(x, y, NLL)[0], before)
+    assert not torch.equal(kernel(x, y, NLL)[0], before)
+
+
+# ---- bad numbers -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bad", [torch.nan, torch.inf, -torch.inf])
+@pytest.mark.parametrize("activation", ["relu", "silu", "none"])
+def test_inputs_that_are_not_finite_show_in_the_loss_of_their_chain(activation, bad):
+    stack, g, views = in_buffer(network((5, 4, 3), activation), 2)
+    x, y = batch(2, 11, 5, 3)
+    x[1, 10, 0] = bad
+    losses = kernel_of(stack).write(x, y, NLL, views)
+    eager = stack.gradient().write(x, y, NLL, [v.clone() for v in views])
+    assert losses.isfinite().tolist() == eager.isfinite().tolist() == [True, False]
+    assert g[0].isfinite().all() and not g[1].isfinite().all()
+
+
+@pytest.mark.parametrize("activation", sorted(ACTIVATIONS))
+def test_parameters_that_are_nan_show_in_the_loss(activation):
+    stack, g, views = in_buffer(network((5, 4, 3), activation), 2)
+    x, y = batch(2, 11, 5, 3)
+    with torch.no_grad():
+        stack.net[1].weight[1, 2, 3] = torch.nan
+    losses = kernel_of(stack).write(x, y, NLL, views)
+    assert losses.isfinite().tolist() == [True, False] and g[1].isnan().any()
+
+
+@pytest.mark.parametrize("label", [-1, 3, -100, 2**62, -(2**62)])
+def test_a_label_that_is_no_class_is_refused(label):
+    stack, g, views = in_buffer(network((5, 4, 3)), 2)
+    x, y = batch(2, 11, 5, 3)
+    y[1, 10] = label
+    with pytest.raises(ConfigError, match=rf"label {label} is none of the network's 3 classes"):
+        kernel_of(stack).write(x, y, NLL, views)
+    assert g.isnan().all()
+
+
+@pytest.mark.parametrize("shape", [(2, 10), (1, 11), (11,)])
+def test_labels_of_another_shape_are_refused(shape):
+    stack, g, views = in_buffer(network((5, 4, 3)), 2)
+    x, _ = batch(2, 11, 5, 3)
+    with pytest.raises(ConfigError, match="do not match a batch of shape"):
+        kernel_of(stack).write(x, torch.zeros(shape, dtype=torch.int64), NLL, views)
+
+
+# ---- where the eager version runs ------------------------------------------------------------------------------------
+
+
+def frozen() -> nn.Module:
+    net = network((5, 4, 3))
+    net[1].bias.requires_grad_(False)
+    return net
+
+
+EAGER = {
+    "float64": lambda: network((5, 4, 3)).double(),
+    "frozen": frozen,
+    "another activation": lambda: nn.Sequential(nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 3)),
+    "two activations": lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.ReLU(), nn.Linear(4, 3)),
+    "activation first": lambda: nn.Sequential(nn.Tanh(), nn.Linear(5, 3)),
+}
+
+
+@pytest.mark.parametrize("name", EAGER)
+def test_other_layers_and_types_run_eagerly(name):
+    assert type(bdl.ChainStack(EAGER[name](), 2).gradient(compiled=True)) is MLPGradient
+
+
+def test_inputs_and_parameters_of_another_type_run_eagerly():
+    stack, g, views = in_buffer(network((5, 4, 3)), 2)
+    kernel = kernel_of(stack)
+    x, y = batch(2, 11, 5, 3)
+    stack.double()
+    losses, gradients = exact(stack, x, y, NLL)
+    views = [v.double() for v in views]
+    assert_near([kernel.write(x.double(), y, NLL, views), *views], [losses, *gradients], 1e-12)
+
+
+def test_without_a_compiler_the_eager_version_runs(fresh, monkeypatch):
+    monkeypatch.setenv("PATH", str(fresh))
+    monkeypatch.delenv("CC", raising=False)
+    stack, _, _ = in_buffer(network((5, 4, 3)), 2)
+    assert not mlp_kernel.available()
+    assert type(stack.gradient(compiled="auto")) is MLPGradient
+    with pytest.raises(ConfigError, match="compile=true needs a working C compiler"):
+        stack.gradient(compiled=True)
+
+
+def test_with_a_compiler_that_fails_the_eager_version_runs(fresh, monkeypatch):
+    fresh.mkdir()
+    broken = fresh / "broken"
+    broken.write_text("#!/bin/sh\necho 'out of licences' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    stack, _, _ = in_buffer(network((5, 4, 3)), 2)
+    assert mlp_kernel.available()  # nothing is known yet
+    assert type(stack.gradient(compiled="auto")) is MLPGradient
+    assert not mlp_kernel.available()
+    with pytest.raises(ConfigError, match="compile=true needs a working C compiler: out of licences"):
+        stack.gradient(compiled=True)
+
+
+# ---- the cache -------------------------------------------------------------------------------------------------------
+
+
+def test_the_code_is_built_once(fresh, monkeypatch):
+    assert native.load(SOURCE, required=True)
+    (made,) = fresh.iterdir()
+    monkeypatch.setattr(native, "_outcome", {})
+    monkeypatch.setattr(native, "_compile", lambda *args: pytest.fail("compiled again"))
+    assert native.load(SOURCE, required=True)
+    assert [*fresh.iterdir()] == [made]
+
+
+@pytest.mark.parametrize("keep", [0, 1000])
+def test_a_damaged_file_is_built_again(fresh, monkeypatch, keep):
+    native.load(SOURCE, required=True)
+    (made,) = fresh.iterdir()
+    whole = made.read_bytes()
+    made.unlink()  # the loaded file stays mapped
+    made.write_bytes(whole[:keep])
+    monkeypatch.setattr(native, "_outcome", {})
+    stack, g, views = in_buffer(network((5, 4, 3)), 2)
+    x, y = batch(2, 11, 5, 3)
+    losses, gradients = exact(stack, x, y, NLL)
+    assert_near([kernel_of(stack).write(x, y, NLL, views), *views], [losses, *gradients])
+    assert made.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(fresh, monkeypatch):
+    fresh.parent.joinpath("file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(fresh.parent / "file"))
+    assert native.load(SOURCE, required=True)
+
+
+def test_two_processes_may_build_at_once(tmp_path):
+    command = [
+        sys.executable,
+        "-c",
+        "from bdl.models import mlp_kernel, native; native.load(mlp_kernel.SOURCE, required=True)",
+    ]
+    start = partial(subprocess.Popen, command, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path)})
+    assert [process.wait() for process in [start(), start()]] == [0, 0]
+    assert {path.suffix for path in (tmp_path / "bdl").iterdir()} == {".so"}
