@@ -62,7 +62,7 @@ class Blocks:
     def __init__(self, trainer: L.Trainer, module: Any, plain: type, sampler: Sampler):
         self.trainer: Any = trainer
         self.module, self.sampler = module, sampler
-        self.loader = trainer.train_dataloader
+        self.loader: Any = trainer.train_dataloader
         self.callbacks = [c for c in self.trainer.callbacks if isinstance(c, StepCallback)]
         self.active = (
             isinstance(self.loader, TensorBatches)

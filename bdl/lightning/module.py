@@ -63,7 +63,8 @@ class BayesianModule(L.LightningModule):
         super().__init__()
         self.net = net
         self.loss = CategoricalNLL() if loss is None else loss
-        self.build_sampler, self.compiled = sampler, compile
+        self.build_sampler = sampler
+        self.compiled: bool | Literal["auto"] = compile
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
         self._batch: Any = None  # the batch of the current step
         self._blocks: Blocks | None = None
