@@ -23,7 +23,8 @@ import bdl
 from bdl.errors import BdlError, ReplicaError
 from bdl.models import MLP
 from bdl.models.resnet import FilterResponseNorm
-from bdl.run.processes import SINGLE, ProcessInfo, check_count, count_processes, launch, process_info
+from bdl.run.launch import launch
+from bdl.run.processes import SINGLE, ProcessInfo, check_count, count_processes, process_info
 from bdl.samplers import parallel
 
 STEPS, BATCH = 20, 5
