@@ -15,6 +15,8 @@ from running import compose, finish, refusal, sampled, samples, start, stop
 
 import bdl
 from bdl.run import train
+from bdl.run.directory import RunDirectory
+from bdl.run.report import Outcome
 
 FOUR = (
     "logger=none", "chains=4", "trainer.max_steps=800", "model.sizes=[36,6]", "collect.keep.every=20",
@@ -100,6 +102,15 @@ def test_a_time_limit_is_that_of_all_stacks_together(tmp_path, capsys):
     checkpoints = [path.name for path in (tmp_path / "checkpoints").glob("*.ckpt")]
     assert checkpoints == ["last.ckpt"]
     assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] > 0
+
+
+def test_stacks_that_a_limit_stopped_at_different_steps_have_no_joint_trace_yet(tmp_path):
+    directory = RunDirectory(tmp_path, "hash")
+    outcomes = [Outcome(steps, {"energy": torch.ones(steps // 50, 2)}, None) for steps in (800, 400)]
+    joint = train.gather_outcomes(None, directory, range(2), range(2), outcomes, 800)
+    assert joint == Outcome(400, {}, None)
+    whole = train.gather_outcomes(None, directory, range(2), range(2), outcomes[:1] * 2, 800)
+    assert whole.steps == 800 and whole.trace["energy"].shape == (16, 4)
 
 
 def test_a_launched_run_returns_its_objective_also_when_it_is_complete(tmp_path, uninterrupted, capsys):
