@@ -11,16 +11,18 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from running import compose, finish, refusal, sampled, samples, start, stop
+from running import compose, finish, refusal, samples, start, stop
 
 import bdl
 from bdl.run import train
+from bdl.run.config import config_hash
 from bdl.run.directory import RunDirectory
+from bdl.run.processes import SINGLE
 from bdl.run.report import Outcome
 
 FOUR = (
-    "logger=none", "chains=4", "trainer.max_steps=800", "model.sizes=[36,6]", "collect.keep.every=20",
-    "collect.keep.burn_in=40", "checkpoint_every=100",
+    "logger=none", "chains=4", "trainer.max_steps=800", "model.sizes=[36,8,6]", "model.dropout=0.1",
+    "collect.keep.every=20", "collect.keep.burn_in=40", "checkpoint_every=100",
 )  # fmt: skip
 
 
@@ -47,7 +49,7 @@ def same(folder: Path, reference: Path) -> bool:
 
 @pytest.mark.parametrize("stack", [0, 1])
 def test_each_stack_is_the_run_of_that_stack_alone(tmp_path, uninterrupted, stack):
-    sampled(tmp_path, *FOUR, f"stack={stack}", "stacks=1", "chains=2")
+    train.run(compose(f"run_dir={tmp_path}", *FOUR, f"stack={stack}", "stacks=1", "chains=2"))
     assert len(of_stack(stack, tmp_path)) > 35
     assert of_stack(stack, tmp_path) == of_stack(stack, uninterrupted)
 
@@ -87,10 +89,11 @@ def test_a_run_that_is_stopped_continues_on_another_number_of_processes(tmp_path
 
 
 def test_a_finished_stack_is_not_sampled_again(tmp_path, uninterrupted, capsys):
-    sampled(tmp_path, *FOUR)
+    cfg = compose(f"run_dir={tmp_path}", *FOUR)
+    train.sample_stacks(cfg, RunDirectory(tmp_path, config_hash(cfg)), range(1), 2, SINGLE)
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "samples").glob("*-0.*")}
     assert len(written) > 35
-    train.run(compose(f"run_dir={tmp_path}", *FOUR))
+    train.run(cfg)
     assert capsys.readouterr().out.count("resuming from") == 1
     assert written == {path: path.stat().st_mtime_ns for path in written}
     assert same(tmp_path, uninterrupted)
