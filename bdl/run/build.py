@@ -135,17 +135,20 @@ def write_config_at_start(write_config: Any) -> L.Callback:
 
 
 def build_trainer(
-    trainer: DictConfig, logger: DictConfig, run_dir: str, callbacks: Callbacks, process: ProcessInfo = SINGLE
+    trainer: DictConfig, logger: DictConfig | None, run_dir: str, callbacks: Callbacks, process: ProcessInfo = SINGLE
 ) -> L.Trainer:
+    """The Trainer of one stack. logger: None for none."""
     silence_lightning(process)
     if not process.is_main:
         callbacks.progress.disable()
+    strategy = trainer.get("strategy", "auto")
+    independent = strategy == "chains" or strategy != "ddp" and process.world_size > 1
     arguments = (
         dict(
-            callbacks=list(callbacks), logger=build_logger(logger) if process.is_main else False,
+            callbacks=list(callbacks), logger=False if logger is None else build_logger(logger),
             default_root_dir=run_dir, enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
         )
-        | (single_device(trainer, process) if trainer.get("strategy") == "chains" else {})
+        | (single_device(trainer, process) if independent else {})
     )  # fmt: skip
     settings: Any = OmegaConf.to_container(trainer, resolve=True)
     try:
@@ -179,6 +182,6 @@ def build_logger(logger: DictConfig) -> Any:
 def single_device(trainer: DictConfig, process: ProcessInfo) -> dict[str, Any]:
     """Arguments of a Trainer for one of several independent stacks: to Lightning, it is a run on a single device."""
     on_cpu = trainer.accelerator == "cpu" or not torch.cuda.is_available()
-    device = process.local_rank // trainer.concurrent
+    device = process.local_rank // trainer.get("concurrent", 1)
     plugins = LightningEnvironment()
     return {"strategy": "auto", "devices": 1 if on_cpu else [device], "num_nodes": 1, "plugins": plugins}

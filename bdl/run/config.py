@@ -15,12 +15,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
+from bdl.run.derived import choose_precision, count_stacks
 
 # The one list of keys that do not change the samples. Two configurations that differ only in these have one hash,
 # hence one run directory. `tuned` counts through the keys of the sampler that read it.
 NO_EFFECT_ON_SAMPLES = (
-    "hydra", "logger", "run_dir", "monitor_every", "checkpoint_every", "train_items", "experiment", "objective",
-    "tuned", "trainer.max_time", "data.root", "data.download", "data.cache", "data.loader", "data.workers",
+    "hydra", "logger", "run_dir", "processes", "monitor_every", "checkpoint_every", "train_items", "experiment",
+    "objective", "tuned", "trainer.max_time", "data.root", "data.download", "data.cache", "data.loader", "data.workers",
 )  # fmt: skip
 
 
@@ -66,15 +67,21 @@ def wandb_offline() -> bool:
 def config_hash(cfg: DictConfig) -> str:
     """Eight hexadecimal digits of the keys that decide which samples are drawn."""
     settings = run_settings(cfg)
+    if settings["stacks"] == 1:  # runs from before there were several have the same samples, and keep their hash
+        del settings["stacks"]
     settings["data"] = _with_effect("data", settings["data"])
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
 def run_settings(cfg: DictConfig) -> dict[str, Any]:
-    """The resolved configuration as config.yaml records it: every key with an effect, and where the data lie."""
+    """The resolved configuration as config.yaml records it: every key with an effect, and where the data lie.
+
+    `stacks` and `trainer.precision` stand in it as derived. All else that depends on the data is null (`fill_in`).
+    """
     settings = {key: _resolved(cfg, key) for key in map(str, cfg) if key not in NO_EFFECT_ON_SAMPLES}
     settings["trainer"] = _with_effect("trainer", settings["trainer"])
-    return settings
+    settings["trainer"]["precision"] = choose_precision(cfg)
+    return settings | {"stacks": count_stacks(cfg)}
 
 
 def fill_in(cfg: DictConfig, **numbers: float) -> DictConfig:

@@ -26,18 +26,19 @@ from bdl.run.provenance import provenance
 class RunDirectory:
     """The folder of one run. Raises ConfigError when the folder holds another run.
 
-    hash: `config_hash` of the configuration as the user gave it. name: of the checkpoint; each of several stacks in one
-    folder has its own.
+    hash: `config_hash` of the configuration as the user gave it.
     """
 
-    def __init__(self, path: str | Path, hash: str, name: str = "last"):
-        self.path, self.hash, self.name = Path(path), hash, name
+    def __init__(self, path: str | Path, hash: str):
+        self.path, self.hash = Path(path), hash
         self._refuse_other_run()
 
-    @property
-    def checkpoint(self) -> Path | None:
-        """The checkpoint to resume from, or None. Raises ConfigError for a damaged or foreign file."""
-        path = self.path / "checkpoints" / f"{self.name}.ckpt"
+    def checkpoint(self, name: str = "last") -> Path | None:
+        """The checkpoint to resume from, or None. Raises ConfigError for a damaged or foreign file.
+
+        name: each of several stacks in one folder has a checkpoint of its own.
+        """
+        path = self.path / "checkpoints" / f"{name}.ckpt"
         if path.exists() and not _is_checkpoint(path):
             raise ConfigError(
                 f"{path} is truncated, altered or no checkpoint: restore that of this run, or remove it to start over"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import sys
 import warnings
 from typing import Any
@@ -12,6 +11,7 @@ import torch
 from torch import nn
 
 from bdl.errors import BdlWarning, ConfigError
+from bdl.run.derived import usable_cores
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 _LARGEST = 32 * 2**20  # bytes, the largest M_MMAP_THRESHOLD that glibc accepts
@@ -20,7 +20,7 @@ _LARGEST = 32 * 2**20  # bytes, the largest M_MMAP_THRESHOLD that glibc accepts
 def prepare_torch(threads: int | None, tf32: bool, processes: int) -> None:
     """Set memory, threads and precision of this process, one of `processes` on this machine."""
     keep_freed_memory()
-    torch.set_num_threads(threads or max(1, (os.cpu_count() or 1) // processes))
+    torch.set_num_threads(threads or max(1, usable_cores() // processes))
     allow_tf32(tf32)
     leave_new_memory_unfilled()
 

@@ -1,30 +1,21 @@
-"""The processes of one run: the rank of this one, and launching them where no cluster does."""
+"""The processes of one run: the rank of this one, their number, and the steps that each has done."""
 
 from __future__ import annotations
 
-import contextlib
-import multiprocessing
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from multiprocessing.connection import wait
 from typing import Any
 
 import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
-from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from omegaconf import OmegaConf
 from torch.distributed.rendezvous import rendezvous
 
-from bdl.errors import BdlError, ConfigError, Stopped
-from bdl.run.console import one_line_errors
-
-GRACE = 60.0  # seconds for the other processes to finish a step and write a checkpoint after one of them has failed
+from bdl.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -35,6 +26,7 @@ class ProcessInfo:
     local_rank: int = 0
     world_size: int = 1
     launched: bool = False  # by torchrun, SLURM or `launch`
+    store: str = "env://"  # address of the key-value store that the processes share
 
     @property
     def is_main(self) -> bool:
@@ -42,18 +34,20 @@ class ProcessInfo:
 
 
 SINGLE = ProcessInfo()
+STORE = "BDL_STORE"  # the variable that tells a process of `launch` the address of the store
 
 
 def process_info() -> ProcessInfo:
-    """The ranks that torchrun, SLURM or `launch` gave this process; SINGLE where none of them did."""
-    cluster = _cluster()
+    """The ranks that `launch`, torchrun or SLURM gave this process; SINGLE where none of them did."""
+    store = os.environ.get(STORE)
+    cluster = None if store else _cluster()  # a job of a cluster may launch processes too
     if cluster is not None:
         return ProcessInfo(cluster.global_rank(), cluster.local_rank(), cluster.world_size(), True)
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE")
     if not all(name in os.environ for name in names):
         return SINGLE
     rank, local_rank, world_size = (int(os.environ[name]) for name in names)
-    return ProcessInfo(rank, local_rank, world_size, True)
+    return ProcessInfo(rank, local_rank, world_size, True, store or "env://")
 
 
 def processes_per_machine(trainer: Mapping[str, Any]) -> int:
@@ -97,132 +91,40 @@ def check_count(process: ProcessInfo, expected: int) -> None:
         )
 
 
-def launch(count: int, work: Callable[..., None], *arguments: Any) -> None:
-    """Run `work(*arguments)` in `count` new processes of this machine, in the environment that torchrun would make.
-
-    Every process receives the signals of this one. When one fails, the others are asked to stop, and killed after GRACE
-    seconds; when this process dies, they die. Raises Stopped after a signal, otherwise BdlError with the message of the
-    first process that failed.
-    """
-    context = multiprocessing.get_context("spawn")
-    messages: Any = context.SimpleQueue()
-    running: list[Any] = []
-    port = find_free_network_port()
-    with _forward_signals(running) as signals:
-        for rank in range(count):
-            if not signals:
-                with _environment(rank, count, port):
-                    process = context.Process(target=_run_worker, args=(messages, work, arguments))
-                    process.start()
-                running.append(process)
-        failed = _wait_for_all(running, lambda: None if signals else _send(signal.SIGTERM, running))
-    message = None if messages.empty() else messages.get()
-    if signals and (failed or len(running) < count):
-        raise Stopped(signals[0], message or f"stopped by signal {signals[0]}; the same command resumes it")
-    killed = [(rank, -status) for rank, status in failed if status < 0]
-    if killed:
-        rank, signum = killed[0]
-        raise BdlError(f"process {rank} of {count} was ended by signal {signum}; the same command resumes it")
-    if failed:
-        raise BdlError(message or f"process {failed[0][0]} of {count} ended with status {failed[0][1]}")
-
-
-@contextlib.contextmanager
-def _forward_signals(processes: list[Any]) -> Iterator[list[int]]:
-    """Forward SIGINT and SIGTERM to the processes. Yields the list of the signals received; the third one kills."""
-    received: list[int] = []
-
-    def on_signal(signum: int, _: Any) -> None:
-        received.append(signum)
-        _send(signum if len(received) < 3 else signal.SIGKILL, processes)
-
-    previous = {signum: signal.signal(signum, on_signal) for signum in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield received
-    finally:
-        for signum, handler in previous.items():
-            signal.signal(signum, handler)
-
-
-def _send(signum: int, processes: list[Any]) -> None:
-    for process in processes:
-        if process.exitcode is None:
-            os.kill(process.pid, signum)
-
-
 class StepStore:
-    """The number of steps that each process has done, shared through torch's key-value store (TCPStore).
+    """The number of steps that each process has done, shared through torch's key-value store.
 
-    There is no process group, so nothing slows the independent chains down. The constructor waits until every process
-    has called it.
+    There is no process group, so nothing slows the independent chains down. The store of `launch` is a file; that of a
+    cluster is a server in its first process (TCPStore). The constructor waits until every process has called it.
     """
 
     def __init__(self, process: ProcessInfo):
-        cluster = _cluster()
+        cluster = _cluster() if process.store == "env://" else None
         if cluster is not None:  # reading the addresses writes them into the environment
             _ = cluster.main_address, cluster.main_port
         self.process = process
-        self._store: Any = next(iter(rendezvous("env://", process.rank, process.world_size)))[0]
+        self._store: Any = next(iter(rendezvous(process.store, process.rank, process.world_size)))[0]
+        self._set("here", 1)
+        self._wait("here")
 
     def set(self, steps: int) -> None:
         """Publish the steps of this process."""
-        self._store.set(f"steps/{self.process.rank}", str(steps))
+        self._set("steps", steps)
 
     def wait(self) -> list[int]:
         """The steps of every process, by rank. Waits until each of them has called `set`."""
-        keys = [f"steps/{rank}" for rank in range(self.process.world_size)]
+        return self._wait("steps")
+
+    def _set(self, name: str, value: int) -> None:
+        self._store.set(f"{name}/{self.process.rank}", str(value))
+
+    def _wait(self, name: str) -> list[int]:
+        keys = [f"{name}/{rank}" for rank in range(self.process.world_size)]
         while not self._store.check(keys):
-            time.sleep(0.1)
+            time.sleep(0.02)
         return [int(self._store.get(key)) for key in keys]
 
 
 def _cluster() -> ClusterEnvironment | None:
     kinds = (TorchElasticEnvironment, SLURMEnvironment)
     return next((kind() for kind in kinds if kind.detect()), None)
-
-
-@contextlib.contextmanager
-def _environment(rank: int, size: int, port: int) -> Iterator[None]:
-    """The variables of a new process. Lightning reads the rank when it is imported, so they are set before."""
-    before = dict(os.environ)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    try:
-        yield
-    finally:
-        os.environ.clear()
-        os.environ.update(before)
-
-
-def _run_worker(messages: Any, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
-    os.setpgrp()  # Ctrl-C then reaches only the parent, which forwards it; a second signal would mean "stop at once"
-    threading.Thread(target=_die_with_parent, daemon=True).start()
-    with one_line_errors(messages.put):
-        work(*arguments)
-
-
-def _die_with_parent() -> None:
-    """End with the parent: an orphan would go on writing into a folder that the next run uses."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    parent.join()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _wait_for_all(processes: list[Any], stop: Callable[[], None]) -> list[tuple[int, int]]:
-    """Wait until all have ended; call `stop` at the first failure.
-
-    Returns (rank, status) of the processes that failed first.
-    """
-    first: list[tuple[int, int]] = []
-    deadline = float("inf")
-    while alive := [p for p in processes if p.exitcode is None]:
-        wait([p.sentinel for p in alive], timeout=1.0)
-        failed = [(rank, p.exitcode) for rank, p in enumerate(processes) if p.exitcode]
-        if failed and not first:
-            first, deadline = failed, time.monotonic() + GRACE
-            stop()
-        if time.monotonic() > deadline:
-            for process in alive:
-                process.kill()
-    return first

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,14 +25,15 @@ from bdl.posterior.report.terminal import print_summary
 from bdl.run import build
 from bdl.run.build import Callbacks
 from bdl.run.config import config_hash, fill_in, register_resolvers, run_name, run_settings
+from bdl.run.derived import choose_precision, count_carriers, count_stacks
 from bdl.run.directory import RunDirectory
+from bdl.run.launch import launch, start_by
 from bdl.run.machine import prepare_torch
 from bdl.run.processes import (
     SINGLE,
     ProcessInfo,
     StepStore,
     check_count,
-    launch,
     process_info,
     processes_per_machine,
 )
@@ -40,22 +43,25 @@ from bdl.seeding import derive_seed
 
 
 def train(cfg: DictConfig) -> float | None:
-    """Run in this process; or launch new ones, where the trainer has several devices and no cluster has done so.
+    """Run in this process; or launch new ones, where the run has several and no cluster has started them.
 
     Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
     """
     if missing := sorted(OmegaConf.missing_keys(cfg)):
         raise ConfigError(f"{missing[0]} has no value: choose a configuration that gives one, or set it")
     check_config(cfg)
-    process, count = process_info(), processes_per_machine(cfg.trainer)
-    expected = count * cfg.trainer.get("num_nodes", 1)
+    process, devices = process_info(), processes_per_machine(cfg.trainer)
+    expected = devices * cfg.trainer.get("num_nodes", 1)
     if process.launched:
         check_count(process, expected)
-    if process.launched or expected == 1 or RunDirectory(cfg.run_dir, config_hash(cfg)).metrics is not None:
+    count = max(1 if process.launched else devices, count_carriers(cfg))
+    if RunDirectory(cfg.run_dir, config_hash(cfg)).metrics is not None:
         return run(cfg, process)
-    if expected > count:
+    if expected > devices and not process.launched:
         raise ConfigError(f"trainer.num_nodes={cfg.trainer.num_nodes}: let torchrun or srun start the processes")
-    launch(count, run_in_new_process, cfg, HydraConfig.get())
+    if count == 1:
+        return run(cfg, process)
+    launch(count, run_in_new_process, cfg, HydraConfig.get(), start=start_by(cfg.trainer.accelerator))
     return objective_value(RunDirectory(cfg.run_dir, config_hash(cfg)).metrics, cfg.objective)
 
 
@@ -68,31 +74,63 @@ def run_in_new_process(cfg: DictConfig, hydra_cfg: DictConfig) -> None:
 
 
 def run(cfg: DictConfig, process: ProcessInfo = SINGLE) -> float | None:
-    """The part of one process: the whole run, one rank of a data-parallel chain, or a stack of its own."""
-    prepare_torch(cfg.threads, cfg.tf32, processes_per_machine(cfg.trainer))
-    independent = process.world_size > 1 and cfg.trainer.strategy == "chains"
-    stack = cfg.stack + process.rank if independent else cfg.stack
-    checkpoint = "last" if process.is_main or not independent else f"last-{stack}"
-    directory = RunDirectory(cfg.run_dir, config_hash(cfg), checkpoint)
+    """The part of one process: the whole run, one rank of a data-parallel chain, or some of several stacks."""
+    prepare_torch(cfg.threads, cfg.tf32, max(processes_per_machine(cfg.trainer), count_carriers(cfg)))
+    directory = RunDirectory(cfg.run_dir, config_hash(cfg))
     if directory.metrics is not None:
         if process.is_main:
             print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
             print_summary(directory.metrics)
         return objective_value(directory.metrics, cfg.objective)
+    independent = process.world_size > 1 and cfg.trainer.get("strategy") != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
-    L.seed_everything(derive_seed("torch", cfg.seed, stack), verbose=False)
     started = time.perf_counter()
-    parts = build_parts(cfg, directory, stack, process)
-    sample(parts, directory.checkpoint, process)
-    outcome = Outcome(parts.module.sampler.steps, parts.callbacks.monitor.trace(), parts.module.sampler.swap_rates)
-    if store is not None:
-        outcome = gather_outcomes(store, directory, stack, outcome)
+    stacks = all_stacks(cfg, process)
+    own = stacks[process.rank :: process.world_size] if independent else stacks
+    parts, outcomes = sample_stacks(cfg, directory, own, len(stacks), process)
+    outcome = outcomes[0] if len(stacks) == 1 else gather_outcomes(store, directory, stacks, own, outcomes, parts.steps)
     if not process.is_main:
         return None
     if outcome.steps < parts.steps:
-        print(f"stopped at step {outcome.steps} of {parts.steps}; the same command resumes it")
+        slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
+        print(f"stopped at step {outcome.steps} of {parts.steps}{slowest}; the same command resumes it")
         return None
     return finish(cfg, parts, directory, outcome, process, started)
+
+
+def all_stacks(cfg: DictConfig, process: ProcessInfo) -> range:
+    """The numbers of all stacks of the run: one per process under trainer=chains, otherwise those of `stacks`."""
+    count = process.world_size if cfg.trainer.get("strategy") == "chains" else count_stacks(cfg)
+    return range(cfg.stack, cfg.stack + count)
+
+
+def sample_stacks(
+    cfg: DictConfig, directory: RunDirectory, own: range, total: int, process: ProcessInfo
+) -> tuple[Parts, list[Outcome]]:
+    """Sample the stacks of this process, one after the other. Returns the parts of the first one, and the outcomes.
+
+    The time limit is that of all stacks together: a stack for which no time is left does not begin.
+    """
+    parts, outcomes, limit = None, [], None
+    for stack in own:
+        if limit is not None and (remaining := limit.time_remaining()) is not None:
+            if remaining <= 0:
+                break
+            limit = bdl.callbacks.TimeLimit(timedelta(seconds=remaining))
+        if total > 1 and process.is_main:
+            print(f"stack {stack} ({total} in all, {process.world_size} at a time)", flush=True)
+        L.seed_everything(derive_seed("torch", cfg.seed, stack), verbose=False)
+        of_stack = build_parts(cfg, directory, stack, process, limit)
+        limit, monitor = of_stack.callbacks.limit, of_stack.callbacks.monitor
+        sample(of_stack, directory.checkpoint(checkpoint_name(cfg, stack)), process)
+        outcomes.append(Outcome(of_stack.module.sampler.steps, monitor.trace(), of_stack.module.sampler.swap_rates))
+        parts = parts or of_stack
+    assert parts is not None
+    return parts, outcomes
+
+
+def checkpoint_name(cfg: DictConfig, stack: int) -> str:
+    return "last" if stack == cfg.stack else f"last-{stack}"
 
 
 @dataclass(frozen=True)
@@ -108,10 +146,20 @@ class Parts:
     trainer: L.Trainer
 
 
-def build_parts(cfg: DictConfig, directory: RunDirectory, stack: int, process: ProcessInfo = SINGLE) -> Parts:
-    """Build data, network, module, callbacks and trainer. The data decide N, and the steps of a run in epochs."""
-    given, cfg = cfg, fill_in(cfg, stack=stack)
-    ranks_of_one_chain = SINGLE if cfg.trainer.get("strategy") == "chains" else process
+def build_parts(
+    cfg: DictConfig,
+    directory: RunDirectory,
+    stack: int,
+    process: ProcessInfo = SINGLE,
+    limit: bdl.callbacks.TimeLimit | None = None,
+) -> Parts:
+    """Build data, network, module, callbacks and trainer of one stack.
+
+    The data decide N, and the steps of a run in epochs. Without a limit, the configuration's time limit holds.
+    """
+    chains, precision = cfg.chains // count_stacks(cfg), choose_precision(cfg)
+    given, cfg = cfg, fill_in(cfg, stack=stack, chains=chains, trainer__precision=precision)
+    ranks_of_one_chain = process if cfg.trainer.get("strategy") == "ddp" else SINGLE
     datamodule = build.build_data(cfg.data, cfg.shared_batches, ranks_of_one_chain)
     num_data, steps = build.check_num_data(cfg.sampler.num_data, datamodule), build.count_steps(cfg.trainer, datamodule)
     cfg = fill_in(cfg, sampler__num_data=num_data, steps=steps)
@@ -119,13 +167,22 @@ def build_parts(cfg: DictConfig, directory: RunDirectory, stack: int, process: P
     net = build.build_net(cfg.model, datamodule)
     chains = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=stack, shared=cfg.shared_batches)
     module = build.build_module(chains, cfg.sampler, cfg.loss, cfg.compile)
-    callbacks = build_callbacks(cfg, datamodule, directory, settings)
-    # The W&B id is the hash of the configuration as given.
-    trainer = build.build_trainer(cfg.trainer, given.logger, cfg.run_dir, callbacks, process)
+    limit = limit or bdl.callbacks.TimeLimit(cfg.trainer.max_time)
+    callbacks = build_callbacks(cfg, datamodule, directory, settings, checkpoint_name(given, stack), limit)
+    # The W&B id is the hash of the configuration as given. Only the first stack is logged.
+    logger = given.logger if process.is_main and stack == given.stack else None
+    trainer = build.build_trainer(cfg.trainer, logger, cfg.run_dir, callbacks, process)
     return Parts(settings, steps, datamodule, net, module, callbacks, trainer)
 
 
-def build_callbacks(cfg: DictConfig, datamodule: Any, directory: RunDirectory, settings: dict[str, Any]) -> Callbacks:
+def build_callbacks(
+    cfg: DictConfig,
+    datamodule: Any,
+    directory: RunDirectory,
+    settings: dict[str, Any],
+    checkpoint: str,
+    limit: bdl.callbacks.TimeLimit,
+) -> Callbacks:
     keep = instantiate(cfg.collect.keep)
     name = run_name(HydraConfig.get().runtime.choices)
     run_and_stack = f"{directory.hash}, stack {cfg.stack}"
@@ -136,8 +193,8 @@ def build_callbacks(cfg: DictConfig, datamodule: Any, directory: RunDirectory, s
         bdl.Monitor(cfg.monitor_every),
         build.write_config_at_start(lambda device: directory.write_config(settings, name, device)),
         bdl.callbacks.StepProgress(),
-        bdl.callbacks.TimeLimit(cfg.trainer.max_time),
-        bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", cfg.checkpoint_every, directory.name, run=run_and_stack),
+        limit,
+        bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", cfg.checkpoint_every, checkpoint, run=run_and_stack),
     )
 
 
@@ -153,17 +210,33 @@ def sample(parts: Parts, checkpoint: Path | None, process: ProcessInfo = SINGLE)
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same command resumes from {save.path}")
 
 
-def gather_outcomes(store: StepStore, directory: RunDirectory, stack: int, outcome: Outcome) -> Outcome:
-    """In the main process, wait for the others and join the outcomes of all stacks; the others return theirs."""
-    rates = {} if outcome.swap_rates is None else {"swap_rates": outcome.swap_rates}
-    directory.write_trace(stack, outcome.trace | rates)
-    store.set(outcome.steps)
-    if not store.process.is_main:
-        return outcome
-    steps = min(store.wait())
-    traces = directory.read_traces(range(stack, stack + store.process.world_size))
+def gather_outcomes(
+    store: StepStore | None,
+    directory: RunDirectory,
+    stacks: Sequence[int],
+    own: Sequence[int],
+    outcomes: Sequence[Outcome],
+    steps: int | float,
+) -> Outcome:
+    """Join the outcomes of all stacks, in the main process once all are done. The others return their first.
+
+    own: the stacks of this process, of which outcomes has those that began. steps: those of a whole run. Before its end
+    the stacks stand at different steps, so the joint outcome is the least number of steps alone.
+    """
+    for stack, outcome in zip(own, outcomes, strict=False):
+        rates = {} if outcome.swap_rates is None else {"swap_rates": outcome.swap_rates}
+        directory.write_trace(stack, outcome.trace | rates)
+    done = min(outcome.steps for outcome in outcomes) if len(outcomes) == len(own) else 0
+    if store is not None:
+        store.set(done)
+        if not store.process.is_main:
+            return outcomes[0]
+        done = min(store.wait())
+    if done < steps:
+        return Outcome(done, {}, None)
+    traces = directory.read_traces(stacks)
     swap_rates = [trace.pop("swap_rates") for trace in traces if "swap_rates" in trace]
-    return Outcome(steps, side_by_side(traces), torch.stack(swap_rates).mean(0) if swap_rates else None)
+    return Outcome(done, side_by_side(traces), torch.stack(swap_rates).mean(0) if swap_rates else None)
 
 
 def finish(
@@ -182,14 +255,16 @@ def finish(
 def describe(cfg: DictConfig, parts: Parts, process: ProcessInfo) -> dict[str, str]:
     """What the report says of the configuration."""
     choices = HydraConfig.get().runtime.choices
-    several = process.world_size > 1
+    strategy, stacks = cfg.trainer.get("strategy", "auto"), count_stacks(cfg)
+    several = strategy in ("ddp", "chains") and process.world_size > 1
     batch = str(getattr(parts.datamodule, "batch_size", cfg.data.batch_size))
     return {
         "title": f"{run_name(choices)}, seed {cfg.seed}",
         **{k: str(choices[k]) for k in ("data", "model", "sampler", "schedule")},
         "N": f"{parts.datamodule.num_data:,}",
-        "batch": batch + (" per device" if several and cfg.trainer.strategy == "ddp" else ""),
-        "devices": f"{process.world_size}, {cfg.trainer.strategy}" if several else "1",
+        "batch": batch + (" per device" if several and strategy == "ddp" else ""),
+        "devices": f"{process.world_size}, {strategy}" if several else "1",
+        **({"stacks": f"{stacks} of {cfg.chains // stacks} chains"} if stacks > 1 else {}),
     }
 
 

@@ -16,13 +16,14 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
+from bdl.run.derived import check_stacks
 
 _ABSENT = object()
 _LEAST = {  # smallest value of whole numbers
-    "seed": 0, "stack": 0, "chains": 1, "threads": 1, "checkpoint_every": 1, "monitor_every": 1, "train_items": 1,
-    "data.workers": 0, "trainer.accumulate_grad_batches": 1,
+    "seed": 0, "stack": 0, "stacks": 1, "chains": 1, "threads": 1, "processes": 1, "checkpoint_every": 1,
+    "monitor_every": 1, "train_items": 1, "data.workers": 0, "trainer.accumulate_grad_batches": 1,
 }  # fmt: skip
-_OR_NULL = ("threads", "train_items")
+_OR_NULL = ("stacks", "threads", "processes", "train_items")
 _FILLED_IN = ("sampler.num_data",)  # null until train.py counts the data
 _SWITCHES = ("shared_batches", "tf32", "compile")
 _NOT_OURS = ("trainer", "logger", "hydra")  # sections whose constructors are Lightning's and Hydra's
@@ -34,6 +35,7 @@ def check_config(cfg: DictConfig) -> None:
     """Raise ConfigError for the first value of a wrong type or out of range; the message names its key."""
     _check_top_level(cfg)
     _check_trainer(cfg)
+    check_stacks(cfg)
     for key in map(str, cfg):
         if key not in _NOT_OURS and OmegaConf.is_dict(cfg[key]):
             _check_targets(key, cfg[key])
@@ -52,7 +54,7 @@ def _check_top_level(cfg: DictConfig) -> None:
 def _check_trainer(cfg: DictConfig) -> None:
     choices = (True, False, None, "warn")
     _require(cfg, ["trainer.deterministic"], "true, false or warn", lambda value: value in choices)
-    _require(cfg, ["trainer.precision"], "32-true or bf16-mixed", lambda value: not str(value).startswith("16"))
+    _require(cfg, ["trainer.precision"], "auto, 32-true or bf16-mixed", lambda value: not str(value).startswith("16"))
     if cfg.trainer.max_steps == -1:
         wanted = "a whole number of at least 1, or trainer.max_steps a number of steps"
         _require(cfg, ["trainer.max_epochs"], wanted, lambda value: type(value) is int and value >= 1)

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +17,7 @@ from typing import Any
 import pytest
 import torch
 import toys
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import DDPStrategy
 from torch import nn
@@ -23,10 +26,12 @@ import bdl
 from bdl.errors import BdlError, ReplicaError
 from bdl.models import MLP
 from bdl.models.resnet import FilterResponseNorm
-from bdl.run.processes import SINGLE, ProcessInfo, check_count, count_processes, launch, process_info
+from bdl.run.launch import launch
+from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, count_processes, process_info
 from bdl.samplers import parallel
 
 STEPS, BATCH = 20, 5
+STARTS = ["spawn", "fork"] if sys.platform.startswith("linux") else ["spawn"]
 WAIT = timedelta(seconds=60)  # for the other rank, so that a deadlock is a failure and not a hang
 ADAPTIVE = bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10)
 
@@ -190,10 +195,11 @@ def fails(folder: Path, failing_rank: int) -> None:
     time.sleep(600)
 
 
+@pytest.mark.parametrize("start", STARTS)
 @pytest.mark.parametrize("failing_rank", [0, 1])
-def test_an_error_in_one_process_ends_all_with_its_message(tmp_path, failing_rank):
+def test_an_error_in_one_process_ends_all_with_its_message(tmp_path, failing_rank, start):
     with pytest.raises(BdlError, match="^the number is wrong$"):
-        launch(2, fails, tmp_path, failing_rank)
+        launch(2, fails, tmp_path, failing_rank, start=start)
     assert (tmp_path / "asked to stop").exists()  # so it did not end by itself
 
 
@@ -240,3 +246,65 @@ def test_devices_are_a_number(devices):
 def test_processes_on_a_device_are_a_number(concurrent):
     with pytest.raises(bdl.ConfigError, match=f"trainer.concurrent must be a number .* got {concurrent}"):
         count_processes("cpu", 1, concurrent)
+
+
+# ---- fork and spawn --------------------------------------------------------------------------------------------------
+
+THREADS = """
+import threading
+import torch
+import bdl.run.train
+from bdl.run.launch import launch, start_by
+
+def multiply(size):
+    import numpy as np
+    torch.set_num_threads(1)
+    a = np.random.default_rng(0).normal(size=(size, size))
+    assert np.isfinite(np.linalg.inv(a)).all()  # OpenBLAS starts its threads again
+    (torch.randn(size, size, requires_grad=True) @ torch.randn(size, size)).sum().backward()
+
+print(start_by("cpu"), start_by("gpu"), start_by("auto"))
+multiply(400)  # the parent's OpenBLAS is at work before the fork, too
+launch(2, multiply, 400, start="fork")
+waiting = threading.Event()
+thread = threading.Thread(target=waiting.wait)
+thread.start()
+print(start_by("cpu"))
+waiting.set()
+thread.join()
+print(start_by("cpu"))
+torch.set_num_threads(4)
+torch.randn(2000, 2000).sum()
+print(start_by("cpu"))
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")
+def test_a_process_forks_while_it_has_only_the_threads_of_its_imports():
+    environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}  # OpenBLAS has its threads
+    done = subprocess.run([sys.executable, "-c", THREADS], capture_output=True, text=True, env=environment)
+    assert done.stdout.split("\n") == ["fork spawn spawn", "spawn", "fork", "spawn", ""], done.stderr
+
+
+def write_rank(folder: Path) -> None:
+    process = process_info()
+    store = StepStore(process)
+    store.set(10 * process.rank)
+    steps = store.wait() if process.is_main else []
+    (folder / str(process.rank)).write_text(f"{process.world_size} {rank_zero_only.rank} {steps}")
+
+
+@pytest.mark.parametrize("start", STARTS)
+def test_launched_processes_know_their_ranks_and_tell_their_steps(tmp_path, monkeypatch, start):
+    """Also within a job of a cluster, whose variables name one process."""
+    for name, value in {
+        "SLURM_NTASKS": "1",
+        "SLURM_PROCID": "0",
+        "SLURM_JOB_NAME": "job",
+        "SLURM_LOCALID": "0",
+    }.items():
+        monkeypatch.setenv(name, value)
+    assert process_info() == ProcessInfo(0, 0, 1, True)
+    launch(3, write_rank, tmp_path, start=start)
+    assert [(tmp_path / str(rank)).read_text() for rank in range(3)] == ["3 0 [0, 10, 20]", "3 1 []", "3 2 []"]
+    assert process_info() == ProcessInfo(0, 0, 1, True)

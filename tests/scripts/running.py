@@ -1,7 +1,10 @@
-"""Helpers that run the commands in this process."""
+"""Helpers that run the commands, in this process or in one of their own."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import hydra
@@ -54,3 +57,25 @@ def refusal(result: tuple[int, str, list[str]]) -> str:
     assert status == 1, err
     assert len(err) == 1 and err[0].startswith("bdl: "), err
     return err[0]
+
+
+def start(*overrides: str) -> subprocess.Popen:
+    """Start scripts/train.py in a process of its own."""
+    command = [sys.executable, str(SCRIPTS / "train.py"), *overrides]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
+
+
+def stop(process: subprocess.Popen, folder: Path, signum: int) -> None:
+    """Signal the process once it has kept its first sample."""
+    deadline = time.monotonic() + 100
+    while not (folder / "samples" / "index-0.jsonl").exists() and time.monotonic() < deadline:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.01)
+    process.send_signal(signum)
+
+
+def finish(process: subprocess.Popen) -> tuple[str, str]:
+    """Wait for a run that ends well. Returns stdout and stderr."""
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    return out, err

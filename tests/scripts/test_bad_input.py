@@ -72,7 +72,7 @@ BAD = {
     "time": ("trainer.max_time=soon", "(trainer.max_time) must be DD:HH:MM:SS, more than 0, or null, got 'soon'"),
     "time in numbers": ("trainer.max_time=5", "must be DD:HH:MM:SS, more than 0, or null, got 5"),
     "no time": ("trainer.max_time=00:00:00:00", "more than 0, or null, got '00:00:00:00'"),
-    "half precision": ("trainer.precision=16-mixed", "trainer.precision must be 32-true or bf16-mixed, got '16-mixed'"),
+    "half precision": ("trainer.precision=16-mixed", "precision must be auto, 32-true or bf16-mixed, got '16-mixed'"),
     "fraction": ("sampler=hmc; sampler.dynamics.leapfrog=2.5", "dynamics.leapfrog must be a whole number, got 2.5"),
     "whole float": ("sampler=hmc; sampler.dynamics.leapfrog=2.0", "dynamics.leapfrog must be a whole number, got 2.0"),
     "switch of a part": ("sampler.weighting.shared=perhaps", "sampler.weighting.shared must be true or false, got"),

@@ -5,13 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 import torch
-from running import ROOT, SCRIPTS, compose, sampled, samples
+from running import compose, sampled, samples, start, stop
 from safetensors.torch import load_file
 
 import bdl
@@ -21,20 +19,6 @@ LONG = (
     "logger=none", "chains=2", "trainer.max_steps=3000", "model.sizes=[36,6]", "collect.keep.every=40",
     "collect.keep.burn_in=100", "checkpoint_every=300",
 )  # fmt: skip
-
-
-def start(*overrides: str) -> subprocess.Popen:
-    command = [sys.executable, str(SCRIPTS / "train.py"), *overrides]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
-
-
-def stop(process: subprocess.Popen, folder: Path, signum: int) -> None:
-    """Signal the process once it has kept its first sample."""
-    deadline = time.monotonic() + 100
-    while not (folder / "samples" / "index-0.jsonl").exists() and time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr.read()
-        time.sleep(0.01)
-    process.send_signal(signum)
 
 
 @pytest.fixture(scope="module")
@@ -84,7 +68,9 @@ SHORTER = (*LONG, "trainer.max_steps=800", "collect.keep.every=20", "collect.kee
 
 
 def on_two(kind: str, folder: Path, *overrides: str) -> subprocess.Popen:
-    return start(f"trainer={kind}", "trainer.accelerator=cpu", f"hydra.run.dir={folder}", *overrides)
+    """Two processes: under trainer=cpu they carry two stacks."""
+    stacks = ("stacks=2", "processes=2") if kind == "cpu" else ()
+    return start(f"trainer={kind}", *stacks, "trainer.accelerator=cpu", f"hydra.run.dir={folder}", *overrides)
 
 
 def of_stack(stack: int, folder: Path) -> dict[str, bytes]:
@@ -118,7 +104,7 @@ def test_stacks_in_one_run_are_those_of_runs_of_their_own(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ddp", "chains"])
+@pytest.mark.parametrize("kind", ["ddp", "chains", "cpu"])
 def test_processes_die_with_their_parent_and_the_same_command_resumes(tmp_path, kind):
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     first = on_two(kind, whole, *SHORTER)

@@ -1,0 +1,120 @@
+"""Values that `null` and `auto` stand for in conf/: the number of stacks, the processes that carry them, the precision.
+
+This module imports neither torch nor Lightning, because the hash of a configuration needs these values.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from bdl.errors import ConfigError
+
+SMALL = 100_000  # weights of one network; docs/performance.md has the measurements
+CONVOLUTIONAL = ("bdl.models.CNN", "bdl.models.ResNet", "bdl.models.WideResNet")
+BF16_FLAGS = {"avx512_bf16", "amx_bf16"}  # of x86 CPUs that multiply bf16 in hardware
+
+
+# ---- stacks ----------------------------------------------------------------------------------------------------------
+
+
+def count_stacks(cfg: DictConfig) -> int:
+    """The number of stacks that the chains are divided into: `stacks`, or what null stands for.
+
+    Null stands for 2 where chains that share nothing move small networks on a CPU, because two processes then carry
+    them; otherwise it stands for 1. The machine has no say in it: another number of stacks gives other samples.
+    """
+    if cfg.stacks is not None:
+        return cfg.stacks
+    return 2 if divisible(cfg) and not shared_by_chains(cfg) and is_small(cfg.model) else 1
+
+
+def divisible(cfg: DictConfig) -> bool:
+    """Whether this is a run on one CPU device whose chains make two stacks of at least two."""
+    return runs_on_one_cpu(cfg.trainer) and type(cfg.chains) is int and cfg.chains >= 4 and cfg.chains % 2 == 0
+
+
+def runs_on_one_cpu(trainer: DictConfig) -> bool:
+    return trainer.get("accelerator") == "cpu" and trainer.get("strategy", "auto") == "auto"
+
+
+def shared_by_chains(cfg: DictConfig) -> bool:
+    """Whether the chains of a stack share batches, swap their states, or fit one psi together."""
+    shared_psi = OmegaConf.select(cfg, "sampler.weighting.shared", default=False)
+    return bool(cfg.shared_batches or shared_psi) or exchanges(cfg)
+
+
+def exchanges(cfg: DictConfig) -> bool:
+    return OmegaConf.select(cfg, "sampler.exchange", default=None) is not None
+
+
+def is_small(model: DictConfig) -> bool:
+    """Whether this is an MLP of at most SMALL weights, biases left out."""
+    sizes: Any = model.get("sizes") if model.get("_target_") == "bdl.models.MLP" else None
+    if not OmegaConf.is_list(sizes) or not all(type(size) is int for size in sizes):
+        return False
+    return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False)) <= SMALL
+
+
+def check_stacks(cfg: DictConfig) -> None:
+    """Raise ConfigError if the chains cannot be divided into that many stacks."""
+    stacks = count_stacks(cfg)
+    if cfg.chains % stacks:
+        raise ConfigError(f"stacks={stacks} does not divide chains={cfg.chains}: choose a divisor, or leave it null")
+    if stacks > 1 and not runs_on_one_cpu(cfg.trainer):
+        raise ConfigError(
+            f"stacks={stacks} divides the chains of a run on one CPU (trainer=cpu, debug): leave it null or set it to "
+            "1; trainer=chains starts a stack on each of several devices"
+        )
+    if stacks > 1 and exchanges(cfg):
+        raise ConfigError(
+            f"stacks={stacks}, but the chains of a replica exchange belong together: leave stacks null or set it to 1"
+        )
+
+
+# ---- processes -------------------------------------------------------------------------------------------------------
+
+
+def count_carriers(cfg: DictConfig) -> int:
+    """How many processes carry the stacks of a run on one CPU: `processes`, or one for each core that is free to use.
+
+    There are never more processes than stacks. The samples do not depend on their number.
+    """
+    free = usable_cores() // (cfg.threads or 1)
+    return max(1, min(count_stacks(cfg), cfg.processes or free))
+
+
+def usable_cores() -> int:
+    """The CPU cores that this process may use; a cluster may have bound it to some of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# ---- precision -------------------------------------------------------------------------------------------------------
+
+
+def choose_precision(cfg: DictConfig) -> Any:
+    """The precision of the trainer: `trainer.precision`, or what auto stands for.
+
+    Auto stands for bf16-mixed where a CPU that multiplies bf16 in hardware trains one of bdl's convolutional networks;
+    otherwise it stands for 32-true. Parameters, momenta, noise and energies are fp32 in both.
+    """
+    given = cfg.trainer.get("precision")
+    if given != "auto":
+        return given
+    convolutional = cfg.model.get("_target_") in CONVOLUTIONAL
+    faster = convolutional and cfg.trainer.get("accelerator") == "cpu" and bool(BF16_FLAGS & cpu_flags())
+    return "bf16-mixed" if faster else "32-true"
+
+
+def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
+    """The features of the first CPU in Linux's list; empty on other systems."""
+    try:
+        lines = cpuinfo.read_text().splitlines()
+    except OSError:
+        return set()
+    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())

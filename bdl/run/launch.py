@@ -1,0 +1,181 @@
+"""Launching the processes of a run on this machine: by fork or by spawn, with signals, failures and orphans seen to."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from lightning.fabric.utilities.rank_zero import rank_zero_only
+
+from bdl.errors import BdlError, Stopped
+from bdl.run.console import one_line_errors
+from bdl.run.processes import STORE
+
+Start = Literal["spawn", "fork"]
+ENDING = (signal.SIGINT, signal.SIGTERM)
+GRACE = 60.0  # seconds for the other processes to finish a step and write a checkpoint after one of them has failed
+
+
+def launch(count: int, work: Callable[..., None], *arguments: Any, start: Start = "spawn") -> None:
+    """Run `work(*arguments)` in `count` new processes of this machine, in the environment that torchrun would make.
+
+    Every process receives the signals of this one. When one fails, the others are asked to stop, and killed after GRACE
+    seconds; when this process dies, they die. Raises Stopped after a signal, otherwise BdlError with the message of the
+    first process that failed.
+
+    start: "spawn" starts new interpreters, which import everything again; "fork" copies this process, see `start_by`.
+    """
+    context: Any = multiprocessing.get_context(start)
+    messages: Any = context.SimpleQueue()
+    running: list[Any] = []
+    port = find_free_network_port()
+    with tempfile.TemporaryDirectory(prefix="bdl-") as folder, _forward_signals(running) as signals:
+        for rank in range(count):
+            if not signals:
+                process = context.Process(target=_run_worker, args=(messages, rank, work, arguments))
+                with _environment(rank, count, port, Path(folder) / "store"), _signals_blocked():
+                    process.start()
+                    running.append(process)
+        failed = _wait_for_all(running, lambda: None if signals else _send(signal.SIGTERM, running))
+    message = None if messages.empty() else messages.get()
+    if signals and (failed or len(running) < count):
+        raise Stopped(signals[0], message or f"stopped by signal {signals[0]}; the same command resumes it")
+    killed = [(rank, -status) for rank, status in failed if status < 0]
+    if killed:
+        rank, signum = killed[0]
+        raise BdlError(f"process {rank} of {count} was ended by signal {signum}; the same command resumes it")
+    if failed:
+        raise BdlError(message or f"process {failed[0][0]} of {count} ended with status {failed[0][1]}")
+
+
+def start_by(accelerator: str) -> Start:
+    """How `launch` may start its processes: "fork", which is nearly free, or "spawn", 4 s of CPU time for each.
+
+    A copy has only the thread that copies. What other threads held stays locked for ever in it, and a team of OpenMP
+    threads stays lost, so a process forks only while its threads are those that were there after the imports: those of
+    OpenBLAS, which end before a fork and start again after it. No device but a CPU survives a fork.
+    """
+    alone = threading.active_count() == 1 and len(_native_threads()) <= len(_THREADS_OF_IMPORTS)
+    return "fork" if accelerator == "cpu" and sys.platform.startswith("linux") and alone else "spawn"
+
+
+def _native_threads() -> list[str]:
+    """The threads of this process, on Linux."""
+    folder = Path("/proc/self/task")
+    return [path.name for path in folder.iterdir()] if folder.exists() else []
+
+
+@contextlib.contextmanager
+def _forward_signals(processes: list[Any]) -> Iterator[list[int]]:
+    """Forward SIGINT and SIGTERM to the processes. Yields the list of the signals received; the third one kills.
+
+    Ctrl-Z stops the processes too, and they continue with this one.
+    """
+    received: list[int] = []
+
+    def on_signal(signum: int, _: Any) -> None:
+        received.append(signum)
+        _send(signum if len(received) < 3 else signal.SIGKILL, processes)
+
+    def on_stop(*_: Any) -> None:
+        _send(signal.SIGSTOP, processes)
+        os.kill(os.getpid(), signal.SIGSTOP)  # returns when this process continues
+        _send(signal.SIGCONT, processes)
+
+    previous = {signum: signal.signal(signum, on_signal) for signum in ENDING}
+    if hasattr(signal, "SIGTSTP"):
+        previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, on_stop)
+    try:
+        yield received
+    finally:
+        for signum, handler in previous.items():
+            signal.signal(signum, handler)
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """Signals that arrive meanwhile are seen afterwards. Processes started meanwhile begin with them blocked."""
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    try:
+        yield
+    finally:
+        _let_signals_through()
+
+
+def _let_signals_through() -> None:
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
+
+
+def _send(signum: int, processes: list[Any]) -> None:
+    for process in processes:
+        if process.exitcode is None:
+            os.kill(process.pid, signum)
+
+
+@contextlib.contextmanager
+def _environment(rank: int, size: int, port: int, store: Path) -> Iterator[None]:
+    """The variables of a new process. Lightning reads the rank when it is imported, so they are set before."""
+    before = dict(os.environ)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
+    os.environ.update({"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), STORE: store.as_uri()})
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _run_worker(messages: Any, rank: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+    os.setpgrp()  # Ctrl-C then reaches only the parent, which forwards it; a second signal would mean "stop at once"
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a forked process has the parent's handlers
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "SIGTSTP"):
+        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    _let_signals_through()
+    rank_zero_only.rank = rank  # Lightning read it when it was imported, in a forked process before the fork
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    with one_line_errors(messages.put):
+        work(*arguments)
+
+
+def _die_with_parent() -> None:
+    """End with the parent: an orphan would go on writing into a folder that the next run uses."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    parent.join()
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _wait_for_all(processes: list[Any], stop: Callable[[], None]) -> list[tuple[int, int]]:
+    """Wait until all have ended; call `stop` at the first failure.
+
+    Returns (rank, status) of the processes that failed first.
+    """
+    first: list[tuple[int, int]] = []
+    deadline = float("inf")
+    while alive := [p for p in processes if p.exitcode is None]:
+        wait([p.sentinel for p in alive], timeout=1.0)
+        failed = [(rank, p.exitcode) for rank, p in enumerate(processes) if p.exitcode]
+        if failed and not first:
+            first, deadline = failed, time.monotonic() + GRACE
+            stop()
+        if time.monotonic() > deadline:
+            for process in alive:
+                process.kill()
+    return first
+
+
+_THREADS_OF_IMPORTS = _native_threads()

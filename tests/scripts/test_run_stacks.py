@@ -1,0 +1,183 @@
+"""The chains of one run in several stacks: who carries them, and how often they are stopped, does not change a byte."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from running import compose, finish, refusal, samples, start, stop
+
+import bdl
+from bdl.run import train
+from bdl.run.config import config_hash
+from bdl.run.directory import RunDirectory
+from bdl.run.processes import SINGLE
+from bdl.run.report import Outcome
+
+FOUR = (
+    "logger=none", "chains=4", "trainer.max_steps=800", "model.sizes=[36,8,6]", "model.dropout=0.1",
+    "collect.keep.every=20", "collect.keep.burn_in=40", "checkpoint_every=100",
+)  # fmt: skip
+
+
+def on(processes: int, folder: Path, *overrides: str):
+    return start(f"processes={processes}", f"hydra.run.dir={folder}", *FOUR, *overrides)
+
+
+def of_stack(stack: int, folder: Path) -> dict[str, bytes]:
+    return {name: data for name, data in samples(folder).items() if name.split(".")[0].endswith(f"-{stack}")}
+
+
+@pytest.fixture(scope="module")
+def uninterrupted(tmp_path_factory):
+    """Two stacks of two chains, one after the other in this process."""
+    folder = tmp_path_factory.mktemp("stacks")
+    train.run(compose(f"run_dir={folder}", *FOUR))
+    return folder
+
+
+def same(folder: Path, reference: Path) -> bool:
+    metrics = [(path / "metrics.json").read_bytes() for path in (folder, reference)]
+    return samples(folder) == samples(reference) and metrics[0] == metrics[1]
+
+
+@pytest.mark.parametrize("stack", [0, 1])
+def test_each_stack_is_the_run_of_that_stack_alone(tmp_path, uninterrupted, stack):
+    train.run(compose(f"run_dir={tmp_path}", *FOUR, f"stack={stack}", "stacks=1", "chains=2"))
+    assert len(of_stack(stack, tmp_path)) > 35
+    assert of_stack(stack, tmp_path) == of_stack(stack, uninterrupted)
+
+
+def test_the_run_is_one_posterior_of_all_chains(uninterrupted):
+    records = bdl.SampleStore(uninterrupted).records()
+    assert {(r.stack, *r.chains) for r in records} == {(0, 0, 1), (1, 2, 3)}
+    metrics = json.loads((uninterrupted / "metrics.json").read_text())
+    assert metrics["chains"] == 4 and metrics["samples"] == 2 * len(records)
+    config = OmegaConf.load(uninterrupted / "config.yaml")
+    assert config.stacks == 2 and config.chains == 4 and config.trainer.precision == "32-true"
+
+
+def test_two_processes_write_what_one_does(tmp_path, uninterrupted):
+    out, err = finish(on(2, tmp_path))
+    assert err == "" and "stack 0 (2 in all, 2 at a time)" in out
+    assert same(tmp_path, uninterrupted)
+    pages = [(folder / "config.yaml").read_text() for folder in (tmp_path, uninterrupted)]
+    assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize(
+    ("signum", "before", "after"), [(signal.SIGTERM, 1, 2), (signal.SIGINT, 2, 1), (signal.SIGKILL, 2, 1)]
+)
+def test_a_run_that_is_stopped_continues_on_another_number_of_processes(tmp_path, uninterrupted, signum, before, after):
+    process = on(before, tmp_path)
+    stop(process, tmp_path, signum)
+    _, err = process.communicate(timeout=100)  # until the last process that holds the output is gone
+    assert process.returncode == (-signum if signum == signal.SIGKILL else 128 + signum), err
+    assert len(err.splitlines()) == (0 if signum == signal.SIGKILL else 1)
+    assert not (tmp_path / "metrics.json").exists()
+    if after == 1:
+        train.run(compose(f"run_dir={tmp_path}", *FOUR))
+    else:
+        assert finish(on(after, tmp_path))[1] == ""
+    assert same(tmp_path, uninterrupted)
+
+
+def test_a_finished_stack_is_not_sampled_again(tmp_path, uninterrupted, capsys):
+    cfg = compose(f"run_dir={tmp_path}", *FOUR)
+    train.sample_stacks(cfg, RunDirectory(tmp_path, config_hash(cfg)), range(1), 2, SINGLE)
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "samples").glob("*-0.*")}
+    assert len(written) > 35
+    train.run(cfg)
+    assert capsys.readouterr().out.count("resuming from") == 1
+    assert written == {path: path.stat().st_mtime_ns for path in written}
+    assert same(tmp_path, uninterrupted)
+
+
+def test_a_time_limit_is_that_of_all_stacks_together(tmp_path, capsys):
+    train.run(compose(f"run_dir={tmp_path}", *FOUR, "trainer.max_steps=200000", "trainer.max_time=00:00:00:01"))
+    assert "stopped at step 0 of 200000 in the slowest of 2 stacks" in capsys.readouterr().out
+    checkpoints = [path.name for path in (tmp_path / "checkpoints").glob("*.ckpt")]
+    assert checkpoints == ["last.ckpt"]
+    assert torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] > 0
+
+
+def test_stacks_that_a_limit_stopped_at_different_steps_have_no_joint_trace_yet(tmp_path):
+    directory = RunDirectory(tmp_path, "hash")
+    outcomes = [Outcome(steps, {"energy": torch.ones(steps // 50, 2)}, None) for steps in (800, 400)]
+    joint = train.gather_outcomes(None, directory, range(2), range(2), outcomes, 800)
+    assert joint == Outcome(400, {}, None)
+    whole = train.gather_outcomes(None, directory, range(2), range(2), outcomes[:1] * 2, 800)
+    assert whole.steps == 800 and whole.trace["energy"].shape == (16, 4)
+
+
+def test_a_launched_run_returns_its_objective_also_when_it_is_complete(tmp_path, uninterrupted, capsys):
+    cfg = compose(f"run_dir={tmp_path}", *FOUR, "processes=2")
+    nll = json.loads((uninterrupted / "metrics.json").read_text())["test/bma/nll"]
+    assert train.train(cfg) == pytest.approx(nll, rel=1e-12)
+    assert train.train(cfg) == pytest.approx(nll, rel=1e-12) and "already holds this run" in capsys.readouterr().out
+
+
+def test_a_stack_that_diverges_ends_the_run_in_one_line(tmp_path):
+    process = on(2, tmp_path, "sampler.lr=1e30")
+    _, err = process.communicate(timeout=100)
+    assert process.returncode == 1 and len(err.splitlines()) == 1 and "is not finite at step" in err
+
+
+def test_evaluate_reads_all_stacks(script, tmp_path, uninterrupted):
+    assert script("evaluate", f"runs={uninterrupted}", f"out={tmp_path}")[0] == 0
+    one, again = (json.loads((folder / "metrics.json").read_text()) for folder in (uninterrupted, tmp_path))
+    assert {k: one[k] for k in one if "/" in k} == {k: again[k] for k in one if "/" in k}
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
+def test_ctrl_z_stops_the_processes_and_fg_continues_them(tmp_path):
+    process = on(2, tmp_path, "trainer.max_steps=200000")
+    stop(process, tmp_path, signal.SIGTSTP)
+    wait_until(lambda: [state(pid) for pid in (process.pid, *children(process.pid))] == ["T"] * 3)
+    os.kill(process.pid, signal.SIGCONT)
+    wait_until(lambda: "T" not in [state(pid) for pid in (process.pid, *children(process.pid))])
+    process.send_signal(signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143 and len(err.splitlines()) == 1
+
+
+def state(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def wait_until(true) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+IMPOSSIBLE = {
+    "divisor": ("stacks=3; chains=8", "stacks=3 does not divide chains=8: choose a divisor, or leave it null"),
+    "more stacks than chains": ("stacks=4; chains=2", "stacks=4 does not divide chains=2"),
+    "zero": ("stacks=0", "stacks must be a whole number of at least 1 or null, got 0"),
+    "words": ("stacks=many", "stacks must be a whole number of at least 1 or null, got 'many'"),
+    "processes": ("processes=0", "processes must be a whole number of at least 1 or null, got 0"),
+    "ladder": ("stacks=2; sampler=resghmc; chains=8", "stacks=2, but the chains of a replica exchange belong together"),
+    "chains": ("stacks=2; trainer=chains", "stacks=2 divides the chains of a run on one CPU (trainer=cpu, debug)"),
+    "ddp": ("stacks=2; trainer=ddp", "stacks=2 divides the chains of a run on one CPU (trainer=cpu, debug)"),
+    "gpu": ("stacks=2; trainer=gpu", "leave it null or set it to 1; trainer=chains starts a stack on each"),
+}
+
+
+@pytest.mark.parametrize("name", IMPOSSIBLE)
+def test_impossible_stacks_get_one_line_and_leave_nothing(script, tmp_path, name):
+    overrides, words = IMPOSSIBLE[name]
+    error = refusal(script("train", f"hydra.run.dir={tmp_path / 'run'}", *FOUR, *overrides.split("; ")))
+    assert words in error
+    assert not (tmp_path / "run").exists() or [p for p in (tmp_path / "run").rglob("*") if p.is_file()] == []
