@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import lightning as L
 import torch
@@ -101,10 +101,13 @@ def build_net(model: DictConfig, datamodule: Data) -> torch.nn.Module:
     return net.train()
 
 
-def build_module(stack: bdl.ChainStack, sampler: DictConfig, loss: DictConfig, compiled: bool) -> bdl.BayesianModule:
-    if compiled:
+def build_module(
+    stack: bdl.ChainStack, sampler: DictConfig, loss: DictConfig, compiled: bool | Literal["auto"]
+) -> bdl.BayesianModule:
+    if compiled is True and stack.gradient() is None:  # a network whose gradient is not written out in C
         compile_if_possible(stack)
-    return bdl.BayesianModule(stack, instantiate(sampler, _convert_="all"), loss=instantiate(loss))
+    build_sampler = instantiate(sampler, _convert_="all")
+    return bdl.BayesianModule(stack, build_sampler, loss=instantiate(loss), compile=compiled)
 
 
 def build_schedule(schedule: DictConfig) -> bdl.Schedule:

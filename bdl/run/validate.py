@@ -25,7 +25,7 @@ _LEAST = {  # smallest value of whole numbers
 }  # fmt: skip
 _OR_NULL = ("stacks", "threads", "processes", "train_items")
 _FILLED_IN = ("sampler.num_data",)  # null until train.py counts the data
-_SWITCHES = ("shared_batches", "tf32", "compile")
+_SWITCHES = ("shared_batches", "tf32")
 _NOT_OURS = ("trainer", "logger", "hydra")  # sections whose constructors are Lightning's and Hydra's
 _BUILT = "built by a _target_"
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", Path: "a path"}
@@ -48,6 +48,7 @@ def _check_top_level(cfg: DictConfig) -> None:
         wanted = f"a whole number of at least {least}" + (" or null" if key in _OR_NULL else "")
         _require(cfg, [key], wanted, lambda value, least=least: type(value) is int and value >= least)
     _require(cfg, _SWITCHES, "true or false", lambda value: type(value) is bool)
+    _require(cfg, ["compile"], "auto, true or false", lambda value: type(value) is bool or value == "auto")
     _require(cfg, ["objective"], "null or the name of a metric", lambda value: value is None or type(value) is str)
 
 
