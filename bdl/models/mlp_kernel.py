@@ -21,6 +21,7 @@ from bdl.models import native
 from bdl.models.mlp_gradient import MLPGradient
 
 SOURCE = Path(__file__).with_suffix(".c")
+LARGEST = 2**16  # numbers in a weight matrix; beyond, torch's products gain from threads and from packed operands
 _ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3, nn.SiLU: 4}  # the enum in mlp_kernel.c
 _HEAD, _FIELDS = 2, 11  # numbers in a Plan before its layers, and in a Layer
 _LINE = 64  # bytes; the scratch starts at a line of the cache
@@ -174,11 +175,12 @@ def compiled(eager: MLPGradient, required: bool = False) -> MLPGradient | MLPKer
 def fits(eager: MLPGradient) -> bool:
     """Whether the compiled code runs these layers: Linear, each followed by at most one activation it knows, all live.
 
-    The parameters must be float32 on a CPU.
+    The parameters must be float32 on a CPU, and no weight matrix larger than `LARGEST`. The code runs on one core.
     """
     every = [p for layer in eager.layers for p in layer.parameters()]
     live = len(every) == len(eager.params) and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in every)
-    return live and bool(_pairs(eager.layers))
+    pairs = _pairs(eager.layers)
+    return live and bool(pairs) and all(a.in_features * a.out_features <= LARGEST for a, _ in pairs)
 
 
 def _pairs(layers: Sequence[nn.Module]) -> list[tuple[nn.Linear, int]]:
