@@ -21,11 +21,26 @@ _Static_assert(sizeof(void *) == 8 && sizeof(float) == 4, "the plan holds 64-bit
 typedef float vec __attribute__((vector_size(4 * WIDTH)));
 typedef int32_t ivec __attribute__((vector_size(4 * WIDTH)));
 typedef float quad __attribute__((vector_size(16)));
+typedef int32_t iquad __attribute__((vector_size(16)));
 typedef int64_t I;
 
 #define INLINE static inline __attribute__((always_inline))
 #define ROWS 4    /* outputs of a tile */
 #define COLUMNS 3 /* vectors of a tile: ROWS x COLUMNS sums + COLUMNS + 1 operands fill the 16 registers of AVX2 */
+
+/* The numbers of a, numbered 0 to 3, and of b, numbered 4 to 7, in another order */
+#if defined(__clang__)
+#define SHUFFLE(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (iquad){__VA_ARGS__})
+#endif
+
+/* Hold a vector in a register. Without this, gcc reads it from memory for every product, and the loads take longer. */
+#if defined(__x86_64__)
+#define HOLD(vector) __asm__("" : "+x"(vector))
+#else
+#define HOLD(vector)
+#endif
 
 enum { NONE, TANH, RELU, SIGMOID, SILU };
 
@@ -91,12 +106,26 @@ INLINE vec hyperbolic(vec x) {
 
 INLINE vec sigmoid(vec x) { return 1.0f / (1.0f + exponential(at_most(-x, 87.0f))); }
 
-INLINE float sum(vec x) {
+/* The sum of a vector's numbers, of which the first four are left to add */
+INLINE quad quarter(vec x) {
     quad parts[WIDTH / 4];
     memcpy(parts, &x, sizeof x);
     for (int i = WIDTH / 8; i > 0; i /= 2)
         for (int j = 0; j < i; j++) parts[j] += parts[j + i];
-    return (parts[0][0] + parts[0][2]) + (parts[0][1] + parts[0][3]);
+    return parts[0];
+}
+
+INLINE float sum(vec x) {
+    quad q = quarter(x);
+    return (q[0] + q[2]) + (q[1] + q[3]);
+}
+
+/* The sums of four vectors, each in the order of `sum` */
+INLINE quad sums_of_four(vec a, vec b, vec c, vec d) {
+    quad p = quarter(a), q = quarter(b), r = quarter(c), s = quarter(d);
+    quad left = SHUFFLE(p, q, 0, 4, 1, 5) + SHUFFLE(p, q, 2, 6, 3, 7);
+    quad right = SHUFFLE(r, s, 0, 4, 1, 5) + SHUFFLE(r, s, 2, 6, 3, 7);
+    return SHUFFLE(left, right, 0, 1, 4, 5) + SHUFFLE(left, right, 2, 3, 6, 7);
 }
 
 /* out (m rows, n vectors) = bias + w (m, k) x (k, n vectors); w[row, i] = w[row * rs + i * cs]; bias may be NULL */
@@ -106,7 +135,11 @@ INLINE void product_tile(int m, int n, I k, const float *w, I rs, I cs, const fl
     for (int r = 0; r < m; r++)
         for (int v = 0; v < n; v++) sums[r][v] = splat(bias ? bias[r] : 0.0f);
     for (I i = 0; i < k; i++) {
-        const vec *row = (const vec *)(x + i * ld);
+        vec row[COLUMNS];
+        for (int v = 0; v < n; v++) {
+            row[v] = ((const vec *)(x + i * ld))[v];
+            HOLD(row[v]);
+        }
         for (int r = 0; r < m; r++)
             for (int v = 0; v < n; v++) sums[r][v] += w[r * rs + i * cs] * row[v];
     }
@@ -146,10 +179,25 @@ INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, 
     vec sums[ROWS][COLUMNS];
     for (int r = 0; r < m; r++)
         for (int q = 0; q < n; q++) sums[r][q] = splat(0);
-    for (I v = 0; v < b.vectors; v++)
-        for (int r = 0; r < m; r++)
-            for (int q = 0; q < n; q++)
-                sums[r][q] += ((const vec *)(d + r * b.ld))[v] * ((const vec *)(x + q * b.ld))[v];
+    for (I v = 0; v < b.vectors; v++) {
+        vec columns[COLUMNS];
+        for (int q = 0; q < n; q++) {
+            columns[q] = ((const vec *)(x + q * b.ld))[v];
+            HOLD(columns[q]);
+        }
+        for (int r = 0; r < m; r++) {
+            vec row = ((const vec *)(d + r * b.ld))[v];
+            HOLD(row);
+            for (int q = 0; q < n; q++) sums[r][q] += row * columns[q];
+        }
+    }
+    if (m == 4) {
+        for (int q = 0; q < n; q++) {
+            quad column = sums_of_four(sums[0][q], sums[1][q], sums[2][q], sums[3][q]);
+            for (int r = 0; r < 4; r++) out[r * stride + q] = column[r];
+        }
+        return;
+    }
     for (int r = 0; r < m; r++)
         for (int q = 0; q < n; q++) out[r * stride + q] = sum(sums[r][q]);
 }

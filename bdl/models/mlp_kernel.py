@@ -21,6 +21,7 @@ from bdl.models import native
 from bdl.models.mlp_gradient import MLPGradient
 
 SOURCE = Path(__file__).with_suffix(".c")
+LARGEST = 2**16  # numbers in a weight matrix; beyond, torch's products gain from threads and from packed operands
 _ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3, nn.SiLU: 4}  # the enum in mlp_kernel.c
 _HEAD, _FIELDS = 2, 11  # numbers in a Plan before its layers, and in a Layer
 _LINE = 64  # bytes; the scratch starts at a line of the cache
@@ -43,7 +44,8 @@ class MLPKernel:
         self._library = library
         self._plan = _Plan(eager.layers, eager.chains)
         self._own: list[Tensor] = []  # gradients for callers that bring no place for them
-        self._scratch: dict[str, Tensor] = {}
+        self._scratch: dict[str, tuple[int, int, Tensor]] = {}  # floats, address, the memory
+        self._known_shape = torch.Size()  # of an x that was looked at
         self._sizes: dict[int, tuple[int, int]] = {}
 
     def __reduce__(self) -> Any:
@@ -104,9 +106,13 @@ class MLPKernel:
         return outputs, values
 
     def _takes(self, x: Tensor) -> bool:
-        plain = x.dtype == torch.float32 and x.device.type == "cpu" and not x.requires_grad
-        right = x.ndim >= 3 and x.shape[0] == self.chains and x.shape[1] > 0
-        return plain and right and math.prod(x.shape[2:]) == self._plan.inputs
+        if x.dtype is not torch.float32 or not x.is_cpu or x.requires_grad:
+            return False
+        if x.shape != self._known_shape:
+            if x.ndim < 3 or x.shape[0] != self.chains or not x.shape[1] or math.prod(x.shape[2:]) != self._plan.inputs:
+                return False
+            self._known_shape = x.shape
+        return True
 
     def _size(self, items: int) -> tuple[int, int]:
         """Floats of scratch for the values of one chain, and for its work."""
@@ -118,9 +124,11 @@ class MLPKernel:
 
     def _space(self, name: str, floats: int) -> int:
         """The address of scratch memory for so many floats, kept between calls."""
-        if name not in self._scratch or len(self._scratch[name]) < floats + _LINE // 4:
-            self._scratch[name] = torch.zeros(floats + _LINE // 4, dtype=torch.float32, device="cpu")
-        return -(-self._scratch[name].data_ptr() // _LINE) * _LINE
+        place = self._scratch.get(name)
+        if place is None or place[0] < floats:
+            memory = torch.zeros(floats + _LINE // 4, dtype=torch.float32, device="cpu")
+            place = self._scratch[name] = floats, -(-memory.data_ptr() // _LINE) * _LINE, memory
+        return place[1]
 
 
 class _Plan:
@@ -139,22 +147,22 @@ class _Plan:
 
     def point(self, params: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
         """Point to these parameters and gradients; False where their memory has another layout or type."""
-        tensors = [*params, *out]
-        places = [t.data_ptr() for t in tensors] + [t.stride(0) for t in tensors]
-        if places != self._places:
+        # tensors that do not overlap keep their strides while all addresses stay, but for a tensor that is alone
+        theta, g = params[0], out[0]
+        places = [t.data_ptr() for t in (*params, *out)] + [theta.stride(0), g.stride(0)]
+        if places != self._places or theta.dtype is not torch.float32 or g.dtype is not torch.float32:
             self._places = places
-            self._usable = all(_is_plain(t) for t in tensors)
-            self._fill(places)
+            self._usable = all(_is_plain(t) for t in (*params, *out))
+            self._fill([(t.data_ptr(), t.stride(0)) for t in params], [(t.data_ptr(), t.stride(0)) for t in out])
         return self._usable
 
-    def _fill(self, places: list[int]) -> None:
-        half, n = len(places) // 2, len(places) // 4
-        theta = zip(places[:n], places[half : half + n], strict=True)  # (address, stride)
-        gradients = zip(places[n:half], places[half + n :], strict=True)
+    def _fill(self, params: list[tuple[int, int]], out: list[tuple[int, int]]) -> None:
+        """Write the addresses and strides of parameters and gradients."""
+        theta, gradients = iter(params), iter(out)
         for i, biased in enumerate(self._biased):
             at = _HEAD + _FIELDS * i + 3
-            for parts, first in ((theta, at), (gradients, at + 4)):
-                self._numbers[first : first + 4] = [*next(parts), *(next(parts) if biased else (0, 0))]
+            for parts, start in ((theta, at), (gradients, at + 4)):
+                self._numbers[start : start + 4] = [*next(parts), *(next(parts) if biased else (0, 0))]
 
 
 def available() -> bool:
@@ -174,11 +182,12 @@ def compiled(eager: MLPGradient, required: bool = False) -> MLPGradient | MLPKer
 def fits(eager: MLPGradient) -> bool:
     """Whether the compiled code runs these layers: Linear, each followed by at most one activation it knows, all live.
 
-    The parameters must be float32 on a CPU.
+    The parameters must be float32 on a CPU, and no weight matrix larger than `LARGEST`. The code runs on one core.
     """
     every = [p for layer in eager.layers for p in layer.parameters()]
     live = len(every) == len(eager.params) and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in every)
-    return live and bool(_pairs(eager.layers))
+    pairs = _pairs(eager.layers)
+    return live and bool(pairs) and all(a.in_features * a.out_features <= LARGEST for a, _ in pairs)
 
 
 def _pairs(layers: Sequence[nn.Module]) -> list[tuple[nn.Linear, int]]:

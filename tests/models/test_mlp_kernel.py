@@ -291,6 +291,7 @@ EAGER = {
     "frozen": frozen,
     "another activation": lambda: nn.Sequential(nn.Linear(5, 4), nn.GELU(), nn.Linear(4, 3)),
     "two activations": lambda: nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.ReLU(), nn.Linear(4, 3)),
+    "large": lambda: nn.Sequential(nn.Linear(5, 20000), nn.Tanh(), nn.Linear(20000, 3)),
     "activation first": lambda: nn.Sequential(nn.Tanh(), nn.Linear(5, 3)),
 }
 
