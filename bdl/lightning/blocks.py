@@ -8,6 +8,7 @@ the same to the bit.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning as L
@@ -17,6 +18,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from bdl.data.loader import TensorBatches
 from bdl.samplers.sampler import Sampler
 
+LONGEST = 1000  # steps of a block
 CALLBACK_HOOKS = (
     "on_train_batch_start",
     "on_train_batch_end",
@@ -34,6 +36,7 @@ MODULE_HOOKS = (
     "lr_scheduler_step",
     "configure_gradient_clipping",
 )
+EPOCH_HOOKS = ("on_train_epoch_start", "on_train_epoch_end")
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
@@ -64,6 +67,7 @@ class Blocks:
         self.module, self.sampler = module, sampler
         self.loader: Any = trainer.train_dataloader
         self.callbacks = [c for c in self.trainer.callbacks if isinstance(c, StepCallback)]
+        self.before_step = [c for c in self.callbacks if type(c).before_step is not StepCallback.before_step]
         self.active = (
             isinstance(self.loader, TensorBatches)
             and isinstance(trainer.strategy, SingleDeviceStrategy)
@@ -76,25 +80,35 @@ class Blocks:
             and not _overrides_transfer(module, L.LightningModule)
             and not _overrides_transfer(self.trainer.datamodule, L.LightningDataModule)
         )
+        self.crosses_epochs = (
+            self.active
+            and trainer.max_epochs in (None, -1)
+            and trainer.num_training_batches == len(self.loader)
+            and trainer.reload_dataloaders_every_n_epochs == 0
+            and not trainer.enable_validation
+            and not any(_overrides(part, EPOCH_HOOKS) for part in [*self.trainer.callbacks, module])
+        )
 
     def run(self) -> None:
-        """Make steps until a callback must see one, the epoch or the run ends, or the trainer is asked to stop.
+        """Make steps until a callback must see one, the run ends, or the trainer is asked to stop.
 
-        Lightning has just made one step and not counted it yet. The last step of a block measures the energy.
+        Lightning has just made one step and not counted it yet. The last step of a block measures the energy. A block
+        ends with its epoch, too, where somebody has a hook there; otherwise it may cross several.
         """
         if not self.active or self._due(self.sampler.steps):
             return
         room, made, loader = self._room(), 0, self.loader
         ends = room == 0
         while not ends:
-            for callback in self.callbacks:
+            for callback in self.before_step:
                 callback.before_step()
             batch = loader.at(loader.epoch, loader.index)
             loader.advance()
             made += 1
             ends = made == room or self._due(self.sampler.steps + 1)
             self.module.step_on(batch, measure=ends)
-        self._count(made)
+        if made:
+            self._count(made)
 
     def _due(self, step: int) -> bool:
         return self.trainer.should_stop or any(callback.must_see(step) for callback in self.callbacks)
@@ -103,27 +117,41 @@ class Blocks:
         """How many further steps fit before Lightning itself has something to do."""
         trainer, loop = self.trainer, self.trainer.fit_loop.epoch_loop
         batches, steps = loop.batch_progress.current.ready, trainer.global_step + 1
-        limits = [trainer.num_training_batches - batches]
+        limits = [math.inf if self.crosses_epochs else trainer.num_training_batches - batches]
+        if batches == trainer.num_training_batches:  # the epoch that Lightning is about to end
+            limits = [0]
         if trainer.max_steps != -1:
             limits.append(trainer.max_steps - steps)
         if trainer.enable_validation:
             limits.append(-batches % trainer.val_check_batch)
-        return max(0, int(min(limits)))
+        return max(0, int(min(*limits, LONGEST)))
 
     def _count(self, steps: int) -> None:
         """Move Lightning's counters on as if it had made these steps itself."""
-        loop, fetcher = self.trainer.fit_loop.epoch_loop, self.trainer.fit_loop._data_fetcher
+        fit, loop, fetcher = (
+            self.trainer.fit_loop,
+            self.trainer.fit_loop.epoch_loop,
+            self.trainer.fit_loop._data_fetcher,
+        )
         optimizer = loop.automatic_optimization.optim_progress.optimizer
-        fetcher.fetched += steps
-        fetcher.done = fetcher.fetched >= fetcher.length
-        loop.batch_progress.increment_by(steps, is_last_batch=fetcher.done)
-        optimizer.step.increment_by(steps)
-        optimizer.zero_grad.increment_by(steps)
+        length = self.trainer.num_training_batches
+        batches = loop.batch_progress.current.ready + steps
+        epochs = (batches - 1) // length  # an epoch whose last batch ends the block is left for Lightning to end
+        if epochs:
+            fit.epoch_progress.increment_by(epochs)
+            iter(fetcher)  # an iterator of the present epoch
+        for progress in (loop.batch_progress, optimizer.step, optimizer.zero_grad):
+            progress.total.increment_by(steps)
+            progress.current.increment_by(steps - epochs * length)
+        fetcher.fetched = batches - epochs * length
+        fetcher.done = loop.batch_progress.is_last_batch = fetcher.fetched >= length
         loop._batches_that_stepped += steps
 
 
-def _overrides(callback: Callback, hooks: tuple[str, ...]) -> bool:
-    return any(getattr(getattr(callback, name), "__func__", None) is not getattr(Callback, name) for name in hooks)
+def _overrides(part: Any, hooks: tuple[str, ...]) -> bool:
+    """Whether a callback or a module has hooks of its own; one that an instance was given counts too."""
+    base = Callback if isinstance(part, Callback) else L.LightningModule
+    return any(getattr(getattr(part, name), "__func__", None) is not getattr(base, name) for name in hooks)
 
 
 def _overrides_transfer(part: Any, base: type) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import lightning as L
@@ -66,7 +67,7 @@ class BayesianModule(L.LightningModule):
         self.build_sampler = sampler
         self.compiled: bool | Literal["auto"] = compile
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
-        self._batch: Any = None  # the batch of the current step
+        self._current = SimpleNamespace(batch=None)  # the batch of the step; torch is slow to set attributes of modules
         self._blocks: Blocks | None = None
         self._mlp_gradient: MLPGradient | MLPKernel | None = None  # where the chain rule is written out for the network
         self._writes_gradients = False  # whether it gives the gradients of exactly the sampled parameters
@@ -98,7 +99,7 @@ class BayesianModule(L.LightningModule):
 
     def loss_of(self, batch: Any) -> Tensor:
         """() or (C,) mean loss of a training batch (x, y)."""
-        x, y = self._batch = batch
+        x, y = self._current.batch = batch
         if self._mlp_gradient is None:
             return self.batch_loss(self.net(x), y)
         losses, gradients = self._mlp_gradient(*self._per_chain(x, y), self.loss)
@@ -128,7 +129,7 @@ class BayesianModule(L.LightningModule):
     def step_on(self, batch: Any, measure: bool = True) -> None:
         """One step of the sampler on a batch, without Lightning's loop. measure: see `Sampler.advance`."""
         precision = self.trainer.precision_plugin
-        x, y = self._batch = precision.convert_input(batch)
+        x, y = self._current.batch = precision.convert_input(batch)
         if self._mlp_gradient is not None and self._writes_gradients:
             write, data = self._mlp_gradient.write, self._per_chain(x, y)
             self.sampler.advance(lambda out: write(*data, self.loss, out), measure)
@@ -190,7 +191,7 @@ class BayesianModule(L.LightningModule):
 
     def per_example(self) -> Tensor:
         """(n, d) or (C, n, d) gradients of the negative log-likelihood of every item of the current batch."""
-        x, y = self._batch
+        x, y = self._current.batch
         if not isinstance(self.net, ChainStack):
             return per_example_gradients(self.net, self.loss, x, y)
         inner, shared = self.net.net, self.net.shared

@@ -175,10 +175,37 @@ def assert_equal_but_for_zero_grad(blocks: Run, stepwise: Run) -> None:
 def test_a_block_ends_where_a_callback_must_see_the_step(tmp_path):
     run = Run(tmp_path, CASES["flat"])
     kept = {90, 110, 130}
-    must = {25, 50, 75, 100, 125} | {33, 66, 99} | kept | {k + 1 for k in kept if k < STEPS} | {40, 80, 120, STEPS}
+    must = {25, 50, 75, 100, 125} | {33, 66, 99} | kept | {k + 1 for k in kept if k < STEPS} | {STEPS}
     assert must <= set(run.seen.after)
     firsts = {step + 1 for step in [0, *run.seen.after]}  # Lightning makes the first step of a block itself
     assert set(run.seen.after) <= must | firsts
+
+
+class Epochs(bdl.callbacks.StepCallback):
+    """Has nothing to do in a step, and something at the end of an epoch."""
+
+    def __init__(self):
+        self.ends: list[tuple[int, int]] = []
+
+    def must_see(self, step):
+        return False
+
+    def on_train_epoch_end(self, trainer, *_):
+        self.ends.append((trainer.current_epoch, trainer.global_step))
+
+
+@pytest.mark.parametrize("batch", [1, 10])
+def test_a_callback_sees_the_end_of_every_epoch(tmp_path, batch):
+    epochs, length = Epochs(), toys.N // batch
+    trainer = toys.trainer(tmp_path, 3 * length + 1, [epochs])
+    trainer.fit(toys.module(), toys.batches(batch=batch))
+    assert epochs.ends[:3] == [(e, (e + 1) * length) for e in range(3)]
+
+
+def test_blocks_cross_epochs_where_nobody_looks(tmp_path):
+    seen = Seen()
+    toys.trainer(tmp_path, 100, [seen]).fit(toys.module(), toys.batches(batch=10))  # epochs of 4 steps
+    assert seen.after == [100] and seen.before == list(range(100))
 
 
 @pytest.mark.parametrize("at", [7, 39, 45, 91])

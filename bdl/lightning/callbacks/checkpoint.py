@@ -140,6 +140,8 @@ class TimeLimit(StepCallback, Timer):
                 f"a time limit (trainer.max_time) must be DD:HH:MM:SS, more than 0, or null, got {duration!r}"
             ) from error
 
+    on_train_epoch_end = L.Callback.on_train_epoch_end  # Timer's own does nothing where it checks every step
+
     def must_see(self, step: int) -> bool:
         remaining = self.time_remaining()
         return remaining is not None and remaining <= 0

@@ -27,6 +27,7 @@ class StepProgress(StepCallback, ProgressBar):
         super().__init__()
         self.seconds, self._enabled = seconds, True
         self._bar: Any = None
+        self._terminal = False
 
     def disable(self) -> None:
         self._enabled = False
@@ -44,7 +45,8 @@ class StepProgress(StepCallback, ProgressBar):
         self._began = self._shown = time.perf_counter()
         self._first = self._sampler.steps
         self._lines = LINES * self._first // self._total  # lines that the run printed before it was resumed
-        if self._bar.console.is_terminal:
+        self._terminal = self._bar.console.is_terminal
+        if self._terminal:
             self._bar.start()
 
     def on_train_batch_end(
@@ -52,7 +54,7 @@ class StepProgress(StepCallback, ProgressBar):
     ) -> None:
         if self._bar is None:
             return
-        if self._bar.console.is_terminal:
+        if self._terminal:
             if time.perf_counter() - self._shown >= self.seconds:
                 self._bar.update(self._task, completed=self._sampler.steps, state=self._state())
                 self._shown = time.perf_counter()
@@ -63,7 +65,7 @@ class StepProgress(StepCallback, ProgressBar):
     def must_see(self, step: int) -> bool:
         if self._bar is None:
             return False
-        if self._bar.console.is_terminal:
+        if self._terminal:
             return time.perf_counter() - self._shown >= self.seconds
         return LINES * step // self._total > self._lines
 
@@ -84,7 +86,7 @@ class StepProgress(StepCallback, ProgressBar):
 
     def _close(self) -> None:
         if self._bar is not None:
-            if self._bar.console.is_terminal:
+            if self._terminal:
                 self._bar.update(self._task, completed=self._sampler.steps)
                 self._bar.stop()
             self._bar = None
