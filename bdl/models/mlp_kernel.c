@@ -37,7 +37,7 @@ typedef int64_t I;
 
 /* Hold a vector in a register. Without this, gcc reads it from memory for every product, and the loads take longer. */
 #if defined(__x86_64__)
-#define HOLD(vector) __asm__("" : "+x"(vector))
+#define HOLD(vector) __asm__("" : "+v"(vector))
 #else
 #define HOLD(vector)
 #endif

@@ -75,9 +75,14 @@ def kernel_of(stack: bdl.ChainStack) -> MLPKernel:
 
 
 def assert_near(got, wanted, tolerance=2e-5) -> None:
-    """The error relative to the largest number of the tensor: a single small gradient may be a difference of large."""
+    """Errors relative to the largest number of their tensor.
+
+    A hidden value that is a small difference of large numbers keeps their rounding errors, some 1e-7 of them, which
+    reach every tensor: hence the share of the largest number of all.
+    """
+    rest = 0.025 * tolerance * max(b.abs().max() for b in wanted)
     for a, b in zip(got, wanted, strict=True):
-        assert a.shape == b.shape and (a.double() - b).abs().max() <= tolerance * b.abs().max()
+        assert a.shape == b.shape and (a.double() - b).abs().max() <= tolerance * b.abs().max() + rest
 
 
 # ---- the numbers -----------------------------------------------------------------------------------------------------
@@ -95,6 +100,10 @@ def assert_near(got, wanted, tolerance=2e-5) -> None:
 def test_losses_and_gradients_are_autograds(sizes, chains, items, activation, bias, last):
     stack, g, views = in_buffer(network(sizes, activation, bias, last), chains)
     x, y = batch(chains, items, sizes[0], sizes[-1])
+    if activation == "relu":  # exact sums, because a rounding error that changes a sign changes the gradient
+        x = (4 * x).round() / 4
+        for p in stack.parameters():
+            p.data.copy_(torch.randint(-1, 2, p.shape, generator=torch.Generator().manual_seed(items)) / 4)
     losses, gradients = exact(stack, x, y, NLL)
     kernel = kernel_of(stack)
     got = kernel.write(x, y, NLL, views)
