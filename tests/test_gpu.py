@@ -352,6 +352,25 @@ def test_bf16_keeps_the_chain_in_single_precision(tmp_path, chains, monkeypatch)
     assert energies[-10:].mean() < energies[:10].mean()
 
 
+class EveryBatch(Callback):
+    """A callback of somebody else: under it every step returns to Lightning."""
+
+    def on_train_batch_end(self, *_):
+        pass
+
+
+@pytest.mark.parametrize("sampler", [{}, {"weighting": bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10)}])
+def test_blocks_on_a_gpu_are_single_steps_to_the_bit(tmp_path, deterministic, sampler):
+    after = []
+    for others in ((), (EveryBatch(),)):
+        module = toys.module(chains=3, **sampler)
+        trainer = toys.trainer(tmp_path, 100, [bdl.Monitor(30), *others], accelerator="gpu")
+        trainer.fit(module, toys.batches(3))
+        assert trainer.global_step == 100
+        after.append(module.sampler.chain.theta.clone())
+    assert torch.equal(*after)
+
+
 @pytest.mark.parametrize("net", [None, nn.Sequential(nn.Linear(toys.D, 5), nn.Dropout(0.3), nn.Linear(5, toys.K))])
 def test_a_run_that_was_stopped_writes_the_samples_of_one_that_was_not(tmp_path, net):
     """20 steps equal 11 steps and 9 from Lightning's checkpoint. Dropout draws from the device's random stream."""
