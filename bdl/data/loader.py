@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
+SMALL_EPOCH = 2**22  # numbers in the items of an epoch, over all chains, that are put in order at once
 LARGEST = 2**18  # numbers in a batch of TensorSlices on a CPU; 85 CIFAR images are the fastest for ResNet20
 
 
@@ -78,6 +79,7 @@ class TensorBatches:
         self.rank, self.ranks = 0, 1
         self.epoch, self.index = 0, 0  # the next batch
         self._drawn: tuple[int, Tensor, Tensor | None] | None = None  # an epoch, its rows, its decisions
+        self._gathered: tuple[int, Tensor, Tensor] | None = None  # an epoch, its items in order, where they are small
 
     @property
     def dataset(self) -> Tensor:
@@ -114,8 +116,12 @@ class TensorBatches:
         """Batch number `index` of an epoch, whatever the position of the loader."""
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = (epoch, *self._draw(epoch))
+            self._gathered = self._gather(epoch, self._drawn[1]) if self.augment is None else None
         _, rows, decisions = self._drawn
-        x, y = self.x.index_select(0, rows[index]), self.y.index_select(0, rows[index])
+        if self._gathered is not None and self._gathered[0] == epoch:
+            x, y = self._gathered[1][index], self._gathered[2][index]
+        else:
+            x, y = self.x.index_select(0, rows[index]), self.y.index_select(0, rows[index])
         if self.augment is not None and decisions is not None:
             x = self.augment(x, decisions[index])
         if self.transform is not None:
@@ -151,6 +157,13 @@ class TensorBatches:
                 drawn = self.augment.draw(len(self.x), tuple(self.x.shape[1:]), generator("cpu", "augment", *key))
                 decisions.append(drawn[orders[-1]])
         return self._in_batches(orders), self._in_batches(decisions) if decisions else None
+
+    def _gather(self, epoch: int, rows: Tensor) -> tuple[int, Tensor, Tensor] | None:
+        """All items of an epoch in the order of its batches, so that a batch is a view; None if they are many."""
+        if rows.numel() * max(1, self.x[:1].numel()) > SMALL_EPOCH:
+            return None
+        x, y = (v.index_select(0, rows.flatten()).unflatten(0, rows.shape) for v in (self.x, self.y))
+        return epoch, x, y
 
     def _order(self, count: int, generator: torch.Generator) -> Tensor:
         if self.replacement:
