@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 
 import pytest
 import torch
@@ -10,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import bdl
-from bdl.likelihoods import mean_loss, mean_loss_and_gradient
+from bdl.likelihoods import mean_loss
 from bdl.models import MLP
 from bdl.models.mlp_gradient import MLPGradient, WithGradients, tanh
 
@@ -61,7 +60,7 @@ def test_the_gradient_is_that_of_autograd(activation, loss):
     gradient = gradient_of(stack)
     assert [id(p) for p in gradient.params] == [id(p) for p in stack.parameters()]
     for _ in range(2):  # the second call reuses the buffers of the first
-        losses, gradients = gradient(x, y, partial(mean_loss_and_gradient, loss))
+        losses, gradients = gradient(x, y, loss)
         torch.testing.assert_close(losses, expected.detach(), rtol=1e-12, atol=1e-12)
         for p, g in zip(gradient.params, gradients, strict=True):
             torch.testing.assert_close(g, p.grad, rtol=1e-10, atol=1e-12)
@@ -79,7 +78,7 @@ def test_batches_of_other_sizes_and_frozen_layers():
         x, y = torch.randn(C, size, 6, dtype=D64), torch.randint(K, (C, size))
         stack.zero_grad()
         mean_loss(bdl.CategoricalNLL(), stack(x), y, C).sum().backward()
-        _, gradients = gradient(x, y, partial(mean_loss_and_gradient, bdl.CategoricalNLL()))
+        _, gradients = gradient(x, y, bdl.CategoricalNLL())
         for p, g in zip(gradient.params, gradients, strict=True):
             torch.testing.assert_close(g, p.grad, rtol=1e-10, atol=1e-12)
 
@@ -91,7 +90,7 @@ def test_autograd_hands_the_known_gradients_on_and_scales_them_by_chain():
     (mean_loss(bdl.CategoricalNLL(), stack(x), y, C) * scale).sum().backward()
     expected = [p.grad.clone() for p in stack.parameters()]
     stack.zero_grad()
-    losses, gradients = gradient(x, y, partial(mean_loss_and_gradient, bdl.CategoricalNLL()))
+    losses, gradients = gradient(x, y, bdl.CategoricalNLL())
     (WithGradients.apply(losses, gradients, *gradient.params) * scale).sum().backward()
     for p, g in zip(stack.parameters(), expected, strict=True):
         torch.testing.assert_close(p.grad, g, rtol=1e-10, atol=1e-12)
