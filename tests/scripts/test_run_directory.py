@@ -88,11 +88,6 @@ def test_what_does_not_change_the_samples_does_not_change_the_hash():
     assert config_hash(compose("run_dir=x", "tuned.temperature=7")) != default  # the sampler reads it
 
 
-def test_the_hash_of_a_run_in_one_stack_is_that_of_version_0_1():
-    """The hash names the run directory: with another one, `bdl train` would not find its finished runs again."""
-    assert config_hash(compose("run_dir=x", "stacks=1")) == "09c83a19"
-
-
 def test_the_number_of_stacks_changes_the_samples_and_that_of_processes_does_not():
     default = config_hash(compose("run_dir=x"))
     assert default == config_hash(compose("run_dir=x", "stacks=2")) == config_hash(compose("run_dir=x", "processes=5"))
