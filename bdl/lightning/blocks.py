@@ -84,7 +84,7 @@ class Blocks:
             self.active
             and trainer.max_epochs in (None, -1)
             and trainer.num_training_batches == len(self.loader)
-            and trainer.reload_dataloaders_every_n_epochs == 0
+            and self.trainer.reload_dataloaders_every_n_epochs == 0
             and not trainer.enable_validation
             and not any(_overrides(part, EPOCH_HOOKS) for part in [*self.trainer.callbacks, module])
         )

@@ -6,6 +6,7 @@ Energies U (C,) are in nats.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -23,13 +24,19 @@ RECENT = 100  # steps between checks that the bins contain the energies of these
 
 
 class Grid(NamedTuple):
-    """Where the bins lie, as arrays of the kind that a step computes with (`bdl.psi.lean`)."""
+    """Where the bins lie and what they hold, as arrays of the kind that a step computes with (`bdl.psi.lean`).
 
-    of: Tensor  # the `low` from which the grid was made
+    psi, log_psi and visits share the memory of the histogram's tensors.
+    """
+
+    of: tuple[Tensor, ...]  # the tensors that the arrays belong to
     low: Array  # (R,) nats
     width: Array  # (R,) nats
     rows: Array  # (C,) the row of psi that each energy belongs to
     numbers: Array  # (m,) 0, 1, ..., m - 1
+    psi: Array  # (R, m)
+    log_psi: Array  # (R, m)
+    visits: Array  # (R, m)
 
 
 @dataclass
@@ -74,15 +81,17 @@ class Histogram:
     def grid(self) -> Grid:
         """Where the bins lie. The range must be known."""
         assert self.low is not None
-        if self._grid is None or self._grid.of is not self.low:
+        of = (self.low, self.psi, self.log_psi, self.visits)
+        if self._grid is None or not all(map(operator.is_, self._grid.of, of)):
             device, chains = self.psi.device, self.window.shape[1]
             rows = torch.arange(chains, device=device)
             self._grid = Grid(
-                self.low,
+                of,
                 lean(self.low.squeeze(1)),
                 lean(self.width),
                 lean(0 * rows if len(self.psi) == 1 else rows),
                 lean(torch.arange(self.bins, device=device)),
+                *map(lean, (self.psi, self.log_psi, self.visits)),
             )
         return self._grid
 
@@ -96,15 +105,15 @@ class Histogram:
         if self.low is None:
             return 0 * u, 0 * u
         grid = self.grid()
-        return log_psi_and_slope(u, lean(self.log_psi), grid.low, grid.width, grid.rows)
+        return log_psi_and_slope(u, grid.log_psi, grid.low, grid.width, grid.rows)
 
     def count(self, j: Array) -> None:
         """Count one energy of every chain, in the bins j (C,)."""
-        rows = self.grid().rows
+        grid = self.grid()
         if isinstance(j, Tensor):
-            self.visits.index_put_((rows, j), self.visits.new_ones(()), accumulate=True)
+            grid.visits.index_put_((grid.rows, j), self.visits.new_ones(()), accumulate=True)
         else:
-            np.add.at(lean(self.visits), (rows, j), 1)
+            np.add.at(grid.visits, (grid.rows, j), 1)
 
     def tabulate(self) -> None:
         """Set log psi from psi. The rise between two bins is bounded, and trusted as far as both have been visited."""

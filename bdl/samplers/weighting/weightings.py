@@ -131,7 +131,7 @@ class HistogramWeighting(Weighting):
         h.clock += gamma
         j = h.bin_of(u)
         h.count(j)
-        direction, psi = self.direction(h, u, j, zeta), lean(h.psi)
+        direction, psi = self.direction(h, u, j, zeta), h.grid().psi
         psi += gamma * (direction.mean(0) if self.shared else direction)
         if h.updates % TABULATE == 0:
             h.tabulate()
@@ -173,9 +173,9 @@ class AdaptiveWeight(HistogramWeighting):
     """
 
     def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
-        grid, psi = h.grid(), lean(h.psi)
+        grid = h.grid()
         reached = grid.numbers >= j[:, None]
-        return psi[grid.rows, j][:, None] * (1.0 * reached - psi)
+        return grid.psi[grid.rows, j][:, None] * (1.0 * reached - grid.psi)
 
 
 @dataclass(frozen=True)
@@ -193,4 +193,4 @@ class Contour(HistogramWeighting):
     def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
         hit = h.grid().numbers == j[:, None]
         log_w = zeta * (h.evaluate(u)[0] - lean(h.log_psi.max(1).values))
-        return exp(log_w)[:, None] * (1.0 * hit - lean(h.psi))
+        return exp(log_w)[:, None] * (1.0 * hit - h.grid().psi)
