@@ -71,7 +71,6 @@ class Blocks:
         self.active = (
             isinstance(self.loader, TensorBatches)
             and isinstance(trainer.strategy, SingleDeviceStrategy)
-            and trainer.accumulate_grad_batches == 1
             and not trainer.gradient_clip_val
             and not self.trainer.lr_scheduler_configs
             and self.trainer.val_check_batch is not None
@@ -95,7 +94,8 @@ class Blocks:
         Lightning has just made one step and not counted it yet. The last step of a block measures the energy. A block
         ends with its epoch, too, where somebody has a hook there; otherwise it may cross several.
         """
-        if not self.active or self._due(self.sampler.steps):
+        accumulates = self.trainer.accumulate_grad_batches != 1  # a callback may change it between epochs
+        if not self.active or accumulates or self._due(self.sampler.steps):
             return
         room, made, loader = self._room(), 0, self.loader
         ends = room == 0

@@ -93,11 +93,11 @@ class BayesianModule(L.LightningModule):
         return self.net.broadcast(x) if isinstance(self.net, ChainStack) else self.net(x)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
-        loss = self.loss_of(batch)
+        loss = self._loss_of(batch)
         self._micro_losses.append(loss.detach())
         return loss
 
-    def loss_of(self, batch: Any) -> Tensor:
+    def _loss_of(self, batch: Any) -> Tensor:
         """() or (C,) mean loss of a training batch (x, y)."""
         x, y = self._current.batch = batch
         if self._mlp_gradient is None:
@@ -138,7 +138,7 @@ class BayesianModule(L.LightningModule):
         def closure() -> Tensor:
             self.sampler.zero_grad()
             with precision.train_step_context():
-                loss = self.loss_of((x, y))
+                loss = self._loss_of((x, y))
             self.backward(loss)
             return loss
 

@@ -290,6 +290,14 @@ def test_steps_that_lightning_takes_part_in_are_made_one_by_one(tmp_path, settin
     assert sorted(set(seen.after)) in ([*range(1, 21)], [*range(0, 21)])
 
 
+def test_accumulation_that_begins_later_ends_the_blocks(tmp_path):
+    """Two epochs of 4 steps, then 2 batches a step: 10 steps are 12 batches."""
+    seen, later = Seen(), L.pytorch.callbacks.GradientAccumulationScheduler({2: 2})
+    trainer = toys.trainer(tmp_path, 10, [seen, later])
+    trainer.fit(toys.module(), toys.batches())
+    assert (trainer.global_step, trainer.fit_loop.epoch_loop.batch_progress.total.completed) == (10, 12)
+
+
 class Validates(bdl.BayesianModule):
     def validation_step(self, batch, batch_idx):
         type(self).at.append(self.trainer.global_step)
