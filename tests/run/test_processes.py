@@ -195,8 +195,7 @@ def fails(folder: Path, failing_rank: int) -> None:
     time.sleep(600)
 
 
-@pytest.mark.parametrize("start", STARTS)
-@pytest.mark.parametrize("failing_rank", [0, 1])
+@pytest.mark.parametrize(("failing_rank", "start"), [(0, STARTS[0]), (1, STARTS[-1])])
 def test_an_error_in_one_process_ends_all_with_its_message(tmp_path, failing_rank, start):
     with pytest.raises(BdlError, match="^the number is wrong$"):
         launch(2, fails, tmp_path, failing_rank, start=start)

@@ -71,9 +71,7 @@ def test_two_processes_write_what_one_does(tmp_path, uninterrupted):
     assert pages[0] == pages[1]
 
 
-@pytest.mark.parametrize(
-    ("signum", "before", "after"), [(signal.SIGTERM, 1, 2), (signal.SIGINT, 2, 1), (signal.SIGKILL, 2, 1)]
-)
+@pytest.mark.parametrize(("signum", "before", "after"), [(signal.SIGTERM, 1, 2), (signal.SIGKILL, 2, 1)])
 def test_a_run_that_is_stopped_continues_on_another_number_of_processes(tmp_path, uninterrupted, signum, before, after):
     process = on(before, tmp_path)
     stop(process, tmp_path, signum)
