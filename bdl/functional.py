@@ -6,9 +6,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+TINY = 1 / 16  # root mean square of x below which 2 sigmoid(2x) - 1 has fewer digits than tanh
 ELEMENTWISE = (
     nn.Tanh,
     nn.ReLU,
@@ -78,3 +80,15 @@ def mlp_layers(net: nn.Module) -> list[nn.Module] | None:
         return None if any(p is None for p in parts) else [layer for p in parts for layer in p or []]
     flatten = isinstance(net, nn.Flatten) and net.start_dim == 1 and net.end_dim == -1
     return [net] if flatten or type(net) is nn.Linear or type(net) in ELEMENTWISE else None
+
+
+def tanh(x: Tensor, out: Tensor) -> Tensor:
+    """tanh(x) into `out`, which may be x; x may be overwritten.
+
+    In float32 on a CPU it is 2 sigmoid(2x) - 1, half of the time of torch's tanh or less. Its error is below
+    2e-7, beside 6e-8. Values that are small all over keep their digits, because they use torch's tanh.
+    """
+    flat = x.flatten()
+    if x.device.type != "cpu" or x.dtype != torch.float32 or float(flat @ flat) < TINY**2 * len(flat):
+        return torch.tanh(x, out=out)
+    return torch.sigmoid(x.mul_(2), out=out).mul_(2).sub_(1)

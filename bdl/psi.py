@@ -1,7 +1,8 @@
 """log psi, the weighting's function of energy: one piecewise-linear function, its value and its slope.
 
 The sampler's gradient multiplier, the importance weights and the report's figure all evaluate it here, so they cannot
-disagree. Arrays are tensors, or NumPy's: on the few numbers of one step, NumPy takes a fifth of torch's time.
+disagree. Arrays are tensors, or NumPy's: on the few numbers of one step, NumPy takes less than half of
+torch's time.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from bench_tools import Times, interleave, per_step, ratio, timed
 from bench_torch_kernels import SamplerLoop
 
 CHAINS = 8
-GRADIENTS = 2  # of one step: the integrator, isokinetic McLachlan, moves θ twice
+GRADIENTS = 2  # one step takes two: the integrator, isokinetic McLachlan, moves θ twice
 BLOCK = 10  # steps in one call of a jitted scan
 
 

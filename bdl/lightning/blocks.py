@@ -18,7 +18,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 from bdl.data.loader import TensorBatches
 from bdl.samplers.sampler import Sampler
 
-LONGEST = 1000  # steps of a block
+LONGEST = 1000  # steps of a block, so that a run without an end has a bound too
 CALLBACK_HOOKS = (
     "on_train_batch_start",
     "on_train_batch_end",

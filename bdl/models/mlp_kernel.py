@@ -45,7 +45,7 @@ class MLPKernel:
         self._plan = _Plan(eager.layers, eager.chains)
         self._own: list[Tensor] = []  # gradients for callers that bring no place for them
         self._scratch: dict[str, tuple[int, int, Tensor]] = {}  # floats, address, the memory
-        self._known_shape = torch.Size()  # of an x that was looked at
+        self._known_shape = torch.Size()  # the shape of the last x that fitted
         self._sizes: dict[int, tuple[int, int]] = {}
 
     def __reduce__(self) -> Any:

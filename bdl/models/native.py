@@ -15,7 +15,7 @@ from typing import Any
 
 from bdl.errors import ConfigError
 
-SECONDS = 60  # after which a compiler counts as broken
+SECONDS = 60  # a compiler that takes longer counts as broken
 _FLAGS = ("-O3", "-std=gnu11", "-shared", "-fPIC", "-fno-math-errno")
 _NATIVE = ("-march=native", "-mcpu=native")  # the second where a compiler for ARM refuses the first
 _outcome: dict[Path, ctypes.CDLL | str] = {}  # the library of a source, or why there is none
@@ -107,7 +107,7 @@ def _compile(source: Path, compiler: str, folder: Path, name: str) -> ctypes.CDL
                 path = folder / f"{name}-{_digest(made)}.so"
                 os.replace(made, path)  # atomic, so that two processes may build at once
                 return ctypes.CDLL(str(path))
-            error = error or ran.stderr  # of the first form, which is right on most machines
+            error = error or ran.stderr  # the first form is right on most machines
     return _first_line(error or f"{compiler} failed")
 
 

@@ -122,7 +122,7 @@ class Evaluation:
     def _extend_curve(self) -> None:
         sums = self._sum
         assert sums is not None
-        count = int(self._count[0])  # of each chain
+        count = int(self._count[0])  # all chains have as many
         accuracy, nll = _accuracy_and_nll(sums.sum(0, keepdim=True), count * self.chains, self.labels)
         chain_accuracy, chain_nll = _accuracy_and_nll(sums, count, self.labels)
         self.curve.samples.append(count * self.chains)

@@ -8,9 +8,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import bdl
+from bdl.functional import tanh
 from bdl.likelihoods import mean_loss
 from bdl.models import MLP
-from bdl.models.mlp_gradient import MLPGradient, WithGradients, tanh
+from bdl.models.mlp_gradient import MLPGradient, WithGradients
 
 D64 = torch.float64
 C, B, K = 3, 7, 4

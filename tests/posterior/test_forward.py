@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bdl.functional import mlp_layers
+from bdl.functional import TINY, mlp_layers
 from bdl.models import MLP
 from bdl.posterior import forward
 from bdl.posterior.forward import Forward
@@ -116,7 +116,7 @@ def test_tanh_is_exact_relative_to_the_size_of_the_activations(scale):
     with torch.no_grad():
         outputs = Forward(net)({"0.weight": torch.ones(1, 1, 1)}, x)[0]
     exact = x.double().tanh()
-    assert (outputs - exact).abs().max() <= 4 * EPS * min(1.0, exact.abs().max().item() / forward.TINY)
+    assert (outputs - exact).abs().max() <= 4 * EPS * min(1.0, exact.abs().max().item() / TINY)
 
 
 def test_memory_bounds_how_many_networks_run_together(monkeypatch):

@@ -397,6 +397,9 @@ def test_a_missing_key_equals_null(tmp_path):
         write(store, 1)
         (store.folder / "target.json").write_text(json.dumps(values))
     refuse_other_target(*stores)
+    (stores[1].folder / "target.json").write_text(json.dumps({"n": 1, "prior": {"scale": 0}}))
+    with pytest.raises(StoreError, match="prior.scale is absent in .* 0 in "):
+        refuse_other_target(*stores)
 
 
 def test_a_folder_without_a_target_is_refused(store):
