@@ -10,32 +10,50 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 Array = Any  # a Tensor or a NumPy array
 
 
 def log_psi_and_slope(
-    u: Array, log_psi: Array, low: Array, width: Array, rows: Array | None = None
+    u: Array, log_psi: Array, centres: Array, rows: Array | None = None, open_top: bool = False
 ) -> tuple[Array, Array]:
     """log psi and its exact slope d log psi / du at the energies u (C,), nats; both (C,).
 
-    log_psi is linear between the bin centres `low + (i + 1/2) width` and constant outside of them.
+    log_psi is linear between the bin centres and constant below the first one.
 
     Args:
         log_psi: (R, m) values at the centres of m bins; one row per chain, or one row for all.
-        low: (R,) lower edge of the first bin, nats.
-        width: (R,) width of a bin, nats.
-        rows: (C,) which row each energy reads; None reads the first one.
+        centres: (R, m) or (1, m) ascending bin centres, nats.
+        rows: (C,) which row of log_psi each energy reads; None reads the first one.
+        open_top: above the last centre log psi goes on with its last slope, because the highest region has no upper
+            edge (Liang 2024, E_m = {U > u_(m-1)}). False: it is constant there.
     """
-    last = log_psi.shape[1] - 1
-    x = (u - low) / width - 0.5  # in units of bins from the first centre
-    inside = clip(x, 0, last)
-    j = clip(whole(inside), 0, last - 1)
-    rows = 0 * j if rows is None else rows
+    m = log_psi.shape[1]
+    rows = 0 if rows is None else rows
+    at = rows if len(centres) > 1 else 0
+    j = clip(last_below(u, centres, at), 0, m - 2)
     left, right = log_psi[rows, j], log_psi[rows, j + 1]
+    start, width = centres[at, j], centres[at, j + 1] - centres[at, j]
+    x = (u - start) / width  # 0 at the centre of bin j, 1 at the next one
+    inside = clip(x, 0, np.inf if open_top else 1)
     rise = right - left
-    return left + (inside - j) * rise, rise / width * (x == inside)
+    return left + inside * rise, rise / width * (x == inside)
+
+
+def last_below(u: Array, points: Array, rows: Array) -> Array:
+    """(C,) index of the last of the ascending points (R, m) that is not above u (C,), -1 below all of them.
+
+    rows: (C,) the row of points that each energy reads; 0 where there is only one.
+    """
+    if isinstance(u, Tensor):
+        if len(points) == 1:
+            return torch.searchsorted(points[0], u, right=True) - 1
+        return torch.searchsorted(points[rows], u.unsqueeze(1), right=True).squeeze(1) - 1
+    if len(points) == 1:
+        return np.searchsorted(points[0], u, side="right") - 1
+    return (points[rows] <= u[:, None]).sum(1) - 1
 
 
 def lean(tensor: Tensor) -> Array:
@@ -49,8 +67,3 @@ def clip(x: Array, low: float, high: float) -> Array:
 
 def exp(x: Array) -> Array:
     return x.exp() if isinstance(x, Tensor) else np.exp(x)
-
-
-def whole(x: Array) -> Array:
-    """The whole part of each number, as an index."""
-    return x.long() if isinstance(x, Tensor) else x.astype(np.int64)

@@ -16,7 +16,7 @@ from bdl.psi import log_psi_and_slope
 class EnergyHistogram:
     """One row of psi, and the recent energies of its chains."""
 
-    edges: np.ndarray  # (m + 1,) evenly spaced, nats; NaN while the pilot runs
+    edges: np.ndarray  # (m + 1,) ascending, nats; NaN while the pilot runs
     log_psi: np.ndarray  # (m,) at the bin centres
     energies: np.ndarray  # any shape, nats
     zeta: float
@@ -76,6 +76,6 @@ class EnergyHistogram:
         energies, edges, log_psi = (
             torch.as_tensor(values, dtype=torch.float64) for values in (u, self.edges, self.log_psi)
         )
-        width = (edges[-1:] - edges[:1]) / len(log_psi)
-        value, slope = log_psi_and_slope(energies.flatten(), log_psi[None], edges[:1], width)
+        centres = (edges[1:] + edges[:-1]) / 2
+        value, slope = log_psi_and_slope(energies.flatten(), log_psi[None], centres[None], open_top=self.cumulative)
         return value.view(energies.shape), slope.view(energies.shape)

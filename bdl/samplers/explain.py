@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,14 +14,14 @@ from bdl.samplers.dynamics.base import mean
 from bdl.samplers.exchange import Replicas
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import Settings
-from bdl.samplers.weighting.weightings import Weighting
+from bdl.samplers.weighting.reweighting import Reweighting
 
 
 def explain(
     chain: Chain,
     potential: Potential,
     now: Settings,
-    weighting: Weighting,
+    reweighting: Reweighting,
     replicas: Replicas | None,
     heat: tuple[Tensor, Tensor],
     notes: Sequence[str],
@@ -40,7 +41,8 @@ def explain(
     if not dynamics.noisy or mean(now.temperature) == 0:
         lines.append("intended law: none, this is optimisation: no noise is injected and T is ignored")
     else:
-        lines += [_law(now, weighting), dynamics.describe_noise(chain.state, now.lr, now.temperature / n)]
+        lines += [_law(now, reweighting.weighting), *reweighting.explain(now)]
+        lines += [dynamics.describe_noise(chain.state, now.lr, now.temperature / n)]
         if not (dynamics.accept_reject or dynamics.variational):
             lines.append(_batch_noise(*heat))
     if dynamics.caveat:
@@ -52,7 +54,7 @@ def explain(
     return "\n".join([*lines, *notes])
 
 
-def _law(now: Settings, weighting: Weighting) -> str:
+def _law(now: Settings, weighting: Any) -> str:
     bayes = bool((torch.as_tensor(now.temperature) == 1).all())
     name = " (the Bayes posterior)" if bayes else ""
     return f"intended law: exp(-U/T), T = {mean(now.temperature):g}{name}{weighting.describe(now.zeta)}"

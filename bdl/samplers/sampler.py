@@ -90,7 +90,7 @@ class Sampler(torch.optim.Optimizer):
         self.potential = Potential(self.chain, prior, self.num_data, clip, group, needs_energy)
         self.prior_identity = prior_identity(self.prior)
         self.batch_noise = BatchNoise()
-        self.reweighting = Reweighting(weighting, chains or 1, device)
+        self.reweighting = Reweighting(weighting, chains or 1, device, self.num_data)
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         self.quantities = Extras(dynamics, self.chain, self.potential, self.batch_noise)
         self.parts = Parts(self.batch_noise, self.reweighting, self.replicas, self.quantities)
@@ -231,11 +231,12 @@ class Sampler(torch.optim.Optimizer):
         target = self.target_chains if self.chains else ...
         heat = self.noise_ratio[target], self.t_eff[target]
         now = Settings.of(self.param_groups[0], self.steps)
-        return explain(self.chain, self.potential, now, self.weighting, self.replicas, heat, self.notes)
+        return explain(self.chain, self.potential, now, self.reweighting, self.replicas, heat, self.notes)
 
     def log_weight_at(self, energy: Tensor) -> Tensor:
         """() or (C,) log importance weight of an energy (nats) of the kind that psi reads, with the present psi."""
-        return self.reweighting.log_weight_at(energy.to(self.chain.theta.device), self.param_groups[0]["zeta"])
+        group = self.param_groups[0]
+        return self.reweighting.log_weight_at(energy.to(self.chain.theta.device), group["zeta"], group["temperature"])
 
     def freeze_weighting(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""

@@ -12,7 +12,6 @@ from torch import Tensor
 
 import bdl
 from bdl.psi import log_psi_and_slope
-from bdl.samplers.weighting.histogram import MAX_RISE
 from bdl.targets import Chains, GaussianLaw, Mixture, Quadrature, Target, integrate
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREY, ORANGE, PINK, RED, canvas, label
@@ -44,7 +43,7 @@ class Psi:
     @classmethod
     def of(cls, sampler: bdl.Sampler, zeta: float) -> Psi:
         h: Any = sampler.histogram
-        return cls(h.edges()[0].numpy(), h.psi[0].numpy(), zeta, h.log_psi[0].numpy())
+        return cls(h.all_edges()[0].numpy(), h.psi[0].numpy(), zeta, h.log_psi[0].numpy())
 
     def log_weight_at(self, u: np.ndarray) -> np.ndarray:
         """(n,) zeta log psi at the energies u (n,)."""
@@ -52,9 +51,8 @@ class Psi:
 
 
 def log_psi_at(u: np.ndarray, log_psi: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """(n,) log psi at the energies u (n,) from its values (m,) at the centres of equal bins with edges (m + 1,)."""
-    low, width = torch.from_numpy(edges[:1]), torch.tensor([(edges[-1] - edges[0]) / (len(edges) - 1)])
-    return log_psi_and_slope(torch.from_numpy(u), torch.from_numpy(log_psi)[None], low, width)[0].numpy()
+    """(n,) log psi at the energies u (n,) from its values (m,) at the centres of bins with edges (m + 1,)."""
+    return log_psi_and_slope(u, log_psi[None], (edges[1:] + edges[:-1])[None] / 2, open_top=True)[0]
 
 
 def fixed_point(law: Quadrature, edges: np.ndarray, zeta: float) -> np.ndarray:
@@ -74,8 +72,8 @@ def fixed_point(law: Quadrature, edges: np.ndarray, zeta: float) -> np.ndarray:
 
 
 def bounded_log(psi: np.ndarray) -> np.ndarray:
-    """log psi as the sampler uses it: 0 in the top bin, with bounded rises from bin to bin."""
-    rises = np.diff(np.log(np.maximum(psi, 1e-300))).clip(-MAX_RISE, MAX_RISE)
+    """log psi as the sampler uses it: 0 in the top bin, with rises 1 - θ_(J-1)/θ_J from bin to bin."""
+    rises = 1 - psi[:-1] / np.maximum(psi[1:], 1e-300)
     return np.append(-np.cumsum(rises[::-1])[::-1], 0.0)
 
 
@@ -125,7 +123,7 @@ def landscape_steps(context: Context) -> int:
 def learn_landscape(context: Context, law: Quadrature, temperature: float, lr: float) -> Psi:
     ordered, order = law.energies.sort()
     high = ordered[law.mass[order].cumsum(0) < 0.98][-1].item()
-    weighting = bdl.AdaptiveWeight(1.0, 0.0, high, LANDSCAPE_BINS, averaging, shared=True)
+    weighting = bdl.AdaptiveWeight(1.0, 0.0, high, LANDSCAPE_BINS, rate=averaging, shared=True)
     start = torch.linspace(-4, 4, 64, dtype=torch.float64)[:, None] * temperature**0.5
     chains = Chains(Wells(), bdl.SGLD(), start, lr=lr, temperature=temperature, weighting=weighting, seed=context.seed)
     chains.run(landscape_steps(context), every=1_000)
@@ -244,7 +242,7 @@ def steps(context: Context) -> int:
 def sample_energies(panel: Panel, context: Context) -> tuple[Psi, np.ndarray, np.ndarray]:
     """The psi that AWSGLD learned, the energies (n,) of its samples, and those of SGLD's samples."""
     start = torch.linspace(-2, 2, 64, dtype=torch.float64)[:, None]
-    weighting = bdl.AdaptiveWeight(panel.zeta, *panel.bins, BIN_COUNT, averaging, shared=True)
+    weighting = bdl.AdaptiveWeight(panel.zeta, *panel.bins, BIN_COUNT, rate=averaging, shared=True)
     half = steps(context) // 2
     samplers, energies = [], []
     for w in (weighting, bdl.Flat()):

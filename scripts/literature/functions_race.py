@@ -118,7 +118,7 @@ def build(function: Benchmark, settings: Settings, lanes: list[Lane], start: Ten
     bins = lanes[0][0].bins
     if bins is not None:
         rate = bdl.RobbinsMonro(settings.gain)
-        weighting = bdl.AdaptiveWeight(settings.zeta, *settings.energies, bins, rate)
+        weighting = bdl.AdaptiveWeight(settings.zeta, *settings.energies, bins, rate=rate)
         temperature = settings.temperature
     return Chains(
         function, bdl.SGLD(), start.repeat(len(lanes), 1), lr=settings.lr * per_chain(f for _, f in lanes),

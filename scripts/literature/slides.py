@@ -45,7 +45,7 @@ class Search:
 @experiment("ackley", f"{SLIDES}, 2D Ackley function", "The way to the global minimum of Ackley's function")
 def ackley(context: Context) -> Result:
     count, length = context.choose(40, 8), context.choose(10_000, 1_500)
-    weighting = bdl.AdaptiveWeight(1.0, 0.0, 22.0, 100, bdl.RobbinsMonro(100.0))
+    weighting = bdl.AdaptiveWeight(1.0, 0.0, 22.0, 100, rate=bdl.RobbinsMonro(100.0))
     weightings = (("SGLD", bdl.Flat()), ("AWSGLD", weighting))
     searches = {name: search(w, count, length, context, name) for name, w in weightings}
     figure, axes = canvas("AWSGLD reaches the global minimum of Ackley's function sooner, and stays", 1, 3, width=4.2)
@@ -142,7 +142,7 @@ def draw_path(ax: Axes, path: Tensor, width: float) -> None:
 LOW = -4.0  # nats: half the depth of the deepest minima
 CELLS = 50  # along each side of the box
 EVERY = 5  # steps between kept states
-RUGGED = bdl.AdaptiveWeight(1.0, -8.13, 0.0, 20, bdl.RobbinsMonro(100.0))
+RUGGED = bdl.AdaptiveWeight(1.0, -8.13, 0.0, 20, rate=bdl.RobbinsMonro(100.0))
 
 
 @dataclass(frozen=True)

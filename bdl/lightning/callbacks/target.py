@@ -11,7 +11,7 @@ from torch import Tensor
 from bdl.identity import identity
 from bdl.likelihoods import outputs_of
 from bdl.samplers.sampler import Sampler
-from bdl.samplers.weighting.histogram import Histogram
+from bdl.samplers.weighting.histogram import Histogram, covered
 
 
 def describe_target(sampler: Sampler, module: L.LightningModule, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -34,15 +34,22 @@ def describe_target(sampler: Sampler, module: L.LightningModule, tensors: dict[s
 
 
 def describe_weighting(sampler: Sampler, histogram: Histogram) -> tuple[dict[str, Tensor], dict[str, str]]:
-    """psi as tensors, with one row per chain or one row for all, and the words that tell how psi was fitted."""
+    """psi as tensors, with one row per chain or one row for all, and the words that tell how psi was fitted.
+
+    Energies are in nats, also where the weighting reads U/T: then at the present T.
+    """
     h, weighting, group = histogram, sampler.weighting, sampler.param_groups[0]
-    rows = len(h.psi)
+    rows, zeta = len(h.psi), float(group["zeta"])
+    temperature = torch.as_tensor(group["temperature"], dtype=torch.float64).cpu().expand(rows)
+    in_temperatures = getattr(weighting, "units", "nats") == "temperature"
+    unit = temperature.to(h.psi) if in_temperatures else torch.ones_like(h.psi[:, 0])
     tensors = {
-        "edges": h.edges(),
+        "edges": h.all_edges() * unit[:, None],
         "log_psi": h.log_psi,
         "visits": h.visits,
-        "zeta": torch.full((rows,), float(group["zeta"]), dtype=torch.float64),
-        "temperature": torch.as_tensor(group["temperature"], dtype=torch.float64).expand(rows),
-        "recent_energies": h.window[: min(h.seen, len(h.window))],
+        "covered": covered(h.psi, zeta),
+        "zeta": torch.full((rows,), zeta, dtype=torch.float64),
+        "temperature": temperature,
+        "recent_energies": h.window[: min(h.seen, len(h.window))] * unit,
     }
     return tensors, {"energy": weighting.energy, "weighting": type(weighting).__name__}

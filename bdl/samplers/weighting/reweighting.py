@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from bdl.psi import Array, lean
+from bdl.psi import Array, clip, lean
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.settings import Settings
-from bdl.samplers.weighting.histogram import Histogram
+from bdl.samplers.weighting.histogram import Histogram, covered
+from bdl.samplers.weighting.pilot import SETTLED, batch_error
 from bdl.samplers.weighting.weightings import HistogramWeighting, Weighting
-
-SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
 
 
 class Reweighting:
     """Runs a weighting along one stack of chains. Shapes (C,), C = 1 without chains; energies in nats."""
 
-    def __init__(self, weighting: Weighting, chains: int, device: torch.device):
+    def __init__(self, weighting: Weighting, chains: int, device: torch.device, num_data: int = 1):
         self.weighting: Any = weighting
+        self.num_data = num_data
         self.multiplier = torch.ones(chains, dtype=torch.float64, device=device)
         self.log_weight = torch.zeros_like(self.multiplier)
         self.histogram: Histogram | None = None
@@ -38,25 +39,62 @@ class Reweighting:
         if energy is None or not isinstance(self.weighting, HistogramWeighting):
             return None
         self.energy = self._of_kind(energy, full_energy, step)
-        h = self.histogram = self.histogram or self.weighting.init(self.energy)
-        t, zeta, u = now.temperature, now.zeta, lean(self.energy)
-        log_psi, slope = h.evaluate(u)
-        at = lean(t.to(g.device, non_blocking=True)) if isinstance(t, Tensor) else t
-        self.multiplier, self.log_weight = torch.as_tensor(1 + zeta * at * slope), torch.as_tensor(zeta * log_psi)
-        if now.samples:  # at T = 0 the energies have no law that psi could learn
-            self._learn(h, u, t, zeta)
+        self._weigh_and_learn(lean(self.energy), now)
         multiplier = self.multiplier.to(g.dtype).view(*g.shape[:-1], 1)
         g.mul_(multiplier)
         return multiplier
 
-    def log_weight_at(self, u: Tensor, zeta: float) -> Tensor:
-        """(C,) zeta log psi(u) with the present psi; 0 without bins."""
-        return torch.zeros_like(u) if self.histogram is None else zeta * self.weighting.log_psi(self.histogram, u)
+    def _weigh_and_learn(self, u: Array, now: Settings) -> None:
+        t, zeta = now.temperature, now.zeta
+        scale = lean(t.to(self.multiplier.device, non_blocking=True)) if isinstance(t, Tensor) else t
+        if self._in_temperatures:  # U/T has the law exp(-U/T) at every T, so that no T stands before the slope
+            if not now.samples:
+                self.multiplier, self.log_weight = torch.ones_like(self.multiplier), torch.zeros_like(self.log_weight)
+                return
+            u, scale = u / (clip(scale, 1e-300, math.inf) if isinstance(t, Tensor) else scale), 1.0
+        h = self._histogram(u)
+        log_psi, slope = h.evaluate(u)
+        self.multiplier, self.log_weight = torch.as_tensor(1 + zeta * scale * slope), torch.as_tensor(zeta * log_psi)
+        if now.samples:  # at T = 0 the energies have no law that psi could learn
+            self._learn(h, u, t, zeta)
+
+    def _histogram(self, u: Array) -> Histogram:
+        if self.histogram is None:
+            self.histogram = self.weighting.init(torch.as_tensor(u), self.num_data)
+        return self.histogram
+
+    @property
+    def _in_temperatures(self) -> bool:
+        return self.weighting.units == "temperature"
+
+    def log_weight_at(self, u: Tensor, zeta: float, temperature: Scalar) -> Tensor:
+        """(C,) zeta log psi at the energies u (C,), nats, with the present psi; 0 without bins."""
+        if self.histogram is None:
+            return torch.zeros_like(u)
+        at = torch.as_tensor(temperature, dtype=u.dtype, device=u.device)
+        return zeta * self.weighting.log_psi(self.histogram, u / at if self._in_temperatures else u)
+
+    def explain(self, now: Settings) -> list[str]:
+        """Lines on the bins: where they lie, how deep they reach, and how they compare with the noise of an energy."""
+        h = self.histogram
+        if h is None or h.edges is None:
+            return []
+        unit = "T" if self._in_temperatures else "nats"
+        low, high = float(h.edges[:, 0].mean()), float(h.edges[:, -1].mean())
+        lines = [
+            f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}; the floor lies "
+            f"{float(covered(h.psi, now.zeta).mean()):.3g} nats of log G below the top"
+        ]
+        if not math.isnan(error := batch_error(h)):
+            lines.append(
+                f"energy noise: {error:.3g} {unit} from one step to the next, in bins of {(high - low) / h.bins:.3g}"
+            )
+        return lines
 
     def freeze(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
         h = self.histogram
-        if h is not None and h.low is not None and h.clock >= SETTLED:
+        if h is not None and h.edges is not None and h.clock >= SETTLED:
             h.frozen = True
         return h is not None and h.frozen
 
@@ -78,7 +116,9 @@ class Reweighting:
             _to(state[k], theta.device) for k in ("multiplier", "log_weight", "energy")
         )
         h, learnt_at = state["histogram"], state["learnt_at"]
-        self.histogram = None if h is None else Histogram(**{k: _to(v, theta.device) for k, v in h.items()})
+        if h is not None:
+            h = Histogram(**{k: _to(v, theta.device) for k, v in h.items()}, form=self.weighting.form)
+        self.histogram = h
         self._learnt_at = None if learnt_at is None else (learnt_at["temperature"], learnt_at["zeta"])
 
     def _of_kind(self, batch_energy: Tensor, full_energy: Callable[[], Tensor], step: int) -> Tensor:
@@ -92,14 +132,15 @@ class Reweighting:
         return batch_energy
 
     def _learn(self, h: Histogram, u: Array, t: Scalar, zeta: float) -> None:
-        pilot = h.low is None
-        learns_at = (t.clone() if isinstance(t, Tensor) else t, 0.0 if pilot else zeta)  # a pilot is not weighted
+        pilot = h.edges is None
+        at = 1.0 if self._in_temperatures else t.clone() if isinstance(t, Tensor) else t
+        learns_at = (at, 0.0 if pilot else zeta)  # a pilot is not weighted
         if self._learnt_at is not None and not _same(self._learnt_at, learns_at):
             h.forget()
         self._learnt_at = learns_at
         if not pilot:
             self.weighting.update(h, u, zeta)
-        self.weighting.observe(h, u, pooled=not isinstance(t, Tensor))
+        self.weighting.observe(h, u, pooled=not isinstance(t, Tensor), num_data=self.num_data)
 
 
 def _to(value: Any, device: torch.device) -> Any:

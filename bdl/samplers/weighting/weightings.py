@@ -7,9 +7,9 @@ the importance weight back to exp(-U/T) is psi(U)^zeta. The two can therefore ne
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -17,9 +17,12 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.identity import type_name
 from bdl.psi import Array, exp, lean
-from bdl.samplers.weighting.histogram import RECENT, Histogram
+from bdl.samplers.weighting.histogram import Form, Histogram
+from bdl.samplers.weighting.partition import HIGHEST, LOWEST, Bound, Given, Partition, checked_edges
+from bdl.samplers.weighting.pilot import RECENT, check_range, end_pilot
 
 TABULATE = 10  # updates of psi between updates of its logarithm; psi changes little in between
+MOST_ZETA = 1e9  # above it the multiplier 1 + zeta T d log psi/dU leaves the range of single precision
 
 
 @dataclass(frozen=True)
@@ -71,32 +74,49 @@ class HistogramWeighting(Weighting):
     """What AdaptiveWeight and Contour share: bins, the recursion, and the kind of energy. Abstract: see `direction`."""
 
     zeta: float = 1.0
-    low: float | None = None
-    high: float | None = None
+    low: Given = None
+    high: Given = None
     bins: int = 100
+    edges: Sequence[float] | None = None
+    rise: str = "bounded"
     rate: Callable[[int], float] = RobbinsMonro()
     shared: bool = False
     energy: str = "batch"
+    initial: str = "flat"
+    min_visits: int = 10
+    units: str = "nats"
     smoothing: float = 0.95  # decay of the smoothed energy, `energy="ema"`
     refresh: int = 1  # steps between evaluations of the full-data energy, `energy="full"`
     pilot: int = 1000  # steps of the pilot
 
+    open_top: ClassVar[bool] = False  # whether log psi goes on with its last slope above the last bin's centre
+    descends: ClassVar[bool] = False  # whether a floor that the pilot found goes down to where the energies are
+
     def __post_init__(self) -> None:
-        if self.energy not in ("batch", "ema", "full"):
-            raise ConfigError(f'energy must be "batch", "ema" or "full", got {self.energy!r}')
+        for name, allowed in CHOICES.items():
+            if getattr(self, name) not in allowed:
+                raise ConfigError(f"{name} must be {_either(allowed)}, got {getattr(self, name)!r}")
         if self.bins < 2:
             raise ConfigError(f"bins must be at least 2, got {self.bins}")
-        if not self.zeta >= 0:
-            raise ConfigError(f"zeta must be >= 0, got {self.zeta}")
-        low, high = self.low, self.high
-        if (low is None) != (high is None) or (low is not None and high is not None and not low < high):
+        if not 0 <= self.zeta <= MOST_ZETA:
             raise ConfigError(
-                f"low and high must be two energies in nats, low < high, or both null; got {self.low}, {self.high}"
+                f"zeta must be between 0 and {MOST_ZETA:g}, got {self.zeta}: the gradient's multiplier grows with it"
             )
         if not 0 <= self.smoothing < 1 or self.refresh < 1:
             raise ConfigError(f"smoothing must be in [0, 1) and refresh >= 1, got {self.smoothing}, {self.refresh}")
+        if self.min_visits < 0:
+            raise ConfigError(f"min_visits must be >= 0, got {self.min_visits}")
         if self.pilot < RECENT:
             raise ConfigError(f"pilot must be at least {RECENT} steps, got {self.pilot}")
+        if self.edges is not None and (self.low is not None or self.high is not None):
+            raise ConfigError(
+                f"give either edges or low and high, got edges = {list(self.edges)}, low = {self.low}, "
+                f"high = {self.high}: set the others to null"
+            )
+        bounds = self.partition(1)
+        low, high = bounds.low.nats, bounds.high.nats
+        if self._unit_of(self.low) == self._unit_of(self.high) and low is not None and high is not None and low >= high:
+            raise ConfigError(f"low must be below high, got low = {self.low}, high = {self.high}")
 
     @abstractmethod
     def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
@@ -108,17 +128,40 @@ class HistogramWeighting(Weighting):
     def describe(self, zeta: float) -> str:
         return f", weighted to exp(-U/T) / psi(U)^{zeta:g} by {type(self).__name__} on {self.energy} energies"
 
-    def init(self, energies: Tensor) -> Histogram:
-        """A histogram before any energy: psi = 1. energies: any (C,) tensor of the type and device to use."""
-        rows = 1 if self.shared else len(energies)
-        return Histogram.unknown(energies, rows, self.bins, self.pilot, self.low, self.high)
+    def partition(self, num_data: int) -> Partition:
+        """The bins as asked for. num_data: N, the unit of bounds such as "0.5N"."""
+        return Partition(
+            Bound.parse("low", self.low, LOWEST, num_data),
+            Bound.parse("high", self.high, HIGHEST, num_data),
+            self.bins,
+            margin=self.high is None,
+            descends=self.descends and self.low is None and self.edges is None,
+            edges=None if self.edges is None else checked_edges(self.edges),
+        )
+
+    @property
+    def form(self) -> Form:
+        return Form(self.rise, self.min_visits, self.open_top)
+
+    def init(self, energies: Tensor, num_data: int = 1) -> Histogram:
+        """A histogram before any energy.
+
+        energies: any (C,) tensor of the type and device to use. num_data: N, the unit of bounds such as "0.5N".
+        """
+        partition = self.partition(num_data)
+        bins = self.bins if partition.edges is None else len(partition.edges) - 1
+        h = Histogram.unknown(energies, 1 if self.shared else len(energies), bins, self.pilot, self.form)
+        h.psi = self._start(h, bins)
+        if partition.given:
+            self._set_edges(h, partition.edges_for(energies[None]))
+        return h
 
     def log_psi(self, h: Histogram, u: Tensor) -> Tensor:
-        """(C,) log psi at the energies u (C,), nats."""
+        """(C,) log psi at the energies u (C,), in the weighting's units."""
         return torch.as_tensor(h.evaluate(lean(u))[0])
 
     def slope(self, h: Histogram, u: Tensor) -> Tensor:
-        """(C,) d log psi / du, per nat: the exact derivative of `log_psi`."""
+        """(C,) d log psi / du, per unit of energy: the exact derivative of `log_psi`."""
         return torch.as_tensor(h.evaluate(lean(u))[1])
 
     def update(self, h: Histogram, u: Array, zeta: float) -> None:
@@ -136,17 +179,32 @@ class HistogramWeighting(Weighting):
         if h.updates % TABULATE == 0:
             h.tabulate()
 
-    def observe(self, h: Histogram, u: Array, pooled: bool) -> None:
+    def observe(self, h: Histogram, u: Array, pooled: bool, num_data: int = 1) -> None:
         """Remember the energies u (C,), end the pilot when they no longer drift, and check that the bins hold them.
 
         pooled: the chains share one temperature, so that one range serves all. Raises ConfigError for given bins that
         miss the energies.
         """
         h.remember(u)
-        if h.low is None:
-            h.end_pilot(pooled)
+        if h.edges is None:
+            end_pilot(h, self.partition(num_data), pooled)
+            if h.edges is not None:
+                self._set_edges(h, h.edges)
         elif h.seen % RECENT == 0 and not h.frozen:
-            h.check_range(given=self.low is not None)
+            check_range(h, self.partition(num_data), self._start(h, self.bins))
+
+    def _start(self, h: Histogram, bins: int) -> Tensor:
+        """(R, m) psi before any energy."""
+        linear = h.psi.new_tensor(range(1, bins + 1)) / bins
+        return (linear if self.initial == "linear" else torch.ones_like(linear)).repeat(len(h.psi), 1)
+
+    def _set_edges(self, h: Histogram, edges: Tensor) -> None:
+        h.edges = edges
+        h.tabulate()
+
+    @staticmethod
+    def _unit_of(given: Given) -> str:
+        return given.strip()[-1] if isinstance(given, str) and given.strip()[-1:] in "%N" else "nats"
 
 
 @dataclass(frozen=True)
@@ -156,21 +214,37 @@ class AdaptiveWeight(HistogramWeighting):
         θ_i <- θ_i + gamma θ_J (1{i >= J} - θ_i),    J = bin of U
 
     This is the normalised form of Liang's recursion. Its fixed point has θ_m = 1 and θ_i ∝ Σ_{j<=i} g_j θ_j^(1 - zeta),
-    with g_j the mass of bin j under exp(-U/T). psi increases with U, so that the multiplier is >= 1 and pulls towards
-    low energy.
+    with g_j the mass of bin j under exp(-U/T). With narrow bins that is θ_i^zeta ∝ G_1 + zeta (G_i - G_1), where G_1 is
+    the mass of the lowest bin: the larger zeta, the more of the weighted law lies there. psi increases with U, so that
+    the multiplier is >= 1 and pulls towards low energy. Above the highest bin's centre log psi goes on with its last
+    slope, because that region has no upper edge.
 
     Args:
-        zeta: power of the weight.
-        low, high: energies in nats. None: a pilot without weighting finds them, once the energies of `pilot` steps show
-            no drift: low = .1 % quantile, high = 99.9 % quantile and a tenth of the range, of the later half. The pilot
-            starts again whenever most energies have left its bins and psi is not frozen. `low` is part of the law: psi
-            is constant below it.
-        bins: how many.
+        zeta: power of the weight, at most 1e9.
+        low, high: ends of the bins: nats, a quantile of the pilot's energies ("0.1%"), or nats per item ("0.5N").
+            None: a pilot without weighting finds them, once the energies of `pilot` steps show no drift. high is then
+            the 99.9 % quantile of their later half and a tenth of the range above it. low is their .1 % quantile at
+            first; it goes down while more than 5 % of the recent energies lie in the lowest bin, until psi has settled.
+            The weighted law then reaches about 19 zeta nats of log G below the top. `low` is part of the law: psi is
+            constant below it.
+        bins: how many, of one width.
+        edges: all edges of the bins, ascending, instead of low, high and bins.
+        rise: of log psi from bin to bin: "bounded", 1 - θ_(J-1)/θ_J (eq. 6); "log", the difference of the logarithms as
+            in the author's code; or "clipped", that difference, at most 1.
         rate: step of the recursion as a function of its count.
         shared: one psi for all chains.
-        energy: "batch" (N times the batch loss, plus the prior), "ema" (smoothed by `smoothing`), or "full"
+        energy: "batch" (N times the batch loss, plus the prior), "ema" (smoothed by `smoothing`), "full"
             (`Sampler.full_loss`, evaluated every `refresh` steps).
+        initial: θ before any energy, "flat" (1) or "linear" (i/m, as in the author's code).
+        min_visits: the rise at a bin visited less often counts in proportion to its visits. 0, as in the author's code:
+            all rises count in full.
+        units: of energies and edges, "nats", or "temperature": energies are U/T, so that psi survives a falling T.
+
+    Raises ConfigError for values out of range, edges that do not ascend, and low >= high.
     """
+
+    open_top: ClassVar[bool] = True
+    descends: ClassVar[bool] = True
 
     def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
         grid = h.grid()
@@ -187,10 +261,25 @@ class Contour(HistogramWeighting):
     The paper has θ_J^zeta in place of w. w is, up to a factor, the weight in force: interpolated between bin centres,
     with bounded rises. Only with w is the fixed point the mass of bin i under exp(-U/T). With θ_J^zeta and bounded
     rises, psi collapses where neighbouring masses differ by more than a factor e. psi falls at high energies, so that
-    the multiplier may be negative. Arguments as in AdaptiveWeight.
+    the multiplier may be negative; log psi is constant outside of the bins. Arguments as in AdaptiveWeight, but a floor
+    that the pilot found stays.
     """
+
+    rise: str = "clipped"
 
     def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
         hit = h.grid().numbers == j[:, None]
         log_w = zeta * (h.evaluate(u)[0] - lean(h.log_psi.max(1).values))
         return exp(log_w)[:, None] * (1.0 * hit - h.grid().psi)
+
+
+CHOICES = {
+    "energy": ("batch", "ema", "full"),
+    "rise": ("bounded", "clipped", "log"),
+    "initial": ("flat", "linear"),
+    "units": ("nats", "temperature"),
+}
+
+
+def _either(words: Sequence[str]) -> str:
+    return " or ".join([", ".join(f'"{w}"' for w in words[:-1]), f'"{words[-1]}"'])
