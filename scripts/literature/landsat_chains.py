@@ -21,6 +21,7 @@ DECAY = 40  # lr_k = lr (1 + DECAY k / K)^-gamma, which has the same shape for e
 BURN_IN = 0.3  # share of the steps
 BATCH, ROWS = 100, 500  # rows in a mini-batch, rows in one evaluation
 LOSS = bdl.CategoricalNLL()
+FLAT = bdl.Flat()
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,13 @@ class Setting:
     lr: float
     temperature: float = 0.0
     gamma: float = 0.0
+    weighting: Weighting = FLAT
 
     def __str__(self) -> str:
         parts = [f"lr {self.lr:g}"]
         parts += [f"T {self.temperature:g}"] * (self.temperature > 0) + [f"γ {self.gamma:g}"] * (self.gamma > 0)
+        if self.weighting.needs_energy:
+            parts += [f"ζ {self.weighting.zeta:g}", f"{self.weighting.energy} energies"]
         return ", ".join(parts)
 
 
@@ -45,7 +49,6 @@ class Method:
     dynamics: Dynamics
     grid: tuple[Setting, ...]
     published: tuple[float, float] | None = None  # fit error and prediction error, %
-    weighting: Weighting = field(default_factory=bdl.Flat)
 
 
 class Averages:
@@ -86,61 +89,62 @@ class Run:
     steps: list[int] = field(default_factory=list)  # steps at which `errors` and `energies` were recorded
     errors: list[Tensor] = field(default_factory=list)  # (C,) each, % of the first split's rows
     energies: list[Tensor] = field(default_factory=list)  # (C,) each, -Σ log p(y|x,θ) over the first split, nats
-    multiplier: float = 1.0  # mean multiplier of the gradient after burn-in
+    multipliers: list[Tensor] = field(default_factory=list)  # (C,) each, of the gradient, at kept steps
     t_eff: float = 0.0  # mean T_eff over chains at the end of the run
+
+    @property
+    def multiplier(self) -> tuple[float, float, float]:
+        """5 %, 50 % and 95 % quantile of the multipliers at kept steps."""
+        low, median, high = torch.cat(self.multipliers).double().quantile(torch.tensor([0.05, 0.5, 0.95]).double())
+        return low.item(), median.item(), high.item()
 
 
 def sample(
     method: Method,
-    settings: list[Setting],
+    setting: Setting,
+    chains: int,
     data: LandsatDataModule,
     splits: Sequence[str],
     steps: int,
     kept: int,
     context: Context,
 ) -> Run:
-    """Run one chain per setting, each with its own start, batches and noise, and average `kept` of its states."""
-    chains = len(settings)
+    """Run chains of one setting, each with its own start, batches and noise, and average `kept` states of each."""
     stack = bdl.ChainStack(lambda: MLP(SIZES), chains, seed=data.seed, stack=data.stack)
-    sampler = _sampler(method, settings, data, stack)
-    lr = _lr(settings, steps)
+    sampler = _sampler(method, setting, data, stack)
     run = Run({split: Averages(*data.tensors(split), chains) for split in splits})
-    batches, multipliers = _endless(data.train_dataloader()), []
+    batches, step = _endless(data.train_dataloader()), _stepper(sampler, stack)
     burn_in, every = round(BURN_IN * steps), round((1 - BURN_IN) * steps / kept)
     for k in context.track(range(steps), method.name):
-        sampler.param_groups[0]["lr"] = lr(k)
-        _step(sampler, stack, *next(batches))
-        if k >= burn_in:
-            multipliers.append(sampler.multiplier.mean())
+        lr = sampler.param_groups[0]["lr"] = setting.lr * (1 + DECAY * k / steps) ** -setting.gamma
+        step(*next(batches))
         if (k + 1 - burn_in) % every == 0:
+            if k >= burn_in:
+                run.multipliers.append(sampler.multiplier.expand(chains).clone())
             # samples weigh as their steps (Welling & Teh 2011, eq. 11), an optimiser's states all the same
-            weight = lr(k) if settings[0].temperature > 0 else torch.ones(chains)
+            weight = torch.full((chains,), lr if setting.temperature > 0 else 1.0)
             _evaluate(run, stack, k + 1, weight if k >= burn_in else None)
     sampler.check()
-    run.multiplier, run.t_eff = torch.stack(multipliers).mean().item(), sampler.t_eff.mean().item()
+    run.t_eff = sampler.t_eff.mean().item()
     return run
 
 
-def _lr(settings: list[Setting], steps: int) -> Callable[[int], Tensor]:
-    """step -> (C,) lr of every chain."""
-    first, gamma = torch.tensor([s.lr for s in settings]), torch.tensor([s.gamma for s in settings])
-    return lambda k: first * (1 + DECAY * k / steps) ** -gamma
-
-
-def _sampler(method: Method, settings: list[Setting], data: LandsatDataModule, stack: bdl.ChainStack) -> bdl.Sampler:
-    alike = len({s.temperature for s in settings}) == 1  # a pilot then gives all chains one range of energies
-    return bdl.Sampler(
+def _sampler(method: Method, setting: Setting, data: LandsatDataModule, stack: bdl.ChainStack) -> bdl.Sampler:
+    sampler = bdl.Sampler(
         stack.parameters(),
         method.dynamics,
         num_data=data.num_data,
-        lr=torch.tensor([s.lr for s in settings]),
-        temperature=settings[0].temperature if alike else torch.tensor([s.temperature for s in settings]),
+        lr=setting.lr,
+        temperature=setting.temperature,
         prior=bdl.Gaussian(1.0),
-        weighting=method.weighting,
-        chains=len(settings),
+        weighting=setting.weighting,
+        chains=stack.chains,
         seed=data.seed,
         stack=data.stack,
     )
+    x, y = data.tensors("train")
+    sampler.full_loss = lambda: mean_loss(LOSS, stack.broadcast(x), y.expand(stack.chains, -1), stack.chains)
+    return sampler
 
 
 def _endless(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -148,16 +152,15 @@ def _endless(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor,
         yield from batches
 
 
-def _step(sampler: bdl.Sampler, stack: bdl.ChainStack, x: Tensor, y: Tensor) -> None:
-    """One step on a batch x (C, B, 36), y (C, B)."""
+def _stepper(sampler: bdl.Sampler, stack: bdl.ChainStack) -> Callable[[Tensor, Tensor], None]:
+    """A function that makes one step on a batch x (C, B, 36), y (C, B), without autograd."""
+    gradient = stack.gradient("auto")
+    assert gradient is not None and sampler.takes_gradient_of(gradient.params)
 
-    def closure() -> Tensor:
-        sampler.zero_grad()
-        losses = mean_loss(LOSS, stack(x), y, stack.chains)  # (C,)
-        losses.sum().backward()
-        return losses.detach()
+    def step(x: Tensor, y: Tensor) -> None:
+        sampler.advance(lambda out: gradient.write(x, y, LOSS, out), measure=False)
 
-    sampler.step(closure)
+    return step
 
 
 @torch.no_grad()

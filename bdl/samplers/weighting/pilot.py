@@ -11,6 +11,7 @@ from bdl.samplers.weighting.histogram import Histogram
 from bdl.samplers.weighting.partition import Partition
 
 NO_DRIFT = 0.2  # standard deviations; largest shift between the halves of a window of energies without drift
+MOST_WINDOWS = 10  # of the pilot
 RECENT = 100  # steps between checks that the bins contain the energies of these steps
 FLOOR_SHARE = 0.05  # of the recent energies; while more lie in the lowest bin, the floor goes down
 DESCENT = 4  # the floor goes down by one bin in so many
@@ -21,9 +22,10 @@ MOST_BINS = 10_000  # at which the floor stops
 def end_pilot(h: Histogram, partition: Partition, pooled: bool) -> None:
     """Set the edges once a full window of energies shows no drift; their quantiles are those of its later half.
 
-    pooled: take the quantiles over all chains, because they share one temperature.
+    After MOST_WINDOWS windows the pilot takes the last one as it is: the energies of a single chain that moves slowly
+    drift in every window. pooled: take the quantiles over all chains, because they share one temperature.
     """
-    if h.seen % h.pilot or drifts(h.window):
+    if h.seen % h.pilot or (h.seen < MOST_WINDOWS * h.pilot and drifts(h.window)):
         return
     late = h.window[h.pilot // 2 :]
     h.edges = partition.edges_for(late.flatten()[None] if pooled or len(h.psi) == 1 else late.T)
@@ -61,17 +63,24 @@ def _refuse_missed(recent: Tensor, below: Tensor, above: Tensor, edges: Tensor) 
 
 
 def drifts(u: Tensor) -> bool:
-    """Whether the energies (n, C) still drift, by at least NO_DRIFT and two standard errors."""
-    return not abs(drift(u)) < max(NO_DRIFT, 4 / math.sqrt(u.numel()))  # NaN drifts
+    """Whether the energies (n, C) still drift together, by at least NO_DRIFT and two standard errors."""
+    each = drifts_of(u)
+    error = float(each.std()) / math.sqrt(len(each)) if len(each) > 1 else 0.0  # slow chains wander, each its own way
+    return not abs(float(each.mean())) < max(NO_DRIFT, 4 / math.sqrt(u.numel()), 2 * error)  # NaN drifts
 
 
 def drift(u: Tensor) -> float:
-    """How much higher the later half of the energies (n, C) lies than the earlier half, in its standard deviations.
+    """The mean over chains of `drifts_of`."""
+    return float(drifts_of(u).mean())
+
+
+def drifts_of(u: Tensor) -> Tensor:
+    """(C,) how much higher the later half of the energies (n, C) lies than the earlier half, in standard deviations.
 
     The later half gives the unit, because a fast descent widens the earlier half more than it moves its mean.
     """
     first, second = u[: len(u) // 2], u[len(u) // 2 :]
-    return float((second.mean(0) - first.mean(0)).mean() / second.std(0).mean().clamp_min(1e-30))
+    return (second.mean(0) - first.mean(0)) / second.std(0).mean().clamp_min(1e-30)
 
 
 def batch_error(h: Histogram) -> float:
