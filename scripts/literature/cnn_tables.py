@@ -116,7 +116,10 @@ def draw(cells: Cells, names: Names) -> Figure:
         history = runs[0].history
         epochs = [step / runs[0].steps_per_epoch for step in history.steps]
         for ax, score in zip(axes[0], ("accuracy", "nll"), strict=True):
-            ax.plot(epochs, history.states[score], color=colour, lw=0.8, alpha=0.6)
+            for cycle in sorted(set(history.cycles)):  # nothing is kept between cycles, so no line joins them
+                kept = [i for i, c in enumerate(history.cycles) if c == cycle]
+                x, y = ([values[i] for i in kept] for values in (epochs, history.states[score]))
+                ax.plot(x, y, color=colour, lw=0.8, alpha=0.6)
             ax.plot(epochs, history.averages[score], color=colour, lw=2.2, label=names[cell])
     label(axes[0, 0], "test accuracy (%)", "epoch")
     label(axes[0, 1], "test NLL (nats)", "epoch")

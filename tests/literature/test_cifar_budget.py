@@ -7,13 +7,12 @@ from pathlib import Path
 import hydra
 import pytest
 from hydra.utils import instantiate
-from literature.cifar import PUBLISHED
 from omegaconf import DictConfig
 
 from bdl.run.config import register_resolvers, run_name
 
 CONF = Path(__file__).parents[2] / "conf"
-CELLS = [f"{data}/{cell}" for data in PUBLISHED for cell in PUBLISHED[data]]
+CELLS = ["cifar10/fixed_msgd", "cifar10/decay_both_awsghmc", "cifar100/fixed_awsghmc"]
 EPOCH = 195  # batches of 256
 
 register_resolvers()
