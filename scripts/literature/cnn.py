@@ -70,7 +70,9 @@ def run_of(config: Any, path: Path) -> Run:
     try:
         datamodule = instantiate(config.data)
     except ConfigError as error:
-        raise ConfigError(f"the test images of {path} cannot be read: {error}") from error
+        raise ConfigError(
+            f"{path} was made from images in {config.data.root}, which are needed again: put CIFAR-10 there ({error})"
+        ) from error
     posterior = bdl.Posterior.load(path, instantiate(config.model, _convert_="all"))
     x, labels = zip(*datamodule.slices("test"), strict=True)
     history = follow(predictions(posterior, list(x)), torch.cat(labels))

@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 from literature import Context, cnn
-from literature.cnn_quick import gratings, quick_runs
+from literature.cnn_quick import gratings, quick_runs, write_images
 from literature.cnn_scores import Outcome, Run, difference, follow
 from literature.cnn_tables import cycles_table, end_of_cycle, margins_table, scores_table
 from omegaconf import OmegaConf
 
+from bdl.data.cifar import load_cifar
 from bdl.errors import ConfigError
 from bdl.posterior.metrics import classification_metrics
 from bdl.run.directory import read_metrics, write_metrics
@@ -127,6 +128,19 @@ def test_the_made_images_tell_their_classes():
     spectra = {split: torch.fft.rfft2(gratings(labels, split, 0).float().mean(1)).abs() for split in ("train", "test")}
     means = torch.stack([spectra["train"][labels == c].mean(0) for c in range(10)]).flatten(1)
     assert (torch.cdist(spectra["test"].flatten(1), means).argmin(1) == labels).double().mean() > 0.9
+
+
+def test_the_made_images_are_found_in_place_of_cifar(tmp_path):
+    write_images(tmp_path, 0)
+    data = load_cifar(tmp_path, 10)
+    assert torch.equal(data["x_train"], gratings(data["y_train"], "train", 0))
+    assert data["y_test"].bincount().tolist() == [20] * 10
+
+
+def test_images_that_are_gone_get_one_line(tmp_path):
+    data = {"_target_": "bdl.data.CIFARDataModule", "root": str(tmp_path / "gone")}
+    with pytest.raises(ConfigError, match="gone, which are needed again: put CIFAR-10 there"):
+        cnn.run_of(OmegaConf.create({"data": data}), tmp_path)
 
 
 @pytest.mark.slow
