@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from torch import Tensor
 from torch.func import functional_call
@@ -69,9 +70,10 @@ def run_of(config: Any, path: Path) -> Run:
     """Predict the test images with every kept state of the run in the folder `path`."""
     try:
         datamodule = instantiate(config.data)
-    except ConfigError as error:
+    except InstantiationException as error:
         raise ConfigError(
-            f"{path} was made from images in {config.data.root}, which are needed again: put CIFAR-10 there ({error})"
+            f"{path} was made from images in {config.data.root}, which are needed again: put CIFAR-10 there "
+            f"({error.__cause__})"
         ) from error
     posterior = bdl.Posterior.load(path, instantiate(config.model, _convert_="all"))
     x, labels = zip(*datamodule.slices("test"), strict=True)
