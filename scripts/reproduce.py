@@ -48,7 +48,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, default=Path("outputs/reproduce"), metavar="DIR", help="default: %(default)s"
     )
-    collected = parser.add_argument_group("cifar10, cifar100", "collect finished runs of scripts/train.py")
+    collected = parser.add_argument_group("cifar10, cifar100, cnn", "collect finished runs of scripts/train.py")
     collected.add_argument(
         "--runs", type=Path, nargs="+", default=[], metavar="DIR", help="run directories, or folders above them"
     )

@@ -119,7 +119,7 @@ def load_cifar(
     Raises ConfigError, naming `data.root`, for files that are missing, cut short or altered.
     """
     root, source = Path(root), SOURCES[classes]
-    copy = Path(cache or root) / f"{source.__name__.lower()}-{_key(source)}.safetensors"
+    copy = decoded_copy(cache or root, classes)
     data = _read_copy(copy, classes)
     if data is None:
         _make_available(root, source, download)
@@ -128,6 +128,12 @@ def load_cifar(
         with contextlib.suppress(StoreError):  # the folder is read-only, or the disk is full
             write_atomically(copy, safetensors.torch.save(data))
     return {name: value.long() if name.startswith("y") else value for name, value in data.items()}
+
+
+def decoded_copy(folder: str | Path, classes: int) -> Path:
+    """The file in `folder` that holds x_train, y_train, x_test, y_test uint8; `load_cifar` reads it before all else."""
+    source = SOURCES[classes]
+    return Path(folder) / f"{source.__name__.lower()}-{_key(source)}.safetensors"
 
 
 def load_svhn(root: Path) -> tuple[Tensor, Tensor] | None:

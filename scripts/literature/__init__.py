@@ -7,7 +7,7 @@ from literature.output import markdown, reproduce
 
 MODULES = [
     "energies", "slides", "functions", "gaussians", "regression", "toy", "mixtures", "cyclical", "volatility",
-    "variational", "landsat", "cifar",
+    "variational", "landsat", "cifar", "cnn",
 ]  # fmt: skip
 for _module in MODULES:
     import_module(f"literature.{_module}")  # registers its experiments

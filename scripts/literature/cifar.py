@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -80,19 +81,23 @@ def collect(data: str, context: Context) -> Result:
 
 
 def read(path: Path, data: str) -> list[FinishedRun]:
-    """The finished runs of `experiment=<data>/...` in a folder and below it."""
-    runs = []
+    """The finished runs of the table in a folder and below it."""
+    return [finished_run(*run) for run in find_runs(path, data, PUBLISHED[data])]
+
+
+def find_runs(path: Path, data: str, cells: Container[str]) -> Iterator[tuple[str, Any, Path]]:
+    """(cell, config.yaml, folder) of every finished run of `experiment=<data>/<cell>` in a folder and below it."""
     for metrics in sorted(path.rglob("metrics.json")):
+        if not (metrics.parent / "config.yaml").exists():  # the metrics of an evaluation
+            continue
         config: Any = OmegaConf.load(metrics.parent / "config.yaml")
         folder, _, cell = config.provenance.get("name", "").partition("/")
-        if folder != data or cell not in PUBLISHED[data]:
-            continue
-        runs.append(finished_run(cell, config, metrics))
-    return runs
+        if folder == data and cell in cells:
+            yield cell, config, metrics.parent
 
 
-def finished_run(cell: str, config: Any, metrics: Path) -> FinishedRun:
-    m, timing = read_metrics(metrics), metrics.parent / "timing.json"
+def finished_run(cell: str, config: Any, folder: Path) -> FinishedRun:
+    m, timing = read_metrics(folder / "metrics.json"), folder / "timing.json"
     return FinishedRun(
         cell=cell,
         epochs=config.trainer.max_epochs,
@@ -117,20 +122,32 @@ def settings(config: Any) -> dict[str, Any]:
 def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
     header = ["schedule", "method", "published, one sample", "published, average",
               "ours, one sample", "ours, average", "NLL", "samples", "epochs", "seeds", "device"]  # fmt: skip
-    rows = []
-    for cell, runs in cells.items():
-        schedule, method = cell.rsplit("_", 1)
-        scores = torch.tensor([(run.one, run.average, run.nll) for run in runs])
-        ours = [with_error(scores[:, k], digits) if runs else "–" for k, digits in enumerate((2, 2, 3))]
-        about = (listed(getattr(run, name) for run in runs) for name in ("samples", "epochs", "seed", "device"))
-        published = [f"{value:.2f}" for value in PUBLISHED[data][cell]]
-        rows.append([SCHEDULES[schedule], METHODS[method], *published, *ours, *about])
+    rows = [row(data, cell, runs) for cell, every in cells.items() for runs in by_length(every)]
     note = (
         "Accuracy in %, and NLL of the average in nats, on the 10,000 test images. Published: means of 10 runs, "
-        f"settings unknown. Ours: the settings of conf/experiment/{data}, for {EPOCHS} epochs; a shorter run has its "
-        "schedule compressed. Mean ± standard error where there are several seeds. – : no finished run."
+        f"settings and epochs unknown. Ours: the settings of conf/experiment/{data}, made for {EPOCHS} epochs; a "
+        "shorter run has its schedule compressed, and its row says how many epochs it had. Mean ± standard error where "
+        "there are several seeds."
     )
+    missing = [f"{data}/{cell}" for cell, runs in cells.items() if not runs]
+    if missing:
+        note += f" – : no finished run; missing are experiment={', '.join(missing)}."
     return Table("One sample, and the average of all", header, rows, note)
+
+
+def by_length(runs: list[FinishedRun]) -> list[list[FinishedRun]]:
+    """The runs of each number of epochs, because runs of different lengths have no common mean; [[]] for no runs."""
+    lengths = sorted({run.epochs for run in runs})
+    return [[run for run in runs if run.epochs == epochs] for epochs in lengths] or [[]]
+
+
+def row(data: str, cell: str, runs: list[FinishedRun]) -> list[str]:
+    schedule, method = cell.rsplit("_", 1)
+    scores = torch.tensor([(run.one, run.average, run.nll) for run in runs])
+    ours = [with_error(scores[:, k], digits) if runs else "–" for k, digits in enumerate((2, 2, 3))]
+    about = (listed(getattr(run, name) for run in runs) for name in ("samples", "epochs", "seed", "device"))
+    published = [f"{value:.2f}" for value in PUBLISHED[data][cell]]
+    return [SCHEDULES[schedule], METHODS[method], *published, *ours, *about]
 
 
 def draw(data: str, cells: dict[str, list[FinishedRun]]) -> Figure:
