@@ -29,8 +29,8 @@ class DivergenceWatch:
 
     def note(self, total: Tensor) -> None:
         """Count a step; it has to be seen, too. total: () a sum that is not finite if one of its parts is not."""
-        if self._since_bad is not None:
-            self._since_bad.add_((self._since_bad > 0) | ~torch.isfinite(total))
+        if self._since_bad is not None:  # inf - inf and NaN - NaN are NaN: fewer kernels than isfinite has
+            self._since_bad.add_((self._since_bad > 0) | (total - total).isnan())
 
     def see(self, step: int, total: Tensor, suspects: Callable[[], Named], lr: Scalar) -> None:
         """Raise DivergedError for a bad step, with a counter some steps later. suspects: the parts of `total`."""
