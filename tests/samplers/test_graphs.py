@@ -87,6 +87,44 @@ def test_there_are_graphs_on_a_gpu_only():
     assert recorder_for(HERE) is None and recorder_for(torch.device("cuda:1")) is not None
 
 
+def advance(sampler: bdl.Sampler, graphs: Graphs, centre: float, measure: bool = True) -> Tensor:
+    """One step for the loss |θ - centre|²/2 of every chain."""
+    (c,) = graphs.hold(torch.full((2, 3), centre))
+
+    def gradient(out: list[Tensor]) -> Tensor:
+        torch.sub(sampler.chain.theta, c, out=out[0])
+        return (sampler.chain.theta - c).square().sum(-1) / 2
+
+    return sampler.advance(gradient, measure, graphs)
+
+
+def test_an_energy_outlives_the_step_that_measured_it():
+    """Step k has centre k, so that energies differ; those of steps without a measurement are None."""
+    theta, graphs = torch.zeros(2, 3, requires_grad=True), Graphs(Tapes())
+    sampler = bdl.Sampler([theta], bdl.SGD(0.0), num_data=5, lr=0.1, chains=2, prior=bdl.Uniform())
+    with torch.no_grad():
+        theta[1] = 1.0
+    energies, expected = [], []
+    for k in range(12):
+        before = theta.detach().double()
+        advance(sampler, graphs, float(k), measure=k % 2 == 0)
+        energies.append(sampler.energy)
+        expected.append(2.5 * (before - k).square().sum(-1) if k % 2 == 0 else None)
+    assert energies[1::2] == expected[1::2] == [None] * 6
+    torch.testing.assert_close(torch.stack(energies[::2]), torch.stack(expected[::2]), rtol=1e-6, atol=1e-6)
+
+
+def test_a_loaded_state_is_recorded_anew():
+    """The watch for bad steps begins again then, and a record would count into the old one."""
+    theta, tapes = torch.zeros(2, 3, requires_grad=True), Tapes()
+    sampler, graphs = bdl.Sampler([theta], bdl.SGLD(), num_data=5, lr=0.1, chains=2), Graphs(tapes)
+    for k in range(6):
+        advance(sampler, graphs, 1.0)
+        if k == 2:
+            sampler.load_state_dict(sampler.state_dict())
+    assert [tape.launches for tape in tapes.made] == [2, 2]
+
+
 @pytest.mark.parametrize("recorded", [False, True])
 @pytest.mark.parametrize("bad", [torch.nan, torch.inf])
 def test_a_counter_on_the_device_finds_the_first_bad_step(recorded, bad):
