@@ -58,6 +58,9 @@ class Graphs:
         self._reads: Sequence[object] = ()
         self._graphs: dict[Hashable, tuple[Callable[[], object], Any] | None] = {}  # None: has run once, unrecorded
 
+    def __reduce__(self) -> Any:
+        return Graphs, (self._record,)  # a copy reads memory of its own
+
     @torch.no_grad()
     def hold(self, *batch: Tensor) -> tuple[Tensor, ...]:
         """The batch, copied into tensors that stay where they are."""

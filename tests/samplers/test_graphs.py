@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from tape import Tape, Tapes
@@ -9,7 +11,7 @@ from torch import Tensor
 
 import bdl
 from bdl.samplers.divergence import DivergenceWatch
-from bdl.samplers.graphs import Graphs, recorder_for
+from bdl.samplers.graphs import Graphs, record_on_cuda, recorder_for
 
 HERE = torch.device("cpu")
 
@@ -81,6 +83,14 @@ def test_the_batch_is_held_in_one_place():
     x, y = graphs.hold(torch.ones(3), torch.arange(3))
     again = graphs.hold(torch.zeros(3), torch.arange(3) + 1)
     assert again[0] is x and again[1] is y and x.tolist() == [0.0] * 3 and y.tolist() == [1, 2, 3]
+
+
+def test_a_copy_has_no_record():
+    """A record cannot be copied, and it reads the memory of the original."""
+    graphs = Graphs(record_on_cuda)
+    (x,) = graphs.hold(torch.ones(3))
+    (again,) = copy.deepcopy(graphs).hold(torch.zeros(3))
+    assert x.tolist() == [1.0] * 3 and again is not x
 
 
 def test_there_are_graphs_on_a_gpu_only():
