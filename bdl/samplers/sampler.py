@@ -156,8 +156,7 @@ class Sampler(torch.optim.Optimizer):
     @property
     def energy(self) -> Tensor | None:
         """() or (C,) batch estimate of U, nats, at the θ of the last step's gradient; None without a closure."""
-        energy = self.potential.energy
-        return None if energy is None else self.chain.per_chain(energy)
+        return None if (energy := self.potential.energy) is None else self.chain.per_chain(energy)
 
     @property
     def multiplier(self) -> Tensor:
