@@ -10,6 +10,8 @@ jax:    Landsat at 1, 8 and 64 chains, through the callbacks of train.py, agains
 bde:    a gradient of MILE in bde's sampling phase, against bdl on the same network with all rows in a batch.
 cifar:  ResNet20 on images, against a hand-written loop and plain Lightning; on a GPU add `--device cuda --precision
         bf16-mixed --compile`. A run without names leaves it out.
+graphs: Landsat, 8 chains through Trainer.fit on a GPU, with CUDA graphs and without: `graphs --device cuda`. A run
+        without names leaves it out.
 scale:  how times grow with chains, parameters, tensors, samples and processes; `--markdown` and `--picture` write them
         as a table and as a PNG. A run without names leaves it out.
 """
@@ -34,7 +36,7 @@ from bench_cifar import Setup, bench_cifar
 from bench_predict import bench_predict
 from bench_scale import bench_scale
 from bench_tools import Times, on_cores
-from bench_train import bench_train
+from bench_train import bench_graphs, bench_train
 from bench_update import bench_update
 from rich.console import Console
 from rich.table import Table
@@ -42,8 +44,8 @@ from rich.table import Table
 from bdl.run.machine import keep_freed_memory
 from bdl.run.provenance import provenance
 
-NAMES = ("update", "train", "chains", "predict", "jax", "bde", "cifar", "scale")
-BY_NAME_ONLY = ("cifar", "scale")
+NAMES = ("update", "train", "chains", "predict", "jax", "bde", "cifar", "graphs", "scale")
+BY_NAME_ONLY = ("cifar", "graphs", "scale")
 PEERS = ("jax", "blackjax", "bde")  # packages whose absence leaves a name out
 
 
@@ -128,7 +130,7 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--device", default="cpu", help="device of chains and cifar; the others run on the CPU")
+    parser.add_argument("--device", default="cpu", help="device of chains, cifar and graphs; the others run on the CPU")
     parser.add_argument("--json", type=Path, help="write the results to this file")
     scale = parser.add_argument_group("scale")
     scale.add_argument("--markdown", type=Path, help="write a table to this file")
@@ -142,6 +144,8 @@ def parse() -> argparse.Namespace:
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.names if name not in NAMES]:
         parser.error(f"unknown name {unknown[0]!r}: choose from {', '.join(NAMES)}")
+    if "graphs" in arguments.names and torch.device(arguments.device).type != "cuda":
+        parser.error("graphs compares CUDA graphs with single kernels, which needs a GPU: add --device cuda")
     return arguments
 
 
@@ -157,6 +161,8 @@ def run(name: str, a: argparse.Namespace) -> tuple[Times, dict[str, float]]:
         return bench_cifar(a.rounds, Setup(a.images, a.steps, a.device, a.precision, a.compile, a.workers))
     if name == "chains":
         return bench_chains(a.rounds, torch.device(a.device))
+    if name == "graphs":
+        return bench_graphs(a.rounds, torch.device(a.device))
     if name in ("jax", "bde"):
         with on_cores(a.threads):  # JAX takes all cores whatever torch is told
             module = importlib.import_module(f"bench_{name}")  # imports JAX

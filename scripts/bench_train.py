@@ -1,11 +1,16 @@
-"""`bench.py train`: Landsat through Trainer.fit, against a bare loop and against Lightning with a DataLoader."""
+"""`bench.py train`: Landsat through Trainer.fit, against a bare loop and against Lightning with a DataLoader.
+
+`bench.py graphs`: the same on a GPU, with CUDA graphs and without.
+"""
 
 from __future__ import annotations
 
 import functools
 import tempfile
+from typing import Any, Literal
 
 import lightning as L
+import torch
 import torch.nn.functional as F
 from bench_problem import landsat
 from bench_tools import PlainSGHMC, Times, fit, interleave, ratio, timed
@@ -63,16 +68,28 @@ def fit_plain(data: LandsatDataModule, steps: int) -> float:
         return fit(PlainModule(len(x)), loader, steps, [], CSVLogger(folder))
 
 
-def fit_bdl(steps: int, weighting) -> float:
+def bench_graphs(rounds: int, device: torch.device) -> tuple[Times, dict[str, float]]:
+    """Landsat on a GPU through Trainer.fit, the gradient's kernels as a CUDA graph and launched one by one."""
+    contestants, ratios, steps = {}, {}, 2000
+    options = {"accelerator": "gpu", "wait": torch.cuda.synchronize} if device.type == "cuda" else {}
+    for name, weighting in {"SGHMC": bdl.Flat(), "AWSGHMC": bdl.AdaptiveWeight(low=0.0, high=8000.0)}.items():
+        for way, compile in {"graph": "auto", "one by one": False}.items():
+            contestants[f"{name}, {way}"] = functools.partial(fit_bdl, steps, weighting, compile, **options)
+        ratios[name] = f"{name}, graph", f"{name}, one by one"
+    times = interleave(contestants, rounds)
+    return times, {f"{name}: graph / one by one": ratio(times[a], times[b]) for name, (a, b) in ratios.items()}
+
+
+def fit_bdl(steps: int, weighting, compile: bool | Literal["auto"] = "auto", **options: Any) -> float:
     data = LandsatDataModule(BATCH, chains=CHAINS)
     build = functools.partial(
         bdl.Sampler, dynamics=bdl.SGHMC(), num_data=data.num_data, lr=0.1, temperature=0.2, weighting=weighting
     )
-    module = bdl.BayesianModule(bdl.ChainStack(MLP(SIZES), CHAINS), build)
+    module = bdl.BayesianModule(bdl.ChainStack(MLP(SIZES), CHAINS), build, compile=compile)
     with tempfile.TemporaryDirectory() as folder:
         callbacks = [
             bdl.Schedule(lr=bdl.schedules.Constant(0.1), temperature=bdl.schedules.Constant(0.2)),
             bdl.Monitor(50),
             bdl.callbacks.StepProgress(),
         ]
-        return fit(module, data.train_dataloader(), steps, callbacks, CSVLogger(folder))
+        return fit(module, data.train_dataloader(), steps, callbacks, CSVLogger(folder), **options)

@@ -12,6 +12,7 @@ import functools
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from bdl.data import Augment, TensorBatches
 from bdl.data.augment import Normalise
 from bdl.models import MLP, ResNet
 from bdl.run.machine import compile_if_possible
+from bdl.samplers.graphs import record_on_cuda
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -359,16 +361,190 @@ class EveryBatch(Callback):
         pass
 
 
-@pytest.mark.parametrize("sampler", [{}, {"weighting": bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10)}])
-def test_blocks_on_a_gpu_are_single_steps_to_the_bit(tmp_path, deterministic, sampler):
-    after = []
-    for others in ((), (EveryBatch(),)):
-        module = toys.module(chains=3, **sampler)
-        trainer = toys.trainer(tmp_path, 100, [bdl.Monitor(30), *others], accelerator="gpu")
-        trainer.fit(module, toys.batches(3))
-        assert trainer.global_step == 100
-        after.append(module.sampler.chain.theta.clone())
-    assert torch.equal(*after)
+class CountedGraphs:
+    """Records CUDA graphs as a run does, and counts records and launches."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch):
+        self.records = self.launches = 0
+        monkeypatch.setattr("bdl.lightning.module.recorder_for", lambda device: self)
+
+    def __call__(self, work):
+        launch, result = record_on_cuda(work)
+        self.records += 1
+
+        def counted() -> None:
+            self.launches += 1
+            launch()
+
+        return counted, result
+
+
+class At(bdl.callbacks.StepCallback):
+    """Acts before given steps, inside a block."""
+
+    def __init__(self, **actions):
+        self.actions = {int(name.removeprefix("step_")): action for name, action in actions.items()}
+
+    def on_train_start(self, trainer, pl_module):
+        self.trainer, self.module = trainer, pl_module
+
+    def must_see(self, step: int) -> bool:
+        return False
+
+    def before_step(self) -> None:
+        if action := self.actions.get(self.module.sampler.steps):
+            action(self)
+
+
+def move_parameters(at: At) -> None:
+    for p in at.module.parameters():
+        p.data = p.data.clone()
+
+
+def stop(at: At) -> None:
+    at.trainer.should_stop = True
+
+
+def fit(folder: Path, *callbacks: Callback, steps: int = 100, resume: Path | None = None, loader=None, **settings):
+    """The toy module after a run on the GPU in which lr and T change at every step and samples are kept."""
+    compiled, deterministic = settings.pop("compile", "auto"), settings.pop("deterministic", True)
+    module = toys.module(chains=3, **settings)
+    module.compiled = compiled
+    cosine = bdl.schedules.Cosine
+    save = bdl.SaveLast(folder / "checkpoints", every=1000)
+    callbacks = (
+        bdl.Schedule(lr=cosine(0.1, 100, final=0.01), temperature=cosine(2.0, 100, final=0.5)),
+        bdl.CollectSamples(bdl.schedules.EveryStep(50, 10), folder),
+        bdl.Monitor(25),
+        save,
+        *callbacks,
+    )
+    trainer = toys.trainer(folder, steps, callbacks, accelerator="gpu", deterministic=deterministic)
+    trainer.fit(module, loader or toys.batches(3, 1), ckpt_path=resume, weights_only=True)
+    return module
+
+
+def left(folder: Path, module: bdl.BayesianModule) -> tuple[dict[str, bytes], list[Tensor]]:
+    """Sample files, and parameters, momenta, psi and the random stream."""
+    sampler, h = module.sampler, module.sampler.histogram
+    files = {p.name: p.read_bytes() for p in sorted((folder / "samples").iterdir())}
+    psi = [] if h is None else [h.psi, h.log_psi, h.visits, h.window]
+    return files, [*sampler.chain.tensors(), sampler.chain.generator.get_state(), *psi]
+
+
+def assert_same(one: tuple[dict[str, bytes], list[Tensor]], other: tuple[dict[str, bytes], list[Tensor]]) -> None:
+    assert one[0] == other[0] and len(one[0]) >= 5
+    assert all(torch.equal(a, b) for a, b in zip(one[1], other[1], strict=True))
+
+
+LIGHTNING = {
+    "flat": {},
+    "weighted": {"weighting": bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10)},
+    "pilot": {"weighting": bdl.AdaptiveWeight(pilot=100)},
+    "thermostat": {"dynamics": bdl.SGNHT(0.5, rate=0.01)},
+    "estimated noise": {"dynamics": bdl.SGHMC(0.5, grad_var="estimated")},
+    "exchange": {"exchange": bdl.Exchange((1.0, 1.5, 2.0), every=3)},
+    "values": {"loss": bdl.GaussianNLL(0.5), "prior": bdl.StudentT(3.0, "he"), "clip": bdl.ClipNorm(0.5)},
+}
+
+
+@pytest.fixture
+def lightning_deterministic(monkeypatch):
+    """The Trainer switches deterministic kernels on, and nobody off."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+def toy_loader(name: str) -> TensorBatches | None:
+    if name != "values":
+        return None
+    x, _ = toys.tensors()
+    return TensorBatches(x, x.tanh(), 1, chains=3)
+
+
+@pytest.mark.filterwarnings("ignore::bdl.BdlWarning")
+@pytest.mark.parametrize("name", LIGHTNING)
+def test_blocks_and_graphs_are_single_steps_to_the_bit(tmp_path, lightning_deterministic, monkeypatch, name):
+    """Samples, state, psi and random stream after 100 steps; without graphs (compile=false) θ agrees to rounding."""
+    graphs = CountedGraphs(monkeypatch)
+    blocks = left(tmp_path / "a", fit(tmp_path / "a", loader=toy_loader(name), **LIGHTNING[name]))
+    assert graphs.launches > 60 and graphs.records <= 2
+    launches = graphs.launches
+    stepwise = left(tmp_path / "b", fit(tmp_path / "b", EveryBatch(), loader=toy_loader(name), **LIGHTNING[name]))
+    assert graphs.launches == launches  # single steps have none
+    assert_same(blocks, stepwise)
+    plain = left(tmp_path / "c", fit(tmp_path / "c", loader=toy_loader(name), compile=False, **LIGHTNING[name]))
+    torch.testing.assert_close(plain[1][0], blocks[1][0], atol=1e-3, rtol=1e-3)
+    print(f"{name}: compile=false is {'the same to the bit' if torch.equal(plain[1][0], blocks[1][0]) else 'close'}")
+
+
+def test_parameters_that_move_inside_a_block_are_recorded_anew(tmp_path, lightning_deterministic, monkeypatch):
+    graphs = CountedGraphs(monkeypatch)
+    moved = left(tmp_path / "a", fit(tmp_path / "a", At(step_30=move_parameters)))
+    assert graphs.records > 2
+    assert_same(moved, left(tmp_path / "b", fit(tmp_path / "b", EveryBatch())))
+
+
+@pytest.mark.parametrize("name", ["flat", "weighted"])
+def test_a_run_with_graphs_stops_inside_a_block_and_resumes_to_the_bit(tmp_path, lightning_deterministic, name):
+    settings = LIGHTNING[name]
+    whole = left(tmp_path / "whole", fit(tmp_path / "whole", **settings))
+    first = fit(tmp_path / "parts", At(step_63=stop), **settings)
+    assert first.sampler.steps == 64
+    second = fit(tmp_path / "parts", resume=tmp_path / "parts" / "checkpoints" / "last.ckpt", **settings)
+    assert_same(left(tmp_path / "parts", second), whole)
+
+
+@pytest.mark.parametrize("name", ["flat", "weighted", "thermostat", "exchange"])
+def test_no_step_inside_a_block_waits(tmp_path, monkeypatch, name):
+    """Steps 5 to 20 launch graphs and wait for nothing: neither an epoch begins in them, nor a monitored step."""
+    graphs, counts = CountedGraphs(monkeypatch), []
+
+    def forbid(at: At) -> None:
+        torch.cuda.synchronize()
+        torch.cuda.set_sync_debug_mode("error")
+        counts.append(graphs.launches)
+
+    def allow(at: At) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+        counts.append(graphs.launches)
+
+    try:
+        fit(tmp_path, At(step_5=forbid, step_20=allow), deterministic=False, **LIGHTNING[name])
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert counts[1] - counts[0] == 15
+
+
+def test_graphs_notice_the_first_bad_step(tmp_path, monkeypatch):
+    """An item is NaN. The batch that holds it for the first time is named, though the step was not looked at."""
+    graphs, (x, y) = CountedGraphs(monkeypatch), toys.tensors()
+    x[7] = torch.nan
+    loader = TensorBatches(x, y, 1, chains=3)
+    bad = next(i for i in range(40) if loader.at(0, i)[0].isnan().any())
+    with pytest.raises(bdl.DivergedError, match=f"not finite at step {bad}:"):
+        fit(tmp_path, loader=TensorBatches(x, y, 1, chains=3), deterministic=False)
+    assert graphs.launches > 0 or bad < 3
+
+
+def test_graphs_launch_nearly_all_steps_of_a_block(tmp_path, monkeypatch):
+    """2,000 steps of Landsat's network. Times are printed, and compared by `scripts/bench.py graphs`."""
+    graphs, seconds = CountedGraphs(monkeypatch), {}
+    x, y = torch.randn(4000, 36), torch.randint(6, (4000,))
+    for compiled in ("auto", False):
+        stack = bdl.ChainStack(MLP((36, 30, 30, 6)), 8)
+        module = bdl.BayesianModule(
+            stack, functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(), num_data=4000, lr=0.05), compile=compiled
+        )
+        trainer = toys.trainer(tmp_path, 2000, accelerator="gpu", max_epochs=-1)
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        trainer.fit(module, TensorBatches(x, y, 100, chains=8))
+        torch.cuda.synchronize()
+        seconds[compiled] = time.perf_counter() - start
+    print(f"2,000 steps: {seconds['auto']:.2f} s with graphs, {seconds[False]:.2f} s without")
+    assert graphs.launches > 1900 and graphs.records <= 2
 
 
 @pytest.mark.parametrize("net", [None, nn.Sequential(nn.Linear(toys.D, 5), nn.Dropout(0.3), nn.Linear(5, toys.K))])
@@ -417,9 +593,14 @@ def train(folder: Path, *overrides: str) -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in kept}
 
 
-def test_two_runs_on_a_gpu_are_the_same_to_the_bit(tmp_path):
-    """Landsat by AWSGHMC under trainer=gpu (bf16, deterministic), 2000 steps: samples, energies, psi and metrics."""
-    first, second = (train(tmp_path / name, "trainer=gpu", "data=landsat", "length=2000") for name in "ab")
+@pytest.mark.parametrize("precision", ["bf16-mixed", "32-true"])
+def test_two_runs_on_a_gpu_are_the_same_to_the_bit(tmp_path, precision):
+    """Landsat by AWSGHMC under trainer=gpu (deterministic), 2000 steps: samples, energies, psi and metrics.
+
+    In 32-true the gradient is a CUDA graph, under autocast it is not.
+    """
+    settings = ("trainer=gpu", f"trainer.precision={precision}", "data=landsat", "length=2000")
+    first, second = (train(tmp_path / name, *settings) for name in "ab")
     assert first == second and len(first) > 100
 
 

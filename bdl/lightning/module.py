@@ -18,11 +18,12 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.blocks import Blocks
 from bdl.lightning.refuse import check_data, check_trainer
-from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
+from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, law_note, mean_loss
 from bdl.models.mlp_gradient import MLPGradient, WithGradients
 from bdl.models.mlp_kernel import MLPKernel
 from bdl.models.stack import ChainStack
 from bdl.samplers.extras import per_example_gradients
+from bdl.samplers.graphs import Graphs, recorder_for
 from bdl.samplers.sampler import Sampler
 
 
@@ -45,7 +46,8 @@ class BayesianModule(L.LightningModule):
             num_data=N, lr=0.1)`. The module passes `chains` itself.
         loss: a negative log-likelihood per item (`bdl.likelihoods`), or any loss that returns its mean over the batch.
         compile: "auto" lets code in C find the gradient of a stack of small MLPs where the machine has a C compiler.
-            True refuses a machine without one, False uses torch alone. The two agree to rounding, not to the bit.
+            True refuses a machine without one, False uses torch alone. The two agree to rounding, not to the bit. On a
+            GPU the kernels of the gradient become a CUDA graph, unless it is False.
 
     Warns with BdlWarning about a loss that is not the negative log-likelihood of the data. Raises ConfigError for
     Trainer settings under which the sampler cannot work, for data that are not the sampler's N items, and for a
@@ -71,6 +73,7 @@ class BayesianModule(L.LightningModule):
         self._blocks: Blocks | None = None
         self._mlp_gradient: MLPGradient | MLPKernel | None = None  # where the chain rule is written out for the network
         self._writes_gradients = False  # whether it gives the gradients of exactly the sampled parameters
+        self._graphs: Graphs | None = None  # launch the kernels of `_mlp_gradient` together
 
     @property
     def chains(self) -> int | None:
@@ -102,6 +105,8 @@ class BayesianModule(L.LightningModule):
         x, y = self._current.batch = batch
         if self._mlp_gradient is None:
             return self.batch_loss(self.net(x), y)
+        if self._graphs is not None:  # the same memory as in a graph, since kernels may depend on its alignment
+            x, y = self._graphs.hold(x, y)
         losses, gradients = self._mlp_gradient(*self._per_chain(x, y), self.loss)
         return WithGradients.apply(losses, gradients, *self._mlp_gradient.params)  # type: ignore[no-any-return]
 
@@ -131,8 +136,10 @@ class BayesianModule(L.LightningModule):
         precision = self.trainer.precision_plugin
         x, y = self._current.batch = precision.convert_input(batch)
         if self._mlp_gradient is not None and self._writes_gradients:
+            if self._graphs is not None:
+                x, y = self._graphs.hold(x, y)
             write, data = self._mlp_gradient.write, self._per_chain(x, y)
-            self.sampler.advance(lambda out: write(*data, self.loss, out), measure)
+            self.sampler.advance(lambda out: write(*data, self.loss, out), measure, self._graphs)
             return
 
         def closure() -> Tensor:
@@ -156,6 +163,8 @@ class BayesianModule(L.LightningModule):
                     f"{name} has {there} in it, and {here} in this module; build the network that was saved, or start "
                     "without the checkpoint"
                 )
+        for name, tensor in self.state_dict(keep_vars=True).items():
+            tensor.data = tensor.to(checkpoint["state_dict"][name].dtype)  # Lightning loads before it casts to double
 
     def on_train_start(self) -> None:
         check_data(self.trainer, self.sampler)
@@ -172,6 +181,7 @@ class BayesianModule(L.LightningModule):
             self.sampler.full_loss = self.full_loss
         gradient = self._mlp_gradient = self._known_gradient()
         self._writes_gradients = gradient is not None and self.sampler.takes_gradient_of(gradient.params)
+        self._graphs = self._new_graphs()
         self._blocks = Blocks(self.trainer, self, BayesianModule, self.sampler)
 
     @torch.no_grad()
@@ -207,6 +217,12 @@ class BayesianModule(L.LightningModule):
         if casts or not isinstance(self.net, ChainStack) or type(self).batch_loss is not BayesianModule.batch_loss:
             return None
         return self.net.gradient(self.compiled)
+
+    def _new_graphs(self) -> Graphs | None:
+        """Graphs for a gradient whose every kernel is known; None where the loss needs autograd, which is not."""
+        record, loss = recorder_for(self.device), self.loss
+        known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
+        return Graphs(record) if record and known and self.compiled and self._writes_gradients else None
 
     def _per_chain(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The batch (C, B, ...) of a stack."""

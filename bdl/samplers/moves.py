@@ -18,7 +18,7 @@ from bdl.samplers.divergence import refuse
 from bdl.samplers.dynamics.base import Evaluate
 from bdl.samplers.exchange import Replicas
 from bdl.samplers.extras import Extras
-from bdl.samplers.potential import Closure, Potential
+from bdl.samplers.potential import Closure, Evaluation, Potential
 from bdl.samplers.settings import Settings
 from bdl.samplers.weighting.reweighting import Reweighting
 
@@ -41,17 +41,10 @@ class Parts:
         return self.replicas is not None or self.reweighting.weighting.needs_energy
 
 
-def gradient_move(
-    chain: Chain, potential: Potential, parts: Parts, loss: Tensor | None, idle: list[int], now: Settings, measure: bool
-) -> None:
-    """One step of a `Dynamics`.
-
-    loss: () or (C,), whose gradient is in chain.g already. idle: positions of parameters without a gradient.
-    measure: False leaves out the energy where this step does not need it.
-    """
+def gradient_move(chain: Chain, potential: Potential, parts: Parts, e: Evaluation, now: Settings) -> None:
+    """One step of a `Dynamics` from e: energy (C,), nats, and gradient (..., d) of the batch loss."""
     dynamics: Any = chain.dynamics
-    measure = measure or parts.read_energy
-    e = potential.evaluate(loss, idle, now.lr, measure)  # energy (C,) nats; e.g (..., d) gradient of the batch loss
+    potential.accept(e, now.lr)
     parts.batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
     potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
     if parts.replicas is not None:
@@ -61,7 +54,7 @@ def gradient_move(
     z = chain.draw(now.temperature)
     lr, tau = chain.column(now.lr), chain.column(now.temperature) / potential.num_data
     chain.entropy = dynamics.entropy(chain.state)
-    with chain.leave_alone(idle):
+    with chain.leave_alone(e.idle):
         extra = parts.extras.gather(multiplier)
         chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *extra))
 

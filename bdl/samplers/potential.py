@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,9 +16,11 @@ from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, Named, refuse
 from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.graphs import Graphs
 from bdl.samplers.priors import Prior
 
 Closure = Callable[[], Tensor]
+Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the tensors given; returns () or (C,) losses
 
 
 @dataclass
@@ -29,6 +31,7 @@ class Evaluation:
     energy: Tensor | None  # (C,) batch estimate of U, nats; C = 1 without chains
     g: Tensor  # (..., d) gradient of the batch loss; of U/N once the prior is added
     idle: list[int]  # positions of the parameters that have no gradient
+    total: Tensor  # () a sum that is not finite if the loss, the energy or the gradient is not
 
 
 class Potential:
@@ -58,7 +61,7 @@ class Potential:
         self.energy: Tensor | None = None
         self.full_loss: Callable[[], Tensor] | None = None
         self.loss_is_whole = True
-        self.divergence = DivergenceWatch(chain.theta.device)
+        self.reset()
 
     def loss(self, closure: Closure | None) -> Tensor | None:
         """() or (C,) the loss that the closure returns, after it has back-propagated it.
@@ -77,19 +80,48 @@ class Potential:
             raise ConfigError(f"{self.needs_energy} needs the energy of every step: {cause}")
         return loss
 
-    def evaluate(self, loss: Tensor | None, idle: list[int], lr: Scalar, measure: bool = True) -> Evaluation:
+    def evaluate(self, loss: Tensor | None, idle: list[int], measure: bool = True) -> Evaluation:
         """The loss with its energy and its gradient, which is in chain.g already. measure: False skips the energy.
 
-        Raises DivergedError if one of them is not finite; on a GPU some steps later.
+        A graph may hold its kernels: they depend neither on the step nor on its numbers, and never wait. `accept` has
+        to follow.
         """
         if idle and self.chain.dynamics.every_gradient:
             raise ConfigError(
                 f"the thermostat of {type(self.chain.dynamics).__name__} averages over all parameters, but "
                 f"{self.chain.buffer.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
             )
-        self.energy = None if loss is None or not self.loss_is_whole or not measure else self.energy_of(loss)
-        self._watch(loss, lr)
-        return Evaluation(loss, self.energy, self.chain.g, idle)
+        energy = None if loss is None or not self.loss_is_whole or not measure else self.energy_of(loss)
+        total = self.chain.g.sum()
+        if energy is not None:
+            total = total + energy.sum()
+        elif loss is not None:
+            total = total + loss.sum()
+        self.divergence.note(total)
+        return Evaluation(loss, energy, self.chain.g, idle, total)
+
+    def evaluate_by(self, gradient: Gradient, measure: bool, graphs: Graphs | None) -> Evaluation:
+        """`evaluate` for a gradient that needs no autograd, by a graph where `graphs` are given."""
+
+        def work() -> Evaluation:
+            return self.evaluate(gradient(self.chain.g_views), [], measure)
+
+        if graphs is None:
+            return work()
+        reads = (self.chain.theta, self.chain.g, self.prior, self.divergence)
+        e = graphs.run(work, (measure, self.loss_is_whole), reads)
+        return replace(e, energy=None if e.energy is None else e.energy.clone())  # others keep it beyond this step
+
+    def accept(self, e: Evaluation, lr: Scalar) -> None:
+        """Make e's energy the present one. Raises DivergedError if e is not finite; on a GPU some steps later."""
+        self.energy = e.energy
+
+        def suspects() -> Named:
+            yield from (("the loss", e.loss), ("the energy", e.energy))
+            for name, view in zip(self.chain.buffer.names, self.chain.g_views, strict=True):
+                yield f"the gradient of {name}", view
+
+        self.divergence.see(self.chain.steps, e.total, suspects, lr)
 
     def add_prior_and_clip(self, e: Evaluation) -> None:
         """Make e.g the gradient of U/N, in place: add the prior's part, then clip."""
@@ -138,7 +170,8 @@ class Potential:
 
     def reset(self) -> None:
         """Forget which steps were bad: the chain starts from another state, or is on another device."""
-        self.divergence = DivergenceWatch(self.chain.theta.device)
+        device = self.chain.theta.device
+        self.divergence = DivergenceWatch(device, at_once=device.type == "cpu")
 
     def to(self, theta: Tensor) -> None:
         self.reset()
@@ -149,19 +182,6 @@ class Potential:
     def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None:
         self.energy = None if state["energy"] is None else state["energy"].to(theta.device).clone()
         self.reset()
-
-    def _watch(self, loss: Tensor | None, lr: Scalar) -> None:
-        def suspects() -> Named:
-            yield from (("the loss", loss), ("the energy", self.energy))
-            for name, view in zip(self.chain.buffer.names, self.chain.g_views, strict=True):
-                yield f"the gradient of {name}", view
-
-        total = self.chain.g.sum()
-        if self.energy is not None:
-            total = total + self.energy.sum()
-        elif loss is not None:
-            total = total + loss.sum()
-        self.divergence.see(self.chain.steps, total, suspects, lr)
 
 
 def refuse_shape(loss: Tensor, lead: tuple[int, ...]) -> None:

@@ -22,8 +22,9 @@ from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.explain import explain
 from bdl.samplers.extras import Extras
 from bdl.samplers.forwarded import forwarded
+from bdl.samplers.graphs import Graphs
 from bdl.samplers.moves import Parts, accept_reject_move, gradient_move
-from bdl.samplers.potential import Closure, Potential
+from bdl.samplers.potential import Closure, Gradient, Potential
 from bdl.samplers.priors import Gaussian, Prior, prior_identity
 from bdl.samplers.resume import check_saved, to_save
 from bdl.samplers.settings import Settings, check_numbers
@@ -89,8 +90,7 @@ class Sampler(torch.optim.Optimizer):
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
         self.potential = Potential(self.chain, prior, self.num_data, clip, group, needs_energy)
         self.prior_identity = prior_identity(self.prior)
-        self.batch_noise = BatchNoise()
-        self.reweighting = Reweighting(weighting, chains or 1, device, self.num_data)
+        self.batch_noise, self.reweighting = BatchNoise(), Reweighting(weighting, chains or 1, device, self.num_data)
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         self.quantities = Extras(dynamics, self.chain, self.potential, self.batch_noise)
         self.parts = Parts(self.batch_noise, self.reweighting, self.replicas, self.quantities)
@@ -116,7 +116,8 @@ class Sampler(torch.optim.Optimizer):
             loss = self.potential.loss(closure)
             self._follow()  # after the closure, which may move the parameters
             now = self.used = self._settings()
-            gradient_move(self.chain, self.potential, self.parts, loss, self.chain.gather(), now, measure=True)
+            e = self.potential.evaluate(loss, self.chain.gather())
+            gradient_move(self.chain, self.potential, self.parts, e, now)
         if self.group is not None:
             psi = [] if self.histogram is None else [self.histogram.psi]
             parallel.compare_when_due(self.steps, [*self.chain.tensors(), *psi], self.group)
@@ -129,17 +130,18 @@ class Sampler(torch.optim.Optimizer):
         return plain and not hooked and list(map(id, params)) == list(map(id, self.chain.buffer.params))
 
     @torch.no_grad()
-    def advance(self, gradient: Callable[[Sequence[Tensor]], Tensor], measure: bool = True) -> Tensor:
-        """One step of a `Dynamics` without autograd, hooks and process group: the short way from a known gradient.
+    def advance(self, gradient: Gradient, measure: bool = True, graphs: Graphs | None = None) -> Tensor:
+        """One step of a `Dynamics` without autograd, hooks and process group; returns the () or (C,) losses.
 
-        gradient: writes the gradients of the mean losses into tensors of the parameters' shapes and returns the () or
-        (C,) losses. measure: False leaves `energy` None where the step does not need it.
+        gradient: writes the gradients of the mean losses into tensors of the parameters' shapes; returns the losses.
+        measure: False leaves `energy` None where the step does not need it. graphs: launch the gradient's kernels
+        together. Its batch must then come from `Graphs.hold`, and the next step overwrites the losses.
         """
         self._follow()
         now = self.used = self._settings()
-        loss = gradient(self.chain.g_views)
-        gradient_move(self.chain, self.potential, self.parts, loss, [], now, measure)
-        return loss
+        e = self.potential.evaluate_by(gradient, measure or self.parts.read_energy, graphs)
+        gradient_move(self.chain, self.potential, self.parts, e, now)
+        return e.loss  # type: ignore[return-value]
 
     steps = forwarded("chain", "steps", "How many steps the chain has taken.")
     seed = forwarded("chain", "seed", "First name of the random stream of injected noise.")
@@ -154,8 +156,7 @@ class Sampler(torch.optim.Optimizer):
     @property
     def energy(self) -> Tensor | None:
         """() or (C,) batch estimate of U, nats, at the θ of the last step's gradient; None without a closure."""
-        energy = self.potential.energy
-        return None if energy is None else self.chain.per_chain(energy)
+        return None if (energy := self.potential.energy) is None else self.chain.per_chain(energy)
 
     @property
     def multiplier(self) -> Tensor:
@@ -223,8 +224,7 @@ class Sampler(torch.optim.Optimizer):
         Its mean over draws is the bound. NaN under an improper prior, and at the first step, which starts from the
         parameters of the network instead of a draw.
         """
-        elbo = self.potential.elbo()
-        return None if elbo is None else self.chain.per_chain(elbo)
+        return None if (elbo := self.potential.elbo()) is None else self.chain.per_chain(elbo)
 
     def explain(self) -> str:
         """A few lines: N, T, prior, the intended law, the injected noise of one step, and what adds to it."""

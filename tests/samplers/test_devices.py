@@ -11,9 +11,13 @@ from table import WIDE
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 import bdl
+from bdl.models.mlp_gradient import MLPGradient
 from bdl.samplers import chain
+from bdl.samplers.graphs import Graphs
+from bdl.samplers.priors import ScaleMixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 C, CUDA = 4, torch.device("cuda:0")
@@ -107,6 +111,57 @@ def test_the_watch_sees_what_makes_a_step_wait():
         steps(1, weighting=bdl.AdaptiveWeight(**BINS), prior=OnCpu())
 
 
+class Captures(Watch):
+    """Raises Waits also where a kernel uses memory of the host, whose address and numbers a CUDA graph would keep."""
+
+    strict = True
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if any(t.device != CUDA for t in given) or func is torch.ops.aten.lift_fresh.default:
+            raise Waits(f"{func} uses memory of the host")
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def record(prior=None, loss=None) -> int:
+    """Advance by graphs on a fake GPU; returns how many records were made without an exception."""
+    layers, made = [nn.Linear(3, 5), nn.Tanh(), nn.Linear(5, 5), nn.GELU(), nn.Linear(5, 2)], []
+    for layer in (layers[0], layers[2], layers[4]):
+        layer.weight = nn.Parameter(torch.randn(C, layer.out_features, layer.in_features, device=CUDA))
+        layer.bias = nn.Parameter(torch.randn(C, layer.out_features, device=CUDA))
+
+    def recorder(work):
+        with Captures():
+            made.append(work())
+        return lambda: None, made[-1]
+
+    gradient, graphs, loss = MLPGradient(layers, C), Graphs(recorder), loss or bdl.CategoricalNLL()
+    sampler = bdl.Sampler(gradient.params, bdl.SGHMC(), num_data=40, lr=0.1, chains=C, prior=prior or bdl.Gaussian(1.0))
+    sampler.steps = 1
+    labels = (C, 8) if isinstance(loss, bdl.CategoricalNLL) else (C, 8, 2)
+    for step in range(9):
+        x, y = graphs.hold(torch.zeros(C, 8, 3, device=CUDA), torch.zeros(labels, device=CUDA).long())
+        sampler.advance(lambda out, x=x, y=y: gradient.write(x, y, loss, out), measure=step % 2 == 0, graphs=graphs)
+    return len(made)
+
+
+@pytest.mark.parametrize("loss", [bdl.CategoricalNLL(), bdl.GaussianNLL(0.5)], ids=str)
+@pytest.mark.parametrize(
+    "prior",
+    [bdl.Gaussian(2.0), bdl.Laplace(1.0), bdl.StudentT(3.0, 1.0), bdl.Uniform(), ScaleMixture()],
+    ids=lambda prior: type(prior).__name__,
+)
+def test_a_graph_of_the_gradient_needs_nothing_of_the_host(prior, loss):
+    """With the energy and without it."""
+    assert record(prior, loss) == 2
+
+
+def test_the_watch_sees_what_a_graph_cannot_hold():
+    """Negative control: a prior whose energy is copied from the CPU, without a wait."""
+    with pytest.raises(Waits, match="memory of the host"):
+        record(Copied())
+
+
 class OnCpu:
     """A prior whose energy is a tensor on the CPU."""
 
@@ -118,3 +173,8 @@ class OnCpu:
 
     def add_grad_(self, g, theta, num_data):
         pass
+
+
+class Copied(OnCpu):
+    def energy(self, theta):
+        return torch.ones(C).to(theta.device, non_blocking=True)

@@ -199,3 +199,8 @@ def test_a_missing_package_leaves_its_names_out(script, monkeypatch):
 def test_an_unknown_name_is_refused_with_the_names_there_are(script):
     status, _, errors = script("bench", "jacks")
     assert status == 2 and "unknown name 'jacks': choose from update, train" in errors[-1]
+
+
+def test_graphs_need_a_gpu(script):
+    status, _, errors = script("bench", "graphs")
+    assert status == 2 and "add --device cuda" in errors[-1]

@@ -1,0 +1,105 @@
+"""A stand-in for CUDA graphs on a CPU, as strict as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+READS = (torch.ops.aten._local_scalar_dense, torch.ops.aten.is_nonzero, torch.ops.aten.equal, torch.ops.aten.nonzero)
+
+
+class Outside:
+    """A tensor that a tape uses and does not keep alive."""
+
+    def __init__(self, tensor: Tensor):
+        self.storage = StorageWeakRef(tensor.untyped_storage())
+        self.layout = tensor.storage_offset(), tensor.shape, tensor.stride()
+        self.dtype = tensor.dtype
+
+    def tensor(self) -> Tensor:
+        storage: Any = torch.UntypedStorage._new_with_weak_ptr(self.storage.cdata)
+        assert storage is not None, "a graph uses memory that has been freed"
+        return torch.empty(0, dtype=self.dtype).set_(storage, *self.layout)
+
+
+class Tape(TorchDispatchMode):
+    """Records the kernels of a function and repeats them on the same memory, with the same Python numbers.
+
+    As with a CUDA graph, recording leaves no trace: tensors that existed keep their values, new ones hold NaN. Nor does
+    a tape keep the memory alive that it did not allocate. Reading a number while recording fails.
+    """
+
+    def __init__(self, work: Callable[[], Any]):
+        super().__init__()
+        self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        self.inside: dict[int, Tensor] = {}  # tensors made while recording, by their memory
+        self.launches = 0
+        changed: list[tuple[Tensor, Tensor]] = []
+        self.changed = changed
+        with self:
+            self.result = work()
+        for tensor, before in reversed(changed):
+            tensor.copy_(before)
+        for tensor in self.inside.values():
+            if tensor.is_floating_point():
+                tensor.fill_(torch.nan)
+        del self.changed
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        assert func.overloadpacket not in READS, "a graph cannot wait for the device"
+        self.changed += [(t, t.clone()) for t in written(func, args, kwargs) if memory(t) not in self.inside]
+        known = {memory(t) for t in tensors((args, kwargs))}
+        result = func(*args, **kwargs)
+        self.inside |= {memory(t): t for t in tensors(result) if memory(t) not in known}
+        args, kwargs = tree_map(self._weak, (args, kwargs))
+        self.calls.append((func, args, kwargs, [t for t in tensors(result) if memory(t) in self.inside]))
+        return result
+
+    def launch(self) -> None:
+        self.launches += 1
+        for func, args, kwargs, before in self.calls:
+            args, kwargs = tree_map(lambda x: x.tensor() if isinstance(x, Outside) else x, (args, kwargs))
+            for old, new in zip(before, tensors(func(*args, **kwargs)), strict=False):
+                if memory(old) != memory(new):
+                    old.copy_(new)
+
+    def _weak(self, value: Any) -> Any:
+        return Outside(value) if isinstance(value, Tensor) and memory(value) not in self.inside else value
+
+
+class Tapes:
+    """A recorder that remembers its tapes."""
+
+    def __init__(self) -> None:
+        self.made: list[Tape] = []
+
+    def __call__(self, work: Callable[[], Any]) -> tuple[Callable[[], object], Any]:
+        self.made.append(Tape(work))
+        return self.made[-1].launch, self.made[-1].result
+
+    @property
+    def launches(self) -> int:
+        return sum(tape.launches for tape in self.made)
+
+
+def memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage()._cdata
+
+
+def tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
+
+
+def written(func: Any, args: Any, kwargs: Any) -> Iterator[Tensor]:
+    """The arguments that an operator writes to."""
+    given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
+    for argument in func._schema.arguments:
+        if argument.alias_info is not None and argument.alias_info.is_write and argument.name in given:
+            yield from tensors(given[argument.name])
