@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
 from matplotlib.figure import Figure
 from rich.progress import Progress
 
 from bdl.errors import ConfigError
 
 T = TypeVar("T")
+J = TypeVar("J")
 
 
 @dataclass
@@ -57,6 +62,10 @@ class Context:
         """`quick` in a quick run, otherwise `full`."""
         return quick if self.quick else full
 
+    def silent(self) -> Context:
+        """The same context without a progress bar, for another process."""
+        return replace(self, progress=None)
+
     def track(self, iterable: Iterable[T], description: str, total: float | None = None) -> Iterator[T]:
         """Yield the items of `iterable` and show a progress bar that disappears after the last one."""
         if self.progress is None:
@@ -70,6 +79,16 @@ class Context:
                 self.progress.advance(task)
         finally:
             self.progress.remove_task(task)
+
+
+def on_all_cores(work: Callable[[J], T], jobs: Iterable[J], context: Context) -> Iterator[T]:
+    """`work` of each job, in order, on one process per core, each with one thread; a quick run stays in this one."""
+    if context.quick:
+        yield from map(work, jobs)
+        return
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(len(os.sched_getaffinity(0)), spawn, torch.set_num_threads, (1,)) as pool:
+        yield from pool.map(work, jobs)
 
 
 Run = Callable[[Context], Result]

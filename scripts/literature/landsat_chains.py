@@ -12,43 +12,14 @@ import bdl
 from bdl.data.landsat import LandsatDataModule
 from bdl.likelihoods import mean_loss
 from bdl.models import MLP
-from bdl.samplers.dynamics.base import Dynamics
-from bdl.samplers.weighting.weightings import Weighting
 from literature.experiment import Context
+from literature.landsat_methods import Method, Setting
 
 SIZES = (36, 30, 30, 6)
 DECAY = 40  # lr_k = lr (1 + DECAY k / K)^-gamma, which has the same shape for every length K of a run
 BURN_IN = 0.3  # share of the steps
 BATCH, ROWS = 100, 500  # rows in a mini-batch, rows in one evaluation
 LOSS = bdl.CategoricalNLL()
-FLAT = bdl.Flat()
-
-
-@dataclass(frozen=True)
-class Setting:
-    """A point of a tuning grid: lr at the first step, in SGD's units; T; the power of the decrease, 0 = constant lr."""
-
-    lr: float
-    temperature: float = 0.0
-    gamma: float = 0.0
-    weighting: Weighting = FLAT
-
-    def __str__(self) -> str:
-        parts = [f"lr {self.lr:g}"]
-        parts += [f"T {self.temperature:g}"] * (self.temperature > 0) + [f"γ {self.gamma:g}"] * (self.gamma > 0)
-        if self.weighting.needs_energy:
-            parts += [f"ζ {self.weighting.zeta:g}", f"{self.weighting.energy} energies"]
-        return ", ".join(parts)
-
-
-@dataclass(frozen=True)
-class Method:
-    """A row of the table."""
-
-    name: str
-    dynamics: Dynamics
-    grid: tuple[Setting, ...]
-    published: tuple[float, float] | None = None  # fit error and prediction error, %
 
 
 class Averages:

@@ -11,9 +11,16 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from literature.figures import BLUE, GREEN, GREY, RED, SKY, canvas, label
-from literature.landsat_chains import Method, Run
+from literature.landsat_chains import Run
+from literature.landsat_methods import Method
 
-COLOURS = {"csSGD": RED, "csSGLD": GREEN, "dsSGD": BLUE, "dsSGLD": SKY, "AWSGLD": "black"}  # as in Liang 2024
+COLOURS = {
+    "csSGD": RED,
+    "SGLD, T = 1": GREEN,
+    "dsSGD": BLUE,
+    "dsSGLD": SKY,
+    "AWSGLD, T = 1": "black",
+}  # as in Liang 2024
 AVERAGES = {"one": "one sample", "chain": "one chain's average", "all": "all chains' average"}
 SHADES = {"one": SKY, "chain": BLUE, "all": RED}
 
@@ -25,7 +32,7 @@ def draw_paths(runs: Mapping[str, Run]) -> Figure:
     title = "AWSGLD and csSGLD take one path; decreasing steps fit closest (bold: mean of all chains)"
     figure, axes = canvas(title, 1, 2, width=5.2, height=3.9)
     for name in COLOURS:
-        run, style = runs[name], "--" if name == "AWSGLD" else "-"
+        run, style = runs[name], "-"
         thousands = np.array(run.steps) / 1000
         for ax, values in zip(axes[0], (run.energies, run.errors), strict=True):
             paths = torch.stack(values)  # (P, C)

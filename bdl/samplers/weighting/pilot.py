@@ -35,8 +35,7 @@ def end_pilot(h: Histogram, partition: Partition, pooled: bool) -> None:
 def check_range(h: Histogram, partition: Partition, start: Tensor) -> None:
     """Compare the bins with the energies of the last RECENT steps.
 
-    A floor that descends goes down while more than FLOOR_SHARE of them lie in the lowest bin or below, until psi has
-    settled. A range that the pilot found is dropped, and the pilot starts again from psi `start` (R, m), where more
+    A floor that descends goes down where more than FLOOR_SHARE of them lie in the lowest bin or below. A range that the pilot found is dropped, and the pilot starts again from psi `start` (R, m), where more
     than half of the energies lie outside. Raises ConfigError for a given range that misses all of them, unless they
     still fall towards it.
     """
@@ -47,7 +46,7 @@ def check_range(h: Histogram, partition: Partition, start: Tensor) -> None:
         _refuse_missed(recent, below, above, h.edges)
     elif (above if partition.descends else below | above).double().mean() > 0.5:
         h.restart(start)
-    elif partition.descends and h.clock < SETTLED and h.bins < MOST_BINS:
+    elif partition.descends and h.bins < MOST_BINS:
         if (recent < h.edges[:, 1]).double().mean() > FLOOR_SHARE:
             h.extend_down(max(1, h.bins // DESCENT))
 

@@ -1,0 +1,235 @@
+"""The forms of adaptive weighting on a law whose G is known: fixed points, multipliers, floors, units of energy."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import gamma
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.samplers.weighting.histogram import covered
+from bdl.samplers.weighting.pilot import FLOOR_SHARE
+
+D64 = torch.float64
+G = gamma(5).cdf  # of the energy of N(0, I_10), T = 1
+TOP = 20.0  # G = 1 - 1.7e-5
+FINE = 8  # points in a bin, over which the weighted law is summed
+ZETAS = [0.5, 1.0, 30.0, 300.0]
+FLOORS = [0.0, 3.0]  # G = 0 and .18
+WIDTH = 0.1
+
+
+def settled(weighting: bdl.AdaptiveWeight):
+    """The histogram at rest under the mean of the weighting's own recursion, and the masses of its bins.
+
+    Nothing is random: every bin's direction is weighed by the bin's mass under exp(-U) / psi^zeta, where psi is the
+    weighting's own function of energy.
+    """
+    h = weighting.init(torch.zeros(1, dtype=D64))
+    h.visits.fill_(weighting.min_visits)
+    edges, psi = h.edges[0].numpy(), h.psi[0].numpy()
+    points = np.concatenate([np.linspace(0, edges[0], 50), np.linspace(edges[0], TOP, FINE * h.bins + 1)[1:], [22, 30]])
+    points = np.unique(points)
+    u, mass = (points[1:] + points[:-1]) / 2, np.diff(G(points))
+    bin_of = h.bin_of(u)
+    for _ in range(6000):
+        h.tabulate()
+        weighted = mass * np.exp(-weighting.zeta * h.evaluate(u)[0])
+        shares = np.bincount(bin_of, weights=weighted, minlength=h.bins) / weighted.sum()
+        step = np.cumsum(shares * psi) - psi * (shares @ psi)  # the mean of `direction`, as the test below confirms
+        psi += min(0.5, 1 / weighting.zeta) * step
+        if np.abs(step).max() * weighting.zeta < 1e-7:
+            break
+    h.tabulate()
+    return h, shares
+
+
+def test_direction_is_that_of_the_recursion():
+    """theta_i moves by theta_J (1{i >= J} - theta_i) for an energy in bin J."""
+    weighting = bdl.AdaptiveWeight(low=0.0, high=5.0, bins=5, initial="linear")
+    h = weighting.init(torch.zeros(2, dtype=D64))
+    ours = weighting.direction(h, np.array([2.5, 9.0]), np.array([2, 4]), 1.0)
+    theta = np.arange(1, 6) / 5
+    np.testing.assert_allclose(ours, [0.6 * ([0, 0, 1, 1, 1] - theta), 1.0 * ([0, 0, 0, 0, 1] - theta)])
+
+
+@pytest.mark.parametrize("low", FLOORS)
+@pytest.mark.parametrize("zeta", ZETAS)
+@pytest.mark.parametrize("rise", ["bounded", "clipped", "log"])
+def test_fixed_point_and_multiplier(rise: str, zeta: float, low: float):
+    """theta^zeta ∝ G_1 + zeta (G - G_1), and the multiplier is 1 + zeta g / (G_1 + zeta (G - G_1)), within the error of
+    bins .1 wide: 12 % of the multiplier's excess over 1, from the eleventh bin on, wherever log theta rises by less than
+    .2 a bin. In the first bins above a floor a large zeta changes G_1 + zeta (G - G_1) several times over."""
+    weighting = bdl.AdaptiveWeight(zeta=zeta, low=low, high=TOP, bins=round((TOP - low) / WIDTH), rise=rise)
+    h, shares = settled(weighting)
+    edges = h.edges[0].numpy()
+    g_1 = G(edges[1])
+    exact = g_1 + zeta * (G(edges[1:]) - g_1)
+    slope = zeta * gamma(5).pdf(edges[1:-1]) / exact[:-1]  # between two bin centres lies their common edge
+    ours = zeta * weighting.slope(h, torch.from_numpy(edges[1:-1])).numpy()
+    gentle = (slope * WIDTH / zeta < 0.2) & (G(edges[1:-1]) > 1e-3) & (G(edges[1:-1]) < 0.999)
+    gentle[:10] = False
+    assert gentle.sum() > 50
+    np.testing.assert_allclose(ours[gentle], slope[gentle], rtol=0.12)
+    if low:  # without a floor, theta of the lowest bins depends on how coarse they are
+        theta = h.psi[0].numpy() ** zeta * exact[-1]
+        np.testing.assert_allclose(theta[10:-1], exact[10:-1], rtol=0.12)
+        assert float(covered(h.psi, zeta)) == pytest.approx(-math.log(g_1), abs=0.1)
+        assert shares[0] == pytest.approx(1 / (1 + math.log(1 + zeta * (1 - g_1) / g_1) / zeta), rel=0.12)
+
+
+def test_a_linear_start_is_the_multiplier_of_the_authors_network_code():
+    """Before any energy theta_i = i/m, so that the multiplier between the bins i and i + 1 is 1 + zeta T / U there."""
+    weighting = bdl.AdaptiveWeight(
+        zeta=300.0, low=0.0, high=2500.0, bins=125, initial="linear", min_visits=0, rise="bounded"
+    )
+    h = weighting.init(torch.zeros(3, dtype=D64))
+    u = torch.tensor([30.0, 800.0, 2485.0], dtype=D64)
+    upper = np.floor(u.numpy() / 20 + 0.5) * 20 + 20  # the upper edge of the upper of the two bins
+    np.testing.assert_allclose(300 * weighting.slope(h, u).numpy(), 300 / upper, rtol=1e-12)
+
+
+# ---- a floor that descends -------------------------------------------------------------------------------------------
+
+
+def chains_on(weighting, d=50, count=32, e=0.1, T=1.0, seed=0):
+    """Chains on N(0, I_d): the sampler and a function that makes one step."""
+    theta = torch.ones(count, d, dtype=D64, requires_grad=True)
+    settings = dict(num_data=1, lr=e, temperature=T, prior=bdl.Uniform(), chains=count, seed=seed)
+    sampler = bdl.Sampler([theta], bdl.SGLD(), weighting=weighting, **settings)
+
+    def advance():
+        return sampler.advance(lambda out: (out[0].copy_(theta), theta.square().sum(1) / 2)[1])
+
+    return sampler, advance
+
+
+def test_floor_descends_until_few_energies_lie_at_it():
+    """Energies of N(0, I_50) are about 25 +- 5. The pilot's floor is their .1 % quantile, 7 nats of log G below the top;
+    the weighted law reaches about 19 nats before its lowest bin holds less than 5 %. The depth that psi shows grows
+    towards that of the exact G, and has passed the pilot's after 3,000 steps."""
+    weighting = bdl.AdaptiveWeight(shared=True, rate=lambda k: 0.02, min_visits=0, pilot=300)
+    sampler, advance = chains_on(weighting)
+    while sampler.histogram is None or sampler.histogram.edges is None:
+        advance()
+    h = sampler.histogram
+    log_g = gamma(25, scale=1 / (1 - 0.1 / 2)).logcdf  # of the chain at its step size
+    assert -log_g(float(h.edges[0, 0])) == pytest.approx(7, abs=1)
+    for _ in range(3000):
+        advance()
+    exact = -log_g(float(h.edges[0, 1]))
+    assert float((h.recent(300) < h.edges[0, 1]).double().mean()) < FLOOR_SHARE
+    assert exact > 15 and 7 < float(covered(h.psi, 1.0)) < exact
+
+
+def test_a_given_floor_stays():
+    sampler, advance = chains_on(bdl.AdaptiveWeight(zeta=3.0, low=20.0, shared=True, pilot=300))
+    for _ in range(600):
+        advance()
+    assert sampler.histogram.edges[0, 0] == 20 and sampler.histogram.bins == 100
+
+
+def test_added_bins_leave_psi_as_it_is():
+    """The function of energy does not change when bins are added below: psi is level there."""
+    sampler, advance = chains_on(bdl.AdaptiveWeight(low=20.0, high=40.0, bins=10))
+    for _ in range(300):
+        advance()
+    h, u = sampler.histogram, np.linspace(0, 45, 32)
+    before = h.evaluate(u)
+    h.extend_down(7)
+    assert h.bins == 17 and h.edges[0, 0] == 20 - 7 * 2 and h.clock == 0
+    for one, other in zip(before, h.evaluate(u), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-12)
+
+
+# ---- energies in units of T ------------------------------------------------------------------------------------------
+
+
+def test_units_of_temperature_are_bins_times_temperature():
+    """At one T both are the same law, here to the bit: T is a power of two."""
+    runs = []
+    for units, scale in (("nats", 4.0), ("temperature", 1.0)):
+        weighting = bdl.AdaptiveWeight(zeta=2.0, low=10 * scale, high=50 * scale, bins=20, units=units)
+        sampler, advance = chains_on(weighting, T=4.0)
+        for _ in range(200):
+            advance()
+        runs.append(sampler)
+    nats, temperature = runs
+    assert torch.equal(nats.chain.theta, temperature.chain.theta) and bool((nats.multiplier > 1.01).any())
+    u = torch.full((32,), 77.0, dtype=D64)
+    assert torch.equal(nats.log_weight_at(u), temperature.log_weight_at(u))
+
+
+@pytest.mark.parametrize("units", ["nats", "temperature"])
+def test_psi_survives_a_falling_temperature(units: str):
+    """U/T has the same law at every T. In nats psi is unsettled by every change of T, and the pilot waits for ever."""
+    sampler, advance = chains_on(bdl.AdaptiveWeight(units=units, pilot=300))
+    for step in range(2000):
+        sampler.param_groups[0]["temperature"] = 8.0 * 0.999**step
+        advance()
+    h = sampler.histogram
+    assert (h.edges is not None) == (units == "temperature")
+    if units == "temperature":
+        assert h.clock > 5 and bool((sampler.multiplier > 1).any())
+        assert 0.7 < float((sampler.reweighting.energy / sampler.used.temperature).mean()) / 25 < 1.3
+
+
+def test_at_zero_temperature_energies_in_units_of_it_are_left_alone():
+    sampler, advance = chains_on(bdl.AdaptiveWeight(low=10.0, high=50.0, units="temperature"), T=0.0, count=1)
+    advance()
+    assert sampler.histogram is None and sampler.multiplier.eq(1).all() and sampler.log_weight.eq(0).all()
+
+
+# ---- the partition ---------------------------------------------------------------------------------------------------
+
+
+def test_bounds_in_every_unit():
+    """Nats, a quantile of the pilot's energies, and nats per item; here N = 1,000 and energies 0, 1, ..., 999."""
+    energies = torch.arange(1000, dtype=D64)[None]
+
+    def edges(**bounds):
+        return bdl.AdaptiveWeight(bins=10, **bounds).partition(1000).edges_for(energies)[0]
+
+    torch.testing.assert_close(edges(low=5, high="0.5N")[[0, -1]], torch.tensor([5.0, 500.0], dtype=D64))
+    torch.testing.assert_close(edges(low="1%", high="90%")[[0, -1]], torch.tensor([10.0, 899.0], dtype=D64))
+    torch.testing.assert_close(edges()[[0, -1]], torch.tensor([1.0, 998 + 0.1 * 997], dtype=D64))
+
+
+def test_edges_by_hand_need_no_pilot():
+    weighting = bdl.AdaptiveWeight(edges=[0, 10, 15, 22, 30, 60])
+    sampler, advance = chains_on(weighting)
+    advance()
+    h = sampler.histogram
+    assert h.bins == 5 and h.updates == 1 and h.edges.tolist() == [[0, 10, 15, 22, 30, 60]]
+    assert h.bin_of(np.array([-3.0, 9.9, 10.0, 29.0, 70.0] + [0.0] * 27))[:5].tolist() == [0, 0, 1, 3, 4]
+
+
+@pytest.mark.parametrize(
+    "arguments, words",
+    [
+        (
+            dict(edges=[1.0, 3.0, 2.0]),
+            r"edges must be at least three energies in ascending order, got \[1.0, 3.0, 2.0\]",
+        ),
+        (dict(edges=[1.0, 2.0]), "at least three"),
+        (dict(edges=["a", 2.0, 3.0]), "at least three"),
+        (dict(edges=[1.0, 2.0, 3.0], low=1.0), "either edges or low and high"),
+        (dict(low=True), 'low must be an energy in nats, a quantile such as "0.1%"'),
+        (dict(low="1N", high="0.5N"), "low must be below high, got low = 1N, high = 0.5N"),
+    ],
+    ids=str,
+)
+def test_a_partition_that_cannot_be_is_refused(arguments, words):
+    with pytest.raises(ConfigError, match=words):
+        bdl.AdaptiveWeight(**arguments)
+
+
+def test_a_floor_above_the_top_that_the_pilot_found_is_refused():
+    _, advance = chains_on(bdl.AdaptiveWeight(low=1000.0, pilot=200))
+    with pytest.raises(ConfigError, match="low = 1000 is not below high = .* set low below most of them, or to null"):
+        for _ in range(2000):
+            advance()
