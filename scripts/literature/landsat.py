@@ -131,8 +131,8 @@ def _prediction(outcomes: dict[str, Outcome], context: Context) -> Table:
         f" the probabilities of {kept(context)} states a chain, from the last {1 - BURN_IN:.0%} of its steps. dsSGLD "
         "weights its states by the step size. The AW methods do not use importance weights: their averages are those "
         "of the weighted law. The slides give neither settings nor which of the three errors they report, and their "
-        "eq. 6 has no temperature, so that T = 1 is the nearest. The sampling error of 8 % on 2,000 rows, .6 points, is "
-        "common to all methods."
+        "eq. 6 has no temperature, so that T = 1 is the nearest. The sampling error of 8 % on 2,000 rows, .6 points, "
+        "is common to all methods."
     )
     return _errors(outcomes, "test", "Prediction error in %, 2,000 test rows", note, context)
 
@@ -151,8 +151,8 @@ def _settings(outcomes: dict[str, Outcome], context: Context) -> Table:
     ]
     note = (
         f"{len(METHODS[0].grid)} settings a method. Each runs {tuning_chains(context)} chains of "
-        f"{tuning_steps(context):,} gradients with each of {folds(context)} quarters of the training rows held out. The "
-        "chosen one has the lowest NLL of the chains' average there, averaged over the quarters. lr at step k of K is "
+        f"{tuning_steps(context):,} gradients with each of {folds(context)} quarters of the training rows held out. "
+        "The chosen one has the lowest NLL of the chains' average there, averaged over the quarters. lr at step k of K is "
         f"lr (1 + {DECAY} k/K)^-γ. SGHMC, AWSGHMC and M-SGD have friction .1; the other methods have no momentum. "
         "Slides' form: rises 1 - θ_(J-1)/θ_J, θ = 1 at first, and a floor that goes down from the pilot's. Author's "
         "form: differences of log θ, θ_i = i/m at first, 125 bins from 0 to 2,500 nats. T_eff is the temperature of "

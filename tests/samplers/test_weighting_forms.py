@@ -62,8 +62,8 @@ def test_direction_is_that_of_the_recursion():
 @pytest.mark.parametrize("rise", ["bounded", "clipped", "log"])
 def test_fixed_point_and_multiplier(rise: str, zeta: float, low: float):
     """theta^zeta ∝ G_1 + zeta (G - G_1), and the multiplier is 1 + zeta g / (G_1 + zeta (G - G_1)), within the error of
-    bins .1 wide: 12 % of the multiplier's excess over 1, from the eleventh bin on, wherever log theta rises by less than
-    .2 a bin. In the first bins above a floor a large zeta changes G_1 + zeta (G - G_1) several times over."""
+    bins .1 wide: 12 % of the multiplier's excess over 1, from the eleventh bin on, wherever log theta rises by less
+    than .2 a bin. In the first bins above a floor a large zeta changes G_1 + zeta (G - G_1) several times over."""
     weighting = bdl.AdaptiveWeight(zeta=zeta, low=low, high=TOP, bins=round((TOP - low) / WIDTH), rise=rise)
     h, shares = settled(weighting)
     edges = h.edges[0].numpy()
@@ -109,8 +109,8 @@ def chains_on(weighting, d=50, count=32, e=0.1, T=1.0, seed=0):
 
 
 def test_floor_descends_until_few_energies_lie_at_it():
-    """Energies of N(0, I_50) are about 25 +- 5. The pilot's floor is their .1 % quantile, 7 nats of log G below the top;
-    the weighted law reaches about 19 nats before its lowest bin holds less than 5 %. The depth that psi shows grows
+    """Energies of N(0, I_50) are about 25 +- 5. The pilot's floor is their .1 % quantile, 7 nats of log G below the
+    top; the weighted law reaches about 19 nats before its lowest bin holds less than 5 %. The depth that psi shows grows
     towards that of the exact G, and has passed the pilot's after 3,000 steps."""
     weighting = bdl.AdaptiveWeight(shared=True, rate=lambda k: 0.02, min_visits=0, pilot=300)
     sampler, advance = chains_on(weighting)

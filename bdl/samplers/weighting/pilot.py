@@ -35,9 +35,9 @@ def end_pilot(h: Histogram, partition: Partition, pooled: bool) -> None:
 def check_range(h: Histogram, partition: Partition, start: Tensor) -> None:
     """Compare the bins with the energies of the last RECENT steps.
 
-    A floor that descends goes down where more than FLOOR_SHARE of them lie in the lowest bin or below. A range that the pilot found is dropped, and the pilot starts again from psi `start` (R, m), where more
-    than half of the energies lie outside. Raises ConfigError for a given range that misses all of them, unless they
-    still fall towards it.
+    A floor that descends goes down where more than FLOOR_SHARE of them lie in the lowest bin or below. A range that the
+    pilot found is dropped, and the pilot starts again from psi `start` (R, m), where more than half of the energies lie
+    outside. Raises ConfigError for a given range that misses all of them, unless they still fall towards it.
     """
     assert h.edges is not None
     recent = h.recent(RECENT)
