@@ -152,8 +152,8 @@ def _settings(outcomes: dict[str, Outcome], context: Context) -> Table:
     note = (
         f"{len(METHODS[0].grid)} settings a method. Each runs {tuning_chains(context)} chains of "
         f"{tuning_steps(context):,} gradients with each of {folds(context)} quarters of the training rows held out. "
-        "The chosen one has the lowest NLL of the chains' average there, averaged over the quarters. lr at step k of K is "
-        f"lr (1 + {DECAY} k/K)^-γ. SGHMC, AWSGHMC and M-SGD have friction .1; the other methods have no momentum. "
+        "The chosen one has the lowest NLL of the chains' average there, averaged over the quarters. lr at step k of K "
+        f"is lr (1 + {DECAY} k/K)^-γ. SGHMC, AWSGHMC and M-SGD have friction .1; the other methods have no momentum. "
         "Slides' form: rises 1 - θ_(J-1)/θ_J, θ = 1 at first, and a floor that goes down from the pilot's. Author's "
         "form: differences of log θ, θ_i = i/m at first, 125 bins from 0 to 2,500 nats. T_eff is the temperature of "
         "injected and batch noise; the weighted drift is that of the temperature T divided by the multiplier. Before "

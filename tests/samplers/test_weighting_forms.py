@@ -110,8 +110,8 @@ def chains_on(weighting, d=50, count=32, e=0.1, T=1.0, seed=0):
 
 def test_floor_descends_until_few_energies_lie_at_it():
     """Energies of N(0, I_50) are about 25 +- 5. The pilot's floor is their .1 % quantile, 7 nats of log G below the
-    top; the weighted law reaches about 19 nats before its lowest bin holds less than 5 %. The depth that psi shows grows
-    towards that of the exact G, and has passed the pilot's after 3,000 steps."""
+    top; the weighted law reaches about 19 nats before its lowest bin holds less than 5 %. The depth that psi shows
+    grows towards that of the exact G, and has passed the pilot's after 3,000 steps."""
     weighting = bdl.AdaptiveWeight(shared=True, rate=lambda k: 0.02, min_visits=0, pilot=300)
     sampler, advance = chains_on(weighting)
     while sampler.histogram is None or sampler.histogram.edges is None:
