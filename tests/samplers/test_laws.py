@@ -495,7 +495,7 @@ def test_estimated_batch_noise_through_the_shell():
 @pytest.mark.parametrize("a, rate, e", [(0.1, 1e-3, E), (0.5, 1e-3, E), (0.5, None, 0.02)])
 def test_thermostat_of_two_coordinates(a: float, rate, e: float):
     """ξ now fluctuates by sqrt(rate/d). This adds an error of rate/d, here .0005 or .01, to the law of a slow ξ. With
-    the paper's rate lr tau it is O(lr), like all other errors. Burn-in takes two times 1/rate. Power: 2% of variance."""
+    the paper's rate lr tau it is O(lr), like all other errors. Burn-in takes 2/rate. Power: 2% of variance."""
     row = Row(f"sgnht-{a}", lambda d, dtype: bdl.SGNHT(friction=a, rate=rate), friction=a, thermostat=True)
     expected = stationary(row, e)
     alone = Row(row.name, row.build, friction=a)
