@@ -32,7 +32,7 @@ from bdl.samplers import parallel
 
 STEPS, BATCH = 20, 5
 FORK = "fork" if sys.platform.startswith("linux") else "spawn"  # spawning costs 6 s for each process
-WAIT = timedelta(seconds=60)  # for the other rank, so that a deadlock is a failure and not a hang
+WAIT = timedelta(minutes=5)  # for the other rank, so that a deadlock is a failure and not a hang
 ADAPTIVE = bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10)
 
 
