@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import shutil
-import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
+from forked import Forked
 from pages import CONTRIBUTING, ROOT, blocks, commands, options
 
 import bdl
@@ -41,9 +42,9 @@ def run(package, word: str) -> str:
     """Run CONTRIBUTING's own command that has this word in its options, shortened; returns the run's config.yaml."""
     written = [o for c in commands(CONTRIBUTING) if (o := options(c, "train")) and word in o]
     assert len(written) == 1
-    command = [sys.executable, str(ROOT / "scripts" / "train.py"), *written[0], *SHORT]
-    result = subprocess.run(command, cwd=package, env=environment(package), capture_output=True, text=True)
-    assert result.returncode == 0, result.stderr
+    process = Forked([str(ROOT / "scripts" / "train.py"), *written[0], *SHORT], package, environment(package))
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
     assert (package / "run" / "metrics.json").exists()
     return (package / "run" / "config.yaml").read_text()
 
@@ -91,12 +92,11 @@ def test_one_row_of_the_table_runs_laws_and_reductions(package):
     )
     (copy / "table.py").write_text(table)
     chosen = "-k", "tamed-sgld and not through_the_shell", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"
-    result = subprocess.run(
-        [sys.executable, "-m", "pytest", "-v", *chosen, "test_laws.py", "test_reductions.py"],
-        cwd=copy, env=environment(package), capture_output=True, text=True,
-    )  # fmt: skip
-    assert result.returncode == 0, result.stdout
-    assert int(result.stdout.split(" passed")[0].split()[-1]) >= 6, result.stdout
+    command = [str(Path(pytest.__file__).with_name("__main__.py")), "-v", *chosen, "test_laws.py", "test_reductions.py"]
+    process = Forked(command, copy, environment(package))
+    out, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, out
+    assert int(out.split(" passed")[0].split()[-1]) >= 6, out
 
 
 def test_a_data_set_of_ones_own_runs_from_the_command_line(package):

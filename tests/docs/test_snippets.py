@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 
 import hydra
 import pytest
+from forked import Forked
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
@@ -31,8 +31,9 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     for command in commands(page):
         overrides = options(command, "train")
         if overrides and any(o.startswith("hydra.run.dir=") for o in overrides):
-            train = [sys.executable, str(ROOT / "scripts" / "train.py"), *overrides, *SMALL]
-            subprocess.run(train, check=True, capture_output=True)
+            process = Forked([str(ROOT / "scripts" / "train.py"), *overrides, *SMALL], tmp_path)
+            _, err = process.communicate(timeout=200)
+            assert process.returncode == 0, err
     namespace = {"__name__": "__main__"}
     for block in blocks(page, "python"):
         if block.runs:  # blank lines, so that a traceback shows the line of the page

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import lightning as L
@@ -13,6 +10,7 @@ import pytest
 import torch
 import toys
 from again import KINDS, SAMPLERS, WHOLE, Run
+from forked import Forked
 from lightning.pytorch.callbacks import Callback
 from torch import nn
 
@@ -110,8 +108,10 @@ def test_a_run_stopped_several_times_ends_with_the_same_files(whole, tmp_path):
 @pytest.mark.parametrize("steps", [9, 10])
 def test_a_new_process_ends_with_the_same_files(whole, tmp_path, steps):
     Run("adaptive", tmp_path).go(steps)
-    command = [sys.executable, Path(__file__).with_name("again.py"), "adaptive", tmp_path, str(WHOLE)]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)
+    command = [str(Path(__file__).with_name("again.py")), "adaptive", str(tmp_path), str(WHOLE)]
+    process = Forked(command, tmp_path)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
     assert files(tmp_path) == files(whole("adaptive").folder)
 
 

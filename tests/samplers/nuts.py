@@ -1,6 +1,6 @@
 """An independent reference for test_network.py: NUTS from blackjax, run in a process without torch.
 
-python nuts.py <npz with x (N, 2), y (N,), points (K, 2)> <npz for `draws` (S, C, K + 2)>
+python nuts.py <npz with x (N, 2), y (N,), points (K, 2)> <npz for `draws` (S, C, K + 2)> <S> <seed>
 
 It runs in a separate process because JAX's threads do not survive the forks that other tests make.
 """
@@ -17,11 +17,11 @@ import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
-HIDDEN, CHAINS, BURN_IN, DRAWS, STEP = 12, 64, 40, 120, 0.15  # this STEP gives acceptance .75, trees of 32 steps
+HIDDEN, CHAINS, BURN_IN, STEP = 12, 64, 40, 0.15  # this STEP gives acceptance .75, trees of 32 steps
 SPLITS = (2 * HIDDEN, 3 * HIDDEN, 4 * HIDDEN)  # w (H, 2), b (H,), v (H,), c (1,)
 
 if __name__ == "__main__":
-    source, target = sys.argv[1:]
+    source, target, count, seed = sys.argv[1:]
     data = {name: jnp.asarray(value) for name, value in np.load(source).items()}
 
     def logit(theta, x):
@@ -42,7 +42,7 @@ if __name__ == "__main__":
             state.position
         )
 
-    start = jax.random.normal(jax.random.key(1), (CHAINS, 4 * HIDDEN + 1))
-    keys = jax.random.split(jax.random.key(2), BURN_IN + DRAWS)
+    start = jax.random.normal(jax.random.key(int(seed)), (CHAINS, 4 * HIDDEN + 1))
+    keys = jax.random.split(jax.random.key(int(seed) + 1), BURN_IN + int(count))
     _, draws = jax.jit(lambda state: jax.lax.scan(step, state, keys))(jax.vmap(kernel.init)(start))
     np.savez(target, draws=np.asarray(draws)[BURN_IN:])

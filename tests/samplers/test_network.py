@@ -1,5 +1,7 @@
 """A small Bayesian network: bdl's samplers against NUTS from blackjax, another algorithm in another implementation.
 
+nuts.json holds the data and the moments of 1,500 draws of 64 chains of nuts.py; a slow test runs NUTS again.
+
 The 2-12-1 network is symmetric under permutations and signs of its units. The comparison is therefore in function
 space, where all chains of NUTS agree (checked). Standard errors come from the spread between chains, on both sides.
 Every test checks its power: the law at T = 1.2 (NUTS reweighted) is more than 2 Z standard errors away, in the energy
@@ -8,6 +10,7 @@ and in the standard deviation of a prediction.
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -29,15 +32,8 @@ POINTS = torch.tensor([[0.0, 0.0], [1.0, 0.0], [-1.0, 1.0], [2.0, -1.0], [0.0, -
 K = len(POINTS)
 
 
-def simulate() -> tuple[Tensor, Tensor]:
-    """x (N, 2), y (N,) in {0, 1}."""
-    draw = torch.Generator().manual_seed(0)
-    x = torch.randn(N, 2, generator=draw)
-    logit = 4 * torch.sin(1.5 * x[:, 0]) + 2 * x[:, 1]
-    return x, (torch.rand(N, generator=draw) < torch.sigmoid(logit)).float()
-
-
-X, Y = simulate()
+STORED = json.loads(Path(__file__).with_name("nuts.json").read_text())
+X, Y = torch.tensor(STORED["x"]), torch.tensor(STORED["y"])  # (N, 2), (N,) in {0, 1}
 
 
 def nll(outputs: Tensor, y: Tensor) -> Tensor:
@@ -78,17 +74,30 @@ class Reference:
         return bool((np.abs(self.z(estimate)) < Z).all())
 
 
+def moments_at_both_temperatures(draws: Tensor) -> dict[str, Estimate]:
+    """Moments at T = 1 and, by importance weights exp(U - U/1.2), at T = 1.2 of draws (S, C, K + 2)."""
+    u = draws[..., -1] * (1 - 1 / HOT)
+    return {"true": moments(draws), "hot": moments(draws, (u - u.max()).exp())}
+
+
 @pytest.fixture(scope="module")
-def reference(tmp_path_factory) -> Reference:
-    """NUTS with 64 chains of 120 draws. Importance weights exp(U - U/1.2) give T = 1.2."""
-    source, target = (tmp_path_factory.mktemp("nuts") / f"{name}.npz" for name in ("data", "draws"))
+def reference() -> Reference:
+    return Reference(**{name: Estimate(*map(np.array, STORED[name])) for name in ("true", "hot")})
+
+
+@pytest.mark.slow
+def test_nuts_has_the_moments_that_are_stored(reference: Reference, tmp_path: Path):
+    """120 draws of 64 chains, started from another seed than those of the file."""
+    source, target = tmp_path / "data.npz", tmp_path / "draws.npz"
     np.savez(source, x=X.numpy(), y=Y.numpy(), points=POINTS.numpy())
-    subprocess.run([sys.executable, str(Path(__file__).with_name("nuts.py")), source, target], check=True)
+    command = [sys.executable, str(Path(__file__).with_name("nuts.py")), source, target, "120", "3"]
+    subprocess.run(command, check=True)
     draws = torch.from_numpy(np.load(target)["draws"]).double()
     per_chain, pooled = draws.var(0).mean(0), draws.var((0, 1))
     assert (pooled / per_chain < 1.02).all(), "the chains of NUTS disagree"
-    u = draws[..., -1] * (1 - 1 / HOT)
-    return Reference(moments(draws), moments(draws, (u - u.max()).exp()))
+    for name, estimate in moments_at_both_temperatures(draws).items():
+        stored = getattr(reference, name)
+        assert (np.abs(estimate.mean - stored.mean) < Z * np.hypot(estimate.se, stored.se)).all()
 
 
 def sampled(
@@ -150,18 +159,18 @@ def sampled(
 def test_full_batch(reference: Reference, dynamics, e: float):
     """Curvatures of U reach 130, so SGHMC's variance is 3% too large in the stiffest direction. Halving e moves no
     statistic by a standard error."""
-    assert reference.agrees(moments(*sampled(dynamics, e, 2400)))
+    assert reference.agrees(moments(*sampled(dynamics, e, 1000)))
 
 
 def test_hmc(reference: Reference):
     """bdl's HMC, which is exact at any lr."""
-    assert reference.agrees(moments(*sampled(bdl.HMC(10, adapt_steps=60), 2e-3, 120, burn_in=80, every=1)))
+    assert reference.agrees(moments(*sampled(bdl.HMC(10, adapt_steps=60), 2e-3, 70, burn_in=80, every=1)))
 
 
 def test_temperature_off_by_a_fifth_is_seen(reference: Reference):
     """Negative control: at T = 1.2 injected noise is 1.1 times as large. The energy and the predictive deviations at
     several points then differ, and the law is the one that NUTS has at T = 1.2."""
-    estimate = moments(*sampled(bdl.SGHMC(0.1), 1e-3, 2400, temperature=HOT))
+    estimate = moments(*sampled(bdl.SGHMC(0.1), 1e-3, 1000, temperature=HOT))
     z = reference.z(estimate)
     assert z[K + 1] > Z and (z[K + 2 : 2 * K + 2] > Z).sum() > 2
     assert (np.abs(Reference(reference.hot, reference.true).z(estimate)) < Z).all()
@@ -171,7 +180,7 @@ def test_adaptive_weighting_with_importance_weights(reference: Reference):
     """AWSGHMC samples another law, and with the weights psi(U)^zeta it agrees. Without them the energy is .8 standard
     deviations too low, and most predictive deviations are too small."""
     weighting = bdl.AdaptiveWeight(zeta=1.0, low=44.0, high=76.0, bins=16, shared=True, rate=lambda k: 0.01)
-    values, weights = sampled(bdl.SGHMC(0.1), 1e-3, 2400, weighting=weighting)
+    values, weights = sampled(bdl.SGHMC(0.1), 1e-3, 1500, weighting=weighting)
     assert reference.agrees(moments(values, weights))
     z = reference.z(moments(values))
     assert z[K + 1] < -Z and (z[K + 2 : 2 * K + 2] < -Z).sum() > 2
@@ -185,7 +194,7 @@ def test_mini_batches(reference: Reference, batch: int, agrees: bool):
     mean over coordinates is small and is subtracted: the energy is right, but fit and predictive deviations are not.
     Neither `grad_var`, which is diagonal, nor a thermostat can correct that; SGNHT has the same errors.
     """
-    estimate = moments(*sampled(bdl.SGHMC(0.1, grad_var="estimated"), 4e-4, 2400, batch=batch))
+    estimate = moments(*sampled(bdl.SGHMC(0.1, grad_var="estimated"), 4e-4, 1200, batch=batch))
     assert reference.agrees(estimate) == agrees
     assert abs(reference.z(estimate)[K + 1]) < Z
     if not agrees:

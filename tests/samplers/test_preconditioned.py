@@ -215,7 +215,7 @@ def test_mistaken_sgrld_is_seen(how: str, name: str, T: float):
 def test_sgrld_through_the_shell():
     """A full metric on a 2-D Gaussian has the law of the discretised chain. Power: a temperature 3% too high moves a
     second moment by more than 6 standard errors (checked)."""
-    start = LAWS["gaussian"][0].sample(4096, torch.Generator().manual_seed(3))
+    start = LAWS["gaussian"][0].sample(4096, torch.Generator().manual_seed(3)).float()
     dynamics = bdl.SGRLD(full_metric)
     x = Chains(LAWS["gaussian"][0], dynamics, start, lr=0.1).run(900, every=2, burn_in=100)
     estimate = Estimate.over_chains(torch.cat([x, x.square(), x.prod(2, keepdim=True)], 2).mean(0))
@@ -389,8 +389,8 @@ def test_sgfs_on_real_batches(T: float):
     root = torch.linalg.cholesky(COVARIANCE * T / 40)
     start = torch.randn(4096, 2, generator=torch.Generator().manual_seed(5), dtype=D64) @ root.T
     for dynamics, law in ((bdl.SGFS(form="full"), True), (bdl.SGLD(), False)):
-        chains = Chains(Normal(x), dynamics, start, lr=0.5, temperature=T, batch=10)
-        y = chains.run(1200 if law else 50, every=3, burn_in=150) @ torch.linalg.inv(root).T
+        chains = Chains(Normal(x), dynamics, start.float(), lr=0.5, temperature=T, batch=10)
+        y = chains.run(1200 if law else 50, every=3, burn_in=150) @ torch.linalg.inv(root).T.float()
         estimate = Estimate.over_chains(torch.cat([y, y.square(), y.prod(2, keepdim=True)], 2).mean(0))
         assert bool((np.abs(estimate.z([0, 0, 1, 1, 0])) < Z).all()) == law
         assert not law or estimate.se[2:4].max() < 0.02 / (2 * Z)

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import hydra
+from forked import Forked
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
@@ -59,22 +60,27 @@ def refusal(result: tuple[int, str, list[str]]) -> str:
     return err[0]
 
 
-def start(*overrides: str) -> subprocess.Popen:
+def start(*overrides: str) -> Forked:
     """Start scripts/train.py in a process of its own."""
+    return Forked([str(SCRIPTS / "train.py"), *overrides], ROOT)
+
+
+def start_interpreter(*overrides: str) -> subprocess.Popen:
+    """Start scripts/train.py in a new interpreter, as a command line does."""
     command = [sys.executable, str(SCRIPTS / "train.py"), *overrides]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def stop(process: subprocess.Popen, folder: Path, signum: int) -> None:
+def stop(process: Forked | subprocess.Popen, folder: Path, signum: int) -> None:
     """Signal the process once it has kept its first sample."""
     deadline = time.monotonic() + 100
     while not (folder / "samples" / "index-0.jsonl").exists() and time.monotonic() < deadline:
-        assert process.poll() is None, process.stderr.read()
+        assert process.poll() is None, process.communicate(timeout=10)
         time.sleep(0.01)
     process.send_signal(signum)
 
 
-def finish(process: subprocess.Popen) -> tuple[str, str]:
+def finish(process: Forked) -> tuple[str, str]:
     """Wait for a run that ends well. Returns stdout and stderr."""
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, err

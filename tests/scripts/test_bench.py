@@ -72,7 +72,9 @@ def test_torch_contestants_sample_the_law(law, kind, capsys):
     assert f"law checked: {kind}: mean energy" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_scans_in_jax_sample_the_law():
+    """bench.py makes the same check before it measures."""
     lines = in_new_process("import bench_jax; bench_jax.check_jax()").splitlines()
     assert [line.partition(": mean")[0] for line in lines] == ["law checked: JAX scan", "law checked: blackjax sghmc"]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
-from running import compose, sampled, samples, start, stop
+from forked import Forked
+from running import compose, sampled, samples, start, start_interpreter, stop
 from safetensors.torch import load_file
 
 import bdl
@@ -28,11 +28,11 @@ def uninterrupted(tmp_path_factory):
     return samples(folder)
 
 
-@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_after_a_step_and_the_same_command_resumes(tmp_path, uninterrupted, signum):
-    process = start(f"hydra.run.dir={tmp_path}", *LONG)
+@pytest.mark.parametrize(("signum", "begin"), [(signal.SIGTERM, start_interpreter), (signal.SIGINT, start)])
+def test_a_signal_stops_after_a_step_and_the_same_command_resumes(tmp_path, uninterrupted, signum, begin):
+    process = begin(f"hydra.run.dir={tmp_path}", *LONG)
     stop(process, tmp_path, signum)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 128 + signum
     checkpoint = tmp_path / "checkpoints" / "last.ckpt"
     assert err.splitlines() == [f"bdl: stopped by signal {signum:d}; the same command resumes from {checkpoint}"]
@@ -55,8 +55,8 @@ def test_a_time_limit_is_that_of_one_call(tmp_path, uninterrupted, capsys):
 
 
 def test_a_refusal_in_a_process_of_its_own(tmp_path):
-    process = start(f"hydra.run.dir={tmp_path}", "sampler=nuts")
-    _, err = process.communicate(timeout=60)
+    process = start_interpreter(f"hydra.run.dir={tmp_path}", "sampler=nuts")
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 1
     assert len(err.splitlines()) == 1 and "sampler/nuts" in err and "Traceback" not in err
 
@@ -67,7 +67,7 @@ def test_a_refusal_in_a_process_of_its_own(tmp_path):
 SHORTER = (*LONG, "trainer.max_steps=800", "collect.keep.every=20", "collect.keep.burn_in=40")
 
 
-def on_two(kind: str, folder: Path, *overrides: str) -> subprocess.Popen:
+def on_two(kind: str, folder: Path, *overrides: str) -> Forked:
     """Two processes: under trainer=cpu they carry two stacks."""
     stacks = ("stacks=2", "processes=2") if kind == "cpu" else ()
     return start(f"trainer={kind}", *stacks, "trainer.accelerator=cpu", f"hydra.run.dir={folder}", *overrides)
@@ -82,12 +82,12 @@ def test_stacks_in_one_run_are_those_of_runs_of_their_own(tmp_path):
     folder = tmp_path / "both"
     process = on_two("chains", folder, *SHORTER)
     stop(process, folder, signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 143, err
     assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command resumes"), err
     assert {p.name for p in (folder / "checkpoints").iterdir()} == {"last.ckpt", "last-1.ckpt"}
     assert not (folder / "metrics.json").exists()
-    out, err = on_two("chains", folder, *SHORTER).communicate(timeout=100)
+    out, err = on_two("chains", folder, *SHORTER).communicate(timeout=200)
     assert err == "" and out.count("resuming from") == 1
     for stack in (0, 1):
         alone = tmp_path / f"stack {stack}"
@@ -110,7 +110,7 @@ def test_processes_die_with_their_parent_and_the_same_command_resumes(tmp_path, 
     first = on_two(kind, whole, *SHORTER)
     second = on_two(kind, killed, *SHORTER)
     stop(second, killed, signal.SIGKILL)
-    second.communicate(timeout=60)  # until the last one that holds its output is gone
+    second.communicate(timeout=200)  # until the last one that holds its output is gone
     assert first.communicate(timeout=200)[1] == "" and first.returncode == 0
     assert not (killed / "metrics.json").exists()
     assert on_two(kind, killed, *SHORTER).communicate(timeout=200)[1] == ""
@@ -122,5 +122,5 @@ def test_processes_die_with_their_parent_and_the_same_command_resumes(tmp_path, 
 @pytest.mark.slow
 def test_a_stack_that_diverges_ends_the_run_in_one_line(tmp_path):
     process = on_two("chains", tmp_path, *SHORTER, "sampler.lr=1e30")
-    _, err = process.communicate(timeout=100)
+    _, err = process.communicate(timeout=200)
     assert process.returncode == 1 and len(err.splitlines()) == 1 and "is not finite at step" in err
