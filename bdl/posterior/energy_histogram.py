@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -24,6 +26,8 @@ class EnergyHistogram:
     kind: str = "batch"  # which energy psi reads: "batch", "ema" or "full"
     frozen: bool = False
     cumulative: bool = True  # True: psi is the energy CDF to the power 1/zeta (AdaptiveWeight); False: the density
+    covered: float = math.nan  # nats of log G between the floor and the top, the mean over chains; NaN for a density
+    all_multipliers: np.ndarray | None = None  # of the gradient at the recent energies of every chain, any shape
 
     @classmethod
     def read(cls, store: SampleStore, stack: int) -> EnergyHistogram | None:
@@ -33,7 +37,7 @@ class EnergyHistogram:
             return None
         about = store.about_weighting(stack)
         one_psi_per_chain = len(saved["edges"]) > 1  # then the first chain's psi is shown with its energies
-        energies = saved["recent_energies"]
+        energies, cumulative = saved["recent_energies"], about["weighting"] != "Contour"
         return cls(
             edges=saved["edges"][0].numpy(),
             log_psi=saved["log_psi"][0].numpy(),
@@ -42,7 +46,9 @@ class EnergyHistogram:
             temperature=float(saved["temperature"][0]),
             kind=about["energy"],
             frozen=[r for r in store.records() if r.stack == stack][-1].psi_frozen,
-            cumulative=about["weighting"] != "Contour",
+            cumulative=cumulative,
+            covered=float(saved["covered"].mean()) if cumulative else math.nan,
+            all_multipliers=_multipliers(saved, cumulative),
         )
 
     @property
@@ -54,6 +60,12 @@ class EnergyHistogram:
     def centres(self) -> np.ndarray:
         """(m,) bin centres, nats."""
         return (self.edges[1:] + self.edges[:-1]) / 2
+
+    @property
+    def multipliers(self) -> np.ndarray:
+        """(n,) the finite multipliers of the gradient at the recent energies."""
+        values = self.multiplier_at(self.energies) if self.all_multipliers is None else self.all_multipliers
+        return values[np.isfinite(values)]
 
     @property
     def share_outside(self) -> float:
@@ -79,3 +91,13 @@ class EnergyHistogram:
         centres = (edges[1:] + edges[:-1]) / 2
         value, slope = log_psi_and_slope(energies.flatten(), log_psi[None], centres[None], open_top=self.cumulative)
         return value.view(energies.shape), slope.view(energies.shape)
+
+
+def _multipliers(saved: Mapping[str, Tensor], cumulative: bool) -> np.ndarray:
+    """(n, C) the multiplier at every recent energy (n, C), by the psi of its own chain."""
+    energies, rows = saved["recent_energies"], len(saved["edges"])
+    row = torch.arange(energies.shape[1]).expand_as(energies).flatten() if rows > 1 else None
+    centres = (saved["edges"][:, 1:] + saved["edges"][:, :-1]) / 2
+    slope = log_psi_and_slope(energies.flatten(), saved["log_psi"], centres, row, open_top=cumulative)[1]
+    scale = saved["zeta"] * saved["temperature"]
+    return (1 + slope * (scale[0] if row is None else scale[row])).view(energies.shape).numpy()

@@ -181,10 +181,12 @@ def _psi(ax: Axes, h: EnergyHistogram, energies: np.ndarray) -> None:
     u = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
     ax.plot(u, np.exp(h.log_psi_at(u) - top), color=RED, lw=1.5, label="psi")
     if h.cumulative and h.zeta > 0 and len(energies):
-        log_w = h.zeta * h.log_psi_at(energies)  # importance weights: psi is the CDF under exp(-U/T)
+        log_w = h.zeta * h.log_psi_at(energies)  # importance weights: they give G, the CDF under exp(-U/T)
         cdf = np.cumsum(np.exp(log_w - log_w.max()))
-        label = "CDF^(1/zeta) of the energies"
-        ax.plot(energies, (cdf / cdf[-1]) ** (1 / h.zeta), color="black", lw=1, ls="--", label=label)
+        floor = cdf[max(np.searchsorted(energies, h.edges[1]) - 1, 0)]
+        reached = np.maximum(floor + h.zeta * (cdf - floor), floor)
+        label = "fixed point for these energies"
+        ax.plot(energies, (reached / reached[-1]) ** (1 / h.zeta), color="black", lw=1, ls="--", label=label)
     ax.set_ylim(0, 1.05)
     ax.set_ylabel("psi")
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, handlelength=1.6)

@@ -13,9 +13,11 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.posterior.diagnostics import Row, ess, rhat, summary
+from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Evaluation
 from bdl.posterior.metrics import ood_auroc
 from bdl.posterior.predict import Posterior, Progress
+from bdl.posterior.report.weighting import weighting_metrics
 from bdl.posterior.weights import energy_spreads
 
 Trace = Mapping[str, Tensor]  # columns by name, as `Monitor.trace` gives them: step (n,), others (n,) or (n, C)
@@ -103,6 +105,7 @@ def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
     metrics |= {"energy/spread": spread, "energy/batch_error": error}
     if all(r.zeta == 0 for r in posterior.records):
         return []
+    metrics |= weighting_metrics(EnergyHistogram.read(posterior.stores[0], posterior.records[0].stack))
     try:
         weights = posterior.weights("importance")
     except ConfigError as refusal:

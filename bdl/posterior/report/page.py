@@ -18,6 +18,7 @@ from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Curve
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.numbers import ROWS, Summary, Trace
+from bdl.posterior.report.weighting import weighting_sentences
 from bdl.posterior.verdict import LEVELS, or_nan, verdict
 
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
@@ -196,7 +197,8 @@ def _pictures(data: ReportData) -> list[Picture]:
         add("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half")
     if h is not None:
         state = "has settled and is frozen" if h.frozen else "still changes"
-        caption = f"zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}"
+        did = " ".join(weighting_sentences(data.metrics))
+        caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}".strip()
         add("Energy histogram and weighting", figures.histogram, (h,), caption, "half")
     return pictures
 

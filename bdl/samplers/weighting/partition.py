@@ -8,6 +8,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
@@ -83,17 +84,18 @@ class Partition:
         Raises ConfigError where the lowest edge is not below the highest.
         """
         if self.edges is not None:
-            return energies.new_tensor([self.edges])
+            return torch.tensor([self.edges], dtype=energies.dtype).to(energies.device, non_blocking=True)
         ordered = energies.sort(1).values
         low, high = self.low.of(ordered), self.high.of(ordered)
         if self.margin:
             high = high + MARGIN * (high - low).clamp_min(0)
-        if not bool((low < high).all()):
+        found = self.low.nats is None or self.high.nats is None
+        if found and not bool((low < high).all()):
             raise ConfigError(
                 f"low = {float(low.max()):g} is not below high = {float(high.min()):g} nats, and the energies lie in "
                 f"[{float(ordered.min()):g}, {float(ordered.max()):g}]: set low below most of them, or to null"
             )
-        steps = energies.new_tensor(range(self.bins + 1)) / self.bins
+        steps = torch.arange(self.bins + 1, dtype=energies.dtype, device=energies.device) / self.bins
         return low[:, None] + (high - low)[:, None] * steps
 
 

@@ -195,7 +195,7 @@ class HistogramWeighting(Weighting):
 
     def _start(self, h: Histogram, bins: int) -> Tensor:
         """(R, m) psi before any energy."""
-        linear = h.psi.new_tensor(range(1, bins + 1)) / bins
+        linear = torch.arange(1, bins + 1, dtype=h.psi.dtype, device=h.psi.device) / bins
         return (linear if self.initial == "linear" else torch.ones_like(linear)).repeat(len(h.psi), 1)
 
     def _set_edges(self, h: Histogram, edges: Tensor) -> None:

@@ -1,0 +1,71 @@
+"""What a weighting did to a run, in numbers and in one plain sentence each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from bdl.posterior.energy_histogram import EnergyHistogram
+
+PREFIX = "weighting/"
+
+
+def weighting_metrics(h: EnergyHistogram | None) -> dict[str, float]:
+    """Flat metrics of the last steps' energies; none without a weighting.
+
+        multiplier, multiplier_5, multiplier_95   median and quantiles of the factor on the gradient
+        covered                                   nats of log G between the floor and the top (AdaptiveWeight)
+        lowest_share                              share of the energies in the lowest bin and below it
+        plain_temperature                         at which plain sampling would show these energies, about
+        bin_width                                 nats, of the bin that holds the median energy
+
+    At an energy u the weighted law falls as exp(-u/T) / psi(u)^zeta, whose slope is that of exp(-u/T') with T' = T over
+    the multiplier at u.
+    """
+    if h is None or not h.ready:
+        return {}
+    u = h.energies[np.isfinite(h.energies)].ravel()
+    if not len(u):
+        return {}
+    low, median, high = np.quantile(h.multipliers, [0.05, 0.5, 0.95])
+    j = int(np.clip(np.searchsorted(h.edges, np.median(u)) - 1, 0, len(h.edges) - 2))
+    numbers = {
+        "multiplier": median,
+        "multiplier_5": low,
+        "multiplier_95": high,
+        "covered": h.covered,
+        "lowest_share": float((u < h.edges[1]).mean()),
+        "plain_temperature": h.temperature / median if median > 0 else math.nan,
+        "bin_width": float(h.edges[j + 1] - h.edges[j]),
+    }
+    return {PREFIX + name: float(value) for name, value in numbers.items()}
+
+
+def weighting_sentences(m: Mapping[str, float]) -> list[str]:
+    """What the metrics of `weighting_metrics` mean; none without them."""
+    w = {k.removeprefix(PREFIX): v for k, v in m.items() if k.startswith(PREFIX)}
+    if not w:
+        return []
+    lines = [
+        f"The weighting multiplied the gradient by {w['multiplier']:.3g} (90 % of the steps: {w['multiplier_5']:.3g} "
+        f"to {w['multiplier_95']:.3g}){', so it changed next to nothing' if abs(w['multiplier'] - 1) < 0.05 else ''}.",
+        f"Plain sampling would show these energies at a temperature of about {w['plain_temperature']:.2g}.",
+    ]
+    if not math.isnan(w["covered"]):
+        lines.append(
+            f"The bins reach {w['covered']:.3g} nats of log G below the top, and {w['lowest_share']:.0%} of the "
+            f"energies lie in the lowest one{', where nothing pulls' if w['lowest_share'] > 0.5 else ''}."
+        )
+    error = m.get("energy/batch_error", math.nan)
+    if not math.isnan(error):
+        lines.append(f"A bin is {w['bin_width']:.3g} nats wide, and the energy of one batch errs by {error:.3g}.")
+    ess, samples, biased = (m.get(k, math.nan) for k in ("weight_ess", "samples", "weights_biased"))
+    if math.isnan(ess):
+        lines.append("Importance weights are not available: the averages are those of the weighted law.")
+    elif biased == 0:
+        lines.append(f"Importance weights lead back to exp(-U/T) with {ess:,.1f} effective samples of {samples:,.0f}.")
+    else:
+        lines.append("Importance weights mean little here: the batch energies that psi was fitted on are too noisy.")
+    return lines

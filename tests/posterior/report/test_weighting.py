@@ -1,0 +1,64 @@
+"""What the report says of a weighting: numbers from a histogram, and a sentence for each."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from bdl.posterior.energy_histogram import EnergyHistogram
+from bdl.posterior.report.weighting import weighting_metrics, weighting_sentences
+
+ENERGIES = np.linspace(0.5, 9.5, 1000)
+
+
+def histogram(slope: float, zeta: float = 2.0, T: float = 0.5, **arguments) -> EnergyHistogram:
+    """log psi rises by `slope` per nat over ten bins of one nat."""
+    return EnergyHistogram(np.linspace(0, 10, 11), slope * np.arange(10), ENERGIES, zeta, T, covered=12.0, **arguments)
+
+
+def test_numbers_of_a_constant_pull():
+    """The multiplier is 1 + zeta T slope everywhere, and plain sampling shows these energies at T over it."""
+    m = weighting_metrics(histogram(3.0))
+    assert m["weighting/multiplier"] == m["weighting/multiplier_95"] == pytest.approx(4)
+    assert m["weighting/plain_temperature"] == pytest.approx(0.5 / 4)
+    assert m["weighting/covered"] == 12 and m["weighting/bin_width"] == 1
+    assert m["weighting/lowest_share"] == pytest.approx(0.5 / 9, abs=1e-2)
+
+
+def test_sentences_say_whether_it_did_anything():
+    strong, weak = (" ".join(weighting_sentences(weighting_metrics(histogram(s)))) for s in (3.0, 0.01))
+    assert "multiplied the gradient by 4 " in strong and "next to nothing" not in strong
+    assert "at a temperature of about 0.12" in strong and "12 nats of log G" in strong
+    assert "so it changed next to nothing" in weak
+
+
+@pytest.mark.parametrize(
+    "ess, biased, words",
+    [(math.nan, math.nan, "not available"), (40.0, 0.0, "40.0 effective samples of 80"), (40.0, 1.0, "mean little")],
+)
+def test_a_sentence_on_importance_weights(ess, biased, words):
+    m = weighting_metrics(histogram(1.0)) | {"weight_ess": ess, "weights_biased": biased, "samples": 80.0}
+    assert words in weighting_sentences(m)[-1]
+
+
+def test_the_noise_of_an_energy_stands_beside_the_width_of_a_bin():
+    m = weighting_metrics(histogram(1.0)) | {"energy/batch_error": 238.0}
+    assert "A bin is 1 nats wide, and the energy of one batch errs by 238." in weighting_sentences(m)
+
+
+def test_without_a_weighting_nothing_is_said():
+    assert weighting_metrics(None) == {} and weighting_sentences({"test/bma/nll": 0.2}) == []
+
+
+def test_multipliers_of_all_chains(weighted):
+    """Each chain's energies go through its own psi; the metrics see all of them."""
+    from bdl.posterior.store import SampleStore
+
+    store = SampleStore(weighted)
+    h, saved = EnergyHistogram.read(store, 0), store.weighting(0)
+    assert h is not None and h.all_multipliers is not None and saved is not None
+    assert h.all_multipliers.shape == tuple(saved["recent_energies"].shape)
+    np.testing.assert_allclose(h.all_multipliers[:, 0], h.multiplier_at(saved["recent_energies"][:, 0].numpy()))
+    assert not np.allclose(h.all_multipliers[:, 1], h.multiplier_at(saved["recent_energies"][:, 1].numpy()))
