@@ -41,7 +41,7 @@ def explain(
         lines.append("intended law: none, this is optimisation: no noise is injected and T is ignored")
     else:
         lines += [_law(now, weighting), dynamics.describe_noise(chain.state, now.lr, now.temperature / n)]
-        if not (dynamics.accept_reject or dynamics.variational):
+        if not (dynamics.full_batch or dynamics.variational):
             lines.append(_batch_noise(*heat))
     if dynamics.caveat:
         lines.append(f"caveat: {dynamics.caveat}")

@@ -82,11 +82,7 @@ class Potential:
 
         Raises DivergedError if one of them is not finite; on a GPU some steps later.
         """
-        if idle and self.chain.dynamics.every_gradient:
-            raise ConfigError(
-                f"the thermostat of {type(self.chain.dynamics).__name__} averages over all parameters, but "
-                f"{self.chain.buffer.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
-            )
+        self.refuse_idle(idle)
         self.energy = None if loss is None or not self.loss_is_whole or not measure else self.energy_of(loss)
         self._watch(loss, lr)
         return Evaluation(loss, self.energy, self.chain.g, idle)
@@ -97,6 +93,14 @@ class Potential:
         self.silence(e.idle)
         if self.clip is not None:
             self.clip(e.g)
+
+    def refuse_idle(self, idle: list[int]) -> None:
+        """Raise ConfigError if a parameter has no gradient and the dynamics couples all parameters."""
+        if idle and self.chain.dynamics.every_gradient:
+            raise ConfigError(
+                f"{type(self.chain.dynamics).__name__} averages over all parameters, but "
+                f"{self.chain.buffer.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
+            )
 
     def silence(self, idle: list[int]) -> None:
         """Zero the gradients of the parameters `idle`."""

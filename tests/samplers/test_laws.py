@@ -29,6 +29,7 @@ from oracles import (
     panels,
     second_order_law,
     settled,
+    state_of,
 )
 from table import LINEAR, MIXING, Row
 
@@ -172,7 +173,7 @@ def kinetic_tau(row: Row, dynamics, lr: float, tau: float) -> float:
     memory = memory_of(row, dynamics, PRECISION, lr, tau)
     step = linear_step(dynamics, PRECISION, lr, tau, memory)
     columns = torch.from_numpy(np.linalg.cholesky(step.covariance()[2:, 2:]).T.copy())
-    state = bdl.Thermostatted(columns, columns, memory.get("xi", torch.zeros(())).expand(2))
+    state = state_of(dynamics, [columns, columns], memory)
     return dynamics.kinetic_tau(state, lr).sum().item()
 
 
