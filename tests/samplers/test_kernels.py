@@ -631,7 +631,7 @@ def test_float32_and_lr_per_chain(name: str):
     assert torch.equal(one.go(4).theta()[1], Two(BUILD[name], lr=lr.double()).go(4).theta()[1])
 
 
-@pytest.mark.parametrize("name", ALL)
+@pytest.mark.parametrize("name", NAMES)
 def test_double_continues_the_chain(name: str):
     """After `.double()` in the middle of a run the chain continues from its θ, with its factor of lr."""
     run = Two(dataclasses.replace(BUILD[name], adapt_steps=100), dtype=torch.float32).go(15)

@@ -1,9 +1,10 @@
 """Diagonal masses, learnt from the spread of θ in burn-in and then fixed.
 
 The inverse mass P of a coordinate is its variance, which makes all coordinates oscillate equally fast. It is measured
-anew in three windows, each twice as long as the one before: from 10 to 20 %, 20 to 40 % and 40 to 80 % of the steps
-that adapt (the scheme of Stan; Carpenter et al. 2017). The masses 1/P have the mean 1 over coordinates, so that lr
-keeps its units: stiff coordinates keep about the mass that they had, and the others become lighter.
+anew in windows of the steps that adapt, each twice as long as the one before; the last is from 40 to 80 % (the scheme
+of Stan; Carpenter et al. 2017). With each window a chain goes further along its wide coordinates, so that short windows
+at the start pay. The masses 1/P have the mean 1 over coordinates, so that lr keeps its units: stiff coordinates keep
+about the mass that they had, and the others become lighter.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from torch import Tensor
 from bdl.errors import ConfigError
 
 Mass = Literal["unit", "diagonal"]
-WINDOWS = (1, 2, 4)  # the windows end at twice these tenths of the adaptation, and begin at these
+WINDOWS = (1, 2, 4, 8, 16, 32)  # 80ths of the adaptation at which the windows begin; they end at twice as many
+BRIEFEST = 10  # steps of a window
 PRIOR = 5  # steps for which the harmonic mean of all variances counts, against chance in short windows
 SHORTEST = 50  # steps of adaptation
 
@@ -41,10 +43,9 @@ def check_mass(mass: str, steps: int, key: str) -> None:
 
 def learn_mass(s: Weighed, adapt_steps: int) -> Tensor | None:
     """Let the masses learn from the present θ; at the end of a window, P changes by the factor (..., d) returned."""
-    window = next(((w, 2 * w) for w in WINDOWS if w * adapt_steps < 10 * s.steps <= 2 * w * adapt_steps), None)
-    if window is None:
+    first, last = window(s.steps, adapt_steps)
+    if last - first < BRIEFEST:
         return None
-    first, last = (w * adapt_steps // 10 for w in window)
     n = s.steps - first
     if n == 1:
         s.mean.zero_()
@@ -57,6 +58,12 @@ def learn_mass(s: Weighed, adapt_steps: int) -> Tensor | None:
     old = s.inverse_mass.clone()
     s.inverse_mass.copy_(inverse_mass(s.square / (n - 1), n, old))
     return s.inverse_mass / old
+
+
+def window(step: int, adapt_steps: int) -> tuple[int, int]:
+    """The step before the first one of the window that holds this step, and its last step; (0, 0) outside of all."""
+    edges = ((w * adapt_steps // 80, 2 * w * adapt_steps // 80) for w in WINDOWS)
+    return next(((first, last) for first, last in edges if first < step <= last), (0, 0))
 
 
 def inverse_mass(variance: Tensor, n: int, old: Tensor) -> Tensor:

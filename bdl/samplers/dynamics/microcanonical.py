@@ -93,7 +93,7 @@ class MCLMC(FullBatch):
             potential=one * math.nan,
             length=one * (self.length or math.sqrt(d)),
             log_factor=0 * one,
-            errors=one.clone(), weights=one,  # the tuning starts as if one step had shown that lr is right
+            errors=0 * one, weights=0 * one,
             error=0 * one,
             undone=0 * one,
         )  # fmt: skip
@@ -151,16 +151,16 @@ class MCLMC(FullBatch):
     def _tune_lr(self, s: Microcanonical, square: Tensor, done: Tensor) -> None:
         """ΔE² ~ lr³, so that the factor³ at which ΔE²/d would be its target is factor³ / ξ, ξ = ΔE²/d over the target.
 
-        A mean of ξ / factor³ over the last steps decides; a ξ far from 1 counts less.
+        A mean of ξ / factor³ over the last steps decides; a ξ far from 1 counts less. A step raises lr by 4 at most.
         """
         start = self.energy_var_start or self.energy_var
         target = start + (self.energy_var - start) * s.steps / self.adapt_steps
-        xi = square / target + 1e-8  # keeps ln ξ finite
+        xi = square / target + 1e-20  # keeps ln ξ finite
         weight = torch.exp(-0.5 * (xi.log() / WIDTH).square())
         s.errors = MEMORY * s.errors + weight * xi * torch.exp(-3 * s.log_factor)
         s.weights = MEMORY * s.weights + weight
-        shrunk = s.log_factor - math.log(4)
-        s.log_factor = torch.where(done, (s.weights / s.errors).log() / 3, shrunk)
+        shrunk, raised = s.log_factor - math.log(4), s.log_factor + math.log(4)
+        s.log_factor = torch.where(done, torch.minimum((s.weights / s.errors).log() / 3, raised), shrunk)
         s.errors = torch.where(done, s.errors, torch.exp(-3 * shrunk))  # forget the steps before one that was undone
         s.weights = torch.where(done, s.weights, 1)
 
