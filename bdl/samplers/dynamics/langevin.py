@@ -29,7 +29,7 @@ from bdl.samplers.dynamics.base import (
     rescale_swapped_momentum,
     root,
 )
-from bdl.samplers.dynamics.mass import Mass, check_mass, learn_mass
+from bdl.samplers.dynamics.mass import Mass, check_mass, learn_from_gradient
 
 
 @dataclass(frozen=True)
@@ -160,8 +160,7 @@ class KineticByMass:
     theta: Tensor  # (..., d)
     m: Tensor  # (..., d)
     inverse_mass: Tensor  # (..., d) P
-    mean: Tensor  # (..., d)
-    square: Tensor  # (..., d)
+    square: Tensor  # (..., d) running mean of squared gradients
     steps: int = 0
 
 
@@ -174,9 +173,9 @@ class SGHMC(Dynamics):
 
     a = friction. V = `grad_var` is the variance that mini-batches give to g, and b, their β^, the share of the injected
     noise that it replaces, at most a. V is a number, `(d,)`, or "estimated" along the chain; None subtracts nothing.
-    P is the inverse of the masses: 1 under mass="unit". Under mass="diagonal" each chain measures P in its first
-    `mass_steps` steps, in which no sample may be kept (see `bdl.samplers.dynamics.mass`); then P is fixed, and the law
-    is that of unit masses.
+    P is the inverse of the masses: 1 under mass="unit". Under mass="diagonal" each chain finds P in its first
+    `mass_steps` steps, in which no sample may be kept: 1/P is in proportion to E g² + .01 mean(E g²), with the mean 1.
+    Then P is fixed, and the law is that of unit masses.
     At P = 1, tau = 0 and constant lr this is SGD with momentum 1 - a; at a = 1 it is SGLD. `m` is a displacement. With
     velocity v = m / sqrt(lr), D = diag(0, a / sqrt(lr)), Q = [[0, -1], [1, 0]] in the complete recipe (Ma et al. 2015).
     Stationary law as lr -> 0: exp(-U/T) x N(m; 0, 2 lr tau P / (2 - a)).
@@ -213,22 +212,19 @@ class SGHMC(Dynamics):
         zero = torch.zeros_like(theta)
         if self.mass == "unit":
             return Kinetic(theta, zero)
-        return KineticByMass(theta, zero, torch.ones_like(theta), zero.clone(), zero.clone())
+        return KineticByMass(theta, zero, torch.ones_like(theta), zero.clone())
 
     def step(
         self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
     ) -> Kinetic | KineticByMass:
         a, from_batches = self.friction, step_variance(self.grad_var, lr, z, extra)
         if isinstance(s, KineticByMass):
+            self._learn(s, g)
             g, z = g.mul_(s.inverse_mass), z.mul_(s.inverse_mass.sqrt())
             from_batches = None if from_batches is None else from_batches * s.inverse_mass  # z has the other root
         add_(s.m.mul_(1 - a), -lr, g)
         inject_(s.m, 2 * a * lr * tau, z, from_batches)
         s.theta.add_(s.m)
-        if isinstance(s, KineticByMass):
-            s.steps += 1
-            if (factor := learn_mass(s, self.mass_steps)) is not None:
-                s.m.mul_(factor.sqrt_())
         return s
 
     def noise_ratio(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
@@ -246,6 +242,12 @@ class SGHMC(Dynamics):
     def after_swap(self, s: Any, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
         inverse_mass = s.inverse_mass if isinstance(s, KineticByMass) else None
         rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature, inverse_mass)
+
+    def _learn(self, s: KineticByMass, g: Tensor) -> None:
+        s.steps += 1
+        factor = learn_from_gradient(s, g, self.mass_steps)
+        if factor is not None:
+            s.m.mul_(factor.sqrt_())  # Var m is proportional to P
 
 
 @dataclass(frozen=True)

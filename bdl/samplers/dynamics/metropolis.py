@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import AcceptReject, Evaluate, Scalar
-from bdl.samplers.dynamics.mass import Mass, check_mass, learn_mass
+from bdl.samplers.dynamics.mass import Mass, check_mass, learn_from_spread
 
 
 @dataclass
@@ -102,7 +102,7 @@ class HMC(AcceptReject):
         accepted with probability min(1, exp((H(θ, p) - H(θ', p')) / tau)),    H = V + |p|²/2,    V = U/N
 
     R² = P is the inverse of the masses, and R p the velocity. P = 1 under mass="unit". Under mass="diagonal" each chain
-    measures P in the first 80 % of `adapt_steps` (see `bdl.samplers.dynamics.mass`); then it is fixed.
+    measures P, the variance of each coordinate, in the first 80 % of `adapt_steps`; then it is fixed.
 
     target: the acceptance rate that the first `adapt_steps` steps adapt lr to (.8; .651 is optimal in the limit of many
     dimensions, Beskos et al. 2013). A step takes `leapfrog` gradients. Law: exp(-U/T), at any lr.
@@ -139,7 +139,7 @@ class HMC(AcceptReject):
             p = p - h / 2 * gradient
         log_ratio = (_column(s.potential) + kinetic - potential - _square(p) / 2) / tau
         s = accept(self, s, theta, gradient, potential, log_ratio, log_u)
-        if isinstance(s, AcceptedByMass) and learn_mass(s, self.adapt_steps) is not None:
+        if isinstance(s, AcceptedByMass) and learn_from_spread(s, self.adapt_steps):
             s.changed = s.steps  # lr adapts anew
         return s
 
