@@ -526,7 +526,7 @@ def well_law(row: Row, e: float, T: float = 1.0) -> NodeLaw:
         law = second_order_law(dynamics, gradient, x, lr, tau, memory)
         return law.m, law.weight
 
-    memory = settled(dynamics, momenta, lr, tau) if row.thermostat else {}
+    memory = settled(dynamics, momenta, lr, tau) if row.thermostat else row.memory(1)
     return second_order_law(dynamics, gradient, x, lr, tau, memory)
 
 
