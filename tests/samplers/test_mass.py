@@ -78,6 +78,18 @@ def test_sghmc_finds_the_scales():
     assert kinetic.mean().item() == pytest.approx(1, abs=0.15)
 
 
+def test_momenta_follow_a_change_of_masses():
+    """Var m is proportional to P, so that m is scaled by the root of the factor by which P changes."""
+    dynamics = bdl.SGHMC(friction=0.1, mass="diagonal", mass_steps=50)
+    s, zero = dynamics.init(torch.zeros(1, 2, dtype=D64)), torch.zeros(1, 2, dtype=D64)
+    s.m.fill_(1.0)
+    s.square.copy_(torch.tensor([4.0, 1.0]))
+    s.steps = 19  # the next step is the last of a window
+    s = dynamics.step(s, zero.clone(), 0.1, 1.0, zero.clone())
+    assert (s.inverse_mass[0, 1] / s.inverse_mass[0, 0]).item() == pytest.approx((4 / 2.5 + 0.01) / (1 / 2.5 + 0.01))
+    torch.testing.assert_close(s.m, 0.9 * s.inverse_mass.sqrt())
+
+
 def test_masses_change_at_the_ends_of_windows_only():
     """At 20, 40 and 80 % of the adaptation; earlier windows are too short here. `adapt_steps` says when it is over."""
     dynamics = bdl.SGHMC(friction=0.1, mass="diagonal", mass_steps=100)
