@@ -10,9 +10,11 @@ from .models.stack import ChainStack
 from .posterior.predict import Posterior, Prediction
 from .posterior.store import SampleStore
 from .samplers.clipping import ClipNorm, ClipValue
-from .samplers.dynamics.base import AcceptReject, Dynamics, Kinetic, Position, Thermostatted
+from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD
+from .samplers.dynamics.lattice import SGLRW
 from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
+from .samplers.dynamics.microcanonical import MCLMC
 from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
 from .samplers.dynamics.thermostat import SGNHT
 from .samplers.dynamics.variational import MeanField
@@ -28,11 +30,13 @@ __all__ = [
     "BAOAB",
     "HMC",
     "MALA",
+    "MCLMC",
     "PSGLD",
     "SGD",
     "SGFS",
     "SGHMC",
     "SGLD",
+    "SGLRW",
     "SGNHT",
     "SGRLD",
     "AcceptReject",
@@ -51,6 +55,7 @@ __all__ = [
     "Dynamics",
     "Exchange",
     "Flat",
+    "FullBatch",
     "Gaussian",
     "GaussianNLL",
     "HeteroscedasticNLL",

@@ -34,7 +34,7 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"num_data = {sampler.num_data}, but the training data have {len(data)} items: set num_data={len(data)}"
         )
     size = getattr(trainer.train_dataloader, "batch_size", None)
-    if sampler.dynamics.accept_reject and size is not None and size * trainer.world_size < sampler.num_data:
+    if sampler.dynamics.full_batch and size is not None and size * trainer.world_size < sampler.num_data:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size}{devices} of "
@@ -52,7 +52,7 @@ def _check_precision(trainer: L.Trainer, sampler: Sampler) -> None:
         )
     if precision == "bf16-mixed" and device.type == "cuda" and not torch.cuda.is_bf16_supported(False):
         raise ConfigError(f"{torch.cuda.get_device_name(device)} has no bfloat16: set trainer.precision=32-true")
-    if sampler.dynamics.accept_reject and precision == "bf16-mixed":
+    if sampler.dynamics.full_batch and precision == "bf16-mixed":
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} compares energies, which precision={precision} rounds too much: "
             "use 32-true"
@@ -77,7 +77,7 @@ def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
 
 def _check_exactness(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError where an accept/reject kernel would not see the gradient of all the data as it is."""
-    if sampler.dynamics.accept_reject and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
+    if sampler.dynamics.full_batch and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs the unchanged gradient of all the data: remove gradient_clip_val "
             "and accumulate_grad_batches"

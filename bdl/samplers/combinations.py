@@ -15,7 +15,7 @@ def refuse_combinations(
     """Raise ConfigError for parts that make no sense together, and for a `dynamics` of another type."""
     if not isinstance(dynamics, Transition):
         raise ConfigError(
-            f"dynamics must be a bdl.Dynamics or a bdl.AcceptReject, got {type(dynamics).__name__}: subclass one"
+            f"dynamics must be a bdl.Dynamics or a bdl.FullBatch, got {type(dynamics).__name__}: subclass one"
         )
     name, weighted_by = type(dynamics).__name__, type(weighting).__name__
     if exchange is not None and weighting.needs_energy:
@@ -24,7 +24,7 @@ def refuse_combinations(
         raise ConfigError(f"{name} draws from its approximation: use Flat, and leave exchange null")
     if exchange is not None and not dynamics.noisy:
         raise ConfigError(f"{name} only optimises, so replicas have nothing to exchange: leave exchange null")
-    if dynamics.accept_reject and weighting.needs_energy:
-        raise ConfigError(f"{name} accepts by exp(-U/T), which {weighted_by} changes: use Flat, or SGLD")
-    if dynamics.accept_reject and clip is not None:
+    if dynamics.full_batch and weighting.needs_energy:
+        raise ConfigError(f"{name} moves by the energies of exp(-U/T), which {weighted_by} changes: use Flat, or SGLD")
+    if dynamics.full_batch and clip is not None:
         raise ConfigError(f"{name} needs the gradient as it is: leave clip null")

@@ -136,7 +136,7 @@ class Replicas:
 
         Raises ConfigError where a step has no energy.
         """
-        energy, exact = potential.energy, chain.dynamics.accept_reject
+        energy, exact = potential.energy, chain.dynamics.full_batch
         if energy is None:
             raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
         self.observe(energy.clone() if exact else energy)

@@ -43,7 +43,7 @@ def explain(
     else:
         lines += [_law(now, reweighting.weighting), *reweighting.explain(now)]
         lines += [dynamics.describe_noise(chain.state, now.lr, now.temperature / n)]
-        if not (dynamics.accept_reject or dynamics.variational):
+        if not (dynamics.full_batch or dynamics.variational):
             lines.append(_batch_noise(*heat))
     if dynamics.caveat:
         lines.append(f"caveat: {dynamics.caveat}")

@@ -1,4 +1,4 @@
-"""The two ways in which a chain moves: one gradient a step, or proposals that are accepted or rejected."""
+"""The two ways in which a chain moves: one gradient a step, or a kernel that evaluates all the data as it needs."""
 
 from __future__ import annotations
 
@@ -59,14 +59,12 @@ def gradient_move(chain: Chain, potential: Potential, parts: Parts, e: Evaluatio
         chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *extra))
 
 
-def accept_reject_move(
-    chain: Chain, potential: Potential, parts: Parts, closure: Closure | None, now: Settings
-) -> Tensor:
-    """One step of an `AcceptReject` kernel; returns the loss at the θ from which it proposed, () or (C,)."""
+def full_batch_move(chain: Chain, potential: Potential, parts: Parts, closure: Closure | None, now: Settings) -> Tensor:
+    """One step of a `FullBatch` kernel; returns the loss at the θ from which it started, () or (C,)."""
     kernel: Any = chain.dynamics
     name = type(kernel).__name__
     if closure is None:
-        raise ConfigError(f"{name} needs the energy of its proposals: call step(closure)")
+        raise ConfigError(f"{name} needs the energies of its steps: call step(closure)")
     if not now.samples:
         raise ConfigError(f"{name} needs a temperature > 0, got {now.temperature}")
     state, theta, n = chain.state, chain.theta, potential.num_data
@@ -101,6 +99,7 @@ def evaluator(chain: Chain, potential: Potential, closure: Closure, start: Tenso
         if loss is None or not potential.loss_is_whole:
             raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
         idle = chain.gather()
+        potential.refuse_idle(idle)
         if len(idle) < len(buffer.params):  # Metropolis' closure may compute no gradient at all
             for whole, i in itertools.product((theta, chain.theta), idle):
                 buffer.split(whole)[i].copy_(buffer.split(start)[i])

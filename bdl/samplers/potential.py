@@ -86,11 +86,7 @@ class Potential:
         A graph may hold its kernels: they depend neither on the step nor on its numbers, and never wait. `accept` has
         to follow.
         """
-        if idle and self.chain.dynamics.every_gradient:
-            raise ConfigError(
-                f"the thermostat of {type(self.chain.dynamics).__name__} averages over all parameters, but "
-                f"{self.chain.buffer.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
-            )
+        self.refuse_idle(idle)
         energy = None if loss is None or not self.loss_is_whole or not measure else self.energy_of(loss)
         total = self.chain.g.sum()
         if energy is not None:
@@ -129,6 +125,14 @@ class Potential:
         self.silence(e.idle)
         if self.clip is not None:
             self.clip(e.g)
+
+    def refuse_idle(self, idle: list[int]) -> None:
+        """Raise ConfigError if a parameter has no gradient and the dynamics couples all parameters."""
+        if idle and self.chain.dynamics.every_gradient:
+            raise ConfigError(
+                f"{type(self.chain.dynamics).__name__} averages over all parameters, but "
+                f"{self.chain.buffer.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
+            )
 
     def silence(self, idle: list[int]) -> None:
         """Zero the gradients of the parameters `idle`."""

@@ -23,7 +23,7 @@ from bdl.samplers.explain import explain
 from bdl.samplers.extras import Extras
 from bdl.samplers.forwarded import forwarded
 from bdl.samplers.graphs import Graphs
-from bdl.samplers.moves import Parts, accept_reject_move, gradient_move
+from bdl.samplers.moves import Parts, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Potential
 from bdl.samplers.priors import Gaussian, Prior, prior_identity
 from bdl.samplers.resume import check_saved, to_save
@@ -108,10 +108,10 @@ class Sampler(torch.optim.Optimizer):
         closure: zeroes the gradients, back-propagates the mean batch NLL and returns it. With `chains=C` it returns the
         (C,) mean losses whose sum it back-propagated. An accept/reject kernel calls it several times.
         """
-        if self.dynamics.accept_reject:
+        if self.dynamics.full_batch:
             self._follow()
             now = self.used = self._settings()
-            loss = accept_reject_move(self.chain, self.potential, self.parts, closure, now)
+            loss = full_batch_move(self.chain, self.potential, self.parts, closure, now)
         else:
             loss = self.potential.loss(closure)
             self._follow()  # after the closure, which may move the parameters
@@ -125,7 +125,7 @@ class Sampler(torch.optim.Optimizer):
 
     def takes_gradient_of(self, params: Sequence[Tensor]) -> bool:
         """Whether `advance` can take the place of `step` for gradients of just these parameters, in this order."""
-        plain = not (self.dynamics.accept_reject or self.group is not None)
+        plain = not (self.dynamics.full_batch or self.group is not None)
         hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
         return plain and not hooked and list(map(id, params)) == list(map(id, self.chain.buffer.params))
 

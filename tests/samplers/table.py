@@ -58,6 +58,11 @@ def frozen(d):
     return {"mean": torch.tensor([1 / 1.5 - 0.1, 1 / 0.5 - 0.1], dtype=torch.float64)[:d].square(), "count": 10}
 
 
+def weighed(d):
+    """The memory of SGHMC where its inverse masses are (1.5, .5)."""
+    return {"inverse_mass": torch.tensor([1.5, 0.5], dtype=torch.float64)[:d], "steps": 50}
+
+
 TABLE = [
     Row("sgd", lambda d, dtype: bdl.SGD(momentum=0.0), noisy=False),
     Row("sgd-momentum", lambda d, dtype: bdl.SGD(momentum=0.9), friction=0.1, noisy=False),
@@ -75,9 +80,14 @@ TABLE = [
     Row("sgnht-0.1", lambda d, dtype: bdl.SGNHT(friction=0.1, rate=None), friction=0.1, thermostat=True),
     Row("sgnht-0.5", lambda d, dtype: bdl.SGNHT(friction=0.5, rate=None), friction=0.5, thermostat=True),
     Row(
+        "sghmc-mass", lambda d, dtype: bdl.SGHMC(friction=0.1, mass="diagonal", mass_steps=50),
+        friction=0.1, scale=1.5, diagonal=(1.5, 0.5), sgd=False, memory=weighed,
+    ),
+    Row(
         "psgld-frozen", lambda d, dtype: bdl.PSGLD(damping=0.1, adapt_steps=10),
         scale=1.5, diagonal=(1.5, 0.5), sgd=False, memory=frozen,
     ),
+    Row("sglrw", lambda d, dtype: bdl.SGLRW(), law="elsewhere"),  # test_lattice.py
     Row("psgld-a0", lambda d, dtype: bdl.PSGLD(a=0.0, damping=0.1), law="curved", scale=10.0, sgd=False),
     Row("sgrld-diagonal", lambda d, dtype: bdl.SGRLD(diagonal_metric), law="curved", scale=2.0, sgd=False),
     Row("sgrld-full", lambda d, dtype: bdl.SGRLD(full_metric), law="curved", sgd=False),
@@ -111,4 +121,7 @@ KERNELS = [
     Row("metropolis", lambda d, dtype: bdl.Metropolis()),
     Row("mala", lambda d, dtype: bdl.MALA()),
     Row("hmc", lambda d, dtype: bdl.HMC(leapfrog=5)),
+    Row("hmc-mass", lambda d, dtype: bdl.HMC(leapfrog=5, mass="diagonal", adapt_steps=60)),
+    Row("mclmc", lambda d, dtype: bdl.MCLMC(length=2.0), law="elsewhere"),  # unadjusted: test_microcanonical.py
+    Row("mclmc-leapfrog", lambda d, dtype: bdl.MCLMC("leapfrog", length=2.0), law="elsewhere"),
 ]

@@ -7,6 +7,7 @@ that differ between chains. Each of these checks that it would see a temperature
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +28,8 @@ from bdl.targets import Banana, Chains, DoubleWell, GaussianLaw
 Z = 4.5  # standard errors
 N = 20
 D64 = torch.float64
-NAMES = [row.name for row in KERNELS]
+ALL = [row.name for row in KERNELS]
+NAMES = [row.name for row in KERNELS if row.law != "elsewhere"]  # the kernels that accept or reject
 BUILD = {row.name: row.build(2, D64) for row in KERNELS}
 GAUSSIAN = GaussianLaw([0.0, 0.0], COVARIANCE)
 BANANA = Banana(bend=0.3, scale=1.5)
@@ -338,7 +340,7 @@ def single(kernel, target=GAUSSIAN, x=(1.0, 0.5), dtype=D64, **arguments) -> Any
     return sampler
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_parameters_changed_by_hand_are_evaluated_again(name: str):
     sampler = single(BUILD[name])
     for _ in range(5):
@@ -350,12 +352,12 @@ def test_parameters_changed_by_hand_are_evaluated_again(name: str):
     assert sampler.energy.item() == pytest.approx(expected)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_reported_numbers(name: str):
     """Loss and energy belong to the θ before the step, and the energy includes the prior. Batches do not heat.
 
-    A step calls the closure once under MALA and Metropolis, `leapfrog` times under HMC. Steps 0, 1, 2, 100, 200 and so
-    on call it once more, at the present θ.
+    A step calls the closure once under MALA, Metropolis and MCLMC with leapfrog, twice under MCLMC with McLachlan's
+    integrator, and `leapfrog` times under HMC. Steps 0, 1, 2, 100, 200 and so on call it once more, at the present θ.
     """
     sampler = single(BUILD[name], prior=bdl.Gaussian(2.0), temperature=0.5)
     for _ in range(20):
@@ -363,7 +365,7 @@ def test_reported_numbers(name: str):
         loss = sampler.step(sampler.closure)
         assert loss.item() == pytest.approx(GAUSSIAN.energy(before).item() / N)
         assert sampler.energy.item() == pytest.approx((GAUSSIAN.energy(before) + before.square().sum()).item())
-    assert sampler.calls == 20 * (5 if name == "hmc" else 1) + 3
+    assert sampler.calls == 20 * {"hmc": 5, "hmc-mass": 5, "mclmc": 2}.get(name, 1) + 3
     assert sampler.t_eff.item() == 0.5 and sampler.noise_ratio.item() == 0 and sampler.kinetic_temperature.isnan()
     assert sampler.multiplier == 1 and sampler.log_weight == 0
     assert "T = 0.5" in sampler.explain()
@@ -413,7 +415,7 @@ class HalfLine:
 @pytest.mark.parametrize("name", NAMES)
 def test_proposals_without_a_finite_energy_are_rejected(name: str, outside: float):
     """They do no harm: x > 0 keeps its exponential law, with mean 1 and mean square 2, and lr still adapts."""
-    kernel = type(BUILD[name])(adapt_steps=30)
+    kernel = dataclasses.replace(BUILD[name], adapt_steps=60)
     for target in (HalfLine(outside), HalfLine(outside, gradient_only=True))[: 2 if math.isnan(outside) else 1]:
         start = -torch.rand(2048, 1, generator=torch.Generator().manual_seed(3), dtype=D64).log()
         run = Chains(target, kernel, start, lr=0.3)
@@ -429,7 +431,7 @@ def test_start_without_a_finite_energy_is_refused(name: str):
         Chains(HalfLine(math.inf), BUILD[name], -torch.ones(2, 1, dtype=D64), lr=0.1).step()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_a_closure_that_raises_leaves_the_chain_where_it_was(name: str):
     sampler = single(BUILD[name])
     sampler.step(sampler.closure)
@@ -449,7 +451,7 @@ def test_a_closure_that_raises_leaves_the_chain_where_it_was(name: str):
         before = sampler.theta.detach().clone()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_minibatches_are_refused(name: str):
     """The second step refuses them, in one line that names the remedy."""
     sampler, draw = single(BUILD[name]), torch.Generator().manual_seed(0)
@@ -468,7 +470,7 @@ def test_minibatches_are_refused(name: str):
     assert "\n" not in str(e.value) and sampler.steps == 1
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", NAMES)  # MCLMC rejects nothing, so no old energy remains to be compared with
 def test_late_minibatches_are_refused(name: str):
     """Data that change later are noticed within 100 steps."""
     sampler, offset = single(BUILD[name]), torch.zeros(())
@@ -483,10 +485,10 @@ def test_late_minibatches_are_refused(name: str):
     assert sampler.steps == 100
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_settings_that_no_kernel_can_use_are_refused(name: str):
     kind = type(BUILD[name]).__name__
-    with pytest.raises(ConfigError, match=f"{kind} needs the energy of its proposals"):
+    with pytest.raises(ConfigError, match=f"{kind} needs the energies of its steps"):
         single(BUILD[name]).step()
     with pytest.raises(ConfigError, match=f"{kind} needs the mean loss over all the data"):
         single(BUILD[name]).step(lambda: None)
@@ -497,7 +499,9 @@ def test_settings_that_no_kernel_can_use_are_refused(name: str):
     cold = single(BUILD[name], temperature=0.0)
     with pytest.raises(ConfigError, match=f"{kind} needs a temperature > 0, got 0.0"):
         cold.step(cold.closure)
-    with pytest.raises(ConfigError, match=f"{kind} accepts by exp\\(-U/T\\), which AdaptiveWeight changes"):
+    with pytest.raises(
+        ConfigError, match=f"{kind} moves by the energies of exp\\(-U/T\\), which AdaptiveWeight changes"
+    ):
         single(BUILD[name], weighting=bdl.AdaptiveWeight(low=0.0, high=1.0))
     with pytest.raises(ConfigError, match="leave clip null"):
         single(BUILD[name], clip=bdl.ClipNorm(1.0))
@@ -572,13 +576,14 @@ def test_metropolis_needs_no_gradient():
 
 
 @pytest.mark.parametrize("chains, d, dtype", [(3, 2, D64), (3, 1, torch.float32), (None, 1, D64)])
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_resumed_chain_is_the_uninterrupted_one(name: str, chains, d: int, dtype):
     """k steps, save, load, m steps give the bits of k + m steps. They save during adaptation and run past a recheck.
 
     At d = 1 a field with one number per chain has as many numbers as θ, but must not be treated as a field like θ.
     """
-    kernel = type(BUILD[name])(adapt_steps=80)
+    kernel = dataclasses.replace(BUILD[name], adapt_steps=80)
+    d = max(d, 2) if name.startswith("mclmc") else d  # which refuses one dimension
     lead = () if chains is None else (chains,)
     T = 1.0 if chains is None else torch.tensor([0.5, 1.0, 2.0], dtype=dtype)
 
@@ -609,14 +614,14 @@ def test_resumed_chain_is_the_uninterrupted_one(name: str, chains, d: int, dtype
     theta, expected = straight[0], straight[1].chain
     for resumed_theta, resumed in ((run[0], run[1].chain) for run in (first, second)):
         assert torch.equal(theta, resumed_theta)
-        for field in ("potential", "gradient", "log_factor", "accepted"):
-            assert torch.equal(getattr(expected.state, field), getattr(resumed.state, field)), field
+        for field, value in vars(expected.state).items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(getattr(resumed.state, field))), field
         assert torch.equal(expected.generator.get_state(), resumed.generator.get_state())
         assert expected.state.steps == resumed.state.steps == 110
-    assert set(straight[1].state[theta]) == {"gradient"}
+    assert set(straight[1].state[theta]) == set(expected.vector_fields()) - {"theta"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", ALL)
 def test_float32_and_lr_per_chain(name: str):
     """A chain of a stack with lr (C,) equals that chain of a stack with its lr. float32 chains stay finite."""
     lr = torch.tensor([0.5, 1.0, 2.0])
@@ -633,14 +638,14 @@ def test_float32_and_lr_per_chain(name: str):
 @pytest.mark.parametrize("name", NAMES)
 def test_double_continues_the_chain(name: str):
     """After `.double()` in the middle of a run the chain continues from its θ, with its factor of lr."""
-    run = Two(type(BUILD[name])(adapt_steps=100), dtype=torch.float32).go(20)
+    run = Two(dataclasses.replace(BUILD[name], adapt_steps=100), dtype=torch.float32).go(15)
     before, factor = run.theta(), run.sampler.chain.state.log_factor.clone()
     for p in (run.a, run.b, run.frozen):
         p.data = p.data.double()
     run.go(1)
     assert run.theta().dtype == D64
     assert (run.theta() == before.double()).all(1).any() or run.sampler.acceptance is not None
-    assert torch.allclose(run.sampler.chain.state.log_factor, factor, atol=1 / 20**0.6)
+    assert torch.allclose(run.sampler.chain.state.log_factor, factor, atol=1 / 15**0.6)
 
 
 def test_equal_seeds_give_equal_chains_and_unequal_seeds_do_not():

@@ -29,6 +29,7 @@ from oracles import (
     panels,
     second_order_law,
     settled,
+    state_of,
 )
 from table import LINEAR, MIXING, Row
 
@@ -173,7 +174,7 @@ def kinetic_tau(row: Row, dynamics, lr: float, tau: float) -> float:
     memory = memory_of(row, dynamics, PRECISION, lr, tau)
     step = linear_step(dynamics, PRECISION, lr, tau, memory)
     columns = torch.from_numpy(np.linalg.cholesky(step.covariance()[2:, 2:]).T.copy())
-    state = bdl.Thermostatted(columns, columns, memory.get("xi", torch.zeros(())).expand(2))
+    state = state_of(dynamics, [columns, columns], memory)
     return dynamics.kinetic_tau(state, lr).sum().item()
 
 
@@ -549,7 +550,7 @@ def well_law(row: Row, e: float, T: float = 1.0) -> NodeLaw:
         law = second_order_law(dynamics, gradient, x, lr, tau, memory)
         return law.m, law.weight
 
-    memory = settled(dynamics, momenta, lr, tau) if row.thermostat else {}
+    memory = settled(dynamics, momenta, lr, tau) if row.thermostat else row.memory(1)
     return second_order_law(dynamics, gradient, x, lr, tau, memory)
 
 

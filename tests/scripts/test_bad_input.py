@@ -52,7 +52,7 @@ BAD = {
     "one chain": ("sampler=resghmc; chains=1", "replica exchange needs chains to exchange, got 1"),
     "rungs": ("sampler=resghmc; chains=6", "6 chains do not fill a ladder of 4"),
     "weighted swaps": ("sampler/exchange=ladder; chains=4", "AdaptiveWeight changes that"),
-    "weighted kernel": ("sampler=hmc; sampler/weighting=contour", "HMC accepts by exp(-U/T), which Contour changes"),
+    "weighted kernel": ("sampler=hmc; sampler/weighting=contour", "HMC moves by the energies of exp(-U/T)"),
     "mini-batches": ("sampler=mala; data.batch_size=100", "MALA needs all the data in every batch, got batch_size"),
     "devices": ("trainer=ddp; trainer.devices=4000", "trainer.devices=4000, but this machine has"),
     "concurrent": ("trainer=chains; trainer.concurrent=0", "trainer.concurrent must be a number of processes on each"),

@@ -18,7 +18,7 @@ from bdl.run import build, command, train
 
 CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
 SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]
-DYNAMICS = ("baoab", "psgld", "sgfs", "sghmc", "sgld", "sgnht", "sgrld")
+DYNAMICS = ("baoab", "psgld", "sgfs", "sghmc", "sgld", "sglrw", "sgnht", "sgrld")
 WEIGHTINGS = ("adaptive", "contour")
 PRIORS = [path.stem for path in sorted((CONF / "sampler" / "prior").glob("*.yaml"))]
 SCHEDULES = [path.stem for path in sorted((CONF / "schedule").glob("*.yaml"))]

@@ -49,7 +49,7 @@ class Thermostatted:
 
 
 class Transition(ABC):
-    """One step of a Markov chain: what gradient dynamics and accept/reject kernels have in common.
+    """One step of a Markov chain: what gradient dynamics and full-batch kernels have in common.
 
     Concrete transitions are frozen dataclasses. All but `init` has a default; override what differs.
 
@@ -65,7 +65,7 @@ class Transition(ABC):
             temperature, and stay.
         every_gradient: True where a parameter without a gradient would falsify the step of the others.
         variational: True where the kept states are draws from a fitted approximation.
-        accept_reject: True for a kernel that evaluates U several times a step and accepts or rejects.
+        full_batch: True for a kernel that evaluates U over all the data, once or several times a step.
     """
 
     noisy: bool = True
@@ -76,7 +76,7 @@ class Transition(ABC):
     travels: tuple[str, ...] = ("theta",)
     every_gradient: bool = False
     variational: bool = False
-    accept_reject: bool = False
+    full_batch: bool = False
 
     @abstractmethod
     def init(self, theta: Tensor) -> Any:
@@ -153,19 +153,31 @@ class Dynamics(Transition):
         """The state after one step. With `needs` it takes a last argument `extra`, a dict of those quantities."""
 
 
-class AcceptReject(Transition):
+class FullBatch(Transition):
+    """A kernel that evaluates the energy of all the data and its gradient, wherever and as often as it likes in a step.
+
+    Its state has the fields `gradient` (..., d) and `potential` (...) in double: ∇(U/N) and U/N at θ. They are NaN at
+    the start; the shell evaluates them before the first step, and after a change of the parameters by hand.
+    """
+
+    full_batch = True
+    travels: tuple[str, ...] = ("theta", "gradient", "potential")
+
+    @abstractmethod
+    def kernel(self, s: Any, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Any:
+        """The state after one step, which must leave `s` as it is until the last evaluation.
+
+        z (..., d) is standard normal. log_u (..., 1) is the log of a uniform, for a test of acceptance.
+        """
+
+
+class AcceptReject(FullBatch):
     """A kernel that proposes a state and accepts or rejects it by the energy of all the data: exact at any step size.
 
     Its state is an `Accepted`. `target` is the acceptance rate that the first `adapt_steps` steps adapt lr to.
     """
 
-    accept_reject = True
-    travels = ("theta", "gradient", "potential")
     target: float
-
-    @abstractmethod
-    def kernel(self, s: Any, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Any:
-        """The state after one proposal and its test. z (..., d) is standard normal, log_u (..., 1) log of a uniform."""
 
     def acceptance(self, s: Any) -> Tensor:
         """(...,) mean acceptance probability since adaptation ended; NaN before."""
@@ -209,16 +221,23 @@ def kinetic_tau(s: Kinetic | Thermostatted, lr: Scalar, friction: Scalar) -> Ten
 
 
 def rescale_swapped_momentum(
-    m: Tensor, order: Tensor, g: Tensor, friction: float, lr: Scalar, temperature: Tensor
+    m: Tensor,
+    order: Tensor,
+    g: Tensor,
+    friction: float,
+    lr: Scalar,
+    temperature: Tensor,
+    inverse_mass: Tensor | None = None,
 ) -> None:
-    """Rescale swapped displacements m (C, d) in place: Var m is proportional to lr T.
+    """Rescale swapped displacements m (C, d) in place: Var m is proportional to lr P T, P = `inverse_mass` (C, d) or 1.
 
-    Chain c, which receives the momentum of chain o, scales it by sqrt(lr_c T_c / (lr_o T_o)). It does so in the middle
-    of the coming kick -lr g, where momentum and position are independent: half of the kick, lr g / (2 - a), is taken
-    off before and added back after.
+    Chain c, which receives the momentum of chain o, scales it by sqrt(lr_c P_c T_c / (lr_o P_o T_o)). It does so in the
+    middle of the coming kick -lr P g, where momentum and position are independent: half of the kick, lr P g / (2 - a),
+    is taken off before and added back after.
     """
     half = g / (2 - friction)
     lr = lr.to(temperature, non_blocking=True) if isinstance(lr, Tensor) else torch.full_like(temperature, lr)
-    lr = lr.expand_as(temperature)
+    lr, temperature = lr.expand_as(temperature).unsqueeze(1), temperature.unsqueeze(1)
+    lr = lr if inverse_mass is None else lr * inverse_mass
     scale = ((lr * temperature) / (lr * temperature)[order]).sqrt()
-    m.sub_(half * lr[order, None].to(m)).mul_(scale[:, None].to(m)).add_(half * lr[:, None].to(m))
+    m.sub_(half * lr[order].to(m)).mul_(scale.to(m)).add_(half * lr.to(m))

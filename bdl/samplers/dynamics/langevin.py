@@ -29,6 +29,7 @@ from bdl.samplers.dynamics.base import (
     rescale_swapped_momentum,
     root,
 )
+from bdl.samplers.dynamics.mass import Mass, check_mass, learn_from_gradient
 
 
 @dataclass(frozen=True)
@@ -152,30 +153,52 @@ class SGLD(Dynamics):
         return x.mul_(p) if p.ndim == 1 else x @ p.to(x).T
 
 
+@dataclass
+class KineticByMass:
+    """State of SGHMC with masses that it learns; see `bdl.samplers.dynamics.mass`."""
+
+    theta: Tensor  # (..., d)
+    m: Tensor  # (..., d)
+    inverse_mass: Tensor  # (..., d) P
+    square: Tensor  # (..., d) running mean of squared gradients
+    steps: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class SGHMC(Dynamics):
     """Stochastic gradient HMC in momentum form (Chen et al. 2014, eq. 15, with lr = N eta).
 
-        m <- (1 - a) m - lr g + sqrt(2 (a - b) lr tau) z,    b = lr V / (2 tau)
+        m <- (1 - a) m - lr P g + sqrt(2 (a - b) lr tau P) z,    b = lr P V / (2 tau)
         θ <- θ + m
 
     a = friction. V = `grad_var` is the variance that mini-batches give to g, and b, their β^, the share of the injected
     noise that it replaces, at most a. V is a number, `(d,)`, or "estimated" along the chain; None subtracts nothing.
-    At tau = 0 and constant lr this is SGD with momentum 1 - a; at a = 1 it is SGLD. `m` is a displacement. With
+    P is the inverse of the masses: 1 under mass="unit". Under mass="diagonal" each chain finds P in its first
+    `mass_steps` steps, in which no sample may be kept: 1/P is in proportion to E g² + .01 mean(E g²), with the mean 1.
+    Then P is fixed, and the law is that of unit masses.
+    At P = 1, tau = 0 and constant lr this is SGD with momentum 1 - a; at a = 1 it is SGLD. `m` is a displacement. With
     velocity v = m / sqrt(lr), D = diag(0, a / sqrt(lr)), Q = [[0, -1], [1, 0]] in the complete recipe (Ma et al. 2015).
-    Stationary law as lr -> 0: exp(-U/T) x N(m; 0, 2 lr tau / (2 - a)).
+    Stationary law as lr -> 0: exp(-U/T) x N(m; 0, 2 lr tau P / (2 - a)).
     """
 
     friction: float = 0.1
     grad_var: Any = None  # Var(g): None, "estimated", a number, or (d,)
+    mass: Mass = "unit"
+    mass_steps: int = 1000  # read under mass="diagonal" only
     travels = ("theta", "m")
 
     def __post_init__(self) -> None:
         check_friction(self.friction)
+        check_mass(self.mass, self.mass_steps, "mass_steps")
         object.__setattr__(self, "grad_var", known_variance(self.grad_var))
 
     def __str__(self) -> str:
-        return f"SGHMC(friction={self.friction}){variance_words(self.grad_var)}"
+        mass = "" if self.mass == "unit" else ", mass=diagonal"
+        return f"SGHMC(friction={self.friction}{mass}){variance_words(self.grad_var)}"
+
+    @property
+    def adapt_steps(self) -> int | None:
+        return self.mass_steps if self.mass == "diagonal" else None
 
     @property
     def needs(self) -> frozenset[str]:
@@ -185,28 +208,46 @@ class SGHMC(Dynamics):
     def caveat(self) -> str | None:
         return subtraction_caveat(self.grad_var)
 
-    def init(self, theta: Tensor) -> Kinetic:
-        return Kinetic(theta, torch.zeros_like(theta))
+    def init(self, theta: Tensor) -> Kinetic | KineticByMass:
+        zero = torch.zeros_like(theta)
+        if self.mass == "unit":
+            return Kinetic(theta, zero)
+        return KineticByMass(theta, zero, torch.ones_like(theta), zero.clone())
 
     def step(
-        self, s: Kinetic, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
-    ) -> Kinetic:
-        a = self.friction
+        self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
+    ) -> Kinetic | KineticByMass:
+        a, from_batches = self.friction, step_variance(self.grad_var, lr, z, extra)
+        if isinstance(s, KineticByMass):
+            self._learn(s, g)
+            g, z = g.mul_(s.inverse_mass), z.mul_(s.inverse_mass.sqrt())
+            from_batches = None if from_batches is None else from_batches * s.inverse_mass  # z has the other root
         add_(s.m.mul_(1 - a), -lr, g)
-        inject_(s.m, 2 * a * lr * tau, z, step_variance(self.grad_var, lr, z, extra))
+        inject_(s.m, 2 * a * lr * tau, z, from_batches)
         s.theta.add_(s.m)
         return s
 
-    def heating(self, s: Kinetic, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+    def noise_ratio(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+        return super().noise_ratio(s, grad_var * _inverse_mass(s), lr, tau)
+
+    def heating(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         """(..., d) terms whose mean is T_eff/T - 1: the noise ratio, less the part of it that is subtracted."""
-        full = lr / (2 * self.friction * tau)
+        full = lr * _inverse_mass(s) / (2 * self.friction * tau)
         return remaining_ratio(grad_var * full, self.grad_var, lambda v: v * full)
 
-    def kinetic_tau(self, s: Kinetic, lr: Scalar) -> Tensor:
-        return kinetic_tau(s, lr, self.friction)
+    def kinetic_tau(self, s: Any, lr: Scalar) -> Tensor:
+        m = s.m if isinstance(s, Kinetic) else s.m / s.inverse_mass.sqrt()
+        return kinetic_tau(Kinetic(s.theta, m), lr, self.friction)
 
-    def after_swap(self, s: Kinetic, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
-        rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature)
+    def after_swap(self, s: Any, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
+        inverse_mass = s.inverse_mass if isinstance(s, KineticByMass) else None
+        rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature, inverse_mass)
+
+    def _learn(self, s: KineticByMass, g: Tensor) -> None:
+        s.steps += 1
+        factor = learn_from_gradient(s, g, self.mass_steps)
+        if factor is not None:
+            s.m.mul_(factor.sqrt_())  # Var m is proportional to P
 
 
 @dataclass(frozen=True)
@@ -247,3 +288,7 @@ class BAOAB(Dynamics):
 
     def after_swap(self, s: Kinetic, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
         rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature)
+
+
+def _inverse_mass(s: Kinetic | KineticByMass) -> Tensor | float:
+    return s.inverse_mass if isinstance(s, KineticByMass) else 1.0

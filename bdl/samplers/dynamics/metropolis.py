@@ -6,13 +6,14 @@ lr. During its first `adapt_steps` steps, each chain adapts a factor that multip
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import AcceptReject, Evaluate, Scalar
+from bdl.samplers.dynamics.mass import Mass, check_mass, learn_from_spread
 
 
 @dataclass
@@ -25,6 +26,16 @@ class Accepted:
     log_factor: Tensor  # (...) log of the factor of lr, double
     accepted: Tensor  # (...) sum of acceptance probabilities since adaptation ended, double
     steps: int = 0
+    changed: int = 0  # the step after which the masses changed last
+
+
+@dataclass
+class AcceptedByMass(Accepted):
+    """State of HMC with masses that it learns; see `bdl.samplers.dynamics.mass`."""
+
+    inverse_mass: Tensor = field(kw_only=True)  # (..., d) P
+    mean: Tensor = field(kw_only=True)  # (..., d)
+    square: Tensor = field(kw_only=True)  # (..., d)
 
 
 @dataclass(frozen=True)
@@ -87,8 +98,11 @@ class MALA(AcceptReject):
 class HMC(AcceptReject):
     """Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011, section 5.3) with fresh momenta at every step.
 
-        p ~ N(0, tau);  `leapfrog` times: p <- p - h/2 ∇V(θ); θ <- θ + h p; p <- p - h/2 ∇V(θ),    h = sqrt(2 lr)
+        p ~ N(0, tau);  `leapfrog` times: p <- p - h/2 R ∇V(θ); θ <- θ + h R p; p <- p - h/2 R ∇V(θ),    h = sqrt(2 lr)
         accepted with probability min(1, exp((H(θ, p) - H(θ', p')) / tau)),    H = V + |p|²/2,    V = U/N
+
+    R² = P is the inverse of the masses, and R p the velocity. P = 1 under mass="unit". Under mass="diagonal" each chain
+    measures P, the variance of each coordinate, in the first 80 % of `adapt_steps`; then it is fixed.
 
     target: the acceptance rate that the first `adapt_steps` steps adapt lr to (.8; .651 is optimal in the limit of many
     dimensions, Beskos et al. 2013). A step takes `leapfrog` gradients. Law: exp(-U/T), at any lr.
@@ -97,17 +111,24 @@ class HMC(AcceptReject):
     leapfrog: int = 10
     target: float = 0.8
     adapt_steps: int = 0
+    mass: Mass = "unit"
 
     def __post_init__(self) -> None:
         check_target(self.target, self.adapt_steps)
+        check_mass(self.mass, self.adapt_steps, "adapt_steps")
         if self.leapfrog < 1:
             raise ConfigError(f"leapfrog must be at least 1 step, got {self.leapfrog}")
 
     def init(self, theta: Tensor) -> Accepted:
-        return not_evaluated(theta)
+        s = not_evaluated(theta)
+        if self.mass == "unit":
+            return s
+        zero = torch.zeros_like(theta)
+        return AcceptedByMass(**vars(s), inverse_mass=torch.ones_like(theta), mean=zero, square=zero.clone())
 
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
         h = _root(2 * lr * _factor(s), z)  # (..., 1)
+        h = h * s.inverse_mass.sqrt() if isinstance(s, AcceptedByMass) else h  # h R
         p = _root(tau * torch.ones_like(_factor(s)), z) * z
         kinetic = _square(p) / 2
         theta, gradient, potential = s.theta, s.gradient, _column(s.potential)
@@ -117,7 +138,10 @@ class HMC(AcceptReject):
             potential, gradient = evaluate(theta)
             p = p - h / 2 * gradient
         log_ratio = (_column(s.potential) + kinetic - potential - _square(p) / 2) / tau
-        return accept(self, s, theta, gradient, potential, log_ratio, log_u)
+        s = accept(self, s, theta, gradient, potential, log_ratio, log_u)
+        if isinstance(s, AcceptedByMass) and learn_from_spread(s, self.adapt_steps):
+            s.changed = s.steps  # lr adapts anew
+        return s
 
 
 def not_evaluated(theta: Tensor) -> Accepted:
@@ -138,7 +162,8 @@ def accept(
     """The state after the test: for each chain the proposal, or the old state.
 
     A proposal whose energy or gradient is not finite is rejected. While it adapts, the factor of lr follows
-    log lr += (α - target) / k^.6 (Robbins & Monro 1951), with α the acceptance probability.
+    log lr += (α - target) / k^.6 (Robbins & Monro 1951), with α the acceptance probability and k the steps so far, or
+    since the masses changed.
     """
     alpha = log_ratio.nan_to_num(nan=-torch.inf).clamp_max(0).exp()
     alpha = torch.where(torch.isfinite(potential) & torch.isfinite(gradient).all(-1, keepdim=True), alpha, 0)
@@ -149,7 +174,7 @@ def accept(
     s.steps += 1
     alpha = alpha.squeeze(-1)
     if s.steps <= (kernel.adapt_steps or 0):
-        s.log_factor = s.log_factor + (alpha - kernel.target) / s.steps**0.6
+        s.log_factor = s.log_factor + (alpha - kernel.target) / (s.steps - s.changed) ** 0.6
     else:
         s.accepted = s.accepted + alpha
     return s

@@ -59,9 +59,8 @@ class Reweighting:
             self._learn(h, u, t, zeta)
 
     def _histogram(self, u: Array) -> Histogram:
-        if self.histogram is None:
-            self.histogram = self.weighting.init(torch.as_tensor(u), self.num_data)
-        return self.histogram
+        h = self.histogram = self.histogram or self.weighting.init(torch.as_tensor(u), self.num_data)
+        return h
 
     @property
     def _in_temperatures(self) -> bool:

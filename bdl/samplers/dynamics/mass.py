@@ -1,0 +1,98 @@
+"""Diagonal masses, learnt in burn-in and then fixed. P is the inverse of the masses, one number per coordinate.
+
+HMC takes the variance of a coordinate for its P (as Stan does; Carpenter et al. 2017). SGHMC takes the mean square of
+its gradient for its mass. On a Gaussian that is tau times the curvature, plus the batch noise, which grows with the
+curvature too; and it is known before the chain has spread. Both measure anew in windows of the steps that adapt, each
+twice as long as the one before; the last is from 40 to 80 %. The masses have the mean 1 over coordinates, so that lr
+keeps its units: stiff coordinates keep about the mass that they had, and the others become lighter.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+
+Mass = Literal["unit", "diagonal"]
+WINDOWS = (1, 2, 4, 8, 16, 32)  # 80ths of the adaptation at which the windows begin; they end at twice as many
+BRIEFEST = 10  # steps of a window
+SHORTEST = 50  # steps of adaptation
+PRIOR = 5  # steps for which the harmonic mean of all variances counts, against chance in short windows
+DAMPING = 0.01  # share of the mean mass that every coordinate gets, against those whose gradients are small by chance
+
+
+class Spreading(Protocol):
+    """The fields of a state that learns masses from the spread of θ."""
+
+    theta: Tensor  # (..., d)
+    inverse_mass: Tensor  # (..., d) P
+    mean: Tensor  # (..., d) running mean of θ in the present window
+    square: Tensor  # (..., d) and its sum of squared deviations
+    steps: int  # so far
+
+
+class Driven(Protocol):
+    """The fields of a state that learns masses from gradients."""
+
+    inverse_mass: Tensor  # (..., d) P
+    square: Tensor  # (..., d) running mean of squared gradients in the present window
+    steps: int  # so far
+
+
+def check_mass(mass: str, steps: int, key: str) -> None:
+    """Raise ConfigError for an unknown mass, and for a diagonal one that has too few steps to adapt in."""
+    if mass not in ("unit", "diagonal"):
+        raise ConfigError(f'mass must be "unit" or "diagonal", got {mass!r}')
+    if mass == "diagonal" and steps < SHORTEST:
+        raise ConfigError(f"a diagonal mass needs at least {SHORTEST} steps to adapt in, got {key} = {steps}")
+
+
+def learn_from_spread(s: Spreading, adapt_steps: int) -> bool:
+    """Let the masses learn from the present θ; True where they have just changed, at the end of a window."""
+    first, last = window(s.steps, adapt_steps)
+    if last == 0:
+        return False
+    n = s.steps - first
+    if n == 1:
+        s.mean.zero_()
+        s.square.zero_()
+    change = s.theta - s.mean
+    s.mean.add_(change, alpha=1 / n)
+    s.square.addcmul_(change, s.theta - s.mean)
+    if s.steps == last:
+        s.inverse_mass.copy_(from_variance(s.square / (n - 1), n, s.inverse_mass))
+    return s.steps == last
+
+
+def learn_from_gradient(s: Driven, g: Tensor, adapt_steps: int) -> Tensor | None:
+    """Let the masses learn from a gradient g (..., d); at the end of a window P changes by the factor returned."""
+    first, last = window(s.steps, adapt_steps)
+    if last == 0:
+        return None
+    s.square.lerp_(g.square(), 1 / (s.steps - first))
+    if s.steps < last:
+        return None
+    usual = s.square.mean(-1, keepdim=True).clamp_min(torch.finfo(g.dtype).tiny)
+    old, mass = s.inverse_mass.clone(), s.square / usual + DAMPING
+    s.inverse_mass.copy_(mass.mean(-1, keepdim=True) / mass)
+    return s.inverse_mass / old
+
+
+def window(step: int, adapt_steps: int) -> tuple[int, int]:
+    """The step before the first one of the window that holds this step, and its last step; (0, 0) outside of all."""
+    edges = ((w * adapt_steps // 80, 2 * w * adapt_steps // 80) for w in WINDOWS)
+    return next(((a, b) for a, b in edges if a < step <= b and b - a >= BRIEFEST), (0, 0))
+
+
+def from_variance(variance: Tensor, n: int, old: Tensor) -> Tensor:
+    """(..., d) P from the variances of n steps: in proportion to them, and with masses of mean 1.
+
+    A chain that has not moved keeps its old P.
+    """
+    moved = variance > 0
+    usual = moved.sum(-1, keepdim=True) / torch.where(moved, 1 / variance, 0).sum(-1, keepdim=True)
+    shrunk = (n * variance + PRIOR * usual) / (n + PRIOR)
+    return torch.where(moved.any(-1, keepdim=True), shrunk * (1 / shrunk).mean(-1, keepdim=True), old)
