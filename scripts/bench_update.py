@@ -14,7 +14,8 @@ from bdl.models import ResNet
 
 
 def bench_update(rounds: int) -> tuple[Times, dict[str, float]]:
-    contestants = {"floor: normal_ + fused SGD": timed(floor(), 50), "bdl SGHMC": timed(ours(), 50)}
+    contestants = {"floor: normal_ + fused SGD": timed(floor(), 50)}
+    contestants |= {f"bdl {name}": timed(step, 50) for name, step in ours().items()}
     contestants["per-tensor SGHMC loop"] = timed(per_tensor(), 50)
     for name, make in (("posteriors SGHMC", posteriors_sghmc), ("torch-uncertainty SGHMC", torch_uncertainty_sghmc)):
         try:
@@ -45,8 +46,21 @@ def floor() -> Callable[[], None]:
     return step
 
 
-def ours() -> Callable[[], object]:
-    return bdl.Sampler(resnet_with_gradients().parameters(), bdl.SGHMC(), num_data=50_000, lr=1e-9).step
+def ours() -> dict[str, Callable[[], object]]:
+    """Steps by the name of the sampler, all with a closure whose loss is known."""
+    loss = torch.tensor(0.1)
+
+    def step_of(dynamics: bdl.Dynamics, weighting: bdl.Weighting) -> Callable[[], object]:
+        net = resnet_with_gradients()
+        sampler = bdl.Sampler(net.parameters(), dynamics, num_data=50_000, lr=1e-9, weighting=weighting)
+        return functools.partial(sampler.step, lambda: loss)
+
+    bins = bdl.AdaptiveWeight(low=0.0, high=1e6)
+    return {
+        "SGHMC": step_of(bdl.SGHMC(), bdl.Flat()),
+        "AWSGHMC": step_of(bdl.SGHMC(), bins),
+        "SGNHT": step_of(bdl.SGNHT(), bdl.Flat()),
+    }
 
 
 @torch.no_grad()
