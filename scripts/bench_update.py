@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from bench_tools import Times, interleave, plain_sghmc, ratio, timed
@@ -50,7 +51,7 @@ def ours() -> dict[str, Callable[[], object]]:
     """Steps by the name of the sampler, all with a closure whose loss is known."""
     loss = torch.tensor(0.1)
 
-    def step_of(dynamics: bdl.Dynamics, weighting: bdl.Weighting) -> Callable[[], object]:
+    def step_of(dynamics: bdl.Dynamics, weighting: Any) -> Callable[[], object]:
         net = resnet_with_gradients()
         sampler = bdl.Sampler(net.parameters(), dynamics, num_data=50_000, lr=1e-9, weighting=weighting)
         return functools.partial(sampler.step, lambda: loss)
