@@ -181,12 +181,13 @@ def _psi(ax: Axes, h: EnergyHistogram, energies: np.ndarray) -> None:
     u = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
     ax.plot(u, np.exp(h.log_psi_at(u) - top), color=RED, lw=1.5, label="psi")
     if h.cumulative and h.zeta > 0 and len(energies):
-        log_w = h.zeta * h.log_psi_at(energies)  # importance weights: they give G, the CDF under exp(-U/T)
-        cdf = np.cumsum(np.exp(log_w - log_w.max()))
-        floor = cdf[max(np.searchsorted(energies, h.edges[1]) - 1, 0)]
-        reached = np.maximum(floor + h.zeta * (cdf - floor), floor)
+        # importance weights give G, the CDF under exp(-U/T), in logarithms because it spans hundreds of nats
+        log_g = np.logaddexp.accumulate(h.zeta * h.log_psi_at(energies))
+        floor = log_g[max(np.searchsorted(energies, h.edges[1]) - 1, 0)]
+        log_g = np.maximum(log_g, floor)
+        reached = log_g + np.log1p((1 / h.zeta - 1) * np.exp(floor - log_g))  # log of G_1 / zeta + G - G_1
         label = "fixed point for these energies"
-        ax.plot(energies, (reached / reached[-1]) ** (1 / h.zeta), color="black", lw=1, ls="--", label=label)
+        ax.plot(energies, np.exp((reached - reached[-1]) / h.zeta), color="black", lw=1, ls="--", label=label)
     ax.set_ylim(0, 1.05)
     ax.set_ylabel("psi")
     ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, handlelength=1.6)

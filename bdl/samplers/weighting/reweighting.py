@@ -82,7 +82,7 @@ class Reweighting:
         low, high = float(h.edges[:, 0].mean()), float(h.edges[:, -1].mean())
         lines = [
             f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}; the floor lies "
-            f"{float(covered(h.psi, now.zeta).mean()):.3g} nats of log G below the top"
+            f"{float(covered(h.psi, now.zeta).mean()):,.0f} nats of log G below the top"
         ]
         if not math.isnan(error := batch_error(h)):
             lines.append(
