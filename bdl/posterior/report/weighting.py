@@ -55,8 +55,9 @@ def weighting_sentences(m: Mapping[str, float]) -> list[str]:
     ]
     if not math.isnan(w["covered"]):
         lines.append(
-            f"The bins reach {w['covered']:,.{0 if w['covered'] >= 10 else 1}f} nats of log G below the top, and {w['lowest_share']:.0%} of the "
-            f"energies lie in the lowest one{', where nothing pulls' if w['lowest_share'] > 0.5 else ''}."
+            f"The bins reach {w['covered']:,.{0 if w['covered'] >= 10 else 1}f} nats of log G below the top, and "
+            f"{w['lowest_share']:.0%} of the energies lie in the lowest one"
+            f"{', where nothing pulls' if w['lowest_share'] > 0.5 else ''}."
         )
     error = m.get("energy/batch_error", math.nan)
     if not math.isnan(error):
