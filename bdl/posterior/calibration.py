@@ -135,6 +135,4 @@ def _log_probs(prediction: Prediction | LabelPrediction) -> Tensor:
 
 def _same_items(probs: Tensor, y: Tensor) -> None:
     if y.ndim != 1 or len(y) != len(probs):
-        raise ConfigError(
-            f"y has shape {tuple(y.shape)}, and the prediction has {len(probs)} items: use the same items"
-        )
+        raise ConfigError(f"y of shape {tuple(y.shape)} does not fit a prediction of {len(probs)} items: use the same")

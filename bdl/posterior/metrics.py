@@ -43,7 +43,7 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
 
 
 def adaptive_ece(probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
-    """Σ_b n_b / n |accuracy_b - confidence_b| over bins of equally many items, top label (Nixon et al. 2019, section 3).
+    """Σ_b n_b / n |accuracy_b - confidence_b| over bins of equally many items, top label (Nixon et al. 2019).
 
     Equal bins of confidence leave most bins of an accurate network empty. probs: (n, K). labels: (n,).
     """
