@@ -10,6 +10,8 @@ import pytest
 import scipy.stats as st
 import torch
 import toys
+from by_hand import NUMBERS_X as X
+from by_hand import NUMBERS_Y as VALUES
 from scipy import integrate, optimize
 from torch import nn
 from torch.func import functional_call
@@ -245,20 +247,6 @@ def test_targets_from_the_law_itself_are_calibrated(likelihood):
 
 
 # ---- from a run ------------------------------------------------------------------------------------------------------
-
-X = toys.tensors(seed=4)[0]
-VALUES = X[:, :1] - 0.5 * X[:, 1:2]
-
-
-@pytest.fixture(scope="module")
-def regression(tmp_path_factory):
-    """4 files of 2 chains of a network with mean and log variance; its own plain copy."""
-    folder, net = tmp_path_factory.mktemp("regression"), bdl.models.MLP((3, 4, 2))
-    module = toys.module(net, 2, bdl.HeteroscedasticNLL(), lr=0.01)
-    average = bdl.ModelAverage(EveryStep(0, 2), TensorSlices(X, VALUES))
-    callbacks = [bdl.CollectSamples(EveryStep(0, 2), folder), average]
-    toys.trainer(folder, 8, callbacks).fit(module, bdl.data.TensorBatches(X, VALUES, 10, chains=2))
-    return folder, net, average
 
 
 def outputs_of_all(folder, net) -> torch.Tensor:
