@@ -18,7 +18,7 @@ from bdl.likelihoods import Likelihood, as_columns
 LIMIT = 2**30  # bytes of outputs in memory; more lie in a temporary file
 CHUNK = 2**21  # numbers of outputs that are worked on together, in double precision
 WIDTH = 1e-9  # of an interval that holds a quantile, in units of the standard deviation
-CLOSE = 1e-6  # error of the probability of a quantile
+CLOSE = 1e-6  # largest error of the probability of a quantile
 STEPS = 120  # half of them halve the interval, which then is as narrow as double precision allows
 DRAWS = 1000  # for each item, where CRPS has no closed form
 
@@ -105,7 +105,8 @@ class Mixture:
     def quantile(self, q: float) -> Tensor:
         """(n, k) quantiles, each target by itself; for counts the smallest whole number with cdf >= q.
 
-        They invert the mixture's distribution function to 1e-6.
+        They invert the mixture's distribution function to 1e-6, and to q/1000 and (1 - q)/1000 in the tails.
+
         Raises ConfigError unless 0 < q < 1.
         """
         if not 0 < q < 1:
@@ -122,8 +123,9 @@ class Mixture:
     def crps(self, y: Tensor) -> Tensor:
         """(n, k) continuous ranked probability scores E|Y - y| - ½ E|Y - Y'|, in the units of y.
 
-        For normal laws it is exact (Grimit et al. 2006, eq. 5), the last term by a quadrature where that is cheaper.
-        For other laws it is the unbiased estimate from 1,000 draws (Zamo & Naveau 2018, eq. 2).
+        For normal laws it is the closed form (Grimit et al. 2006, eq. 5); where a quadrature of the last term is
+        cheaper than all pairs of networks it takes that, which is exact to 1e-5 standard deviations. For other laws it
+        is the unbiased estimate from 1,000 draws (Zamo & Naveau 2018, eq. 2).
         """
         y = self._columns(y)
         if not isinstance(self.likelihood.marginals(self.outputs.of(slice(0, 1))), Normal):
@@ -152,7 +154,7 @@ class Mixture:
         return mean, (w * variance).sum(0), (w * (means - mean).square()).sum(0)
 
     def _cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(n', k), or (g, n', k) for y (g, 1, n', k), one after the other."""
+        """(n', k) probabilities that a target is at most y (n', k)."""
         return (self.weights.view(-1, 1, 1) * self.likelihood.cdf(outputs, y)).sum(0)
 
     def _fast_cdf(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
@@ -178,7 +180,7 @@ class Mixture:
         if self.likelihood.counts:
             return _first_count(lambda y: self._cdf(outputs, y), q, low.floor() - 1, high.ceil())
         cdf = self._fast_cdf(outputs) if 1e-3 < q < 1 - 1e-3 else lambda y: self._cdf(outputs, y)
-        return _root(cdf, q, low, high, WIDTH * std)
+        return _root(cdf, q, low, high, WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
 
     def _crps(self, outputs: Tensor, y: Tensor) -> Tensor:
         means, stds = self.likelihood.mean(outputs), self.likelihood.variance(outputs).sqrt()
@@ -189,13 +191,14 @@ class Mixture:
     def _spread(self, outputs: Tensor, means: Tensor, stds: Tensor) -> Tensor:
         """(n', k) E|Y - Y'| = 2 ∫ F (1 - F). The trapezoid rule with steps below the smallest std is exact to 1e-5."""
         low, high = (means - 8 * stds).amin(0), (means + 8 * stds).amax(0)
-        steps = int(((high - low) / stds.amin(0)).max()) + 2
+        widths = float(((high - low) / stds.amin(0)).max())
         w = self.weights.view(-1, 1, 1)
-        if steps >= len(means):  # few networks: all pairs
+        if not widths + 2 < len(means):  # few networks, or a scale of 0 or infinity: all pairs
             total = torch.zeros_like(low)
             for weight, m, s in zip(self.weights, means, stds, strict=True):
                 total += weight * (w * _mean_distance(means - m, (stds.square() + s.square()).sqrt())).sum(0)
             return total
+        steps = int(widths) + 2
         step = (high - low) / (steps - 1)
         total, cdf = torch.zeros_like(low), self._fast_cdf(outputs)
         for i in range(steps):
@@ -217,8 +220,8 @@ def _first_count(cdf: Callable[[Tensor], Tensor], q: float, low: Tensor, high: T
     return high.clamp_min(0)
 
 
-def _root(cdf: Callable[[Tensor], Tensor], q: float, low: Tensor, high: Tensor, width: Tensor) -> Tensor:
-    """(n, k) points in [low, high] where cdf = q to 1e-6, or to `width`: bisection and the secant take turns.
+def _root(cdf: Callable[[Tensor], Tensor], q: float, low: Tensor, high: Tensor, width: Tensor, close: float) -> Tensor:
+    """(n, k) points in [low, high] where cdf = q to `close`, or to `width`: bisection and the secant take turns.
 
     The secant alone may stall where the function is steep, bisection alone needs three times as many steps.
     """
@@ -231,7 +234,7 @@ def _root(cdf: Callable[[Tensor], Tensor], q: float, low: Tensor, high: Tensor, 
         low, at_low = torch.where(below, x, low), torch.where(below, f, at_low)
         high, at_high = torch.where(below, high, x), torch.where(below, at_high, f)
         root = torch.where(done, root, x)
-        done |= (f.abs() <= CLOSE) | (high - low <= width)
+        done |= (f.abs() <= close) | (high - low <= width)
         if bool(done.all()):
             break
     return root

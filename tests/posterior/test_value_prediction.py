@@ -163,6 +163,24 @@ def test_quantiles_far_from_zero_and_between_far_components(spread):
         assert float(prediction.quantile(q)) == pytest.approx(exact, abs=1e-4 * std)
 
 
+@pytest.mark.parametrize("q", [1e-6, 1 - 1e-6])
+def test_quantiles_in_the_tails(q):
+    prediction, law, w = make(bdl.HeteroscedasticNLL())
+    at = lambda y: (w * torch.as_tensor(law.cdf(y) if q < 0.5 else law.sf(y))).sum(0)  # noqa: E731
+    reached = at(prediction.mixture.quantile(q))
+    torch.testing.assert_close(reached, torch.full((N, K), 1e-6, dtype=D64), rtol=2e-3, atol=0)
+
+
+def test_a_scale_that_overflows_leaves_the_other_items_alone():
+    outputs = Outputs()
+    outputs.add(torch.tensor([[[0.0, 0.0], [0.0, 2000.0]]]).expand(30, 2, 2))
+    mixture = Mixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(30))
+    assert float(mixture.quantile(0.5)[0]) == pytest.approx(0, abs=1e-5)
+    assert float(mixture.crps(torch.zeros(2))[0]) == pytest.approx(
+        2 * st.norm.pdf(0) - 1 / math.sqrt(math.pi), abs=1e-5
+    )
+
+
 def test_rescaling_undoes_a_standardisation(likelihood):
     prediction, _, _ = make(likelihood)
     if likelihood.counts:
