@@ -49,8 +49,8 @@ RESIDUALS = (
     "its error."
 )
 QUANTILES = (
-    "On the dotted line the predicted law is right. An S that is flat in the middle means intervals that are too wide, "
-    "a steep one intervals that are too narrow."
+    "On the dotted line the predicted law is right. A curve that is steeper in the middle means intervals that are too "
+    "wide, a flatter one intervals that are too narrow."
 )
 CLASS_NOTE = (
     "Smaller is better in every column. The best value on the test set is bold. The Brier score lies between 0 and 2."
