@@ -17,6 +17,7 @@ from bdl.identity import identity
 from bdl.likelihoods import as_columns, law_note, likelihood_of, mean_loss, outputs_of
 from bdl.likelihoods.base import by_autograd
 from bdl.models import MLP
+from bdl.posterior.forward import Forward
 
 D64 = torch.float64
 C, B, TARGETS = 3, 20, 2
@@ -191,3 +192,15 @@ def test_targets_inside_the_domain_are_taken(likelihood):
 def test_parameters_outside_their_range_are_refused(build, words):
     with pytest.raises(ConfigError, match=words):
         build()
+
+
+@pytest.mark.parametrize("inner", [MLP((3, 5, 2)), nn.Flatten()], ids=["behind an MLP", "behind the inputs"])
+def test_networks_with_constants_run_together_as_they_run_alone(inner):
+    net = bdl.with_constant_scale(inner, 2)
+    stack = bdl.ChainStack(net, 4)
+    tensors = {name: p.detach() + torch.randn_like(p) for name, p in stack.net.named_parameters()}
+    x = torch.randn(6, 3)
+    together, alone = Forward(net)(tensors, x), Forward(net, "loop")(tensors, x)
+    assert Forward(net).method == "bmm"
+    torch.testing.assert_close(together, alone)
+    assert torch.equal(together[..., -2:], tensors["1.value"].unsqueeze(1).expand(4, 6, 2))
