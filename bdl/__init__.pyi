@@ -5,9 +5,20 @@ from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaErr
 from .lightning import callbacks
 from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
 from .lightning.module import BayesianModule
-from .likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL
+from .likelihoods import (
+    BernoulliNLL,
+    CategoricalNLL,
+    GaussianNLL,
+    HeteroscedasticNLL,
+    NegativeBinomialNLL,
+    PoissonNLL,
+    StudentTNLL,
+    with_constant_scale,
+)
 from .models.stack import ChainStack
-from .posterior.predict import Posterior, Prediction
+from .posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
+from .posterior.predict import Posterior
+from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
@@ -44,12 +55,15 @@ __all__ = [
     "BayesianModule",
     "BdlError",
     "BdlWarning",
+    "BernoulliNLL",
     "CategoricalNLL",
     "ChainStack",
     "ClipNorm",
     "ClipValue",
     "CollectSamples",
     "ConfigError",
+    "ConformalIntervals",
+    "ConformalSets",
     "Contour",
     "DivergedError",
     "Dynamics",
@@ -60,11 +74,14 @@ __all__ = [
     "GaussianNLL",
     "HeteroscedasticNLL",
     "Kinetic",
+    "LabelPrediction",
     "Laplace",
     "MeanField",
     "Metropolis",
     "ModelAverage",
     "Monitor",
+    "NegativeBinomialNLL",
+    "PoissonNLL",
     "Position",
     "Posterior",
     "Prediction",
@@ -78,13 +95,17 @@ __all__ = [
     "StepProgress",
     "StoreError",
     "StudentT",
+    "StudentTNLL",
+    "TemperatureScaling",
     "Thermostatted",
     "TimeLimit",
     "Uniform",
+    "ValuePrediction",
     "callbacks",
     "data",
     "models",
     "per_example_gradients",
     "schedules",
     "targets",
+    "with_constant_scale",
 ]

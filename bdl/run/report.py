@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 import bdl
+from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.posterior.report.page import write_page
 from bdl.posterior.report.terminal import print_summary
+from bdl.posterior.report.values import Units
 from bdl.run.directory import write_metrics
 from bdl.run.progress import WorkProgress
 
@@ -34,9 +36,13 @@ def report(
     outcome: Outcome,
     facts: Mapping[str, str],
     train_items: int | None,
+    loss: Any = None,
 ) -> dict[str, float]:
-    """Evaluate the samples on disk, write metrics.json and report.html into `run`. Returns the metrics."""
-    posterior = bdl.Posterior.load(run, net)
+    """Evaluate the samples on disk, write metrics.json and report.html into `run`. Returns the metrics.
+
+    loss: of the run. A likelihood of the user's own has no other way to here.
+    """
+    posterior = bdl.Posterior.load(run, net, likelihood=loss if isinstance(loss, Likelihood) else None)
     loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", train_items)}
     if datamodule.val_dataloader():
         loaders["val"] = datamodule.slices("val")
@@ -52,7 +58,7 @@ def report(
         "prior": str(sampler.prior),
         "train metrics": f"on {len(loaders['train'].dataset):,} items",
     }
-    publish(run, posterior, summary, {**facts, **measured}, sampler.explain(), outcome.trace)
+    publish(run, posterior, summary, {**facts, **measured}, sampler.explain(), outcome.trace, units_of(datamodule))
     return summary.metrics
 
 
@@ -63,12 +69,19 @@ def publish(
     facts: Mapping[str, str],
     explain: str = "",
     trace: Mapping[str, torch.Tensor] | None = None,
+    units: Units | None = None,
 ) -> None:
     """Write report.html and metrics.json into the folder and print the summary."""
-    write_page(folder / "report.html", posterior, summary, facts, explain, trace)
+    write_page(folder / "report.html", posterior, summary, facts, explain, trace, units)
     write_metrics(folder / "metrics.json", summary.metrics)
     print_summary(summary.metrics)
     print(f"report: {folder / 'report.html'}")
+
+
+def units_of(datamodule: Any) -> Units | None:
+    """Name and units of the target, for data modules that standardise it: `target_units`, (name, shift, scale)."""
+    units = getattr(datamodule, "target_units", None)
+    return None if units is None else Units(*units)
 
 
 def out_of_distribution(datamodule: Any) -> Any:

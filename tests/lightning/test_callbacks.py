@@ -232,7 +232,9 @@ def test_runs_are_merged_if_and_only_if_their_laws_are_equal(tmp_path, settings,
         (nn.MSELoss(), "values"),
         (nn.L1Loss(), "values"),
         (nn.GaussianNLLLoss(), "values"),
-        (F.cross_entropy, "unknown"),
+        (F.cross_entropy, "logits"),
+        (nn.BCEWithLogitsLoss(), "labels"),
+        (lambda outputs, y: outputs.mean(), "unknown"),
         (None, "unknown"),
     ],
     ids=lambda value: getattr(value, "__name__", str(value)),
@@ -256,7 +258,7 @@ def test_the_average_during_training_is_that_of_the_posterior(tmp_path, chains):
     posterior = bdl.Posterior.load(tmp_path, MLP((3, 5, 3), dropout=0.3))
     evaluation = posterior.evaluate(slices())
     assert average.count == posterior.samples == 3 * (chains or 1)
-    torch.testing.assert_close(average.total / average.count, evaluation.bma)
+    torch.testing.assert_close(average.average.total / average.count, evaluation.bma)
     expected = {k.removeprefix("bma/"): v for k, v in evaluation.metrics().items() if k.startswith("bma/")}
     assert average.metrics == pytest.approx(expected)
 
