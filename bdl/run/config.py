@@ -6,6 +6,7 @@ This module imports neither torch nor Lightning: Hydra needs it before it can an
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import os
@@ -23,6 +24,7 @@ NO_EFFECT_ON_SAMPLES = (
     "hydra", "logger", "run_dir", "processes", "monitor_every", "checkpoint_every", "train_items", "experiment",
     "objective", "tuned", "trainer.max_time", "data.root", "data.download", "data.cache", "data.loader", "data.workers",
 )  # fmt: skip
+PATHS = ("path", "test_path", "val_path")  # keys of the data whose files count, not their place
 
 
 def config_folder() -> Path:
@@ -69,7 +71,7 @@ def config_hash(cfg: DictConfig) -> str:
     settings = run_settings(cfg)
     if settings["stacks"] == 1:  # runs from before there were several have the same samples, and keep their hash
         del settings["stacks"]
-    settings["data"] = _with_effect("data", settings["data"])
+    settings["data"] = _with_contents(_with_effect("data", settings["data"]))
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -84,15 +86,41 @@ def run_settings(cfg: DictConfig) -> dict[str, Any]:
     return settings | {"stacks": count_stacks(cfg)}
 
 
-def fill_in(cfg: DictConfig, **numbers: float) -> DictConfig:
-    """A copy of the configuration with derived numbers, e.g. `steps`; keys that depend on them follow.
+def _with_contents(data: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the data, with checksums of the files in the place of their paths.
+
+    A table that was moved keeps its run, and one that was changed makes a new run.
+    """
+    return {key: checksum(value) if key in PATHS and isinstance(value, str) else value for key, value in data.items()}
+
+
+def checksum(path: str) -> str:
+    """Of a file's contents; of the names and sizes of all files in a folder; the path itself where there is neither."""
+    place = Path(path).expanduser()
+    if place.is_file():
+        status = place.stat()
+        return _checksum_of_file(place, status.st_mtime_ns, status.st_size)
+    if place.is_dir():
+        listed = sorted((str(f.relative_to(place)), f.stat().st_size) for f in place.rglob("*") if f.is_file())
+        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+    return path
+
+
+@functools.lru_cache
+def _checksum_of_file(path: Path, modified: int, size: int) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def fill_in(cfg: DictConfig, **values: Any) -> DictConfig:
+    """A copy of the configuration with derived values, e.g. `steps`; keys that depend on them follow.
 
     `cfg` stays as it is, so that its hash remains the one in the name of the run directory. A double underscore in an
     argument's name stands for the dot of a key.
     """
     filled = copy.deepcopy(cfg)
-    for name, number in numbers.items():
-        OmegaConf.update(filled, name.replace("__", "."), number)
+    for name, value in values.items():
+        OmegaConf.update(filled, name.replace("__", "."), value, merge=False)
     return filled
 
 
