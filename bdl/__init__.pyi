@@ -5,7 +5,16 @@ from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaErr
 from .lightning import callbacks
 from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
 from .lightning.module import BayesianModule
-from .likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL
+from .likelihoods import (
+    BernoulliNLL,
+    CategoricalNLL,
+    GaussianNLL,
+    HeteroscedasticNLL,
+    NegativeBinomialNLL,
+    PoissonNLL,
+    StudentTNLL,
+    with_constant_scale,
+)
 from .models.stack import ChainStack
 from .posterior.predict import Posterior, Prediction
 from .posterior.store import SampleStore
@@ -40,6 +49,7 @@ __all__ = [
     "BayesianModule",
     "BdlError",
     "BdlWarning",
+    "BernoulliNLL",
     "CategoricalNLL",
     "ChainStack",
     "ClipNorm",
@@ -60,6 +70,8 @@ __all__ = [
     "Metropolis",
     "ModelAverage",
     "Monitor",
+    "NegativeBinomialNLL",
+    "PoissonNLL",
     "Position",
     "Posterior",
     "Prediction",
@@ -73,6 +85,7 @@ __all__ = [
     "StepProgress",
     "StoreError",
     "StudentT",
+    "StudentTNLL",
     "Thermostatted",
     "TimeLimit",
     "Uniform",
@@ -82,4 +95,5 @@ __all__ = [
     "per_example_gradients",
     "schedules",
     "targets",
+    "with_constant_scale",
 ]

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bdl.likelihoods.heads import ConstantOutputs
+
 TINY = 1 / 16  # root mean square of x below which 2 sigmoid(2x) - 1 has fewer digits than tanh
 ELEMENTWISE = (
     nn.Tanh,
@@ -23,6 +25,7 @@ ELEMENTWISE = (
     nn.Identity,
     nn.Dropout,
 )
+BATCHED = (*ELEMENTWISE, nn.Linear, ConstantOutputs)
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], *inputs: Any) -> Any:
@@ -69,8 +72,8 @@ def tensors_of_modules(net: nn.Module) -> dict[str, Tensor]:
 
 
 def mlp_layers(net: nn.Module) -> list[nn.Module] | None:
-    """The layers in order if they are Linear, elementwise or Flatten, so that batched matrix products can run many
-    such networks together; else None.
+    """The layers in order if they are Linear, elementwise, Flatten or ConstantOutputs, so that batched matrix products
+    can run many such networks together; else None.
 
     >>> mlp_layers(nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.Tanh()), nn.Linear(3, 1)))
     [Linear(in_features=2, out_features=3, bias=True), Tanh(), Linear(in_features=3, out_features=1, bias=True)]
@@ -79,7 +82,7 @@ def mlp_layers(net: nn.Module) -> list[nn.Module] | None:
         parts = [mlp_layers(child) for child in net]  # children() would skip a layer's second use
         return None if any(p is None for p in parts) else [layer for p in parts for layer in p or []]
     flatten = isinstance(net, nn.Flatten) and net.start_dim == 1 and net.end_dim == -1
-    return [net] if flatten or type(net) is nn.Linear or type(net) in ELEMENTWISE else None
+    return [net] if flatten or type(net) in BATCHED else None
 
 
 def tanh(x: Tensor, out: Tensor) -> Tensor:

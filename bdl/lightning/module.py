@@ -17,8 +17,8 @@ from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.blocks import Blocks
-from bdl.lightning.refuse import check_data, check_trainer
-from bdl.likelihoods import CategoricalNLL, Loss, law_note, mean_loss
+from bdl.lightning.refuse import check_data, check_targets, check_trainer
+from bdl.likelihoods import CategoricalNLL, Loss, check_loss, law_note, mean_loss
 from bdl.models.mlp_gradient import MLPGradient, WithGradients
 from bdl.models.mlp_kernel import MLPKernel
 from bdl.models.stack import ChainStack
@@ -63,6 +63,7 @@ class BayesianModule(L.LightningModule):
     ):
         super().__init__()
         self.net = net
+        check_loss(loss)
         self.loss = CategoricalNLL() if loss is None else loss
         self.build_sampler = sampler
         self.compiled: bool | Literal["auto"] = compile
@@ -159,6 +160,7 @@ class BayesianModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         check_data(self.trainer, self.sampler)
+        check_targets(self.trainer, self.loss)
         loader: Any = self.trainer.train_dataloader
         self._micro_losses = []
         if isinstance(loader, TensorBatches | WorkerBatches) and loader.ranks != self.trainer.world_size:

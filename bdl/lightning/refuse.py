@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import lightning as L
 import torch
 import torch.distributed as dist
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+from torch import Tensor
 
+from bdl.data.loader import TensorBatches
 from bdl.errors import ConfigError
+from bdl.likelihoods import Likelihood
 from bdl.samplers.sampler import Sampler
 
 
@@ -41,6 +46,15 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"{sampler.num_data} items: set it to {sampler.num_data} (data.batch_size=null) on one device, or use a "
             "stochastic-gradient sampler"
         )
+
+
+def check_targets(trainer: L.Trainer, loss: Any) -> None:
+    """Raise ConfigError for training targets outside the domain of the likelihood, where they lie in one tensor."""
+    loader = trainer.train_dataloader
+    tensors = getattr(getattr(loader, "dataset", None), "tensors", None)
+    y = loader.y if isinstance(loader, TensorBatches) else tensors[-1] if tensors else None
+    if isinstance(loss, Likelihood) and isinstance(y, Tensor):
+        loss.check(y)
 
 
 def _check_precision(trainer: L.Trainer, sampler: Sampler) -> None:

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from bdl.functional import tanh
-from bdl.likelihoods import Loss, mean_loss_and_gradient
+from bdl.likelihoods import ConstantOutputs, Loss, mean_loss_and_gradient
 
 aten: Any = torch.ops.aten
 
 # (layer, gradient of the output, input, output) -> gradient of the input
 Derivative = Callable[[Any, Tensor, Tensor, Tensor], Tensor]
 
+_WEIGHTED = (nn.Linear, ConstantOutputs)  # layers with parameters
 _DERIVATIVES: dict[type[nn.Module], Derivative] = {
     nn.Tanh: lambda layer, d, x, y: aten.tanh_backward.grad_input(d, y, grad_input=d),
     nn.Sigmoid: lambda layer, d, x, y: aten.sigmoid_backward.grad_input(d, y, grad_input=d),
@@ -73,7 +74,11 @@ class MLPGradient:
         gradients: list[Tensor] = []
         for i in range(len(self.layers) - 1, self._lowest - 1, -1):
             layer = self.layers[i]
-            if type(layer) is nn.Linear:
+            if type(layer) is ConstantOutputs:
+                below = values[i].shape[1]
+                gradients[:0] = [d[:, below:].sum(2)] if layer.value.requires_grad else []
+                d = d[:, :below]
+            elif type(layer) is nn.Linear:
                 gradients[:0] = self._gradients(i, layer, values[i], d)
                 if i > self._lowest:
                     d = torch.bmm(layer.weight.mT, d, out=self._buffer("below", i, values[i].shape, d))
@@ -91,6 +96,8 @@ class MLPGradient:
     def _forward(self, i: int, layer: nn.Module, x: Tensor) -> Tensor:
         if type(layer) is nn.Tanh:
             return tanh(x, self._buffer("out", i, x.shape, x))
+        if type(layer) is ConstantOutputs:
+            return layer(x.mT).mT
         if type(layer) is not nn.Linear:
             return layer(x)
         out = self._buffer("out", i, (len(x), layer.out_features, x.shape[2]), x)
@@ -118,12 +125,12 @@ class MLPGradient:
 def supports(layers: Sequence[nn.Module]) -> bool:
     """Whether the chain rule is written out for these layers, in the mode in which they are."""
     inside = [layer for layer in layers if not _passes(layer)]
-    linear = [layer for layer in layers if type(layer) is nn.Linear]
-    tensors = [p for layer in linear for p in layer.parameters()]
-    once = len(set(map(id, linear))) == len(linear) and len(set(map(id, tensors))) == len(tensors)
+    weighted = [layer for layer in layers if type(layer) in _WEIGHTED]
+    tensors = [p for layer in weighted for p in layer.parameters()]
+    once = len(set(map(id, weighted))) == len(weighted) and len(set(map(id, tensors))) == len(tensors)
     leading = [i for i, layer in enumerate(layers) if isinstance(layer, nn.Flatten)] in ([], [0])
-    known = all(type(p) is nn.Linear or type(p) in _DERIVATIVES and not getattr(p, "inplace", False) for p in inside)
-    return once and leading and known and bool(linear)
+    known = all(type(p) in _WEIGHTED or type(p) in _DERIVATIVES and not getattr(p, "inplace", False) for p in inside)
+    return once and leading and known and bool(weighted)
 
 
 def _passes(layer: nn.Module) -> bool:

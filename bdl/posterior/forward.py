@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from bdl.functional import evaluating, mlp_layers, tanh, tensors_of_modules
+from bdl.likelihoods.heads import ConstantOutputs
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
 Tensors = Mapping[str, Tensor]  # parameters and buffers by name, with a leading axis of networks
@@ -97,6 +98,10 @@ class Forward:
                     h, shared = h.view(networks, -1, len(x)), False
                 else:
                     h = torch.bmm(weight, h) if bias is None else torch.baddbmm(bias, weight, h)
+            elif isinstance(layer, ConstantOutputs):
+                value = tensors[self._name_of[id(layer.value)]].unsqueeze(-1)  # (k, count, 1)
+                h = h.expand(networks, *h.shape) if shared else h
+                h, shared = torch.cat([h, value.expand(-1, -1, h.shape[-1])], 1), False
             elif not isinstance(layer, nn.Dropout | nn.Identity | nn.Flatten):
                 # x stays as it is, also where a layer works in place
                 h = layer(h.clone()) if shared else _IN_PLACE.get(type(layer), layer)(h)

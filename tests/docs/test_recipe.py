@@ -9,6 +9,7 @@ import subprocess
 import sys
 
 import pytest
+import scipy.stats
 import torch
 from pages import CONTRIBUTING, ROOT, blocks, commands, options
 
@@ -104,10 +105,12 @@ def test_a_data_set_of_ones_own_runs_from_the_command_line(package):
 
 
 def test_a_likelihood_of_ones_own_is_the_law_that_it_states(package):
-    """Against torch.distributions, for 3 chains with 20 items of 2 outputs each."""
+    """Against scipy, for 3 chains with 20 items of 2 outputs each."""
     from bdl.likelihoods import outputs_of
 
-    loss = importlib.import_module("mylikelihood").PoissonNLL()
-    outputs, y = torch.randn(3, 20, 2), torch.poisson(torch.full((3, 20, 2), 2.0))
-    torch.testing.assert_close(loss(outputs, y), -torch.distributions.Poisson(outputs.exp()).log_prob(y).sum(-1))
+    loss = importlib.import_module("mylikelihood").GammaNLL(3.0)
+    outputs, y = torch.randn(3, 20, 2), torch.rand(3, 20, 2) + 0.1
+    expected = -scipy.stats.gamma(3.0, scale=outputs.exp() / 3).logpdf(y).sum(-1)
+    torch.testing.assert_close(loss(outputs, y), torch.as_tensor(expected), check_dtype=False)
+    torch.testing.assert_close(loss.mean(outputs), outputs.exp())
     assert outputs_of(loss) == "values"

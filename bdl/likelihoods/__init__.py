@@ -1,0 +1,39 @@
+"""Likelihoods: laws of y given a network's outputs, negative log densities in nats, and what other losses stand for.
+
+>>> import torch
+>>> likelihood = HeteroscedasticNLL()
+>>> likelihood.num_outputs(targets=1)
+2
+>>> outputs = torch.tensor([[1.0, 0.0]])  # mean 1, log variance 0
+>>> likelihood.mean(outputs), likelihood.variance(outputs), likelihood.cdf(outputs, torch.tensor([[1.0]]))
+(tensor([[1.]]), tensor([[1.]]), tensor([[0.5000]]))
+"""
+
+from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_loss, mean_loss_and_gradient
+from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
+from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
+from bdl.likelihoods.heads import ConstantOutputs, with_constant_scale
+from bdl.likelihoods.normal import GaussianNLL, HeteroscedasticNLL, StudentTNLL
+from bdl.likelihoods.understood import check_loss, law_note, likelihood_of, outputs_of
+
+__all__ = [
+    "BernoulliNLL",
+    "CategoricalNLL",
+    "ConstantOutputs",
+    "GaussianNLL",
+    "HeteroscedasticNLL",
+    "Likelihood",
+    "Loss",
+    "NegativeBinomialNLL",
+    "Outputs",
+    "PoissonNLL",
+    "StudentTNLL",
+    "as_columns",
+    "check_loss",
+    "law_note",
+    "likelihood_of",
+    "mean_loss",
+    "mean_loss_and_gradient",
+    "outputs_of",
+    "with_constant_scale",
+]

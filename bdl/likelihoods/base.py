@@ -1,0 +1,167 @@
+"""What every likelihood knows: its outputs, its law, its losses, and which targets it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent
+
+from bdl.errors import ConfigError
+
+Loss = Callable[[Tensor, Tensor], Tensor]  # (outputs, y) -> losses per item, or their mean over the batch
+Outputs = Literal["logits", "labels", "values", "unknown"]
+
+
+class Likelihood:
+    """A law of y given the network's outputs, and its negative log density per item, in nats.
+
+    It allows any leading axes, such as chains. A new likelihood states `outputs` and `distribution`; everything else
+    follows. Concrete likelihoods are frozen dataclasses.
+
+    `outputs` says what the network's outputs are: "logits" (softmax gives the probabilities of K classes), "labels"
+    (the sigmoid of each gives the probability of one of k labels), "values" (the parameters of a law of k numbers) or
+    "unknown". `per_target` is the number of outputs for each of the k targets. Where there are several, the k outputs
+    of the first parameter come first.
+    """
+
+    outputs: ClassVar[Outputs] = "unknown"
+    counts: ClassVar[bool] = False  # whether y is 0, 1, 2, ...
+
+    @property
+    def per_target(self) -> int:
+        return 1
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        """The law of y for outputs (..., B, K): batch shape (..., B), event shape () for classes and else (k,).
+
+        Raises ConfigError for a likelihood that gives a loss alone.
+        """
+        raise ConfigError(
+            f"{type(self).__name__} does not say which law it stands for: define distribution(outputs), a "
+            "torch.distributions object, to predict with it"
+        )
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(..., B) losses of the items, in nats, from outputs (..., B, K) and targets y (..., B) or (..., B, k)."""
+        law = self.distribution(outputs)
+        y = as_columns(y, torch.Size((*law.batch_shape, *law.event_shape)))
+        return -law.log_prob(y.to(outputs.dtype))  # integers would make float32 of their lgamma
+
+    def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """(...,) mean losses over the batch, and the gradient (..., B, K) of each with respect to its outputs."""
+        return by_autograd(lambda outputs: self(outputs, y).mean(-1), outputs)
+
+    def num_outputs(self, targets: int) -> int:
+        """How many outputs a network needs for k targets, or for K classes."""
+        return targets * self.per_target
+
+    def num_targets(self, outputs: int) -> int:
+        """How many targets a network with that many outputs predicts; for classes, K.
+
+        Raises ConfigError if the outputs cannot be divided among targets.
+        """
+        if outputs % self.per_target:
+            raise ConfigError(
+                f"{type(self).__name__} needs {self.per_target} outputs for each target, and the network has {outputs}"
+            )
+        return outputs // self.per_target
+
+    def marginals(self, outputs: Tensor) -> Distribution:
+        """The law of each of the k targets: batch shape (..., B, k). For classes it is the distribution itself."""
+        law = self.distribution(outputs)
+        return law.base_dist if isinstance(law, Independent) else law
+
+    def mean(self, outputs: Tensor) -> Tensor:
+        """(..., B, k) expected values of the targets."""
+        return self.marginals(outputs).mean
+
+    def variance(self, outputs: Tensor) -> Tensor:
+        """(..., B, k) variances of the targets around their means."""
+        return self.marginals(outputs).variance
+
+    def log_density(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(..., B, k) log densities, or log probabilities, of each target y (..., B, k) by itself, in nats."""
+        return self.marginals(outputs).log_prob(y)
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(..., B, k) probabilities that each target is at most y (..., B, k).
+
+        Raises ConfigError for a law without one in torch.distributions.
+        """
+        try:
+            return self.marginals(outputs).cdf(y)
+        except NotImplementedError as error:
+            raise ConfigError(
+                f"{type(self).__name__} has no distribution function: define cdf(outputs, y) for quantiles and "
+                "intervals"
+            ) from error
+
+    def check(self, y: Tensor, outputs: int | None = None) -> None:
+        """Raise ConfigError, in one line, for targets (n,) or (n, k) outside the domain of the law.
+
+        outputs: those of the network, where they are known, to compare the number of targets or classes with.
+        """
+        if outputs is not None:
+            targets = self.num_targets(outputs)
+            if (y.shape[1] if y.ndim > 1 else 1) != targets or y.ndim > 2:
+                raise ConfigError(
+                    f"y has shape {tuple(y.shape)}, and a network with {outputs} outputs predicts {targets} "
+                    f"target{'s' if targets > 1 else ''} under {type(self).__name__}: change y or the outputs"
+                )
+        refuse(~y.isfinite(), y, "not finite", "drop these rows or fill them")
+        if self.counts:
+            refuse((y < 0) | (y != y.floor()), y, "no counts 0, 1, 2, ...", f"{type(self).__name__} takes counts only")
+
+
+def as_columns(y: Tensor, shape: torch.Size) -> Tensor:
+    """Targets y, where (..., B) may stand for (..., B, 1). Raises ConfigError if y does not fit the shape.
+
+    Without this check y (B,) and outputs (B, 1) would broadcast to B x B pairs.
+    """
+    if y.ndim <= len(shape) and y.shape == shape[len(shape) - y.ndim :]:
+        return y
+    if shape[-1] == 1 and y.shape == shape[:-1]:
+        return y.unsqueeze(-1)
+    raise ConfigError(
+        f"targets of shape {tuple(y.shape)} do not fit the network, which predicts targets of shape {tuple(shape)}: "
+        "give y one column for each"
+    )
+
+
+def refuse(wrong: Tensor, y: Tensor, what: str, remedy: str) -> None:
+    """Raise ConfigError if any entry of `wrong` is True; it names how many, and the first."""
+    if bool(wrong.any()):
+        first = wrong.flatten(1).any(1).nonzero()[0] if wrong.ndim > 1 else wrong.nonzero()[0]
+        value = y[wrong].flatten()[0].item()
+        raise ConfigError(
+            f"y has {int(wrong.sum()):,} of {y.numel():,} values that are {what}; the first is {value:g} in row "
+            f"{int(first)}: {remedy}"
+        )
+
+
+def mean_loss(loss: Loss, outputs: Tensor, y: Tensor, chains: int | None) -> Tensor:
+    """() mean loss of the batch, or (C,) mean losses per chain. Outputs and y lead with C if chains is given."""
+    if isinstance(loss, Likelihood):
+        return loss(outputs, y).mean(-1)
+    if chains is None:
+        return loss(outputs, y)
+    return torch.stack([loss(outputs[c], y[c]) for c in range(chains)])
+
+
+def mean_loss_and_gradient(loss: Loss, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """(C,) mean losses per chain and their gradient (C, B, K) with respect to the outputs (C, B, K)."""
+    if isinstance(loss, Likelihood):
+        return loss.mean_and_gradient(outputs, y)
+    return by_autograd(lambda outputs: mean_loss(loss, outputs, y, len(outputs)), outputs)
+
+
+def by_autograd(mean: Callable[[Tensor], Tensor], outputs: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses mean(outputs), and the gradient of their sum."""
+    with torch.enable_grad():
+        live = outputs.detach().requires_grad_()
+        losses = mean(live)
+        (gradient,) = torch.autograd.grad(losses.sum(), live)
+    return losses.detach(), gradient

@@ -1,0 +1,84 @@
+"""Likelihoods of classes and of labels that are 0 or 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.distributions import Bernoulli, Categorical, Distribution, Independent
+
+from bdl.errors import ConfigError
+from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse
+
+
+@dataclass(frozen=True)
+class CategoricalNLL(Likelihood):
+    """-log softmax(outputs)[y]: outputs (..., B, K) logits, y (..., B) classes -> (..., B) nats.
+
+    >>> import torch
+    >>> CategoricalNLL()(torch.zeros(2, 4), torch.tensor([0, 3])).exp()  # four classes, equally likely
+    tensor([4., 4.])
+    """
+
+    outputs: ClassVar[Outputs] = "logits"
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        return Categorical(logits=outputs, validate_args=False)
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        each = F.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
+        return each.view(y.shape)
+
+    def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if outputs.mT.is_contiguous():  # (..., K, B) in memory, over which softmax is several times as fast
+            loss, gradient = self._along(-2, outputs.mT, y)
+            return loss, gradient.mT
+        return self._along(-1, outputs, y)
+
+    def _along(self, classes: int, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        log_p, index = outputs.log_softmax(classes), y.unsqueeze(classes)
+        loss = log_p.gather(classes, index).squeeze(classes).mean(-1).neg_()
+        return loss, log_p.exp_().scatter_(classes, index, -1.0, reduce="add").mul_(1 / y.shape[-1])
+
+    def check(self, y: Tensor, outputs: int | None = None) -> None:
+        """Raise ConfigError, in one line, unless y holds classes 0 .. K-1, for a network with K outputs."""
+        if y.is_floating_point():
+            refuse(~(y == y.floor()), y, "no class", "classes are the whole numbers 0 .. K-1")
+            raise ConfigError(f"y holds classes as {y.dtype}: turn them into whole numbers with y.long()")
+        classes = "K" if outputs is None else str(outputs)
+        wrong = y < 0 if outputs is None else (y < 0) | (y >= outputs)
+        refuse(wrong, y, f"none of the {classes} classes", "correct the labels, or give the network an output for each")
+
+
+@dataclass(frozen=True)
+class BernoulliNLL(Likelihood):
+    """-Σ log Bernoulli(y; sigmoid(outputs)): outputs (..., B, k) logits of k labels, y (..., B, k) of 0 and 1 -> nats.
+
+    Two classes need one output: k = 1, where y may also be (..., B).
+
+    >>> import torch
+    >>> BernoulliNLL()(torch.zeros(2, 3), torch.tensor([[0, 1, 1], [0, 0, 0]])).exp()  # three fair coins
+    tensor([8., 8.])
+    """
+
+    outputs: ClassVar[Outputs] = "labels"
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        return Independent(Bernoulli(logits=outputs, validate_args=False), 1, validate_args=False)
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        y = as_columns(y, outputs.shape).to(outputs.dtype).expand_as(outputs)
+        return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").sum(-1)
+
+    def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        y = as_columns(y, outputs.shape)
+        return self(outputs, y).mean(-1), (outputs.sigmoid() - y).mul_(1 / outputs.shape[-2])
+
+    def check(self, y: Tensor, outputs: int | None = None) -> None:
+        """Raise ConfigError, in one line, unless y (n,) or (n, k) holds 0 and 1, one column for each of k outputs."""
+        y = y if y.dtype != torch.bool else y.long()
+        super().check(y, outputs)
+        refuse((y != 0) & (y != 1), y, "neither 0 nor 1", "labels are 0 or 1")

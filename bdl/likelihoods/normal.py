@@ -1,0 +1,140 @@
+"""Likelihoods of numbers: normal with a known or a predicted scale, and Student-t."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.distributions import Distribution, Independent, Normal, StudentT
+
+from bdl.errors import ConfigError
+from bdl.likelihoods.base import Likelihood, Outputs, as_columns
+
+
+@dataclass(frozen=True)
+class GaussianNLL(Likelihood):
+    """-log N(y; outputs, std²), summed over the k outputs of an item: outputs and y (..., B, k) -> (..., B) nats.
+
+    >>> import torch
+    >>> GaussianNLL(std=2.0)(torch.tensor([[0.0]]), torch.tensor([[2.0]]))  # 1/2 + log 2 + log(2 pi) / 2
+    tensor([2.1121])
+
+    Args:
+        std: known standard deviation of y around the outputs, in the units of y. A mean squared error as the loss
+            would mean std = sqrt(1/2). Where it is not known, `HeteroscedasticNLL` reads it from the network's outputs,
+            or from one learned constant: see `bdl.with_constant_scale`.
+
+    Raises ConfigError unless std > 0.
+    """
+
+    std: float
+    outputs: ClassVar[Outputs] = "values"
+
+    def __post_init__(self) -> None:
+        if not self.std > 0:
+            raise ConfigError(f"std must be > 0, got {self.std}")
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        return Independent(Normal(outputs, self.std, validate_args=False), 1, validate_args=False)
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        z = (outputs - as_columns(y, outputs.shape)) / self.std
+        return (0.5 * z.square() + math.log(self.std) + 0.5 * math.log(2 * math.pi)).sum(-1)
+
+    def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        y = as_columns(y, outputs.shape)
+        return self(outputs, y).mean(-1), (outputs - y).mul_(1 / (self.std**2 * outputs.shape[-2]))
+
+
+@dataclass(frozen=True)
+class HeteroscedasticNLL(Likelihood):
+    """-log N(y; mean, exp(s)): outputs (..., B, 2k) = mean and log variance s, y (..., B, k) -> (..., B) nats.
+
+    The scale depends on the input, or not, as the network decides; see `bdl.with_constant_scale`.
+
+    >>> import torch
+    >>> HeteroscedasticNLL()(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0]]))  # log(2 pi) / 2
+    tensor([0.9189])
+    """
+
+    outputs: ClassVar[Outputs] = "values"
+
+    @property
+    def per_target(self) -> int:
+        return 2
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        mean, log_var = outputs.chunk(2, -1)
+        return Independent(Normal(mean, (0.5 * log_var).exp(), validate_args=False), 1, validate_args=False)
+
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        mean, log_var = outputs.chunk(2, -1)
+        squares = (as_columns(y, mean.shape) - mean).square()
+        return 0.5 * (squares * (-log_var).exp() + log_var + math.log(2 * math.pi)).sum(-1)
+
+    def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """With r = mean - y and e = exp(-s): the loss is ½ Σ (r² e + s + log 2π), its gradient r e and ½ (1 - r² e)."""
+        gradient = torch.empty_like(outputs)  # in the order in memory of the outputs
+        mean, log_var = outputs.chunk(2, -1)
+        by_mean, by_log_var = gradient.chunk(2, -1)
+        r = mean - as_columns(y, mean.shape)
+        torch.mul(r, (-log_var).exp_(), out=by_mean)
+        squares = r.mul_(by_mean)
+        loss = (squares + log_var).sum(-1).mean(-1).mul_(0.5).add_(0.5 * math.log(2 * math.pi) * mean.shape[-1])
+        items = outputs.shape[-2]
+        by_mean.mul_(1 / items)
+        torch.mul(squares, -0.5 / items, out=by_log_var).add_(0.5 / items)
+        return loss, gradient
+
+
+@dataclass(frozen=True)
+class StudentTNLL(Likelihood):
+    """-log t(y; location, scale) with df degrees of freedom, for data with outliers: y (..., B, k) -> (..., B) nats.
+
+    With a given scale the outputs (..., B, k) are the locations; without, outputs (..., B, 2k) are location and log
+    scale.
+
+    >>> import torch
+    >>> StudentTNLL(df=4.0, scale=1.0)(torch.tensor([[0.0]]), torch.tensor([[0.0]]))  # log(8/3)
+    tensor([0.9808])
+
+    Args:
+        df: degrees of freedom > 2, so that the law has a variance, df / (df - 2) scale².
+        scale: known scale, in the units of y; None means that the network predicts its logarithm.
+
+    Raises ConfigError unless df > 2 and scale > 0.
+    """
+
+    df: float = 4.0
+    scale: float | None = None
+    outputs: ClassVar[Outputs] = "values"
+
+    def __post_init__(self) -> None:
+        if not self.df > 2:
+            raise ConfigError(f"df must be > 2, because the law has no variance otherwise; got {self.df}")
+        if self.scale is not None and not self.scale > 0:
+            raise ConfigError(f"scale must be > 0, or null for a predicted one; got {self.scale}")
+
+    @property
+    def per_target(self) -> int:
+        return 2 if self.scale is None else 1
+
+    def distribution(self, outputs: Tensor) -> Distribution:
+        location, scale = self._parameters(outputs)
+        return Independent(StudentT(self.df, location, scale, validate_args=False), 1, validate_args=False)
+
+    def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
+        from scipy.special import stdtr  # scipy is slow to import, and training does not need it
+
+        location, scale = self._parameters(outputs)
+        z = ((y - location) / scale).cpu()
+        return torch.as_tensor(stdtr(self.df, z.numpy())).to(location)
+
+    def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor | float]:
+        if self.scale is not None:
+            return outputs, self.scale
+        location, log_scale = outputs.chunk(2, -1)
+        return location, log_scale.exp()

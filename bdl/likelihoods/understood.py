@@ -1,0 +1,116 @@
+"""What is known about a loss: its likelihood, the outputs that it reads, and which law it samples instead."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from bdl.errors import ConfigError
+from bdl.identity import identity
+from bdl.likelihoods.base import Likelihood, Outputs
+from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
+from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
+from bdl.likelihoods.normal import GaussianNLL, HeteroscedasticNLL, StudentTNLL
+
+OURS: dict[str, type[Likelihood]] = {
+    f"bdl.{c.__name__}": c
+    for c in (
+        BernoulliNLL,
+        CategoricalNLL,
+        GaussianNLL,
+        HeteroscedasticNLL,
+        NegativeBinomialNLL,
+        PoissonNLL,
+        StudentTNLL,
+    )
+}
+CLASSES = ("torch.nn.modules.loss.CrossEntropyLoss", "torch.nn.functional.cross_entropy")
+LABELS = ("torch.nn.modules.loss.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy_with_logits")
+SQUARES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
+COUNTS = ("torch.nn.modules.loss.PoissonNLLLoss", "torch.nn.functional.poisson_nll_loss")
+NORMAL = ("torch.nn.modules.loss.GaussianNLLLoss", "torch.nn.functional.gaussian_nll_loss")
+VALUES = ("torch.nn.modules.loss.L1Loss", "torch.nn.functional.l1_loss")  # of no likelihood here
+
+
+def likelihood_of(loss: Any, num_outputs: int = 1) -> Likelihood | None:
+    """The likelihood that a loss stands for, or None where it is none that bdl knows.
+
+    It may be a likelihood, a loss of torch, or what `bdl.identity` made of one, as target.json holds it.
+
+    >>> from torch import nn
+    >>> likelihood_of(nn.CrossEntropyLoss()), likelihood_of({"type": "bdl.GaussianNLL", "std": 0.5})
+    (CategoricalNLL(), GaussianNLL(std=0.5))
+    >>> round(likelihood_of(nn.MSELoss()).std, 4), likelihood_of(lambda outputs, y: outputs.mean())
+    (0.7071, None)
+
+    num_outputs: of the network. A mean over k squared errors, as `nn.MSELoss` takes it, means a variance of k/2.
+    """
+    if isinstance(loss, Likelihood):
+        return loss
+    name, settings = _named(loss)
+    if name in OURS:
+        fields = {f.name for f in dataclasses.fields(OURS[name])}  # type: ignore[arg-type]
+        return OURS[name](**{k: v for k, v in settings.items() if k in fields})
+    if name in CLASSES:
+        return CategoricalNLL()
+    if name in LABELS:
+        return BernoulliNLL()
+    if name in SQUARES:
+        return GaussianNLL(math.sqrt(num_outputs / 2))
+    if name in COUNTS and settings.get("log_input", True):
+        return PoissonNLL()
+    return None
+
+
+def outputs_of(loss: Any) -> Outputs:
+    """What a network trained with the loss puts out: "logits", "labels", "values", or "unknown".
+
+    >>> from torch import nn
+    >>> outputs_of(CategoricalNLL()), outputs_of(nn.MSELoss()), outputs_of(lambda outputs, y: outputs.mean())
+    ('logits', 'values', 'unknown')
+    """
+    likelihood = likelihood_of(loss)
+    if likelihood is not None:
+        return likelihood.outputs
+    return "values" if _named(loss)[0] in (*VALUES, *NORMAL, *COUNTS) else "unknown"
+
+
+def law_note(loss: Any) -> str | None:
+    """Why a loss is not the mean negative log-likelihood of the data, or None. The sampled law is exp(-N loss / T)."""
+    name = _named(loss)[0]
+    if getattr(loss, "reduction", "mean") != "mean":
+        return (
+            f'reduction="{loss.reduction}" is no mean over the batch: the law sampled is exp(-N loss / T); use "mean"'
+        )
+    if name in SQUARES:
+        return (
+            "MSELoss is the likelihood of Gaussian errors with std sqrt(1/2), or sqrt(k/2) for k outputs, whatever the "
+            "data: use bdl.GaussianNLL(std)"
+        )
+    if name in LABELS + COUNTS:
+        own = "bdl.BernoulliNLL()" if name in LABELS else "bdl.PoissonNLL()"
+        if getattr(loss, "weight", None) is not None or getattr(loss, "pos_weight", None) is not None:
+            return f"weights sample the posterior of re-weighted data, not of the data: use {own}"
+        return None
+    if getattr(loss, "label_smoothing", 0.0):
+        return f"label_smoothing={loss.label_smoothing} samples the posterior of smoothed labels, not of the data"
+    if getattr(loss, "weight", None) is not None:
+        return "class weights sample the posterior of re-weighted data, not of the data"
+    return None
+
+
+def check_loss(loss: Any) -> None:
+    """Raise ConfigError for a loss that cannot be called with outputs and targets alone."""
+    if _named(loss)[0] in NORMAL:
+        raise ConfigError(
+            "GaussianNLLLoss takes the variance as a third argument: use bdl.HeteroscedasticNLL(), whose outputs are "
+            "means and log variances"
+        )
+
+
+def _named(loss: Any) -> tuple[str, Mapping[str, Any]]:
+    """(full name, settings) of a loss, or of the identity of one."""
+    described = loss if isinstance(loss, Mapping | str) else identity(loss)
+    return (described["type"], described) if isinstance(described, Mapping) else (str(described), {})

@@ -1,0 +1,193 @@
+"""Likelihoods against torch.distributions and scipy, their gradients against autograd, and the targets they refuse."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import scipy.stats as st
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.identity import identity
+from bdl.likelihoods import as_columns, law_note, likelihood_of, mean_loss, outputs_of
+from bdl.likelihoods.base import by_autograd
+from bdl.models import MLP
+
+D64 = torch.float64
+C, B, TARGETS = 3, 20, 2
+LAWS = {  # likelihood -> the frozen law of scipy for its parameters (..., k), each an array
+    bdl.BernoulliNLL(): lambda a: st.bernoulli(1 / (1 + (-a).exp())),
+    bdl.GaussianNLL(0.3): lambda a: st.norm(a, 0.3),
+    bdl.HeteroscedasticNLL(): lambda a, b: st.norm(a, (b / 2).exp()),
+    bdl.StudentTNLL(5.0, scale=0.7): lambda a: st.t(5, a, 0.7),
+    bdl.StudentTNLL(3.0): lambda a, b: st.t(3, a, b.exp()),
+    bdl.PoissonNLL(): lambda a: st.poisson(a.exp()),
+    bdl.NegativeBinomialNLL(0.4): lambda a: st.nbinom(1 / 0.4, 1 / (1 + 0.4 * a.exp())),
+    bdl.NegativeBinomialNLL(): lambda a, b: st.nbinom((-b).exp(), 1 / (1 + (a + b).exp())),
+}
+DISCRETE = (bdl.BernoulliNLL, bdl.PoissonNLL, bdl.NegativeBinomialNLL)
+
+
+def problem(likelihood) -> tuple[torch.Tensor, torch.Tensor]:
+    """Outputs (C, B, K) and targets (C, B, k)."""
+    generator = torch.Generator().manual_seed(1)
+    outputs = torch.randn(C, B, likelihood.num_outputs(TARGETS), generator=generator, dtype=D64)
+    if isinstance(likelihood, bdl.BernoulliNLL):
+        return outputs, torch.randint(2, (C, B, TARGETS), generator=generator)
+    if likelihood.counts:
+        return outputs, torch.randint(6, (C, B, TARGETS), generator=generator)
+    return outputs, torch.randn(C, B, TARGETS, generator=generator, dtype=D64)
+
+
+@pytest.mark.parametrize("likelihood", LAWS, ids=repr)
+def test_losses_moments_and_distribution_functions_are_those_of_scipy(likelihood):
+    outputs, y = problem(likelihood)
+    assert likelihood.num_targets(outputs.shape[-1]) == TARGETS
+    law = LAWS[likelihood](*outputs.split(TARGETS, -1))
+    log_p = torch.as_tensor((law.logpmf if isinstance(likelihood, DISCRETE) else law.logpdf)(y))
+    torch.testing.assert_close(likelihood(outputs, y), -log_p.sum(-1), rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(likelihood.log_density(outputs, y.double()), log_p, rtol=1e-8, atol=1e-8)
+    torch.testing.assert_close(likelihood.distribution(outputs).log_prob(y.double()), log_p.sum(-1))
+    torch.testing.assert_close(likelihood.mean(outputs), torch.as_tensor(law.mean()))
+    torch.testing.assert_close(likelihood.variance(outputs), torch.as_tensor(law.var()))
+    if not isinstance(likelihood, bdl.BernoulliNLL):
+        for shift in (-1.5, 0.0, 0.5):  # counts: below 0, at a jump, between two
+            expected = torch.as_tensor(law.cdf(y + shift))
+            torch.testing.assert_close(likelihood.cdf(outputs, y + shift), expected, rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize("columns_last", [True, False])
+@pytest.mark.parametrize("likelihood", [bdl.CategoricalNLL(), *LAWS], ids=repr)
+def test_means_and_gradients_are_those_of_autograd(likelihood, columns_last):
+    outputs, y = (
+        (torch.randn(C, B, 4, dtype=D64), torch.randint(4, (C, B)))
+        if isinstance(likelihood, bdl.CategoricalNLL)
+        else problem(likelihood)
+    )
+    if not columns_last:
+        outputs = outputs.mT.contiguous().mT
+    loss, gradient = likelihood.mean_and_gradient(outputs, y)
+    expected_loss, expected = by_autograd(lambda o: likelihood(o, y).mean(-1), outputs)
+    torch.testing.assert_close(loss, expected_loss, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("likelihood", LAWS, ids=repr)
+def test_one_target_may_be_a_plain_column(likelihood):
+    """(B,) against outputs (B, 1) would broadcast to B x B pairs."""
+    outputs, y = (t[..., : t.shape[-1] // TARGETS] for t in problem(likelihood))
+    torch.testing.assert_close(likelihood(outputs, y.squeeze(-1)), likelihood(outputs, y))
+    for shape in ((B, 1), (C, B, 1)):
+        assert as_columns(torch.zeros(shape), torch.Size((C, B, 1))).shape == shape
+    with pytest.raises(ConfigError, match=r"targets of shape \(3, 7\) do not fit"):
+        likelihood(outputs, y.squeeze(-1)[:, :7])
+
+
+def test_a_constant_scale_is_a_parameter_of_the_network():
+    """The stack's gradient by the chain rule, with the constants behind the network."""
+    net = bdl.with_constant_scale(MLP((3, 5, TARGETS)), TARGETS, start=-1.0)
+    stack = bdl.ChainStack(net, C, seed=3).double()
+    x, y, loss = torch.randn(C, B, 3, dtype=D64), torch.randn(C, B, TARGETS, dtype=D64), bdl.HeteroscedasticNLL()
+    outputs = stack(x)
+    assert outputs.shape == (C, B, 2 * TARGETS) and bool((outputs[..., TARGETS:] == -1.0).all())
+    expected = mean_loss(loss, outputs, y, C)
+    expected.sum().backward()
+    gradient = stack.gradient()
+    assert gradient is not None
+    losses, gradients = gradient(x, y, loss)
+    torch.testing.assert_close(losses, expected.detach())
+    for p, g in zip(gradient.params, gradients, strict=True):
+        torch.testing.assert_close(g, p.grad, rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.parametrize("likelihood", [bdl.CategoricalNLL(), *LAWS], ids=repr)
+def test_a_likelihood_is_rebuilt_from_what_the_run_recorded(likelihood):
+    assert likelihood_of(json.loads(json.dumps(identity(likelihood)))) == likelihood == likelihood_of(likelihood)
+
+
+@pytest.mark.parametrize(
+    ("loss", "likelihood"),
+    [
+        (nn.CrossEntropyLoss(), bdl.CategoricalNLL()),
+        (F.cross_entropy, bdl.CategoricalNLL()),
+        (nn.BCEWithLogitsLoss(), bdl.BernoulliNLL()),
+        (nn.PoissonNLLLoss(), bdl.PoissonNLL()),
+        (nn.PoissonNLLLoss(log_input=False), None),
+        (nn.GaussianNLLLoss(), None),
+        (nn.L1Loss(), None),
+        (None, None),
+    ],
+    ids=str,
+)
+def test_losses_of_torch_are_understood_where_they_say_enough(loss, likelihood):
+    assert likelihood_of(loss) == likelihood == likelihood_of(identity(loss))
+
+
+@pytest.mark.parametrize("outputs", [1, 4])
+def test_a_mean_squared_error_is_a_normal_law(outputs):
+    """Its differences of losses are those of the law with variance k/2, because it averages over the k outputs."""
+    likelihood = likelihood_of(nn.MSELoss(), outputs)
+    assert isinstance(likelihood, bdl.GaussianNLL) and likelihood.std == pytest.approx(math.sqrt(outputs / 2))
+    a, b, y = torch.randn(3, B, outputs, dtype=D64)
+    difference = likelihood(a, y).mean() - likelihood(b, y).mean()
+    torch.testing.assert_close(difference, F.mse_loss(a, y) - F.mse_loss(b, y))
+    assert outputs_of(nn.MSELoss()) == "values" and "sqrt(1/2)" in (law_note(nn.MSELoss()) or "")
+
+
+def test_a_loss_with_a_third_argument_is_refused():
+    with pytest.raises(ConfigError, match="HeteroscedasticNLL"):
+        bdl.BayesianModule(nn.Linear(2, 2), lambda *_: None, loss=nn.GaussianNLLLoss())
+
+
+NAN = math.nan
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "y", "outputs", "words"),
+    [
+        (
+            bdl.CategoricalNLL(),
+            [0, 1, 3, -1],
+            3,
+            r"2 of 4 values that are none of the 3 classes; the first is 3 in row 2",
+        ),
+        (bdl.CategoricalNLL(), [0, -1], None, "none of the K classes"),
+        (bdl.CategoricalNLL(), [0.0, 1.0], None, r"y.long\(\)"),
+        (bdl.CategoricalNLL(), [0.0, NAN], None, "no class; the first is nan in row 1"),
+        (bdl.BernoulliNLL(), [0, 2], 1, "neither 0 nor 1; the first is 2 in row 1"),
+        (bdl.GaussianNLL(1.0), [[0.0, 1.0], [NAN, math.inf]], 2, "2 of 4 values that are not finite.* in row 1"),
+        (bdl.HeteroscedasticNLL(), [[0.0, 1.0]], 2, r"shape \(1, 2\), and a network with 2 outputs predicts 1 target "),
+        (bdl.HeteroscedasticNLL(), [0.0], 3, "needs 2 outputs for each target, and the network has 3"),
+        (bdl.PoissonNLL(), [0.0, 1.5], None, "no counts.* the first is 1.5 in row 1"),
+        (bdl.NegativeBinomialNLL(), [0, -2], None, "no counts.* the first is -2 in row 1"),
+    ],
+    ids=lambda value: "" if isinstance(value, list | str | None) else str(value),
+)
+def test_targets_outside_the_domain_are_refused_in_one_line(likelihood, y, outputs, words):
+    with pytest.raises(ConfigError, match=words) as caught:
+        likelihood.check(torch.tensor(y), outputs)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("likelihood", [bdl.CategoricalNLL(), *LAWS], ids=repr)
+def test_targets_inside_the_domain_are_taken(likelihood):
+    good = torch.tensor([0, 1, 1])
+    likelihood.check(good, likelihood.num_outputs(2 if isinstance(likelihood, bdl.CategoricalNLL) else 1))
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [
+        (lambda: bdl.StudentTNLL(df=2.0), "df must be > 2"),
+        (lambda: bdl.StudentTNLL(scale=0.0), "scale must be > 0"),
+        (lambda: bdl.NegativeBinomialNLL(-1.0), "dispersion must be > 0"),
+    ],
+)
+def test_parameters_outside_their_range_are_refused(build, words):
+    with pytest.raises(ConfigError, match=words):
+        build()
