@@ -1,4 +1,4 @@
-"""Data modules, loaders and augmentation. What needs torchvision or pandas is imported at its first use: both are slow."""
+"""Data modules, loaders and augmentation. Those that need torchvision or pandas are imported at first use."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

@@ -13,7 +13,17 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from bdl.data.frame import as_numbers, as_texts, as_value, brief_list, holds_dates, holds_truth_values, require_columns
+from bdl.data.frame import (
+    Frame,
+    Series,
+    as_numbers,
+    as_texts,
+    as_value,
+    brief_list,
+    holds_dates,
+    holds_truth_values,
+    require_columns,
+)
 from bdl.errors import BdlWarning, ConfigError
 
 
@@ -36,14 +46,14 @@ class NumberColumn:
         return 1 + self.gaps
 
     @staticmethod
-    def learn(values: pd.Series) -> NumberColumn:
+    def learn(values: Series) -> NumberColumn:
         numbers = as_numbers(values)
         fill, gaps = float(numbers.median()), bool(numbers.isna().any())
         numbers = numbers.fillna(fill)
         mean, std = float(numbers.mean()), float(numbers.std(ddof=0))
         return NumberColumn(str(values.name), mean, std if std > 1e-12 * max(1.0, abs(mean)) else 1.0, fill, gaps)
 
-    def encode(self, values: pd.Series, place: str) -> np.ndarray:
+    def encode(self, values: Series, place: str) -> np.ndarray:
         """(n, width). Raises ConfigError for text and for infinite numbers, and counts their rows."""
         refuse_text(values, place)
         numbers = as_numbers(values)
@@ -72,13 +82,13 @@ class CategoryColumn:
         return len(self.levels) + 1 + self.gaps
 
     @staticmethod
-    def learn(values: pd.Series) -> CategoryColumn:
+    def learn(values: Series) -> CategoryColumn:
         texts = as_texts(values)
         counts = texts.value_counts()
         fill = min(counts.index[counts == counts.max()])  # the first of equally frequent levels in the alphabet
         return CategoryColumn(str(values.name), tuple(sorted(counts.index)), fill, bool(texts.isna().any()))
 
-    def encode(self, values: pd.Series, place: str) -> np.ndarray:
+    def encode(self, values: Series, place: str) -> np.ndarray:
         """(n, width). Warns of levels that no training row has, and counts their rows."""
         texts = as_texts(values)
         missing = texts.isna().to_numpy()
@@ -104,7 +114,7 @@ class InputEncoding:
     columns: tuple[Column, ...]
 
     @staticmethod
-    def learn(frame: pd.DataFrame, categorical: Collection[str], max_levels: int, place: str) -> InputEncoding:
+    def learn(frame: Frame, categorical: Collection[str], max_levels: int, place: str) -> InputEncoding:
         """The encoding of all columns of the training rows.
 
         Warns of columns without information, which are left out. Raises ConfigError for dates, for columns that mix
@@ -129,7 +139,7 @@ class InputEncoding:
         """Numbers per row in the network's input."""
         return sum(column.width for column in self.columns)
 
-    def encode(self, frame: pd.DataFrame, key: str, place: str) -> Tensor:
+    def encode(self, frame: Frame, key: str, place: str) -> Tensor:
         """(n, features) float32. Raises ConfigError for missing columns, text and infinite numbers.
 
         key: begins the message about a missing column. place: names the table in messages.
@@ -151,19 +161,19 @@ class InputEncoding:
         return InputEncoding(tuple(kinds[c["kind"]](**f) for c, f in zip(columns, fields, strict=True)))
 
 
-def refuse_text(values: pd.Series, place: str, remedy: str = "correct them") -> None:
+def refuse_text(values: Series, place: str, remedy: str = "correct them") -> None:
     """Raise ConfigError for text and infinite numbers in a column of numbers; it counts the rows."""
     numbers = as_numbers(values)
     bad = (numbers.isna() & values.notna()) | np.isinf(numbers)
     if bad.any():
         example, row = values[bad].iloc[0], values.index[bad][0] + 1
         raise ConfigError(
-            f"{place}: {values.name} has {example!r} in row {row}, and no finite number in {bad.sum()} of {len(values)} "
-            f"rows: {remedy}"
+            f"{place}: {values.name} has {example!r} in row {row}, and no finite number in {bad.sum()} of "
+            f"{len(values)} rows: {remedy}"
         )
 
 
-def _kind(values: pd.Series, categorical: bool, place: str) -> type[NumberColumn] | type[CategoryColumn]:
+def _kind(values: Series, categorical: bool, place: str) -> type[NumberColumn] | type[CategoryColumn]:
     """How a column is read: as categories if asked for or if most of its values are no numbers."""
     if categorical or holds_truth_values(values):
         return CategoryColumn
@@ -177,13 +187,13 @@ def _kind(values: pd.Series, categorical: bool, place: str) -> type[NumberColumn
     return NumberColumn
 
 
-def _is_constant(values: pd.Series) -> bool:
+def _is_constant(values: Series) -> bool:
     """Whether all values are the same, or all are missing."""
     different = values.nunique()
     return different == 0 or different == 1 and not values.isna().any()
 
 
-def _refuse_dates(frame: pd.DataFrame, place: str) -> None:
+def _refuse_dates(frame: Frame, place: str) -> None:
     dates = [name for name in frame.columns if holds_dates(frame[name])]
     if dates:
         example, names = frame[dates[0]].dropna().iloc[0], as_value(dates)
@@ -193,7 +203,7 @@ def _refuse_dates(frame: pd.DataFrame, place: str) -> None:
         )
 
 
-def _refuse_free_text(columns: Mapping[str, pd.Series], max_levels: int) -> None:
+def _refuse_free_text(columns: Mapping[str, Series], max_levels: int) -> None:
     many = {name: count for name, values in columns.items() if (count := as_texts(values).nunique()) > max_levels}
     if many:
         name, count = next(iter(many.items()))

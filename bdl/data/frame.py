@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import pandas as pd
 
 from bdl.errors import BdlWarning, ConfigError
 
+# Columns and tables of pandas, whose own annotations do not tell a type checker which of them `frame[name]` is.
+Series: TypeAlias = Any
+Frame: TypeAlias = Any
 Format = Literal["csv", "parquet"]
 PACKAGED = "package:"  # the path of a table that bdl brings along begins with it
 SIGNS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " ", "point": "."}
@@ -45,7 +48,7 @@ class Reading:
     decimal: str = "point"
     missing: Sequence[str] = ("?",)
 
-    def read(self, path: str | Path, key: str = "data.path", text: Sequence[str] = ()) -> pd.DataFrame:
+    def read(self, path: str | Path, key: str = "data.path", text: Sequence[str] = ()) -> Frame:
         """The table of one file, rows numbered from 0.
 
         Args:
@@ -76,7 +79,7 @@ class Reading:
             raise ConfigError(f"{name} has column names and no rows: give a table with rows")
         return _without_row_numbers(frame.reset_index(drop=True), name)
 
-    def _read_csv(self, path: Path, name: str, text: Sequence[str]) -> pd.DataFrame:
+    def _read_csv(self, path: Path, name: str, text: Sequence[str]) -> Frame:
         separator, decimal = SIGNS.get(self.separator, self.separator), SIGNS.get(self.decimal, self.decimal)
         options: dict[str, Any] = {"sep": separator, "encoding": "utf-8-sig", "skipinitialspace": separator != "\t"}
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
@@ -107,7 +110,7 @@ def locate(path: str | Path) -> Path:
     return Path(text).expanduser()
 
 
-def require_columns(frame: pd.DataFrame, columns: Iterable[str], key: str, place: str) -> None:
+def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
     """Raise ConfigError unless the table has all these columns."""
     absent = [column for column in columns if column not in frame.columns]
     if absent:
@@ -135,7 +138,7 @@ def as_value(names: Sequence[str]) -> str:
     return "[" + ",".join(name if re.fullmatch(r"[\w. -]+", name) else json.dumps(name) for name in names) + "]"
 
 
-def holds_dates(values: pd.Series) -> bool:
+def holds_dates(values: Series) -> bool:
     """Whether the values are dates or times, or nine tenths of its texts read like some."""
     kind = pd.api.types.infer_dtype(values, skipna=True)
     if kind in DATE_TYPES:
@@ -146,16 +149,17 @@ def holds_dates(values: pd.Series) -> bool:
     return present.map(lambda text: DATE.fullmatch(text) is not None).mean() >= 0.9
 
 
-def holds_truth_values(values: pd.Series) -> bool:
+def holds_truth_values(values: Series) -> bool:
     return pd.api.types.infer_dtype(values, skipna=True) == "boolean"
 
 
-def as_numbers(values: pd.Series) -> pd.Series:
+def as_numbers(values: Series) -> Series:
     """float64 numbers; NaN for what is missing and for what is no number."""
-    return pd.to_numeric(values, errors="coerce").astype("float64")
+    numbers: Any = pd.to_numeric(values, errors="coerce")
+    return numbers.astype("float64")
 
 
-def as_texts(values: pd.Series) -> pd.Series:
+def as_texts(values: Series) -> Series:
     """Texts without blanks around them, whole numbers without a decimal point; NaN stays.
 
     >>> as_texts(pd.Series([1.0, 2.5, None])).tolist()
@@ -176,7 +180,7 @@ def _refuse_doubled(columns: Iterable[str], name: str) -> None:
         seen.add(column)
 
 
-def _without_row_numbers(frame: pd.DataFrame, name: str) -> pd.DataFrame:
+def _without_row_numbers(frame: Frame, name: str) -> Frame:
     """Leave out a first column without a name that counts the rows, as pandas writes it."""
     first = frame.columns[0]
     if re.fullmatch(r"Unnamed: 0|", first) and pd.api.types.is_integer_dtype(frame[first]):

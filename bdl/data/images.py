@@ -77,10 +77,10 @@ class ImageFolderDataModule(TensorDataModule):
         loader: "tensor" keeps all images as bytes on the device; "files" reads them on demand, with workers; "auto"
             keeps them where they take at most 2 GiB.
         workers: processes that read on demand.
-        augment: random changes to the training images; None shows the images as they are. They change the meaning of T,
-            see `CIFARDataModule`.
-        test_fraction, split_seed: which images are for testing, as in `TableDataModule`; read only if there is no folder
-            `test`.
+        augment: random changes to the training images; None shows the images as they are. They change the meaning of
+            T, see `CIFARDataModule`.
+        test_fraction, split_seed: which images are for testing, as in `TableDataModule`; read only if there is no
+            folder `test`.
         val_fraction, fold: share of the training images held out, as in `hold_out`; read only if there is no folder
             `val`.
         batch_size, chains, seed, stack, replacement: as in `TensorBatches`.

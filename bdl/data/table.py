@@ -14,7 +14,7 @@ import pandas as pd
 from torch import Tensor
 
 from bdl.data.encoding import InputEncoding
-from bdl.data.frame import Format, Reading, locate, require_columns
+from bdl.data.frame import Format, Frame, Reading, locate, require_columns
 from bdl.data.module import Task, TensorDataModule
 from bdl.data.split import hold_out, train_test_rows
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task, target_from_plain, target_to_plain
@@ -127,7 +127,8 @@ class TableDataModule(TensorDataModule):
         frames |= {split: reading.read(p, f"data.{split}_path") for split, p in others.items() if p is not None}
         no_inputs = [target, *id, *drop, *([] if split_column is None else [split_column])]
         _check_columns(frames["train"], target, id, drop, categorical, split_column, place)
-        frames = {split: _with_target(frame, target, f"{place}, {split} rows") for split, frame in frames.items()}
+        places = {"train": place, **{split: locate(p).name for split, p in others.items() if p is not None}}
+        frames = {split: _with_target(frame, target, places[split]) for split, frame in frames.items()}
         if split_column is not None:
             frames = _split_by_column(frames, split_column, place)
         frames = _split_by_seed(frames, test_fraction, val_fraction, split_seed, fold, place)
@@ -159,7 +160,7 @@ class TableDataModule(TensorDataModule):
     def preprocessing(self) -> dict[str, Any]:
         return self.encoding.to_plain()
 
-    def _encode(self, frame: pd.DataFrame, split: str, place: str) -> tuple[Tensor, Tensor]:
+    def _encode(self, frame: Frame, split: str, place: str) -> tuple[Tensor, Tensor]:
         encoding, rows = self.encoding, f"{place}, {split} rows"
         y = encoding.target.encode(frame[encoding.target.name], rows)
         return encoding.inputs.encode(frame, f"data.{split}_path: ", rows), y
@@ -167,8 +168,8 @@ class TableDataModule(TensorDataModule):
     def _describe(self, columns: int, reason: str, found: bool) -> str:
         """What was read and which task was found, in one line."""
         rows = ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))
-        other = [task for task in get_args(Task) if task != self.task]
-        choice = f"; data.task={' or '.join(other)} says otherwise" if found else ""
+        other = [task for task in get_args(Task) if task != self.task and "number" in reason]
+        choice = f"; data.task={' or '.join(other)} says otherwise" if found and other else ""
         return (
             f"{self.name}: {rows} rows; {columns} columns as {self.input_shape[0]} inputs; "
             f"target {self.encoding.target.name}: {self.task} ({reason}{choice})"
@@ -176,7 +177,7 @@ class TableDataModule(TensorDataModule):
 
 
 def _check_columns(
-    frame: pd.DataFrame, target: str, id: Sequence[str], drop: Sequence[str], categorical: Sequence[str],
+    frame: Frame, target: str, id: Sequence[str], drop: Sequence[str], categorical: Sequence[str],
     split_column: str | None, place: str,
 ) -> None:  # fmt: skip
     """Raise ConfigError for names of columns that the table lacks, and for a target that is an input too."""
@@ -189,7 +190,7 @@ def _check_columns(
             raise ConfigError(f"data.{key} names {target}, which is the target: take it out of data.{key}")
 
 
-def _with_target(frame: pd.DataFrame, target: str, place: str) -> pd.DataFrame:
+def _with_target(frame: Frame, target: str, place: str) -> Frame:
     """The rows that have a target; the others are counted in a warning."""
     require_columns(frame, [target], "data.target=", place)
     missing = int(frame[target].isna().sum())
@@ -204,7 +205,7 @@ def _with_target(frame: pd.DataFrame, target: str, place: str) -> pd.DataFrame:
     return frame[frame[target].notna()]
 
 
-def _split_by_column(frames: dict[str, pd.DataFrame], column: str, place: str) -> dict[str, pd.DataFrame]:
+def _split_by_column(frames: dict[str, Frame], column: str, place: str) -> dict[str, Frame]:
     if len(frames) > 1:
         raise ConfigError(
             "data.split_column and data.test_path or data.val_path both split the table: keep one of them"
@@ -223,8 +224,8 @@ def _split_by_column(frames: dict[str, pd.DataFrame], column: str, place: str) -
 
 
 def _split_by_seed(
-    frames: dict[str, pd.DataFrame], test_fraction: float, val_fraction: float, seed: int, fold: int, place: str
-) -> dict[str, pd.DataFrame]:
+    frames: dict[str, Frame], test_fraction: float, val_fraction: float, seed: int, fold: int, place: str
+) -> dict[str, Frame]:
     """Take test and validation rows out of the training rows where nothing else names them."""
     frame = frames["train"]
     if "test" not in frames:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bdl.data.encoding import refuse_text
-from bdl.data.frame import as_numbers, as_texts, holds_dates, holds_truth_values
+from bdl.data.frame import Series, as_numbers, as_texts, holds_dates, holds_truth_values
 from bdl.data.module import Task
 from bdl.errors import ConfigError
 
@@ -30,25 +30,25 @@ class ClassTarget:
     task = "classification"
 
     @staticmethod
-    def learn(values: pd.Series, place: str) -> ClassTarget:
+    def learn(values: Series, place: str) -> ClassTarget:
         """The classes of all rows. Raises ConfigError for one class only, and for more than half as many as rows."""
         texts = as_texts(values)
         labels = sorted(texts.unique(), key=_numbers_first)
         if len(labels) == 1:
             raise ConfigError(
-                f"data.target={values.name}: all {len(texts)} rows of {place} are of one class, {labels[0]!r}: give rows "
-                "of another class, or choose another target"
+                f"data.target={values.name}: all {len(texts)} rows of {place} are of one class, {labels[0]!r}: give "
+                "rows of another class, or choose another target"
             )
         if len(labels) > len(texts) / 2:
             numbers = as_numbers(values).notna().all()
             remedy = "data.task=regression predicts numbers" if numbers else "choose another target"
             raise ConfigError(
-                f"data.target={values.name} has {len(labels)} classes in {len(texts)} rows of {place}, fewer than two rows "
-                f"for a class: {remedy}"
+                f"data.target={values.name} has {len(labels)} classes in {len(texts)} rows of {place}, fewer than two "
+                f"rows for a class: {remedy}"
             )
         return ClassTarget(str(values.name), tuple(labels))
 
-    def encode(self, values: pd.Series, place: str) -> Tensor:
+    def encode(self, values: Series, place: str) -> Tensor:
         """(n,) int64."""
         return torch.from_numpy(pd.Index(self.labels).get_indexer(pd.Index(as_texts(values)))).long()
 
@@ -63,7 +63,7 @@ class NumberTarget:
     task: Task = "regression"
 
     @staticmethod
-    def learn(values: pd.Series, place: str, task: Task) -> NumberTarget:
+    def learn(values: Series, place: str, task: Task) -> NumberTarget:
         """From the training rows. Raises ConfigError for text, a constant target, and counts that are none."""
         name = f"data.target={values.name}"
         refuse_text(values, place, "correct them, or data.task=classification takes the values as classes")
@@ -78,7 +78,7 @@ class NumberTarget:
             return NumberTarget(str(values.name), 0.0, 1.0, task)
         return NumberTarget(str(values.name), float(numbers.mean()), float(numbers.std(ddof=0)), task)
 
-    def encode(self, values: pd.Series, place: str) -> Tensor:
+    def encode(self, values: Series, place: str) -> Tensor:
         """(n, 1) float32. Raises ConfigError for text and infinite numbers, and counts that are none."""
         refuse_text(values, place)
         numbers = as_numbers(values)
@@ -103,7 +103,7 @@ def target_from_plain(plain: Mapping[str, Any]) -> Target:
     return NumberTarget(**fields, task=plain["task"])
 
 
-def find_task(values: pd.Series, place: str) -> tuple[Task, str]:
+def find_task(values: Series, place: str) -> tuple[Task, str]:
     """The task of a target without gaps, and why in a few words.
 
     Text, truth values and whole numbers of at most FEW different values, each in two rows on average, are classes;
@@ -129,7 +129,7 @@ def find_task(values: pd.Series, place: str) -> tuple[Task, str]:
     return "regression", f"{different} different {'whole numbers' if whole else 'numbers'}"
 
 
-def _refuse_other_than_counts(numbers: pd.Series, place: str) -> None:
+def _refuse_other_than_counts(numbers: Series, place: str) -> None:
     bad = (numbers < 0) | (numbers != numbers.round())
     if bad.any():
         raise ConfigError(

@@ -115,7 +115,7 @@ def build_schedule(schedule: DictConfig) -> bdl.Schedule:
 def build_collector(
     collect: DictConfig, keep: Any, run_dir: str, model: DictConfig, data: DictConfig, datamodule: Any
 ) -> Any:
-    """CollectSamples. target.json records the model and what changes the law: settings of the data, and their identity."""
+    """CollectSamples. target.json records the model, and the settings and the identity of the data."""
     options = {str(key): value for key, value in collect.items() if key != "keep"}
     of_data: Any = OmegaConf.to_container(data, resolve=True)
     of_data = {key: value for key, value in of_data.items() if key in LAW_OF_DATA} | identity_of(datamodule)

@@ -55,10 +55,9 @@ def is_small(model: DictConfig) -> bool:
     """Whether this is an MLP of at most SMALL weights, biases left out. What the data decide counts as one unit."""
     if model.get("_target_") != "bdl.models.MLP":
         return False
-    sizes: Any = model.get("sizes")
-    if sizes is None and OmegaConf.is_list(model.get("hidden")):
-        sizes = OmegaConf.create([1, *model.hidden, 1])
-    if not OmegaConf.is_list(sizes) or not all(type(size) is int for size in sizes):
+    hidden: Any = model.get("hidden")
+    sizes: Any = model.get("sizes") or ([1, *hidden, 1] if OmegaConf.is_list(hidden) else [])
+    if not sizes or not all(type(size) is int for size in sizes):
         return False
     return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False)) <= SMALL
 

@@ -22,7 +22,6 @@ from bdl.files import write_atomically
 from bdl.posterior.report.numbers import Trace
 from bdl.run.provenance import provenance
 
-
 PREPROCESSING = "preprocessing.json"
 
 

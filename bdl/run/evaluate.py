@@ -15,6 +15,7 @@ import bdl
 from bdl.errors import ConfigError
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
+from bdl.run.build import check_same_data
 from bdl.run.directory import read_config, read_metrics
 from bdl.run.machine import find_device, keep_freed_memory
 from bdl.run.progress import WorkProgress
@@ -31,6 +32,7 @@ def evaluate(cfg: DictConfig) -> None:
     torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
     datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
     posterior = bdl.Posterior.load(runs, net.to(find_device(cfg.device)), skip_bad=cfg.skip_bad)
+    check_same_data(datamodule, posterior)
     items = {"train": cfg.train_items}
     loaders = {split: datamodule.slices(split, items.get(split)) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:

@@ -62,8 +62,8 @@ def complete_loss(loss: DictConfig, datamodule: Any) -> tuple[dict[str, Any], st
     if kind != "unknown" and (kind == "values") == (task == "classification"):
         about = "numbers" if kind == "values" else "classes"
         raise ConfigError(
-            f"loss._target_={plain['_target_']} is a law of {about}, and the task is {task}: loss=auto chooses one that "
-            "fits, data.task another task"
+            f"loss._target_={plain['_target_']} is a law of {about}, and the task is {task}: loss=auto chooses one "
+            "that fits, data.task another task"
         )
     return plain, scale
 

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 import bdl
-from bdl.data.frame import Reading, require_columns
+from bdl.data.frame import require_columns
 from bdl.data.loader import TensorSlices
 from bdl.data.table import TableEncoding
 from bdl.data.target import ClassTarget, NumberTarget
