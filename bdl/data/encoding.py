@@ -55,7 +55,7 @@ class NumberColumn:
 
     def encode(self, values: Series, place: str) -> np.ndarray:
         """(n, width). Raises ConfigError for text and for infinite numbers, and counts their rows."""
-        refuse_text(values, place)
+        refuse_text(values, place, "correct them, or leave the fields empty")
         numbers = as_numbers(values)
         missing = numbers.isna().to_numpy()
         _warn_of_gaps(self, missing, place, f"its median, {self.fill:g}")
@@ -122,7 +122,9 @@ class InputEncoding:
         """
         _refuse_dates(frame, place)
         kinds = {name: _kind(frame[name], name in categorical, place) for name in frame.columns}
-        _refuse_free_text({name: frame[name] for name in frame.columns if kinds[name] is CategoryColumn}, max_levels)
+        _refuse_free_text(
+            {name: frame[name] for name in frame.columns if kinds[name] is CategoryColumn}, max_levels, place
+        )
         constant = [name for name in frame.columns if _is_constant(frame[name])]
         if len(constant) == frame.shape[1]:
             raise ConfigError(f"{place}: no column has information about the target: give a table with inputs")
@@ -168,7 +170,7 @@ def refuse_text(values: Series, place: str, remedy: str = "correct them") -> Non
     if bad.any():
         example, row = values[bad].iloc[0], values.index[bad][0] + 1
         raise ConfigError(
-            f"{place}: {values.name} has {example!r} in row {row}, and no finite number in {bad.sum()} of "
+            f"{place}: {values.name} has '{example}' in row {row}, and no finite number in {bad.sum()} of "
             f"{len(values)} rows: {remedy}"
         )
 
@@ -203,17 +205,18 @@ def _refuse_dates(frame: Frame, place: str) -> None:
         )
 
 
-def _refuse_free_text(columns: Mapping[str, Series], max_levels: int) -> None:
+def _refuse_free_text(columns: Mapping[str, Series], max_levels: int, place: str) -> None:
     many = {name: count for name, values in columns.items() if (count := as_texts(values).nunique()) > max_levels}
     if many:
         name, count = next(iter(many.items()))
         listed, them = as_value(list(many)), "it" if len(many) == 1 else "them"
         numbers = as_numbers(as_texts(columns[name]).str.replace(",", ".", n=1)).notna().mean() > 0.9
         hint = "; its numbers have decimal commas: data.decimal=comma" if numbers else ""
+        first = f"{name} has" if len(many) == 1 else f"{brief_list(list(many))} have many categories, {name}"
         raise ConfigError(
-            f"{brief_list(list(many))}: {name} has {count} different texts in {len(columns[name])} training rows, more "
-            f"than data.max_levels={max_levels}: data.drop={listed} leaves {them} out, "
-            f"data.id={listed} keeps {them} beside predictions{hint}"
+            f"{place}: {first} {count} different texts in {len(columns[name])} training rows, more than "
+            f"data.max_levels={max_levels}: data.drop={listed} leaves {them} out, data.id={listed} keeps {them} beside "
+            f"predictions{hint}"
         )
 
 

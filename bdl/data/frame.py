@@ -64,6 +64,8 @@ class Reading:
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:
             frame = pd.read_parquet(place) if self.format == "parquet" else self._read_csv(place, name, text)
+        except ConfigError:  # a ValueError too
+            raise
         except pd.errors.EmptyDataError as error:
             raise ConfigError(
                 f"{name} is empty: a table has a line of column names, and a line for each row"
@@ -114,8 +116,9 @@ def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) 
     """Raise ConfigError unless the table has all these columns."""
     absent = [column for column in columns if column not in frame.columns]
     if absent:
-        near = difflib.get_close_matches(absent[0], list(frame.columns), 1)
-        hint = f"did you mean {near[0]}?" if near else f"it has {brief_list(list(frame.columns))}"
+        lowered = {column.lower(): column for column in frame.columns}
+        near = difflib.get_close_matches(absent[0].lower(), lowered, 1)
+        hint = f"did you mean {lowered[near[0]]}?" if near else f"it has {brief_list(list(frame.columns))}"
         names = brief_list(absent)
         raise ConfigError(f"{key}{names}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
 

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import pandas as pd
 from torch import Tensor
@@ -58,9 +58,10 @@ class TableEncoding:
         """The inverse of `to_plain`. Raises ConfigError for what is none."""
         try:
             inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])
-            return TableEncoding(inputs, target, tuple(plain["id"]), Reading(**plain["reading"]))
+            reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
+            return TableEncoding(inputs, target, tuple(plain["id"]), reading)
         except (KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"no encoding of a table: {error!r} is missing or wrong; restore the file") from error
+            raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
 
 class TableDataModule(TensorDataModule):
@@ -127,7 +128,7 @@ class TableDataModule(TensorDataModule):
         frames |= {split: reading.read(p, f"data.{split}_path") for split, p in others.items() if p is not None}
         no_inputs = [target, *id, *drop, *([] if split_column is None else [split_column])]
         _check_columns(frames["train"], target, id, drop, categorical, split_column, place)
-        places = {"train": place, **{split: locate(p).name for split, p in others.items() if p is not None}}
+        places = {split: place if p is None else locate(p).name for split, p in {"train": None, **others}.items()}
         frames = {split: _with_target(frame, target, places[split]) for split, frame in frames.items()}
         if split_column is not None:
             frames = _split_by_column(frames, split_column, place)
@@ -141,7 +142,7 @@ class TableDataModule(TensorDataModule):
             else NumberTarget.learn(frames["train"][target], place, found)
         )  # fmt: skip
         self.encoding = TableEncoding(inputs, rule, tuple(id), reading)
-        splits = {split: self._encode(frame, split, place) for split, frame in frames.items()}
+        splits = {split: self._encode(frame, split, places[split]) for split, frame in frames.items()}
         size = min(100, len(splits["train"][1])) if batch_size == "auto" else batch_size
         super().__init__(
             splits, batch_size=size, task=found, labels=getattr(rule, "labels", None), chains=chains, seed=seed,
@@ -161,14 +162,15 @@ class TableDataModule(TensorDataModule):
         return self.encoding.to_plain()
 
     def _encode(self, frame: Frame, split: str, place: str) -> tuple[Tensor, Tensor]:
-        encoding, rows = self.encoding, f"{place}, {split} rows"
-        y = encoding.target.encode(frame[encoding.target.name], rows)
-        return encoding.inputs.encode(frame, f"data.{split}_path: ", rows), y
+        encoding = self.encoding
+        y = encoding.target.encode(frame[encoding.target.name], place)
+        return encoding.inputs.encode(frame, f"data.{split}_path: ", f"{place}, {split} rows"), y
 
     def _describe(self, columns: int, reason: str, found: bool) -> str:
         """What was read and which task was found, in one line."""
         rows = ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))
-        other = [task for task in get_args(Task) if task != self.task and "number" in reason]
+        possible = ("regression", "classification", "counts") if "whole" in reason else ("regression", "classification")
+        other = [task for task in possible if task != self.task and "number" in reason]
         choice = f"; data.task={' or '.join(other)} says otherwise" if found and other else ""
         return (
             f"{self.name}: {rows} rows; {columns} columns as {self.input_shape[0]} inputs; "

@@ -17,7 +17,7 @@ from bdl.data.frame import Series, as_numbers, as_texts, holds_dates, holds_trut
 from bdl.data.module import Task
 from bdl.errors import ConfigError
 
-FEW = 20  # different whole numbers that are taken for classes
+FEW = 20  # different whole numbers that are taken for classes; digits have 10
 
 
 @dataclass(frozen=True)
@@ -106,8 +106,8 @@ def target_from_plain(plain: Mapping[str, Any]) -> Target:
 def find_task(values: Series, place: str) -> tuple[Task, str]:
     """The task of a target without gaps, and why in a few words.
 
-    Text, truth values and whole numbers of at most FEW different values, each in two rows on average, are classes;
-    other numbers are a regression.
+    Text, truth values and whole numbers of at most 20 different values, each in two rows on average, are classes; other
+    numbers are a regression.
 
     >>> find_task(pd.Series(["yes", "no", "no"], name="answer"), "table.csv")
     ('classification', '2 different texts')
@@ -124,7 +124,7 @@ def find_task(values: Series, place: str) -> tuple[Task, str]:
         return "classification", f"{different} different {'truth values' if holds_truth_values(values) else 'texts'}"
     refuse_text(values, place, "correct them, or data.task=classification takes the values as classes")
     whole = (numbers == numbers.round()).all()
-    if whole and different <= min(FEW, len(values) / 2):
+    if whole and 1 < different <= min(FEW, len(values) / 2):
         return "classification", f"{different} different whole numbers"
     return "regression", f"{different} different {'whole numbers' if whole else 'numbers'}"
 
