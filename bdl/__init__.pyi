@@ -16,7 +16,8 @@ from .likelihoods import (
     with_constant_scale,
 )
 from .models.stack import ChainStack
-from .posterior.predict import Posterior, Prediction
+from .posterior.predict import Posterior
+from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, Kinetic, Position, Thermostatted
@@ -65,6 +66,7 @@ __all__ = [
     "GaussianNLL",
     "HeteroscedasticNLL",
     "Kinetic",
+    "LabelPrediction",
     "Laplace",
     "MeanField",
     "Metropolis",
@@ -89,6 +91,7 @@ __all__ = [
     "Thermostatted",
     "TimeLimit",
     "Uniform",
+    "ValuePrediction",
     "callbacks",
     "data",
     "models",

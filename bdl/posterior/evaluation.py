@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bdl.likelihoods import Likelihood
 from bdl.posterior.metrics import classification_metrics
+from bdl.posterior.prediction import log_probs
 from bdl.posterior.weights import Weights
 
 POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
@@ -17,53 +21,117 @@ POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
 
 @dataclass
 class Curve:
-    """Metrics of the averages after each round of one sample per chain."""
+    """Scores of the averages after each round of one sample per chain: accuracy for classes, RMSE for numbers."""
 
     samples: list[int] = field(default_factory=list)  # networks in the average over all chains
     accuracy: list[float] = field(default_factory=list)
     nll: list[float] = field(default_factory=list)  # nats
     chain_accuracy: list[float] = field(default_factory=list)
     chain_nll: list[float] = field(default_factory=list)  # nats
+    rmse: list[float] = field(default_factory=list)  # in the units of y
+    chain_rmse: list[float] = field(default_factory=list)
 
 
-class Evaluation:
-    """Accumulates the class probabilities of n items, several networks at a time.
+class Evaluation(ABC):
+    """Accumulates the predictions of n items, several networks at a time, and scores their averages.
 
-    It holds a few tensors (chains, K, n), however many samples there are. Sums run in double precision.
+    Args:
+        likelihood: what the outputs mean.
+        y: (n,) or (n, k) labels or targets.
+        chains: number of chains.
+        importance: weights of the samples, where there are any.
     """
 
-    def __init__(self, labels: Tensor, chains: int, importance: Weights | None = None):
-        self.labels, self.chains, self.importance = labels, chains, importance
-        self._count = torch.zeros(chains, dtype=torch.int64)
-        self._last: list[Tensor | None] = [None] * chains  # (K, n) each
-        self._sum: Tensor | None = None  # (chains, K, n) sum of probabilities
-        self._weighted: Tensor | None = None  # (chains, K, n) sum of weight x probabilities
-        self._weight = torch.zeros(chains, dtype=torch.float64)
+    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, importance: Weights | None = None):
+        self.likelihood, self.y, self.chains, self.importance = likelihood, y, chains, importance
         self.curve = Curve()
+        self._count = torch.zeros(chains, dtype=torch.int64)
         self._traces: list[list[np.ndarray]] = [[] for _ in range(chains)]
-        self._points = torch.linspace(0, len(labels) - 1, min(POINTS, len(labels))).long()
 
-    def add(self, chains: Sequence[int], probs: Tensor, weights: Tensor | None = None) -> None:
-        """Add the probabilities (k, K, n) of k networks, in the order in which they were sampled.
+    @property
+    def items(self) -> int:
+        return len(self.y)
 
-        chains: the chain of each network. weights: (k,) normalised importance weights, 0 for networks that have none.
+    def add(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None = None) -> None:
+        """Add the outputs (s, n, K) of s networks, in the order in which they were sampled.
+
+        chains: the chain of each network. weights: (s,) normalised importance weights, 0 for networks that have none.
+
+        Raises ConfigError for targets outside the domain of the likelihood, or that do not fit the outputs.
         """
-        if self._sum is None:
-            self._sum = torch.zeros(self.chains, *probs.shape[1:], dtype=torch.float64)
-            self._weighted = torch.zeros_like(self._sum) if self.importance else None
-        self._record(chains, probs)
-        if self._weighted is not None and weights is not None and bool(weights.any()):
-            which = torch.tensor(chains)
-            self._weighted.index_add_(0, which, probs * weights.view(-1, 1, 1))
-            self._weight.index_add_(0, which, weights.double())
+        if not int(self._count.sum()):
+            self.likelihood.check(self.y, outputs.shape[-1])
+        values = self._prepared(outputs)
+        self._record(chains, values, weights)
+        for chain, row in zip(chains, self._log_density(values).numpy(), strict=True):
+            self._traces[chain].append(row)
         begin = 0
         for i, chain in enumerate(chains):
             self._count[chain] += 1
             if bool((self._count == self._count[0]).all()):  # a round is complete
-                self._add_up(chains[begin : i + 1], probs[begin : i + 1])
-                self._extend_curve()
+                self._add_up(chains[begin : i + 1], values[begin : i + 1])
+                self._extend_curve(int(self._count[0]))
                 begin = i + 1
-        self._add_up(chains[begin:], probs[begin:])
+        self._add_up(chains[begin:], values[begin:])
+
+    @property
+    def log_probs(self) -> np.ndarray:
+        """(chains, draws, points) log p(y|x) of up to 50 evenly spaced items, nats."""
+        draws = min(len(t) for t in self._traces)
+        return np.stack([np.stack(t[:draws]) for t in self._traces])
+
+    def metrics(self) -> dict[str, float]:
+        """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
+        each = self.averages()
+        return {f"{row}/{name}": value for row, parts in each.items() for name, value in self._mean(parts).items()}
+
+    @abstractmethod
+    def averages(self) -> dict[str, list[Any]]:
+        """The predictions to score, by row: a list over chains for `one_sample` and `chain_bma`, otherwise one."""
+
+    @abstractmethod
+    def scores(self, prediction: Any) -> dict[str, float]:
+        """The scores of one of the predictions of `averages`."""
+
+    @abstractmethod
+    def _prepared(self, outputs: Tensor) -> Tensor:
+        """(s, ...) what is accumulated of the outputs (s, n, K)."""
+
+    @abstractmethod
+    def _log_density(self, values: Tensor) -> Tensor:
+        """(s, points) log p(y|x) of the chosen items."""
+
+    @abstractmethod
+    def _record(self, chains: Sequence[int], values: Tensor, weights: Tensor | None) -> None:
+        """Keep what belongs to single networks."""
+
+    @abstractmethod
+    def _add_up(self, chains: Sequence[int], values: Tensor) -> None:
+        """Add to the sums of the chains."""
+
+    @abstractmethod
+    def _extend_curve(self, count: int) -> None:
+        """Score the sums of `count` networks of each chain."""
+
+    def _mean(self, predictions: Sequence[Any]) -> Mapping[str, float]:
+        each = [self.scores(p) for p in predictions]
+        return {name: float(np.mean([m[name] for m in each])) for name in each[0]}
+
+
+class ClassEvaluation(Evaluation):
+    """Evaluation of class probabilities, and of labels, where the k labels of an item count as k items of two classes.
+
+    It holds a few tensors (chains, K, n), however many samples there are. Sums run in double precision.
+    """
+
+    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, importance: Weights | None = None):
+        super().__init__(likelihood, y, chains, importance)
+        self.labels = y.flatten().long() if likelihood.outputs == "labels" else y
+        self._last: list[Tensor | None] = [None] * chains  # (K, n) each
+        self._sum: Tensor | None = None  # (chains, K, n) sum of probabilities
+        self._weighted: Tensor | None = None  # (chains, K, n) sum of weight x probabilities
+        self._weight = torch.zeros(chains, dtype=torch.float64)
+        self._points = torch.linspace(0, len(self.labels) - 1, min(POINTS, len(self.labels))).long()
 
     @property
     def one_sample(self) -> Tensor:
@@ -89,40 +157,42 @@ class Evaluation:
         seen = self._weight > 0
         return (self._weighted[seen] / self._weight[seen].view(-1, 1, 1)).mean(0).float().mT
 
-    @property
-    def log_probs(self) -> np.ndarray:
-        """(chains, draws, points) log p(y|x) of up to 50 evenly spaced items, nats."""
-        draws = min(len(t) for t in self._traces)
-        return np.stack([np.stack(t[:draws]) for t in self._traces])
-
-    def metrics(self) -> dict[str, float]:
-        """Flat `one_sample/accuracy`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
-        metrics = {
-            **_named("one_sample", _mean_metrics(self.one_sample, self.labels)),
-            **_named("chain_bma", _mean_metrics(self.chain_bma, self.labels)),
-            **_named("bma", classification_metrics(self.bma, self.labels)),
-        }
+    def averages(self) -> dict[str, list[Any]]:
         weighted = self.bma_weighted
-        if weighted is not None:
-            metrics |= _named("bma_weighted", classification_metrics(weighted, self.labels))
-        return metrics
+        rows: dict[str, list[Any]] = {
+            "one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]
+        }  # fmt: skip
+        return rows if weighted is None else rows | {"bma_weighted": [weighted]}
 
-    def _record(self, chains: Sequence[int], probs: Tensor) -> None:
-        """Keep the last probabilities of each chain, and the log-probabilities of the chosen items."""
-        log_p = probs[:, self.labels[self._points], self._points].clamp_min(torch.finfo(probs.dtype).tiny).log()
-        for i, (chain, row) in enumerate(zip(chains, log_p.numpy(), strict=True)):
-            self._traces[chain].append(row)
+    def scores(self, prediction: Tensor) -> dict[str, float]:
+        return classification_metrics(prediction, self.labels)
+
+    def _prepared(self, outputs: Tensor) -> Tensor:
+        return log_probs(outputs, self.likelihood).exp()
+
+    def _log_density(self, values: Tensor) -> Tensor:
+        return values[:, self.labels[self._points], self._points].clamp_min(torch.finfo(values.dtype).tiny).log()
+
+    def _record(self, chains: Sequence[int], values: Tensor, weights: Tensor | None) -> None:
+        """Keep the last probabilities of each chain, and add to the weighted sums."""
+        if self._sum is None:
+            self._sum = torch.zeros(self.chains, *values.shape[1:], dtype=torch.float64)
+            self._weighted = torch.zeros_like(self._sum) if self.importance else None
+        for i, chain in enumerate(chains):
             if chain not in chains[i + 1 :]:
-                self._last[chain] = probs[i].clone()  # a view would keep the other networks' probabilities in memory
+                self._last[chain] = values[i].clone()  # a view would keep the other networks' values in memory
+        if self._weighted is not None and weights is not None and bool(weights.any()):
+            which = torch.tensor(chains)
+            self._weighted.index_add_(0, which, values * weights.view(-1, 1, 1))
+            self._weight.index_add_(0, which, weights.double())
 
-    def _add_up(self, chains: Sequence[int], probs: Tensor) -> None:
-        for chain, p in zip(chains, probs, strict=True):
+    def _add_up(self, chains: Sequence[int], values: Tensor) -> None:
+        for chain, p in zip(chains, values, strict=True):
             self._sum[chain] += p  # type: ignore[index]
 
-    def _extend_curve(self) -> None:
+    def _extend_curve(self, count: int) -> None:
         sums = self._sum
         assert sums is not None
-        count = int(self._count[0])  # all chains have as many
         accuracy, nll = _accuracy_and_nll(sums.sum(0, keepdim=True), count * self.chains, self.labels)
         chain_accuracy, chain_nll = _accuracy_and_nll(sums, count, self.labels)
         self.curve.samples.append(count * self.chains)
@@ -141,13 +211,3 @@ def _accuracy_and_nll(sums: Tensor, count: int, labels: Tensor) -> tuple[float, 
     correct = (classes_last.argmax(-1) == labels).double().mean().item()
     p_of_label = sums[:, labels, torch.arange(len(labels))] / count
     return correct, -p_of_label.clamp_min_(torch.finfo(torch.float32).tiny).log_().mean().item()
-
-
-def _mean_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
-    """Mean over chains of the metrics of each chain's probs (chains, n, K)."""
-    each = [classification_metrics(p, labels) for p in probs]
-    return {name: float(np.mean([m[name] for m in each])) for name in each[0]}
-
-
-def _named(prefix: str, metrics: dict[str, float]) -> dict[str, float]:
-    return {f"{prefix}/{name}": value for name, value in metrics.items()}

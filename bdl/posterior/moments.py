@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -42,6 +44,12 @@ class Moments:
         self.mean = self.mean + step * (weight / total)
         self._squares = self._squares + squares + step.square() * (self.weight * weight / total)
         self.weight = total
+
+    def state_dict(self) -> dict[str, float | Tensor]:
+        return {"weight": self.weight, "mean": self.mean, "squares": self._squares}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weight, self.mean, self._squares = state["weight"], state["mean"], state["squares"]
 
     @property
     def std(self) -> Tensor:

@@ -14,28 +14,20 @@ import torch
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError, StoreError
+from bdl.functional import evaluating
+from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.batches import Batches
 from bdl.posterior.evaluation import Evaluation
 from bdl.posterior.forward import Forward
-from bdl.posterior.metrics import uncertainty
 from bdl.posterior.moments import Moments
+from bdl.posterior.prediction import AnyPrediction, ValuePrediction, predict
 from bdl.posterior.samples import Group, Samples
 from bdl.posterior.store import Record, SampleStore, brief, refuse_other_target
+from bdl.posterior.value_evaluation import evaluation_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
 Kind = Literal["uniform", "step_size", "importance"]
 Progress = Callable[[int, int], None]  # called with the networks that are done, and with their number
-
-
-@dataclass(frozen=True)
-class Prediction:
-    """Predictive distribution of n items over K classes, averaged over the posterior. Entropies in nats."""
-
-    probs: Tensor  # (n, K) mean probabilities
-    entropy: Tensor  # (n,) entropy of the mean: total uncertainty
-    aleatoric: Tensor  # (n,) mean entropy of the samples
-    epistemic: Tensor  # (n,) entropy - aleatoric, the mutual information between y and θ
-    std: Tensor  # (n, K) standard deviation of the probabilities over the posterior
 
 
 @dataclass(frozen=True)
@@ -56,20 +48,36 @@ class Posterior:
     again only if it has been written since.
     """
 
-    def __init__(self, stores: Sequence[SampleStore], net: nn.Module, *, skip_bad: bool = False):
-        self.stores, self.net = list(stores), net
+    def __init__(
+        self,
+        stores: Sequence[SampleStore],
+        net: nn.Module,
+        *,
+        skip_bad: bool = False,
+        likelihood: Likelihood | None = None,
+    ):
+        self.stores, self.net, self._likelihood = list(stores), net, likelihood
         self.target = self.stores[0].target()
         self._samples = Samples(stores, net, skip_bad)
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
 
     @classmethod
-    def load(cls, run_dirs: str | Path | Sequence[str | Path], net: nn.Module, *, skip_bad: bool = False) -> Posterior:
+    def load(
+        cls,
+        run_dirs: str | Path | Sequence[str | Path],
+        net: nn.Module,
+        *,
+        skip_bad: bool = False,
+        likelihood: Likelihood | None = None,
+    ) -> Posterior:
         """The posterior of one run directory, or of several whose stacks are merged.
 
         Args:
             run_dirs: one directory or several.
             net: the network whose parameters and buffers were sampled. Its values are neither used nor changed.
             skip_bad: leave out sample files that are missing, cut short or altered, each with a warning.
+            likelihood: what the outputs mean; None for the one that the run was sampled with. Runs whose loss is none
+                that bdl knows need it for predictions.
 
         Raises StoreError if there are no samples, if a run is given twice, or if the runs have different targets (N,
         T, prior, data, model).
@@ -81,7 +89,7 @@ class Posterior:
             raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each run once")
         for store in stores[1:]:
             refuse_other_target(stores[0], store)
-        return cls(stores, net, skip_bad=skip_bad)
+        return cls(stores, net, skip_bad=skip_bad, likelihood=likelihood)
 
     def cache(self) -> Posterior:
         """Read all samples now and keep them in memory: later calls read no file. Returns the posterior itself.
@@ -143,23 +151,39 @@ class Posterior:
         return moments.mean.float(), moments.std.float()
 
     @torch.no_grad()
-    def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> Prediction:
+    def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> AnyPrediction:
         """Predictive distribution for x (n, ...), or for a loader of x or (x, y) batches.
+
+        It is a `Prediction` of classes, a `LabelPrediction` or a `ValuePrediction`, as the likelihood says.
 
         kind: weights of the samples, "uniform", "step_size" (proportional to lr), or "importance" (which turns samples
         of a weighted law into samples of exp(-U/T)).
 
-        Raises ConfigError if the outputs are not logits, or importance weights are not valid.
+        Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
+        likelihood, or if importance weights are not valid.
         """
-        batches, probs, entropy = Batches(data, self.device), Moments(), Moments()
-        for outputs, weights in self._outputs(batches, kind):
-            log_p = self._log_probs(outputs)
-            p = log_p.exp()
-            entropy.add(-log_p.clamp_min_(torch.finfo(log_p.dtype).min).mul_(p).sum(1), weights)  # 0 log 0 = 0
-            probs.add(p, weights)
-        mean = probs.mean.mT.contiguous()
-        total, aleatoric, epistemic = (part.float() for part in uncertainty(mean, entropy.mean).values())
-        return Prediction(mean.float(), total, aleatoric, epistemic, probs.std.mT.float().contiguous())
+        batches = Batches(data, self.device)
+        return predict(self._outputs(batches, kind), self.likelihood(batches.sizes()[0]))
+
+    @torch.no_grad()
+    def likelihood(self, x: Tensor) -> Likelihood:
+        """What the outputs mean, for a network that takes x (n, ...).
+
+        Raises ConfigError in one line where neither the run nor the caller of `load` says so.
+        """
+        if self._likelihood is not None:
+            return self._likelihood
+        with evaluating(self.net):
+            outputs = self.net(x[:1].to(self.device)).shape[-1]  # a mean squared error averages over them
+        loss = self.target.get("loss")
+        self._likelihood = likelihood_of(loss, outputs)
+        if self._likelihood is None:
+            raise ConfigError(
+                f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass the law to "
+                "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or "
+                "bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
+            )
+        return self._likelihood
 
     def evaluate(self, loader: Iterable[Any]) -> Evaluation:
         """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
@@ -178,22 +202,26 @@ class Posterior:
         except ConfigError:
             importance = None
         batches = {name: Batches(loader, self.device) for name, loader in loaders.items()}
-        evaluations = {name: Evaluation(b.labels(), self.chains, importance) for name, b in batches.items()}
+        evaluations = {
+            name: evaluation_of(self.likelihood(b.sizes()[0]), b.labels(), self.chains, importance)
+            for name, b in batches.items()
+        }
         forward, done = Forward(self.net), 0
         sizes = {name: forward.together(*b.sizes()) for name, b in batches.items()}
-        total = self.samples * sum(len(e.labels) for e in evaluations.values())
+        total = self.samples * sum(e.items for e in evaluations.values())
         for group in self._samples.groups(self.weights().by_key):
             for name, evaluation in evaluations.items():
                 for block in group.blocks(sizes[name]):
-                    probs = self._log_probs(batches[name].outputs(forward, block.tensors)).exp()
-                    evaluation.add(block.chains, probs, None if importance is None else _weights_of(block, importance))
-                    done += len(block) * len(evaluation.labels)
+                    outputs = batches[name].outputs(forward, block.tensors)
+                    weights = None if importance is None else _weights_of(block, importance)
+                    evaluation.add(block.chains, outputs, weights)
+                    done += len(block) * evaluation.items
                     if progress is not None:
                         progress(done, total)
         return evaluations
 
     def as_module(self, kind: Kind = "uniform") -> nn.Module:
-        """A module that maps x to the mean probabilities (n, K). Each call reads every sample once."""
+        """A module that maps x to mean probabilities (n, K), or to means of numbers. A call reads every sample once."""
         return _PosteriorModule(self, kind)
 
     def to_arviz(self) -> Any:
@@ -228,15 +256,6 @@ class Posterior:
             for block in group.blocks(size):
                 yield batches.outputs(forward, block.tensors), _weights_of(block, weights)
 
-    def _log_probs(self, outputs: Tensor) -> Tensor:
-        """(k, K, n) log probabilities from outputs (k, n, K)."""
-        if self.target.get("outputs") == "values" or outputs.ndim != 3 or outputs.shape[-1] == 1:
-            raise ConfigError(
-                f"outputs of shape {tuple(outputs.shape[1:])} under the loss {brief(self.target.get('loss'))} are not "
-                "class probabilities: use posterior.moments(x)"
-            )
-        return outputs.mT.log_softmax(1)
-
 
 def _positive(weights: Mapping[tuple[int, int], float]) -> Container[tuple[int, int]]:
     return {key for key, weight in weights.items() if weight}
@@ -254,4 +273,5 @@ class _PosteriorModule(nn.Module):
         self.kind: Kind = kind
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.posterior.predict(x, self.kind).probs
+        prediction = self.posterior.predict(x, self.kind)
+        return prediction.mean if isinstance(prediction, ValuePrediction) else prediction.probs

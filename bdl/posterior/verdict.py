@@ -44,6 +44,7 @@ def verdict(
         _swaps(m),
         _average(m),
         _calibration(m),
+        _intervals(m),
         _weights(m),
         _bins(histogram),
     ]
@@ -139,11 +140,11 @@ def _swaps(m: Mapping[str, float]) -> Check | None:
 
 def _average(m: Mapping[str, float]) -> Check | None:
     """By Jensen's inequality an average has a lower NLL than its samples have on average."""
-    one, average = ({s: m[f"test/{row}/{s}"] for s in ("accuracy", "nll")} for row in ("one_sample", "bma"))
+    one, average = ({s: m[f"test/{row}/{s}"] for s in ("accuracy", "rmse", "nll")} for row in ("one_sample", "bma"))
     if math.isnan(one["nll"] + average["nll"]):
         return None
     worse_nll = average["nll"] > 1.01 * one["nll"] + 1e-6
-    worse_error = average["accuracy"] < one["accuracy"] - 0.001
+    worse_error = average["accuracy"] < one["accuracy"] - 0.001 or average["rmse"] > 1.01 * one["rmse"]
     level = LEVELS[worse_nll + worse_error]
     words = {
         "ok": "averaging improves the predictions, or at least does no harm",
@@ -165,6 +166,20 @@ def _calibration(m: Mapping[str, float]) -> Check | None:
         "bad": "the confidence of the average is misleading: see the reliability diagram",
     }
     return Check(level, "Calibration error (ECE)", f"{value:.3f}", words[level])
+
+
+def _intervals(m: Mapping[str, float]) -> Check | None:
+    value, inside = m["test/bma/quantile_error"], m["test/bma/coverage_90"]
+    if math.isnan(value):
+        return None
+    level = _grade(value, 0.05, 0.1)  # 100 items that follow the law have .03 on average
+    wide = "wide" if inside > 0.9 else "narrow"
+    words = {
+        "ok": "the predicted intervals hold as many test values as they should",
+        "look": f"the predicted intervals are too {wide} in parts: see the calibration of quantiles",
+        "bad": f"the predicted intervals are too {wide}: the likelihood may not suit the data, or the chain is heated",
+    }
+    return Check(level, "Calibration of intervals", f"90 % hold {100 * inside:.1f} %", words[level])
 
 
 def _weights(m: Mapping[str, float]) -> Check | None:

@@ -13,6 +13,8 @@ from omegaconf import DictConfig
 
 import bdl
 from bdl.errors import ConfigError
+from bdl.likelihoods import Likelihood
+from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.build import check_same_data
@@ -31,7 +33,10 @@ def evaluate(cfg: DictConfig) -> None:
     keep_freed_memory()
     torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
     datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
-    posterior = bdl.Posterior.load(runs, net.to(find_device(cfg.device)), skip_bad=cfg.skip_bad)
+    loss = instantiate(configs[0].loss)
+    likelihood = loss if isinstance(loss, Likelihood) else None
+    device = find_device(cfg.device)
+    posterior = bdl.Posterior.load(runs, net.to(device), skip_bad=cfg.skip_bad, likelihood=likelihood)
     check_same_data(datamodule, posterior)
     items = {"train": cfg.train_items}
     loaders = {split: datamodule.slices(split, items.get(split)) for split in cfg.splits}
@@ -53,7 +58,12 @@ def evaluate(cfg: DictConfig) -> None:
 
 def compare(summary: Summary, reference: str | None, save: Path | None) -> None:
     """Compare the probabilities of the test items with those in the file `reference`; write them to the file `save`."""
-    probs = summary.evaluations["test"].bma
+    test = summary.evaluations["test"]
+    if not isinstance(test, ClassEvaluation):
+        if reference is not None or save is not None:
+            raise ConfigError("reference= and save_probs= are about class probabilities, and this run predicts numbers")
+        return
+    probs = test.bma
     if reference is not None:
         scores = agreement(probs, read_probabilities(reference))
         summary.metrics |= {f"test/bma/{name}": value for name, value in scores.items()}

@@ -20,6 +20,8 @@ from bdl.data.table import TableEncoding
 from bdl.data.target import ClassTarget, NumberTarget
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
+from bdl.likelihoods import Likelihood
+from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.run.directory import PREPROCESSING, read_config, read_preprocessing
 from bdl.run.machine import find_device, keep_freed_memory
 
@@ -36,7 +38,10 @@ def predict(cfg: DictConfig) -> None:
     keep_freed_memory()
     torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
     net = instantiate(configs[0].model, _convert_="all")
-    posterior = bdl.Posterior.load(runs, net.to(find_device(cfg.device)), skip_bad=cfg.skip_bad)
+    device, loss = find_device(cfg.device), instantiate(configs[0].loss)
+    posterior = bdl.Posterior.load(
+        runs, net.to(device), skip_bad=cfg.skip_bad, likelihood=loss if isinstance(loss, Likelihood) else None
+    )
     encoding = encodings[0]
     reading = dataclasses.replace(encoding.reading, format=_format(cfg.input))
     wanted = encoding.id if cfg.id is None else cfg.id
@@ -64,12 +69,21 @@ def read_encoding(run: Path) -> TableEncoding:
 def predicted_columns(posterior: bdl.Posterior, x: Tensor, target: ClassTarget | NumberTarget) -> pd.DataFrame:
     """The columns of predictions for inputs x (n, features), in the target's own units. Entropies are in nats."""
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))))
-    if isinstance(target, ClassTarget):
-        best = prediction.probs.argmax(-1).tolist()
+    if isinstance(target, NumberTarget) and isinstance(prediction, ValuePrediction):
+        if target.task == "regression":
+            prediction = prediction.rescaled(target.mean, target.std)
+        moments = {name: getattr(prediction, name)[:, 0] for name in ("mean", "std", "aleatoric", "epistemic")}
+        quantiles = {name: prediction.quantile(q)[:, 0] for name, q in QUANTILES.items()}
+        return pd.DataFrame(_in_digits({**moments, **quantiles}))
+    if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
+        classes = [target.labels[k] for k in prediction.probs.argmax(-1).tolist()]
         probs = {f"p_{label}": prediction.probs[:, k] for k, label in enumerate(target.labels)}
-        numbers = {**probs, "entropy": prediction.entropy, "epistemic": prediction.epistemic}
-        return pd.DataFrame({"class": [target.labels[k] for k in best], **_in_digits(numbers)})
-    raise NotImplementedError
+        uncertainty = {"entropy": prediction.entropy, "epistemic": prediction.epistemic}
+        return pd.DataFrame({"class": classes, **_in_digits({**probs, **uncertainty})})
+    raise ConfigError(
+        f"the run's loss, {posterior.target.get('loss')}, does not predict the {target.task} of {target.name}: sample "
+        "again with loss=auto"
+    )
 
 
 def _in_digits(columns: dict[str, Tensor]) -> dict[str, list[str]]:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import bdl
+from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.posterior.report.page import write_page
 from bdl.posterior.report.terminal import print_summary
@@ -34,9 +35,13 @@ def report(
     outcome: Outcome,
     facts: Mapping[str, str],
     train_items: int | None,
+    loss: Any = None,
 ) -> dict[str, float]:
-    """Evaluate the samples on disk, write metrics.json and report.html into `run`. Returns the metrics."""
-    posterior = bdl.Posterior.load(run, net)
+    """Evaluate the samples on disk, write metrics.json and report.html into `run`. Returns the metrics.
+
+    loss: of the run. A likelihood of the user's own has no other way to here.
+    """
+    posterior = bdl.Posterior.load(run, net, likelihood=loss if isinstance(loss, Likelihood) else None)
     loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", train_items)}
     if datamodule.val_dataloader():
         loaders["val"] = datamodule.slices("val")

@@ -251,7 +251,10 @@ def finish(
     sampled = time.perf_counter() - started
     parts.net.to(parts.trainer.strategy.root_device)
     facts = describe(cfg, parts, process)
-    metrics = report(directory.path, parts.net, parts.datamodule, parts.module.sampler, outcome, facts, cfg.train_items)
+    module = parts.module
+    metrics = report(
+        directory.path, parts.net, parts.datamodule, module.sampler, outcome, facts, cfg.train_items, module.loss
+    )
     log_metrics(parts.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     return objective_value(metrics, cfg.objective)

@@ -258,7 +258,7 @@ def test_the_average_during_training_is_that_of_the_posterior(tmp_path, chains):
     posterior = bdl.Posterior.load(tmp_path, MLP((3, 5, 3), dropout=0.3))
     evaluation = posterior.evaluate(slices())
     assert average.count == posterior.samples == 3 * (chains or 1)
-    torch.testing.assert_close(average.total / average.count, evaluation.bma)
+    torch.testing.assert_close(average.average.total / average.count, evaluation.bma)
     expected = {k.removeprefix("bma/"): v for k, v in evaluation.metrics().items() if k.startswith("bma/")}
     assert average.metrics == pytest.approx(expected)
 

@@ -320,13 +320,13 @@ def test_any_module_that_returns_a_sampler_works_in_six_lines(tmp_path):
     module, loader, keep = UserModule(), dataloader(shuffle=True), bdl.schedules.EveryStep(4, 2)
     schedule = bdl.Schedule(lr=bdl.schedules.Polynomial(0.1))
     collect = bdl.CollectSamples(keep, tmp_path, net="model")
-    average = bdl.ModelAverage(keep, dataloader())
+    average = bdl.ModelAverage(keep, dataloader(), likelihood=bdl.CategoricalNLL())
     L.Trainer(max_steps=10, callbacks=[schedule, collect, average, bdl.Monitor(2)], **SILENT).fit(module, loader)
-    posterior = bdl.Posterior.load(tmp_path, nn.Linear(toys.D, K))
+    posterior = bdl.Posterior.load(tmp_path, nn.Linear(toys.D, K), likelihood=bdl.CategoricalNLL())
 
     x, _ = toys.tensors()
     assert posterior.samples == 3 and average.count == 3
-    torch.testing.assert_close(posterior.predict(x).probs, average.total / 3)
+    torch.testing.assert_close(posterior.predict(x).probs, average.average.total / 3)
 
 
 def test_without_the_name_of_a_net_the_module_itself_is_the_sample(tmp_path):

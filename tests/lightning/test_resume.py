@@ -85,7 +85,7 @@ def test_the_kept_samples_are_many_and_differ(whole):
 def test_averages_traces_and_random_streams_are_resumed_too(whole, tmp_path, name):
     """They are not in the sample files."""
     expected, resumed = whole(name), stopped(name, tmp_path, 10)
-    assert torch.equal(expected.average.total, resumed.average.total)
+    assert torch.equal(expected.average.average.total, resumed.average.average.total)
     assert expected.average.count == resumed.average.count and expected.average.metrics == resumed.average.metrics
     for column, values in expected.monitor.trace().items():
         assert torch.equal(values.nan_to_num(-1), resumed.monitor.trace()[column].nan_to_num(-1)), column

@@ -12,30 +12,34 @@ from bdl.errors import ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler
-from bdl.posterior.predict import Batches
+from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.posterior.batches import Batches
+from bdl.posterior.running import RunningAverage, running_average
 from bdl.schedules import Keep
 
 
 class ModelAverage(StepCallback):
-    """Averages the class probabilities of all kept states on a loader, and logs metrics of the mean.
+    """Averages the predictions of all kept states on a loader, and logs metrics of the average.
 
-    The callback averages probabilities, never logits. It holds one (n, K) tensor, however many samples there are. The
-    mean is part of the checkpoint.
+    The callback averages probabilities, or laws of numbers, never logits. It holds a few tensors of the size of one
+    network's predictions, however many samples there are. They are part of the checkpoint.
 
     Args:
         keep: the rule that chooses the steps.
         loader: (x, y) batches in a fixed order; None means the datamodule's validation loader. A loader that shuffles
             is read once and its batches are kept in memory.
         name: metrics are logged as `<name>/bma/accuracy`, `<name>/bma/nll`, ...
+        likelihood: what the outputs mean; None means the module's `loss`.
 
-    Raises ConfigError without a loader, and if the module returned no Sampler.
+    Raises ConfigError at the start of training without a loader, if the module returned no Sampler, if neither it nor
+    the caller says what the outputs mean, and for targets that do not fit the outputs.
     """
 
-    def __init__(self, keep: Keep, loader: Any = None, name: str = "val"):
-        self.keep, self.loader, self.name = keep, loader, name
-        self.count = 0
-        self.total: Tensor | None = None  # (n, K) sum of probabilities over samples and chains
+    def __init__(self, keep: Keep, loader: Any = None, name: str = "val", likelihood: Likelihood | None = None):
+        self.keep, self.loader, self.name, self.likelihood = keep, loader, name, likelihood
         self.metrics: dict[str, float] = {}
+        self.average: RunningAverage | None = None
+        self._state: dict[str, Any] | None = None  # of a checkpoint, until training starts
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._sampler = find_sampler(trainer)
@@ -48,6 +52,9 @@ class ModelAverage(StepCallback):
                 "validation data"
             )
         self._batches = Batches(self.loader, pl_module.device)
+        self.average = self._average(pl_module)
+        if self._state is not None:
+            self.average.load_state_dict(self._state)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -60,27 +67,47 @@ class ModelAverage(StepCallback):
         for logger in trainer.loggers:
             logger.log_metrics({f"{self.name}/bma/{k}": v for k, v in self.metrics.items()}, step)
 
+    @property
+    def count(self) -> int:
+        """Number of networks in the average."""
+        return 0 if self.average is None else self.average.count
+
     def must_see(self, step: int) -> bool:
         return self.keep(step)
 
     @torch.no_grad()
-    def _add(self, pl_module: L.LightningModule) -> None:
-        from bdl.posterior.metrics import classification_metrics  # torchmetrics is slow to import
-
-        probs, labels = [], []
+    def _average(self, pl_module: L.LightningModule) -> RunningAverage:
+        """An empty average, after a look at the outputs for one item: better to refuse them now than at the end."""
+        labels, (x, _) = self._batches.labels(), next(iter(self._batches))
+        loss = getattr(pl_module, "loss", None)
         with evaluating(pl_module):
-            for x, y in self._batches:
-                x = pl_module.trainer.precision_plugin.convert_input(x.to(pl_module.device))
-                probs.append(pl_module(x).float().softmax(-1).cpu())
-                labels.append(y)
-        each = torch.cat(probs, -2).reshape(self._sampler.chains or 1, -1, probs[0].shape[-1])  # (C, n, K)
-        each = each[self._sampler.target_chains]
-        self.total = each.sum(0) if self.total is None else self.total + each.sum(0)
-        self.count += len(each)
-        self.metrics = classification_metrics(self.total / self.count, torch.cat(labels).cpu())
+            outputs = self._outputs(pl_module, x[:1]).shape[-1]
+        likelihood = self.likelihood or likelihood_of(loss, outputs)
+        if likelihood is None:
+            raise ConfigError(
+                f"ModelAverage does not know what the outputs of {type(pl_module).__name__} mean: pass the "
+                "law, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or "
+                "bdl.HeteroscedasticNLL() for numbers"
+            )
+        likelihood.check(labels, outputs)
+        return running_average(likelihood, labels)
+
+    @torch.no_grad()
+    def _add(self, pl_module: L.LightningModule) -> None:
+        assert self.average is not None
+        with evaluating(pl_module):
+            outputs = torch.cat([self._outputs(pl_module, x).cpu() for x, _ in self._batches], -2)
+        each = outputs.reshape(self._sampler.chains or 1, *outputs.shape[-2:])  # (C, n, K)
+        self.average.add(each[self._sampler.target_chains])
+        self.metrics = self.average.scores()
+
+    def _outputs(self, pl_module: L.LightningModule, x: Tensor) -> Tensor:
+        """(B, K) or (C, B, K) float32 outputs for a batch."""
+        x = pl_module.trainer.precision_plugin.convert_input(x.to(pl_module.device))
+        return pl_module(x).float()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "total": self.total}
+        return {} if self.average is None else self.average.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self.count, self.total = state_dict["count"], state_dict["total"]
+        self._state = state_dict or None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.posterior.diagnostics import Row, ess, rhat, summary
-from bdl.posterior.evaluation import Evaluation
+from bdl.posterior.evaluation import ClassEvaluation, Evaluation
 from bdl.posterior.metrics import ood_auroc
 from bdl.posterior.predict import Posterior, Progress
 from bdl.posterior.weights import energy_spreads
@@ -25,6 +25,8 @@ ROWS = {
     "bma": "all chains' average",
     "bma_weighted": "all chains' average, importance-weighted",
 }
+CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
+VALUE_SCORES = {"rmse": "RMSE", "nll": "NLL (nats)", "crps": "CRPS", "coverage_90": "in 90 % interval"}
 _CHAIN = ("noise_ratio", "t_eff", "kinetic_temperature")
 _RANKS = ("worst", "second worst", "third worst")
 
@@ -63,13 +65,27 @@ def summarise(
     metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files
     for split, evaluation in evaluations.items():
         metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
-    if outside is not None:
+    if isinstance(first, ClassEvaluation) and isinstance(outside, ClassEvaluation):
         metrics |= _ood(first, outside)
     rhats, sizes = rhat(first.log_probs), ess(first.log_probs)
     metrics |= {"rhat/max": _or_nan(np.nanmax, rhats), "ess/min": _or_nan(np.nanmin, sizes)}
     metrics |= _temperatures(posterior, trace)
     warnings = _importance(posterior, metrics)
     return Summary(metrics, evaluations, _convergence(posterior, first), warnings)
+
+
+def scores_of(metrics: Mapping[str, float]) -> dict[str, str]:
+    """The scores that a table shows, and their headings: those of numbers where the metrics hold an RMSE."""
+    return VALUE_SCORES if any(name.endswith("/rmse") for name in metrics) else CLASS_SCORES
+
+
+def shown_score(score: str, value: float) -> str:
+    """A score as text: accuracy as the error in %, a coverage in %."""
+    if math.isnan(value):
+        return "–"
+    if score.startswith("coverage"):
+        return f"{100 * value:.1f} %"
+    return f"{100 * (1 - value):.2f}" if score == "accuracy" else f"{value:.4f}"
 
 
 def side_by_side(traces: Sequence[Trace]) -> dict[str, Tensor]:
@@ -92,7 +108,7 @@ def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]
     return metrics | {name: value for name, value in optional.items() if not math.isnan(value)}
 
 
-def _ood(inside: Evaluation, outside: Evaluation) -> dict[str, float]:
+def _ood(inside: ClassEvaluation, outside: ClassEvaluation) -> dict[str, float]:
     one = [ood_auroc(p, q) for p, q in zip(inside.one_sample, outside.one_sample, strict=True)]
     return {"ood/one_sample/auroc": float(np.mean(one)), "ood/bma/auroc": ood_auroc(inside.bma, outside.bma)}
 

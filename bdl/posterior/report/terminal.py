@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from bdl.posterior.report.numbers import ROWS
+from bdl.posterior.report.numbers import ROWS, scores_of, shown_score
 
 
 def print_summary(metrics: Mapping[str, float]) -> None:
@@ -23,12 +23,15 @@ def print_summary(metrics: Mapping[str, float]) -> None:
 
 def _scores_table(metrics: Mapping[str, float]) -> Table:
     table = Table(box=None, pad_edge=False)
-    for title in ("", "test error %", "NLL", "ECE", "Brier", "train error %"):
+    scores = scores_of(metrics)
+    first = next(iter(scores))
+    others = [heading.removesuffix(" (nats)") for score, heading in scores.items() if score != first]
+    for title in ("", f"test {scores[first]}", *others, f"train {scores[first]}"):
         table.add_column(title, justify="left" if not title else "right")
     for key, label in ROWS.items():
-        if f"test/{key}/accuracy" in metrics:
-            test, train = (_scores(metrics, split, key) for split in ("test", "train"))
-            table.add_row(label, *test, train[0])
+        if f"test/{key}/{first}" in metrics:
+            test = [shown_score(s, metrics.get(f"test/{key}/{s}", math.nan)) for s in scores]
+            table.add_row(label, *test, shown_score(first, metrics.get(f"train/{key}/{first}", math.nan)))
     return table
 
 
@@ -46,13 +49,6 @@ def _chain_facts(metrics: Mapping[str, float]) -> list[str]:
     if "weight_ess" in metrics:
         facts.append(f"weight ESS {_text(metrics['weight_ess'])}")
     return facts
-
-
-def _scores(metrics: Mapping[str, float], split: str, key: str) -> list[str]:
-    accuracy, nll, ece, brier = (
-        metrics.get(f"{split}/{key}/{m}", math.nan) for m in ("accuracy", "nll", "ece", "brier")
-    )
-    return [f"{100 * (1 - accuracy):.2f}", f"{nll:.4f}", f"{ece:.4f}", f"{brier:.4f}"]
 
 
 def _text(value: float) -> str:

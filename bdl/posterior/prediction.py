@@ -1,0 +1,166 @@
+"""Predictions: what the posterior says of n items, for classes, for labels and for numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.likelihoods import Likelihood
+from bdl.posterior.metrics import uncertainty
+from bdl.posterior.mixture import Mixture, Outputs
+from bdl.posterior.moments import Moments
+
+Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """Predictive distribution of n items over K classes, averaged over the posterior. Entropies in nats."""
+
+    probs: Tensor  # (n, K) mean probabilities
+    entropy: Tensor  # (n,) entropy of the mean: total uncertainty
+    aleatoric: Tensor  # (n,) mean entropy of the samples
+    epistemic: Tensor  # (n,) entropy - aleatoric, the mutual information between y and θ
+    std: Tensor  # (n, K) standard deviation of the probabilities over the posterior
+
+
+@dataclass(frozen=True)
+class LabelPrediction:
+    """Predictive distribution of k labels of n items, each 0 or 1 and by itself. Entropies in nats."""
+
+    probs: Tensor  # (n, k) mean probabilities of 1
+    entropy: Tensor  # (n, k) entropy of the mean: total uncertainty
+    aleatoric: Tensor  # (n, k) mean entropy of the samples
+    epistemic: Tensor  # (n, k) entropy - aleatoric, the mutual information between y and θ
+    std: Tensor  # (n, k) standard deviation of the probability over the posterior
+
+
+@dataclass(frozen=True)
+class ValuePrediction:
+    """Predictive law of k numbers of n items: a mixture with one component for each network of the posterior.
+
+    The uncertainties are standard deviations in the units of y, by the law of total variance:
+    std² = aleatoric² + epistemic². Quantiles, intervals and draws are those of the mixture, not of a normal law.
+
+    The mixture holds the outputs (S, n, K) of all S networks, 4 bytes each: in memory up to 1 GiB, beyond that in a
+    temporary file. Everything is computed for a chunk of the items at a time.
+    """
+
+    mean: Tensor  # (n, k)
+    aleatoric: Tensor  # (n, k) of y around the mean of a network: the root of the mean variance
+    epistemic: Tensor  # (n, k) of the networks' means: what more data would reduce
+    std: Tensor  # (n, k) of y
+    mixture: Mixture  # in the units that the networks saw
+    shift: Tensor  # (k,) y = shift + scale x what the networks saw
+    scale: Tensor  # (k,)
+
+    def rescaled(self, shift: Tensor | float, scale: Tensor | float) -> ValuePrediction:
+        """The prediction of shift + scale x y: undoes a standardisation of the targets with that mean and std.
+
+        Raises ConfigError unless scale > 0, and for counts, which have no other units.
+        """
+        shift, scale = torch.as_tensor(shift), torch.as_tensor(scale)
+        if not bool((scale > 0).all()) or self.mixture.likelihood.counts:
+            raise ConfigError(f"numbers are rescaled by scale > 0, and counts not at all; got scale {scale.tolist()}")
+        parts = {name: (getattr(self, name) * scale).float() for name in ("aleatoric", "epistemic", "std")}
+        moved = {"shift": shift + scale * self.shift, "scale": scale * self.scale}
+        return replace(self, mean=(shift + scale * self.mean.double()).float(), **parts, **moved)
+
+    @overload
+    def quantile(self, q: float) -> Tensor: ...
+    @overload
+    def quantile(self, q: Sequence[float]) -> Tensor: ...
+    def quantile(self, q: float | Sequence[float]) -> Tensor:
+        """(n, k) quantiles of each target; (len(q), n, k) for several q. Raises ConfigError unless 0 < q < 1."""
+        if isinstance(q, Sequence):
+            return torch.stack([self.quantile(one) for one in q])
+        return (self.shift + self.scale * self.mixture.quantile(q)).float()
+
+    def interval(self, level: float) -> tuple[Tensor, Tensor]:
+        """(low, high), each (n, k): the central interval that holds y with that probability, such as 0.9.
+
+        Raises ConfigError unless 0 < level < 1.
+        """
+        if not 0 < level < 1:
+            raise ConfigError(f"the level of an interval is a probability between 0 and 1, got {level}")
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def log_density(self, y: Tensor) -> Tensor:
+        """(n,) log densities of y (n,) or (n, k), of all targets of an item together, in nats."""
+        change = self.scale.double().log().expand(self.mixture.targets).sum()
+        return (self.mixture.log_density(self._seen(y)) - change).float()
+
+    def cdf(self, y: Tensor) -> Tensor:
+        """(n, k) probabilities that a target is at most y (n,) or (n, k)."""
+        return self.mixture.cdf(self._seen(y)).float()
+
+    def crps(self, y: Tensor) -> Tensor:
+        """(n, k) continuous ranked probability scores against y, in its units; see `Mixture.crps`."""
+        return (self.scale * self.mixture.crps(self._seen(y))).float()
+
+    def draw(self, n: int, seed: int = 0) -> Tensor:
+        """(n, items, k) draws of y. One draw comes from one network, so its items belong together."""
+        return (self.shift + self.scale * self.mixture.draw(n, seed)).float()
+
+    def _seen(self, y: Tensor) -> Tensor:
+        """y in the units that the networks saw."""
+        return (y.double() - self.shift) / self.scale
+
+
+AnyPrediction = Prediction | LabelPrediction | ValuePrediction
+
+
+def predict(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
+    """The prediction of the kind that the likelihood's outputs call for."""
+    if likelihood.outputs == "values":
+        return _of_values(stream, likelihood)
+    probs, entropy = Moments(), Moments()
+    for outputs, weights in stream:
+        log_p = log_probs(outputs, likelihood)
+        p = log_p.exp()
+        entropy.add(-log_p.clamp_min_(torch.finfo(log_p.dtype).min).mul_(p).sum(1), weights)  # 0 log 0 = 0
+        probs.add(p, weights)
+    mean = probs.mean.mT.contiguous()
+    total, aleatoric, epistemic = (part.float() for part in uncertainty(mean, entropy.mean).values())
+    if likelihood.outputs == "logits":
+        return Prediction(mean.float(), total, aleatoric, epistemic, probs.std.mT.float().contiguous())
+    shape = outputs.shape[1:]  # (n, k); the labels of an item stand one after the other
+    of_one = (mean[:, 1].float(), total, aleatoric, epistemic, probs.std[1].float())
+    p, total, aleatoric, epistemic, std = (part.reshape(shape) for part in of_one)
+    return LabelPrediction(p, total, aleatoric, epistemic, std)
+
+
+def log_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
+    """(s, K, n) log probabilities of classes from outputs (s, n, K), or (s, 2, n k) of labels from outputs (s, n, k).
+
+    A label is a class 0 or 1. The k labels of an item count as k items. Raises ConfigError for other shapes.
+    """
+    if outputs.ndim != 3 or likelihood.outputs == "logits" and outputs.shape[-1] == 1:
+        raise ConfigError(
+            f"outputs of shape {tuple(outputs.shape[1:])} under {likelihood} are not class probabilities: "
+            "likelihood=bdl.BernoulliNLL() reads one output as one logit, and posterior.moments(x) takes any shape"
+        )
+    if likelihood.outputs == "logits":
+        return outputs.mT.log_softmax(1)
+    logits = outputs.flatten(1)
+    return torch.stack([torch.nn.functional.logsigmoid(-logits), torch.nn.functional.logsigmoid(logits)], 1)
+
+
+def _of_values(stream: Stream, likelihood: Likelihood) -> ValuePrediction:
+    outputs, weights = Outputs(), []
+    for each, w in stream:
+        outputs.add(each)
+        weights.append(w)
+    return of_mixture(Mixture(outputs, likelihood, torch.cat(weights)))
+
+
+def of_mixture(mixture: Mixture) -> ValuePrediction:
+    """The prediction that a mixture makes, in the units that its networks saw."""
+    mean, aleatoric, epistemic = mixture.moments()
+    noise, spread, std = (variance.sqrt().float() for variance in (aleatoric, epistemic, aleatoric + epistemic))
+    return ValuePrediction(mean.float(), noise, spread, std, mixture, torch.zeros(()), torch.ones(()))
