@@ -139,9 +139,9 @@ class ImageFolderDataModule(TensorDataModule):
         return torch.tensor([label for _, label in self.files[split]], dtype=torch.int64)
 
     def identity(self) -> dict[str, Any]:
-        """The classes, the size, and a checksum of the names and the sizes of the training files."""
+        """The classes, the size, and a checksum of the training files' names and sizes, and of the measured pixels."""
         listed = sorted((Path(name).name, label, Path(name).stat().st_size) for name, label in self.files["train"])
-        checksum = hashlib.sha256(repr(listed).encode()).hexdigest()
+        checksum = hashlib.sha256(repr((listed, self.pixels)).encode()).hexdigest()
         return {"classes": list(self.classes), "size": self.size, "training_images": checksum[:16]}
 
     def preprocessing(self) -> dict[str, Any]:

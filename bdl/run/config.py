@@ -25,6 +25,7 @@ NO_EFFECT_ON_SAMPLES = (
     "objective", "tuned", "trainer.max_time", "data.root", "data.download", "data.cache", "data.loader", "data.workers",
 )  # fmt: skip
 PATHS = ("path", "test_path", "val_path")  # keys of the data whose files count, not their place
+BEGINNING = 2**14  # bytes of each file of a folder; most small images have fewer
 
 
 def config_folder() -> Path:
@@ -95,21 +96,26 @@ def _with_contents(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def checksum(path: str) -> str:
-    """Of a file's contents; of the names and sizes of all files in a folder; the path itself where there is neither."""
+    """Of a file's contents; of the names, sizes and beginnings of all files in a folder; else the path itself."""
     place = Path(path).expanduser()
     if place.is_file():
-        status = place.stat()
-        return _checksum_of_file(place, status.st_mtime_ns, status.st_size)
+        return _checksum((place,), (place.stat().st_mtime_ns,), None)
     if place.is_dir():
-        listed = sorted((str(f.relative_to(place)), f.stat().st_size) for f in place.rglob("*") if f.is_file())
-        return hashlib.sha256(json.dumps(listed).encode()).hexdigest()
+        files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
+        return _checksum(files, tuple(file.stat().st_mtime_ns for file in files), BEGINNING, place)
     return path
 
 
-@functools.lru_cache
-def _checksum_of_file(path: Path, modified: int, size: int) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+@functools.lru_cache  # a command asks several times, and files may be large
+def _checksum(files: tuple[Path, ...], modified: tuple[int, ...], most: int | None, folder: Path | None = None) -> str:
+    """Of at most `most` bytes of each file, and of the files' names within the folder and their sizes."""
+    checksum = hashlib.sha256()
+    for path in files:
+        if folder is not None:
+            checksum.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode())
+        with path.open("rb") as file:
+            checksum.update(file.read(-1 if most is None else most))
+    return checksum.hexdigest()
 
 
 def fill_in(cfg: DictConfig, **values: Any) -> DictConfig:

@@ -34,15 +34,11 @@ def predict(cfg: DictConfig) -> None:
     runs, output = _runs(cfg), Path(cfg.output).expanduser()
     if output.exists() and output.samefile(Path(cfg.input).expanduser()):
         raise ConfigError(f"output={cfg.output} is the input: choose another file for the predictions")
-    configs, encodings = [read_config(run) for run in runs], [read_encoding(run) for run in runs]
+    configs, encoding = [read_config(run) for run in runs], read_encoding(runs[0])
     keep_freed_memory()
     torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
     net = instantiate(configs[0].model, _convert_="all")
-    device, loss = find_device(cfg.device), instantiate(configs[0].loss)
-    posterior = bdl.Posterior.load(
-        runs, net.to(device), skip_bad=cfg.skip_bad, likelihood=loss if isinstance(loss, Likelihood) else None
-    )
-    encoding = encodings[0]
+    posterior = load_posterior(runs, configs[0], net.to(find_device(cfg.device)), cfg.skip_bad)
     reading = dataclasses.replace(encoding.reading, format=_format(cfg.input))
     wanted = encoding.id if cfg.id is None else cfg.id
     rows = reading.read(cfg.input, "input", text=wanted)
@@ -53,6 +49,12 @@ def predict(cfg: DictConfig) -> None:
     table = pd.concat([rows[[name for name in wanted if name in rows]], columns], axis=1)
     write_atomically(output, table.to_csv(index=False).encode())
     print(f"{len(table):,} rows, {posterior.samples:,} samples of {posterior.chains} chains: {output}")
+
+
+def load_posterior(runs: Sequence[Path], config: DictConfig, net: torch.nn.Module, skip_bad: bool) -> bdl.Posterior:
+    """The samples of the runs; their configuration says what the outputs of the network mean."""
+    loss = instantiate(config.loss)
+    return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=loss if isinstance(loss, Likelihood) else None)
 
 
 def read_encoding(run: Path) -> TableEncoding:
