@@ -16,6 +16,7 @@ from .likelihoods import (
     with_constant_scale,
 )
 from .models.stack import ChainStack
+from .posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
@@ -57,6 +58,8 @@ __all__ = [
     "ClipValue",
     "CollectSamples",
     "ConfigError",
+    "ConformalIntervals",
+    "ConformalSets",
     "Contour",
     "DivergedError",
     "Dynamics",
@@ -88,6 +91,7 @@ __all__ = [
     "StoreError",
     "StudentT",
     "StudentTNLL",
+    "TemperatureScaling",
     "Thermostatted",
     "TimeLimit",
     "Uniform",

@@ -8,6 +8,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 
 BINS = 15  # equal bins of confidence, Guo et al. 2017
+RISK = 0.05  # error that is tolerated where the network may abstain
 
 
 def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -17,6 +18,10 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
         nll      = mean -log p(y)
         ece      = Σ_b n_b / n |accuracy_b - confidence_b|, top-label, 15 equal bins (Guo et al. 2017)
         brier    = mean Σ_k (p_k - 1{k = y})², in [0, 2]
+                 = brier_reliability - brier_resolution + brier_uncertainty, see `brier_parts`
+        ece_adaptive       = ece with 15 bins of equally many items
+        aurc               = area under the curve of error against coverage, see `risk_coverage`
+        coverage_at_5_risk = largest share of items, the most confident first, that has an error of at most 5 %
 
     Raises ConfigError when shapes do not match, or labels or probabilities are out of range.
     """
@@ -31,7 +36,65 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
         "nll": -p_of_label.log().double().mean().item(),
         "ece": multiclass_calibration_error(probs, labels, n_bins=BINS, norm="l1", **settings).item(),
         "brier": error.square().sum(1).double().mean().item(),
+        "ece_adaptive": adaptive_ece(probs, labels),
+        **{f"brier_{name}": part for name, part in brier_parts(probs, labels).items()},
+        **_selective(probs, labels),
     }
+
+
+def adaptive_ece(probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
+    """Σ_b n_b / n |accuracy_b - confidence_b| over bins of equally many items, top label (Nixon et al. 2019).
+
+    Equal bins of confidence leave most bins of an accurate network empty. probs: (n, K). labels: (n,).
+    """
+    confidence, predicted = probs.double().max(1)
+    order = confidence.argsort(stable=True)
+    gap = ((predicted == labels).double() - confidence)[order]
+    return sum(abs(part.sum().item()) for part in gap.tensor_split(bins)) / len(labels)
+
+
+def brier_parts(probs: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, float]:
+    """Parts of the Brier score, which is reliability - resolution + uncertainty (Murphy 1973), summed over classes.
+
+        reliability = Σ_k Σ_b n_b / n (mean p_k - share of k)² over equal bins b of p_k: miscalibration, 0 is best
+        uncertainty = Σ_k share of k (1 - share of k): of the labels themselves, nobody can change it
+        resolution  = reliability + uncertainty - brier: how far predictions tell items apart
+
+    This resolution is the generalised one of Stephenson, Coelho & Jolliffe (2008, eq. 9): with it the parts add up for
+    binned probabilities too. probs: (n, K). labels: (n,).
+    """
+    p = probs.double()
+    is_class = torch.nn.functional.one_hot(labels.long(), p.shape[1]).double()
+    index = (p * bins).long().clamp_(max=bins - 1)  # (n, K)
+    zeros = p.new_zeros(bins, p.shape[1])
+    count, predicted, seen = (zeros.scatter_add(0, index, v) for v in (torch.ones_like(p), p, is_class))
+    reliability = ((predicted - seen).square() / count.clamp_min(1)).sum().item() / len(p)
+    share = is_class.mean(0)
+    uncertain = (share * (1 - share)).sum().item()
+    brier = (p - is_class).square().sum(1).mean().item()
+    resolution = reliability + uncertain - brier
+    return {"reliability": reliability, "resolution": resolution, "uncertainty": uncertain}
+
+
+def risk_coverage(probs: Tensor, labels: Tensor) -> Tensor:
+    """(n,) error among the 1, 2, ... n most confident items (El-Yaniv & Wiener 2010).
+
+    Items of the same confidence share their errors, so that the order of the data does not matter. Confidence is the
+    probability of the most probable class. probs: (n, K). labels: (n,).
+    """
+    confidence, predicted = probs.double().max(1)
+    values, inverse, count = (-confidence).unique(return_inverse=True, return_counts=True)
+    errors = torch.zeros_like(values).index_add_(0, inverse, (predicted != labels).double())
+    each = (errors / count).repeat_interleave(count)
+    return each.cumsum(0) / torch.arange(1, len(each) + 1, device=each.device)
+
+
+def _selective(probs: Tensor, labels: Tensor) -> dict[str, float]:
+    """aurc and coverage_at_5_risk."""
+    risk = risk_coverage(probs, labels)
+    allowed = (risk <= RISK).nonzero()
+    coverage = (int(allowed[-1]) + 1) / len(risk) if len(allowed) else 0.0
+    return {"aurc": risk.mean().item(), f"coverage_at_{100 * RISK:.0f}_risk": coverage}
 
 
 def uncertainty(mean_probs: Tensor, mean_entropy: Tensor) -> dict[str, Tensor]:

@@ -58,7 +58,7 @@ def test_losses_moments_and_distribution_functions_are_those_of_scipy(likelihood
     if not isinstance(likelihood, bdl.BernoulliNLL):
         for shift in (-1.5, 0.0, 0.5):  # counts: below 0, at a jump, between two
             expected = torch.as_tensor(law.cdf(y + shift))
-            torch.testing.assert_close(likelihood.cdf(outputs, y + shift), expected, rtol=1e-7, atol=1e-9)
+            torch.testing.assert_close(likelihood.cdf(outputs, y + shift), expected, rtol=1e-8, atol=1e-8)
 
 
 @pytest.mark.parametrize("columns_last", [True, False])

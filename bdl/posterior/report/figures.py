@@ -74,7 +74,7 @@ def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figu
         ax.plot(kept, np.full(len(kept), 0.012), transform=ax.get_xaxis_transform(), label="kept sample", **line)
     _frame_late(ax, step, energy)
     ax.legend(ncols=NAMED + 1, loc="lower right", bbox_to_anchor=(1, 1), columnspacing=1.2, handlelength=1.4)
-    _label(ax, "step", "energy U (nats)")
+    name_axes(ax, "step", "energy U (nats)")
     return figure
 
 
@@ -94,10 +94,10 @@ def schedule(trace: Mapping[str, np.ndarray]) -> Figure:
             if column in trace:
                 _band(ax, *_thinned(trace["step"], trace[column]), colour, label)
         _log_if_wide(ax)
-        _label(ax, "", name)
+        name_axes(ax, "", name)
         if len(columns) > 1:
             ax.legend(ncols=len(columns), loc="lower right", bbox_to_anchor=(1, 0.98), handlelength=1.4)
-    _label(axes[-1], "step", rows[-1][0])
+    name_axes(axes[-1], "step", rows[-1][0])
     return figure
 
 
@@ -109,7 +109,7 @@ def histogram(h: EnergyHistogram) -> Figure:
     shares = np.full(len(energies), 1 / max(len(energies), 1))
     bins = h.edges if h.ready else 50
     top.hist(energies, bins, weights=shares, color="#c9d8e6", label="recent energies")
-    _label(top, "", "share of energies")
+    name_axes(top, "", "share of energies")
     if h.ready:
         _psi(top.twinx(), h, np.sort(energies))
         # the multiplier is constant between neighbouring centres; the bin edges lie in the middle of these segments
@@ -118,7 +118,7 @@ def histogram(h: EnergyHistogram) -> Figure:
         bottom.plot(u, values, color=GREEN, lw=1.2)
         _log_if_wide(bottom)
     bottom.axhline(1, color=GREY, lw=0.8, ls=":")
-    _label(bottom, f"energy U, {h.kind} (nats)", "multiplier")
+    name_axes(bottom, f"energy U, {h.kind} (nats)", "multiplier")
     return figure
 
 
@@ -139,8 +139,8 @@ def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
         start = min(start, (count > 0).argmax() / len(count))
     top.set(xlim=(start, 1.01), ylim=(max(0, start - 0.1), 1.02))
     top.legend(loc="upper left")
-    _label(top, "", "accuracy")
-    _label(bottom, "confidence: probability of the predicted class", "share of items")
+    name_axes(top, "", "accuracy")
+    name_axes(bottom, "confidence: probability of the predicted class", "share of items")
     return figure
 
 
@@ -148,15 +148,15 @@ def learning_curve(curve: Curve) -> Figure:
     """Accuracy and negative log-likelihood of averages, against the number of networks in the average."""
     figure = Figure((WIDE, 3.1), layout="constrained")
     accuracy, nll = figure.subplots(1, 2)
-    _averages(accuracy, curve.samples, 100 * np.asarray(curve.accuracy), 100 * np.asarray(curve.chain_accuracy))
-    _averages(nll, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
-    _label(accuracy, "networks in the average", "accuracy (%)")
-    _label(nll, "networks in the average", "negative log-likelihood (nats)")
+    averages(accuracy, curve.samples, 100 * np.asarray(curve.accuracy), 100 * np.asarray(curve.chain_accuracy))
+    averages(nll, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
+    name_axes(accuracy, "networks in the average", "accuracy (%)")
+    name_axes(nll, "networks in the average", "negative log-likelihood (nats)")
     nll.legend(loc="upper right")
     return figure
 
 
-def _averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, one_chain: np.ndarray) -> None:
+def averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, one_chain: np.ndarray) -> None:
     """Scores of two averages, each against the number of networks in it.
 
     all_chains: (s,) for samples (s,) networks. one_chain: (s,), or empty; its average has 1, 2, ... s networks.
@@ -236,7 +236,7 @@ def _log_if_wide(ax: Axes) -> None:
         ax.set_yscale("log")
 
 
-def _label(ax: Axes, x: str, y: str) -> None:
+def name_axes(ax: Axes, x: str, y: str) -> None:
     ax.set_ylabel(y)
     if x:
         ax.set_xlabel(x)

@@ -15,9 +15,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from bdl.files import write_atomically
 from bdl.posterior.diagnostics import Row
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.evaluation import Curve
+from bdl.posterior.evaluation import ClassEvaluation, Curve, Evaluation
 from bdl.posterior.predict import Posterior
-from bdl.posterior.report.numbers import ROWS, Summary, Trace
+from bdl.posterior.report.numbers import ROWS, Summary, Trace, scores_of, shown_score
+from bdl.posterior.report.values import Values
+from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.verdict import LEVELS, or_nan, verdict
 
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
@@ -26,7 +28,6 @@ HEADLINES = {
     "look": "Look at the open points before you trust these samples",
     "bad": "Do not trust these samples yet",
 }
-SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
 ENERGY = (
     "Thin lines: energy of each step; thick lines: its running mean. In equilibrium the chains overlap and do not "
     "drift."
@@ -41,6 +42,23 @@ CURVE = (
 )
 RELIABILITY = (
     "On the dotted line confidence equals accuracy; below it the network is overconfident. Bars: standard errors."
+)
+INTERVALS = "Each bar is the range that should hold the item's value in 9 of 10 cases. Red points lie outside of it."
+RESIDUALS = (
+    "Points far outside the band are surprises. A slope or a funnel means that the network misses a trend or misjudges "
+    "its error."
+)
+QUANTILES = (
+    "On the dotted line the predicted law is right. An S that is flat in the middle means intervals that are too wide, "
+    "a steep one intervals that are too narrow."
+)
+CLASS_NOTE = (
+    "Smaller is better in every column. The best value on the test set is bold. The Brier score lies between 0 and 2."
+)
+VALUE_NOTE = (
+    "Smaller is better, except for the share of the data inside the 90 % interval, which should be 90 %. The best "
+    "value on the test set is bold. NLL is that of the whole predicted law, CRPS its distance from the data; RMSE and "
+    "CRPS are in the units of the target that the network sees."
 )
 HISTOGRAM = (
     "psi should lie close to the dashed line. The multiplier scales the gradient: above 1 it pulls the chain to low "
@@ -60,6 +78,7 @@ class ReportData:
     kept_steps: np.ndarray | Sequence[int] = ()  # (k,)
     histogram: EnergyHistogram | None = None
     reliability: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
+    values: Values | None = None  # for predictions of numbers
     curve: Curve | None = None
     convergence: Sequence[Row] = ()
     warnings: Sequence[str] = ()
@@ -107,10 +126,8 @@ def write_page(
         trace=columns,
         kept_steps=sorted({r.step for r in posterior.records}),
         histogram=EnergyHistogram.read(posterior.stores[0], posterior.records[0].stack),
-        reliability={
-            "one sample": (test.one_sample[0], test.labels),
-            "average of all chains": (test.bma, test.labels),
-        },
+        reliability=_reliability(test),
+        values=Values.of(test) if isinstance(test, ValueEvaluation) else None,
         curve=test.curve,
         convergence=summary.convergence,
         warnings=summary.warnings,
@@ -135,7 +152,8 @@ def page(data: ReportData) -> str:
         result=_in_short(m),
         checks=checks,
         splits=splits,
-        scores=list(SCORES.values()),
+        scores=list(scores_of(m).values()),
+        note=VALUE_NOTE if "test/bma/rmse" in m else CLASS_NOTE,
         score_rows=_score_rows(m, splits),
         pictures=_pictures(data),
         convergence=[(r.name, [_dash(t) for t in _row_texts(r)]) for r in data.convergence],
@@ -143,14 +161,26 @@ def page(data: ReportData) -> str:
     )
 
 
+def _reliability(test: Evaluation) -> dict[str, tuple[Any, Any]]:
+    if not isinstance(test, ClassEvaluation):
+        return {}
+    return {"one sample": (test.one_sample[0], test.labels), "average of all chains": (test.bma, test.labels)}
+
+
 def _in_short(m: Mapping[str, float]) -> str:
     """The result in one sentence; empty without test scores."""
+    samples = "" if math.isnan(m["samples"]) else f" of {m['samples']:,.0f} networks"
+    if not math.isnan(m["test/bma/rmse"]):
+        one, average, inside = m["test/one_sample/rmse"], m["test/bma/rmse"], m["test/bma/coverage_90"]
+        return (
+            f"The average{samples} predicts the test set with an RMSE of {average:.3g} (one sample: {one:.3g}), NLL "
+            f"{m['test/bma/nll']:.3f} nats. Its 90 % intervals hold {100 * inside:.0f} % of the data."
+        )
     one, average = m["test/one_sample/accuracy"], m["test/bma/accuracy"]
     if math.isnan(one + average):
         return ""
-    samples = "" if math.isnan(m["samples"]) else f" of {m['samples']:,.0f} networks"
     nll = "" if math.isnan(m["test/bma/nll"]) else f", NLL {m['test/bma/nll']:.3f} nats"
-    errors = f"{_shown('accuracy', average)} % of the test set (one sample: {_shown('accuracy', one)} %)"
+    errors = f"{shown_score('accuracy', average)} % of the test set (one sample: {shown_score('accuracy', one)} %)"
     return f"The average{samples} misclassifies {errors}{nll}."
 
 
@@ -158,21 +188,14 @@ def _score_rows(m: Mapping[str, float], splits: Sequence[str]) -> list[tuple[str
     """Rows: one sample ... weighted average. Columns: the scores on the test set, then on the training set."""
     weighted = any(not math.isnan(v) for k, v in m.items() if "/bma_weighted/" in k)
     rows = [row for row in ROWS if weighted or row != "bma_weighted"]
-    return [(ROWS[row], [_score(m, split, row, s, rows) for split in splits for s in SCORES]) for row in rows]
+    return [(ROWS[row], [_score(m, split, row, s, rows) for split in splits for s in scores_of(m)]) for row in rows]
 
 
 def _score(m: Mapping[str, float], split: str, row: str, score: str, rows: Sequence[str]) -> Score:
-    column = {r: _shown(score, m[f"{split}/{r}/{score}"]) for r in rows}
-    known = [float(v) for v in column.values() if v != "–"]
-    best = split == "test" and column[row] != "–" and float(column[row]) == min(known)
-    return Score(split, column[row], best)
-
-
-def _shown(score: str, value: float) -> str:
-    """A score as text; accuracy as the error in %."""
-    if math.isnan(value):
-        return "–"
-    return f"{100 * (1 - value):.2f}" if score == "accuracy" else f"{value:.4f}"
+    column = {r: shown_score(score, m[f"{split}/{r}/{score}"]) for r in rows}
+    if split != "test" or column[row] == "–" or score.startswith("coverage"):
+        return Score(split, column[row], False)
+    return Score(split, column[row], float(column[row]) == min(float(v) for v in column.values() if v != "–"))
 
 
 def _pictures(data: ReportData) -> list[Picture]:
@@ -190,7 +213,10 @@ def _pictures(data: ReportData) -> list[Picture]:
         add("Energy", figures.energy_trace, (trace["step"], trace["energy"], np.asarray(data.kept_steps)), ENERGY)
     if {"lr", "temperature", "t_eff", "kinetic_temperature", "multiplier"} & trace.keys():
         add("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE)
-    if curve is not None and len(curve.samples):
+    if data.values is not None:
+        for picture in _value_pictures(data.values, curve):
+            add(*picture)
+    elif curve is not None and len(curve.samples):
         add("Accuracy and NLL against the number of networks", figures.learning_curve, (curve,), CURVE)
     if data.reliability:
         add("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half")
@@ -198,6 +224,21 @@ def _pictures(data: ReportData) -> list[Picture]:
         state = "has settled and is frozen" if h.frozen else "still changes"
         caption = f"zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}"
         add("Energy histogram and weighting", figures.histogram, (h,), caption, "half")
+    return pictures
+
+
+def _value_pictures(values: Values, curve: Curve | None) -> list[tuple[Any, ...]]:
+    """(title, function, arguments, caption, size) of the pictures of predictions of numbers."""
+    from bdl.posterior.report import value_figures  # it imports matplotlib, which takes a second
+
+    of = f", first of {values.targets} targets" if values.targets > 1 else ""
+    pictures: list[tuple[Any, ...]] = [
+        (f"Predictions against data{of}", value_figures.intervals, (values,), INTERVALS),
+        (f"Residuals{of}", value_figures.residuals, (values,), RESIDUALS, "half"),
+        ("Calibration of quantiles", value_figures.quantiles, (values.shares, len(values.y)), QUANTILES, "half"),
+    ]
+    if curve is not None and len(curve.samples):
+        pictures.append(("RMSE and NLL against the number of networks", value_figures.learning_curve, (curve,), CURVE))
     return pictures
 
 

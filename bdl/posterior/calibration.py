@@ -1,0 +1,138 @@
+"""Calibration on a validation split: temperature scaling, and split-conformal sets and intervals.
+
+Each is fitted on predictions of items that were neither trained on nor will be judged, and then applied to others:
+
+    scaling = TemperatureScaling.fit(posterior.predict(x_val), y_val)
+    probs = scaling(posterior.predict(x_test))
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.likelihoods import as_columns
+from bdl.posterior.prediction import LabelPrediction, Prediction, ValuePrediction
+
+ROUNDING = 1e-9  # (n + 1) level may come out above a whole number
+RANGE = (-4.0, 4.0)  # of the log of a fitted temperature: beyond, probabilities are 0 and 1, or all equal
+
+
+@dataclass(frozen=True)
+class TemperatureScaling:
+    """softmax(log p / T): one number that makes averaged probabilities less sure (T > 1) or surer (Guo et al. 2017).
+
+    >>> sure = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.9, 0.1], [0.1, 0.9]])
+    >>> prediction = Prediction(sure, *torch.zeros(3, 4), torch.zeros(4, 2))
+    >>> scaling = TemperatureScaling.fit(prediction, torch.tensor([0, 0, 1, 1]))  # 3 of 4 are right
+    >>> scaling(prediction)[0]
+    tensor([0.7500, 0.2500])
+    """
+
+    temperature: float
+
+    @classmethod
+    def fit(cls, prediction: Prediction | LabelPrediction, y: Tensor) -> TemperatureScaling:
+        """The T of the smallest negative log-likelihood on labels y (n,) or (n, k).
+
+        Raises ConfigError if y does not fit the prediction.
+        """
+        from scipy.optimize import minimize_scalar
+
+        log_p, labels = _log_probs(prediction), y.flatten().long()
+        _same_items(log_p, labels)
+
+        def nll(log_t: float) -> float:
+            scaled = (log_p * math.exp(-log_t)).log_softmax(-1)
+            return torch.nn.functional.nll_loss(scaled, labels).item()
+
+        best: Any = minimize_scalar(nll, bounds=RANGE, method="bounded")
+        return cls(math.exp(best.x))
+
+    def __call__(self, prediction: Prediction | LabelPrediction) -> Tensor:
+        """The probabilities (n, K) of classes, or (n, k) of labels."""
+        scaled = (_log_probs(prediction) / self.temperature).softmax(-1).to(prediction.probs)
+        return scaled[:, 1].view_as(prediction.probs) if isinstance(prediction, LabelPrediction) else scaled
+
+
+@dataclass(frozen=True)
+class ConformalSets:
+    """Sets of classes that hold the true one with probability >= level, whatever the network is worth.
+
+    A class belongs to the set if 1 - p(class) is at most the threshold (Sadinle, Lei & Wasserman 2019). The guarantee
+    holds on average over new items that are exchangeable with those of the fit.
+    """
+
+    threshold: float
+    level: float
+
+    @classmethod
+    def fit(cls, prediction: Prediction, y: Tensor, level: float = 0.9) -> ConformalSets:
+        """The threshold: the ceil((n + 1) level)-th smallest of the n values 1 - p(y).
+
+        Raises ConfigError if y does not fit the prediction, or for too few items for the level.
+        """
+        _same_items(prediction.probs, y)
+        scores = 1 - prediction.probs.double().gather(1, y.long()[:, None])
+        return cls(float(_threshold(scores, level)), level)
+
+    def __call__(self, prediction: Prediction) -> Tensor:
+        """(n, K) whether a class belongs to the set of an item."""
+        return 1 - prediction.probs.double() <= self.threshold
+
+
+@dataclass(frozen=True)
+class ConformalIntervals:
+    """Intervals that hold y with probability >= level, whatever the posterior is worth.
+
+    The posterior's own intervals are widened, or narrowed, by one margin for each target (conformalised quantile
+    regression, Romano, Patterson & Candès 2019). The guarantee holds on average over new items that are exchangeable
+    with those of the fit, for each target by itself.
+    """
+
+    margin: Tensor  # (k,) in the units of y
+    level: float
+
+    @classmethod
+    def fit(cls, prediction: ValuePrediction, y: Tensor, level: float = 0.9) -> ConformalIntervals:
+        """The margin: the ceil((n + 1) level)-th smallest of the n distances of y (n,) or (n, k) from its interval.
+
+        Raises ConfigError if y does not fit the prediction, or for too few items for the level.
+        """
+        low, high = prediction.interval(level)
+        y = as_columns(y.double(), low.shape)
+        return cls(_threshold(torch.maximum(low - y, y - high), level), level)
+
+    def __call__(self, prediction: ValuePrediction) -> tuple[Tensor, Tensor]:
+        """(low, high), each (n, k)."""
+        low, high = prediction.interval(self.level)
+        return (low - self.margin).to(low), (high + self.margin).to(high)
+
+
+def _threshold(scores: Tensor, level: float) -> Tensor:
+    """(k,) the ceil((n + 1) level)-th smallest of scores (n, k)."""
+    if not 0 < level < 1:
+        raise ConfigError(f"the level of a conformal set is a probability between 0 and 1, got {level}")
+    rank = math.ceil((len(scores) + 1) * level - ROUNDING)
+    if rank > len(scores):
+        least = math.ceil(level / (1 - level) - ROUNDING)
+        raise ConfigError(f"{len(scores)} validation items are too few for level {level}: at least {least} are needed")
+    return scores.sort(0).values[rank - 1]
+
+
+def _log_probs(prediction: Prediction | LabelPrediction) -> Tensor:
+    """(n, K) of classes, or (n k, 2) of labels, each of which has two classes."""
+    p = prediction.probs.double()
+    if isinstance(prediction, LabelPrediction):
+        p = torch.stack([1 - p.flatten(), p.flatten()], -1)
+    return p.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+
+def _same_items(probs: Tensor, y: Tensor) -> None:
+    if y.ndim != 1 or len(y) != len(probs):
+        raise ConfigError(f"y of shape {tuple(y.shape)} does not fit a prediction of {len(probs)} items: use the same")

@@ -1,0 +1,46 @@
+"""What a report shows of predictions of numbers, as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from bdl.posterior.prediction import ValuePrediction
+from bdl.posterior.value_evaluation import ValueEvaluation
+from bdl.posterior.value_metrics import QUANTILES, shares_below
+
+
+@dataclass(frozen=True)
+class Values:
+    """The first target of n items, and the calibration of all targets."""
+
+    name: str  # of the target, on the axes
+    y: np.ndarray  # (n,)
+    mean: np.ndarray  # (n,)
+    std: np.ndarray  # (n,)
+    low: np.ndarray  # (n,) of the central 90 % interval
+    high: np.ndarray  # (n,)
+    shares: Mapping[str, tuple[np.ndarray, np.ndarray]]  # name -> (q, share of y below the predicted q-quantile)
+    targets: int = 1  # of an item
+
+    @classmethod
+    def of(cls, evaluation: ValueEvaluation, name: str = "target") -> Values:
+        """From the average over all chains, and the quantiles of one sample beside it."""
+        prediction, y = evaluation.bma, evaluation.y.reshape(len(evaluation.y), -1)
+        low, high = prediction.interval(0.9)
+        data, mean, std, low, high = (
+            part[:, 0].double().numpy() for part in (y, prediction.mean, prediction.std, low, high)
+        )
+        shares = {
+            "one sample": _shares(evaluation.one_sample[0], y),
+            "average of all chains": _shares(prediction, y),
+        }
+        return cls(name, data, mean, std, low, high, shares, y.shape[1])
+
+
+def _shares(prediction: ValuePrediction, y: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
+    q = torch.tensor(QUANTILES, dtype=torch.float64)
+    return q.numpy(), shares_below(prediction, y, q).numpy()
