@@ -33,6 +33,15 @@ def settings_of(given: DictConfig, complete: DictConfig) -> dict[str, Any]:
     return settings | decided
 
 
+def target_fact(datamodule: Any) -> dict[str, str]:
+    """What a report says of a table's target: its name, its task, and what 1 is in the units of the metrics."""
+    target = (getattr(datamodule, "preprocessing", dict)() or {}).get("target")
+    if target is None:
+        return {}
+    unit = f", standardised: 1 is {target['std']:.4g}" if target["task"] == "regression" else ""
+    return {"target": f"{target['name']} ({target['task']}{unit})"}
+
+
 def check_num_data(num_data: int | None, datamodule: Any) -> int:
     """N, counted in the data. Raises ConfigError if the configuration gives another number."""
     if num_data not in (None, datamodule.num_data):

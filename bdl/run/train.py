@@ -27,7 +27,7 @@ from bdl.run.build import Callbacks
 from bdl.run.config import config_hash, fill_in, register_resolvers, run_name
 from bdl.run.derived import choose_precision, count_carriers, count_stacks
 from bdl.run.directory import RunDirectory
-from bdl.run.from_data import count_outputs, fill_in_from_data, settings_of
+from bdl.run.from_data import count_outputs, fill_in_from_data, settings_of, target_fact
 from bdl.run.launch import launch, start_by
 from bdl.run.machine import prepare_torch
 from bdl.run.processes import (
@@ -269,6 +269,7 @@ def describe(cfg: DictConfig, parts: Parts, process: ProcessInfo) -> dict[str, s
     return {
         "title": f"{run_name(choices)}, seed {cfg.seed}",
         "data": getattr(parts.datamodule, "name", None) or choices["data"],
+        **target_fact(parts.datamodule),
         **{k: str(choices[k]) for k in ("model", "sampler", "schedule")},
         "N": f"{parts.datamodule.num_data:,}",
         "batch": batch + (" per device" if several and strategy == "ddp" else ""),

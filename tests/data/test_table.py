@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -136,6 +137,11 @@ def test_the_split_by_seed_is_that_of_scikit_learn():
     np.testing.assert_allclose(y[:8], raw[[15, 23, 29, 30, 32, 43, 44, 49]], rtol=1e-6)
 
 
+def test_the_packaged_table_comes_with_its_source_and_licence():
+    about = (files("bdl.data") / "files" / "README.md").read_text()
+    assert "Brooks, Pope & Marcolini (1989)" in about and about.count("CC BY 4.0") == 2
+
+
 def test_validation_rows_are_taken_from_the_training_rows(tmp_path):
     plain, held = module(tmp_path, frame()), module(tmp_path, frame(), val_fraction=0.25)
     assert [len(held.tensors(split)[1]) for split in ("train", "val", "test")] == [24, 8, 8]
@@ -152,9 +158,9 @@ def test_a_column_or_files_name_the_splits(tmp_path):
     table = frame()
     marks = np.array([["Train", "test", "validation", "train"][i % 4] for i in range(ROWS)])
     by_column = module(tmp_path, table.assign(part=marks), split_column="part")
-    files = {f"{s}_path": written(tmp_path, table[marks == m], s) for s, m in (("test", "test"), ("val", "validation"))}
+    paths = {f"{s}_path": written(tmp_path, table[marks == m], s) for s, m in (("test", "test"), ("val", "validation"))}
     kept = table[np.char.lower(marks) == "train"]
-    by_file = module(tmp_path, kept, **files)
+    by_file = module(tmp_path, kept, **paths)
     for split in ("train", "val", "test"):
         for one, other in zip(by_column.tensors(split), by_file.tensors(split), strict=True):
             assert torch.equal(one, other)
@@ -285,6 +291,17 @@ def test_a_missing_file_and_a_missing_reader_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("bdl.data.frame.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs the package pyarrow: pip install 'bdl\[parquet\]'"):
         TableDataModule(written(tmp_path, frame()), "y", format="parquet")
+
+
+def test_columns_that_know_that_they_are_dates_are_refused_too(tmp_path, monkeypatch):
+    """As Parquet stores them; the reader itself is an extra that may be missing here."""
+    monkeypatch.setattr("bdl.data.frame.find_spec", lambda name: True)
+    monkeypatch.setattr(pd, "read_parquet", lambda path: frame().assign(day=pd.to_datetime(DATES)))
+    path, settings = written(tmp_path, b"", "table.parquet"), {"drop": ["name"], "format": "parquet"}
+    with pytest.raises(ConfigError, match="day holds dates or times"):
+        TableDataModule(path, "y", **settings)
+    data = TableDataModule(path, "y", **{**settings, "drop": ["name", "day"]})
+    assert torch.equal(data.tensors("train")[0], module(tmp_path, frame()).tensors("train")[0])
 
 
 def test_parquet_gives_what_csv_gives(tmp_path):

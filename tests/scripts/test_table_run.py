@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 from running import compose, refusal, sampled, whole
 
 import bdl
-from bdl.data import TableDataModule
+from bdl.data import LandsatDataModule, TableDataModule
 from bdl.run.config import config_hash
+from bdl.run.from_data import target_fact
 
 SMALL = ("trainer=debug", "logger=none", "chains=2", "trainer.max_steps=12", "model.hidden=[4]", "collect.keep.every=2")
 
@@ -75,7 +76,14 @@ def test_the_run_says_what_it_read(classes, capsys, tmp_path):
     sampled(tmp_path, "data=csv", *SMALL, f"data.path={classes / 'table.csv'}", "data.target=kind", "data.drop=[key]")
     said = capsys.readouterr().out
     assert "data: table.csv: 48 train, 12 test rows; 3 columns as 7 inputs; target kind: classification (3 diff" in said
-    assert "table.csv" in (classes / "run" / "report.html").read_text()
+    report = (classes / "run" / "report.html").read_text()
+    assert "table.csv" in report and "kind (classification)" in report
+
+
+def test_the_report_says_what_one_is_in_the_units_of_the_target(numbers):
+    data = TableDataModule(numbers / "table.csv", "y", id=["key"])
+    assert target_fact(data) == {"target": f"y (regression, standardised: 1 is {data.encoding.target.std:.4g})"}
+    assert target_fact(LandsatDataModule()) == {}
 
 
 def test_the_encoding_belongs_to_the_run_and_names_its_law(classes):
