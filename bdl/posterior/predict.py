@@ -163,26 +163,24 @@ class Posterior:
         likelihood, or if importance weights are not valid.
         """
         batches = Batches(data, self.device)
-        return predict(self._outputs(batches, kind), self.likelihood(batches.sizes()[0]))
+        return predict(self._outputs(batches, kind), self.likelihood(data))
 
-    @torch.no_grad()
-    def likelihood(self, x: Tensor) -> Likelihood:
-        """What the outputs mean, for a network that takes x (n, ...).
+    def likelihood(self, data: Tensor | Iterable[Any]) -> Likelihood:
+        """What the outputs mean, for a network that takes such data.
 
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
-        if self._likelihood is not None:
-            return self._likelihood
-        with evaluating(self.net):
-            outputs = self.net(x[:1].to(self.device)).shape[-1]  # a mean squared error averages over them
-        loss = self.target.get("loss")
-        self._likelihood = likelihood_of(loss, outputs)
         if self._likelihood is None:
-            raise ConfigError(
-                f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass the law to "
-                "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or "
-                "bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
-            )
+            loss = self.target.get("loss")
+            self._likelihood = likelihood_of(loss, 1)
+            if self._likelihood != likelihood_of(loss, 2):  # a mean squared error averages over the outputs
+                self._likelihood = likelihood_of(loss, self._num_outputs(Batches(data, self.device)))
+            if self._likelihood is None:
+                raise ConfigError(
+                    f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass the law to "
+                    "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
+                    "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
+                )
         return self._likelihood
 
     def evaluate(self, loader: Iterable[Any]) -> Evaluation:
@@ -203,7 +201,7 @@ class Posterior:
             importance = None
         batches = {name: Batches(loader, self.device) for name, loader in loaders.items()}
         evaluations = {
-            name: evaluation_of(self.likelihood(b.sizes()[0]), b.labels(), self.chains, importance)
+            name: evaluation_of(self.likelihood(loaders[name]), b.labels(), self.chains, importance)
             for name, b in batches.items()
         }
         forward, done = Forward(self.net), 0
@@ -247,6 +245,12 @@ class Posterior:
             for i, (chain, record) in enumerate(zip(group.chains, group.records, strict=True)):
                 tensors = {name: values[i] for name, values in group.tensors.items()}
                 yield Sample(chain, record, weights.get((chain, record.step), 0.0), tensors)
+
+    @torch.no_grad()
+    def _num_outputs(self, batches: Batches) -> int:
+        x, _ = next(iter(batches))
+        with evaluating(self.net):
+            return self.net(x[:1].to(self.device)).shape[-1]
 
     def _outputs(self, batches: Batches, kind: Kind) -> Iterator[tuple[Tensor, Tensor]]:
         """The outputs (k, n, ...) of k networks for all items, and the weights (k,) of these networks."""

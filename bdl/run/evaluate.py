@@ -21,7 +21,7 @@ from bdl.run.build import check_same_data
 from bdl.run.directory import read_config, read_metrics
 from bdl.run.machine import find_device, keep_freed_memory
 from bdl.run.progress import WorkProgress
-from bdl.run.report import out_of_distribution, publish
+from bdl.run.report import out_of_distribution, publish, units_of
 
 
 def evaluate(cfg: DictConfig) -> None:
@@ -53,7 +53,7 @@ def evaluate(cfg: DictConfig) -> None:
         "samples": f"{posterior.samples:,} of {posterior.chains} chains",
         "T": f"{summary.metrics['temperature']:g}",
     }
-    publish(out, posterior, summary, facts)
+    publish(out, posterior, summary, facts, units=units_of(datamodule))
 
 
 def compare(summary: Summary, reference: str | None, save: Path | None) -> None:

@@ -14,6 +14,7 @@ from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.posterior.report.page import write_page
 from bdl.posterior.report.terminal import print_summary
+from bdl.posterior.report.values import Units
 from bdl.run.directory import write_metrics
 from bdl.run.progress import WorkProgress
 
@@ -57,7 +58,7 @@ def report(
         "prior": str(sampler.prior),
         "train metrics": f"on {len(loaders['train'].dataset):,} items",
     }
-    publish(run, posterior, summary, {**facts, **measured}, sampler.explain(), outcome.trace)
+    publish(run, posterior, summary, {**facts, **measured}, sampler.explain(), outcome.trace, units_of(datamodule))
     return summary.metrics
 
 
@@ -68,12 +69,19 @@ def publish(
     facts: Mapping[str, str],
     explain: str = "",
     trace: Mapping[str, torch.Tensor] | None = None,
+    units: Units | None = None,
 ) -> None:
     """Write report.html and metrics.json into the folder and print the summary."""
-    write_page(folder / "report.html", posterior, summary, facts, explain, trace)
+    write_page(folder / "report.html", posterior, summary, facts, explain, trace, units)
     write_metrics(folder / "metrics.json", summary.metrics)
     print_summary(summary.metrics)
     print(f"report: {folder / 'report.html'}")
+
+
+def units_of(datamodule: Any) -> Units | None:
+    """Name and units of the target, for data modules that standardise it: `target_units`, (name, shift, scale)."""
+    units = getattr(datamodule, "target_units", None)
+    return None if units is None else Units(*units)
 
 
 def out_of_distribution(datamodule: Any) -> Any:

@@ -11,6 +11,8 @@ from bdl.posterior.store import SampleStore
 from bdl.schedules import Constant
 
 X, Y = toys.tensors(seed=2)
+NUMBERS_X = toys.tensors(seed=4)[0]
+NUMBERS_Y = NUMBERS_X[:, :1] - 0.5 * NUMBERS_X[:, 1:2]
 
 
 def probabilities(folder, net=None) -> torch.Tensor:

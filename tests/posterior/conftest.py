@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 import toys
-from by_hand import settled
+from by_hand import NUMBERS_X, NUMBERS_Y, settled
 
 import bdl
+from bdl.data import TensorBatches, TensorSlices
 from bdl.schedules import Cosine, EveryStep
 
 
@@ -29,3 +30,14 @@ def weighted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("weighted")
     toys.sample(folder, 120, EveryStep(60, 10), weighting=settled())
     return folder
+
+
+@pytest.fixture(scope="session")
+def regression(tmp_path_factory):
+    """(folder, net, ModelAverage) of 4 files of 2 chains of a network that predicts a mean and a log variance."""
+    folder, net = tmp_path_factory.mktemp("regression"), bdl.models.MLP((3, 4, 2))
+    module, keep = toys.module(net, 2, bdl.HeteroscedasticNLL(), lr=0.01), EveryStep(0, 2)
+    average = bdl.ModelAverage(keep, TensorSlices(NUMBERS_X, NUMBERS_Y))
+    loader = TensorBatches(NUMBERS_X, NUMBERS_Y, 10, chains=2)
+    toys.trainer(folder, 8, [bdl.CollectSamples(keep, folder), average]).fit(module, loader)
+    return folder, net, average

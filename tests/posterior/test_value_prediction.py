@@ -10,6 +10,8 @@ import pytest
 import scipy.stats as st
 import torch
 import toys
+from by_hand import NUMBERS_X as X
+from by_hand import NUMBERS_Y as VALUES
 from scipy import integrate, optimize
 from torch import nn
 from torch.func import functional_call
@@ -21,7 +23,9 @@ from bdl.posterior import mixture as mixture_module
 from bdl.posterior.mixture import Mixture, Outputs
 from bdl.posterior.prediction import of_mixture
 from bdl.posterior.store import SampleStore
+from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.value_metrics import QUANTILES, shares_below, value_metrics
+from bdl.posterior.weights import Weights
 from bdl.schedules import EveryStep
 
 D64 = torch.float64
@@ -246,20 +250,6 @@ def test_targets_from_the_law_itself_are_calibrated(likelihood):
 
 # ---- from a run ------------------------------------------------------------------------------------------------------
 
-X = toys.tensors(seed=4)[0]
-VALUES = X[:, :1] - 0.5 * X[:, 1:2]
-
-
-@pytest.fixture(scope="module")
-def regression(tmp_path_factory):
-    """4 files of 2 chains of a network with mean and log variance; its own plain copy."""
-    folder, net = tmp_path_factory.mktemp("regression"), bdl.models.MLP((3, 4, 2))
-    module = toys.module(net, 2, bdl.HeteroscedasticNLL(), lr=0.01)
-    average = bdl.ModelAverage(EveryStep(0, 2), TensorSlices(X, VALUES))
-    callbacks = [bdl.CollectSamples(EveryStep(0, 2), folder), average]
-    toys.trainer(folder, 8, callbacks).fit(module, bdl.data.TensorBatches(X, VALUES, 10, chains=2))
-    return folder, net, average
-
 
 def outputs_of_all(folder, net) -> torch.Tensor:
     """(files, chains, n, K) by hand."""
@@ -417,3 +407,19 @@ def test_an_average_that_cannot_be_is_refused_before_the_first_step(tmp_path, li
     average = bdl.ModelAverage(EveryStep(1000, 2), TensorSlices(X, y), likelihood=likelihood)
     with pytest.raises(ConfigError, match=words):
         toys.trainer(tmp_path, 2, [average]).fit(Own(), bdl.data.TensorBatches(X, y, 10))
+
+
+def test_the_importance_weighted_mixture_weighs_every_chain_alike():
+    """Chain 0 has weights .1 and .3, chain 1 has .6 and 0: normalised in each, and then one half for each chain."""
+    outputs, y = torch.randn(4, N, 1, generator=torch.Generator().manual_seed(5)), torch.zeros(N)
+    weights = Weights({}, math.nan, None, "")
+    evaluation = ValueEvaluation(bdl.GaussianNLL(0.5), y, 2, weights)
+    evaluation.add([0, 1], outputs[:2], torch.tensor([0.1, 0.6]))
+    evaluation.add([0, 1], outputs[2:], torch.tensor([0.3, 0.0]))
+    mean = 0.125 * outputs[0] + 0.5 * outputs[1] + 0.375 * outputs[2]
+    torch.testing.assert_close(evaluation.bma_weighted.mean, mean)
+    torch.testing.assert_close(evaluation.bma.mean, outputs.mean(0))
+    assert evaluation.metrics()["bma_weighted/rmse"] == pytest.approx(mean.square().mean().sqrt().item(), rel=1e-5)
+    alone = ValueEvaluation(bdl.GaussianNLL(0.5), y, 2)
+    alone.add([0, 1], outputs[:2])
+    assert alone.bma_weighted is None

@@ -48,6 +48,26 @@ def test_an_average_worse_than_one_sample_is_called_bad():
     ]  # fmt: skip
 
 
+def test_an_average_of_numbers_is_judged_by_its_rmse_and_its_nll_may_be_negative():
+    def average(nll: float, rmse: float) -> str:
+        one = {"test__one_sample__nll": -1.0, "test__one_sample__rmse": 0.2}
+        return level("Average", **one, test__bma__nll=nll, test__bma__rmse=rmse)
+
+    assert [average(-1.0, 0.2), average(-0.9, 0.2), average(-1.1, 0.3), average(-0.9, 0.3)] == [
+        "ok", "look", "look", "bad",
+    ]  # fmt: skip
+
+
+def test_intervals_are_judged_by_the_calibration_of_quantiles():
+    def of(error: float, inside: float) -> list[str]:
+        metrics = {"test/bma/quantile_error": error, "test/bma/coverage_90": inside}
+        check = next(c for c in verdict(metrics) if c.name == "Calibration of intervals")
+        return [check.level, check.value, next((w for w in ("narrow", "wide") if w in check.words), "")]
+
+    assert of(0.03, 0.91) == ["ok", "90 % hold 91.0 %", ""]
+    assert of(0.08, 0.8)[::2] == ["look", "narrow"] and of(0.2, 0.99)[::2] == ["bad", "wide"]
+
+
 def test_heat_and_its_remedy_are_spelled_out():
     words = next(c.words for c in verdict({"temperature": 0.1, "t_eff": 0.35}) if c.name == "Temperature")
     assert "mini-batches heat the chain to T_eff = 0.35" in words and "smaller lr or larger batch" in words

@@ -52,9 +52,10 @@ class ModelAverage(StepCallback):
                 "validation data"
             )
         self._batches = Batches(self.loader, pl_module.device)
-        self.average = self._average(pl_module)
+        self.average = self.average or self._average(pl_module)
         if self._state is not None:
             self.average.load_state_dict(self._state)
+            self._state = None
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int

@@ -18,7 +18,7 @@ from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation, Curve, Evaluation
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.numbers import ROWS, Summary, Trace, scores_of, shown_score
-from bdl.posterior.report.values import Values
+from bdl.posterior.report.values import Units, Values
 from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.verdict import LEVELS, or_nan, verdict
 
@@ -104,7 +104,13 @@ class Score:
 
 
 def write_page(
-    path: Path, posterior: Posterior, summary: Summary, facts: Mapping[str, str], explain: str, trace: Trace | None
+    path: Path,
+    posterior: Posterior,
+    summary: Summary,
+    facts: Mapping[str, str],
+    explain: str,
+    trace: Trace | None,
+    units: Units | None = None,
 ) -> None:
     """Write the report of one run or of several merged runs. Raises StoreError if the disk refuses.
 
@@ -115,6 +121,7 @@ def write_page(
         facts: shown as they are, in this order; `title` becomes the title.
         explain: `sampler.explain()`, or "".
         trace: of all chains; without it the page shows the energies of the kept samples.
+        units: of the target, for predictions of numbers; pictures are drawn in them.
     """
     test = next(iter(summary.evaluations.values()))
     columns = {k: v.numpy() for k, v in trace.items()} if trace else _kept_energies(posterior)
@@ -127,7 +134,7 @@ def write_page(
         kept_steps=sorted({r.step for r in posterior.records}),
         histogram=EnergyHistogram.read(posterior.stores[0], posterior.records[0].stack),
         reliability=_reliability(test),
-        values=Values.of(test) if isinstance(test, ValueEvaluation) else None,
+        values=Values.of(test, units) if isinstance(test, ValueEvaluation) else None,
         curve=test.curve,
         convergence=summary.convergence,
         warnings=summary.warnings,
@@ -149,7 +156,7 @@ def page(data: ReportData) -> str:
         headlines=HEADLINES,
         worst=max((c.level for c in checks), key=LEVELS.index),
         open_points=[c.name for level in ("bad", "look") for c in checks if c.level == level],
-        result=_in_short(m),
+        result=_in_short(m, data.values.units if data.values else Units()),
         checks=checks,
         splits=splits,
         scores=list(scores_of(m).values()),
@@ -167,14 +174,15 @@ def _reliability(test: Evaluation) -> dict[str, tuple[Any, Any]]:
     return {"one sample": (test.one_sample[0], test.labels), "average of all chains": (test.bma, test.labels)}
 
 
-def _in_short(m: Mapping[str, float]) -> str:
+def _in_short(m: Mapping[str, float], units: Units) -> str:
     """The result in one sentence; empty without test scores."""
     samples = "" if math.isnan(m["samples"]) else f" of {m['samples']:,.0f} networks"
     if not math.isnan(m["test/bma/rmse"]):
         one, average, inside = m["test/one_sample/rmse"], m["test/bma/rmse"], m["test/bma/coverage_90"]
+        in_units = f", {units.scale * average:.3g} in the units of {units.name}" if units.scale != 1 else ""
         return (
-            f"The average{samples} predicts the test set with an RMSE of {average:.3g} (one sample: {one:.3g}), NLL "
-            f"{m['test/bma/nll']:.3f} nats. Its 90 % intervals hold {100 * inside:.0f} % of the data."
+            f"The average{samples} predicts the test set with an RMSE of {average:.3g} (one sample: {one:.3g})"
+            f"{in_units}, NLL {m['test/bma/nll']:.3f} nats. Its 90 % intervals hold {100 * inside:.0f} % of the data."
         )
     one, average = m["test/one_sample/accuracy"], m["test/bma/accuracy"]
     if math.isnan(one + average):
@@ -209,14 +217,14 @@ def _pictures(data: ReportData) -> list[Picture]:
     def add(title: str, draw: Callable[..., Any], arguments: tuple[Any, ...], caption: str, size: str = "") -> None:
         pictures.append(Picture(title, figures.as_uri(draw, *arguments), caption, size))
 
+    if data.values is not None:
+        for picture in _value_pictures(data.values, curve):
+            add(*picture)
     if "energy" in trace:
         add("Energy", figures.energy_trace, (trace["step"], trace["energy"], np.asarray(data.kept_steps)), ENERGY)
     if {"lr", "temperature", "t_eff", "kinetic_temperature", "multiplier"} & trace.keys():
         add("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE)
-    if data.values is not None:
-        for picture in _value_pictures(data.values, curve):
-            add(*picture)
-    elif curve is not None and len(curve.samples):
+    if data.values is None and curve is not None and len(curve.samples):
         add("Accuracy and NLL against the number of networks", figures.learning_curve, (curve,), CURVE)
     if data.reliability:
         add("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half")

@@ -22,6 +22,8 @@ def intervals(values: Values) -> Figure:
     order = np.argsort(values.mean, kind="stable")[chosen]
     y, mean, low, high = (v[order] for v in (values.y, values.mean, values.low, values.high))
     place, outside = np.arange(len(order)), (y < low) | (y > high)
+    everyone = len(order) == len(values.y)
+    items = f"all {len(order):,} test items" if everyone else f"{len(order):,} of {len(values.y):,} test items"
     figure = Figure((WIDE, 3.8), layout="constrained")
     ax = figure.subplots()
     ax.vlines(place, low, high, color=BLUE, lw=4 if len(order) > 60 else 7, alpha=0.28, label="90 % interval")
@@ -30,9 +32,9 @@ def intervals(values: Values) -> Figure:
     ax.plot(place[~outside], y[~outside], color="black", ms=3.6, label="data, inside", **dot)
     ax.plot(place[outside], y[outside], color=RED, mec="white", mew=0.4, ms=5.5, label="data, outside", **dot)
     ax.set_xlim(-1, len(order))
-    ax.xaxis.grid(False)
+    ax.set_xticks([])
     ax.legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), columnspacing=1.4, handlelength=1.2)
-    name_axes(ax, f"{len(order):,} of {len(values.y):,} test items, sorted by predicted mean", values.name)
+    name_axes(ax, f"{items}, sorted by predicted mean", values.name)
     return figure
 
 
@@ -52,7 +54,7 @@ def residuals(values: Values) -> Figure:
     grid = np.linspace(-reach, reach, 200)
     side.plot(np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), grid, color="black", lw=1, ls="--")
     side.set_xticks([])
-    name_axes(ax, "predicted mean", "(data - mean) / predicted std")
+    name_axes(ax, f"predicted {values.name}", "(data - mean) / predicted std")
     name_axes(side, "share; dashed:\nnormal", "")
     return figure
 

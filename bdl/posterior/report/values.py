@@ -14,10 +14,19 @@ from bdl.posterior.value_metrics import QUANTILES, shares_below
 
 
 @dataclass(frozen=True)
-class Values:
-    """The first target of n items, and the calibration of all targets."""
+class Units:
+    """The name and the units of a target: shift + scale x what the network sees."""
 
-    name: str  # of the target, on the axes
+    name: str = "target"
+    shift: float = 0.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Values:
+    """The first target of n items in its units, and the calibration of all targets."""
+
+    units: Units
     y: np.ndarray  # (n,)
     mean: np.ndarray  # (n,)
     std: np.ndarray  # (n,)
@@ -26,19 +35,26 @@ class Values:
     shares: Mapping[str, tuple[np.ndarray, np.ndarray]]  # name -> (q, share of y below the predicted q-quantile)
     targets: int = 1  # of an item
 
+    @property
+    def name(self) -> str:
+        return self.units.name
+
     @classmethod
-    def of(cls, evaluation: ValueEvaluation, name: str = "target") -> Values:
+    def of(cls, evaluation: ValueEvaluation, units: Units | None = None) -> Values:
         """From the average over all chains, and the quantiles of one sample beside it."""
         prediction, y = evaluation.bma, evaluation.y.reshape(len(evaluation.y), -1)
         low, high = prediction.interval(0.9)
         data, mean, std, low, high = (
             part[:, 0].double().numpy() for part in (y, prediction.mean, prediction.std, low, high)
         )
+        units = units or Units()
+        data, mean, low, high = (units.shift + units.scale * part for part in (data, mean, low, high))
+        std = units.scale * std
         shares = {
             "one sample": _shares(evaluation.one_sample[0], y),
             "average of all chains": _shares(prediction, y),
         }
-        return cls(name, data, mean, std, low, high, shares, y.shape[1])
+        return cls(units, data, mean, std, low, high, shares, y.shape[1])
 
 
 def _shares(prediction: ValuePrediction, y: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
