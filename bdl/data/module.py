@@ -89,6 +89,11 @@ class TensorDataModule(L.LightningDataModule):
         x = self.splits["train"][0][:1]
         return tuple((x if self.transform is None else self.transform(x)).shape[1:])
 
+    @property
+    def target_units(self) -> tuple[str, float, float] | None:
+        """Name, shift and scale of the target of a regression: shift + scale x labels are its own units; or None."""
+        return None
+
     def identity(self) -> dict[str, Any]:
         """Plain values that tell these data from others of the same settings; part of what names the sampled law.
 

@@ -151,6 +151,11 @@ class TableDataModule(TensorDataModule):
         self.name = place
         self.finding = self._describe(of_inputs.shape[1], reason, task is None)
 
+    @property
+    def target_units(self) -> tuple[str, float, float] | None:
+        target = self.encoding.target
+        return (target.name, target.mean, target.std) if isinstance(target, NumberTarget) else None
+
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""
         x, y = self.splits["train"]

@@ -146,6 +146,7 @@ def test_validation_rows_are_taken_from_the_training_rows(tmp_path):
     plain, held = module(tmp_path, frame()), module(tmp_path, frame(), val_fraction=0.25)
     assert [len(held.tensors(split)[1]) for split in ("train", "val", "test")] == [24, 8, 8]
     names = held.encoding.target
+    assert held.target_units == ("y", names.mean, names.std)
     unscaled = [held.tensors(split)[1] * names.std + names.mean for split in ("train", "val", "test")]
     whole = [
         plain.tensors(split)[1] * plain.encoding.target.std + plain.encoding.target.mean for split in ("train", "test")
