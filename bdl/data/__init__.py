@@ -1,28 +1,34 @@
-"""Data modules, loaders and augmentation. CIFARDataModule is imported at its first use, because torchvision is slow."""
+"""Data modules, loaders and augmentation. Those that need torchvision or pandas are imported at first use."""
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from bdl.data.augment import Augment, Normalise
 from bdl.data.landsat import LandsatDataModule
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
+from bdl.data.module import TensorDataModule
 
 if TYPE_CHECKING:
     from bdl.data.cifar import CIFARDataModule
+    from bdl.data.images import ImageFolderDataModule
+    from bdl.data.table import TableDataModule
 
 __all__ = [
     "Augment",
     "CIFARDataModule",
+    "ImageFolderDataModule",
     "LandsatDataModule",
     "Normalise",
+    "TableDataModule",
     "TensorBatches",
+    "TensorDataModule",
     "TensorSlices",
     "WorkerBatches",
 ]
+_SLOW = {"CIFARDataModule": "cifar", "ImageFolderDataModule": "images", "TableDataModule": "table"}
 
 
 def __getattr__(name: str) -> Any:
-    if name != "CIFARDataModule":
+    if name not in _SLOW:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from bdl.data.cifar import CIFARDataModule
-
-    return CIFARDataModule
+    return getattr(import_module(f"bdl.data.{_SLOW[name]}"), name)

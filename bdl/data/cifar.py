@@ -18,8 +18,9 @@ from torchvision.datasets import CIFAR10, CIFAR100, SVHN
 from torchvision.datasets.utils import download_and_extract_archive
 
 from bdl.data.augment import Augment, Normalise
-from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
-from bdl.data.split import SplitDataModule, hold_out
+from bdl.data.loader import TensorSlices
+from bdl.data.module import TensorDataModule
+from bdl.data.split import hold_out
 from bdl.errors import ConfigError, StoreError
 from bdl.files import write_atomically
 
@@ -34,7 +35,7 @@ PIXELS = {
 }
 
 
-class CIFARDataModule(SplitDataModule):
+class CIFARDataModule(TensorDataModule):
     """CIFAR-10 or CIFAR-100: 50,000 training and 10,000 test images of 32x32, normalised by channel.
 
     Args:
@@ -89,19 +90,17 @@ class CIFARDataModule(SplitDataModule):
     ):
         if loader not in ("tensor", "torch"):
             raise ConfigError(f'loader must be "tensor" or "torch", got {loader!r}')
-        self.root, self.num_classes = Path(root).expanduser(), _classes(classes)
-        self.chains, self.seed, self.stack = chains, seed, stack
-        transform = Normalise(*PIXELS[self.num_classes], channels_last)
-        data = load_cifar(self.root, self.num_classes, download=download, cache=cache)
+        root, count = Path(root).expanduser(), _classes(classes)
+        data = load_cifar(root, count, download=download, cache=cache)
         train = data["x_train"], data["y_train"]
         kept, held_out = _split(*train, val_fraction, split_seed, fold)
         splits = {"train": kept, "val": held_out, "test": (data["x_test"], data["y_test"])}
-        self.batch_size = len(kept[1]) if batch_size is None else batch_size
-        batches = TensorBatches(
-            *kept, self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement,
-            augment=augment, transform=transform,
+        super().__init__(
+            splits, batch_size=batch_size, labels=[str(k) for k in range(count)], chains=chains, seed=seed, stack=stack,
+            replacement=replacement, augment=augment, transform=Normalise(*PIXELS[count], channels_last),
+            workers=workers if loader == "torch" else None,
         )  # fmt: skip
-        super().__init__(splits, batches if loader == "tensor" else WorkerBatches(batches, workers), transform)
+        self.root, self.name = root, SOURCES[count].__name__.lower()
 
     def ood(self) -> TensorSlices | None:
         """SVHN's 26,032 test images for out-of-distribution scores, normalised as CIFAR; None if `root` lacks them."""

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdl.data.loader import TensorBatches
-from bdl.data.split import SplitDataModule, hold_out
+from bdl.data.module import TensorDataModule
+from bdl.data.split import hold_out
 
 CLASSES = (
     "red soil",
@@ -36,7 +36,7 @@ def load_landsat() -> dict[str, Tensor]:
     return arrays
 
 
-class LandsatDataModule(SplitDataModule):
+class LandsatDataModule(TensorDataModule):
     """Landsat: 4,435 training and 2,000 test rows, standardised by the training rows' mean and standard deviation.
 
     Args:
@@ -51,8 +51,7 @@ class LandsatDataModule(SplitDataModule):
     Raises ConfigError for a fraction, a fold or a batch size out of range.
     """
 
-    num_classes = len(CLASSES)
-    num_features = 36
+    name = "landsat"
 
     def __init__(
         self,
@@ -73,9 +72,7 @@ class LandsatDataModule(SplitDataModule):
             "val": ((data["x_train"][held_out] - mean) / std, data["y_train"][held_out]),
             "test": ((data["x_test"] - mean) / std, data["y_test"]),
         }
-        self.batch_size = len(kept) if batch_size is None else batch_size
-        self.chains, self.seed, self.stack = chains, seed, stack
-        batches = TensorBatches(
-            *splits["train"], self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement
-        )
-        super().__init__(splits, batches)
+        super().__init__(
+            splits, batch_size=batch_size, labels=CLASSES, chains=chains, seed=seed, stack=stack,
+            replacement=replacement,
+        )  # fmt: skip

@@ -213,9 +213,14 @@ class WorkerBatches:
             _Epoch(self.batches, epoch), batch_size=None, sampler=range(first, len(self)), num_workers=self.workers,
             pin_memory=torch.cuda.is_available(), generator=torch.Generator(),  # None draws from the global stream
         )  # fmt: skip
-        for x, y in ahead:
+        batches = iter(ahead)
+        for _ in range(first, len(self)):
+            try:
+                batch = next(batches)
+            except ConfigError as error:  # from a worker, whose traceback is part of the message
+                raise ConfigError(str(error).splitlines()[-1].removeprefix("bdl.errors.ConfigError: ")) from None
             self.batches.advance()
-            yield x, y
+            yield batch
 
     def shard(self, rank: int, ranks: int) -> WorkerBatches:
         self.batches.shard(rank, ranks)

@@ -1,14 +1,13 @@
-"""What the data modules share: splits of tensors, and the choice of the training items that are held out."""
+"""Which items are for training, validation and testing."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
 
-import lightning as L
+import numpy as np
 import torch
 from torch import Tensor
 
-from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
@@ -39,54 +38,22 @@ def hold_out(items: int, fraction: float, seed: int, fold: int = 0) -> tuple[Ten
     return torch.cat([rows[:start], rows[end:]]).sort().values, rows[start:end].sort().values
 
 
-class SplitDataModule(L.LightningDataModule):
-    """Items (x, y) in the splits "train", "val" and "test", held in memory.
+def train_test_rows(items: int, test_fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of the training and of the test items, both in ascending order.
 
-    Args:
-        splits: x (n, ...) as stored and y (n,) of each split.
-        batches: the training loader.
-        transform: makes the network's input of stored items; None leaves them as they are.
+    They are those of scikit-learn's `train_test_split(test_size=test_fraction, random_state=seed)`, so that results
+    compare with published ones.
+
+    >>> train, test = train_test_rows(items=10, test_fraction=0.2, seed=42)
+    >>> train.tolist(), test.tolist()
+    ([0, 2, 3, 4, 5, 6, 7, 9], [1, 8])
+
+    Raises ConfigError unless both parts get items.
     """
-
-    def __init__(
-        self,
-        splits: Mapping[str, tuple[Tensor, Tensor]],
-        batches: TensorBatches | WorkerBatches,
-        transform: Callable[[Tensor], Tensor] | None = None,
-    ):
-        super().__init__()
-        self.splits, self.batches, self.transform = splits, batches, transform
-
-    @property
-    def num_data(self) -> int:
-        """N: the number of training items, each counted once however it is augmented."""
-        return len(self.splits["train"][1])
-
-    def train_dataloader(self) -> TensorBatches | WorkerBatches:
-        return self.batches
-
-    def val_dataloader(self) -> TensorSlices | list[TensorSlices]:
-        return self.slices("val") if len(self.splits["val"][1]) else []
-
-    def test_dataloader(self) -> TensorSlices:
-        return self.slices("test")
-
-    def tensors(self, split: str) -> tuple[Tensor, Tensor]:
-        """x (n, ...) as stored and y (n,) of "train", "val" or "test"."""
-        return self.splits[split]
-
-    def slices(self, split: str, items: int | None = None) -> TensorSlices:
-        """The items of "train", "val" or "test" as the network sees them, in order and without augmentation.
-
-        Args:
-            items: take only that many items, evenly spaced; None takes all.
-
-        Raises ConfigError for items < 1.
-        """
-        x, y = self.splits[split]
-        if items is not None and items < len(y):
-            if items < 1:
-                raise ConfigError(f"metrics need at least one item, got {items}")
-            rows = torch.linspace(0, len(y) - 1, items).long()
-            x, y = x[rows], y[rows]
-        return TensorSlices(x, y, transform=self.transform)
+    if not 0 < test_fraction < 1:
+        raise ConfigError(f"data.test_fraction must be in (0, 1), got {test_fraction}")
+    count = math.ceil(test_fraction * items)
+    if count >= items:
+        raise ConfigError(f"data.test_fraction = {test_fraction} leaves no training row of {items}: lower it")
+    rows = np.random.RandomState(seed).permutation(items)
+    return np.sort(rows[count:]), np.sort(rows[:count])

@@ -56,24 +56,20 @@ class Callbacks:
         return (getattr(self, field.name) for field in fields(self))
 
 
-def build_data(data: DictConfig, shared_batches: bool, ranks_of_one_chain: ProcessInfo = SINGLE) -> Any:
+def build_data(
+    data: DictConfig, shared_batches: bool, ranks_of_one_chain: ProcessInfo = SINGLE, warn: bool = True
+) -> Any:
     """The data module. Each of several ranks of one chain gets its part of every batch."""
-    datamodule = instantiate(data, chains=None) if shared_batches else instantiate(data)
+    with warnings.catch_warnings():
+        if not warn:  # another process says the same
+            warnings.simplefilter("ignore", BdlWarning)
+        datamodule = instantiate(data, chains=None) if shared_batches else instantiate(data)
     if ranks_of_one_chain.world_size > 1:
         loader = datamodule.train_dataloader()
         if not hasattr(loader, "shard"):
             raise ConfigError(f"trainer=ddp shards the batches of a loader of bdl.data, got {type(loader).__name__}")
         loader.shard(ranks_of_one_chain.rank, ranks_of_one_chain.world_size)
     return datamodule
-
-
-def check_num_data(num_data: int | None, datamodule: Data) -> int:
-    """N, counted in the data. Raises ConfigError if the configuration gives another number."""
-    if num_data not in (None, datamodule.num_data):
-        raise ConfigError(
-            f"sampler.num_data = {num_data}, but the training data have {datamodule.num_data} items: leave it null"
-        )
-    return datamodule.num_data
 
 
 def count_steps(trainer: DictConfig, datamodule: Data) -> int | float:
@@ -84,20 +80,22 @@ def count_steps(trainer: DictConfig, datamodule: Data) -> int | float:
     return trainer.max_epochs * -(-batches // trainer.accumulate_grad_batches)
 
 
-def build_net(model: DictConfig, datamodule: Data) -> torch.nn.Module:
-    """The network. Raises ConfigError if it does not fit the inputs or the classes of the data."""
+def build_net(model: DictConfig, datamodule: Data, outputs: int) -> torch.nn.Module:
+    """The network. Raises ConfigError if it does not fit the inputs of the data, or has too few outputs."""
     net = instantiate(model, _convert_="all")
-    x, y = next(iter(datamodule.slices("test")))
+    x, _ = next(iter(datamodule.slices("test")))
     try:
-        classes = net.eval()(x[:2]).shape[-1]
+        found = net.eval()(x[:2]).shape[-1]
     except RuntimeError as error:
         raise ConfigError(
             f"the model, {model._target_}, does not take inputs of shape {tuple(x.shape[1:])}: choose another model or "
             f"change its sizes ({str(error).splitlines()[0]})"
         ) from error
-    if datamodule.num_classes > classes:
+    classes = datamodule.num_classes
+    if found < outputs or found > outputs and not classes:
         key = "model.num_classes" if "num_classes" in model else "model.sizes"
-        raise ConfigError(f"the model has {classes} outputs for {datamodule.num_classes} classes: change {key}")
+        wanted = f"{classes} classes" if classes else f"a likelihood that needs {outputs}"
+        raise ConfigError(f"the model has {found} outputs for {wanted}: change {key}")
     return net.train()
 
 
@@ -114,13 +112,31 @@ def build_schedule(schedule: DictConfig) -> bdl.Schedule:
     return bdl.Schedule(**{name: instantiate(schedule[name]) for name in ("lr", "temperature", "zeta")})
 
 
-def build_collector(collect: DictConfig, keep: Any, run_dir: str, model: DictConfig, data: DictConfig) -> Any:
-    """CollectSamples. target.json records the model and the part of the data's settings that changes the law."""
+def build_collector(
+    collect: DictConfig, keep: Any, run_dir: str, model: DictConfig, data: DictConfig, datamodule: Any
+) -> Any:
+    """CollectSamples. target.json records the model, and the settings and the identity of the data."""
     options = {str(key): value for key, value in collect.items() if key != "keep"}
     of_data: Any = OmegaConf.to_container(data, resolve=True)
-    of_data = {key: value for key, value in of_data.items() if key in LAW_OF_DATA}
+    of_data = {key: value for key, value in of_data.items() if key in LAW_OF_DATA} | identity_of(datamodule)
     target = {"model": OmegaConf.to_container(model, resolve=True), "data": of_data}
     return bdl.CollectSamples(keep, run_dir=run_dir, overwrite=True, target=target, **options)
+
+
+def identity_of(datamodule: Any) -> dict[str, Any]:
+    """What tells the data from others of the same settings; nothing where a module of one's own does not say."""
+    return getattr(datamodule, "identity", dict)()
+
+
+def check_same_data(datamodule: Any, posterior: bdl.Posterior) -> None:
+    """Raise ConfigError if the data are no longer those that the posterior was sampled with."""
+    recorded = posterior.target.get("data") or {}
+    for key, value in identity_of(datamodule).items():
+        if recorded.get(key) != value:
+            raise ConfigError(
+                f"data.path is no longer the table or folder of this run: its {key} is {value}, and was "
+                f"{recorded.get(key)}; restore it"
+            )
 
 
 def build_average(keep: Any, datamodule: Data) -> bdl.ModelAverage:

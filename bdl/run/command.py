@@ -1,4 +1,4 @@
-"""The commands `bdl train` and `bdl evaluate`, which scripts/train.py and scripts/evaluate.py run too.
+"""The commands `bdl train`, `bdl evaluate` and `bdl predict`, which the scripts of the same names run too.
 
 This module imports neither torch nor Lightning, so that `--help` answers at once: the work is imported when it begins.
 """
@@ -54,12 +54,23 @@ def evaluate(cfg: DictConfig) -> None:
         evaluate.evaluate(cfg)
 
 
-COMMANDS = {"train": train, "evaluate": evaluate}
+@hydra.main(version_base="1.3", config_path=CONF, config_name="predict")
+def predict(cfg: DictConfig) -> None:
+    """Predict the rows of a table with the samples of one or several runs."""
+    with one_line_errors():
+        with importing():
+            from bdl.run import predict
+
+        predict.predict(cfg)
+
+
+COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict}
 HELP = f"""usage: bdl COMMAND [OVERRIDES]
 
 commands:
   train     {train.__doc__}
   evaluate  {evaluate.__doc__}
+  predict   {predict.__doc__}
 
 Overrides are Hydra's: bdl train sampler=sghmc chains=4. `bdl COMMAND --help` lists the configuration."""
 

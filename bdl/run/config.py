@@ -6,6 +6,7 @@ This module imports neither torch nor Lightning: Hydra needs it before it can an
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import os
@@ -23,6 +24,8 @@ NO_EFFECT_ON_SAMPLES = (
     "hydra", "logger", "run_dir", "processes", "monitor_every", "checkpoint_every", "train_items", "experiment",
     "objective", "tuned", "trainer.max_time", "data.root", "data.download", "data.cache", "data.loader", "data.workers",
 )  # fmt: skip
+PATHS = ("path", "test_path", "val_path")  # keys of the data whose files count, not their place
+BEGINNING = 2**14  # bytes of each file of a folder; most small images have fewer
 
 
 def config_folder() -> Path:
@@ -69,7 +72,7 @@ def config_hash(cfg: DictConfig) -> str:
     settings = run_settings(cfg)
     if settings["stacks"] == 1:  # runs from before there were several have the same samples, and keep their hash
         del settings["stacks"]
-    settings["data"] = _with_effect("data", settings["data"])
+    settings["data"] = _with_contents(_with_effect("data", settings["data"]))
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -84,15 +87,46 @@ def run_settings(cfg: DictConfig) -> dict[str, Any]:
     return settings | {"stacks": count_stacks(cfg)}
 
 
-def fill_in(cfg: DictConfig, **numbers: float) -> DictConfig:
-    """A copy of the configuration with derived numbers, e.g. `steps`; keys that depend on them follow.
+def _with_contents(data: dict[str, Any]) -> dict[str, Any]:
+    """The settings of the data, with checksums of the files in the place of their paths.
+
+    A table that was moved keeps its run, and one that was changed makes a new run.
+    """
+    return {key: checksum(value) if key in PATHS and isinstance(value, str) else value for key, value in data.items()}
+
+
+def checksum(path: str) -> str:
+    """Of a file's contents; of the names, sizes and beginnings of all files in a folder; else the path itself."""
+    place = Path(path).expanduser()
+    if place.is_file():
+        return _checksum((place,), (place.stat().st_mtime_ns,), None)
+    if place.is_dir():
+        files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
+        return _checksum(files, tuple(file.stat().st_mtime_ns for file in files), BEGINNING, place)
+    return path
+
+
+@functools.lru_cache  # a command asks several times, and files may be large
+def _checksum(files: tuple[Path, ...], modified: tuple[int, ...], most: int | None, folder: Path | None = None) -> str:
+    """Of at most `most` bytes of each file, and of the files' names within the folder and their sizes."""
+    checksum = hashlib.sha256()
+    for path in files:
+        if folder is not None:
+            checksum.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode())
+        with path.open("rb") as file:
+            checksum.update(file.read(-1 if most is None else most))
+    return checksum.hexdigest()
+
+
+def fill_in(cfg: DictConfig, **values: Any) -> DictConfig:
+    """A copy of the configuration with derived values, e.g. `steps`; keys that depend on them follow.
 
     `cfg` stays as it is, so that its hash remains the one in the name of the run directory. A double underscore in an
     argument's name stands for the dot of a key.
     """
     filled = copy.deepcopy(cfg)
-    for name, number in numbers.items():
-        OmegaConf.update(filled, name.replace("__", "."), number)
+    for name, value in values.items():
+        OmegaConf.update(filled, name.replace("__", "."), value, merge=False)
     return filled
 
 

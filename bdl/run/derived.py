@@ -52,9 +52,12 @@ def exchanges(cfg: DictConfig) -> bool:
 
 
 def is_small(model: DictConfig) -> bool:
-    """Whether this is an MLP of at most SMALL weights, biases left out."""
-    sizes: Any = model.get("sizes") if model.get("_target_") == "bdl.models.MLP" else None
-    if not OmegaConf.is_list(sizes) or not all(type(size) is int for size in sizes):
+    """Whether this is an MLP of at most SMALL weights, biases left out. What the data decide counts as one unit."""
+    if model.get("_target_") != "bdl.models.MLP":
+        return False
+    hidden: Any = model.get("hidden")
+    sizes: Any = model.get("sizes") or ([1, *hidden, 1] if OmegaConf.is_list(hidden) else [])
+    if not sizes or not all(type(size) is int for size in sizes):
         return False
     return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False)) <= SMALL
 

@@ -22,6 +22,8 @@ from bdl.files import write_atomically
 from bdl.posterior.report.numbers import Trace
 from bdl.run.provenance import provenance
 
+PREPROCESSING = "preprocessing.json"
+
 
 class RunDirectory:
     """The folder of one run. Raises ConfigError when the folder holds another run.
@@ -75,8 +77,19 @@ class RunDirectory:
     def _trace(self, stack: int) -> Path:
         return self.path / "checkpoints" / f"trace-{stack}.safetensors"
 
-    def write_config(self, settings: Mapping[str, Any], name: str, device: torch.device) -> None:
-        """Write the settings of the run (`run_settings`), its name, and its provenance on `device`."""
+    def write_config(
+        self,
+        settings: Mapping[str, Any],
+        name: str,
+        device: torch.device,
+        preprocessing: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Write the settings of the run (`run_settings`), its name, and its provenance on `device`.
+
+        preprocessing: what makes inputs of new data, for `preprocessing.json`; None where there is nothing to do.
+        """
+        if preprocessing is not None:
+            write_json(self.path / PREPROCESSING, preprocessing)
         about = {"name": name, **provenance(device), "config_hash": self.hash}
         described = {**settings, "provenance": about}
         write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(described)).encode())
@@ -107,6 +120,20 @@ def read_config(run: Path) -> DictConfig:
     loaded = OmegaConf.load(path)
     assert isinstance(loaded, DictConfig)
     return loaded
+
+
+def read_preprocessing(run: Path) -> dict[str, Any]:
+    """What makes inputs of new data. Raises ConfigError for a run without it, and for a damaged file."""
+    path = run / PREPROCESSING
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{run} has no {PREPROCESSING}: it is no run on a table (data=csv or data=parquet), whose columns new rows "
+            "could have; use bdl.Posterior in Python"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}): restore it") from error
 
 
 def _is_checkpoint(path: Path) -> bool:

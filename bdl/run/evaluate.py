@@ -17,6 +17,7 @@ from bdl.likelihoods import Likelihood
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
+from bdl.run.build import check_same_data
 from bdl.run.directory import read_config, read_metrics
 from bdl.run.machine import find_device, keep_freed_memory
 from bdl.run.progress import WorkProgress
@@ -36,6 +37,7 @@ def evaluate(cfg: DictConfig) -> None:
     likelihood = loss if isinstance(loss, Likelihood) else None
     device = find_device(cfg.device)
     posterior = bdl.Posterior.load(runs, net.to(device), skip_bad=cfg.skip_bad, likelihood=likelihood)
+    check_same_data(datamodule, posterior)
     items = {"train": cfg.train_items}
     loaders = {split: datamodule.slices(split, items.get(split)) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:

@@ -24,9 +24,10 @@ from bdl.posterior.report.numbers import side_by_side
 from bdl.posterior.report.terminal import print_summary
 from bdl.run import build
 from bdl.run.build import Callbacks
-from bdl.run.config import config_hash, fill_in, register_resolvers, run_name, run_settings
+from bdl.run.config import config_hash, fill_in, register_resolvers, run_name
 from bdl.run.derived import choose_precision, count_carriers, count_stacks
 from bdl.run.directory import RunDirectory
+from bdl.run.from_data import count_outputs, fill_in_from_data, settings_of, target_fact
 from bdl.run.launch import launch, start_by
 from bdl.run.machine import prepare_torch
 from bdl.run.processes import (
@@ -160,17 +161,20 @@ def build_parts(
     chains, precision = cfg.chains // count_stacks(cfg), choose_precision(cfg)
     given, cfg = cfg, fill_in(cfg, stack=stack, chains=chains, trainer__precision=precision)
     ranks_of_one_chain = process if cfg.trainer.get("strategy") == "ddp" else SINGLE
-    datamodule = build.build_data(cfg.data, cfg.shared_batches, ranks_of_one_chain)
-    num_data, steps = build.check_num_data(cfg.sampler.num_data, datamodule), build.count_steps(cfg.trainer, datamodule)
-    cfg = fill_in(cfg, sampler__num_data=num_data, steps=steps)
-    settings = run_settings(fill_in(given, sampler__num_data=num_data, steps=steps))  # the same for all stacks
-    net = build.build_net(cfg.model, datamodule)
+    first = process.is_main and stack == given.stack
+    datamodule = build.build_data(cfg.data, cfg.shared_batches, ranks_of_one_chain, warn=first)
+    if first and hasattr(datamodule, "finding"):
+        print(f"data: {datamodule.finding}", flush=True)
+    steps = build.count_steps(cfg.trainer, datamodule)
+    cfg = fill_in_from_data(cfg, datamodule, steps)
+    settings = settings_of(given, cfg)
+    net = build.build_net(cfg.model, datamodule, count_outputs(instantiate(cfg.loss), datamodule))
     chains = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=stack, shared=cfg.shared_batches)
     module = build.build_module(chains, cfg.sampler, cfg.loss, cfg.compile)
     limit = limit or bdl.callbacks.TimeLimit(cfg.trainer.max_time)
     callbacks = build_callbacks(cfg, datamodule, directory, settings, checkpoint_name(given, stack), limit)
     # The W&B id is the hash of the configuration as given. Only the first stack is logged.
-    logger = given.logger if process.is_main and stack == given.stack else None
+    logger = given.logger if first else None
     trainer = build.build_trainer(cfg.trainer, logger, cfg.run_dir, callbacks, process)
     return Parts(settings, steps, datamodule, net, module, callbacks, trainer)
 
@@ -186,12 +190,13 @@ def build_callbacks(
     keep = instantiate(cfg.collect.keep)
     name = run_name(HydraConfig.get().runtime.choices)
     run_and_stack = f"{directory.hash}, stack {cfg.stack}"
+    about_data = getattr(datamodule, "preprocessing", lambda: None)()
     return Callbacks(
         build.build_schedule(cfg.schedule),
-        build.build_collector(cfg.collect, keep, cfg.run_dir, cfg.model, cfg.data),
+        build.build_collector(cfg.collect, keep, cfg.run_dir, cfg.model, cfg.data, datamodule),
         build.build_average(keep, datamodule),
         bdl.Monitor(cfg.monitor_every),
-        build.write_config_at_start(lambda device: directory.write_config(settings, name, device)),
+        build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data)),
         bdl.callbacks.StepProgress(),
         limit,
         bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", cfg.checkpoint_every, checkpoint, run=run_and_stack),
@@ -263,7 +268,9 @@ def describe(cfg: DictConfig, parts: Parts, process: ProcessInfo) -> dict[str, s
     batch = str(getattr(parts.datamodule, "batch_size", cfg.data.batch_size))
     return {
         "title": f"{run_name(choices)}, seed {cfg.seed}",
-        **{k: str(choices[k]) for k in ("data", "model", "sampler", "schedule")},
+        "data": getattr(parts.datamodule, "name", None) or choices["data"],
+        **target_fact(parts.datamodule),
+        **{k: str(choices[k]) for k in ("model", "sampler", "schedule")},
         "N": f"{parts.datamodule.num_data:,}",
         "batch": batch + (" per device" if several and strategy == "ddp" else ""),
         "devices": f"{process.world_size}, {strategy}" if several else "1",

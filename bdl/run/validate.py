@@ -24,7 +24,7 @@ _LEAST = {  # smallest value of whole numbers
     "monitor_every": 1, "train_items": 1, "data.workers": 0, "trainer.accumulate_grad_batches": 1,
 }  # fmt: skip
 _OR_NULL = ("stacks", "threads", "processes", "train_items")
-_FILLED_IN = ("sampler.num_data",)  # null until train.py counts the data
+_FILLED_IN = ("sampler.num_data", "model.sizes", "model.num_classes")  # null until train.py has seen the data
 _SWITCHES = ("shared_batches", "tf32")
 _NOT_OURS = ("trainer", "logger", "hydra")  # sections whose constructors are Lightning's and Hydra's
 _BUILT = "built by a _target_"
@@ -49,7 +49,13 @@ def _check_top_level(cfg: DictConfig) -> None:
         _require(cfg, [key], wanted, lambda value, least=least: type(value) is int and value >= least)
     _require(cfg, _SWITCHES, "true or false", lambda value: type(value) is bool)
     _require(cfg, ["compile"], "auto, true or false", lambda value: type(value) is bool or value == "auto")
+    widths = "a list of whole numbers of at least 1"
+    _require(cfg, ["model.hidden"], widths, lambda value: OmegaConf.is_list(value) and all(map(_is_width, value)))
     _require(cfg, ["objective"], "null or the name of a metric", lambda value: value is None or type(value) is str)
+
+
+def _is_width(value: Any) -> bool:
+    return type(value) is int and value >= 1
 
 
 def _check_trainer(cfg: DictConfig) -> None:

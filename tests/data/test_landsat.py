@@ -29,7 +29,7 @@ def test_rows_features_and_class_counts_are_those_of_the_donor():
     assert data["x_train"].shape == (4435, 36) and data["x_test"].shape == (2000, 36)
     assert data["y_train"].bincount().tolist() == TRAIN_COUNTS
     assert data["y_test"].bincount().tolist() == TEST_COUNTS
-    assert len(CLASSES) == LandsatDataModule.num_classes == 6
+    assert len(CLASSES) == LandsatDataModule().num_classes == 6
     assert data["x_train"].dtype == torch.float32 and data["y_train"].dtype == torch.int64
 
 

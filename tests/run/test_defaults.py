@@ -12,6 +12,7 @@ from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 CONF = Path(__file__).parents[2] / "conf"
+COMPLETED = ("hidden", "scale")  # bdl/run/from_data.py makes arguments of them, with what the data say
 
 
 def literals(node: Any) -> Iterator[tuple[str, str, Any]]:
@@ -23,7 +24,7 @@ def literals(node: Any) -> Iterator[tuple[str, str, Any]]:
         value = node[key]
         if isinstance(value, DictConfig):
             yield from literals(value)
-        elif str(target).startswith("bdl.") and not str(key).startswith("_") and key != "defaults":
+        elif str(target).startswith("bdl.") and not str(key).startswith("_") and key not in ("defaults", *COMPLETED):
             yield str(target), str(key), OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
 
 

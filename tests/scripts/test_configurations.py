@@ -15,6 +15,7 @@ from running import CONF, SMOOTHED, TINY, compose, sampled, samples
 
 from bdl.errors import BdlWarning
 from bdl.run import build, command, train
+from bdl.run.from_data import check_num_data
 
 CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
 SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]
@@ -166,7 +167,7 @@ def test_the_script_can_be_sent_to_a_cluster():
 def test_a_run_counted_in_epochs_counts_the_samplers_steps():
     cfg = compose("run_dir=x", "trainer.max_steps=-1", "trainer.max_epochs=4", "trainer.accumulate_grad_batches=2")
     data = instantiate(cfg.data)  # 44 batches an epoch
-    assert build.count_steps(cfg.trainer, data) == 4 * 22 and build.check_num_data(None, data) == 4435
+    assert build.count_steps(cfg.trainer, data) == 4 * 22 and check_num_data(None, data) == 4435
 
 
 def test_a_loss_that_is_no_likelihood_gets_a_warning(tmp_path):

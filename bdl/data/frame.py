@@ -1,0 +1,193 @@
+"""Tables as pandas frames, read from CSV and Parquet files. Each kind of bad file has one clear line."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pandas as pd
+
+from bdl.errors import BdlWarning, ConfigError
+
+# Columns and tables of pandas, whose own annotations do not tell a type checker which of them `frame[name]` is.
+Series: TypeAlias = Any
+Frame: TypeAlias = Any
+Format = Literal["csv", "parquet"]
+PACKAGED = "package:"  # the path of a table that bdl brings along begins with it
+SIGNS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " ", "point": "."}
+MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+DATE = re.compile(
+    rf"\s*(\d{{1,4}}[-/.]\d{{1,2}}[-/.]\d{{1,4}}([ T].*)?|\d{{1,2}}:\d{{2}}(:\d{{2}}.*)?|\d{{4}}-\d{{2}}"
+    rf"|\d{{1,2}}[ -]{MONTH}[ ,-]+\d{{2,4}}.*|{MONTH} \d{{1,2}},? \d{{4}}.*)\s*",
+    re.IGNORECASE,
+)
+DATE_TYPES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period")
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the files of a table are written.
+
+    Args:
+        format: "csv" with a header line, or "parquet".
+        separator: the sign between the fields of a CSV file: comma, semicolon, tab, bar, space, or the sign itself.
+        decimal: the decimal point of a CSV file: point, comma, or the sign itself.
+        missing: words that mean a missing value, besides those that pandas knows (an empty field, NA, NaN, null, ...).
+    """
+
+    format: Format = "csv"
+    separator: str = "comma"
+    decimal: str = "point"
+    missing: Sequence[str] = ("?",)
+
+    def read(self, path: str | Path, key: str = "data.path", text: Sequence[str] = ()) -> Frame:
+        """The table of one file, rows numbered from 0.
+
+        Args:
+            key: name of the path's key, for messages.
+            text: columns whose fields are kept as they are written.
+
+        Raises ConfigError for a file that is missing, empty, damaged or no such table, and for a doubled column name.
+        """
+        place, name = locate(path), f"{key}={path}"
+        if not place.exists():
+            raise ConfigError(f"{name} is not there: looked for {place.absolute()}; give the path of the table")
+        if self.format == "parquet" and not find_spec("pyarrow"):
+            raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
+        try:
+            frame = pd.read_parquet(place) if self.format == "parquet" else self._read_csv(place, name, text)
+        except ConfigError:  # a ValueError too
+            raise
+        except pd.errors.EmptyDataError as error:
+            raise ConfigError(
+                f"{name} is empty: a table has a line of column names, and a line for each row"
+            ) from error
+        except UnicodeDecodeError as error:
+            raise ConfigError(f"{name} is no UTF-8 text ({error.reason}): save the table as CSV in UTF-8") from error
+        except (OSError, ValueError) as error:  # ParserError and pyarrow's errors are ValueErrors
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"{name} cannot be read as {self.format}: {reason}") from error
+        frame.columns = [str(column).strip() for column in frame.columns]
+        _refuse_doubled(frame.columns, name)
+        if frame.empty:
+            raise ConfigError(f"{name} has column names and no rows: give a table with rows")
+        return _without_row_numbers(frame.reset_index(drop=True), name)
+
+    def _read_csv(self, path: Path, name: str, text: Sequence[str]) -> Frame:
+        separator, decimal = SIGNS.get(self.separator, self.separator), SIGNS.get(self.decimal, self.decimal)
+        options: dict[str, Any] = {"sep": separator, "encoding": "utf-8-sig", "skipinitialspace": separator != "\t"}
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
+        names = [str(column).strip() for column in header.iloc[0]]
+        if len(names) == 1:
+            self._refuse_one_column(names[0], name)
+        _refuse_doubled([column for column in names if column], name)
+        options |= {"decimal": decimal, "na_values": list(self.missing), "low_memory": False}
+        frame = pd.read_csv(path, dtype=dict.fromkeys(text, str), **options)
+        if len(frame) and not isinstance(frame.index, pd.RangeIndex):
+            raise ConfigError(f"{name}: rows have more fields than the {len(names)} column names: name every column")
+        return frame
+
+    def _refuse_one_column(self, header: str, name: str) -> None:
+        signs = (sign for sign, text in SIGNS.items() if text in header and sign not in (self.separator, "point"))
+        sign = next(signs, None)
+        remedy = "a table has a target and at least one more column; data.separator names the sign between them"
+        if sign is not None:
+            remedy = f"its header holds another sign that separates: set data.separator={sign}"
+        raise ConfigError(f"{name} has one column only under data.separator={self.separator}; {remedy}")
+
+
+def locate(path: str | Path) -> Path:
+    """The file of a path; `package:airfoil.csv` is a file that bdl brings along."""
+    text = str(path)
+    if text.startswith(PACKAGED):
+        return Path(str(files("bdl.data") / "files" / text.removeprefix(PACKAGED)))
+    return Path(text).expanduser()
+
+
+def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
+    """Raise ConfigError unless the table has all these columns."""
+    absent = [column for column in columns if column not in frame.columns]
+    if absent:
+        lowered = {column.lower(): column for column in frame.columns}
+        near = difflib.get_close_matches(absent[0].lower(), lowered, 1)
+        hint = f"did you mean {lowered[near[0]]}?" if near else f"it has {brief_list(list(frame.columns))}"
+        names = brief_list(absent)
+        raise ConfigError(f"{key}{names}: {place} has no such column{'s' if len(absent) > 1 else ''}; {hint}")
+
+
+def brief_list(names: Sequence[str], most: int = 8) -> str:
+    """The names, at most `most` of them.
+
+    >>> brief_list(["a", "b", "c"], most=2)
+    'a, b, ... (3 in all)'
+    """
+    return ", ".join(names) if len(names) <= most else f"{', '.join(names[:most])}, ... ({len(names)} in all)"
+
+
+def as_value(names: Sequence[str]) -> str:
+    """The names as a value on a command line; signs that Hydra does not take need quotes.
+
+    >>> as_value(["age", "price ($)"])
+    '[age,"price ($)"]'
+    """
+    return "[" + ",".join(name if re.fullmatch(r"[\w. -]+", name) else json.dumps(name) for name in names) + "]"
+
+
+def holds_dates(values: Series) -> bool:
+    """Whether the values are dates or times, or nine tenths of its texts read like some."""
+    kind = pd.api.types.infer_dtype(values, skipna=True)
+    if kind in DATE_TYPES:
+        return True
+    present = values.dropna()
+    if kind != "string" or present.empty:
+        return False
+    return present.map(lambda text: DATE.fullmatch(text) is not None).mean() >= 0.9
+
+
+def holds_truth_values(values: Series) -> bool:
+    return pd.api.types.infer_dtype(values, skipna=True) == "boolean"
+
+
+def as_numbers(values: Series) -> Series:
+    """float64 numbers; NaN for what is missing and for what is no number."""
+    numbers: Any = pd.to_numeric(values, errors="coerce")
+    return numbers.astype("float64")
+
+
+def as_texts(values: Series) -> Series:
+    """Texts without blanks around them, whole numbers without a decimal point; NaN stays.
+
+    >>> as_texts(pd.Series([1.0, 2.5, None])).tolist()
+    ['1', '2.5', nan]
+    """
+
+    def text(value: Any) -> str:
+        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
+
+    return values.astype(object).map(text, na_action="ignore")
+
+
+def _refuse_doubled(columns: Iterable[str], name: str) -> None:
+    seen: set[str] = set()
+    for column in columns:
+        if column in seen:
+            raise ConfigError(f"{name} has two columns with the name {column!r}: rename one of them")
+        seen.add(column)
+
+
+def _without_row_numbers(frame: Frame, name: str) -> Frame:
+    """Leave out a first column without a name that counts the rows, as pandas writes it."""
+    first = frame.columns[0]
+    if re.fullmatch(r"Unnamed: 0|", first) and pd.api.types.is_integer_dtype(frame[first]):
+        if (frame[first].diff().iloc[1:] == 1).all():
+            warnings.warn(f"{name}: the first column, which has no name, counts the rows: left out", BdlWarning, 3)
+            return frame.iloc[:, 1:]
+    return frame

@@ -1,0 +1,219 @@
+"""Folders of images, one folder per class, kept as bytes in memory or read on demand."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torchvision.datasets import ImageFolder
+
+from bdl.data.augment import Augment, Normalise
+from bdl.data.module import TensorDataModule
+from bdl.data.split import hold_out, train_test_rows
+from bdl.errors import ConfigError
+
+FORMAT_VERSION = 1
+MEASURED = 2048  # training images, evenly spaced, that mean and std of the pixels are computed of
+BYTES = 2**31  # images that take more are read on demand under loader="auto"
+
+
+class ImageFiles:
+    """Images in files, read when they are asked for: the part of a tensor (n, 3, size, size) uint8 that loaders use.
+
+    Images are made RGB, scaled to `size` pixels on the shorter side, and cut to the middle square.
+
+    Raises ConfigError, which names the file, for an image that cannot be read.
+    """
+
+    device, dtype, ndim = torch.device("cpu"), torch.uint8, 4
+
+    def __init__(self, paths: Sequence[str], size: int):
+        self.paths, self.size = list(paths), size
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size((len(self.paths), 3, self.size, self.size))
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    def __getitem__(self, rows: slice | Tensor) -> ImageFiles:
+        paths = self.paths[rows] if isinstance(rows, slice) else [self.paths[i] for i in rows.tolist()]
+        return ImageFiles(paths, self.size)
+
+    def to(self, device: torch.device | str) -> ImageFiles:
+        return self
+
+    def numel(self) -> int:
+        return math.prod(self.shape)
+
+    def index_select(self, axis: int, rows: Tensor) -> Tensor:
+        """The images of these rows, (n, 3, size, size) uint8."""
+        return self[rows].read()
+
+    def split(self, size: int) -> Iterator[Tensor]:
+        """All images, `size` at a time."""
+        return (self[slice(i, i + size)].read() for i in range(0, len(self), size))
+
+    def read(self) -> Tensor:
+        """All images, (n, 3, size, size) uint8."""
+        return torch.stack([_read_image(path, self.size) for path in self.paths])
+
+
+class ImageFolderDataModule(TensorDataModule):
+    """Images in a folder per class, as `torchvision.datasets.ImageFolder` reads them.
+
+    Args:
+        path: a folder with `train` and `test` (and `val` if there is one) inside, each with a folder per class; or one
+            with the folders of the classes, which is split by seed.
+        size: pixels of the square that every image is scaled and cut to.
+        loader: "tensor" keeps all images as bytes on the device; "files" reads them on demand, with workers; "auto"
+            keeps them where they take at most 2 GiB.
+        workers: processes that read on demand.
+        augment: random changes to the training images; None shows the images as they are. They change the meaning of
+            T, see `CIFARDataModule`.
+        test_fraction, split_seed: which images are for testing, as in `TableDataModule`; read only if there is no
+            folder `test`.
+        val_fraction, fold: share of the training images held out, as in `hold_out`; read only if there is no folder
+            `val`.
+        batch_size, chains, seed, stack, replacement: as in `TensorBatches`.
+        channels_last: memory layout of the inputs.
+
+    Mean and standard deviation of the channels come from the training images, at most 2,048 of them.
+
+    Raises ConfigError for a folder that is none of these, for one class only, and for images that cannot be read; they
+    are opened at the start, and those kept in memory are decoded.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        size: int = 32,
+        loader: Literal["auto", "tensor", "files"] = "auto",
+        workers: int = 2,
+        augment: Augment | None = None,
+        test_fraction: float = 0.2,
+        val_fraction: float = 0.0,
+        split_seed: int = 0,
+        fold: int = 0,
+        batch_size: int | None = 100,
+        chains: int | None = None,
+        seed: int = 0,
+        stack: int = 0,
+        replacement: bool = False,
+        channels_last: bool = True,
+    ):
+        if size < 1:
+            raise ConfigError(f"data.size must be at least 1 pixel, got {size}")
+        folder = Path(path).expanduser()
+        self.files, self.classes = find_images(folder, test_fraction, val_fraction, split_seed, fold)
+        for name, _ in (item for items in self.files.values() for item in items):
+            _open(name)
+        paths = {split: ImageFiles([name for name, _ in items], size) for split, items in self.files.items()}
+        self.size = size
+        self.pixels = _measure(paths["train"])
+        total = sum(files.numel() for files in paths.values())
+        on_demand = loader == "files" or loader == "auto" and total > BYTES
+        splits = {
+            split: (cast(Tensor, files if on_demand or not len(files) else files.read()), self._labels(split))
+            for split, files in paths.items()
+        }
+        super().__init__(
+            splits, batch_size=batch_size, labels=self.classes, chains=chains, seed=seed, stack=stack,
+            replacement=replacement, augment=augment, transform=Normalise(*self.pixels, channels_last),
+            workers=workers if on_demand else None,
+        )  # fmt: skip
+        self.name = folder.name
+        rows = ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))
+        where = "read on demand" if on_demand else "in memory"
+        self.finding = f"{self.name}: {rows} images of {len(self.classes)} classes, {size}x{size} pixels, {where}"
+
+    def _labels(self, split: str) -> Tensor:
+        return torch.tensor([label for _, label in self.files[split]], dtype=torch.int64)
+
+    def identity(self) -> dict[str, Any]:
+        """The classes, the size, and a checksum of the training files' names and sizes, and of the measured pixels."""
+        listed = sorted((Path(name).name, label, Path(name).stat().st_size) for name, label in self.files["train"])
+        checksum = hashlib.sha256(repr((listed, self.pixels)).encode()).hexdigest()
+        return {"classes": list(self.classes), "size": self.size, "training_images": checksum[:16]}
+
+    def preprocessing(self) -> dict[str, Any]:
+        mean, std = ([float(value) for value in values] for values in self.pixels)
+        about = {"format_version": FORMAT_VERSION, "kind": "images", "size": self.size, "mean": mean, "std": std}
+        return {**about, "labels": list(self.classes)}
+
+
+def find_images(
+    folder: Path, test_fraction: float, val_fraction: float, split_seed: int, fold: int
+) -> tuple[dict[str, list[tuple[str, int]]], list[str]]:
+    """The (path, class) of the images of each split, and the names of the classes."""
+    marked = (folder / "train").is_dir()
+    found, classes = _images_of(folder / "train" if marked else folder)
+    files = {"train": found}
+    for split in ("test", "val") if marked else ():
+        if (folder / split).is_dir():
+            files[split], other = _images_of(folder / split)
+            if other != classes:
+                different = sorted(set(other) ^ set(classes))
+                raise ConfigError(
+                    f"{folder}: train and {split} have other classes: {different[0]} is in one of them only"
+                )
+    if "test" not in files:
+        kept, test = train_test_rows(len(found), test_fraction, split_seed)
+        files |= {"train": [found[i] for i in kept], "test": [found[i] for i in test]}
+    if "val" not in files:
+        kept, held_out = hold_out(len(files["train"]), val_fraction, split_seed, fold)
+        files |= {"val": [files["train"][i] for i in held_out], "train": [files["train"][i] for i in kept]}
+    return files, classes
+
+
+def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
+    try:
+        found = ImageFolder(str(folder))
+    except (OSError, ValueError) as error:
+        raise ConfigError(
+            f"data.path={folder} is no folder of images, with a folder per class: {' '.join(str(error).split())}"
+        ) from error
+    if len(found.classes) < 2:
+        raise ConfigError(f"data.path={folder} has one class only, {found.classes[0]}: give a folder per class")
+    return found.samples, found.classes
+
+
+def _open(path: str) -> Image.Image:
+    try:
+        return Image.open(path)
+    except (OSError, ValueError, Image.DecompressionBombError) as error:
+        raise ConfigError(f"{path} is no image that can be read: replace or remove it") from error
+
+
+def _read_image(path: str, size: int) -> Tensor:
+    """(3, size, size) uint8."""
+    try:
+        with _open(path) as image:
+            rgb = image.convert("RGB")
+    except (OSError, ValueError, SyntaxError) as error:
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(f"{path} is no image that can be read ({error}): replace or remove it") from error
+    scale = size / min(rgb.size)
+    width, height = (max(size, round(side * scale)) for side in rgb.size)
+    left, top = (width - size) // 2, (height - size) // 2
+    if rgb.size != (width, height):
+        rgb = rgb.resize((width, height), Image.Resampling.BILINEAR)
+    square = rgb.crop((left, top, left + size, top + size))
+    return torch.from_numpy(np.array(square, np.uint8)).permute(2, 0, 1).contiguous()
+
+
+def _measure(images: ImageFiles) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Mean and standard deviation of every channel, on the scale 0..1."""
+    rows = torch.linspace(0, len(images) - 1, min(MEASURED, len(images))).long()
+    pixels = images.index_select(0, rows).double() / 255
+    std = pixels.std((0, 2, 3), correction=0).clamp_min(1 / 255)  # one colour everywhere has none
+    return tuple(pixels.mean((0, 2, 3)).tolist()), tuple(std.tolist())

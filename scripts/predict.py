@@ -1,0 +1,6 @@
+"""Predict the rows of a table with the samples of one or several runs. See conf/predict.yaml."""
+
+from bdl.run.command import run_command
+
+if __name__ == "__main__":
+    run_command("predict")

@@ -1,0 +1,127 @@
+"""Folders of images: the same batches from memory and from files, splits, and images that cannot be read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from bdl.data import ImageFolderDataModule
+from bdl.errors import ConfigError
+
+SIZE = 8
+
+
+def draw(folder: Path, count: int, seed: int = 0, classes: tuple[str, ...] = ("cat", "dog")) -> Path:
+    random = np.random.RandomState(seed)
+    for name in classes:
+        (folder / name).mkdir(parents=True)
+        for i in range(count):
+            pixels = random.randint(0, 256, (SIZE, SIZE + 4, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / name / f"{i}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    return draw(tmp_path_factory.mktemp("images"), 10)
+
+
+def module(folder: Path, **settings) -> ImageFolderDataModule:
+    return ImageFolderDataModule(folder, **{"size": SIZE, "batch_size": 4, **settings})
+
+
+def test_images_are_cut_to_the_middle_and_normalised_by_the_training_images(folder):
+    data = module(folder)
+    assert data.labels == ("cat", "dog") and data.num_data == 16 and data.input_shape == (3, SIZE, SIZE)
+    assert data.finding.endswith("16 train, 4 test images of 2 classes, 8x8 pixels, in memory")
+    x, _ = next(iter(data.slices("train")))
+    torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
+    torch.testing.assert_close(x.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
+    path, label = data.files["train"][3]
+    raw = torch.from_numpy(np.array(Image.open(path))[:, 2:-2]).permute(2, 0, 1)
+    assert torch.equal(data.tensors("train")[0][3], raw) and data.tensors("train")[1][3] == label
+
+
+def test_other_sizes_and_grey_images_are_made_alike(tmp_path):
+    draw(tmp_path, 3)
+    Image.fromarray(np.full((3 * SIZE, 2 * SIZE), 77, np.uint8)).save(tmp_path / "cat" / "grey.png")
+    data = module(tmp_path, batch_size=None)
+    grey = [x for split in ("train", "test") for x in data.tensors(split)[0] if (x == 77).all()]
+    assert len(grey) == 1 and grey[0].shape == (3, SIZE, SIZE)
+
+
+def test_files_read_on_demand_give_the_images_that_memory_gives(folder):
+    memory, files = (module(folder, loader=loader, workers=0, val_fraction=0.25) for loader in ("tensor", "files"))
+    assert "read on demand" in files.finding
+    pairs = [(memory.train_dataloader(), files.train_dataloader()), (memory.val_dataloader(), files.val_dataloader())]
+    for one, other in [*pairs, (memory.slices("train", 5), files.slices("train", 5))]:
+        batches = list(zip(one, other, strict=True))
+        assert batches
+        for (x, y), (same_x, same_y) in batches:
+            assert torch.equal(x, same_x) and torch.equal(y, same_y)
+
+
+def test_many_images_are_read_on_demand(folder, monkeypatch):
+    monkeypatch.setattr("bdl.data.images.BYTES", 1000)
+    assert "read on demand" in module(folder, workers=0).finding
+
+
+def test_folders_may_name_the_splits(tmp_path):
+    for split, count in (("train", 5), ("test", 3), ("val", 2)):
+        draw(tmp_path / split, count, seed=count)
+    data = module(tmp_path)
+    assert [len(data.tensors(split)[1]) for split in ("train", "val", "test")] == [10, 4, 6]
+
+
+def test_data_are_named_by_their_training_files(folder, tmp_path):
+    other = draw(tmp_path, 10, seed=5)
+    assert module(folder).identity() == module(folder, seed=3, loader="files").identity()
+    assert module(folder).identity() != module(other).identity() != module(folder, size=4).identity()
+
+
+def test_a_damaged_image_is_named(tmp_path):
+    draw(tmp_path, 6)
+    whole = (tmp_path / "cat" / "2.png").read_bytes()
+    (tmp_path / "cat" / "2.png").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ConfigError, match="cat/2.png is no image that can be read .*: replace or remove it"):
+        module(tmp_path)
+    (tmp_path / "cat" / "2.png").write_bytes(b"no image")
+    with pytest.raises(ConfigError, match="cat/2.png is no image that can be read: replace or remove it"):
+        module(tmp_path, loader="files")
+
+
+def test_an_image_that_a_worker_cannot_read_is_named_in_one_line(tmp_path):
+    draw(tmp_path, 6)
+    data = module(tmp_path, loader="files", workers=1, batch_size=None)
+    path = Path(data.files["train"][0][0])
+    path.write_bytes(path.read_bytes()[:60])
+    with pytest.raises(ConfigError, match="is no image that can be read") as error:
+        list(data.train_dataloader())
+    assert "\n" not in str(error.value) and str(error.value).startswith(str(path))
+
+
+BAD = {
+    "nothing": ((), {}, "is no folder of images, with a folder per class"),
+    "one class": (("cat",), {}, "has one class only, cat: give a folder per class"),
+    "size": (("cat", "dog"), {"size": 0}, "data.size must be at least 1 pixel, got 0"),
+    "fraction": (("cat", "dog"), {"test_fraction": 1.5}, r"data.test_fraction must be in \(0, 1\), got 1.5"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_folder_is_refused(tmp_path, name):
+    classes, settings, words = BAD[name]
+    draw(tmp_path, 2, classes=classes)
+    with pytest.raises(ConfigError, match=words):
+        module(tmp_path, **settings)
+
+
+def test_other_classes_in_another_split_are_refused(tmp_path):
+    draw(tmp_path / "train", 2)
+    draw(tmp_path / "test", 2, classes=("cat", "dog", "eel"))
+    with pytest.raises(ConfigError, match="train and test have other classes: eel is in one of them only"):
+        module(tmp_path)

@@ -1,0 +1,313 @@
+"""Tables: what is learned from the training rows, splits, tasks, and one clear line for each kind of bad table."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from bdl.data.table import TableDataModule, TableEncoding
+from bdl.errors import BdlWarning, ConfigError
+
+ROWS = 40
+
+
+def frame() -> pd.DataFrame:
+    """Numbers, categories and truth values without gaps, a name for every row, and a target y."""
+    random = np.random.RandomState(0)
+    return pd.DataFrame(
+        {
+            "name": [f"row {i}" for i in range(ROWS)],
+            "size": random.randn(ROWS) * 3 + 10,
+            "city": random.choice(["Aachen", "Bonn", "Köln"], ROWS),
+            "new": random.rand(ROWS) < 0.5,
+            "y": random.randn(ROWS) * 100 + 1000,
+        }
+    )
+
+
+def written(folder: Path, table: pd.DataFrame | bytes, name: str = "table.csv") -> Path:
+    path = folder / name
+    path.write_bytes(table if isinstance(table, bytes) else table.to_csv(index=False).encode())
+    return path
+
+
+def module(folder: Path, table: pd.DataFrame | bytes, **settings) -> TableDataModule:
+    return TableDataModule(written(folder, table), **{"target": "y", "drop": ["name"], **settings})
+
+
+# ---- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def test_inputs_are_standardised_numbers_and_one_number_per_category_and_one_for_others(tmp_path):
+    data, table = module(tmp_path, frame()), frame()
+    test = np.sort(np.random.RandomState(0).permutation(ROWS)[:8])
+    train = np.setdiff1d(np.arange(ROWS), test)
+    for split, rows in (("train", train), ("test", test)):
+        part = table.iloc[rows]
+        size = (part["size"] - table["size"][train].mean()) / table["size"][train].std(ddof=0)
+        cities = [part["city"] == city for city in ("Aachen", "Bonn", "Köln")]
+        expected = np.stack([size, *cities, 0 * size, ~part["new"], part["new"], 0 * size], 1)
+        x, y = data.tensors(split)
+        torch.testing.assert_close(x, torch.from_numpy(expected.astype(np.float32)))
+        scaled = (part["y"] - table["y"][train].mean()) / table["y"][train].std(ddof=0)
+        torch.testing.assert_close(y[:, 0], torch.from_numpy(scaled.to_numpy(np.float32)))
+    assert data.input_shape == (8,) and data.num_data == 32 and data.task == "regression"
+
+
+def test_gaps_become_the_median_or_the_most_frequent_category_and_a_number_of_their_own(tmp_path):
+    table = frame().assign(new=0.5)
+    table.loc[[0, 3, 5], "size"] = np.nan
+    table.loc[[1, 3], "city"] = np.nan
+    table.loc[4, "size"] = np.inf  # in a column that is dropped below, so that it is not read
+    settings = {"split_column": "part", "drop": ["name", "new"]}
+    table["part"] = ["train"] * 30 + ["test"] * 10
+    table.loc[4, "size"] = 7.0
+    data = module(tmp_path, table, **settings)
+    x, _ = data.tensors("train")
+    present = table["size"][:30].dropna()
+    filled = table["size"][:30].fillna(present.median())
+    torch.testing.assert_close(
+        x[0, 0].item(), (present.median() - filled.mean()) / filled.std(ddof=0), rtol=1e-5, atol=0
+    )
+    assert x[:, 1].nonzero().flatten().tolist() == [0, 3, 5]
+    most = table["city"][:30].value_counts().idxmax()
+    level = ["Aachen", "Bonn", "Köln"].index(most)
+    assert x[1, 2:].tolist() == x[3, 2:].tolist() == [*np.eye(4)[level], 1.0]
+
+
+def test_categories_that_no_training_row_has_share_a_level_and_are_counted(tmp_path):
+    table = frame().assign(part=["train"] * 30 + ["test"] * 10)
+    table.loc[[31, 33], "city"] = ["Rome", "Oslo"]
+    with pytest.warns(BdlWarning, match=r"city has categories in 2 of 10 rows that no training row has \('Rome' is"):
+        data = module(tmp_path, table, split_column="part")
+    x, _ = data.tensors("test")
+    assert x[:, 4].nonzero().flatten().tolist() == [1, 3]
+    assert (x[:, 1:5].sum(1) == 1).all()
+
+
+def test_numbers_may_name_categories(tmp_path):
+    data = module(tmp_path, frame().assign(plan=[1, 2, 3, 10] * 10), categorical=["plan"])
+    assert data.encoding.inputs.columns[-1].levels == ("1", "10", "2", "3")
+    assert data.input_shape == (13,)
+
+
+def test_columns_without_information_are_left_out(tmp_path):
+    with pytest.warns(BdlWarning, match="same, gone left out"):
+        data = module(tmp_path, frame().assign(same=1, gone=np.nan))
+    assert [column.name for column in data.encoding.inputs.columns] == ["size", "city", "new"]
+
+
+def test_what_a_run_saves_makes_the_same_inputs_again(tmp_path):
+    table = frame().assign(part=["train"] * 30 + ["test"] * 10)
+    table.loc[2, "size"] = np.nan
+    data = module(tmp_path, table, split_column="part", drop=[], id=["name"])
+    encoding = TableEncoding.from_plain(json.loads(json.dumps(data.preprocessing())))
+    assert encoding == data.encoding
+    rows = encoding.reading.read(tmp_path / "table.csv")
+    assert torch.equal(encoding.inputs.encode(rows[:30], "", ""), data.tensors("train")[0])
+
+
+def test_the_encoding_of_another_version_is_refused():
+    with pytest.raises(ConfigError, match="'target' is missing or wrong"):
+        TableEncoding.from_plain({"columns": []})
+
+
+def test_data_are_named_by_their_training_rows(tmp_path):
+    first, same = module(tmp_path, frame()), module(tmp_path, frame(), batch_size=3, seed=4)
+    other = module(tmp_path, frame().assign(y=frame()["y"][::-1].to_numpy()))
+    assert first.identity() == same.identity() != other.identity()
+    assert first.identity() != module(tmp_path, frame(), split_seed=1).identity()
+
+
+# ---- splits ----------------------------------------------------------------------------------------------------------
+
+
+def test_the_split_by_seed_is_that_of_scikit_learn():
+    """Rows 15, 23, ... of airfoil are those of scikit-learn: train_test_split(test_size=.2, random_state=42)."""
+    data = TableDataModule("package:airfoil.csv", "target", split_seed=42, batch_size=None)
+    assert len(data.tensors("test")[1]) == 301 and data.num_data == data.batch_size == 1202
+    raw = data.encoding.reading.read("package:airfoil.csv")["target"].to_numpy()
+    y = data.tensors("test")[1][:, 0] * data.encoding.target.std + data.encoding.target.mean
+    np.testing.assert_allclose(y[:8], raw[[15, 23, 29, 30, 32, 43, 44, 49]], rtol=1e-6)
+
+
+def test_the_packaged_table_comes_with_its_source_and_licence():
+    about = (files("bdl.data") / "files" / "README.md").read_text()
+    assert "Brooks, Pope & Marcolini (1989)" in about and about.count("CC BY 4.0") == 2
+
+
+def test_validation_rows_are_taken_from_the_training_rows(tmp_path):
+    plain, held = module(tmp_path, frame()), module(tmp_path, frame(), val_fraction=0.25)
+    assert [len(held.tensors(split)[1]) for split in ("train", "val", "test")] == [24, 8, 8]
+    names = held.encoding.target
+    assert held.target_units == ("y", names.mean, names.std)
+    unscaled = [held.tensors(split)[1] * names.std + names.mean for split in ("train", "val", "test")]
+    whole = [
+        plain.tensors(split)[1] * plain.encoding.target.std + plain.encoding.target.mean for split in ("train", "test")
+    ]
+    torch.testing.assert_close(torch.cat(unscaled[:2]).sort(0).values, whole[0].sort(0).values)
+    torch.testing.assert_close(unscaled[2], whole[1])
+
+
+def test_a_column_or_files_name_the_splits(tmp_path):
+    table = frame()
+    marks = np.array([["Train", "test", "validation", "train"][i % 4] for i in range(ROWS)])
+    by_column = module(tmp_path, table.assign(part=marks), split_column="part")
+    paths = {f"{s}_path": written(tmp_path, table[marks == m], s) for s, m in (("test", "test"), ("val", "validation"))}
+    kept = table[np.char.lower(marks) == "train"]
+    by_file = module(tmp_path, kept, **paths)
+    for split in ("train", "val", "test"):
+        for one, other in zip(by_column.tensors(split), by_file.tensors(split), strict=True):
+            assert torch.equal(one, other)
+
+
+# ---- tasks -----------------------------------------------------------------------------------------------------------
+
+TARGETS = {
+    "texts": (["no", "yes"] * 20, "classification", ("no", "yes"), "2 different texts"),
+    "truth": ([True, False] * 20, "classification", ("False", "True"), "2 different truth values"),
+    "few whole numbers": ([10, 9, 1, 2] * 10, "classification", ("1", "2", "9", "10"), "4 different whole numbers"),
+    "many whole numbers": (range(ROWS), "regression", (), "40 different whole numbers"),
+    "numbers": (np.arange(ROWS) / 7, "regression", (), "40 different numbers"),
+    "few numbers": ([0.5, 1.5] * 20, "regression", (), "2 different numbers"),
+}
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_task_is_found_from_the_target_and_said(tmp_path, name):
+    values, task, labels, reason = TARGETS[name]
+    data = module(tmp_path, frame().assign(y=list(values)))
+    assert data.task == task and data.labels == labels and data.num_classes == len(labels)
+    assert f"target y: {task} ({reason}" in data.finding
+    assert data.tensors("train")[1].dtype == (torch.int64 if labels else torch.float32)
+
+
+def test_labels_are_numbered_in_the_order_of_their_names(tmp_path):
+    values = ["b", "a", "c", "b"] * 10
+    data = module(tmp_path, frame().assign(y=values, part=["train"] * 30 + ["test"] * 10), split_column="part")
+    assert [data.labels[k] for k in data.tensors("train")[1]] == values[:30]
+
+
+def test_a_task_may_be_asked_for(tmp_path):
+    counts = frame().assign(y=[0, 1, 2, 5] * 10)
+    assert module(tmp_path, counts).task == "classification"
+    assert module(tmp_path, counts, task="regression").tensors("train")[1].mean().abs() < 1e-6
+    data = module(tmp_path, counts, task="counts")
+    assert set(data.tensors("train")[1].flatten().tolist()) == {0.0, 1.0, 2.0, 5.0}
+
+
+def test_rows_without_a_target_are_left_out_and_counted(tmp_path):
+    table = frame()
+    table.loc[[3, 7, 11], "y"] = np.nan
+    with pytest.warns(BdlWarning, match="the target y is missing in 3 of 40 rows"):
+        assert len(module(tmp_path, table).tensors("test")[1]) + 29 == 37
+
+
+def test_a_first_column_that_counts_the_rows_is_left_out(tmp_path):
+    with pytest.warns(BdlWarning, match="the first column, which has no name, counts the rows"):
+        data = module(tmp_path, frame().to_csv().encode())
+    assert data.input_shape == (8,)
+
+
+def test_a_small_table_is_one_batch(tmp_path):
+    assert module(tmp_path, frame()).batch_size == 32
+    assert TableDataModule("package:airfoil.csv", "target").batch_size == 100
+
+
+# ---- bad tables ------------------------------------------------------------------------------------------------------
+
+DATES = [f"2020-01-{i:02d}" for i in range(1, 21)] * 2
+
+
+def with_one(column: str, value: object, row: int = 6) -> pd.DataFrame:
+    table = frame()
+    table[column] = table[column].astype(object)
+    table.loc[row, column] = value
+    return table
+
+
+BAD = {
+    "no column": (frame(), {"target": "Y"}, r"data.target=Y: table.csv has no such column; did you mean y\?"),
+    "none to drop": (frame(), {"drop": ["a", "b"]}, "data.drop=a, b: table.csv has no such columns; it has name, size"),
+    "constant": (frame().assign(y=3.5), {}, "data.target=y is 3.5 in all 32 training rows of table.csv"),
+    "one class": (frame().assign(y="a"), {}, "data.target=y: all 40 rows of table.csv are of one class, 'a'"),
+    "classes": (frame(), {"target": "name", "drop": []}, "data.target=name has 40 classes in 40 rows of table.csv"),
+    "text": (with_one("size", "abc"), {}, "size has 'abc' in row 7, and no finite number in 1 of 32 rows: correct"),
+    "infinite": (with_one("size", np.inf), {}, "size has 'inf' in row 7, and no finite number in 1 of 32 rows"),
+    "text in target": (with_one("y", "abc"), {}, "y has 'abc' in row 7, and no finite number in 1 of 40 rows"),
+    "numbers as classes": (frame(), {"task": "classification"}, "data.task=regression predicts numbers"),
+    "counts": (frame(), {"task": "counts"}, "data.task=counts does not fit the target y: .* is no count"),
+    "text as numbers": (frame().assign(y=["u", "v"] * 20), {"task": "regression"}, "data.task=classification takes"),
+    "dates": (frame().assign(day=DATES), {}, r"day holds dates or times \(2020-01-01\), .* data.drop=\[day\] leaves"),
+    "free text": (frame(), {"drop": [], "max_levels": 9}, r"name has 32 different texts .* data.drop=\[name\] leaves"),
+    "target dropped": (frame(), {"drop": ["y"]}, "data.drop names y, which is the target"),
+    "nothing left": (frame(), {"drop": ["name", "size", "city", "new"]}, "no column has information about the target"),
+    "no target": (frame().assign(y=np.nan), {}, "data.target=y: no row of table.csv has a value"),
+    "split word": (frame(), {"split_column": "city"}, r"names no split \(40 of 40 rows\): write train, val or test"),
+    "no test rows": (frame().assign(p="train"), {"split_column": "p"}, "data.split_column=p has no row with test"),
+    "two splits": (
+        frame(), {"split_column": "city", "test_path": "package:airfoil.csv", "target": "y"},
+        "data.target=y: airfoil.csv has no such column",
+    ),
+    "fraction": (frame(), {"test_fraction": 0}, r"data.test_fraction must be in \(0, 1\), got 0"),
+    "all for testing": (frame(), {"test_fraction": 0.99}, "leaves no training row of 40"),
+    "doubled": (b"a,a,y\n1,2,3\n", {"drop": []}, "data.path=.* has two columns with the name 'a': rename one"),
+    "empty": (b"", {}, "data.path=.* is empty"),
+    "no rows": (b"a,b,y\n", {}, "has column names and no rows"),
+    "semicolons": (b"a;b;y\n1;2;3\n", {}, "one column only under data.separator=comma; .* data.separator=semicolon"),
+    "one column": (b"y\n1\n2\n", {}, "one column only .* data.separator names the sign between them"),
+    "more fields": (b"a,y\n1,2,3\n1,2,3\n", {"drop": []}, "rows have more fields than the 2 column names"),
+    "ragged": (b"a,y\n1,2\n1,2,3\n", {"drop": []}, "cannot be read as csv: .* Expected 2 fields in line 3, saw 3"),
+    "coding": ("a,y\nKöln,2\n".encode("latin1"), {}, "is no UTF-8 text"),
+    "batch": (frame(), {"batch_size": 33}, "batch_size must be between 1 and the 32 training items, got 33"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_table_is_refused_in_one_line_that_names_the_remedy(tmp_path, name):
+    table, settings, words = BAD[name]
+    with pytest.raises(ConfigError, match=words) as error:
+        module(tmp_path, table, **settings)
+    assert "\n" not in str(error.value)
+
+
+def test_decimal_commas_are_named_and_read(tmp_path):
+    text = "a;y\n" + "".join(f"{i},5;{i * i},25\n" for i in range(80))
+    settings = {"separator": "semicolon", "drop": []}
+    with pytest.raises(ConfigError, match="a has 64 different texts .* decimal commas: data.decimal=comma"):
+        module(tmp_path, text.encode(), **settings, task="classification", max_levels=20, target="y")
+    data = module(tmp_path, text.encode(), **settings, decimal="comma")
+    assert data.input_shape == (1,) and data.task == "regression"
+
+
+def test_a_missing_file_and_a_missing_reader_are_named(tmp_path, monkeypatch):
+    with pytest.raises(ConfigError, match="data.path=.*none.csv is not there"):
+        TableDataModule(tmp_path / "none.csv", "y")
+    monkeypatch.setattr("bdl.data.frame.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"needs the package pyarrow: pip install 'bdl\[parquet\]'"):
+        TableDataModule(written(tmp_path, frame()), "y", format="parquet")
+
+
+def test_columns_that_know_that_they_are_dates_are_refused_too(tmp_path, monkeypatch):
+    """As Parquet stores them; the reader itself is an extra that may be missing here."""
+    monkeypatch.setattr("bdl.data.frame.find_spec", lambda name: True)
+    monkeypatch.setattr(pd, "read_parquet", lambda path: frame().assign(day=pd.to_datetime(DATES)))
+    path, settings = written(tmp_path, b"", "table.parquet"), {"drop": ["name"], "format": "parquet"}
+    with pytest.raises(ConfigError, match="day holds dates or times"):
+        TableDataModule(path, "y", **settings)
+    data = TableDataModule(path, "y", **{**settings, "drop": ["name", "day"]})
+    assert torch.equal(data.tensors("train")[0], module(tmp_path, frame()).tensors("train")[0])
+
+
+def test_parquet_gives_what_csv_gives(tmp_path):
+    pytest.importorskip("pyarrow", reason="the extra [parquet] is not installed")
+    frame().to_parquet(tmp_path / "table.parquet")
+    data = TableDataModule(tmp_path / "table.parquet", "y", drop=["name"], format="parquet")
+    for one, other in zip(data.tensors("train"), module(tmp_path, frame()).tensors("train"), strict=True):
+        torch.testing.assert_close(one, other)

@@ -1,0 +1,32 @@
+"""A folder of images from the command line: as many outputs as classes, from memory and from files alike."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+from omegaconf import OmegaConf
+from PIL import Image
+from running import refusal, sampled, samples
+
+SMALL = ("data=image_folder", "model=cnn", "trainer=debug", "logger=none", "chains=2", "data.batch_size=4")
+
+
+def test_a_folder_of_images_is_sampled_from_memory_and_from_files_alike(tmp_path, script):
+    random = np.random.RandomState(0)
+    for name in ("ant", "bee", "cow"):
+        (tmp_path / "images" / name).mkdir(parents=True)
+        for i in range(4):
+            image = Image.fromarray(random.randint(0, 256, (32, 32, 3), dtype=np.uint8))
+            image.save(tmp_path / "images" / name / f"{i}.png")
+    few = ("trainer.max_steps=4", "collect.keep.every=2", "sampler.lr=0.01", f"data.path={tmp_path / 'images'}")
+    for loader in ("tensor", "files"):
+        sampled(tmp_path / loader, *SMALL, *few, f"data.loader={loader}", "data.workers=0")
+    memory, files = (samples(tmp_path / loader) for loader in ("tensor", "files"))
+    names = [name for name in memory if name[0] == "0"]
+    assert names and all(memory[name] == files[name] for name in names)
+    assert OmegaConf.load(tmp_path / "files" / "config.yaml").model.num_classes == 3
+    saved = json.loads((tmp_path / "files" / "preprocessing.json").read_text())
+    assert saved["labels"] == ["ant", "bee", "cow"] and len(saved["mean"]) == 3
+    error = refusal(script("predict", f"run={tmp_path / 'files'}", "input=a.csv", f"output={tmp_path / 'p.csv'}"))
+    assert "is no run on a table, but on images" in error

@@ -1,0 +1,253 @@
+"""A table from the command line to predictions: what the data decide, what a run records, and preds.csv."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+from running import compose, refusal, sampled, whole
+
+import bdl
+from bdl.data import LandsatDataModule, TableDataModule
+from bdl.run.config import config_hash
+from bdl.run.from_data import target_fact
+
+SMALL = ("trainer=debug", "logger=none", "chains=2", "trainer.max_steps=12", "model.hidden=[4]", "collect.keep.every=2")
+
+
+def table(rows: int = 60) -> pd.DataFrame:
+    """A name for every row, numbers and text with gaps, three classes, and a number y far from 0."""
+    random = np.random.RandomState(0)
+    frame = pd.DataFrame(
+        {
+            "key": [f"{i:03d}" for i in range(rows)],
+            "size": random.randn(rows),
+            "city": random.choice(["Aachen", "Bonn"], rows),
+            "kind": random.choice(["b", "a", "c d"], rows),
+        }
+    )
+    frame["y"] = 1000 + 50 * frame["size"] + random.randn(rows)
+    frame.loc[:5, "size"] = np.nan
+    frame.loc[3:9, "city"] = np.nan
+    return frame
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory) -> Path:
+    """A finished run that predicts `kind`. The folder of the run is `run`, that of its table `table.csv`."""
+    folder = tmp_path_factory.mktemp("classes")
+    table().to_csv(folder / "table.csv", index=False)
+    of_data = (f"data.path={folder / 'table.csv'}", "data.target=kind", "data.id=[key]")
+    whole_table(folder / "run", *of_data)
+    return folder
+
+
+def whole_table(folder: Path, *overrides: str) -> None:
+    whole_settings = [o for o in SMALL if not o.startswith("trainer=")]
+    whole(folder, "data=csv", "model.sizes=null", *whole_settings, *overrides)
+
+
+@pytest.fixture(scope="module")
+def numbers(tmp_path_factory) -> Path:
+    """The samples of a run that predicts `y` of the same table."""
+    folder = tmp_path_factory.mktemp("numbers")
+    table().to_csv(folder / "table.csv", index=False)
+    of_data = (f"data.path={folder / 'table.csv'}", "data.target=y", "data.id=[key]", "sampler.lr=0.001")
+    sampled(folder / "run", "data=csv", *SMALL, *of_data)
+    return folder
+
+
+def test_sizes_and_loss_follow_from_the_data_and_are_recorded(classes, numbers):
+    outputs = {"CategoricalNLL": 3, "HeteroscedasticNLL": 2}
+    for folder, inputs, loss in ((classes, 7, "CategoricalNLL"), (numbers, 10, "HeteroscedasticNLL")):
+        config = OmegaConf.load(folder / "run" / "config.yaml")
+        assert config.model.sizes == [inputs, 4, outputs[loss]] and "hidden" not in config.model
+        assert config.loss == {"_target_": f"bdl.{loss}"}
+        assert instantiate(config.model, _convert_="all")(torch.zeros(1, inputs)).shape == (1, outputs[loss])
+
+
+def test_the_run_says_what_it_read(classes, capsys, tmp_path):
+    sampled(tmp_path, "data=csv", *SMALL, f"data.path={classes / 'table.csv'}", "data.target=kind", "data.drop=[key]")
+    said = capsys.readouterr().out
+    assert "data: table.csv: 48 train, 12 test rows; 3 columns as 7 inputs; target kind: classification (3 diff" in said
+    report = (classes / "run" / "report.html").read_text()
+    assert "table.csv" in report and "kind (classification)" in report
+
+
+def test_the_report_says_what_one_is_in_the_units_of_the_target(numbers):
+    data = TableDataModule(numbers / "table.csv", "y", id=["key"])
+    assert target_fact(data) == {"target": f"y (regression, standardised: 1 is {data.encoding.target.std:.4g})"}
+    assert target_fact(LandsatDataModule()) == {}
+
+
+def test_the_encoding_belongs_to_the_run_and_names_its_law(classes):
+    saved = json.loads((classes / "run" / "preprocessing.json").read_text())
+    assert saved["target"] == {"task": "classification", "name": "kind", "labels": ["a", "b", "c d"]}
+    assert [column["gaps"] for column in saved["columns"]] == [True, True, False]
+    target = json.loads((classes / "run" / "samples" / "target.json").read_text())["data"]
+    assert target["target"] == "kind" and len(target["encoding"]) == len(target["training_rows"]) == 16
+
+
+def test_predictions_of_classes_are_those_of_the_posterior(script, classes):
+    table().drop(columns="kind").to_csv(classes / "new.csv", index=False)
+    status, out, _ = script(
+        "predict", f"run={classes / 'run'}", f"input={classes / 'new.csv'}", f"output={classes / 'p.csv'}"
+    )
+    assert status == 0 and "60 rows, " in out
+    preds = pd.read_csv(classes / "p.csv", dtype={"key": str})
+    assert list(preds) == ["key", "class", "p_a", "p_b", "p_c d", "entropy", "epistemic"]
+    assert preds["key"].tolist() == table()["key"].tolist()  # as they are written, zeros included
+    config = OmegaConf.load(classes / "run" / "config.yaml")
+    data = TableDataModule(classes / "table.csv", "kind", id=["key"])
+    posterior = bdl.Posterior.load(classes / "run", instantiate(config.model, _convert_="all"))
+    rows = data.encoding.reading.read(classes / "table.csv")
+    expected = posterior.predict(data.encoding.inputs.encode(rows, "", ""))
+    np.testing.assert_allclose(preds[["p_a", "p_b", "p_c d"]], expected.probs, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(preds["epistemic"], expected.epistemic, rtol=1e-4, atol=1e-6)
+    assert preds["class"].tolist() == [data.labels[k] for k in expected.probs.argmax(1)]
+
+
+def test_predictions_of_numbers_are_in_the_units_of_the_target(script, numbers):
+    rows = table().drop(columns="key")
+    rows.to_csv(numbers / "new.csv", index=False)
+    status, _, err = script(
+        "predict", f"runs=[{numbers / 'run'}]", f"input={numbers / 'new.csv'}", f"output={numbers / 'p.csv'}"
+    )
+    assert status == 0, err
+    preds = pd.read_csv(numbers / "p.csv")
+    assert list(preds) == ["mean", "std", "aleatoric", "epistemic", "q05", "q50", "q95"]
+    data = TableDataModule(numbers / "table.csv", "y", id=["key"])
+    config = OmegaConf.load(numbers / "run" / "config.yaml")
+    posterior = bdl.Posterior.load(numbers / "run", instantiate(config.model, _convert_="all"))
+    x = data.encoding.inputs.encode(rows, "", "")
+    target = data.encoding.target
+    outputs = torch.stack(
+        [torch.func.functional_call(posterior.net, s.tensors, (x,)) for s in posterior.stream()]
+    ).double()
+    mean = target.mean + target.std * outputs[..., 0]
+    noise = target.std**2 * outputs[..., 1].exp()
+    np.testing.assert_allclose(preds["mean"], mean.mean(0).detach(), rtol=1e-5)
+    np.testing.assert_allclose(preds["epistemic"], mean.std(0, correction=0).detach(), rtol=1e-3)
+    np.testing.assert_allclose(preds["aleatoric"], noise.mean(0).sqrt().detach(), rtol=1e-4)
+    np.testing.assert_allclose(preds["std"] ** 2, preds["aleatoric"] ** 2 + preds["epistemic"] ** 2, rtol=1e-4)
+    assert (preds["q05"] < preds["q50"]).all() and (preds["q50"] < preds["q95"]).all()
+    assert (preds["mean"] - 1000).abs().max() < 500
+
+
+@pytest.mark.filterwarnings("default::bdl.errors.BdlWarning")
+def test_categories_unseen_in_training_are_used_and_counted(script, classes):
+    new = table().drop(columns="kind").iloc[10:15]
+    new.assign(city=["Bonn", "Rome", "Aachen", "Oslo", "Bonn"]).to_csv(classes / "new.csv", index=False)
+    output = classes / "unseen.csv"
+    status, _, err = script("predict", f"run={classes / 'run'}", f"input={classes / 'new.csv'}", f"output={output}")
+    assert status == 0 and len(pd.read_csv(output)) == 5
+    assert len(err) == 1 and "new.csv: city has categories in 2 of 5 rows that no training row has ('Rome'" in err[0]
+
+
+BAD = {
+    "column": ({"size": None, "city": None}, (), "input: size, city: new.csv has no such columns"),
+    "text": ({"size": "big"}, (), "size has 'big' in row 1, and no finite number in 60 of 60 rows: correct them"),
+    "id": ({}, ("id=[name]",), "id=name: "),
+    "no run": ({}, ("run=null",), "run has no value: run=outputs/a names a run directory"),
+    "no table": ({}, ("input=none.csv",), "input=none.csv is not there"),
+    "itself": ({}, ("output=new.csv",), "output=new.csv is the input: choose another file"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_bad_input_of_predict_gets_one_line_and_writes_nothing(script, classes, tmp_path, monkeypatch, name):
+    columns, overrides, words = BAD[name]
+    monkeypatch.chdir(tmp_path)
+    rows = table().drop(columns=[c for c, value in columns.items() if value is None])
+    rows.assign(**{c: value for c, value in columns.items() if value is not None}).to_csv("new.csv", index=False)
+    before = Path("new.csv").read_bytes()
+    error = refusal(script("predict", f"run={classes / 'run'}", "input=new.csv", "output=p.csv", *overrides))
+    assert words in error
+    assert [p.name for p in tmp_path.iterdir()] == ["new.csv"] and Path("new.csv").read_bytes() == before
+
+
+def test_a_run_on_other_data_predicts_no_tables(script, run, tmp_path):
+    error = refusal(script("predict", f"run={run}", "input=a.csv", f"output={tmp_path / 'p.csv'}"))
+    assert "has no preprocessing.json: it is no run on a table" in error
+
+
+def test_samples_of_another_network_are_refused(script, classes, tmp_path):
+    copy = tmp_path / "run"
+    (copy / "samples").mkdir(parents=True)
+    for path in [*(classes / "run").glob("*.*"), *(classes / "run" / "samples").iterdir()]:
+        (copy / path.relative_to(classes / "run")).write_bytes(path.read_bytes())
+    config = OmegaConf.load(copy / "config.yaml")
+    config.model.sizes[1] = 5
+    OmegaConf.save(config, copy / "config.yaml")
+    error = refusal(script("predict", f"run={copy}", f"input={classes / 'table.csv'}", f"output={tmp_path / 'p.csv'}"))
+    assert "net" in error and not (tmp_path / "p.csv").exists()
+
+
+def test_evaluate_reads_the_table_again_and_refuses_a_changed_one(script, classes, tmp_path):
+    command = ("evaluate", f"runs={classes / 'run'}", f"out={tmp_path}")
+    assert script(*command)[0] == 0
+    before = (classes / "table.csv").read_bytes()
+    try:
+        changed = table()
+        changed.loc[20, "size"] += 1
+        changed.to_csv(classes / "table.csv", index=False)
+        assert "data.path is no longer the table or folder of this run" in refusal(script(*command))
+    finally:
+        (classes / "table.csv").write_bytes(before)
+
+
+# ---- configuration ---------------------------------------------------------------------------------------------------
+
+
+def test_the_contents_of_a_table_name_the_run_and_its_place_does_not(tmp_path):
+    def hash_of(path: Path, *more: str) -> str:
+        return config_hash(compose("run_dir=x", "data=csv", f"data.path={path}", "data.target=y", *more))
+
+    table().to_csv(tmp_path / "a.csv", index=False)
+    table().to_csv(tmp_path / "b.csv", index=False)
+    first = hash_of(tmp_path / "a.csv")
+    assert first == hash_of(tmp_path / "b.csv") != hash_of(tmp_path / "a.csv", "data.task=counts")
+    table(50).to_csv(tmp_path / "a.csv", index=False)
+    assert first != hash_of(tmp_path / "a.csv")
+
+
+def test_a_learned_scale_is_a_parameter_behind_the_network(tmp_path):
+    table().to_csv(tmp_path / "table.csv", index=False)
+    of_data = (f"data.path={tmp_path / 'table.csv'}", "data.target=y", "data.drop=[key]", "sampler.lr=0.001")
+    sampled(tmp_path / "run", "data=csv", *SMALL, *of_data, "loss=normal", "loss.scale=learned")
+    config = OmegaConf.load(tmp_path / "run" / "config.yaml")
+    assert config.model.net.sizes == [10, 4, 1] and config.model.targets == 1
+    posterior = bdl.Posterior.load(tmp_path / "run", instantiate(config.model, _convert_="all"))
+    assert posterior.predict(torch.zeros(3, 10)).aleatoric.std() < 1e-6
+
+
+REFUSED = {
+    "column": ("data.target=Y", "data.target=Y: table.csv has no such column; did you mean y?"),
+    "file": ("data.path=none.csv", "data.path=none.csv is not there"),
+    "no path": ("data.path=???", "data.path has no value"),
+    "task": ("data.task=ranking", 'data.task must be "classification" or "regression" or "counts" or null'),
+    "loss": ("loss=categorical", "loss._target_=bdl.CategoricalNLL is a law of classes, and the task is regression"),
+    "scale": ("loss=normal; loss.scale=wide", "loss.scale must be input or learned, got 'wide'"),
+    "sizes": ("model.sizes=[10,4,1]", "the model has 1 outputs for a likelihood that needs 2: change model.sizes"),
+    "hidden": ("model.hidden=[4,many]", "model.hidden must be a list of whole numbers of at least 1, got [4, 'many']"),
+    "list": ("data.drop=key", "data.drop must be a list of words, got 'key'"),
+    "images": ("model=resnet20", "does not take inputs of shape (10,): choose another"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_bad_input_about_tables_gets_one_line_and_leaves_nothing(script, tmp_path, monkeypatch, name):
+    override, words = REFUSED[name]
+    monkeypatch.chdir(tmp_path)
+    table().to_csv("table.csv", index=False)
+    small = [o for o in SMALL if "hidden" not in o]
+    of_data = ("data=csv", "data.path=table.csv", "data.target=y", "data.drop=[key]", "hydra.run.dir=run")
+    error = refusal(script("train", *small, *of_data, *override.split("; ")))
+    assert words in error
+    assert [p.name for p in tmp_path.rglob("*") if p.is_file()] == ["table.csv"]
