@@ -123,7 +123,7 @@ def test_a_likelihood_is_rebuilt_from_what_the_run_recorded(likelihood):
         (nn.L1Loss(), None),
         (None, None),
     ],
-    ids=str,
+    ids=lambda of: getattr(of, "__name__", str(of)),
 )
 def test_losses_of_torch_are_understood_where_they_say_enough(loss, likelihood):
     assert likelihood_of(loss) == likelihood == likelihood_of(identity(loss))
