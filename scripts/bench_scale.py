@@ -152,7 +152,7 @@ def samples(counts: Sequence[int]) -> Panel:
 
 
 def load_and_predict(folder: str, net: torch.nn.Module, x: Tensor) -> None:
-    bdl.Posterior.load(folder, net).predict(x)
+    bdl.Posterior.load(folder, net, likelihood=bdl.CategoricalNLL()).predict(x)
 
 
 def write_samples(folder: str, count: int) -> None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bdl.data.landsat import LandsatDataModule
-from bdl.errors import DivergedError
+from bdl.errors import ConfigError, DivergedError
 from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment, on_all_cores
 from literature.landsat_chains import BATCH, BURN_IN, DECAY, Run, sample
@@ -75,7 +75,7 @@ def _validate(method: Method, setting: Setting, context: Context) -> dict[str, T
         data = LandsatDataModule(BATCH, chains, 1 / FOLDS, seed=context.seed, stack=1 + fold, fold=fold)
         try:
             run = sample(method, setting, chains, data, ("val",), tuning_steps(context), kept(context), context)
-        except DivergedError:
+        except (DivergedError, ConfigError):  # under a weighting the energies leave the bins first
             return dict.fromkeys((*ERRORS, "chain_nll", "all_nll"), torch.tensor(math.nan))
         scores.append(run.averages["val"].scores(chains))
     return {name: torch.stack([s[name] for s in scores]).mean() for name in scores[0]}
