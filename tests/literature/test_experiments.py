@@ -36,14 +36,14 @@ def test_the_wells_have_the_gradient_of_their_energy():
 
 
 def test_the_fixed_point_is_the_energy_cdf_for_zeta_one():
-    """Within .01, the error of linear interpolation with 40 bins. For ζ = 2 it misses G^(1/ζ) by more than .1."""
+    """Within .03, the error of bounded rises with 40 bins. For ζ = 2 it misses G^(1/ζ) by more than .1."""
     law = integrate(GaussianLaw([0.0], [[1.0]]), -9, 9, 100_000)
     edges = np.linspace(0, 6, 41)
     truth = law.energy_cdf(edges[1:]).numpy()
     truth[-1] = 1  # the top bin holds all above
-    assert np.abs(fixed_point(law, edges, 1.0) - truth).max() < 0.01
+    assert np.abs(fixed_point(law, edges, 1.0) - truth).max() < 0.03
     assert np.abs(fixed_point(law, edges, 2.0) - truth**0.5).max() > 0.1
-    assert bounded_log(np.array([1e-9, 0.5, 1.0])) == pytest.approx([-1 + math.log(0.5), math.log(0.5), 0])
+    assert bounded_log(np.array([1e-9, 0.5, 1.0])) == pytest.approx([-1.5, -0.5, 0], abs=1e-6)
 
 
 def test_a_race_finds_the_iterations_of_descent_exactly():
