@@ -90,7 +90,7 @@ def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
 
 
 def _check_exactness(trainer: L.Trainer, sampler: Sampler) -> None:
-    """Raise ConfigError where an accept/reject kernel would not see the gradient of all the data as it is."""
+    """Raise ConfigError where a full-batch kernel would not see the gradient of all the data as it is."""
     if sampler.dynamics.full_batch and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs the unchanged gradient of all the data: remove gradient_clip_val "

@@ -32,7 +32,7 @@ class Chain:
         z: the same shape; standard normal numbers of that step, zero where none are injected.
         state: the dataclass of the dynamics, whose `theta` is `theta`.
         steps: how many steps were taken.
-        left_at: θ after the last step of an accept/reject kernel, or None.
+        left_at: θ after the last step of a full-batch kernel, or None.
         entropy: (...,) entropy of the approximation from which a variational θ was drawn before the last step, nats.
 
     Raises ConfigError for a state that is not a dataclass or lacks a field that the dynamics names.

@@ -34,7 +34,7 @@ class Exchange:
     c²σ² keeps the law of every rung under normal errors of the energies (Ceperley & Dewing 1999). "estimated" takes σ²
     from the change of U_k - U_{k+1} between consecutive steps, which is right for chains that share their batches, too.
     The estimate includes what U itself changes in a step; it is then too large, and swaps are rarer. With exact
-    energies give 0; accept/reject kernels always use 0. Momenta are rescaled by the root of the ratio of lr T, in the
+    energies give 0; full-batch kernels always use 0. Momenta are rescaled by the root of the ratio of lr T, in the
     middle of their next kick, where they are independent of θ.
 
     energy: "batch" reads the energy of the step's batch. "full" reads the energy of all the data (`Sampler.full_loss`),

@@ -65,8 +65,8 @@ def full_batch_move(chain: Chain, potential: Potential, parts: Parts, closure: C
     name = type(kernel).__name__
     if closure is None:
         raise ConfigError(f"{name} needs the energies of its steps: call step(closure)")
-    if not now.samples:
-        raise ConfigError(f"{name} needs a temperature > 0, got {now.temperature}")
+    if not now.all_sample:
+        raise ConfigError(f"{name} needs a temperature > 0, got {now.temperature}: raise it, or use bdl.SGD")
     state, theta, n = chain.state, chain.theta, potential.num_data
     state.theta = theta.clone()  # proposals are evaluated in the parameters themselves
     evaluate = evaluator(chain, potential, closure, state.theta)

@@ -11,7 +11,7 @@ import torch
 from bdl.errors import BdlWarning, ConfigError
 from bdl.samplers.chain import Chain
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 
 def environment(device: torch.device) -> dict[str, Any]:

@@ -39,7 +39,7 @@ class Sampler(torch.optim.Optimizer):
 
     Args:
         params: tensors, or (name, tensor) pairs, all of one dtype on one device.
-        dynamics: how θ moves, e.g. `SGHMC(friction=0.1)`, or an accept/reject kernel, e.g. `HMC()`.
+        dynamics: how θ moves, e.g. `SGHMC(friction=0.1)`, or a kernel on all the data, e.g. `HMC()`.
         num_data: N, the number of items in the training set (images, not augmentations).
         lr: step size in SGD's units, > 0; a float, or a (C,) tensor.
         temperature: T >= 0; a float, or a (C,) tensor on the CPU, since reading one on a GPU makes every step wait.
@@ -106,7 +106,7 @@ class Sampler(torch.optim.Optimizer):
         """One step of the chain; returns the loss.
 
         closure: zeroes the gradients, back-propagates the mean batch NLL and returns it. With `chains=C` it returns the
-        (C,) mean losses whose sum it back-propagated. An accept/reject kernel calls it several times.
+        (C,) mean losses whose sum it back-propagated. A `FullBatch` kernel calls it once or several times.
         """
         if self.dynamics.full_batch:
             self._follow()
@@ -189,7 +189,7 @@ class Sampler(torch.optim.Optimizer):
     def t_eff(self) -> Tensor:
         """() or (C,) effective temperature, about T (1 + noise_ratio) less what the dynamics subtracts or absorbs.
 
-        T itself under an accept/reject kernel. The estimate takes batches as independent. Those of a shuffled epoch are
+        T itself under a `FullBatch` kernel. The estimate takes batches as independent. Those of a shuffled epoch are
         not: in directions that relax over more than an epoch their noise cancels, and T_eff is an upper bound.
         """
         share = self._batch_share(self.dynamics.heating)

@@ -34,6 +34,12 @@ class Settings:
         """False at T = 0 in every chain, where a step only optimises."""
         return any_positive(self.temperature)
 
+    @property
+    def all_sample(self) -> bool:
+        """False at T = 0 in any chain."""
+        t = self.temperature
+        return bool((t > 0).all()) if isinstance(t, Tensor) else t > 0
+
 
 def any_positive(value: Scalar) -> bool:
     return bool((value > 0).any()) if isinstance(value, Tensor) else value > 0

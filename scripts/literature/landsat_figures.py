@@ -29,15 +29,15 @@ Scores = Mapping[str, Tensor]  # average -> (seeds,) errors in %
 
 def draw_paths(runs: Mapping[str, Run]) -> Figure:
     """Training energy and error of the five published methods along the run; thin: one chain, thick: mean of all."""
-    title = "AWSGLD and csSGLD take one path; decreasing steps fit closest (bold: mean of all chains)"
+    title = "Energy and error of the present θ along the run (bold: mean of all chains)"
     figure, axes = canvas(title, 1, 2, width=5.2, height=3.9)
     for name in COLOURS:
-        run, style = runs[name], "-"
+        run = runs[name]
         thousands = np.array(run.steps) / 1000
         for ax, values in zip(axes[0], (run.energies, run.errors), strict=True):
             paths = torch.stack(values)  # (P, C)
             ax.plot(thousands, paths[:, 0], color=COLOURS[name], lw=0.6, alpha=0.4)
-            ax.plot(thousands, paths.mean(1), style, color=COLOURS[name], lw=2, label=name)
+            ax.plot(thousands, paths.mean(1), color=COLOURS[name], lw=2, label=name)
     label(axes[0, 0], "Training energy", "gradients (thousands)", "-Σ log p(y | x, θ) over 4,435 rows (nats)")
     label(axes[0, 1], "Training error", "gradients (thousands)", "training error of the present θ (%)")
     axes[0, 0].set_yscale("log")
@@ -48,7 +48,7 @@ def draw_paths(runs: Mapping[str, Run]) -> Figure:
 
 def draw_errors(methods: Sequence[Method], scores: Mapping[str, tuple[Scores, Scores]]) -> Figure:
     """Published and our errors of every method. scores: method -> (fit, prediction)."""
-    title = "What is averaged matters more than the method, and AWSGLD comes out as csSGLD does"
+    title = "Published errors, and ours for one sample, one chain's average and all chains' average"
     figure, axes = canvas(title, 1, 2, width=5.2, height=4.2, sharey=True)
     for ax, column in zip(axes[0], (1, 0), strict=True):
         _draw_panel(ax, methods, scores, column)

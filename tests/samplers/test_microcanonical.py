@@ -206,6 +206,22 @@ def test_a_given_length_is_kept():
     assert (run.sampler.chain.state.length == 0.7).all()
 
 
+@pytest.mark.parametrize("adapt_steps", [3, 4, 6, 8])
+def test_a_short_adaptation_leaves_a_length(adapt_steps: int):
+    """The spread of fewer than two states is unknown; L = 0 would make u NaN, and every step would be undone."""
+    run = Chains(LAW, bdl.MCLMC(adapt_steps=adapt_steps), LAW.sample(3).double(), lr=0.01)
+    run.run(0, burn_in=15)
+    s = run.sampler.chain.state
+    assert (s.length > 0).all() and s.direction.isfinite().all() and not s.undone.any()
+
+
+@pytest.mark.parametrize("kernel", [bdl.MCLMC(), bdl.HMC()], ids=lambda k: type(k).__name__)
+def test_one_chain_at_zero_temperature_is_refused(kernel):
+    run = Chains(LAW, kernel, LAW.sample(2).double(), lr=0.01, temperature=torch.tensor([0.0, 1.0]))
+    with pytest.raises(ConfigError, match=f"{type(kernel).__name__} needs a temperature > 0, got tensor"):
+        run.step()
+
+
 class HalfSpace:
     """A Gaussian where x_0 > 0; elsewhere energy and gradient are `outside`: not finite."""
 

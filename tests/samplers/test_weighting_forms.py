@@ -184,6 +184,32 @@ def test_at_zero_temperature_energies_in_units_of_it_are_left_alone():
     assert sampler.histogram is None and sampler.multiplier.eq(1).all() and sampler.log_weight.eq(0).all()
 
 
+def test_one_chain_at_zero_temperature_has_no_energy_in_units_of_it():
+    _, advance = chains_on(bdl.AdaptiveWeight(units="temperature"), T=torch.tensor([0.0, 1.0]), count=2)
+    with pytest.raises(ConfigError, match='units="temperature" divides energies by T, got .*set T > 0 in every chain'):
+        advance()
+
+
+def test_weights_end_with_the_temperature():
+    """Once T has fallen to 0, U/T is infinite, and no state has an importance weight."""
+    sampler, advance = chains_on(bdl.AdaptiveWeight(low=10.0, high=50.0, bins=10, units="temperature"))
+    for _ in range(50):
+        advance()
+    u = torch.full((32,), 30.0, dtype=D64)
+    assert sampler.log_weight_at(u).ne(0).all()
+    sampler.param_groups[0]["temperature"] = 0.0
+    assert sampler.log_weight_at(u).eq(0).all()
+
+
+def test_only_a_distribution_function_has_a_depth():
+    """The psi of a contour weighting is a density, from which the fixed point of AdaptiveWeight says nothing."""
+    for kind, depth in ((bdl.AdaptiveWeight, True), (bdl.Contour, False)):
+        sampler, advance = chains_on(kind(low=10.0, high=50.0))
+        advance()
+        assert "energy bins: 100 from 10 to 50 nats" in sampler.explain()
+        assert ("nats of log G below the top" in sampler.explain()) == depth
+
+
 # ---- the partition ---------------------------------------------------------------------------------------------------
 
 
@@ -216,6 +242,7 @@ def test_edges_by_hand_need_no_pilot():
             r"edges must be at least three energies in ascending order, got \[1.0, 3.0, 2.0\]",
         ),
         (dict(edges=[1.0, 2.0]), "at least three"),
+        (dict(edges=5), "at least three energies in ascending order, got 5"),
         (dict(edges=["a", 2.0, 3.0]), "at least three"),
         (dict(edges=[1.0, 2.0, 3.0], low=1.0), "either edges or low and high"),
         (dict(low=True), 'low must be an energy in nats, a quantile such as "0.1%"'),

@@ -156,8 +156,8 @@ class Dynamics(Transition):
 class FullBatch(Transition):
     """A kernel that evaluates the energy of all the data and its gradient, wherever and as often as it likes in a step.
 
-    Its state has the fields `gradient` (..., d) and `potential` (...) in double: ∇(U/N) and U/N at θ. They are NaN at
-    the start; the shell evaluates them before the first step, and after a change of the parameters by hand.
+    Its state has the fields `gradient` (..., d) and `potential` (...) in double: ∇(U/N) and U/N at θ. `potential` is
+    NaN at the start; the shell evaluates both before the first step, and after a change of the parameters by hand.
     """
 
     full_batch = True

@@ -147,7 +147,8 @@ class MCLMC(FullBatch):
             s.mean.add_(change, alpha=1 / (s.steps - first))
             s.square.addcmul_(change, s.theta - s.mean)
         if s.steps == last and last > first and self.length is None:
-            s.length = (s.square.double().sum(-1) / (last - first)).sqrt()
+            spread = (s.square.double().sum(-1) / (last - first)).sqrt()
+            s.length = torch.where(spread > 0, spread, s.length)  # 0: one state only, or a chain that did not move
 
     def _tune_lr(self, s: Microcanonical, square: Tensor, done: Tensor) -> None:
         """ΔE² ~ lr³, so that the factor³ at which ΔE²/d would be its target is factor³ / ξ, ξ = ΔE²/d over the target.

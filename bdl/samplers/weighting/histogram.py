@@ -40,10 +40,15 @@ class Form(NamedTuple):
             rise = rise.clamp(-1, 1)
         if self.min_visits:
             rise = rise * torch.minimum(visits[:, 1:], visits[:, :-1]).div_(self.min_visits).clamp_(max=1)
-        bins = psi.shape[1]
-        below = torch.ones(bins - 1, bins - 1, dtype=rise.dtype, device=rise.device).tril()
-        # A product instead of a cumulative sum from the top: CUDA has no deterministic cumsum.
-        return torch.cat([-rise @ below, rise.new_zeros(len(rise), 1)], 1)
+        return torch.cat([-sum_from_top(rise), rise.new_zeros(len(rise), 1)], 1)
+
+
+def sum_from_top(x: Tensor) -> Tensor:
+    """(R, n) the sums x_i + ... + x_n of every row."""
+    if x.device.type == "cpu":
+        return x.flip(1).cumsum(1).flip(1)
+    ones = torch.ones(x.shape[1], x.shape[1], dtype=x.dtype, device=x.device)
+    return x @ ones.tril()  # CUDA has no deterministic cumsum
 
 
 class Grid(NamedTuple):

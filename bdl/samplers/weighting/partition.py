@@ -107,5 +107,5 @@ def checked_edges(edges: Sequence[float]) -> tuple[float, ...]:
         values = ()
     ascending = all(a < b for a, b in itertools.pairwise(values))
     if len(values) < 3 or not ascending or not all(map(math.isfinite, values)):
-        raise ConfigError(f"edges must be at least three energies in ascending order, got {list(edges)}")
+        raise ConfigError(f"edges must be at least three energies in ascending order, got {edges!r}")
     return values

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdl.psi import Array, clip, lean
+from bdl.errors import ConfigError
+from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
-from bdl.samplers.settings import Settings
+from bdl.samplers.settings import Settings, any_positive
 from bdl.samplers.weighting.histogram import Histogram, covered
 from bdl.samplers.weighting.pilot import SETTLED, batch_error
-from bdl.samplers.weighting.weightings import HistogramWeighting, Weighting
+from bdl.samplers.weighting.weightings import AdaptiveWeight, HistogramWeighting, Weighting
 
 
 class Reweighting:
@@ -51,7 +52,11 @@ class Reweighting:
             if not now.samples:
                 self.multiplier, self.log_weight = torch.ones_like(self.multiplier), torch.zeros_like(self.log_weight)
                 return
-            u, scale = u / (clip(scale, 1e-300, math.inf) if isinstance(t, Tensor) else scale), 1.0
+            if not now.all_sample:
+                raise ConfigError(
+                    f'units="temperature" divides energies by T, got {t}: set T > 0 in every chain, or units="nats"'
+                )
+            u, scale = u / scale, 1.0
         h = self._histogram(u)
         log_psi, slope = h.evaluate(u)
         self.multiplier, self.log_weight = torch.as_tensor(1 + zeta * scale * slope), torch.as_tensor(zeta * log_psi)
@@ -67,10 +72,10 @@ class Reweighting:
         return self.weighting.units == "temperature"
 
     def log_weight_at(self, u: Tensor, zeta: float, temperature: Scalar) -> Tensor:
-        """(C,) zeta log psi at the energies u (C,), nats, with the present psi; 0 without bins."""
-        if self.histogram is None:
-            return torch.zeros_like(u)
+        """(C,) zeta log psi at the energies u (C,), nats, with the present psi. 0 without bins, or without U/T."""
         at = torch.as_tensor(temperature, dtype=u.dtype, device=u.device)
+        if self.histogram is None or (self._in_temperatures and not any_positive(temperature)):
+            return torch.zeros_like(u)
         return zeta * self.weighting.log_psi(self.histogram, u / at if self._in_temperatures else u)
 
     def explain(self, now: Settings) -> list[str]:
@@ -80,10 +85,10 @@ class Reweighting:
             return []
         unit = "T" if self._in_temperatures else "nats"
         low, high = float(h.edges[:, 0].mean()), float(h.edges[:, -1].mean())
-        lines = [
-            f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}; the floor lies "
-            f"{float(covered(h.psi, now.zeta).mean()):,.0f} nats of log G below the top"
-        ]
+        depth = ""
+        if isinstance(self.weighting, AdaptiveWeight):  # the psi of a Contour is a density
+            depth = f"; the floor lies {float(covered(h.psi, now.zeta).mean()):,.0f} nats of log G below the top"
+        lines = [f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}{depth}"]
         if not math.isnan(error := batch_error(h)):
             lines.append(
                 f"energy noise: {error:.3g} {unit} from one step to the next, in bins of {(high - low) / h.bins:.3g}"

@@ -110,7 +110,7 @@ class HistogramWeighting(Weighting):
             raise ConfigError(f"pilot must be at least {RECENT} steps, got {self.pilot}")
         if self.edges is not None and (self.low is not None or self.high is not None):
             raise ConfigError(
-                f"give either edges or low and high, got edges = {list(self.edges)}, low = {self.low}, "
+                f"give either edges or low and high, got edges = {self.edges!r}, low = {self.low}, "
                 f"high = {self.high}: set the others to null"
             )
         bounds = self.partition(1)
