@@ -44,7 +44,12 @@ class CategoricalNLL(Likelihood):
         return loss, log_p.exp_().scatter_(classes, index, -1.0, reduce="add").mul_(1 / y.shape[-1])
 
     def check(self, y: Tensor, outputs: int | None = None) -> None:
-        """Raise ConfigError, in one line, unless y holds classes 0 .. K-1, for a network with K outputs."""
+        """Raise ConfigError, in one line, unless y (n,) holds classes 0 .. K-1, for a network with K outputs."""
+        if y.ndim != 1:
+            raise ConfigError(
+                f"y has shape {tuple(y.shape)}, and CategoricalNLL takes one class for each item, y (n,): use "
+                "y.squeeze(1) for one column, or BernoulliNLL for several labels"
+            )
         if y.is_floating_point():
             refuse(~(y == y.floor()), y, "no class", "classes are the whole numbers 0 .. K-1")
             raise ConfigError(f"y holds classes as {y.dtype}: turn them into whole numbers with y.long()")
@@ -74,7 +79,7 @@ class BernoulliNLL(Likelihood):
         return F.binary_cross_entropy_with_logits(outputs, y, reduction="none").sum(-1)
 
     def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        y = as_columns(y, outputs.shape)
+        y = as_columns(y, outputs.shape).to(outputs.dtype)  # y may be bool, which has no subtraction
         return self(outputs, y).mean(-1), (outputs.sigmoid() - y).mul_(1 / outputs.shape[-2])
 
     def check(self, y: Tensor, outputs: int | None = None) -> None:

@@ -75,6 +75,10 @@ class NegativeBinomialNLL(Likelihood):
         law = NegativeBinomial((-log_a).exp(), logits=log_mean + log_a, validate_args=False)
         return Independent(law, 1, validate_args=False)
 
+    def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        # in float32 the difference of lgamma(y + 1/a) and lgamma(1/a) loses its digits for small a
+        return super().__call__(outputs.double(), y).to(outputs.dtype)
+
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         from scipy.special import betainc  # scipy is slow to import, and training does not need it
 

@@ -139,12 +139,15 @@ class StudentTNLL(Likelihood):
         return Independent(StudentT(self.df, location, scale, validate_args=False), 1, validate_args=False)
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """(..., B, k) probabilities that each target is at most y, to 1e-8: from a table, 20 times as fast as scipy."""
+        """(..., B, k) probabilities that each target is at most y, from a table, 20 times as fast as scipy.
+
+        The error is at most 1e-8 for outputs in double precision, and 1e-5 for those in float32.
+        """
         location, scale = self._parameters(outputs)
         z = (y - location) / scale
         table = _student_table(self.df).to(z)
-        place = ((z.asinh() + REACH) * ((len(table) - 1) / (2 * REACH))).clamp_(0, len(table) - 1.001)
-        below = place.long()
+        place = ((z.asinh() + REACH) * ((len(table) - 1) / (2 * REACH))).clamp_(0, len(table) - 1)
+        below = place.long().clamp_(0, len(table) - 2)  # NaN has no place; the difference below keeps it
         return torch.lerp(table[below], table[below + 1], place - below)
 
     def _parameters(self, outputs: Tensor) -> tuple[Tensor, Tensor | float]:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.likelihoods import as_columns
+from bdl.likelihoods import BernoulliNLL, CategoricalNLL, as_columns
 from bdl.posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 
 ROUNDING = 1e-9  # (n + 1) level may come out above a whole number
@@ -44,8 +44,8 @@ class TemperatureScaling:
         """
         from scipy.optimize import minimize_scalar
 
+        _check_labels(prediction, y)
         log_p, labels = _log_probs(prediction), y.flatten().long()
-        _same_items(log_p, labels)
 
         def nll(log_t: float) -> float:
             scaled = (log_p * math.exp(-log_t)).log_softmax(-1)
@@ -77,7 +77,7 @@ class ConformalSets:
 
         Raises ConfigError if y does not fit the prediction, or for too few items for the level.
         """
-        _same_items(prediction.probs, y)
+        _check_labels(prediction, y)
         scores = 1 - prediction.probs.double().gather(1, y.long()[:, None])
         return cls(float(_threshold(scores, level)), level)
 
@@ -133,6 +133,13 @@ def _log_probs(prediction: Prediction | LabelPrediction) -> Tensor:
     return p.clamp_min(torch.finfo(torch.float32).tiny).log()
 
 
-def _same_items(probs: Tensor, y: Tensor) -> None:
-    if y.ndim != 1 or len(y) != len(probs):
-        raise ConfigError(f"y of shape {tuple(y.shape)} does not fit a prediction of {len(probs)} items: use the same")
+def _check_labels(prediction: Prediction | LabelPrediction, y: Tensor) -> None:
+    """Raise ConfigError unless y holds a class, or k labels, for each item of the prediction."""
+    items, outputs = prediction.probs.shape
+    if y.shape[:1] != (items,):
+        raise ConfigError(
+            f"y of shape {tuple(y.shape)} does not fit a prediction of {items} items: give y and the prediction the "
+            "same items"
+        )
+    likelihood = BernoulliNLL() if isinstance(prediction, LabelPrediction) else CategoricalNLL()
+    likelihood.check(y, outputs)

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.distributions import Normal
 
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood, as_columns
+from bdl.likelihoods import Likelihood
 
 LIMIT = 2**30  # bytes of outputs in memory; more lie in a temporary file
 CHUNK = 2**21  # numbers of outputs that are worked on together, in double precision
@@ -23,7 +23,7 @@ STEPS = 120  # half of them halve the interval, which then is as narrow as doubl
 DRAWS = 1000  # for each item, where CRPS has no closed form
 
 
-class Outputs:
+class StoredOutputs:
     """The outputs (S, n, K) of S networks for n items, in float32: in memory, or beyond 1 GiB in a temporary file."""
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class Mixture:
         weights: (S,) >= 0; they need not be normalised.
     """
 
-    def __init__(self, outputs: Outputs, likelihood: Likelihood, weights: Tensor):
+    def __init__(self, outputs: StoredOutputs, likelihood: Likelihood, weights: Tensor):
         self.outputs, self.likelihood = outputs, likelihood
         used = weights > 0
         self._networks = None if bool(used.all()) else used.nonzero().squeeze(1)
@@ -145,7 +145,13 @@ class Mixture:
 
     def _columns(self, y: Tensor) -> Tensor:
         """(n, k) targets in double precision. Raises ConfigError if they do not fit."""
-        return as_columns(y.cpu().double(), torch.Size((self.items, self.targets))).expand(self.items, self.targets)
+        shape = (self.items, self.targets)
+        if y.shape != shape and not (self.targets == 1 and y.shape == (self.items,)):
+            raise ConfigError(
+                f"targets of shape {tuple(y.shape)} do not fit a prediction of shape {shape}: give y one row for each "
+                "item and one column for each target"
+            )
+        return y.cpu().double().reshape(shape)
 
     def _moments(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         w, means = self.weights.view(-1, 1, 1), self.likelihood.mean(outputs)
@@ -213,8 +219,10 @@ class Mixture:
 
 def _first_count(cdf: Callable[[Tensor], Tensor], q: float, low: Tensor, high: Tensor) -> Tensor:
     """(n, k) smallest whole numbers in (low, high] with cdf >= q, by bisection."""
-    while bool((high - low > 1).any()):
+    while True:
         middle = ((low + high) / 2).floor()
+        if not bool(((middle > low) & (middle < high)).any()):  # beyond 2**53 doubles are more than 1 apart
+            break
         below = cdf(middle) < q
         low, high = torch.where(below, middle, low), torch.where(below, high, middle)
     return high.clamp_min(0)
@@ -250,6 +258,6 @@ def _crps_of_draws(draws: Tensor, y: Tensor) -> Tensor:
 
 def _mean_distance(mean: Tensor, std: Tensor) -> Tensor:
     """E|X| for X ~ N(mean, std²)."""
-    z = mean / std
+    z = mean / std.clamp_min(torch.finfo(std.dtype).tiny)
     density = torch.exp(-0.5 * z.square()) / math.sqrt(2 * math.pi)
-    return std * (2 * density + z * torch.erf(z / math.sqrt(2)))
+    return 2 * std * density + mean * torch.erf(z / math.sqrt(2))

@@ -12,7 +12,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.metrics import uncertainty
-from bdl.posterior.mixture import Mixture, Outputs
+from bdl.posterior.mixture import Mixture, StoredOutputs
 from bdl.posterior.moments import Moments
 
 Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
@@ -64,9 +64,14 @@ class ValuePrediction:
 
         Raises ConfigError unless scale > 0, and for counts, which have no other units.
         """
-        shift, scale = torch.as_tensor(shift), torch.as_tensor(scale)
-        if not bool((scale > 0).all()) or self.mixture.likelihood.counts:
-            raise ConfigError(f"numbers are rescaled by scale > 0, and counts not at all; got scale {scale.tolist()}")
+        shift, scale = torch.as_tensor(shift, dtype=torch.float64), torch.as_tensor(scale, dtype=torch.float64)
+        if self.mixture.likelihood.counts:
+            raise ConfigError(
+                f"{type(self.mixture.likelihood).__name__} predicts counts, which have no other units: do not rescale "
+                "this prediction"
+            )
+        if not bool((scale > 0).all()):
+            raise ConfigError(f"scale must be > 0, the standard deviation of the targets; got {scale.tolist()}")
         parts = {name: (getattr(self, name) * scale).float() for name in ("aleatoric", "epistemic", "std")}
         moved = {"shift": shift + scale * self.shift, "scale": scale * self.scale}
         return replace(self, mean=(shift + scale * self.mean.double()).float(), **parts, **moved)
@@ -92,7 +97,7 @@ class ValuePrediction:
 
     def log_density(self, y: Tensor) -> Tensor:
         """(n,) log densities of y (n,) or (n, k), of all targets of an item together, in nats."""
-        change = self.scale.double().log().expand(self.mixture.targets).sum()
+        change = self.scale.log().expand(self.mixture.targets).sum()
         return (self.mixture.log_density(self._seen(y)) - change).float()
 
     def cdf(self, y: Tensor) -> Tensor:
@@ -109,7 +114,7 @@ class ValuePrediction:
 
     def _seen(self, y: Tensor) -> Tensor:
         """y in the units that the networks saw."""
-        return (y.double() - self.shift) / self.scale
+        return (y.cpu().double() - self.shift) / self.scale
 
 
 AnyPrediction = Prediction | LabelPrediction | ValuePrediction
@@ -152,7 +157,7 @@ def log_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
 
 
 def _of_values(stream: Stream, likelihood: Likelihood) -> ValuePrediction:
-    outputs, weights = Outputs(), []
+    outputs, weights = StoredOutputs(), []
     for each, w in stream:
         outputs.add(each)
         weights.append(w)
@@ -163,4 +168,4 @@ def of_mixture(mixture: Mixture) -> ValuePrediction:
     """The prediction that a mixture makes, in the units that its networks saw."""
     mean, aleatoric, epistemic = mixture.moments()
     noise, spread, std = (variance.sqrt().float() for variance in (aleatoric, epistemic, aleatoric + epistemic))
-    return ValuePrediction(mean.float(), noise, spread, std, mixture, torch.zeros(()), torch.ones(()))
+    return ValuePrediction(mean.float(), noise, spread, std, mixture, *torch.tensor([0.0, 1.0], dtype=torch.float64))

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.evaluation import POINTS, ClassEvaluation, Evaluation
-from bdl.posterior.mixture import Mixture, Outputs
+from bdl.posterior.mixture import Mixture, StoredOutputs
 from bdl.posterior.prediction import ValuePrediction, of_mixture
 from bdl.posterior.value_metrics import value_metrics
 from bdl.posterior.weights import Weights
@@ -20,12 +20,13 @@ from bdl.posterior.weights import Weights
 class ValueEvaluation(Evaluation):
     """Evaluation of predictive laws of numbers; y in the units that the networks saw.
 
-    It holds the outputs of all networks, see `bdl.posterior.mixture.Outputs`, because their mixture has no short form.
+    It holds the outputs of all networks, see `bdl.posterior.mixture.StoredOutputs`, because their mixture has no short
+    form.
     """
 
     def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, importance: Weights | None = None):
         super().__init__(likelihood, y, chains, importance)
-        self._outputs, self._chain_of = Outputs(), []  # the chain of every network
+        self._outputs, self._chain_of = StoredOutputs(), []  # the chain of every network
         self._weights: list[Tensor] = []  # importance weights
         self._log: Tensor = torch.full((chains, len(y)), -math.inf, dtype=torch.float64)  # of sums of densities
         self._means: Tensor | None = None  # (chains, n, k) sums of means

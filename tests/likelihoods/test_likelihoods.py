@@ -78,6 +78,30 @@ def test_means_and_gradients_are_those_of_autograd(likelihood, columns_last):
     torch.testing.assert_close(gradient, expected, rtol=1e-10, atol=1e-12)
 
 
+def test_labels_may_be_of_type_bool():
+    outputs, y = torch.randn(4, 2), torch.tensor([[True, False]] * 4)
+    for found, expected in zip(*(bdl.BernoulliNLL().mean_and_gradient(outputs, t) for t in (y, y.long())), strict=True):
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, D64])
+@pytest.mark.parametrize("z", [1e12, -1e12, math.inf, math.nan])
+def test_student_distribution_function_beyond_its_table(dtype, z):
+    found = bdl.StudentTNLL(4.0, scale=1.0).cdf(torch.zeros(1, 1, dtype=dtype), torch.tensor([[z]], dtype=dtype))
+    assert float(found) == pytest.approx(math.nan if math.isnan(z) else float(z > 0), abs=1e-12, nan_ok=True)
+
+
+def test_a_small_dispersion_keeps_its_digits_in_float32():
+    """At a = exp(-12) the law is nearly that of Poisson: lgamma(1/a) is 1.8e6, of which float32 resolves 0.1."""
+    outputs, y = torch.tensor([[3.0, -12.0]]), torch.tensor([[25]])
+    loss, gradient = bdl.NegativeBinomialNLL().mean_and_gradient(outputs, y)
+    poisson, by_rate = bdl.PoissonNLL().mean_and_gradient(outputs[:, :1], y)
+    assert loss.dtype == gradient.dtype == torch.float32
+    torch.testing.assert_close(loss, poisson, rtol=1e-5, atol=0)
+    torch.testing.assert_close(gradient[:, :1], by_rate, rtol=1e-3, atol=0)
+    assert abs(float(gradient[0, 1])) < 1e-4
+
+
 @pytest.mark.parametrize("likelihood", LAWS, ids=repr)
 def test_one_target_may_be_a_plain_column(likelihood):
     """(B,) against outputs (B, 1) would broadcast to B x B pairs."""
@@ -160,6 +184,7 @@ NAN = math.nan
         (bdl.CategoricalNLL(), [0, -1], None, "none of the K classes"),
         (bdl.CategoricalNLL(), [0.0, 1.0], None, r"y.long\(\)"),
         (bdl.CategoricalNLL(), [0.0, NAN], None, "no class; the first is nan in row 1"),
+        (bdl.CategoricalNLL(), [[0], [1]], 2, r"shape \(2, 1\), .*one class for each item"),
         (bdl.BernoulliNLL(), [0, 2], 1, "neither 0 nor 1; the first is 2 in row 1"),
         (bdl.GaussianNLL(1.0), [[0.0, 1.0], [NAN, math.inf]], 2, "2 of 4 values that are not finite.* in row 1"),
         (bdl.HeteroscedasticNLL(), [[0.0, 1.0]], 2, r"shape \(1, 2\), and a network with 2 outputs predicts 1 target "),

@@ -11,7 +11,7 @@ import torch
 import bdl
 from bdl import ConformalIntervals, ConformalSets, LabelPrediction, Prediction, TemperatureScaling
 from bdl.errors import ConfigError
-from bdl.posterior.mixture import Mixture, Outputs
+from bdl.posterior.mixture import Mixture, StoredOutputs
 from bdl.posterior.prediction import of_mixture
 
 
@@ -22,7 +22,7 @@ def classes(probs: torch.Tensor) -> Prediction:
 
 def normal(means: torch.Tensor, std: float) -> bdl.ValuePrediction:
     """One network that predicts N(mean, std²); means (n, k)."""
-    outputs = Outputs()
+    outputs = StoredOutputs()
     outputs.add(means.unsqueeze(0))
     return of_mixture(Mixture(outputs, bdl.GaussianNLL(std), torch.ones(1)))
 
@@ -98,11 +98,14 @@ def test_every_target_has_its_own_margin():
 @pytest.mark.parametrize(
     ("act", "words"),
     [
-        (lambda p, v: ConformalSets.fit(p, torch.zeros(8), 0.9), "8 validation items.* at least 9 are needed"),
+        (lambda p, v: ConformalSets.fit(p, torch.zeros(8).long(), 0.9), "8 validation items.* at least 9 are needed"),
         (lambda p, v: ConformalIntervals.fit(v, torch.zeros(8), 0.95), "at least 19 are needed"),
-        (lambda p, v: ConformalSets.fit(p, torch.zeros(8), 1.0), "between 0 and 1, got 1.0"),
+        (lambda p, v: ConformalSets.fit(p, torch.zeros(8).long(), 1.0), "between 0 and 1, got 1.0"),
         (lambda p, v: ConformalSets.fit(p, torch.zeros(7)), r"shape \(7,\) does not fit a prediction of 8 items"),
         (lambda p, v: TemperatureScaling.fit(p, torch.zeros(7)), "prediction of 8 items"),
+        (lambda p, v: ConformalSets.fit(p, torch.full((8,), 2)), "none of the 2 classes; the first is 2 in row 0"),
+        (lambda p, v: ConformalSets.fit(p, torch.full((8,), 0.5)), "no class"),
+        (lambda p, v: TemperatureScaling.fit(p, torch.zeros(8, 1).long()), r"shape \(8, 1\), .*one class for each"),
         (lambda p, v: ConformalIntervals.fit(v, torch.zeros(7)), "do not fit"),
     ],
 )  # fmt: skip

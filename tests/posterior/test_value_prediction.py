@@ -20,7 +20,7 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError
 from bdl.posterior import mixture as mixture_module
-from bdl.posterior.mixture import Mixture, Outputs
+from bdl.posterior.mixture import Mixture, StoredOutputs
 from bdl.posterior.prediction import of_mixture
 from bdl.posterior.store import SampleStore
 from bdl.posterior.value_evaluation import ValueEvaluation
@@ -44,7 +44,7 @@ def make(likelihood, weights=WEIGHTS, shift: float = 0.0):
     """(prediction, frozen laws (S, N, K) of scipy, normalised weights as an array (S, 1, 1)); shift: of the outputs."""
     generator = torch.Generator().manual_seed(2)
     each = torch.randn(S, N, likelihood.num_outputs(K), generator=generator) + shift
-    outputs = Outputs()
+    outputs = StoredOutputs()
     outputs.add(each[:2])
     outputs.add(each[2:])
     law = LAWS[likelihood](*each.double().split(K, -1))
@@ -114,7 +114,7 @@ def test_crps_by_pairs_equals_crps_by_quadrature():
     """60 networks that are much wider than they are apart take the quadrature, 5 of them take all pairs."""
     generator = torch.Generator().manual_seed(0)
     each = torch.randn(60, N, 2 * K, generator=generator) * 0.3
-    outputs = Outputs()
+    outputs = StoredOutputs()
     outputs.add(each)
     mixture = Mixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(60))
     y = torch.randn(N, K, generator=generator, dtype=D64)
@@ -142,7 +142,7 @@ def test_draws_have_the_law_of_the_mixture_and_one_network_each(likelihood):
 
 def test_draws_of_two_items_come_from_the_same_network():
     """Two networks, far apart: both items of a draw lie near one of them."""
-    outputs = Outputs()
+    outputs = StoredOutputs()
     outputs.add(torch.tensor([[[0.0], [0.0]], [[100.0], [100.0]]]))
     draws = of_mixture(Mixture(outputs, bdl.GaussianNLL(1.0), torch.ones(2))).draw(200)
     near = draws.squeeze(-1) > 50
@@ -152,7 +152,7 @@ def test_draws_of_two_items_come_from_the_same_network():
 @pytest.mark.parametrize("spread", [1e-3, 30.0])
 def test_quantiles_far_from_zero_and_between_far_components(spread):
     """Means near 1e4 with a spread of 1e-3, and components 30 standard deviations apart."""
-    outputs, std = Outputs(), 1e-3 if spread < 1 else 1.0
+    outputs, std = StoredOutputs(), 1e-3 if spread < 1 else 1.0
     means = 1e4 + spread * torch.arange(3.0, dtype=D64)
     outputs.add(means.float().view(3, 1, 1))
     stored = means.float().double().numpy()
@@ -171,8 +171,23 @@ def test_quantiles_in_the_tails(q):
     torch.testing.assert_close(reached, torch.full((N, K), 1e-6, dtype=D64), rtol=2e-3, atol=0)
 
 
+def test_quantiles_of_counts_beyond_the_whole_numbers_of_a_double_end():
+    """At a rate of exp(60) neighbouring doubles are 2**34 apart, and the law is exp(30) wide."""
+    outputs = StoredOutputs()
+    outputs.add(torch.full((1, 1, 1), 60.0))
+    quantile = float(Mixture(outputs, bdl.PoissonNLL(), torch.ones(1)).quantile(0.9))
+    assert quantile == pytest.approx(math.exp(60), rel=1e-10)
+
+
+def test_a_scale_of_zero_is_a_point_to_crps():
+    outputs = StoredOutputs()
+    outputs.add(torch.tensor([[[0.0, -4000.0]], [[1.0, -4000.0]]]))
+    crps = Mixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(2)).crps(torch.tensor([3.0]))
+    assert float(crps) == pytest.approx(2.5 - 0.25)  # E|Y - 3| - E|Y - Y'| / 2
+
+
 def test_a_scale_that_overflows_leaves_the_other_items_alone():
-    outputs = Outputs()
+    outputs = StoredOutputs()
     outputs.add(torch.tensor([[[0.0, 0.0], [0.0, 2000.0]]]).expand(30, 2, 2))
     mixture = Mixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(30))
     assert float(mixture.quantile(0.5)[0]) == pytest.approx(0, abs=1e-5)
@@ -184,7 +199,7 @@ def test_a_scale_that_overflows_leaves_the_other_items_alone():
 def test_rescaling_undoes_a_standardisation(likelihood):
     prediction, _, _ = make(likelihood)
     if likelihood.counts:
-        with pytest.raises(ConfigError, match="counts not at all"):
+        with pytest.raises(ConfigError, match="PoissonNLL|NegativeBinomialNLL.* do not rescale"):
             prediction.rescaled(1.0, 2.0)
         return
     shift, scale = torch.tensor([10.0, -3.0]), torch.tensor([2.0, 0.5])
@@ -200,7 +215,7 @@ def test_rescaling_undoes_a_standardisation(likelihood):
     torch.testing.assert_close(moved.crps(there), 3 * scale * prediction.crps(y), rtol=1e-4, atol=1e-5)
     change = (3 * scale).log().sum()
     torch.testing.assert_close(moved.log_density(there), prediction.log_density(y) - change, rtol=1e-4, atol=1e-5)
-    with pytest.raises(ConfigError, match="scale > 0"):
+    with pytest.raises(ConfigError, match="scale must be > 0"):
         prediction.rescaled(0.0, 0.0)
 
 
@@ -217,6 +232,14 @@ def test_chunks_and_files_do_not_change_the_numbers(likelihood, monkeypatch):
         assert torch.equal(getattr(parts, name), getattr(whole, name))
     assert torch.equal(parts.quantile(0.2), whole.quantile(0.2))
     assert torch.equal(parts.log_density(y), whole.log_density(y))
+
+
+@pytest.mark.parametrize("shape", [(), (K,), (N,), (K, N)])
+def test_targets_are_never_repeated_to_fit(shape):
+    prediction, _, _ = make(bdl.GaussianNLL(0.3))
+    for score in (prediction.log_density, prediction.cdf, prediction.crps):
+        with pytest.raises(ConfigError, match=r"do not fit a prediction of shape \(4, 2\)"):
+            score(torch.zeros(shape))
 
 
 @pytest.mark.parametrize("q", [0.0, 1.0, -1.0, math.nan])
@@ -252,7 +275,7 @@ def test_scores_against_formulas_written_out():
 @pytest.mark.parametrize("likelihood", [bdl.HeteroscedasticNLL(), bdl.PoissonNLL()], ids=repr)
 def test_targets_from_the_law_itself_are_calibrated(likelihood):
     """2,000 items: a share deviates by at most 4 standard errors; targets that are too wide are far off."""
-    outputs, generator = Outputs(), torch.Generator().manual_seed(0)
+    outputs, generator = StoredOutputs(), torch.Generator().manual_seed(0)
     outputs.add(torch.randn(3, 2000, likelihood.num_outputs(1), generator=generator) + 1)
     prediction = of_mixture(Mixture(outputs, likelihood, torch.ones(3)))
     # each item from a network of its own: draws of one network for all items would share its error

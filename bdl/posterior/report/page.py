@@ -17,7 +17,7 @@ from bdl.posterior.diagnostics import Row
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation, Curve, Evaluation
 from bdl.posterior.predict import Posterior
-from bdl.posterior.report.numbers import ROWS, Summary, Trace, scores_of, shown_score
+from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, scores_of, shown_score
 from bdl.posterior.report.values import Units, Values
 from bdl.posterior.report.weighting import weighting_sentences
 from bdl.posterior.value_evaluation import ValueEvaluation
@@ -161,7 +161,7 @@ def page(data: ReportData) -> str:
         checks=checks,
         splits=splits,
         scores=list(scores_of(m).values()),
-        note=VALUE_NOTE if "test/bma/rmse" in m else CLASS_NOTE,
+        note=VALUE_NOTE if scores_of(m) is VALUE_SCORES else CLASS_NOTE,
         score_rows=_score_rows(m, splits),
         pictures=_pictures(data),
         convergence=[(r.name, [_dash(t) for t in _row_texts(r)]) for r in data.convergence],

@@ -65,8 +65,12 @@ def weighting_sentences(m: Mapping[str, float]) -> list[str]:
     ess, samples, biased = (m.get(k, math.nan) for k in ("weight_ess", "samples", "weights_biased"))
     if math.isnan(ess):
         lines.append("Importance weights are not available: the averages are those of the weighted law.")
-    elif biased == 0:
-        lines.append(f"Importance weights lead back to exp(-U/T) with {ess:,.1f} effective samples of {samples:,.0f}.")
-    else:
+    elif biased == 1:
         lines.append("Importance weights mean little here: the batch energies that psi was fitted on are too noisy.")
+    else:
+        unknown = (
+            "" if biased == 0 else " They may be biased: full_energy=true records the energies that would show it."
+        )
+        effective = f"{ess:,.1f} effective samples of {samples:,.0f}"
+        lines.append(f"Importance weights lead back to exp(-U/T) with {effective}.{unknown}")
     return lines

@@ -36,7 +36,12 @@ def test_sentences_say_whether_it_did_anything():
 
 @pytest.mark.parametrize(
     "ess, biased, words",
-    [(math.nan, math.nan, "not available"), (40.0, 0.0, "40.0 effective samples of 80"), (40.0, 1.0, "mean little")],
+    [
+        (math.nan, math.nan, "not available"),
+        (40.0, 0.0, "40.0 effective samples of 80"),
+        (40.0, 1.0, "mean little"),
+        (40.0, math.nan, "may be biased: full_energy=true"),
+    ],
 )
 def test_a_sentence_on_importance_weights(ess, biased, words):
     m = weighting_metrics(histogram(1.0)) | {"weight_ess": ess, "weights_biased": biased, "samples": 80.0}
