@@ -1,4 +1,4 @@
-"""What a table's training rows teach about its columns, and inputs of a network made of rows with it."""
+"""What a table's training rows teach about its columns. It makes inputs of a network from rows."""
 
 from __future__ import annotations
 

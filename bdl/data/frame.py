@@ -29,6 +29,10 @@ DATE = re.compile(
     rf"|\d{{1,2}}[ -]{MONTH}[ ,-]+\d{{2,4}}.*|{MONTH} \d{{1,2}},? \d{{4}}.*)\s*",
     re.IGNORECASE,
 )
+# Numbers and truth values as pandas recognises them in a column that has nothing else.
+WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+TRUTH_VALUES = ("true", "True", "TRUE", "false", "False", "FALSE")
 DATE_TYPES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period")
 
 
@@ -63,7 +67,7 @@ class Reading:
         if self.format == "parquet" and not find_spec("pyarrow"):
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:
-            frame = pd.read_parquet(place) if self.format == "parquet" else self._read_csv(place, name, text)
+            frame = pd.read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
         except ConfigError:  # a ValueError too
             raise
         except pd.errors.EmptyDataError as error:
@@ -81,13 +85,13 @@ class Reading:
             raise ConfigError(f"{name} has column names and no rows: give a table with rows")
         return _without_row_numbers(frame.reset_index(drop=True), name)
 
-    def _read_csv(self, path: Path, name: str, text: Sequence[str]) -> Frame:
+    def _read_csv(self, path: Path, key: str, name: str, text: Sequence[str]) -> Frame:
         separator, decimal = SIGNS.get(self.separator, self.separator), SIGNS.get(self.decimal, self.decimal)
         options: dict[str, Any] = {"sep": separator, "encoding": "utf-8-sig", "skipinitialspace": separator != "\t"}
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
         names = [str(column).strip() for column in header.iloc[0]]
         if len(names) == 1:
-            self._refuse_one_column(names[0], name)
+            self._refuse_one_column(names[0], key, name)
         _refuse_doubled([column for column in names if column], name)
         options |= {"decimal": decimal, "na_values": list(self.missing), "low_memory": False}
         frame = pd.read_csv(path, dtype=dict.fromkeys(text, str), **options)
@@ -95,9 +99,17 @@ class Reading:
             raise ConfigError(f"{name}: rows have more fields than the {len(names)} column names: name every column")
         return frame
 
-    def _refuse_one_column(self, header: str, name: str) -> None:
+    def _refuse_one_column(self, header: str, key: str, name: str) -> None:
+        """Raise ConfigError; but rows to predict may have one column, the only input of a run."""
         signs = (sign for sign, text in SIGNS.items() if text in header and sign not in (self.separator, "point"))
         sign = next(signs, None)
+        if key == "input":
+            if sign in (None, "space"):
+                return
+            raise ConfigError(
+                f"{name} is separated by {sign}, and the table of the run by {self.separator}: save it with the "
+                "separator and the decimal point of that table"
+            )
         remedy = "a table has a target and at least one more column; data.separator names the sign between them"
         if sign is not None:
             remedy = f"its header holds another sign that separates: set data.separator={sign}"
@@ -133,12 +145,19 @@ def brief_list(names: Sequence[str], most: int = 8) -> str:
 
 
 def as_value(names: Sequence[str]) -> str:
-    """The names as a value on a command line; signs that Hydra does not take need quotes.
+    """The names as a value on a command line. Signs that Hydra does not take need quotes, and so do numbers.
 
-    >>> as_value(["age", "price ($)"])
-    '[age,"price ($)"]'
+    >>> as_value(["age", "price ($)", "Größe", "2020"])
+    '[age,"price ($)","Größe","2020"]'
     """
-    return "[" + ",".join(name if re.fullmatch(r"[\w. -]+", name) else json.dumps(name) for name in names) + "]"
+    return "[" + ",".join(map(_quoted_if_needed, names)) + "]"
+
+
+def _quoted_if_needed(name: str) -> str:
+    """Hydra reads letters beyond ASCII as an error, and 2020, true or null as no text."""
+    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*", name)
+    special = name.lower() in ("true", "false", "null", "nan", "inf")
+    return name if plain and not special else json.dumps(name, ensure_ascii=False)
 
 
 def holds_dates(values: Series) -> bool:
@@ -163,16 +182,27 @@ def as_numbers(values: Series) -> Series:
 
 
 def as_texts(values: Series) -> Series:
-    """Texts without blanks around them, whole numbers without a decimal point; NaN stays.
+    """Texts without blanks around them; numbers and truth values in one way of writing them. NaN stays.
+
+    pandas reads a field 01 as a number or as text, according to the other fields of its column. A category must have
+    one name in all tables, so both become "1".
 
     >>> as_texts(pd.Series([1.0, 2.5, None])).tolist()
     ['1', '2.5', nan]
+    >>> as_texts(pd.Series(["01", "2.50", " A1", "TRUE"])).tolist()
+    ['1', '2.5', 'A1', 'True']
     """
+    return values.astype(object).map(_as_text, na_action="ignore")
 
-    def text(value: Any) -> str:
-        return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value).strip()
 
-    return values.astype(object).map(text, na_action="ignore")
+def _as_text(value: Any) -> str:
+    text = str(value).strip()
+    if WHOLE.fullmatch(text):
+        return str(int(text))
+    if NUMBER.fullmatch(text):
+        number = float(text)
+        return str(int(number)) if number.is_integer() else str(number)
+    return text.capitalize() if text in TRUTH_VALUES else text
 
 
 def _refuse_doubled(columns: Iterable[str], name: str) -> None:

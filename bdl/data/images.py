@@ -20,7 +20,7 @@ from bdl.data.split import hold_out, train_test_rows
 from bdl.errors import ConfigError
 
 FORMAT_VERSION = 1
-MEASURED = 2048  # training images, evenly spaced, that mean and std of the pixels are computed of
+MEASURED = 2048  # training images, evenly spaced, that give mean and std of the pixels
 BYTES = 2**31  # images that take more are read on demand under loader="auto"
 
 

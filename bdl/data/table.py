@@ -31,7 +31,7 @@ class TableEncoding:
     """Everything that a run knows about the columns of its table; its `preprocessing.json`.
 
     Args:
-        inputs: makes inputs of the network of rows.
+        inputs: makes inputs of the network from rows.
         target: what the network predicts.
         id: columns that name the rows.
         reading: how the files of the table are written.
@@ -56,6 +56,11 @@ class TableEncoding:
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> TableEncoding:
         """The inverse of `to_plain`. Raises ConfigError for what is none."""
+        version = plain.get("format_version")
+        if version != FORMAT_VERSION:
+            raise ConfigError(
+                f"format_version is {version}, and this bdl reads {FORMAT_VERSION}: use the bdl that wrote the file"
+            )
         try:
             inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
@@ -227,7 +232,7 @@ def _split_by_column(frames: dict[str, Frame], column: str, place: str) -> dict[
     missing = [split for split in ("train", "test") if not (names == split).any()]
     if missing:
         raise ConfigError(f"data.split_column={column} has no row with {missing[0]} in {place}: mark some")
-    return {split: frame[names == split] for split in ("train", "val", "test")}
+    return {split: frame[names == split] for split in ("train", "val", "test") if (names == split).any()}
 
 
 def _split_by_seed(

@@ -9,11 +9,14 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and bdl prints them as one line
 
 import hydra
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
 from omegaconf import DictConfig
 
 from bdl.run.config import config_folder, register_resolvers
@@ -34,10 +37,31 @@ def importing() -> Iterator[None]:
         gc.enable()
 
 
+@contextmanager
+def no_empty_folder() -> Iterator[None]:
+    """After an error, remove the folder that Hydra made for the run if it is empty, and its empty parents.
+
+    Parents end at the working directory. Jobs of a sweep share their parents, which therefore stay.
+    """
+    try:
+        yield
+    except BaseException:
+        about, here = HydraConfig.get(), Path.cwd()
+        folder = Path(about.runtime.output_dir)
+        parents = [] if about.mode == RunMode.MULTIRUN else [p for p in folder.parents if here in p.parents]
+        with suppress(OSError):  # the first that is not empty ends the search
+            for path in (folder, *parents):
+                path.rmdir()
+        raise
+
+
 @hydra.main(version_base="1.3", config_path=CONF, config_name="train")
 def train(cfg: DictConfig) -> float | None:
     """Sample the posterior of a network, keep the samples, evaluate them and write a report."""
-    with one_line_errors():  # here too: Hydra prints a line of its own for an exception that reaches it
+    with (
+        one_line_errors(),
+        no_empty_folder(),
+    ):  # here too: Hydra prints a line of its own for an exception that reaches it
         with importing():
             from bdl.run import train
 

@@ -96,7 +96,7 @@ def _with_contents(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def checksum(path: str) -> str:
-    """Of a file's contents; of the names, sizes and beginnings of all files in a folder; else the path itself."""
+    """A checksum of a file, or of the names, sizes and beginnings of all files in a folder; else the path itself."""
     place = Path(path).expanduser()
     if place.is_file():
         return _checksum((place,), (place.stat().st_mtime_ns,), None)
@@ -108,7 +108,7 @@ def checksum(path: str) -> str:
 
 @functools.lru_cache  # a command asks several times, and files may be large
 def _checksum(files: tuple[Path, ...], modified: tuple[int, ...], most: int | None, folder: Path | None = None) -> str:
-    """Of at most `most` bytes of each file, and of the files' names within the folder and their sizes."""
+    """A checksum of at most `most` bytes of each file; in a folder also of the names and sizes of its files."""
     checksum = hashlib.sha256()
     for path in files:
         if folder is not None:

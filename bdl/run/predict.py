@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 import bdl
@@ -31,6 +31,10 @@ DIGITS = 7  # those of float32
 
 def predict(cfg: DictConfig) -> None:
     """Read the rows, predict them with all samples, write one row of predictions for each."""
+    if missing := sorted(OmegaConf.missing_keys(cfg)):
+        raise ConfigError(
+            f"{missing[0]} has no value: input=new.csv names a table, output=preds.csv the file for its predictions"
+        )
     runs, output = _runs(cfg), Path(cfg.output).expanduser()
     if output.exists() and output.samefile(Path(cfg.input).expanduser()):
         raise ConfigError(f"output={cfg.output} is the input: choose another file for the predictions")

@@ -113,9 +113,39 @@ def test_what_a_run_saves_makes_the_same_inputs_again(tmp_path):
     assert torch.equal(encoding.inputs.encode(rows[:30], "", ""), data.tensors("train")[0])
 
 
-def test_the_encoding_of_another_version_is_refused():
+def test_an_incomplete_encoding_and_that_of_another_version_are_refused():
     with pytest.raises(ConfigError, match="'target' is missing or wrong"):
-        TableEncoding.from_plain({"columns": []})
+        TableEncoding.from_plain({"format_version": 1, "columns": []})
+    with pytest.raises(ConfigError, match="format_version is 2, and this bdl reads 1"):
+        TableEncoding.from_plain({"format_version": 2, "columns": []})
+
+
+@pytest.mark.parametrize("text", [(), ("plan",)], ids=["as pandas reads it", "as text"])
+def test_a_category_has_one_name_however_its_column_is_read(tmp_path, text):
+    """Beside a word, pandas reads 01 and TRUE as text; alone, as a number and a truth value."""
+    table = frame().assign(plan=["01", "02", "2.50", "A"] * 10, new=["TRUE", "FALSE", "?", "TRUE"] * 10)
+    data = module(tmp_path, table, categorical=["plan"])
+    alone = pd.DataFrame({"size": 1.0, "city": "Bonn", "plan": ["01", "02", "2.5"], "new": ["TRUE", "false", "TRUE"]})
+    mixed = pd.concat([alone, alone[:1].assign(plan="A", new="maybe")])
+    read = [data.encoding.reading.read(written(tmp_path, table, "new.csv"), text=text) for table in (alone, mixed)]
+    with pytest.warns(BdlWarning, match="new has categories in 1 of 4 rows"):
+        first, second = (data.encoding.inputs.encode(rows, "", "") for rows in read)
+    assert torch.equal(first, second[:3])
+    plan = [column.name for column in data.encoding.inputs.columns].index("plan")
+    start = sum(column.width for column in data.encoding.inputs.columns[:plan])
+    assert data.encoding.inputs.columns[plan].levels == ("1", "2", "2.5", "A")
+    assert first[:, start : start + 5].argmax(1).tolist() == [0, 1, 2]
+
+
+def test_rows_to_predict_may_have_one_column(tmp_path):
+    reading = TableDataModule(written(tmp_path, frame()[["size", "y"]]), "y").encoding.reading
+    for name in ("size", "living area"):
+        path = written(tmp_path, frame()[["size"]].set_axis([name], axis=1), "new.csv")
+        assert list(reading.read(path, "input")) == [name]
+    with pytest.raises(
+        ConfigError, match="input=.* is separated by semicolon, and the table of the run by comma: save"
+    ):
+        reading.read(written(tmp_path, b"a;b\n1;2\n"), "input")
 
 
 def test_data_are_named_by_their_training_rows(tmp_path):
@@ -165,6 +195,15 @@ def test_a_column_or_files_name_the_splits(tmp_path):
     for split in ("train", "val", "test"):
         for one, other in zip(by_column.tensors(split), by_file.tensors(split), strict=True):
             assert torch.equal(one, other)
+
+
+def test_validation_rows_are_taken_from_the_training_rows_that_a_column_marks(tmp_path):
+    table = frame().assign(part=["train"] * 32 + ["test"] * 8)
+    data = module(tmp_path, table, split_column="part", val_fraction=0.25)
+    assert [len(data.tensors(split)[1]) for split in ("train", "val", "test")] == [24, 8, 8]
+    table.loc[:3, "part"] = "val"
+    with pytest.raises(ConfigError, match="set data.val_fraction=0"):
+        module(tmp_path, table, split_column="part", val_fraction=0.25)
 
 
 # ---- tasks -----------------------------------------------------------------------------------------------------------
