@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 from bdl.targets import FUNCTIONS, PUBLISHED, benchmark
+from literature import sources
 from literature.experiment import Context, Result, Table, experiment, on_all_cores
 from literature.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, canvas, label
 from literature.functions_race import (
@@ -28,7 +29,6 @@ from literature.functions_race import (
     Plan,
     tune_and_report,
 )
-from literature import sources
 
 COLOURS = (GREY, BLUE, RED, ORANGE, PINK, GREEN)
 SHOWN = (DESCENT, SGLD, CODE, LOG, SLIDES, OURS)  # of one hundred bins

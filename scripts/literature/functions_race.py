@@ -131,7 +131,7 @@ def run_code(job: Job, bins: int, phase: Phase) -> Tensor:
 
 
 def race_all(job: Job, lanes: list[Lane], phase: Phase) -> dict[Lane, Tensor]:
-    """(repeats,) iterations of every lane. Lanes with one form of weighting share a sampler; all have the same starts."""
+    """(repeats,) iterations of every lane. All have the same starts; lanes of one form share a sampler."""
     finished: dict[Lane, Tensor] = {}
     function, settings, start = benchmark(job.name, as_published=True), PUBLISHED[job.name], starts(job, phase)
     for form in dict.fromkeys(m.form for m, _ in lanes):
