@@ -171,7 +171,7 @@ EXPLANATION = (
 
 # ---- what the number of modes depends on -----------------------------------------------------------------------------
 
-VARIED = ((0.05, 30), (0.09, 30), (0.12, 30), (0.07, 15), (0.07, 60), (0.07, 120))  # ε₀ and cycles
+VARIED = ((0.05, 30), (0.06, 30), (0.09, 30), (0.07, 15), (0.07, 60), (0.07, 120))  # ε₀ and cycles
 AUTHORS = (23, 23, 21, 21, 21)  # modes in each chain stored in the authors' repository; the first one is the published
 
 

@@ -112,8 +112,8 @@ def tabulate(runs: list[Run], measures: dict[str, Any], context: Context) -> Tab
         "modes have covariances diag(1.08, 10.81) and diag(10.08, 10.08), without correlation, and unequal weights, "
         "because |S|^-½ is missing. The draws come from a Cholesky factor, which reads the lower triangle: "
         "-.9 and .9 off the diagonal, and equal weights. This is why Ji's chains are too rarely near (0, 0): "
-        f"{near[LAW]:.0%} of their law is nearer to it, and {near[DRAWS]:.0%} of his draws are. The chains sample their "
-        "own law.",
+        f"{near[LAW]:.0%} of their law is nearer to it, and {near[DRAWS]:.0%} of his draws are. The chains sample "
+        "their own law.",
     )  # fmt: skip
 
 

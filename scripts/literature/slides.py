@@ -99,8 +99,8 @@ def ackley_table(rows: list[list[str]], count: int, length: int) -> Table:
         rows,
         f"The slides give no settings. Here {count} chains start at distance {RADIUS:g} from the minimum and run "
         f"{length:,} steps at lr {ACKLEY_LR:g}; AWSGLD has ζ = 1 and 100 bins from 0 to 22. Edges by hand make "
-        f"{len(EDGES[ABOVE]) - 1} bins, .2 nats wide on one side and 2 nats on the other. The rise of log θ is at most 1 "
-        "a bin, so that narrow bins pull harder: above 14, where the chains start, they speed up the search; below 8 "
+        f"{len(EDGES[ABOVE]) - 1} bins, .2 nats wide on one side and 2 nats on the other. The rise of log θ is at most "
+        "1 a bin, so that narrow bins pull harder: above 14, where the chains start, they speed up the search; below 8 "
         "they hold a chain deeper in the basin. All methods run at the same temperatures, so each shows its best one. "
         "≥ marks a mean that counts a failure as the length of the run.",
     )
@@ -257,8 +257,8 @@ def rugged_table(numbers: dict[str, dict[str, Tensor]], exact: list[float], cont
         "from -8.13 to 0; its expectations are reweighted by θ^ζ. The expectations of SGLD at T = 1 belong to another "
         "law. The slides name neither a box nor lr. U is unbounded below, so the chains stay in the usual box "
         f"|x_i| <= 1.1, cut into {CELLS} × {CELLS} cells. At T = 20 exp(-U/T) is almost uniform there: in the long run "
-        "SGLD passes through more low cells than AWSGLD, but does not stay in them. With equal bins AWSGLD's multiplier "
-        "reaches 1 + 20/.41 = 50, which makes lr 1e-5 a coarse step. Edges by hand at "
+        "SGLD passes through more low cells than AWSGLD, but does not stay in them. With equal bins AWSGLD's "
+        "multiplier reaches 1 + 20/.41 = 50, which makes lr 1e-5 a coarse step. Edges by hand at "
         f"{', '.join(f'{e:g}' for e in HAND)} make the lowest bins 1 nat wide, where it is at most 21, and keep narrow "
         "ones near 0, where most of the surface lies.",
     )

@@ -35,12 +35,13 @@ def test_the_wells_have_the_gradient_of_their_energy():
 
 
 def test_the_fixed_point_is_the_energy_cdf_for_zeta_one():
-    """Within .01, the error of linear interpolation with 40 bins. For ζ = 2 it misses G^(1/ζ) by more than .1."""
+    """Within .025 with 40 bins, because a rise 1 - θ_(J-1)/θ_J is less than that of log θ; most in the lowest bin,
+    where it is largest. For ζ = 2 the fixed point misses G^(1/ζ) by more than .1."""
     law = integrate(GaussianLaw([0.0], [[1.0]]), -9, 9, 100_000)
     edges = np.linspace(0, 6, 41)
     truth = law.energy_cdf(edges[1:]).numpy()
     truth[-1] = 1  # the top bin holds all above
-    assert np.abs(fixed_point(law, edges, 1.0) - truth).max() < 0.01
+    assert np.abs(fixed_point(law, edges, 1.0) - truth).max() < 0.025
     assert np.abs(fixed_point(law, edges, 2.0) - truth**0.5).max() > 0.1
     assert bounded_log(np.array([1e-9, 0.5, 1.0])) == pytest.approx([-1 + math.log(0.5), math.log(0.5), 0])
 
@@ -100,7 +101,7 @@ def test_processes_give_the_results_of_one():
         assert all(torch.equal(one[m.name][1], two[m.name][1]) for m in METHODS)
 
 
-def test_log_psi_is_linear_between_the_centres_of_the_bins():
+def test_log_psi_is_linear_between_the_centres_of_the_bins_and_above_them():
     edges, log_psi = np.array([1.0, 3.0, 5.0, 7.0]), np.array([-4.0, -1.0, 0.0])  # centres 2, 4, 6
     u = np.array([0.0, 2.0, 3.0, 5.5, 9.0])
-    assert log_psi_at(u, log_psi, edges) == pytest.approx([-4.0, -4.0, -2.5, -0.25, 0.0])
+    assert log_psi_at(u, log_psi, edges) == pytest.approx([-4.0, -4.0, -2.5, -0.25, 1.5])
