@@ -251,11 +251,10 @@ def _cdf_table(rows: list[list[str]], context: Context) -> Table:
         "them burn-in. The CDF of AWSGLD's samples lies above G by design: they favour low energies. At ζ = 2 bins of "
         "one width .1 cannot give the published agreement: a step function of energy has the fixed point θ_i ∝ "
         "Σ_{j<=i} g_j θ_j^(1-ζ), which is G at ζ = 1 for any bins, but G^(1/ζ) at ζ = 2 only for narrow ones. Here log "
-        "θ is linear between centres and its rises are 1 - θ_(J-1)/θ_J, which costs another .02. The slides let the user choose "
-        f"the edges and do not say theirs. By hand they are u_i = low + 5 (i / {BIN_COUNT})^{GROWTH}: as many bins, "
+        "θ is linear between centres and its rises are 1 - θ_(J-1)/θ_J, which costs another .02. The slides "
+        f"do not say which edges they use. By hand they are u_i = low + 5 (i / {BIN_COUNT})^{GROWTH}: as many bins, "
         "narrower where G grows fastest, and the fixed point comes closer to G. The price is a steeper log θ there, "
-        "for which lr is a coarse step. The reweighted samples agree with G where θ^ζ does not: the weights belong to "
-        "the θ in force.",
+        "for which lr is a coarse step. Weights belong to the θ in force, whatever its distance from G.",
     )
 
 
