@@ -6,8 +6,8 @@ from literature.experiment import REGISTRY, Context, Experiment, Result, Table, 
 from literature.output import markdown, reproduce
 
 MODULES = [
-    "energies", "slides", "functions", "gaussians", "regression", "toy", "mixtures", "cyclical", "volatility",
-    "variational", "landsat", "cifar", "cnn",
+    "energies", "slides", "functions", "gaussians", "gaussians_listing", "regression", "toy", "mixtures",
+    "cyclical", "volatility", "variational", "landsat", "cifar", "cnn",
 ]  # fmt: skip
 for _module in MODULES:
     import_module(f"literature.{_module}")  # registers its experiments

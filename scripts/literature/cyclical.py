@@ -23,6 +23,7 @@ from literature.sources import LIGHTNING_POST
 SOURCE = f"Zhang et al. 2020, section 5.1; shown in the {LIGHTNING_POST}"
 STEPS, CYCLES = 50_000, 30  # per chain; both from the authors' code
 THIN = 10  # every so many steps a state is recorded
+SKIPPED = 50  # steps at the start of each cycle that the authors' code does not keep
 LATE = "cSGLD, late part kept"
 TOGETHER = 4  # chains of the paper's parallel setting
 STD = 0.03**0.5  # standard deviation of a mode
@@ -61,11 +62,14 @@ def cyclical_modes(context: Context) -> Result:
     steps = context.choose(STEPS, 1_500)
     runs: list[Run] = []
     for m in methods(steps):
-        states = runs[-1].states if m.name == LATE else sample(law, m, steps, context)
+        states = runs[-1].states if m.name == LATE else sample(law, m, steps, context.choose(64, 8), context)
         runs.append(Run(m, states, torch.tensor([m.keep(THIN * i + THIN - 1) for i in range(len(states))])))
     measures = {r.method.name: measure(law, r) for r in runs}
     figures = {"modes": draw_modes(law, runs, measures), "schedule": draw_schedules(law, runs, steps)}
-    return Result(figures, [tabulate(runs, measures)], measures)
+    code = counted(law, runs[1], math.ceil(steps / max(1, CYCLES * steps // STEPS)), steps)
+    varied = {f"ε₀ = {e:g}, {c} cycles": count(law, e, c, steps, context) for e, c in VARIED}
+    tables = [tabulate(runs, measures), causes(varied, code)]
+    return Result(figures, tables, {**measures, "varied": {name: c.modes["a tenth"] for name, c in varied.items()}})
 
 
 def methods(steps: int) -> list[Method]:
@@ -77,7 +81,7 @@ def methods(steps: int) -> list[Method]:
         Method("SGLD, decreasing steps", decreasing, always, always,
                "ε = .043, then .043 (t - 500)^-.55 (authors' code)",
                ("1", "4", "1 %", ".84")),
-        Method("cSGLD, authors' code", code, always, lambda k: k % cycle.length >= 50,
+        Method("cSGLD, authors' code", code, always, lambda k: k % cycle.length >= SKIPPED,
                "ε₀ = .07, 30 cycles, noise always, all kept but 50 steps a cycle (authors' code)",
                ("23", "25", "32 %", ".10")),
         Method(LATE, code, always, late.sampling, "the same chains, last quarter of each cycle kept"),
@@ -90,9 +94,8 @@ def decreasing(step: int) -> float:
     return 0.043 * max(1, step + 1 - 500) ** -0.55
 
 
-def sample(law: Mixture, method: Method, steps: int, context: Context) -> Tensor:
+def sample(law: Mixture, method: Method, steps: int, chains: int, context: Context) -> Tensor:
     """(steps / THIN, C, 2) states of all chains of one method."""
-    chains = context.choose(16, 2) * TOGETHER
     start = 20 * torch.rand(chains, 2, generator=generator("cpu", "cyclical start", context.seed)).double() - 10
     dynamics = bdl.SGLD(grad_var=1.0)  # subtracts the gradients' noise, as the authors' code does
     run = Chains(law, dynamics, start, lr=0.05, gradient_noise=1.0, seed=context.seed)
@@ -164,6 +167,66 @@ EXPLANATION = (
     "authors' samples lie off the modes. Keeping only the late part of each cycle, where the steps are small, repairs "
     "this."
 )
+
+
+# ---- what the number of modes depends on -----------------------------------------------------------------------------
+
+VARIED = ((0.05, 30), (0.06, 30), (0.09, 30), (0.07, 15), (0.07, 60), (0.07, 120))  # ε₀ and cycles
+AUTHORS = (23, 23, 21, 21, 21)  # modes in each chain stored in the authors' repository; the first one is the published
+
+
+@dataclass(frozen=True, eq=False)
+class Count:
+    """How many of the 25 modes one chain visited: (C,) by the share of their weight that counts, and at cycle ends."""
+
+    modes: dict[str, Tensor]
+    ends: Tensor  # different modes in which the chain's cycles ended
+    random: float  # the same if every cycle ended in a random mode
+
+
+def count(law: Mixture, e: float, cycles: int, steps: int, context: Context) -> Count:
+    """Of chains by the authors' code with another first step ε₀ or another number of cycles."""
+    cycle = bdl.schedules.Cycle(steps, max(1, cycles * steps // STEPS), explore=0.25)
+    schedule = bdl.schedules.CyclicalCosine(e, cycle)
+    always = lambda k: True  # noqa: E731
+    method = Method(f"ε₀ = {e:g}, {cycles} cycles", schedule, always, lambda k: k % cycle.length >= SKIPPED, "")
+    states = sample(law, method, steps, context.choose(32, 4), context)
+    kept = torch.tensor([method.keep(THIN * i + THIN - 1) for i in range(len(states))])
+    return counted(law, Run(method, states, kept), cycle.length, steps)
+
+
+def counted(law: Mixture, r: Run, length: int, steps: int) -> Count:
+    """length: steps of one cycle."""
+    found = shares(law, r.samples(1))
+    rows = [min(end, steps) // THIN - 1 for end in range(length, steps + length, length)]
+    last = near(law, r.states[rows])[0]  # (cycles, C)
+    ends = torch.tensor([len(set(column)) for column in last.T.tolist()], dtype=torch.float64)
+    modes = {name: (found > share / 25).double().sum(-1) for name, share in SHARES.items()}
+    return Count(modes, ends, 25 * (1 - (24 / 25) ** len(rows)))
+
+
+SHARES = {"a tenth": 0.1, "a twentieth": 0.05, "a fifth": 0.2}
+
+
+def causes(varied: dict[str, Count], code: Count) -> Table:
+    rows = []
+    for name, c in {"ε₀ = .07, 30 cycles (authors' code)": code, **varied}.items():
+        rows.append([name, *(with_error(modes, 1) for modes in c.modes.values())])
+        tenth = c.modes["a tenth"]
+        rows[-1] += [f"{tenth.std():.1f}", f"{(tenth >= AUTHORS[0]).double().mean():.0%}"]
+        rows[-1] += [with_error(c.ends, 1), f"{c.random:.1f}"]
+    mean, spread = sum(AUTHORS) / len(AUTHORS), float(code.modes["a tenth"].std())
+    return Table(
+        "What the number of modes of one chain depends on",
+        ["authors' code with", *(f"modes with {name} of their weight" for name in SHARES), "standard deviation",
+         f"chains with {AUTHORS[0]} or more", "different modes at the ends of cycles", "the same, if random"],
+        rows,
+        f"The published {AUTHORS[0]} modes are those of one chain, and chains differ. The authors' repository holds "
+        f"five chains, with {', '.join(map(str, AUTHORS))} modes: {mean:.1f} on average, with a standard error of "
+        f"{spread / len(AUTHORS) ** 0.5:.1f}. A chain gathers a mode in every cycle, the one in which its steps become "
+        "small, and a few more on the way; modes that cycles end in are nearly random, so that the number of cycles "
+        "decides. What counts as visited matters as much.",
+    )  # fmt: skip
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------

@@ -3,85 +3,129 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 from matplotlib.figure import Figure
 from torch import Tensor
 
 from bdl.targets import FUNCTIONS, PUBLISHED, benchmark
-from literature.experiment import Context, Result, Table, experiment
-from literature.figures import BLUE, GREEN, GREY, ORANGE, RED, canvas, label
-from literature.functions_race import FULL, METHODS, QUICK, Job, Method, Plan, spread
-from literature.sources import SLIDES
+from literature import sources
+from literature.experiment import Context, Result, Table, experiment, on_all_cores
+from literature.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, canvas, label
+from literature.functions_race import (
+    CODE,
+    DESCENT,
+    FULL,
+    LOG,
+    METHODS,
+    OURS,
+    QUICK,
+    SGLD,
+    SLIDES,
+    TEN,
+    THOUSAND,
+    Job,
+    Method,
+    Plan,
+    tune_and_report,
+)
 
-COLOURS = (GREY, BLUE, ORANGE, RED, GREEN)
+COLOURS = (GREY, BLUE, RED, ORANGE, PINK, GREEN)
+SHOWN = (DESCENT, SGLD, CODE, LOG, SLIDES, OURS)  # of one hundred bins
+CLOSE = 1.5  # a mean within this factor of the published one agrees with it
+
+# Why a mean of the author's code is not the published one.
+WHY = {
+    "rastrigin": "not known; with 10 and 1000 bins, too, it is faster, and SGLD at this lr needs 5,285 and not 8,700",
+    "griewank": "the multiplier grows to about 100 as f falls",
+    "sum_squares": "at this lr f falls so fast without any weighting: SGLD, too, needs less than 100 steps and not ∞",
+    "rosenbrock": "the multiplier grows to about 100; it is unstable from some starts and fast from the others",
+    "zakharov": "the multiplier grows to about 200 as f falls",
+    "powell": "the multiplier grows to about 200 as f falls",
+    "dixon_price": "the multiplier grows to about 200 as f falls",
+    "levy": "the multiplier is unstable from some starts; the others agree",
+    "sphere": "the multiplier is 1 here, and descent at lr .01 halves f in 17 steps: 100 steps cannot be of this lr",
+    "ackley": "",
+}
 
 
-@experiment("functions", f"{SLIDES}, table 1", "Ten functions to minimise")
+@experiment("functions", f"{sources.SLIDES}, table 1", "Ten functions to minimise")
 def functions(context: Context) -> Result:
     plan = context.choose(FULL, QUICK)
     jobs = [Job(name, plan, context.seed) for name in FUNCTIONS]
-    done = spread(jobs, workers=context.choose(min(2, os.cpu_count() or 1), 1))
+    done = on_all_cores(tune_and_report, jobs, context)
     outcomes = dict(zip(FUNCTIONS, context.track(done, "functions", total=len(jobs)), strict=True))
-    numbers = {name: {m: describe(*of, name, plan) for m, of in o.items()} for name, o in outcomes.items()}
-    figure = draw(numbers, plan)
-    return Result({"functions": figure}, [iterations_table(numbers, plan), settings_table(numbers, plan)], numbers)
+    caps = {m.name: (plan.report if m.code is None else plan.code).cap for m in METHODS}
+    numbers = {
+        name: {m: describe(*of, name, caps[m]) for m, of in outcome.items()} for name, outcome in outcomes.items()
+    }
+    tables = [iterations_table(numbers, plan), code_table(numbers), settings_table(numbers, plan)]
+    return Result({"functions": draw(numbers, plan)}, tables, numbers)
 
 
-def describe(factor: float, iterations: Tensor, name: str, plan: Plan) -> dict[str, float]:
-    """Summary of the iterations (repeats,). The mean counts a failure as the cap, which makes it a lower bound."""
-    counted = iterations.clamp_max(plan.report.cap)
+def describe(factor: float, iterations: Tensor, name: str, cap: int) -> dict[str, float]:
+    """Summary of the iterations (repeats,).
+
+    mean counts a failure as the cap, which makes it a lower bound; mean of successes leaves failures out.
+    """
+    counted, reached = iterations.clamp_max(cap), iterations[iterations.isfinite()]
     return {
         "lr": factor * PUBLISHED[name].lr,
+        "cap": cap,
         "mean": counted.mean().item(),
         "se": (counted.std() / len(counted) ** 0.5).item(),
-        "success": iterations.isfinite().double().mean().item(),
+        "success": len(reached) / len(iterations),
+        "mean of successes": reached.mean().item(),
+        "se of successes": (reached.std() / len(reached) ** 0.5).item() if len(reached) > 1 else math.nan,
     }
 
 
-def shown(summary: dict[str, float], plan: Plan) -> str:
+def shown(summary: dict[str, float]) -> str:
+    """Mean ± standard error of the successes, and their share."""
     if summary["success"] == 0:
-        return f"> {plan.report.cap:,}"
-    number = f"{summary['mean']:,.0f} ± {summary['se']:,.0f}"
-    return number if summary["success"] == 1 else f"≥ {number}, {summary['success']:.0%} succeed"
+        return "never"
+    number = f"{summary['mean of successes']:,.0f} ± {summary['se of successes']:,.0f}"
+    return number if summary["success"] == 1 else f"{number}, {summary['success']:.0%}"
 
 
 def published(name: str, method: Method) -> float:
     return math.nan if method.published is None else 1000 * PUBLISHED[name].thousands[method.published]
 
 
+def printed(value: float) -> str:
+    return "∞" if math.isinf(value) else f"{value:,.0f}"
+
+
 def iterations_table(numbers: dict[str, Any], plan: Plan) -> Table:
-    header, rows = ["function", "descent, ours"], []
-    for m in METHODS[1:]:
-        header += [f"{m.name}, published", "ours"]
-    for i, name in enumerate(numbers, 1):
-        row = [f"{i} {name}", shown(numbers[name]["descent"], plan)]
-        for m in METHODS[1:]:
-            theirs = published(name, m)
-            row += ["∞" if math.isinf(theirs) else f"{theirs:,.0f}", shown(numbers[name][m.name], plan)]
-        rows.append(row)
-    return Table("Iterations until f falls below its threshold", header, rows, note(numbers, plan))
+    header = ["function", "SGLD, published", *(m.name for m in (SGLD, DESCENT)), "AWSGLD, published"]
+    header += [m.name for m in (CODE, LOG, SLIDES, OURS)]
+    rows = []
+    for i, (name, of) in enumerate(numbers.items(), 1):
+        rows.append([f"{i} {name}", printed(published(name, SGLD)), *(shown(of[m.name]) for m in (SGLD, DESCENT))])
+        rows[-1] += [printed(published(name, CODE)), *(shown(of[m.name]) for m in (CODE, LOG, SLIDES, OURS))]
+    return Table("Iterations until f falls below its threshold, 100 bins", header, rows, note(numbers, plan))
 
 
 def note(numbers: dict[str, Any], plan: Plan) -> str:
-    """How these runs differ from the published ones, and what they show."""
+    """What the methods are, and what the table shows."""
     always, never = (
-        [str(i) for i, methods in enumerate(numbers.values(), 1) if methods["descent"]["success"] == share]
+        [str(i) for i, methods in enumerate(numbers.values(), 1) if methods[DESCENT.name]["success"] == share]
         for share in (1, 0)
     )
-    cap, repeats = plan.report.cap, plan.report.repeats
-    multipliers = [f"{1 + s.zeta * s.temperature / s.bin_width:.3g}" for s in PUBLISHED.values()]
+    harder = [str(i) for i, of in enumerate(numbers.values(), 1) if of[LOG.name]["success"] < of[CODE.name]["success"]]
     return (
-        f"Mean ± standard error over {repeats} repeats. A run ends after {cap:,} iterations; ≥ marks a mean that "
-        "counts a failure as that many. The settings are those of the authors' code: those behind the published table "
-        "are not published, and these do not reproduce it. Descent has the same noisy gradients at T = 0; it always "
+        f"Mean ± standard error over those of {plan.report.repeats} repeats that succeed, and their share where it is "
+        f"not 100 %. A run ends after {plan.report.cap:,} iterations ({plan.code.cap:,} for the author's code) or when "
+        "it diverges. Three methods run at the lr of the author's code: the code itself, in which the multiplier is a "
+        "step function of f; the same form in bdl (rise log, min_visits 0), whose log θ is linear between the centres "
+        "of the bins (with its lower cap it fails more often on functions "
+        f"{', '.join(harder) or 'none'}: the code's chain feels the rise into its own bin, bdl's that between the two "
+        "nearest centres); and eq. 6 of the slides, whose rises are at most 1 a bin. The lr of the others is tuned in "
+        "the same trials; AWSGLD, tuned, has bdl's defaults. Descent has the same noisy gradients at T = 0; it always "
         f"succeeds on functions {', '.join(always) or 'none'} and never on {', '.join(never) or 'none'}. SGLD runs at "
         "AWSGLD's T. Its mean energy there, about dT/2 in a quadratic well, exceeds the threshold of functions "
-        f"{', '.join(too_hot())}, so it reaches these only in passing. Functions 5 to 8 have the form of the authors' "
-        "code. 10 and 1000 bins cover the same energies as 100 bins, with Δu scaled. AWSGLD's multiplier of up to "
-        f"1 + ζT/Δu (with 100 bins: {', '.join(multipliers)}) also acts as a step size that grows as f falls; no "
-        "constant lr does."
+        f"{', '.join(too_hot())}, so it reaches these only in passing. Functions 5 to 8 have the form of the author's "
+        "code. AWSGLD's multiplier also acts as a step size that grows as f falls; no constant lr does."
     )
 
 
@@ -91,8 +135,45 @@ def too_hot() -> list[str]:
     return [str(i) for i, name in enumerate(FUNCTIONS, 1) if settled[name] > PUBLISHED[name].threshold]
 
 
+def code_table(numbers: dict[str, Any]) -> Table:
+    """The author's code against the published table, for every number of bins."""
+    header, rows = ["function"], []
+    for bins in (10, 100, 1000):
+        header += [f"{bins} bins, published", "author's code"]
+    header += ["100 bins, code / published", "verdict", "cause"]
+    for i, (name, of) in enumerate(numbers.items(), 1):
+        row = [f"{i} {name}"]
+        for m in (TEN, CODE, THOUSAND):
+            row += [printed(published(name, m)), shown(of[m.name])]
+        ratio = of[CODE.name]["mean of successes"] / published(name, CODE)
+        rows.append([*row, f"{ratio:.3g}", verdict(ratio, of[CODE.name]["success"]), WHY[name]])
+    verdicts = [row[-2] for row in rows]
+    at_most = sum(v.startswith(("agrees", "faster")) and "fail" not in v for v in verdicts)
+    return Table(
+        "The author's code against the published table",
+        header,
+        rows,
+        f"Published means of 40 repeats. At the settings of the author's public code, that code needs at most {CLOSE} "
+        f"times the published iterations, and always succeeds, on {at_most} of {len(rows)} functions with 100 bins; it "
+        f"is within a factor of {CLOSE} on {sum(v.startswith('agrees') and 'fail' not in v for v in verdicts)}. The "
+        "other counts are smaller, by up to a thousand times: the published table was not made with these settings. "
+        "The code has its own ζ for 10 bins (functions 4 to 8), and no settings for 1000 bins: there ζ is that of 100 "
+        "bins, and one bin is a tenth as wide. The rise of log θ in a bin then counts ten times as much, and the first "
+        "steps diverge on functions whose gradients are large.",
+    )
+
+
+def verdict(ratio: float, success: float) -> str:
+    """ratio: the code's mean over the published one."""
+    if math.isnan(ratio):
+        return "fails"
+    word = "agrees" if 1 / CLOSE <= ratio <= CLOSE else "faster" if ratio < 1 else "slower"
+    return word if success == 1 else f"{word}, {1 - success:.0%} fail"
+
+
 def settings_table(numbers: dict[str, Any], plan: Plan) -> Table:
-    header = ["function", "d", "x_0 in", "T", "ζ", "energies", "f <", "lr, published", *(m.name for m in METHODS)]
+    tuned = [m for m in METHODS if m.tuned]
+    header = ["function", "d", "x_0 in", "T", "ζ", "energies", "f <", "lr of the code", *(m.name for m in tuned)]
     rows = []
     for i, (name, summaries) in enumerate(numbers.items(), 1):
         s = PUBLISHED[name]
@@ -100,12 +181,12 @@ def settings_table(numbers: dict[str, Any], plan: Plan) -> Table:
         rows.append(
             [f"{i} {name}", str(benchmark(name).dim), f"[{low:g}, {high:g}]{', chains stay inside' * s.reject}",
              f"{s.temperature:g}", f"{s.zeta:g}", f"0 to {s.energies[1]:g}", f"{s.threshold:g}", f"{s.lr:g}",
-             *(f"{summaries[m.name]['lr']:g}" for m in METHODS)]
+             *(f"{summaries[m.name]['lr']:g}" for m in tuned)]
         )  # fmt: skip
     factors = ", ".join(f"{f:g}" for f in plan.factors)
     tuning = plan.tuning
     text = (
-        f"The lr of every method is the best of {factors} times the published one, in {tuning.repeats} repeats of "
+        f"A tuned lr is the best of {factors} times that of the code, in {tuning.repeats} repeats of "
         f"{tuning.cap:,} iterations. Tuning and reported runs have different starts and different noise."
     )
     return Table("Settings, and the lr tuned for each method", header, rows, text)
@@ -116,20 +197,23 @@ def draw(numbers: dict[str, Any], plan: Plan) -> Figure:
     figure, axes = canvas("Iterations to reach the threshold: filled ours, open published", width=8.5, height=6.2)
     ax = axes[0, 0]
     for row, name in enumerate(numbers):
-        for j, (m, colour) in enumerate(zip(METHODS, COLOURS, strict=True)):
-            y, summary = row + 0.14 * (j - 2), numbers[name][m.name]
-            failed = summary["success"] < 1
+        for j, (m, colour) in enumerate(zip(SHOWN, COLOURS, strict=True)):
+            y, summary = row + 0.13 * (j - 2.5), numbers[name][m.name]
             style: Any = {"color": colour, "ms": 6, "ls": ""}
-            ax.plot(max(summary["mean"], 1), y, ">" if failed else "o", **style)
-            if math.isfinite(published(name, m)):
+            if summary["success"] > 0:
+                ax.plot(summary["mean of successes"], y, "o" if summary["success"] == 1 else "X", **style)
+            else:
+                ax.plot(plan.report.cap, y, ">", **style)
+            if m in (SGLD, CODE) and math.isfinite(published(name, m)):
                 ax.plot(published(name, m), y, "o", mfc="none", **style)
-    for m, colour in zip(METHODS, COLOURS, strict=True):
+    for m, colour in zip(SHOWN, COLOURS, strict=True):
         ax.plot([], [], "o", color=colour, label=m.name)
-    ax.plot([], [], ">", color="black", label=f"not always within {plan.report.cap:,}: a lower bound")
+    ax.plot([], [], "X", color="black", ls="", label="some repeats fail: mean of the others")
+    ax.plot([], [], ">", color="black", ls="", label="all repeats fail")
     ax.axvline(plan.report.cap, color="black", lw=0.8, ls=":")
     ax.set_xscale("log")
     ax.set_yticks(range(len(numbers)), [f"{i} {name}" for i, name in enumerate(numbers, 1)])
     ax.set_ylim(len(numbers) - 0.5, -0.5)
     ax.legend(ncols=3, loc="lower left", bbox_to_anchor=(0, 1))
-    label(ax, "", "iterations, mean over the repeats")
+    label(ax, "", "iterations, mean over the repeats that succeed")
     return figure

@@ -1,11 +1,9 @@
-"""Races on the ten functions: every method with its tuned lr, until f falls below the threshold."""
+"""Races on the ten functions: every method with its lr, tuned or published, until f falls below the threshold."""
 
 from __future__ import annotations
 
 import math
-import multiprocessing
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,26 +13,53 @@ from torch import Tensor
 import bdl
 from bdl.seeding import derive_seed, generator
 from bdl.targets import PUBLISHED, Benchmark, Chains, Settings, benchmark
+from literature.functions_code import FAR, ZETA_OF_TEN, race_of_code
 
+BINS = 100  # of the settings
 CHECK = 50  # steps between checks whether a race is decided
-ESCAPED = 1e3  # a chain has diverged at this distance from the origin, in widths of the starting box
+
+
+FIRST = 500  # steps in which log psi follows psi at every step: psi changes by a tenth in each of the first ones
+
+Form = Callable[[Settings], bdl.AdaptiveWeight]
+
+
+def log_form(s: Settings) -> bdl.AdaptiveWeight:
+    """The form of the author's code: unbounded rises that all count, and an empty bin below the lowest energy."""
+    low, high = s.energies
+    ends = (low - s.bin_width, high - s.bin_width)
+    return bdl.AdaptiveWeight(s.zeta, *ends, BINS, rise="log", min_visits=0, rate=bdl.RobbinsMonro(s.gain))
+
+
+def slides_form(s: Settings) -> bdl.AdaptiveWeight:
+    """Eq. 6 of the slides: bounded rises that all count."""
+    return bdl.AdaptiveWeight(s.zeta, *s.energies, BINS, min_visits=0, rate=bdl.RobbinsMonro(s.gain))
+
+
+def default_form(s: Settings) -> bdl.AdaptiveWeight:
+    """bdl's own form: bounded rises, smaller where bins were hardly visited."""
+    return bdl.AdaptiveWeight(s.zeta, *s.energies, BINS, rate=bdl.RobbinsMonro(s.gain))
 
 
 @dataclass(frozen=True)
 class Method:
     name: str
-    bins: int | None = None  # energy bins over the range of the settings
+    form: Form | None = None  # of the weighting, in bdl
+    code: int | None = None  # bins of the author's code, which runs in place of bdl
+    tuned: bool = True  # False: at the published lr
     noisy: bool = True
     published: int | None = None  # its column in the published table
 
 
-METHODS = (
-    Method("descent", noisy=False),
-    Method("SGLD", published=0),
-    Method("AWSGLD, 10 bins", 10, published=1),
-    Method("AWSGLD, 100 bins", 100, published=2),
-    Method("AWSGLD, 1000 bins", 1000, published=3),
-)
+DESCENT = Method("descent, tuned", noisy=False)
+SGLD = Method("SGLD, tuned", published=0)
+CODE = Method("author's code", code=BINS, tuned=False, published=2)
+LOG = Method("its form in bdl", log_form, tuned=False, published=2)
+SLIDES = Method("slides' form", slides_form, tuned=False, published=2)
+OURS = Method("AWSGLD, tuned", default_form, published=2)
+TEN = Method("author's code, 10 bins", code=10, tuned=False, published=1)
+THOUSAND = Method("author's code, 1000 bins", code=1000, tuned=False, published=3)
+METHODS = (DESCENT, SGLD, CODE, LOG, SLIDES, OURS, TEN, THOUSAND)
 
 
 @dataclass(frozen=True)
@@ -51,10 +76,13 @@ class Plan:
     factors: tuple[float, ...]  # multiples of the published lr to choose from
     tuning: Phase
     report: Phase
+    code: Phase  # the author's code, whose cap is 1e5
 
 
-FULL = Plan((0.3, 1, 2, 3, 5, 10, 30), Phase("tuning", 10_000, 6), Phase("report", 20_000, 40))
-QUICK = Plan((1, 3), Phase("tuning", 60, 2), Phase("report", 100, 4))
+FULL = Plan(
+    (0.3, 1, 2, 3, 5, 10, 30), Phase("tuning", 10_000, 6), Phase("report", 20_000, 40), Phase("report", 100_000, 40)
+)
+QUICK = Plan((1, 3), Phase("tuning", 60, 2), Phase("report", 100, 4), Phase("report", 100, 4))
 
 
 @dataclass(frozen=True)
@@ -68,22 +96,15 @@ Lane = tuple[Method, float]  # a method, and its lr as a multiple of the publish
 Outcome = dict[str, tuple[float, Tensor]]  # method -> its factor of lr, (repeats,) iterations
 
 
-def spread(jobs: list[Job], workers: int) -> Iterator[Outcome]:
-    """`tune_and_report` of each job, in order, on that many processes."""
-    if workers == 1:
-        yield from map(tune_and_report, jobs)
-        return
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, context, torch.set_num_threads, (1,)) as pool:
-        yield from pool.map(tune_and_report, jobs)
-
-
 def tune_and_report(job: Job) -> Outcome:
-    """Tune lr for every method, then run it on other starts and with other noise."""
+    """Tune lr for the methods that are tuned, then run every method on other starts and with other noise."""
     plan = job.plan
-    trials = race_all(job, [(m, factor) for m in METHODS for factor in plan.factors], plan.tuning)
-    chosen = [(m, best(m, trials, plan.tuning.cap)) for m in METHODS]
-    results = race_all(job, chosen, plan.report)
+    trials = race_all(job, [(m, factor) for m in METHODS if m.tuned for factor in plan.factors], plan.tuning)
+    chosen = [(m, best(m, trials, plan.tuning.cap) if m.tuned else 1.0) for m in METHODS]
+    results = race_all(job, [lane for lane in chosen if lane[0].code is None], plan.report)
+    for m, factor in chosen:
+        if m.code is not None:
+            results[m, factor] = run_code(job, m.code, plan.code)
     return {m.name: (factor, results[m, factor]) for m, factor in chosen}
 
 
@@ -93,14 +114,29 @@ def best(method: Method, trials: dict[Lane, Tensor], cap: int) -> float:
     return min(factors, key=lambda f: (trials[method, f].clamp_max(cap).mean().item(), abs(math.log(f))))
 
 
+def starts(job: Job, phase: Phase) -> Tensor:
+    """(repeats, d) the same for every method."""
+    stream = generator("cpu", "functions", phase.name, job.name, job.seed)
+    return PUBLISHED[job.name].draw(phase.repeats, benchmark(job.name).dim, stream)
+
+
+def run_code(job: Job, bins: int, phase: Phase) -> Tensor:
+    """(repeats,) iterations of the author's code."""
+    settings = PUBLISHED[job.name]
+    zeta = ZETA_OF_TEN.get(job.name, settings.zeta) if bins == 10 else settings.zeta
+    noise = generator("cpu", "functions, code", phase.name, job.name, str(bins), job.seed)
+    return race_of_code(
+        benchmark(job.name, as_published=True), settings, zeta, bins, starts(job, phase), phase.cap, noise
+    )
+
+
 def race_all(job: Job, lanes: list[Lane], phase: Phase) -> dict[Lane, Tensor]:
-    """(repeats,) iterations of every lane. Lanes with the same bins share a sampler; all have the same starts."""
+    """(repeats,) iterations of every lane. All have the same starts; lanes of one form share a sampler."""
     finished: dict[Lane, Tensor] = {}
-    function, settings = benchmark(job.name, as_published=True), PUBLISHED[job.name]
-    start = settings.draw(phase.repeats, function.dim, generator("cpu", "functions", phase.name, job.name, job.seed))
-    for bins in dict.fromkeys(m.bins for m in METHODS):
-        together = [lane for lane in lanes if lane[0].bins == bins]
-        seed = derive_seed("functions", phase.name, job.name, bins or 0, job.seed)
+    function, settings, start = benchmark(job.name, as_published=True), PUBLISHED[job.name], starts(job, phase)
+    for form in dict.fromkeys(m.form for m, _ in lanes):
+        together = [lane for lane in lanes if lane[0].form is form]
+        seed = derive_seed("functions", phase.name, job.name, form.__name__ if form else 0, job.seed)
         chains = build(function, settings, together, start, seed)
         iterations = race(chains, settings, [m for m, _ in together], phase)
         finished.update(zip(together, iterations, strict=True))
@@ -108,18 +144,16 @@ def race_all(job: Job, lanes: list[Lane], phase: Phase) -> dict[Lane, Tensor]:
 
 
 def build(function: Benchmark, settings: Settings, lanes: list[Lane], start: Tensor, seed: int) -> Chains:
-    """One chain per lane and start, lane by lane."""
+    """One chain per lane and start, lane by lane. All lanes have one form of weighting."""
 
     def per_chain(values: Iterable[float]) -> Tensor:
         return torch.tensor(list(values), dtype=start.dtype).repeat_interleave(len(start))
 
-    weighting: Any = bdl.Flat()
-    temperature: Any = per_chain(settings.temperature * m.noisy for m, _ in lanes)
-    bins = lanes[0][0].bins
-    if bins is not None:
-        rate = bdl.RobbinsMonro(settings.gain)
-        weighting = bdl.AdaptiveWeight(settings.zeta, *settings.energies, bins, rate=rate)
-        temperature = settings.temperature
+    form = lanes[0][0].form
+    weighting: Any = bdl.Flat() if form is None else form(settings)
+    temperature: Any = settings.temperature
+    if form is None:
+        temperature = per_chain(settings.temperature * m.noisy for m, _ in lanes)
     return Chains(
         function, bdl.SGLD(), start.repeat(len(lanes), 1), lr=settings.lr * per_chain(f for _, f in lanes),
         temperature=temperature, weighting=weighting, seed=seed, gradient_noise=settings.gradient_noise,
@@ -134,9 +168,11 @@ def race(chains: Chains, settings: Settings, methods: list[Method], phase: Phase
     """
     iterations = torch.full((len(chains.theta),), math.inf, dtype=chains.theta.dtype)
     running = torch.ones(len(iterations), dtype=torch.bool)
-    far = ESCAPED * (settings.start[1] - settings.start[0])
+    far = FAR * (settings.start[1] - settings.start[0])
     for k in range(phase.cap + 1):
         chains.step()
+        if k < FIRST and chains.sampler.histogram is not None:
+            chains.sampler.histogram.tabulate()
         energy = chains.sampler.energy  # after k iterations
         assert energy is not None
         there = running & (energy < settings.threshold)

@@ -211,17 +211,6 @@ def one(context: Context) -> Result:
     return study(Case(1, title, {**published, "SGHMC": "worst way there; explores all"}, note), context)
 
 
-@experiment("gaussians-2", f"{NOTES}, figure 2", "Two overlapping Gaussians")
-def two(context: Context) -> Result:
-    said = "explores well, but too little near (0, 0)"
-    note = (
-        "Ji's observation has a cause: his mixture drops |S_k|^-½, which gives the mode at (0, 0) the weight .23 "
-        "instead of .5. With normalised modes no method neglects this mode."
-    )
-    title = "Two modes that touch: with normalised weights every method fills both"
-    return study(Case(2, title, dict.fromkeys(["SGLD", "SGRLD", "SGHMC"], said), note), context)
-
-
 @experiment("gaussians-3", f"{NOTES}, figure 3", "Three connected Gaussians")
 def three(context: Context) -> Result:
     note = (

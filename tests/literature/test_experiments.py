@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 import torch
 from literature.energies import Wells, bounded_log, fixed_point, log_psi_at
+from literature.experiment import Context, on_all_cores
 from literature.functions_race import (
+    DESCENT,
     METHODS,
     Job,
     Phase,
@@ -20,14 +22,11 @@ from literature.functions_race import (
     decided,
     race,
     race_all,
-    spread,
     tune_and_report,
 )
 
 import bdl
 from bdl.targets import PUBLISHED, Chains, GaussianLaw, SumSquares, gradient, integrate
-
-DESCENT = METHODS[0]
 
 
 def test_the_wells_have_the_gradient_of_their_energy():
@@ -36,12 +35,13 @@ def test_the_wells_have_the_gradient_of_their_energy():
 
 
 def test_the_fixed_point_is_the_energy_cdf_for_zeta_one():
-    """Within .03, the error of bounded rises with 40 bins. For ζ = 2 it misses G^(1/ζ) by more than .1."""
+    """Within .025 with 40 bins, because a rise 1 - θ_(J-1)/θ_J is less than that of log θ; most in the lowest bin,
+    where it is largest. For ζ = 2 the fixed point misses G^(1/ζ) by more than .1."""
     law = integrate(GaussianLaw([0.0], [[1.0]]), -9, 9, 100_000)
     edges = np.linspace(0, 6, 41)
     truth = law.energy_cdf(edges[1:]).numpy()
     truth[-1] = 1  # the top bin holds all above
-    assert np.abs(fixed_point(law, edges, 1.0) - truth).max() < 0.03
+    assert np.abs(fixed_point(law, edges, 1.0) - truth).max() < 0.025
     assert np.abs(fixed_point(law, edges, 2.0) - truth**0.5).max() > 0.1
     assert bounded_log(np.array([1e-9, 0.5, 1.0])) == pytest.approx([-1.5, -0.5, 0], abs=1e-6)
 
@@ -76,8 +76,8 @@ def test_a_race_is_decided_only_when_nobody_can_overtake():
 
 
 def test_tuning_and_report_differ_in_starts_and_repeat_exactly():
-    plan = Plan((3.0,), Phase("tuning", 40, 2), Phase("report", 40, 2))
-    job, lanes = Job("sum_squares", plan, 0), [(m, 3.0) for m in METHODS]
+    plan = Plan((3.0,), Phase("tuning", 40, 2), Phase("report", 40, 2), Phase("report", 40, 2))
+    job, lanes = Job("sum_squares", plan, 0), [(m, 3.0) for m in METHODS if m.tuned]
     tuning, report = (race_all(job, lanes, phase) for phase in (plan.tuning, plan.report))
     assert all(not torch.equal(tuning[lane], report[lane]) for lane in lanes)
     again = tune_and_report(job)
@@ -85,7 +85,7 @@ def test_tuning_and_report_differ_in_starts_and_repeat_exactly():
     assert all(torch.equal(again[m.name][1], report[m, factor]) for m, factor in lanes)
 
 
-PLAN = Plan((1.0,), Phase("tuning", 3, 1), Phase("report", 3, 1))
+PLAN = Plan((1.0,), Phase("tuning", 3, 1), Phase("report", 3, 1), Phase("report", 3, 1))
 
 
 def test_jobs_can_be_pickled():
@@ -96,12 +96,12 @@ def test_jobs_can_be_pickled():
 @pytest.mark.slow
 def test_processes_give_the_results_of_one():
     jobs = [Job(name, PLAN, 0) for name in ("sphere", "levy")]
-    alone, spawned = (list(spread(jobs, workers)) for workers in (1, 2))
+    alone, spawned = (list(on_all_cores(tune_and_report, jobs, Context(quick, seed=0))) for quick in (True, False))
     for one, two in zip(alone, spawned, strict=True):
         assert all(torch.equal(one[m.name][1], two[m.name][1]) for m in METHODS)
 
 
-def test_log_psi_is_linear_between_the_centres_of_the_bins():
+def test_log_psi_is_linear_between_the_centres_of_the_bins_and_above_them():
     edges, log_psi = np.array([1.0, 3.0, 5.0, 7.0]), np.array([-4.0, -1.0, 0.0])  # centres 2, 4, 6
     u = np.array([0.0, 2.0, 3.0, 5.5, 9.0])
     assert log_psi_at(u, log_psi, edges) == pytest.approx([-4.0, -4.0, -2.5, -0.25, 1.5])
