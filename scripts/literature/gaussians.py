@@ -70,7 +70,7 @@ def methods(law: Mixture) -> list[Method]:
     ]
 
 
-def sample(law: Mixture, method: Method, starts: Sequence[Sequence[float]], context: Context) -> list[Run]:
+def sample(law: Any, method: Method, starts: Sequence[Sequence[float]], context: Context) -> list[Run]:
     """Run the chains of all starts in one array; one Run per start."""
     rungs, chains = max(1, len(method.ladder)), chains_of(context)
     x = torch.tensor(starts, dtype=torch.float64).repeat_interleave(chains * rungs, 0)
