@@ -31,7 +31,7 @@ LABELS = ("torch.nn.modules.loss.BCEWithLogitsLoss", "torch.nn.functional.binary
 SQUARES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
 COUNTS = ("torch.nn.modules.loss.PoissonNLLLoss", "torch.nn.functional.poisson_nll_loss")
 NORMAL = ("torch.nn.modules.loss.GaussianNLLLoss", "torch.nn.functional.gaussian_nll_loss")
-VALUES = ("torch.nn.modules.loss.L1Loss", "torch.nn.functional.l1_loss")  # of no likelihood here
+VALUES = ("torch.nn.modules.loss.L1Loss", "torch.nn.functional.l1_loss")  # losses that stand for no likelihood here
 
 
 def likelihood_of(loss: Any, num_outputs: int = 1) -> Likelihood | None:

@@ -20,7 +20,7 @@ from bdl.likelihoods import BernoulliNLL, CategoricalNLL, as_columns
 from bdl.posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 
 ROUNDING = 1e-9  # (n + 1) level may come out above a whole number
-RANGE = (-4.0, 4.0)  # of the log of a fitted temperature: beyond, probabilities are 0 and 1, or all equal
+RANGE = (-4.0, 4.0)  # bounds of the log of a fitted temperature: beyond, probabilities are 0 and 1, or all equal
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from bdl.likelihoods import Likelihood
 
 LIMIT = 2**30  # bytes of outputs in memory; more lie in a temporary file
 CHUNK = 2**21  # numbers of outputs that are worked on together, in double precision
-WIDTH = 1e-9  # of an interval that holds a quantile, in units of the standard deviation
+WIDTH = 1e-9  # largest width of an interval that holds a quantile, in units of the standard deviation
 CLOSE = 1e-6  # largest error of the probability of a quantile
 STEPS = 120  # half of them halve the interval, which then is as narrow as double precision allows
 DRAWS = 1000  # for each item, where CRPS has no closed form

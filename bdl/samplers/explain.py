@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from bdl.samplers.exchange import Replicas
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import Settings
 from bdl.samplers.weighting.reweighting import Reweighting
+from bdl.samplers.weighting.weightings import Weighting
 
 
 def explain(
@@ -54,7 +54,7 @@ def explain(
     return "\n".join([*lines, *notes])
 
 
-def _law(now: Settings, weighting: Any) -> str:
+def _law(now: Settings, weighting: Weighting) -> str:
     bayes = bool((torch.as_tensor(now.temperature) == 1).all())
     name = " (the Bayes posterior)" if bayes else ""
     return f"intended law: exp(-U/T), T = {mean(now.temperature):g}{name}{weighting.describe(now.zeta)}"

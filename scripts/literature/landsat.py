@@ -157,7 +157,7 @@ def _settings(outcomes: dict[str, Outcome], context: Context) -> Table:
         "Slides' form: rises 1 - θ_(J-1)/θ_J, θ = 1 at first, and a floor that goes down from the pilot's. Author's "
         "form: differences of log θ, θ_i = i/m at first, 125 bins from 0 to 2,500 nats. T_eff is the temperature of "
         "injected and batch noise; the weighted drift is that of the temperature T divided by the multiplier. Before "
-        "these grids were set, 27 settings of AWSGLD and AWSGHMC and 5 of SGLD and SGHMC had been seen on one held-out "
+        "these grids were set, 34 runs of AWSGLD and AWSGHMC and 5 of SGLD and SGHMC had been seen on one held-out "
         "quarter of the training rows."
     )
     rows = [_settings_row(method, outcomes[method.name]) for method in METHODS]

@@ -16,7 +16,7 @@ from scipy.stats import chi2, gamma
 import bdl
 from bdl.psi import lean
 from bdl.samplers.weighting.histogram import Histogram
-from bdl.samplers.weighting.pilot import SETTLED
+from bdl.samplers.weighting.reweighting import SETTLED
 
 D64 = torch.float64
 KINDS = [bdl.AdaptiveWeight, bdl.Contour]

@@ -39,7 +39,7 @@ class ModelAverage(StepCallback):
         self.keep, self.loader, self.name, self.likelihood = keep, loader, name, likelihood
         self.metrics: dict[str, float] = {}
         self.average: RunningAverage | None = None
-        self._state: dict[str, Any] | None = None  # of a checkpoint, until training starts
+        self._state: dict[str, Any] | None = None  # what a checkpoint held, until training starts
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._sampler = find_sampler(trainer)

@@ -121,7 +121,7 @@ def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
     metrics |= {"energy/spread": spread, "energy/batch_error": error}
     if all(r.zeta == 0 for r in posterior.records):
         return []
-    metrics |= weighting_metrics(EnergyHistogram.read(posterior.stores[0], posterior.records[0].stack))
+    metrics |= weighting_metrics(EnergyHistogram.read_all(posterior.stores[0], posterior.records[0].stack))
     try:
         weights = posterior.weights("importance")
     except ConfigError as refusal:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -12,35 +12,40 @@ from bdl.posterior.energy_histogram import EnergyHistogram
 PREFIX = "weighting/"
 
 
-def weighting_metrics(h: EnergyHistogram | None) -> dict[str, float]:
-    """Flat metrics of the last steps' energies; none without a weighting.
+def weighting_metrics(histograms: Sequence[EnergyHistogram]) -> dict[str, float]:
+    """Flat metrics of the last steps' energies of all chains; none without a weighting.
 
         multiplier, multiplier_5, multiplier_95   median and quantiles of the factor on the gradient
         covered                                   nats of log G between the floor and the top (AdaptiveWeight)
         lowest_share                              share of the energies in the lowest bin and below it
         plain_temperature                         at which plain sampling would show these energies, about
-        bin_width                                 nats, of the bin that holds the median energy
+        bin_width                                 nats, of the bins that hold the chains' median energies
 
-    At an energy u the weighted law falls as exp(-u/T) / psi(u)^zeta, whose slope is that of exp(-u/T') with T' = T over
-    the multiplier at u.
+    `covered` and `bin_width` are means over the histograms, of which there is one per chain, or one where the chains
+    share psi. At an energy u the weighted law falls as exp(-u/T) / psi(u)^zeta, whose slope is that of exp(-u/T') with
+    T' = T over the multiplier at u.
     """
-    if h is None or not h.ready:
+    seen = [h for h in histograms if h.ready and len(h.finite)]
+    if not seen:
         return {}
-    u = h.energies[np.isfinite(h.energies)].ravel()
-    if not len(u):
-        return {}
-    low, median, high = np.quantile(h.multipliers, [0.05, 0.5, 0.95])
-    j = int(np.clip(np.searchsorted(h.edges, np.median(u)) - 1, 0, len(h.edges) - 2))
+    multipliers = np.concatenate([h.multiplier_at(h.finite) for h in seen])
+    low, median, high = np.quantile(multipliers, [0.05, 0.5, 0.95])
     numbers = {
         "multiplier": median,
         "multiplier_5": low,
         "multiplier_95": high,
-        "covered": h.covered,
-        "lowest_share": float((u < h.edges[1]).mean()),
-        "plain_temperature": h.temperature / median if median > 0 else math.nan,
-        "bin_width": float(h.edges[j + 1] - h.edges[j]),
+        "covered": np.mean([h.covered for h in seen]),
+        "lowest_share": np.concatenate([h.finite < h.edges[1] for h in seen]).mean(),
+        "plain_temperature": np.mean([h.temperature for h in seen]) / median if median > 0 else math.nan,
+        "bin_width": np.mean([_width_at(h, float(np.median(h.finite))) for h in seen]),
     }
     return {PREFIX + name: float(value) for name, value in numbers.items()}
+
+
+def _width_at(h: EnergyHistogram, u: float) -> float:
+    """Width of the bin that holds the energy u, nats."""
+    j = int(np.clip(np.searchsorted(h.edges, u) - 1, 0, len(h.edges) - 2))
+    return float(h.edges[j + 1] - h.edges[j])
 
 
 def weighting_sentences(m: Mapping[str, float]) -> list[str]:

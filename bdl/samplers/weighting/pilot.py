@@ -11,21 +11,20 @@ from bdl.samplers.weighting.histogram import Histogram
 from bdl.samplers.weighting.partition import Partition
 
 NO_DRIFT = 0.2  # standard deviations; largest shift between the halves of a window of energies without drift
-MOST_WINDOWS = 10  # of the pilot
+MOST_WINDOWS = 10  # after which the pilot ends, drift or not
 RECENT = 100  # steps between checks that the bins contain the energies of these steps
-FLOOR_SHARE = 0.05  # of the recent energies; while more lie in the lowest bin, the floor goes down
+FLOOR_SHARE = 0.05  # while a larger share of the recent energies lies in the lowest bin, the floor goes down
 DESCENT = 4  # the floor goes down by one bin in so many
-SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
-MOST_BINS = 10_000  # at which the floor stops
+MOST_BINS = 10_000  # with so many the floor stops
 
 
 def end_pilot(h: Histogram, partition: Partition, pooled: bool) -> None:
-    """Set the edges once a full window of energies shows no drift; their quantiles are those of its later half.
+    """Set the edges if the full window of energies shows no drift; their quantiles are those of its later half.
 
     After MOST_WINDOWS windows the pilot takes the last one as it is: the energies of a single chain that moves slowly
     drift in every window. pooled: take the quantiles over all chains, because they share one temperature.
     """
-    if h.seen % h.pilot or (h.seen < MOST_WINDOWS * h.pilot and drifts(h.window)):
+    if h.seen < MOST_WINDOWS * h.pilot and drifts(h.window):
         return
     late = h.window[h.pilot // 2 :]
     h.edges = partition.edges_for(late.flatten()[None] if pooled or len(h.psi) == 1 else late.T)
@@ -48,7 +47,7 @@ def check_range(h: Histogram, partition: Partition, start: Tensor) -> None:
         h.restart(start)
     elif partition.descends and h.bins < MOST_BINS:
         if (recent < h.edges[:, 1]).double().mean() > FLOOR_SHARE:
-            h.extend_down(max(1, h.bins // DESCENT))
+            h.extend_down(min(max(1, h.bins // DESCENT), MOST_BINS - h.bins))
 
 
 def _refuse_missed(recent: Tensor, below: Tensor, above: Tensor, edges: Tensor) -> None:

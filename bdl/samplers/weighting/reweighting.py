@@ -14,8 +14,10 @@ from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.settings import Settings, any_positive
 from bdl.samplers.weighting.histogram import Histogram, covered
-from bdl.samplers.weighting.pilot import SETTLED, batch_error
+from bdl.samplers.weighting.pilot import batch_error
 from bdl.samplers.weighting.weightings import AdaptiveWeight, HistogramWeighting, Weighting
+
+SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
 
 
 class Reweighting:

@@ -187,7 +187,8 @@ class HistogramWeighting(Weighting):
         """
         h.remember(u)
         if h.edges is None:
-            end_pilot(h, self.partition(num_data), pooled)
+            if h.seen % h.pilot == 0:
+                end_pilot(h, self.partition(num_data), pooled)
             if h.edges is not None:
                 self._set_edges(h, h.edges)
         elif h.seen % RECENT == 0 and not h.frozen:

@@ -20,7 +20,7 @@ def histogram(slope: float, zeta: float = 2.0, T: float = 0.5, **arguments) -> E
 
 def test_numbers_of_a_constant_pull():
     """The multiplier is 1 + zeta T slope everywhere, and plain sampling shows these energies at T over it."""
-    m = weighting_metrics(histogram(3.0))
+    m = weighting_metrics([histogram(3.0)])
     assert m["weighting/multiplier"] == m["weighting/multiplier_95"] == pytest.approx(4)
     assert m["weighting/plain_temperature"] == pytest.approx(0.5 / 4)
     assert m["weighting/covered"] == 12 and m["weighting/bin_width"] == 1
@@ -28,7 +28,7 @@ def test_numbers_of_a_constant_pull():
 
 
 def test_sentences_say_whether_it_did_anything():
-    strong, weak = (" ".join(weighting_sentences(weighting_metrics(histogram(s)))) for s in (3.0, 0.01))
+    strong, weak = (" ".join(weighting_sentences(weighting_metrics([histogram(s)]))) for s in (3.0, 0.01))
     assert "multiplied the gradient by 4 " in strong and "next to nothing" not in strong
     assert "at a temperature of about 0.12" in strong and "12 nats of log G" in strong
     assert "so it changed next to nothing" in weak
@@ -44,17 +44,17 @@ def test_sentences_say_whether_it_did_anything():
     ],
 )
 def test_a_sentence_on_importance_weights(ess, biased, words):
-    m = weighting_metrics(histogram(1.0)) | {"weight_ess": ess, "weights_biased": biased, "samples": 80.0}
+    m = weighting_metrics([histogram(1.0)]) | {"weight_ess": ess, "weights_biased": biased, "samples": 80.0}
     assert words in weighting_sentences(m)[-1]
 
 
 def test_the_noise_of_an_energy_stands_beside_the_width_of_a_bin():
-    m = weighting_metrics(histogram(1.0)) | {"energy/batch_error": 238.0}
+    m = weighting_metrics([histogram(1.0)]) | {"energy/batch_error": 238.0}
     assert "A bin is 1 nats wide, and the energy of one batch errs by 238." in weighting_sentences(m)
 
 
 def test_without_a_weighting_nothing_is_said():
-    assert weighting_metrics(None) == {} and weighting_sentences({"test/bma/nll": 0.2}) == []
+    assert weighting_metrics([]) == {} and weighting_sentences({"test/bma/nll": 0.2}) == []
 
 
 def test_multipliers_of_all_chains(weighted):
@@ -62,8 +62,10 @@ def test_multipliers_of_all_chains(weighted):
     from bdl.posterior.store import SampleStore
 
     store = SampleStore(weighted)
-    h, saved = EnergyHistogram.read(store, 0), store.weighting(0)
-    assert h is not None and h.all_multipliers is not None and saved is not None
-    assert h.all_multipliers.shape == tuple(saved["recent_energies"].shape)
-    np.testing.assert_allclose(h.all_multipliers[:, 0], h.multiplier_at(saved["recent_energies"][:, 0].numpy()))
-    assert not np.allclose(h.all_multipliers[:, 1], h.multiplier_at(saved["recent_energies"][:, 1].numpy()))
+    histograms, saved = EnergyHistogram.read_all(store, 0), store.weighting(0)
+    assert saved is not None and len(histograms) == saved["recent_energies"].shape[1] == 2
+    each = [weighting_metrics([h])["weighting/multiplier"] for h in histograms]
+    by_hand = [np.median(h.multiplier_at(saved["recent_energies"][:, c].numpy())) for c, h in enumerate(histograms)]
+    np.testing.assert_allclose(each, by_hand)
+    assert each[0] != each[1]
+    assert min(each) <= weighting_metrics(histograms)["weighting/multiplier"] <= max(each)
