@@ -8,6 +8,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import bench_predict
 import bench_scale
 import numpy as np
 import pytest
@@ -206,3 +207,11 @@ def test_an_unknown_name_is_refused_with_the_names_there_are(script):
 def test_graphs_need_a_gpu(script):
     status, _, errors = script("bench", "graphs")
     assert status == 2 and "add --device cuda" in errors[-1]
+
+
+def test_predictions_of_samples_on_disk_are_timed_beside_the_loop(monkeypatch):
+    monkeypatch.setattr(bench_predict, "FILES", 2)
+    monkeypatch.setattr(bench_predict, "ROWS", 5)
+    times, ratios = bench_predict.bench_predict(rounds=1)
+    assert len(times) == 6 and len(ratios) == 4
+    assert all(value > 0 for value in ratios.values())
