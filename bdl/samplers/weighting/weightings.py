@@ -21,7 +21,8 @@ from bdl.samplers.weighting.histogram import Form, Histogram
 from bdl.samplers.weighting.partition import HIGHEST, LOWEST, Bound, Given, Partition, checked_edges
 from bdl.samplers.weighting.pilot import RECENT, check_range, end_pilot
 
-TABULATE = 10  # updates of psi between updates of its logarithm; psi changes little in between
+TABULATE = 10  # updates of psi between updates of its logarithm, once psi changes little in between
+EARLY = 1000  # updates before that: psi changes much, and a fast start would miss it
 MOST_ZETA = 1e9  # above it the multiplier 1 + zeta T d log psi/dU leaves the range of single precision
 
 
@@ -176,7 +177,7 @@ class HistogramWeighting(Weighting):
         h.count(j)
         direction, psi = self.direction(h, u, j, zeta), h.grid().psi
         psi += gamma * (direction.mean(0) if self.shared else direction)
-        if h.updates % TABULATE == 0:
+        if h.updates <= EARLY or h.updates % TABULATE == 0:
             h.tabulate()
 
     def observe(self, h: Histogram, u: Array, pooled: bool, num_data: int = 1) -> None:
