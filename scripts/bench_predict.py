@@ -26,9 +26,7 @@ def bench_predict(rounds: int) -> tuple[Times, dict[str, float]]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_samples(folder)
-        streamed, cached = (
-            bdl.Posterior.load(folder, MLP(SIZES), likelihood=bdl.CategoricalNLL()) for _ in range(2)
-        )
+        streamed, cached = (bdl.Posterior.load(folder, MLP(SIZES), likelihood=bdl.CategoricalNLL()) for _ in range(2))
         cached.cache()
         networks, one = f"{FILES * CHAINS} samples", f"{FILES * CHAINS} samples, one row"
         times = interleave(

@@ -181,6 +181,8 @@ class BayesianModule(L.LightningModule):
             loader.to(self.device)
         if hasattr(loader, "dataset"):
             self.sampler.full_loss = self.full_loss
+        if self.trainer.accumulate_grad_batches == 1:
+            self.sampler.batch_loss = self.current_loss
         gradient = self._mlp_gradient = self._known_gradient()
         self._writes_gradients = gradient is not None and self.sampler.takes_gradient_of(gradient.params)
         self._graphs = self._new_graphs()
@@ -200,6 +202,13 @@ class BayesianModule(L.LightningModule):
                 total = total + mean_loss(self.loss, self(x), labels, self.chains).double() * len(y)
                 count += len(y)
         return total / count
+
+    @torch.no_grad()
+    def current_loss(self) -> Tensor:
+        """() or (C,) mean loss of the step's batch (x, y) at the present parameters, in eval mode."""
+        x, y = self._current.batch
+        with evaluating(self):
+            return self.batch_loss(self.net(x), y)
 
     def per_example(self) -> Tensor:
         """(n, d) or (C, n, d) gradients of the negative log-likelihood of every item of the current batch."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 from dataclasses import dataclass
@@ -49,8 +48,7 @@ def gradient_move(chain: Chain, potential: Potential, parts: Parts, e: Evaluatio
     potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
     if parts.replicas is not None:
         parts.replicas.swap(chain, potential, parts.batch_noise, now)
-    full_energy = functools.partial(potential.full_energy, now.lr)
-    multiplier = parts.reweighting.weigh(e.g, e.energy, full_energy, chain.steps, now)  # (..., 1); scales e.g
+    multiplier = parts.reweighting.weigh(e.g, e.energy, potential, now)  # (..., 1); scales e.g
     z = chain.draw(now.temperature)
     lr, tau = chain.column(now.lr), chain.column(now.temperature) / potential.num_data
     chain.entropy = dynamics.entropy(chain.state)

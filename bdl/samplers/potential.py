@@ -40,6 +40,7 @@ class Potential:
     Attributes:
         energy: (C,) batch estimate of U at the θ of the last gradient, nats, or None.
         full_loss: returns the () or (C,) mean negative log-likelihood over all the data at the present θ, or None.
+        batch_loss: returns that of the step's own batch, without gradients, or None.
         loss_is_whole: False where the closure returns less than the mean loss of the batch, as under Lightning's
             gradient accumulation. Energies are then None.
         group: the process group whose ranks share the chain and average its energy, or None.
@@ -60,6 +61,7 @@ class Potential:
         self.needs_energy = needs_energy
         self.energy: Tensor | None = None
         self.full_loss: Callable[[], Tensor] | None = None
+        self.batch_loss: Callable[[], Tensor] | None = None
         self.loss_is_whole = True
         self.reset()
 
@@ -166,6 +168,24 @@ class Potential:
             energy = self.energy_of(self.full_loss())
         refuse(self.chain.steps, [("the full-data energy", energy)], lr)
         return energy
+
+    @torch.no_grad()
+    def batch_energy_at(self, theta: Tensor) -> Tensor:
+        """(C,) estimate of U at theta (..., d) from the step's own batch, nats.
+
+        Raises ConfigError without `batch_loss`.
+        """
+        if self.batch_loss is None:
+            raise ConfigError(
+                'energy="control" needs sampler.batch_loss: set it to a function that returns the mean NLL of the '
+                "step's own batch, which BayesianModule does for batches that are not accumulated"
+            )
+        present = self.chain.theta.clone()
+        try:
+            self.chain.theta.copy_(theta)
+            return self.energy_of(self.batch_loss())
+        finally:
+            self.chain.theta.copy_(present)
 
     def check(self, lr: Scalar) -> None:
         """Raise DivergedError if any step so far met numbers that are not finite, or θ is not. A device sync."""

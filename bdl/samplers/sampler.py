@@ -150,6 +150,7 @@ class Sampler(torch.optim.Optimizer):
     prior = forwarded("potential", "prior", "The prior, with a scale per coordinate where it was given one per tensor.")
     group = forwarded("potential", "group", "The process group whose ranks share this chain, or None.")
     full_loss = forwarded("potential", "full_loss", "Set it to a function that returns the mean NLL over all the data.")
+    batch_loss = forwarded("potential", "batch_loss", "Set it to the mean NLL of the step's batch, without gradients.")
     loss_is_whole = forwarded("potential", "loss_is_whole", "False where the closure returns a part of the batch only.")
     extras = forwarded("quantities", "sources", "Functions by name that return what the dynamics names in `needs`.")
 
@@ -189,8 +190,7 @@ class Sampler(torch.optim.Optimizer):
     def t_eff(self) -> Tensor:
         """() or (C,) effective temperature, about T (1 + noise_ratio) less what the dynamics subtracts or absorbs.
 
-        T itself under a `FullBatch` kernel. The estimate takes batches as independent. Those of a shuffled epoch are
-        not: in directions that relax over more than an epoch their noise cancels, and T_eff is an upper bound.
+        T itself under a `FullBatch` kernel. An upper bound in slow directions, where a shuffled epoch's noise cancels.
         """
         share = self._batch_share(self.dynamics.heating)
         return torch.as_tensor(self._settings().temperature).to(share.device) * (1 + share)

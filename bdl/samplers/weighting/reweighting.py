@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.potential import Potential
 from bdl.samplers.settings import Settings, any_positive
 from bdl.samplers.weighting.histogram import Histogram, covered
 from bdl.samplers.weighting.pilot import batch_error
@@ -30,18 +30,19 @@ class Reweighting:
         self.log_weight = torch.zeros_like(self.multiplier)
         self.histogram: Histogram | None = None
         self.energy: Tensor | None = None  # the last energy of the kind that the weighting reads
+        self.reference: Tensor | None = None  # (..., d) θ at which the control variate's energy is known
+        self.reference_energy: Tensor | None = None  # over all the data, at `reference`
         self._learnt_at: tuple[Any, float] | None = None  # (T, zeta) of the last step that updated psi
 
-    def weigh(
-        self, g: Tensor, energy: Tensor | None, full_energy: Callable[[], Tensor], step: int, now: Settings
-    ) -> Tensor | None:
+    def weigh(self, g: Tensor, energy: Tensor | None, potential: Potential, now: Settings) -> Tensor | None:
         """Multiply the gradient g (..., d), in place, by the multiplier (..., 1); psi learns from the energy (C,).
 
-        Returns the multiplier, or None where nothing is weighted.
+        potential: finds the energies of other kinds than "batch". Returns the multiplier, or None where nothing is
+        weighted.
         """
         if energy is None or not isinstance(self.weighting, HistogramWeighting):
             return None
-        self.energy = self._of_kind(energy, full_energy, step)
+        self.energy = self._of_kind(energy, potential, now.lr)
         self._weigh_and_learn(lean(self.energy), now)
         multiplier = self.multiplier.to(g.dtype).view(*g.shape[:-1], 1)
         g.mul_(multiplier)
@@ -113,6 +114,8 @@ class Reweighting:
             "multiplier": self.multiplier,
             "log_weight": self.log_weight,
             "energy": self.energy,
+            "reference": self.reference,
+            "reference_energy": self.reference_energy,
             "histogram": None if self.histogram is None else self.histogram.state_dict(),
             "learnt_at": None if learnt_at is None else {"temperature": learnt_at[0], "zeta": learnt_at[1]},
         }
@@ -121,21 +124,36 @@ class Reweighting:
         self.multiplier, self.log_weight, self.energy = (
             _to(state[k], theta.device) for k in ("multiplier", "log_weight", "energy")
         )
+        self.reference, self.reference_energy = (
+            _to(state.get(k), theta.device) for k in ("reference", "reference_energy")
+        )
         h, learnt_at = state["histogram"], state["learnt_at"]
         if h is not None:
             h = Histogram(**{k: _to(v, theta.device) for k, v in h.items()}, form=self.weighting.form)
         self.histogram = h
         self._learnt_at = None if learnt_at is None else (learnt_at["temperature"], learnt_at["zeta"])
 
-    def _of_kind(self, batch_energy: Tensor, full_energy: Callable[[], Tensor], step: int) -> Tensor:
+    def _of_kind(self, batch_energy: Tensor, potential: Potential, lr: Scalar) -> Tensor:
         kind, last = self.weighting.energy, self.energy
+        due = last is None or potential.chain.steps % self.weighting.refresh == 0
         if kind == "ema":
             if last is None:
                 return batch_energy.clone()
             return torch.lerp(last, batch_energy, 1 - self.weighting.smoothing)
         if kind == "full":
-            return full_energy() if last is None or step % self.weighting.refresh == 0 else last
+            return potential.full_energy(lr) if due or last is None else last
+        if kind == "control":
+            return batch_energy + self._correction(potential, lr, due)
         return batch_energy
+
+    def _correction(self, potential: Potential, lr: Scalar, due: bool) -> Tensor:
+        """(C,) energy of all the data less that of the batch, both at the reference θ: a control variate of mean 0.
+
+        The noise of two energies of one batch is nearly the same while θ is near. due: the present θ is the reference.
+        """
+        if self.reference is None or self.reference_energy is None or due:
+            self.reference, self.reference_energy = potential.chain.theta.clone(), potential.full_energy(lr)
+        return self.reference_energy - potential.batch_energy_at(self.reference)
 
     def _learn(self, h: Histogram, u: Array, t: Scalar, zeta: float) -> None:
         pilot = h.edges is None

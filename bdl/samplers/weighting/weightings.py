@@ -43,7 +43,7 @@ class Weighting(ABC):
 
     Attributes:
         zeta: power of psi in the law.
-        energy: kind of energy that psi reads: "batch", "ema" or "full".
+        energy: kind of energy that psi reads: "batch", "ema", "full" or "control".
         needs_energy: False where a step needs no energy; only `identity` and `describe` are then called.
     """
 
@@ -87,7 +87,7 @@ class HistogramWeighting(Weighting):
     min_visits: int = 10
     units: str = "nats"
     smoothing: float = 0.95  # decay of the smoothed energy, `energy="ema"`
-    refresh: int = 1  # steps between evaluations of the full-data energy, `energy="full"`
+    refresh: int = 1  # steps between evaluations of the full-data energy, for `energy="full"` and "control"
     pilot: int = 1000  # steps of the pilot
 
     open_top: ClassVar[bool] = False  # whether log psi goes on with its last slope above the last bin's centre
@@ -105,6 +105,8 @@ class HistogramWeighting(Weighting):
             )
         if not 0 <= self.smoothing < 1 or self.refresh < 1:
             raise ConfigError(f"smoothing must be in [0, 1) and refresh >= 1, got {self.smoothing}, {self.refresh}")
+        if self.energy == "control" and self.refresh == 1:
+            raise ConfigError('energy="control" with refresh = 1 finds the full energy at every step: set refresh > 1')
         if self.min_visits < 0:
             raise ConfigError(f"min_visits must be >= 0, got {self.min_visits}")
         if self.pilot < RECENT:
@@ -236,7 +238,9 @@ class AdaptiveWeight(HistogramWeighting):
         rate: step of the recursion as a function of its count.
         shared: one psi for all chains.
         energy: "batch" (N times the batch loss, plus the prior), "ema" (smoothed by `smoothing`), "full"
-            (`Sampler.full_loss`, evaluated every `refresh` steps).
+            (`Sampler.full_loss`, evaluated every `refresh` steps), or "control": the batch's, less what this batch's
+            energy differs from the full one at the θ of the last refresh. That costs a second forward pass a step; its
+            mean is U, and its noise grows with the distance from that θ (a control variate as in Johnson & Zhang 2013).
         initial: θ before any energy, "flat" (1) or "linear" (i/m, as in the author's code).
         min_visits: the rise at a bin visited less often counts in proportion to its visits. 0, as in the author's code:
             all rises count in full.
@@ -276,7 +280,7 @@ class Contour(HistogramWeighting):
 
 
 CHOICES = {
-    "energy": ("batch", "ema", "full"),
+    "energy": ("batch", "ema", "full", "control"),
     "rise": ("bounded", "clipped", "log"),
     "initial": ("flat", "linear"),
     "units": ("nats", "temperature"),
