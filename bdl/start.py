@@ -185,7 +185,8 @@ def _stepper(
     """A function that takes one step of AdamW on a batch."""
     stack.train()
     gradient = stack.gradient(compiled)
-    params = [p for p in stack.parameters() if p.requires_grad] if gradient is None else gradient.params
+    params: list[Tensor] = []
+    params += [p for p in stack.parameters() if p.requires_grad] if gradient is None else gradient.params
     means, squares, gradients = ([torch.zeros_like(p) for p in params] for _ in range(3))
     steps = [torch.zeros((), device=p.device) for p in params]
 
