@@ -13,14 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bdl.batch import Reader, feed, map_tensors, part_of, structure
 from bdl.errors import ConfigError, StoreError
 from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood, likelihood_of
-from bdl.posterior.batches import Batches
+from bdl.posterior.batches import Batches, Data
 from bdl.posterior.evaluation import Evaluation
 from bdl.posterior.forward import Forward
 from bdl.posterior.moments import Moments
-from bdl.posterior.prediction import AnyPrediction, ValuePrediction, predict
+from bdl.posterior.part import sampled_part
+from bdl.posterior.prediction import AnyPrediction, ValuePrediction, predict, with_elements
 from bdl.posterior.samples import Group, Samples
 from bdl.posterior.store import Record, SampleStore, brief, refuse_other_target
 from bdl.posterior.value_evaluation import evaluation_of
@@ -55,8 +57,9 @@ class Posterior:
         *,
         skip_bad: bool = False,
         likelihood: Likelihood | None = None,
+        read: Reader | None = None,
     ):
-        self.stores, self.net, self._likelihood = list(stores), net, likelihood
+        self.stores, self.net, self._likelihood, self._read = list(stores), net, likelihood, read or Reader(net)
         self.target = self.stores[0].target()
         self._samples = Samples(stores, net, skip_bad)
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
@@ -74,7 +77,9 @@ class Posterior:
 
         Args:
             run_dirs: one directory or several.
-            net: the network whose parameters and buffers were sampled. Its values are neither used nor changed.
+            net: the network whose parameters and buffers were sampled, or a module that holds it, such as the
+                LightningModule. Its values are neither used nor changed; its methods `inputs(batch)` and
+                `targets(batch)`, if it has them, read the batches.
             skip_bad: leave out sample files that are missing, cut short or altered, each with a warning.
             likelihood: what the outputs mean; None for the one that the run was sampled with. Runs whose loss is none
                 that bdl knows need it for predictions.
@@ -89,7 +94,8 @@ class Posterior:
             raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each run once")
         for store in stores[1:]:
             refuse_other_target(stores[0], store)
-        return cls(stores, net, skip_bad=skip_bad, likelihood=likelihood)
+        part = sampled_part(net, stores[0].target().get("shapes"))
+        return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net))
 
     def cache(self) -> Posterior:
         """Read all samples now and keep them in memory: later calls read no file. Returns the posterior itself.
@@ -136,7 +142,7 @@ class Posterior:
     @torch.no_grad()
     def moments(
         self,
-        data: Tensor | Iterable[Any],
+        data: Data,
         function: Callable[[Tensor], Tensor] = lambda outputs: outputs,
         kind: Kind = "uniform",
     ) -> tuple[Tensor, Tensor]:
@@ -145,16 +151,19 @@ class Posterior:
         Sums run in double precision, and no squares of the mean enter them: the standard deviation is right however
         small it is beside the mean.
         """
-        batches, moments = Batches(data, self.device), Moments()
+        batches, moments = self._batches(data), Moments()
         for outputs, weights in self._outputs(batches, kind):
             moments.add(torch.stack([function(one.contiguous()) for one in outputs]), weights)
         return moments.mean.float(), moments.std.float()
 
     @torch.no_grad()
-    def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> AnyPrediction:
-        """Predictive distribution for x (n, ...), or for a loader of x or (x, y) batches.
+    def predict(self, data: Data, kind: Kind = "uniform") -> AnyPrediction:
+        """Predictive distribution for x (n, ...), or for a loader of batches.
 
-        It is a `Prediction` of classes, a `LabelPrediction` or a `ValuePrediction`, as the likelihood says.
+        It is a `Prediction` of classes, a `LabelPrediction` or a `ValuePrediction`, as the likelihood says. Several
+        inputs are a tuple in order, or a dict by name. Where an item has several elements, such as tokens or pixels,
+        the tensors of the prediction have their axes behind the first, unless the batches differ in them: then the
+        elements stand one after the other.
 
         kind: weights of the samples, "uniform", "step_size" (proportional to lr), or "importance" (which turns samples
         of a weighted law into samples of exp(-U/T)).
@@ -162,19 +171,21 @@ class Posterior:
         Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
         likelihood, or if importance weights are not valid.
         """
-        batches = Batches(data, self.device)
-        return predict(self._outputs(batches, kind), self.likelihood(data))
+        batches, likelihood = self._batches(data), self.likelihood(data)
+        prediction = predict(self._outputs(batches, kind, likelihood), likelihood)
+        return with_elements(prediction, batches.elements)
 
-    def likelihood(self, data: Tensor | Iterable[Any]) -> Likelihood:
+    def likelihood(self, data: Data) -> Likelihood:
         """What the outputs mean, for a network that takes such data.
 
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
         if self._likelihood is None:
             loss = self.target.get("loss")
-            self._likelihood = likelihood_of(loss, 1)
-            if self._likelihood != likelihood_of(loss, 2):  # a mean squared error averages over the outputs
-                self._likelihood = likelihood_of(loss, self._num_outputs(Batches(data, self.device)))
+            self._likelihood = likelihood_of(loss)
+            if self._likelihood != likelihood_of(loss, 2, 3):  # torch's losses mean what the outputs' shape says
+                shape = self._output_shape(self._batches(data))
+                self._likelihood = likelihood_of(loss, shape[-1], len(shape))
             if self._likelihood is None:
                 raise ConfigError(
                     f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass the law to "
@@ -199,9 +210,11 @@ class Posterior:
             importance = self.weights("importance")
         except ConfigError:
             importance = None
-        batches = {name: Batches(loader, self.device) for name, loader in loaders.items()}
+        batches = {name: self._batches(loader) for name, loader in loaders.items()}
+        likelihood = self.likelihood(next(iter(loaders.values())))
+        axes = {name: len(self._output_shape(b)) for name, b in batches.items()}
         evaluations = {
-            name: evaluation_of(self.likelihood(loaders[name]), b.labels(), self.chains, importance)
+            name: evaluation_of(likelihood, b.labels(axes[name]), self.chains, importance, elements=axes[name] > 2)
             for name, b in batches.items()
         }
         forward, done = Forward(self.net), 0
@@ -210,7 +223,7 @@ class Posterior:
         for group in self._samples.groups(self.weights().by_key):
             for name, evaluation in evaluations.items():
                 for block in group.blocks(sizes[name]):
-                    outputs = batches[name].outputs(forward, block.tensors)
+                    outputs = batches[name].rows(forward, block.tensors, likelihood)
                     weights = None if importance is None else _weights_of(block, importance)
                     evaluation.add(block.chains, outputs, weights)
                     done += len(block) * evaluation.items
@@ -246,19 +259,38 @@ class Posterior:
                 tensors = {name: values[i] for name, values in group.tensors.items()}
                 yield Sample(chain, record, weights.get((chain, record.step), 0.0), tensors)
 
-    @torch.no_grad()
-    def _num_outputs(self, batches: Batches) -> int:
-        x, _ = next(iter(batches))
-        with evaluating(self.net):
-            return self.net(x[:1].to(self.device)).shape[-1]
+    def _batches(self, data: Data) -> Batches:
+        return Batches(data, self.device, self._read)
 
-    def _outputs(self, batches: Batches, kind: Kind) -> Iterator[tuple[Tensor, Tensor]]:
-        """The outputs (k, n, ...) of k networks for all items, and the weights (k,) of these networks."""
+    @torch.no_grad()
+    def _output_shape(self, batches: Batches) -> torch.Size:
+        """(1, ...) of the outputs for one item. Raises ConfigError for inputs that the network does not take."""
+        inputs, _ = next(iter(batches))
+        with evaluating(self.net):
+            outputs = feed(self.net, map_tensors(lambda t: t.to(self.device), part_of(inputs, slice(0, 1))))
+        if not isinstance(outputs, Tensor):
+            raise ConfigError(
+                f"{type(self.net).__name__}.forward returns {structure(outputs)}, and bdl predicts from one tensor: "
+                "wrap the network in a module that returns the logits, or the parameters of the law"
+            )
+        return outputs.shape
+
+    def _outputs(
+        self, batches: Batches, kind: Kind, likelihood: Likelihood | None = None
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """The outputs (k, n, ...) of k networks for all items, and the weights (k,) of these networks.
+
+        likelihood: for the outputs (k, n, K) of all elements instead.
+        """
         weights, forward = self.weights(kind), Forward(self.net)
         size = forward.together(*batches.sizes())
         for group in self._samples.groups(_positive(weights.by_key)):
             for block in group.blocks(size):
-                yield batches.outputs(forward, block.tensors), _weights_of(block, weights)
+                tensors = block.tensors
+                outputs = (
+                    batches.rows(forward, tensors, likelihood) if likelihood else batches.outputs(forward, tensors)
+                )
+                yield outputs, _weights_of(block, weights)
 
 
 def _positive(weights: Mapping[tuple[int, int], float]) -> Container[tuple[int, int]]:

@@ -10,13 +10,15 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from bdl.batch import Reader
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.callbacks.target import describe_target, describe_weighting
 from bdl.lightning.find import find_sampler, per_chain, sampled_net, stacked_tensors
-from bdl.lightning.refuse import check_data, check_trainer
+from bdl.lightning.module import BayesianModule
+from bdl.lightning.refuse import check_data, check_trainer, check_training_step
 from bdl.posterior.store import SampleStore
 from bdl.schedules import Keep
 
@@ -101,6 +103,8 @@ class CollectSamples(StepCallback):
             if self._restored["cuda_rng"] is not None and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self._restored["cuda_rng"])
             self._restored = None
+        if self._sampler.steps == 0 and batch_idx == 0 and not isinstance(pl_module, BayesianModule):
+            check_training_step(pl_module, batch)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -159,7 +163,7 @@ class CollectSamples(StepCallback):
         """Copies on the CPU of the tensors (C, ...) of the chains that sample the intended law."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
         if self.batchnorm == "refresh":
-            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader)
+            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader, Reader(pl_module))
         else:
             tensors = stacked_tensors(net, sampler.chains)
         whole = len(sampler.target_chains) == (sampler.chains or 1)
