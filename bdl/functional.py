@@ -29,6 +29,13 @@ ELEMENTWISE = (
 BATCHED = (*ELEMENTWISE, nn.Linear, ConstantOutputs)
 
 
+class Stack(nn.Module):
+    """C copies of a network: `net` is the network, whose tensors carry a leading axis of C = `chains` copies."""
+
+    net: nn.Module
+    chains: int
+
+
 def call(net: nn.Module, tensors: Mapping[str, Tensor], inputs: Inputs) -> Any:
     """The outputs of the network with its parameters and buffers replaced by name. Tied tensors stay tied.
 

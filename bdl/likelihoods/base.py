@@ -88,6 +88,10 @@ class Likelihood:
             )
         return outputs.flatten(1, -2)
 
+    def of_rows(self) -> Likelihood:
+        """The same law for outputs that `rows` has arranged."""
+        return self
+
     def counted(self, y: Tensor) -> Tensor | None:
         """Which targets count, as booleans of the shape of y; None for all."""
         return None

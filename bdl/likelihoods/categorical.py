@@ -44,6 +44,9 @@ class CategoricalNLL(Likelihood):
     def arranged(self, outputs: Tensor) -> Tensor:
         return outputs if self.class_axis == -1 else outputs.movedim(self.class_axis, -1)
 
+    def of_rows(self) -> Likelihood:
+        return CategoricalNLL()
+
     def counted(self, y: Tensor) -> Tensor | None:
         return y != IGNORED
 

@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from bdl.batch import Inputs, count_items, inputs_of_call, map_tensors, structure
 from bdl.errors import ConfigError
-from bdl.functional import call, mlp_layers, replace_tensors
+from bdl.functional import Stack, call, mlp_layers, replace_tensors
 from bdl.models import mlp_kernel
 from bdl.models.mlp_gradient import MLPGradient, supports
 from bdl.models.mlp_kernel import MLPKernel
@@ -21,7 +21,7 @@ from bdl.seeding import derive_seed
 Method = Literal["auto", "bmm", "vmap", "loop"]
 
 
-class ChainStack(nn.Module):
+class ChainStack(Stack):
     """C copies of a network whose parameters and buffers carry a leading axis C. Every copy has its own start.
 
     `stack(x)` maps x (C, B, ...), one batch per chain, to outputs (C, B, ...). With `shared=True` every chain sees the

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,17 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bdl.batch import Reader, feed, map_tensors, part_of, structure
+from bdl.batch import Reader
 from bdl.errors import ConfigError, StoreError
-from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.posterior.arviz import Chosen, Labelled, recorded, tree
 from bdl.posterior.batches import Batches, Data
 from bdl.posterior.evaluation import Evaluation
-from bdl.posterior.forward import Forward
+from bdl.posterior.forward import Forward, Method
+from bdl.posterior.module import PosteriorModule, gathered, thinned
 from bdl.posterior.moments import Moments
+from bdl.posterior.outputs import output_shape, outputs_of, positive, weights_of
 from bdl.posterior.part import sampled_part
-from bdl.posterior.prediction import AnyPrediction, ValuePrediction, predict, with_elements
-from bdl.posterior.samples import Group, Samples
+from bdl.posterior.prediction import AnyPrediction, predict, with_elements
+from bdl.posterior.samples import Samples
 from bdl.posterior.store import Record, SampleStore, brief, refuse_other_target
 from bdl.posterior.value_evaluation import evaluation_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
@@ -152,7 +152,7 @@ class Posterior:
         small it is beside the mean.
         """
         batches, moments = self._batches(data), Moments()
-        for outputs, weights in self._outputs(batches, kind):
+        for outputs, weights in outputs_of(self._samples, batches, self.weights(kind)):
             moments.add(torch.stack([function(one.contiguous()) for one in outputs]), weights)
         return moments.mean.float(), moments.std.float()
 
@@ -172,7 +172,7 @@ class Posterior:
         likelihood, or if importance weights are not valid.
         """
         batches, likelihood = self._batches(data), self.likelihood(data)
-        prediction = predict(self._outputs(batches, kind, likelihood), likelihood)
+        prediction = predict(outputs_of(self._samples, batches, self.weights(kind), likelihood), likelihood)
         return with_elements(prediction, batches.elements)
 
     def likelihood(self, data: Data) -> Likelihood:
@@ -184,7 +184,7 @@ class Posterior:
             loss = self.target.get("loss")
             self._likelihood = likelihood_of(loss)
             if self._likelihood != likelihood_of(loss, 2, 3):  # torch's losses mean what the outputs' shape says
-                shape = self._output_shape(self._batches(data))
+                shape = output_shape(self.net, self._batches(data))
                 self._likelihood = likelihood_of(loss, shape[-1], len(shape))
             if self._likelihood is None:
                 raise ConfigError(
@@ -212,7 +212,7 @@ class Posterior:
             importance = None
         batches = {name: self._batches(loader) for name, loader in loaders.items()}
         likelihood = self.likelihood(next(iter(loaders.values())))
-        axes = {name: len(self._output_shape(b)) for name, b in batches.items()}
+        axes = {name: len(output_shape(self.net, b)) for name, b in batches.items()}
         evaluations = {
             name: evaluation_of(likelihood, b.labels(axes[name]), self.chains, importance, elements=axes[name] > 2)
             for name, b in batches.items()
@@ -224,37 +224,67 @@ class Posterior:
             for name, evaluation in evaluations.items():
                 for block in group.blocks(sizes[name]):
                     outputs = batches[name].rows(forward, block.tensors, likelihood)
-                    weights = None if importance is None else _weights_of(block, importance)
+                    weights = None if importance is None else weights_of(block, importance)
                     evaluation.add(block.chains, outputs, weights)
                     done += len(block) * evaluation.items
                     if progress is not None:
                         progress(done, total)
         return evaluations
 
-    def as_module(self, kind: Kind = "uniform") -> nn.Module:
-        """A module that maps x to mean probabilities (n, K), or to means of numbers. A call reads every sample once."""
-        return _PosteriorModule(self, kind)
+    def as_module(
+        self, kind: Kind = "uniform", samples: int | None = None, data: Data | None = None, method: Method = "auto"
+    ) -> PosteriorModule:
+        """A module that maps x to mean probabilities (n, K), or to means of numbers, and holds its samples itself.
 
-    def to_arviz(self) -> Any:
-        """An ArviZ DataTree of energies and log weights, (chain, draw)."""
-        from arviz_base import from_dict
+        Args:
+            kind: weights of the samples, see `predict`.
+            samples: how many networks it holds, evenly spaced along every chain; None for all.
+            data: an input of the network, where only its outputs' shape says what the run's loss means.
+            method: how the networks run together, see `Forward`; "vmap" is one pass for any network.
 
-        names = ("energy_batch", "energy_full", "log_weight")
-        draws: dict[str, list[list[float]]] = {n: [[] for _ in range(self.chains)] for n in names}
-        for chain, r, c in self.keyed():
-            for name in names:
-                values = getattr(r, name)
-                draws[name][chain].append(math.nan if values is None else values[c])
-        length = min(len(chain) for chain in draws["energy_batch"])
-        data = {n: np.array([chain[:length] for chain in chains]) for n, chains in draws.items()}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # an ensemble has few draws
-            return from_dict({"posterior": data})
+        Raises ConfigError unless 1 <= samples <= their number.
+        """
+        weights = thinned(self.weights(kind).by_key, samples)
+        likelihood = self.likelihood(torch.empty(0) if data is None else data)
+        return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), likelihood, method)
+
+    def recorded(self, name: Literal["energy_batch", "energy_full", "log_weight"]) -> np.ndarray:
+        """(chains, draws) energies (nats) or log weights as they were recorded, NaN where they are not known."""
+        return recorded(self.keyed(), self.chains, name)
+
+    @torch.no_grad()
+    def to_arviz(
+        self,
+        data: Data | None = None,
+        *,
+        parameters: str | Sequence[str] | None = None,
+        projections: int = 10,
+        seed: int = 0,
+    ) -> Any:
+        """An ArviZ DataTree with axes (chain, draw), for `arviz_stats` (summary, rhat, ess, loo) and `arviz_plots`.
+
+        Its groups are `posterior` (parameters, or projections of all of them), `sample_stats` (energy, lr, temperature,
+        weight), and for labelled batches `log_likelihood`, `posterior_predictive` (one draw of y from each network) and
+        `observed_data`. Chains are cut to the length of the shortest one. If only batch energies are known, the energy
+        of a run's last state is not, and that draw is left out of all groups.
+
+        Args:
+            data: a loader of labelled batches.
+            parameters: names of parameters, or patterns such as "*.bias"; None for projections.
+            projections: number of random directions, the same ones for every run of a network.
+            seed: of the draws of y.
+
+        Raises ConfigError for a pattern that matches no parameter.
+        """
+        chosen = Chosen([n for n, _ in self.net.named_parameters()], parameters, projections)
+        labelled = None if data is None else self._labelled(data)
+        weights = self.weights().by_key
+        return tree(self._samples.groups(weights), self.keyed(), self.chains, weights, chosen, labelled, seed)
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
         """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
         weights = self.weights(kind).by_key
-        for group in self._samples.groups(_positive(weights)):
+        for group in self._samples.groups(positive(weights)):
             for i, (chain, record) in enumerate(zip(group.chains, group.records, strict=True)):
                 tensors = {name: values[i] for name, values in group.tensors.items()}
                 yield Sample(chain, record, weights.get((chain, record.step), 0.0), tensors)
@@ -262,52 +292,6 @@ class Posterior:
     def _batches(self, data: Data) -> Batches:
         return Batches(data, self.device, self._read)
 
-    @torch.no_grad()
-    def _output_shape(self, batches: Batches) -> torch.Size:
-        """(1, ...) of the outputs for one item. Raises ConfigError for inputs that the network does not take."""
-        inputs, _ = next(iter(batches))
-        with evaluating(self.net):
-            outputs = feed(self.net, map_tensors(lambda t: t.to(self.device), part_of(inputs, slice(0, 1))))
-        if not isinstance(outputs, Tensor):
-            raise ConfigError(
-                f"{type(self.net).__name__}.forward returns {structure(outputs)}, and bdl predicts from one tensor: "
-                "wrap the network in a module that returns the logits, or the parameters of the law"
-            )
-        return outputs.shape
-
-    def _outputs(
-        self, batches: Batches, kind: Kind, likelihood: Likelihood | None = None
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """The outputs (k, n, ...) of k networks for all items, and the weights (k,) of these networks.
-
-        likelihood: for the outputs (k, n, K) of all elements instead.
-        """
-        weights, forward = self.weights(kind), Forward(self.net)
-        size = forward.together(*batches.sizes())
-        for group in self._samples.groups(_positive(weights.by_key)):
-            for block in group.blocks(size):
-                tensors = block.tensors
-                outputs = (
-                    batches.rows(forward, tensors, likelihood) if likelihood else batches.outputs(forward, tensors)
-                )
-                yield outputs, _weights_of(block, weights)
-
-
-def _positive(weights: Mapping[tuple[int, int], float]) -> Container[tuple[int, int]]:
-    return {key for key, weight in weights.items() if weight}
-
-
-def _weights_of(group: Group, weights: Weights) -> Tensor:
-    """(k,) weights of the networks; 0 for those that have none."""
-    return torch.tensor([weights.by_key.get(key, 0.0) for key in group.keys], dtype=torch.float64)
-
-
-class _PosteriorModule(nn.Module):
-    def __init__(self, posterior: Posterior, kind: Kind):
-        super().__init__()
-        self.posterior = posterior
-        self.kind: Kind = kind
-
-    def forward(self, x: Tensor) -> Tensor:
-        prediction = self.posterior.predict(x, self.kind)
-        return prediction.mean if isinstance(prediction, ValuePrediction) else prediction.probs
+    def _labelled(self, data: Data) -> Labelled:
+        batches = self._batches(data)
+        return Labelled(batches, Forward(self.net), self.likelihood(data), len(output_shape(self.net, batches)))
