@@ -267,6 +267,7 @@ class BayesianModule(L.LightningModule):
         """The batch (C, B, ...) of a stack."""
         stack: Any = self.net
         if not stack.shared:
+            stack.check(x)
             return x, y
         return x.expand(stack.chains, *x.shape), y.expand(stack.chains, *y.shape)
 

@@ -81,16 +81,20 @@ class ChainStack(Stack):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         inputs = inputs_of_call(args, kwargs)
-        if not self.shared and count_items(inputs) != self.chains:
-            raise ConfigError(
-                f"{self.chains} chains need x of shape ({self.chains}, batch, ...), got {_shapes(inputs)}; "
-                "shared=True sends one batch to all"
-            )
+        self.check(inputs)
         method = self._resolve(next(self.net.parameters()).device)
         if method == "bmm" and isinstance(inputs, Tensor):
             return self._bmm(inputs)
         tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
         return self._vmap(tensors, inputs) if method == "vmap" else self._loop(tensors, inputs)
+
+    def check(self, inputs: Inputs) -> None:
+        """Raise ConfigError for inputs without the axis of chains, unless one batch is for all chains."""
+        if not self.shared and count_items(inputs) != self.chains:
+            raise ConfigError(
+                f"{self.chains} chains need x of shape ({self.chains}, batch, ...), got {_shapes(inputs)}; "
+                "shared=True sends one batch to all"
+            )
 
     def gradient(self, compiled: bool | Literal["auto"] = False) -> MLPGradient | MLPKernel | None:
         """The loss gradient by the written-out chain rule; None for networks that need autograd.

@@ -88,6 +88,7 @@ class Forward:
 
     def _bmm(self, tensors: Tensors, x: Tensor) -> Tensor:
         """Activations are (k, features, n): softmax over the few classes of many items is ten times as fast there."""
+        in_place = {} if torch.compiler.is_compiling() else _IN_PLACE  # an exported tanh may not look at its input
         networks, shared = len(next(iter(tensors.values()))), True  # until the first Linear, all networks share x
         h = x.mT
         for layer in self._layers:
@@ -106,7 +107,7 @@ class Forward:
                 h, shared = torch.cat([h, value.expand(-1, -1, h.shape[-1])], 1), False
             elif not isinstance(layer, nn.Dropout | nn.Identity | nn.Flatten):
                 # x stays as it is, also where a layer works in place
-                h = layer(h.clone()) if shared else _IN_PLACE.get(type(layer), layer)(h)
+                h = layer(h.clone()) if shared else in_place.get(type(layer), layer)(h)
         return (h.expand(networks, *h.shape) if shared else h).mT
 
     def _vmap(self, tensors: Tensors, inputs: Inputs) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
+from bdl.errors import StoreError
 from bdl.functional import replace_tensors
 
 Shapes = Mapping[str, Sequence[int]]  # of parameters and buffers by name, without the axis of chains
@@ -15,8 +16,9 @@ Shapes = Mapping[str, Sequence[int]]  # of parameters and buffers by name, witho
 def sampled_part(module: nn.Module, shapes: Shapes | None) -> nn.Module:
     """The module or its submodule, in the order of `named_modules`, whose tensors have these names and shapes.
 
-    It may be a stack of chains, of which it is then one plain copy. Where nothing fits it is the module itself, whose
-    samples are refused when they are read, in a line that names a tensor.
+    It may be a stack of chains, of which it is then one plain copy. Without shapes it is the module itself.
+
+    Raises StoreError where nothing fits; it names the first tensor that differs.
     """
     if shapes is None:
         return module
@@ -28,7 +30,13 @@ def sampled_part(module: nn.Module, shapes: Shapes | None) -> nn.Module:
         stacked = part_shapes(part)
         if stacked.keys() == wanted.keys() and all(stacked[k][1:] == wanted[k] for k in wanted):
             return _first_of(part)
-    return module
+    present = part_shapes(module)
+    name = next(n for n in [*present, *wanted] if present.get(n) != wanted.get(n))
+    there, here = (f"the shape {shapes[name]}" if name in shapes else "no place" for shapes in (wanted, present))
+    raise StoreError(
+        f"the run holds samples of another network: {name} has {there} in them, and {here} in {type(module).__name__}; "
+        "pass the net of the run, or the module that holds it"
+    )
 
 
 def part_shapes(part: nn.Module) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ import bdl
 from bdl.errors import ConfigError
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.report.numbers import side_by_side
 from bdl.run.directory import read_traces, write_trace
 from bdl.run.report import Outcome, units_of, write_report
@@ -60,7 +60,8 @@ class Report(StepCallback):
     Args:
         data, likelihood, train_items: see `bdl.report`.
 
-    Raises ConfigError at the start of training without a `CollectSamples`.
+    Raises ConfigError at the start of training without a `CollectSamples`, or if neither the module's `loss` nor
+    `likelihood` says what the outputs mean.
     """
 
     def __init__(self, data: Any = None, *, likelihood: Likelihood | None = None, train_items: int | None = None):
@@ -69,6 +70,13 @@ class Report(StepCallback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._folder(trainer)
+        loss = getattr(pl_module, "loss", None)
+        if self.likelihood is None and likelihood_of(loss) is None:
+            raise ConfigError(
+                f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass likelihood=, such "
+                "as bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or bdl.HeteroscedasticNLL() for "
+                "numbers"
+            )
 
     def must_see(self, step: int) -> bool:
         return False

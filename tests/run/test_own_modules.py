@@ -112,9 +112,9 @@ def images(tmp_path_factory):
     data = TensorDataset(torch.randn(N, 1, 6, 6), torch.arange(N) % 3)
     train, test = DataLoader(data, 8, shuffle=True), DataLoader(data, 8)
     module, folder = ConvClassifier(), tmp_path_factory.mktemp("images")
-    trainer = toys.trainer(
-        folder, STEPS, [bdl.CollectSamples(EveryStep(2, 1)), bdl.Monitor(2), bdl.Report()], max_epochs=-1
-    )
+    report = bdl.Report(likelihood=bdl.CategoricalNLL())
+    parts = [bdl.CollectSamples(EveryStep(2, 1)), bdl.Monitor(2), report]
+    trainer = toys.trainer(folder, STEPS, parts, max_epochs=-1)
     trainer.fit(module, train, test)
     return folder, module, test
 
@@ -204,14 +204,16 @@ def test_batches_of_a_dataclass_and_of_a_module_of_ones_own_are_the_same(tmp_pat
             return batch[0]
 
     build = functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(0.5), num_data=N, lr=0.001)
-    samples = []
-    for net, batch in ((TwoInputs(), Pair(a, b, y)), (Reads(), (y, {"first": a, "second": b}))):
-        net.load_state_dict(samples[0][1] if samples else net.state_dict())
-        start = {k: v.clone() for k, v in net.state_dict().items()}
-        folder = tmp_path / type(net).__name__
-        trained(bdl.BayesianModule(net, build, bdl.GaussianNLL(0.3)), [batch], folder)
-        samples.append((bdl.Posterior.load(folder, net).evaluate([batch]).metrics()["bma/nll"], start))
-    assert samples[0][0] == samples[1][0]
+    scores, start = [], TwoInputs().state_dict()
+    for net, collate in (
+        (TwoInputs(), lambda i: Pair(a[i], b[i], y[i])),
+        (Reads(), lambda i: (y[i], {"first": a[i], "second": b[i]})),
+    ):
+        net.load_state_dict(start)
+        folder, loader = tmp_path / type(net).__name__, DataLoader(range(N), 8, collate_fn=collate)
+        trained(bdl.BayesianModule(net, build, bdl.GaussianNLL(0.3)), loader, folder)
+        scores.append(bdl.Posterior.load(folder, net).evaluate(loader).metrics()["bma/nll"])
+    assert scores[0] == scores[1]
 
 
 @pytest.mark.parametrize(
@@ -240,7 +242,9 @@ def test_another_network_and_an_empty_folder_are_refused(images, tmp_path):
         bdl.report(tmp_path, ConvClassifier(), test)
 
 
-def test_report_needs_the_samples(tmp_path):
+def test_report_says_at_the_start_what_it_will_need(tmp_path):
+    with pytest.raises(ConfigError, match="pass likelihood="):
+        trained(TaggerModule(), DataLoader(sentences(), 8), tmp_path, bdl.Report(sentences()))
     with pytest.raises(ConfigError, match="add bdl.CollectSamples"):
         toys.trainer(tmp_path, 2, [bdl.Report()]).fit(toys.module(), toys.batches())
 
