@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from lightning_utilities.core.apply_func import apply_to_collection
@@ -34,15 +34,15 @@ class Reader:
     `label`, `target` or `y` is the target, and the others go to `forward` by name. A tensor is an input alone.
 
     Args:
-        module: its methods `inputs(batch)` and `targets(batch)`, where its class has them, read the batch instead. The
-            first returns a tensor, a tuple of inputs in order, or a dict of inputs by name; the second the target.
+        modules: the first one whose class has a method `inputs(batch)`, or `targets(batch)`, reads the batch instead.
+            `inputs` returns a tensor, a tuple of inputs in order, or a dict of inputs by name; `targets` the target.
 
     Raises ConfigError, with the structure of the batch, for a batch in which there is no input.
     """
 
-    def __init__(self, module: nn.Module | None = None):
-        self._inputs: Callable[[Any], Inputs] = _method(module, "inputs") or default_inputs
-        self._targets: Callable[[Any], Any] = _method(module, "targets") or default_targets
+    def __init__(self, *modules: nn.Module):
+        self._inputs: Callable[[Any], Inputs] = _method(modules, "inputs") or default_inputs
+        self._targets: Callable[[Any], Any] = _method(modules, "targets") or default_targets
 
     def __call__(self, batch: Any) -> tuple[Inputs, Any]:
         """(inputs, target) of a batch; None stands for a target that is not there."""
@@ -169,9 +169,11 @@ def _target_name(named: Mapping[str, Any]) -> str:
     return next((name for name in TARGETS if name in named), "")
 
 
-def _method(module: nn.Module | None, name: str) -> Callable[[Any], Any] | None:
-    """A method that the module's class defines. A submodule or a tensor of that name is something else."""
-    return getattr(module, name) if inspect.isfunction(getattr(type(module), name, None)) else None
+def _method(modules: Sequence[nn.Module], name: str) -> Callable[[Any], Any] | None:
+    """A method that the class of one of the modules defines. A submodule or a tensor of that name is something else."""
+    owners = (m for m in modules if inspect.isfunction(getattr(type(m), name, None)))
+    owner = next(owners, None)
+    return None if owner is None else getattr(owner, name)
 
 
 def refuse_unbound(net: Callable[..., Any], inputs: Inputs) -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import lightning as L
 from torch import nn
 
+from bdl.batch import Reader
 from bdl.errors import ConfigError
+from bdl.functional import Stack
 from bdl.samplers.sampler import Sampler
 
 
@@ -27,3 +29,9 @@ def sampled_net(module: nn.Module, name: str | None) -> nn.Module:
         return module.get_submodule(name)
     net = getattr(module, "net", module)
     return net if isinstance(net, nn.Module) else module
+
+
+def reader_of(module: nn.Module) -> Reader:
+    """Reads the batches of a module: by its own methods, or else by those of its network, also in a stack."""
+    net = sampled_net(module, None)
+    return Reader(module, net.net if isinstance(net, Stack) else net)

@@ -13,11 +13,12 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils.data import DataLoader
 
-from bdl.batch import Reader, feed, map_tensors, structure
+from bdl.batch import feed, map_tensors, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.blocks import Blocks
+from bdl.lightning.find import reader_of
 from bdl.lightning.refuse import check_data, check_mean, check_targets, check_trainer
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, mean_loss
 from bdl.models.mlp_gradient import MLPGradient, WithGradients
@@ -72,7 +73,7 @@ class BayesianModule(L.LightningModule):
         self.loss = CategoricalNLL() if loss is None else loss
         self.build_sampler = sampler
         self.compiled: bool | Literal["auto"] = compile
-        self._read = Reader(net if type(self) is BayesianModule and not isinstance(net, ChainStack) else self)
+        self._read = reader_of(self)
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
         self._unchecked = False  # whether the loss is still to be compared with those of half batches
         self._current = SimpleNamespace(batch=None)  # the batch of the step; torch is slow to set attributes of modules

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from bdl.batch import inputs_of_call
 from bdl.errors import ConfigError
 from bdl.functional import replace_tensors
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.forward import Forward, Method
 from bdl.posterior.samples import Group, Key
 
@@ -32,7 +32,7 @@ class PosteriorModule(nn.Module):
         net: the architecture. It is copied.
         tensors: parameters and buffers (S, ...) by name.
         weights: (S,) >= 0 of the networks.
-        likelihood: what their outputs mean.
+        law: what their outputs mean: a likelihood, or the description of a loss that stands for one.
         method: how S networks run together, see `bdl.posterior.forward.Forward`.
     """
 
@@ -43,18 +43,20 @@ class PosteriorModule(nn.Module):
         net: nn.Module,
         tensors: dict[str, Tensor],
         weights: Tensor,
-        likelihood: Likelihood,
+        law: Any,
         method: Method = "auto",
     ):
         super().__init__()
         self.net = replace_tensors(copy.deepcopy(net), tensors).requires_grad_(False).eval()
         self.register_buffer("weights", (weights / weights.sum()).float())
-        self.likelihood, self.method = likelihood, method
+        self.law, self.method = law, method
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         tensors: dict[str, Any] = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
         outputs = Forward(self.net, self.method)(tensors, inputs_of_call(args, kwargs))  # (S, n, ...)
-        means = expected(self.likelihood, outputs)
+        likelihood = likelihood_of(self.law, outputs.shape[-1], outputs.ndim - 1)
+        assert likelihood is not None
+        means = expected(likelihood, outputs)
         return torch.tensordot(self.weights.to(means.dtype), means, 1)
 
     def to_onnx(self, path: str | Path, *inputs: Tensor) -> None:

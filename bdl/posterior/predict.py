@@ -95,7 +95,7 @@ class Posterior:
         for store in stores[1:]:
             refuse_other_target(stores[0], store)
         part = sampled_part(net, stores[0].target().get("shapes"))
-        return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net))
+        return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net, part))
 
     def cache(self) -> Posterior:
         """Read all samples now and keep them in memory: later calls read no file. Returns the posterior itself.
@@ -180,19 +180,24 @@ class Posterior:
 
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
-        if self._likelihood is None:
-            loss = self.target.get("loss")
-            self._likelihood = likelihood_of(loss)
-            if self._likelihood != likelihood_of(loss, 2, 3):  # torch's losses mean what the outputs' shape says
-                shape = output_shape(self.net, self._batches(data))
-                self._likelihood = likelihood_of(loss, shape[-1], len(shape))
-            if self._likelihood is None:
-                raise ConfigError(
-                    f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass the law to "
-                    "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
-                    "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
-                )
+        law = self._law()
+        self._likelihood = likelihood_of(law)
+        if self._likelihood != likelihood_of(law, 2, 3):  # torch's losses mean what the outputs' shape says
+            shape = output_shape(self.net, self._batches(data))
+            self._likelihood = likelihood_of(law, shape[-1], len(shape))
+        assert self._likelihood is not None
         return self._likelihood
+
+    def _law(self) -> Any:
+        """The likelihood, or the loss that stands for one. Raises ConfigError where it does not stand for any."""
+        law = self._likelihood or self.target.get("loss")
+        if likelihood_of(law) is None:
+            raise ConfigError(
+                f"the run does not say what its outputs mean (its loss is {brief(law)}): pass the law to "
+                "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
+                "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
+            )
+        return law
 
     def evaluate(self, loader: Iterable[Any]) -> Evaluation:
         """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
@@ -231,22 +236,18 @@ class Posterior:
                         progress(done, total)
         return evaluations
 
-    def as_module(
-        self, kind: Kind = "uniform", samples: int | None = None, data: Data | None = None, method: Method = "auto"
-    ) -> PosteriorModule:
+    def as_module(self, kind: Kind = "uniform", samples: int | None = None, method: Method = "auto") -> PosteriorModule:
         """A module that maps x to mean probabilities (n, K), or to means of numbers, and holds its samples itself.
 
         Args:
             kind: weights of the samples, see `predict`.
             samples: how many networks it holds, evenly spaced along every chain; None for all.
-            data: an input of the network, where only its outputs' shape says what the run's loss means.
             method: how the networks run together, see `Forward`; "vmap" is one pass for any network.
 
         Raises ConfigError unless 1 <= samples <= their number.
         """
         weights = thinned(self.weights(kind).by_key, samples)
-        likelihood = self.likelihood(torch.empty(0) if data is None else data)
-        return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), likelihood, method)
+        return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), self._law(), method)
 
     def recorded(self, name: Literal["energy_batch", "energy_full", "log_weight"]) -> np.ndarray:
         """(chains, draws) energies (nats) or log weights as they were recorded, NaN where they are not known."""

@@ -107,7 +107,7 @@ def test_pixels_are_predicted_and_scored_each_by_itself(pixels):
     nll = -probs[counted].gather(1, y[counted].unsqueeze(1)).log().mean().item()
     metrics = posterior.evaluate(TensorSlices(x, y)).metrics()
     assert metrics["bma/nll"] == pytest.approx(nll, rel=1e-5) == average.metrics["nll"]
-    torch.testing.assert_close(posterior.as_module(data=x)(x), expected)
+    torch.testing.assert_close(posterior.as_module()(x), expected)
     log_p = posterior.to_arviz(TensorSlices(x, y))["log_likelihood"].dataset["y"]
     assert log_p.shape[2] == int(counted.sum())
 

@@ -76,7 +76,7 @@ def test_arviz_stats_works_on_it(tmp_path):
     assert len(summary) == sum(v[0, 0].size for v in tree["posterior"].dataset.values())
     assert arviz_stats.loo(tree).n_data_points == len(Y)
     for statistic in (arviz_stats.rhat, arviz_stats.ess):
-        assert all(np.isfinite(v).all() for v in statistic(tree)["posterior"].dataset.values())
+        assert all(np.isfinite(v).all() for v in statistic(tree).dataset.values())
 
 
 def test_numbers_have_densities_and_draws(regression):

@@ -211,9 +211,15 @@ def test_batches_of_a_dataclass_and_of_a_module_of_ones_own_are_the_same(tmp_pat
     ):
         net.load_state_dict(start)
         folder, loader = tmp_path / type(net).__name__, DataLoader(range(N), 8, collate_fn=collate)
-        trained(bdl.BayesianModule(net, build, bdl.GaussianNLL(0.3)), loader, folder)
-        scores.append(bdl.Posterior.load(folder, net).evaluate(loader).metrics()["bma/nll"])
-    assert scores[0] == scores[1]
+        for stack in (net, bdl.ChainStack(net, 2, shared=True)):
+            average = bdl.ModelAverage(EveryStep(2, 1), loader)
+            trained(
+                bdl.BayesianModule(stack, build, bdl.GaussianNLL(0.3)), loader, folder / type(stack).__name__, average
+            )
+            posterior = bdl.Posterior.load(folder / type(stack).__name__, net)
+            scores.append(posterior.evaluate(loader).metrics()["bma/nll"])
+            assert average.metrics["nll"] == pytest.approx(scores[-1], rel=1e-5)
+    assert scores[:2] == scores[2:]
 
 
 @pytest.mark.parametrize(

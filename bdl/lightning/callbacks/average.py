@@ -8,11 +8,11 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from bdl.batch import Inputs, Reader, feed, map_tensors, part_of
+from bdl.batch import Inputs, feed, map_tensors, part_of
 from bdl.errors import ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.find import find_sampler
+from bdl.lightning.find import find_sampler, reader_of
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.batches import Batches
 from bdl.posterior.running import RunningAverage, running_average
@@ -53,7 +53,7 @@ class ModelAverage(StepCallback):
                 "ModelAverage has no data: pass loader=, (x, y) batches in a fixed order, or a datamodule that holds "
                 "validation data"
             )
-        self._batches = Batches(self.loader, pl_module.device, Reader(pl_module))
+        self._batches = Batches(self.loader, pl_module.device, reader_of(pl_module))
         self.average = self.average or self._average(pl_module)
         if self._state is not None:
             self.average.load_state_dict(self._state)

@@ -9,11 +9,10 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from bdl.batch import Reader
 from bdl.errors import ConfigError
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
-from bdl.lightning.find import find_sampler, sampled_net
+from bdl.lightning.find import find_sampler, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_trainer, check_training_step
 from bdl.posterior.snapshot import (
@@ -155,7 +154,7 @@ class CollectSamples(StepCallback):
         """Copies on the CPU of the tensors (C, ...) of the chains that sample the intended law."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
         if self.batchnorm == "refresh":
-            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader, Reader(pl_module))
+            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader, reader_of(pl_module))
         else:
             tensors = stacked_tensors(net, sampler.chains)
         return copies_of_target(sampler, tensors)
