@@ -142,6 +142,7 @@ def part_of(value: Any, items: slice, axis: int = 0) -> Any:
 def structure(batch: Any) -> str:
     """What a batch consists of, in one line, for messages.
 
+    >>> import torch
     >>> structure({"tokens": torch.zeros(2, 4), "names": ["a", "b"]})
     'dict(tokens: float32 (2, 4), names: list(str, str))'
     """

@@ -61,8 +61,10 @@ def sample_stats(samples: Sequence[Keyed], chains: int, weights: Mapping[Key, fl
 def known_draws(stats: dict[str, np.ndarray]) -> int:
     """How many draws every chain has, without those at the end whose energy is not known."""
     length = stats["lr"].shape[1]
-    known = np.isfinite(stats["energy"]).all(0) if "energy" in stats else np.ones(length, bool)
-    return int(known.nonzero()[0].max()) + 1 if known.any() else length
+    if "energy" not in stats:
+        return length
+    known = np.flatnonzero(np.isfinite(stats["energy"]).all(0))
+    return int(known[-1]) + 1 if len(known) else length
 
 
 class Chosen:
@@ -162,7 +164,9 @@ def tree(
     theta, log_p, drawn = Draws(chains), Draws(chains), Draws(chains)
     for number, group in enumerate(groups):
         theta.add(group.chains, chosen.of(group))
-        for which, outputs in labelled.blocks(group) if labelled else ():
+        if labelled is None:
+            continue
+        for which, outputs in labelled.blocks(group):
             log_p.add(which, {"y": labelled.log_likelihood(outputs)})
             drawn.add(which, {"y": labelled.draw(outputs, derive_seed("y", seed, number, which[0], len(which)))})
     stats = sample_stats(samples, chains, weights)

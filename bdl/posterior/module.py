@@ -37,6 +37,7 @@ class PosteriorModule(nn.Module):
     """
 
     weights: Tensor
+    method: Method
 
     def __init__(
         self,

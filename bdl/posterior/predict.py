@@ -249,8 +249,8 @@ class Posterior:
         weights = thinned(self.weights(kind).by_key, samples)
         return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), self._law(), method)
 
-    def recorded(self, name: Literal["energy_batch", "energy_full", "log_weight"]) -> np.ndarray:
-        """(chains, draws) energies (nats) or log weights as they were recorded, NaN where they are not known."""
+    def recorded(self, name: str) -> np.ndarray:
+        """(chains, draws) of energy_batch, energy_full (nats) or log_weight as recorded, NaN where it is not known."""
         return recorded(self.keyed(), self.chains, name)
 
     @torch.no_grad()
