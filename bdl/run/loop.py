@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Sequence
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,26 +68,25 @@ def sample(
     """
     if not hasattr(loader, "dataset") or not hasattr(loader.dataset, "__len__"):
         raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
-    num_data = len(loader.dataset)
-    build = functools.partial(
-        bdl.Sampler, dynamics=dynamics, **({"num_data": num_data} | sampler), lr=lr, seed=seed
-    )  # fmt: skip
+    law = {"dynamics": dynamics, "num_data": len(loader.dataset), "lr": lr, "seed": seed, **sampler}
     per_chain = getattr(loader, "chains", None) is not None
     stack = net if chains is None else bdl.ChainStack(net, chains, seed=seed, shared=not per_chain)
-    module = bdl.BayesianModule(stack, build, loss)
-    law = {"dynamics": dynamics, "lr": lr, "chains": chains, "seed": seed, "num_data": num_data, **sampler}
-    name = f"{derive_seed(json.dumps(identity(law), sort_keys=True)):08x}"
+    module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
+    name = f"{derive_seed(json.dumps(identity({**law, 'chains': chains}), sort_keys=True)):08x}"
     save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=name)
     keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))
     parts = [bdl.CollectSamples(keep, run_dir), bdl.Monitor(monitor_every), bdl.StepProgress(), save, *callbacks]
-    parts += [] if schedule is None else [schedule]
-    parts += [] if test is None else [bdl.Report(test if hasattr(test, "items") else {"test": test, "train": loader})]
-    silence_lightning(SINGLE)
+    if schedule is not None:
+        parts.append(schedule)
+    if test is not None:
+        parts.append(bdl.Report(test if isinstance(test, Mapping) else {"test": test, "train": loader}))
     trainer = L.Trainer(
         accelerator=accelerator, devices=1, max_steps=steps, max_epochs=-1, logger=False, num_sanity_val_steps=0,
         enable_model_summary=False, default_root_dir=run_dir, callbacks=parts,
     )  # fmt: skip
-    trainer.fit(module, loader, ckpt_path=save.path if save.path.exists() else None, weights_only=True)
+    with warnings.catch_warnings():
+        silence_lightning(SINGLE)
+        trainer.fit(module, loader, ckpt_path=save.path if save.path.exists() else None, weights_only=True)
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
     return bdl.Posterior.load(run_dir, net, likelihood=module.loss if isinstance(module.loss, Likelihood) else None)
