@@ -82,10 +82,6 @@ def outputs_of(loss: Any) -> Outputs:
 def law_note(loss: Any) -> str | None:
     """Why a loss is not the mean negative log-likelihood of the data, or None. The sampled law is exp(-N loss / T)."""
     name = _named(loss)[0]
-    if getattr(loss, "reduction", "mean") != "mean":
-        return (
-            f'reduction="{loss.reduction}" is no mean over the batch: the law sampled is exp(-N loss / T); use "mean"'
-        )
     if name in SQUARES:
         return (
             "MSELoss is the likelihood of Gaussian errors with std sqrt(1/2), or sqrt(k/2) for k outputs, whatever the "
