@@ -20,6 +20,8 @@ from .posterior.calibration import ConformalIntervals, ConformalSets, Temperatur
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
+from .run.loop import sample
+from .run.own import Report, report
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD
@@ -88,6 +90,7 @@ __all__ = [
     "Posterior",
     "Prediction",
     "ReplicaError",
+    "Report",
     "RobbinsMonro",
     "SampleStore",
     "Sampler",
@@ -107,6 +110,8 @@ __all__ = [
     "data",
     "models",
     "per_example_gradients",
+    "report",
+    "sample",
     "schedules",
     "targets",
     "with_constant_scale",

@@ -12,10 +12,20 @@ from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
 from bdl.errors import StoreError
 from bdl.files import disk_errors, sweep_leftovers, write_atomically
+from bdl.posterior.snapshot import (
+    SamplerState,
+    copies_of_target,
+    describe_state,
+    describe_target,
+    describe_weighting,
+    full_log_weight,
+    of_target,
+    stacked_tensors,
+)
 
 FORMAT_VERSION = 1
 
@@ -69,6 +79,39 @@ class SampleStore:
         write_atomically(self.folder / name, data)
         self._append(record)
         return record
+
+    def append(self, sampler: SamplerState, net: nn.Module, loss: Any = None) -> Record:
+        """Keep the present state of a `bdl.Sampler` in a loop of one's own; call it after a step.
+
+        The first call also writes `target.json`, and every call psi of a weighting. The energy of a state is recorded
+        where `sampler.full_loss` gives it, because its energy on a new batch is known after the next step only.
+
+        Args:
+            sampler: whose parameters are those of the network.
+            net: the network, or a `bdl.ChainStack`.
+            loss: of the run, a likelihood or a loss of torch, so that predictions know what the outputs mean.
+
+        Raises StoreError if the folder holds samples of this stack at this step or later, or the disk is full;
+        DivergedError if the state is not finite.
+        """
+        stack, tensors = sampler.stack, stacked_tensors(net, sampler.chains)
+        last = max((r.step for r in self._read_index(self._index(stack))), default=-1)
+        if last >= sampler.steps:
+            raise StoreError(
+                f"{self.folder} holds samples up to step {last}, and this sampler is at step {sampler.steps}: choose "
+                f"another folder; to continue a run from there, call store.truncate({stack}, {sampler.steps - 1}) first"
+            )
+        fields = describe_state(sampler, 0, full_energy=True, freeze_weighting=True)
+        weight = of_target(sampler, full_log_weight(sampler, fields["energy_full"]))
+        if last < 0:
+            self.write_target(describe_target(sampler, loss, tensors))
+        if (described := describe_weighting(sampler)) is not None:
+            self.write_weighting(stack, *described)
+        return self.write(copies_of_target(sampler, tensors), energy_batch=None, log_weight=weight, **fields)
+
+    def write_target(self, target: Mapping[str, Any]) -> None:
+        """Write target.json: what must be equal for runs to be merged, and how to read the outputs."""
+        write_atomically(self.folder / "target.json", json.dumps(target, indent=1, sort_keys=True).encode())
 
     def write_weighting(self, stack: int, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
         """Write `weighting-<stack>.safetensors`: bin edges, log psi, zeta and T per chain.

@@ -69,13 +69,10 @@ class RunDirectory:
 
     def write_trace(self, stack: int, trace: Trace) -> None:
         """Leave the trace of `Monitor` for the process that writes the report."""
-        write_atomically(self._trace(stack), save({name: column.contiguous() for name, column in trace.items()}))
+        write_trace(self.path, stack, trace)
 
     def read_traces(self, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
-        return [load(self._trace(stack).read_bytes()) for stack in stacks]
-
-    def _trace(self, stack: int) -> Path:
-        return self.path / "checkpoints" / f"trace-{stack}.safetensors"
+        return read_traces(self.path, stacks)
 
     def write_config(
         self,
@@ -108,6 +105,22 @@ class RunDirectory:
                 f"{self.path} already holds a run of another configuration ({recorded}, this is {self.hash}): "
                 "choose another hydra.run.dir or remove that folder"
             )
+
+
+def write_trace(run: Path, stack: int, trace: Trace) -> None:
+    """Write the trace of `Monitor` of one stack."""
+    columns = {name: column.contiguous() for name, column in trace.items()}
+    write_atomically(_trace_of(run, stack), save(columns))
+
+
+def read_traces(run: Path, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
+    """The traces of these stacks; those that were not written are left out."""
+    paths = [path for stack in stacks if (path := _trace_of(run, stack)).exists()]
+    return [load(path.read_bytes()) for path in paths]
+
+
+def _trace_of(run: Path, stack: int) -> Path:
+    return run / "checkpoints" / f"trace-{stack}.safetensors"
 
 
 def read_config(run: Path) -> DictConfig:

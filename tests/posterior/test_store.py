@@ -234,7 +234,7 @@ def test_no_usable_sample_is_an_error_with_skip_bad_too(run):
     ids=["width", "depth", "buffers"],
 )
 def test_samples_of_another_network_are_refused(run, net):
-    with pytest.raises(StoreError, match="00000002-0.safetensors holds samples of another network: .* does not fit"):
+    with pytest.raises(StoreError, match="the run holds samples of another network: .* in them, and .* in (MLP|Seq)"):
         bdl.Posterior.load(run, net).predict(toys.tensors()[0])
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,12 +10,20 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.files import write_atomically
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
-from bdl.lightning.callbacks.target import describe_target, describe_weighting
-from bdl.lightning.find import find_sampler, per_chain, sampled_net, stacked_tensors
-from bdl.lightning.refuse import check_data, check_trainer
+from bdl.lightning.find import find_sampler, reader_of, sampled_net
+from bdl.lightning.module import BayesianModule
+from bdl.lightning.refuse import check_data, check_trainer, check_training_step
+from bdl.posterior.snapshot import (
+    copies_of_target,
+    describe_state,
+    describe_target,
+    describe_weighting,
+    full_log_weight,
+    of_target,
+    stacked_tensors,
+)
 from bdl.posterior.store import SampleStore
 from bdl.schedules import Keep
 
@@ -101,6 +108,8 @@ class CollectSamples(StepCallback):
             if self._restored["cuda_rng"] is not None and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self._restored["cuda_rng"])
             self._restored = None
+        if self._sampler.steps == 0 and batch_idx == 0 and not isinstance(pl_module, BayesianModule):
+            check_training_step(pl_module, batch)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -137,41 +146,18 @@ class CollectSamples(StepCallback):
 
     def _snapshot(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Copy the present state and all that is known of it, until its batch energy is known too."""
-        sampler = self._sampler
-        sampler.check()
-        frozen = sampler.freeze_weighting() if self.freeze_weighting else False
-        used, target = sampler.used, sampler.target_chains
-        full = sampler.full_energy() if self.full_energy and sampler.full_loss is not None else None
-        self._pending = {
-            "tensors": self._tensors(trainer, pl_module),
-            "step": sampler.steps,
-            "stack": sampler.stack,
-            "chains": [sampler.stack * (sampler.chains or 1) + c for c in target],
-            "cycle": self.keep.cycle_of(sampler.steps),
-            "lr": _number(used.lr, target),
-            "temperature": _number(used.temperature, target),
-            "zeta": float(used.zeta),
-            "energy_full": self._of_target(full),
-            "psi_frozen": frozen,
-        }
+        cycle = self.keep.cycle_of(self._sampler.steps)
+        fields = describe_state(self._sampler, cycle, self.full_energy, self.freeze_weighting)
+        self._pending = {"tensors": self._tensors(trainer, pl_module), **fields}
 
     def _tensors(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Tensor]:
         """Copies on the CPU of the tensors (C, ...) of the chains that sample the intended law."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
         if self.batchnorm == "refresh":
-            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader)
+            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader, reader_of(pl_module))
         else:
             tensors = stacked_tensors(net, sampler.chains)
-        whole = len(sampler.target_chains) == (sampler.chains or 1)
-        rows = slice(None) if whole else sampler.target_chains
-        return {k: v[rows].to("cpu", copy=True) for k, v in tensors.items()}
-
-    def _of_target(self, value: Tensor | None) -> list[float] | None:
-        """The numbers of the chains that sample the intended law."""
-        if value is None:
-            return None
-        each = per_chain(value, self._sampler.chains)
-        return [each[c] for c in self._sampler.target_chains]
+        return copies_of_target(sampler, tensors)
 
     def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
         """Write the pending state with its batch energy and log weight."""
@@ -179,17 +165,15 @@ class CollectSamples(StepCallback):
             return
         pending = dict(self._pending)
         self._pending = None
-        if self._sampler.weighting.energy == "full" and pending["energy_full"] is not None:
-            # psi reads the full energy, and the sampler's last evaluation may be some steps old
-            log_weight = self._sampler.log_weight_at(torch.tensor(pending["energy_full"], dtype=torch.float64))
-        elif energy is None:
-            log_weight = None
+        # where psi reads the full energy, the sampler's last evaluation may be some steps old
+        at_full = full_log_weight(self._sampler, pending["energy_full"])
+        log_weight = at_full if at_full is not None else None if energy is None else log_weight
         if not self._writes:
             return
         self.store.write(
             pending.pop("tensors"),
-            energy_batch=self._of_target(energy),
-            log_weight=self._of_target(log_weight),
+            energy_batch=of_target(self._sampler, energy),
+            log_weight=of_target(self._sampler, log_weight),
             **pending,
         )
 
@@ -234,17 +218,10 @@ class CollectSamples(StepCallback):
 
     def _write_target(self, pl_module: L.LightningModule) -> None:
         tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains)
-        target = describe_target(self._sampler, pl_module, tensors) | self.target
-        write_atomically(self.store.folder / "target.json", json.dumps(target, indent=1, sort_keys=True).encode())
+        target = describe_target(self._sampler, getattr(pl_module, "loss", None), tensors) | self.target
+        self.store.write_target(target)
 
     def _write_weighting(self) -> None:
-        histogram = self._sampler.histogram
-        if histogram is not None and self._writes:
-            self.store.write_weighting(self._sampler.stack, *describe_weighting(self._sampler, histogram))
-
-
-def _number(value: Any, chains: list[int]) -> float | list[float]:
-    """One number for all chains, or one for each of `chains`."""
-    if not isinstance(value, Tensor):
-        return float(value)
-    return [float(value[c]) for c in chains] if value.ndim else float(value)
+        described = describe_weighting(self._sampler)
+        if described is not None and self._writes:
+            self.store.write_weighting(self._sampler.stack, *described)

@@ -161,9 +161,8 @@ def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
         worst_first = np.argsort(-np.nan_to_num(values, nan=-1))
         for rank, i in zip(_RANKS, worst_first, strict=False):
             named[f"log-probability of a test item, {rank} mixed"] = log_p[..., i]
-    dataset = posterior.to_arviz()["posterior"].dataset
     for name, label in (("energy_full", "energy, all data (nats)"), ("energy_batch", "energy, batch estimate (nats)")):
-        draws = np.asarray(dataset[name])
+        draws = posterior.recorded(name)
         draws = draws[:, np.isfinite(draws).all(0)]
         if draws.shape[1]:
             named[label] = draws

@@ -256,7 +256,7 @@ def _value_pictures(values: Values, curve: Curve | None) -> list[tuple[Any, ...]
 
 def _kept_energies(posterior: Posterior) -> dict[str, np.ndarray]:
     """Step (n,) and batch energies (n, C) of the kept samples."""
-    draws = np.asarray(posterior.to_arviz()["posterior"].dataset["energy_batch"]).T  # (draws, chains)
+    draws = posterior.recorded("energy_batch").T  # (draws, chains)
     steps = sorted({r.step for r in posterior.records})[: len(draws)]
     return {"step": np.asarray(steps, dtype=float), "energy": draws[: len(steps)]}
 
