@@ -15,10 +15,10 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
 from bdl.identity import identity
-from bdl.lightning.find import stacked_tensors
 from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import outputs_of
 from bdl.models.stack import ChainStack
+from bdl.posterior.snapshot import stacked_tensors
 from bdl.posterior.store import SampleStore
 from bdl.start import AdamWStart, Progress, Trained
 
