@@ -89,6 +89,8 @@ class Posterior:
             raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each run once")
         for store in stores[1:]:
             refuse_other_target(stores[0], store)
+        for store in stores:
+            store.warn_of_unlisted()
         return cls(stores, net, skip_bad=skip_bad, likelihood=likelihood)
 
     def cache(self) -> Posterior:

@@ -43,11 +43,11 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Callbacks:
+    config: L.Callback  # first: what a killed run leaves says whose it is
     schedule: bdl.Schedule
     collect: bdl.CollectSamples
     average: bdl.ModelAverage
     monitor: bdl.Monitor
-    config: L.Callback  # after the checks of the callbacks above: a refused run leaves no config.yaml
     progress: bdl.callbacks.StepProgress
     limit: bdl.callbacks.TimeLimit
     save: bdl.SaveLast

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import json
 import math
 import pickle
+import re
 import resource
 import sys
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import load, save
 from torch import Tensor
+from yaml import YAMLError
 
-from bdl.errors import ConfigError
-from bdl.files import write_atomically
+from bdl.errors import ConfigError, DivergedError
+from bdl.files import sweep_leftovers, write_atomically
+from bdl.owner import sole_owner
 from bdl.posterior.report.numbers import Trace
 from bdl.run.provenance import provenance
 
-PREPROCESSING = "preprocessing.json"
+CONFIG, PREPROCESSING, METRICS = "config.yaml", "preprocessing.json", "metrics.json"
+OWNER, CHECKSUMS = "owner.json", "checksums.json"
+DESCRIBED = (
+    CONFIG, PREPROCESSING, METRICS, "timing.json", "report.html", "samples/target.json", "samples/index-*.jsonl",
+    "samples/weighting-*.safetensors",
+)  # fmt: skip
+# The files that runs make below samples/ and checkpoints/. Lightning's and W&B's are below the folders of LOGS.
+OURS = re.compile(r"(target|owner-\d+)\.json|index-.*\.jsonl|.*\.(safetensors|ckpt|writing)|\..*")
+LOGS = ("logs", "wandb")
 
 
 class RunDirectory:
-    """The folder of one run. Raises ConfigError when the folder holds another run.
+    """The folder of one run. Raises ConfigError when the folder holds another run, or files that no run makes.
+
+    A folder without a sample, a checkpoint or metrics holds no run, whatever a refused or killed one has left in it.
 
     hash: `config_hash` of the configuration as the user gave it.
     """
@@ -47,11 +63,49 @@ class RunDirectory:
             )
         return path if path.exists() else None
 
+    @contextlib.contextmanager
+    def owned(self) -> Iterator[None]:
+        """This process and its children own the folder. Raises StoreError if another process does.
+
+        An error before the first sample and checkpoint takes back what was written.
+        """
+        new = not self.path.exists()
+        try:
+            with sole_owner(self.path / OWNER):
+                self._refuse_other_run()  # another process may have written since it was asked first
+                self._sweep()
+                before = set(self.path.rglob("*"))
+                try:
+                    yield
+                except BaseException as error:
+                    if not self.started and not isinstance(error, DivergedError):
+                        self._clear()
+                        self._remove_logs(before)
+                    raise
+        finally:
+            if new:
+                with contextlib.suppress(OSError):  # it is not empty
+                    self.path.rmdir()
+
+    @property
+    def started(self) -> bool:
+        """Whether the folder holds a sample, a checkpoint or metrics."""
+        samples = self.path / "samples"
+        listed = any(path.stat().st_size for path in samples.glob("index-*.jsonl"))
+        checkpoints = (self.path / "checkpoints").glob("*.ckpt")
+        return listed or any(samples.glob("*.safetensors")) or any(checkpoints) or (self.path / METRICS).exists()
+
     @property
     def metrics(self) -> dict[str, float] | None:
         """The metrics of a finished run, or None."""
-        path = self.path / "metrics.json"
+        path = self.path / METRICS
         return read_metrics(path) if path.exists() else None
+
+    def write_checksums(self) -> None:
+        """Write the checksums of the files of an ended run. Sample files have theirs in the index."""
+        files = sorted(path for pattern in DESCRIBED for path in self.path.glob(pattern))
+        sums = {str(path.relative_to(self.path)): sha256(path) for path in files}
+        write_json(self.path / CHECKSUMS, sums)
 
     def write_timing(self, steps: int, sampling: float, total: float) -> None:
         """Write seconds and the peak memory of this process in MiB.
@@ -88,45 +142,93 @@ class RunDirectory:
 
         preprocessing: what makes inputs of new data, for `preprocessing.json`; None where there is nothing to do.
         """
-        if preprocessing is not None:
-            write_json(self.path / PREPROCESSING, preprocessing)
         about = {"name": name, **provenance(device), "config_hash": self.hash}
         described = {**settings, "provenance": about}
-        write_atomically(self.path / "config.yaml", OmegaConf.to_yaml(OmegaConf.create(described)).encode())
+        write_atomically(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(described)).encode())
+        if preprocessing is not None:
+            write_json(self.path / PREPROCESSING, preprocessing)
+        (self.path / CHECKSUMS).unlink(missing_ok=True)  # of an earlier end of this run
 
     def _refuse_other_run(self) -> None:
-        config = self.path / "config.yaml"
-        if not config.exists():
-            if any(self.path.glob("samples/*")) or (self.path / "checkpoints").exists():
+        config = self.path / CONFIG
+        for name in ("samples", "checkpoints"):
+            foreign = [path for path in (self.path / name).glob("*") if not OURS.fullmatch(path.name)]
+            if foreign:
+                raise ConfigError(f"{foreign[0]} is no file of a run: choose another hydra.run.dir, or move it away")
+        if config.exists():
+            recorded = OmegaConf.select(read_config(self.path), "provenance.config_hash")
+            if recorded is None or recorded != self.hash and self.started:
                 raise ConfigError(
-                    f"{self.path} holds samples or checkpoints without a config.yaml: choose another hydra.run.dir"
+                    f"{self.path} already holds a run of another configuration ({recorded}, this is {self.hash}): "
+                    "choose another hydra.run.dir or remove that folder"
                 )
-            return
-        recorded = OmegaConf.select(OmegaConf.load(config), "provenance.config_hash")
-        if recorded != self.hash:
+        elif self.started:
             raise ConfigError(
-                f"{self.path} already holds a run of another configuration ({recorded}, this is {self.hash}): "
-                "choose another hydra.run.dir or remove that folder"
+                f"{self.path} holds samples, checkpoints or metrics without a {CONFIG}: choose another hydra.run.dir"
             )
+
+    def _sweep(self) -> None:
+        """Remove what a killed owner left: temporary files, and the beginnings of a run that made no sample."""
+        for folder in (self.path, self.path / "samples", self.path / "checkpoints"):
+            sweep_leftovers(folder, every_host=True)
+        for path in (*self.path.glob("checkpoints/*.writing"), *self.path.glob("samples/owner-*.json")):
+            path.unlink()
+        if not self.started:
+            self._clear()
+
+    def _clear(self) -> None:
+        """Remove the files of a run that has not started."""
+        if (self.path / CONFIG).exists():  # it is bdl's, and so are the others
+            for name in (CHECKSUMS, PREPROCESSING, "timing.json", CONFIG):
+                (self.path / name).unlink(missing_ok=True)
+        for folder in (self.path / "samples", self.path / "checkpoints"):
+            for path in folder.glob("*"):
+                path.unlink()
+            with contextlib.suppress(FileNotFoundError):
+                folder.rmdir()
+
+    def _remove_logs(self, before: set[Path]) -> None:
+        """Remove the files that loggers have made for a refused run; rows of metrics are worth keeping."""
+        new = [path for name in LOGS for path in sorted((self.path / name).rglob("*"), reverse=True)]
+        new = [path for path in [*new, *(self.path / name for name in LOGS)] if path not in before]
+        if not any(path.name == "metrics.csv" for path in new):
+            for path in new:
+                with contextlib.suppress(OSError):
+                    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def read_config(run: Path) -> DictConfig:
-    """The config.yaml of a run directory. Raises ConfigError for a folder without one."""
-    path = run / "config.yaml"
+    """The config.yaml of a run directory. Raises ConfigError for a folder without one, and for a damaged one."""
+    path = run / CONFIG
     if not path.exists():
         raise ConfigError(
             f"{run} is not a run directory: it has no config.yaml; runs=[...] takes folders that `bdl train` wrote"
         )
-    loaded = OmegaConf.load(path)
-    assert isinstance(loaded, DictConfig)
+    try:
+        loaded = OmegaConf.load(path)
+    except (ValueError, YAMLError, OmegaConfBaseException, OSError) as error:
+        raise ConfigError(f"{path} is damaged ({_first_line(error)}): restore it") from error
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(f"{path} is damaged (it is no mapping): restore it")
     return loaded
+
+
+def read_checksums(run: Path) -> dict[str, str] | None:
+    """The checksums of the files of an ended run; None for a run that goes on, and for one of an older bdl."""
+    path = run / CHECKSUMS
+    return _read_json(path) if path.exists() else None
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_preprocessing(run: Path) -> dict[str, Any]:
     """What makes inputs of new data. Raises ConfigError for a run without it, and for a damaged file."""
     path = run / PREPROCESSING
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_bytes())
     except FileNotFoundError as error:
         raise ConfigError(
             f"{run} has no {PREPROCESSING}: it is no run on a table (data=csv or data=parquet), whose columns new rows "
@@ -152,7 +254,27 @@ def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
 
 
 def read_metrics(path: Path) -> dict[str, float]:
-    return {k: math.nan if v is None else v for k, v in json.loads(path.read_text()).items()}
+    """The metrics. Raises ConfigError for a damaged file."""
+    metrics = _read_json(path)
+    if not all(value is None or type(value) in (int, float) for value in metrics.values()):
+        raise ConfigError(f"{path} is damaged (a metric is no number): remove it, and the same command makes it again")
+    return {k: math.nan if v is None else v for k, v in metrics.items()}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise ValueError("it is no mapping")
+        return content
+    except (ValueError, OSError) as error:
+        raise ConfigError(
+            f"{path} is damaged ({_first_line(error)}): remove it, and the same command makes it again"
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def write_json(path: Path, content: Any) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
+from lightning.pytorch.loggers import WandbLogger
 
 import bdl
 from bdl.likelihoods import Likelihood
@@ -76,6 +79,17 @@ def publish(
     write_metrics(folder / "metrics.json", summary.metrics)
     print_summary(summary.metrics)
     print(f"report: {folder / 'report.html'}")
+
+
+def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> None:
+    """Hand the final metrics to the loggers and close them."""
+    for logger in trainer.loggers:
+        logger.log_metrics({k: v for k, v in metrics.items() if math.isfinite(v)}, steps)
+        logger.finalize("success")
+    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
+        import wandb
+
+        wandb.finish()  # otherwise the next job of a sweep would log into this one's W&B run
 
 
 def units_of(datamodule: Any) -> Units | None:
