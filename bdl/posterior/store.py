@@ -213,7 +213,7 @@ class SampleStore:
 
 def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     """Raise StoreError if two runs sampled different laws. It names the first key in which their targets differ."""
-    difference = _first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
+    difference = first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
     if difference is not None:
         key, *values = difference
         in_a, in_b = (brief(value) for value in values)
@@ -228,7 +228,7 @@ def brief(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """(path, value of a, value of b) of the first key that differs, such as `prior.precision`.
 
     A missing key equals null. `type` is compared first: with another type most of the other keys differ as well.
@@ -236,7 +236,7 @@ def _first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, 
     for key in sorted(a.keys() | b.keys(), key=lambda k: (k != "type", k)):
         in_a, in_b = a.get(key), b.get(key)
         if isinstance(in_a, dict) and isinstance(in_b, dict):
-            if inner := _first_difference(in_a, in_b):
+            if inner := first_difference(in_a, in_b):
                 return f"{key}.{inner[0]}", inner[1], inner[2]
         elif in_a != in_b:
             return key, in_a, in_b

@@ -57,7 +57,7 @@ class RunDirectory:
         name: each of several stacks in one folder has a checkpoint of its own.
         """
         path = self.path / "checkpoints" / f"{name}.ckpt"
-        if path.exists() and not _is_checkpoint(path):
+        if path.exists() and not is_checkpoint(path):
             raise ConfigError(
                 f"{path} is truncated, altered or no checkpoint: restore that of this run, or remove it to start over"
             )
@@ -238,7 +238,7 @@ def read_preprocessing(run: Path) -> dict[str, Any]:
         raise ConfigError(f"{path} is damaged ({error}): restore it") from error
 
 
-def _is_checkpoint(path: Path) -> bool:
+def is_checkpoint(path: Path) -> bool:
     """Whether this is a whole checkpoint of Lightning that holds only tensors and plain values."""
     try:
         if zipfile.ZipFile(path).testzip():  # torch writes checksums but does not verify them
