@@ -84,9 +84,14 @@ def release(lock: Path) -> None:
 def owner_of(lock: Path) -> Owner | None:
     """The owner of the folder of `lock`, dead or alive; None if there is none. Raises StoreError for a damaged lock."""
     try:
-        return Owner(**json.loads(lock.read_bytes()))
+        return _parse(lock, lock.read_bytes())
     except FileNotFoundError:
         return None
+
+
+def _parse(lock: Path, content: bytes) -> Owner:
+    try:
+        return Owner(**json.loads(content))
     except (ValueError, TypeError) as error:
         raise StoreError(f"{lock} is damaged: remove it if no process writes to {lock.parent}") from error
 
@@ -129,12 +134,12 @@ def _break(lock: Path) -> None:
     """Remove the lock of a dead process of this host.
 
     Several processes may find it at once, and the first makes a lock of its own at the same place. All of them are on
-    this host, so flock lets one at a time look whether the file that it opened is still the one at that place.
+    this host, so flock lets one at a time look whether the file that it opened is a dead one's, and still there.
     """
     with contextlib.suppress(FileNotFoundError), open(lock, "r+b") as f:
         with contextlib.suppress(OSError):  # a store without flock
             fcntl.flock(f, fcntl.LOCK_EX)
-        if os.path.samestat(os.fstat(f.fileno()), os.stat(lock)):
+        if _parse(lock, f.read()).is_dead() and os.path.samestat(os.fstat(f.fileno()), os.stat(lock)):
             os.unlink(lock)
 
 
