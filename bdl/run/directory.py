@@ -22,7 +22,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from yaml import YAMLError
 
-from bdl.errors import ConfigError, DivergedError
+from bdl.errors import ConfigError
 from bdl.files import sweep_leftovers, write_atomically
 from bdl.owner import sole_owner
 from bdl.posterior.report.numbers import Trace
@@ -67,7 +67,7 @@ class RunDirectory:
     def owned(self) -> Iterator[None]:
         """This process and its children own the folder. Raises StoreError if another process does.
 
-        An error before the first sample and checkpoint takes back what was written.
+        An error before the first sample, checkpoint and logged metric takes back what was written.
         """
         new = not self.path.exists()
         try:
@@ -77,10 +77,8 @@ class RunDirectory:
                 before = set(self.path.rglob("*"))
                 try:
                     yield
-                except BaseException as error:
-                    if not self.started and not isinstance(error, DivergedError):
-                        self._clear()
-                        self._remove_logs(before)
+                except BaseException:
+                    self._take_back(before)
                     raise
         finally:
             if new:
@@ -187,14 +185,16 @@ class RunDirectory:
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()
 
-    def _remove_logs(self, before: set[Path]) -> None:
-        """Remove the files that loggers have made for a refused run; rows of metrics are worth keeping."""
+    def _take_back(self, before: set[Path]) -> None:
+        """Remove what a refused run wrote, and the files of its loggers. A run that logged metrics has made steps."""
         new = [path for name in LOGS for path in sorted((self.path / name).rglob("*"), reverse=True)]
         new = [path for path in [*new, *(self.path / name for name in LOGS)] if path not in before]
-        if not any(path.name == "metrics.csv" for path in new):
-            for path in new:
-                with contextlib.suppress(OSError):
-                    path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+        if self.started or any(path.name == "metrics.csv" for path in new):
+            return
+        self._clear()
+        for path in new:
+            with contextlib.suppress(OSError):
+                path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 def read_config(run: Path) -> DictConfig:

@@ -31,7 +31,7 @@ def whole(tmp_path_factory) -> dict[str, bytes]:
 @pytest.mark.parametrize("stop", [12, WHOLE], ids=["in the middle", "at the end"])
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_index_is_made_whole_by_resuming(whole, tmp_path, damage, stop):
-    """Step 12 is a kept one, whose sample awaits its energy. At the end no step is made, and no other hook is called."""
+    """Step 12 is a kept one, whose sample awaits its energy. At the end no further step is made."""
     Run("plain", tmp_path).go(stop)
     DAMAGE[damage](tmp_path / "samples" / "index-0.jsonl")
     run = Run("plain", tmp_path)
