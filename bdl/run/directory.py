@@ -216,7 +216,7 @@ def read_config(run: Path) -> DictConfig:
 def read_checksums(run: Path) -> dict[str, str] | None:
     """The checksums of the files of an ended run; None for a run that goes on, and for one of an older bdl."""
     path = run / CHECKSUMS
-    return _read_json(path) if path.exists() else None
+    return _read_json(path, "remove it, and nothing is compared with it") if path.exists() else None
 
 
 def sha256(path: Path) -> str:
@@ -255,22 +255,21 @@ def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
 
 def read_metrics(path: Path) -> dict[str, float]:
     """The metrics. Raises ConfigError for a damaged file."""
-    metrics = _read_json(path)
+    remedy = "remove it, and the same command makes it again"
+    metrics = _read_json(path, remedy)
     if not all(value is None or type(value) in (int, float) for value in metrics.values()):
-        raise ConfigError(f"{path} is damaged (a metric is no number): remove it, and the same command makes it again")
+        raise ConfigError(f"{path} is damaged (a metric is no number): {remedy}")
     return {k: math.nan if v is None else v for k, v in metrics.items()}
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_json(path: Path, remedy: str) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
         if not isinstance(content, dict):
             raise ValueError("it is no mapping")
         return content
     except (ValueError, OSError) as error:
-        raise ConfigError(
-            f"{path} is damaged ({_first_line(error)}): remove it, and the same command makes it again"
-        ) from error
+        raise ConfigError(f"{path} is damaged ({_first_line(error)}): {remedy}") from error
 
 
 def _first_line(error: Exception) -> str:

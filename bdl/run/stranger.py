@@ -103,6 +103,8 @@ def target_difference(run: Path, config: DictConfig) -> str | None:
     """
     target = SampleStore(run).target()
     described = described_law(config)
+    if "(" in str(target.get("loss")) and isinstance(target["loss"], str):  # an older bdl recorded a text for people
+        del target["loss"]
     recorded = {key: value for key, value in target.items() if key in described}
     if "data" in recorded:
         of_data = recorded.get("data") or {}

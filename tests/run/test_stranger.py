@@ -90,8 +90,11 @@ def test_a_configuration_that_does_not_describe_the_samples_is_noticed(tmp_path,
 
 def test_a_target_of_an_older_bdl_is_compared_where_it_says_something(tmp_path):
     (tmp_path / "samples").mkdir()
-    (tmp_path / "samples" / "target.json").write_text(json.dumps({"num_data": 40}))
-    assert target_difference(tmp_path, OmegaConf.create(CONFIG)) is None
+    for target in ({"num_data": 40}, {"num_data": 40, "loss": "CategoricalNLL()"}):
+        (tmp_path / "samples" / "target.json").write_text(json.dumps(target))
+        assert target_difference(tmp_path, OmegaConf.create(CONFIG)) is None
+        other = OmegaConf.create({**CONFIG, "sampler": {"num_data": 41}})
+        assert "num_data is 41" in str(target_difference(tmp_path, other))
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../x", "samples/../../x"])
