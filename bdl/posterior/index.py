@@ -180,5 +180,5 @@ def _crc32(tensors: Mapping[str, Tensor]) -> int:
     value = 0
     for name, tensor in sorted(tensors.items()):
         flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        value = zlib.crc32(memoryview(flat), zlib.crc32(name.encode(), value))
+        value = zlib.crc32(flat.data, zlib.crc32(name.encode(), value))
     return value
