@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from bdl.errors import BdlError, ConfigError, StoreError
@@ -61,7 +62,8 @@ def verify(cfg: DictConfig) -> None:
     findings = list(look(run, cfg.trust))
     table = Table("what", "state", "note", box=None, pad_edge=False)
     for finding in findings:
-        table.add_row(finding.what, f"[{COLOURS[finding.state]}]{finding.state}", finding.note)
+        note = escape(finding.note.replace(f"{run}/", ""))
+        table.add_row(escape(finding.what), f"[{COLOURS[finding.state]}]{finding.state}", note)
     Console().print(table)
     bad = sum(finding.state == "bad" for finding in findings)
     print(f"{run}: {bad} of {len(findings)} bad" if bad else f"{run}: nothing is bad")
