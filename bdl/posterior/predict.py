@@ -94,6 +94,8 @@ class Posterior:
             raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each run once")
         for store in stores[1:]:
             refuse_other_target(stores[0], store)
+        for store in stores:
+            store.warn_of_unlisted()
         part = sampled_part(net, stores[0].target().get("shapes"))
         return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net, part))
 

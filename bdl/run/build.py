@@ -46,11 +46,11 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Callbacks:
+    config: L.Callback  # first: what a killed run leaves says whose it is
     schedule: bdl.Schedule
     collect: bdl.CollectSamples
     average: bdl.ModelAverage
     monitor: bdl.Monitor
-    config: L.Callback  # after the checks of the callbacks above: a refused run leaves no config.yaml
     start: bdl.callbacks.EnsembleStart | None  # writes after config.yaml, which says whose ensemble it is
     progress: bdl.callbacks.StepProgress
     limit: bdl.callbacks.TimeLimit

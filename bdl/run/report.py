@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
+from lightning.pytorch.loggers import WandbLogger
 
 import bdl
 from bdl.lightning.callbacks.start import FOLDER
@@ -113,6 +116,17 @@ def load_start(
     if not all(folder.exists() for folder in folders):
         return None
     return bdl.Posterior.load(folders, net, skip_bad=skip_bad, likelihood=likelihood)
+
+
+def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> None:
+    """Hand the final metrics to the loggers and close them."""
+    for logger in trainer.loggers:
+        logger.log_metrics({k: v for k, v in metrics.items() if math.isfinite(v)}, steps)
+        logger.finalize("success")
+    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
+        import wandb
+
+        wandb.finish()  # otherwise the next job of a sweep would log into this one's W&B run
 
 
 def units_of(datamodule: Any) -> Units | None:

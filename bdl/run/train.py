@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +15,6 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from hydra.utils import instantiate
-from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
@@ -38,7 +37,7 @@ from bdl.run.processes import (
     process_info,
     processes_per_machine,
 )
-from bdl.run.report import Outcome, report
+from bdl.run.report import Outcome, log_metrics, report
 from bdl.run.validate import check_config
 from bdl.seeding import derive_seed
 
@@ -56,14 +55,16 @@ def train(cfg: DictConfig) -> float | None:
     if process.launched:
         check_count(process, expected)
     count = max(1 if process.launched else devices, count_carriers(cfg))
-    if RunDirectory(cfg.run_dir, config_hash(cfg)).metrics is not None:
+    directory = RunDirectory(cfg.run_dir, config_hash(cfg))
+    if directory.metrics is not None:
         return run(cfg, process)
     if expected > devices and not process.launched:
         raise ConfigError(f"trainer.num_nodes={cfg.trainer.num_nodes}: let torchrun or srun start the processes")
-    if count == 1:
-        return run(cfg, process)
-    launch(count, run_in_new_process, cfg, HydraConfig.get(), start=start_by(cfg.trainer.accelerator))
-    return objective_value(RunDirectory(cfg.run_dir, config_hash(cfg)).metrics, cfg.objective)
+    with directory.owned() if process.is_main else nullcontext():
+        if count == 1:
+            return run(cfg, process)
+        launch(count, run_in_new_process, cfg, HydraConfig.get(), start=start_by(cfg.trainer.accelerator))
+        return objective_value(directory.metrics, cfg.objective)
 
 
 def run_in_new_process(cfg: DictConfig, hydra_cfg: DictConfig) -> None:
@@ -189,11 +190,11 @@ def build_callbacks(
     about_data = getattr(datamodule, "preprocessing", lambda: None)()
     law = build.law_of(cfg.model, cfg.data, datamodule)
     return Callbacks(
+        build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data)),
         build.build_schedule(cfg.schedule),
         build.build_collector(cfg.collect, keep, cfg.run_dir, law),
         build.build_average(keep, datamodule),
         bdl.Monitor(cfg.monitor_every),
-        build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data)),
         build.build_start(cfg, law, verbose),
         bdl.callbacks.StepProgress(),
         limit,
@@ -255,6 +256,7 @@ def finish(
     )
     log_metrics(parts.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
+    directory.write_checksums()
     return objective_value(metrics, cfg.objective)
 
 
@@ -274,17 +276,6 @@ def describe(cfg: DictConfig, parts: Parts, process: ProcessInfo) -> dict[str, s
         "devices": f"{process.world_size}, {strategy}" if several else "1",
         **({"stacks": f"{stacks} of {cfg.chains // stacks} chains"} if stacks > 1 else {}),
     }
-
-
-def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> None:
-    """Hand the final metrics to the loggers and close them."""
-    for logger in trainer.loggers:
-        logger.log_metrics({k: v for k, v in metrics.items() if math.isfinite(v)}, steps)
-        logger.finalize("success")
-    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
-        import wandb
-
-        wandb.finish()  # otherwise the next job of a sweep would log into this one's W&B run
 
 
 def objective_value(metrics: dict[str, float] | None, objective: str | None) -> float | None:

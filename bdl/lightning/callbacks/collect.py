@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,12 +11,14 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.find import find_sampler, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_trainer, check_training_step
+from bdl.owner import release, take
+from bdl.posterior.index import Digest
 from bdl.posterior.snapshot import (
     copies_of_target,
     describe_state,
@@ -56,7 +60,8 @@ class CollectSamples(StepCallback):
         target: further names of the law (data, model). Runs that differ in them are not merged.
 
     Raises ConfigError when the run would keep no sample, keep samples while the dynamics adapts, lose sampled
-    parameters, or overwrite another run; and for what `check_trainer` and `check_data` refuse.
+    parameters, or overwrite another run; and for what `check_trainer` and `check_data` refuse. Raises StoreError when
+    another process writes this stack, and when a resumed run lacks samples that its checkpoint knows.
     """
 
     def __init__(
@@ -77,7 +82,8 @@ class CollectSamples(StepCallback):
         self.overwrite, self.target = overwrite, target or {}
         self._pending: dict[str, Any] | None = None  # a kept state that awaits its batch energy
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
-        self._finished = False
+        self._finished = self._owns = False
+        self._known: Digest | None = None  # of the samples that a run keeps that resumes from the present state
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
 
@@ -91,11 +97,14 @@ class CollectSamples(StepCallback):
         self._writes = trainer.is_global_zero
         self._seen = self._sampler.steps
         self._refuse_missing_parameters(pl_module)
+        if self._writes:
+            take(self._lock)
+            self._owns = True
         self._refuse_overwriting()
         self._pending, self._finished = None, False
         awaited = None if self._restored is None else self._restored["pending"]
         if self._writes:
-            self.store.truncate(self._sampler.stack, self._sampler.steps - (awaited is not None))
+            self._truncate(self._sampler.steps - (awaited is not None), "kept")
             self._write_target(pl_module)
         if awaited is not None:
             self._pending = {**awaited, "tensors": self._tensors(trainer, pl_module)}
@@ -128,6 +137,18 @@ class CollectSamples(StepCallback):
     def must_see(self, step: int) -> bool:
         return self._pending is not None or self.keep(step) or step >= self._total
 
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._restored is not None and trainer.is_global_zero:  # a run that had ended: no step was made
+            self._sampler = find_sampler(trainer)
+            self.store = SampleStore(self.run_dir or trainer.default_root_dir)
+            self._truncate(self._sampler.steps, "written")
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self._release()
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._release()
+
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.should_stop:  # a run that was asked to stop writes its pending state after it is resumed
             self._finish()
@@ -137,7 +158,11 @@ class CollectSamples(StepCallback):
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # this process's device
         # the tensors of the pending state are the module's, which the checkpoint holds already
         pending = None if self._pending is None else {k: v for k, v in self._pending.items() if k != "tensors"}
-        return {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}
+        state = {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}
+        if self._known is not None:
+            written = self.store.digest(self._sampler.stack)
+            state |= {"samples": {"kept": asdict(self._known), "written": asdict(written)}}
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
@@ -176,14 +201,38 @@ class CollectSamples(StepCallback):
             log_weight=of_target(self._sampler, log_weight),
             **pending,
         )
+        self._known = self.store.digest(self._sampler.stack)
 
     def _finish(self) -> None:
         """Write the pending state without its energy. A checkpoint made now still says that the state awaits one."""
-        pending = self._pending
+        pending, known = self._pending, self._known
         if not self._finished:
             self._write(None, None)
             self._write_weighting()
-        self._pending, self._finished = pending, True
+        self._pending, self._known, self._finished = pending, known, True
+
+    # ---- the folder -------------------------------------------------------------------------------------------------
+
+    @property
+    def _lock(self) -> Path:
+        return self.store.folder / f"owner-{self._sampler.stack}.json"
+
+    def _release(self) -> None:
+        if self._owns:
+            self._owns = False
+            release(self._lock)
+
+    def _truncate(self, step: int, which: Literal["kept", "written"]) -> None:
+        """Remove the samples after `step`, and make sure that those before it are the ones the checkpoint knows.
+
+        which: the samples that a run keeps that goes on, or those that were written at the end.
+        """
+        known = None if self._restored is None else self._restored.get("samples")
+        if self._restored is not None and known is None:
+            warnings.warn("the checkpoint is of an older bdl: lost samples go unnoticed", BdlWarning, stacklevel=2)
+        digest = None if known is None else Digest(**known[which])
+        self.store.truncate(self._sampler.stack, step, digest)
+        self._known = self.store.digest(self._sampler.stack)
 
     # ---- what is refused, and what describes the law ----------------------------------------------------------------
 

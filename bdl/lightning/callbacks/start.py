@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -13,7 +12,6 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.files import write_atomically
 from bdl.identity import identity
 from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import outputs_of
@@ -112,7 +110,7 @@ class EnsembleStart(L.Callback):
         shapes = {k: list(v.shape[1:]) for k, v in tensors.items()}
         target = {"loss": identity(loss), "outputs": outputs_of(loss), "injects_noise": False, "shapes": shapes}
         target |= {"start": identity(self.start), **self.target}
-        write_atomically(self.store.folder / "target.json", json.dumps(target, indent=1, sort_keys=True).encode())
+        self.store.write_target(target)
         chains = len(next(iter(tensors.values())))
         self.store.write(
             tensors, step=self._trained.epochs, stack=self.stack,
