@@ -34,6 +34,8 @@ from .samplers.extras import per_example_gradients
 from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
 from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro
+from .tune.find import find_settings
+from .tune.finding import Tuning
 
 __version__: str
 
@@ -99,10 +101,12 @@ __all__ = [
     "TemperatureScaling",
     "Thermostatted",
     "TimeLimit",
+    "Tuning",
     "Uniform",
     "ValuePrediction",
     "callbacks",
     "data",
+    "find_settings",
     "models",
     "per_example_gradients",
     "schedules",
