@@ -17,7 +17,8 @@ def autocorrelation_time(series: Tensor) -> Tensor:
     """(C, quantities) integrated autocorrelation time 1 + 2 Σ ρ(t), in draws, of series (draws, C, quantities).
 
     The sum ends at the first lag that is WINDOW times the sum so far (Sokal 1997, section 3). A series shorter than
-    that gives too small a number. A constant series gives 1. Each chain has its own mean: how chains differ does not count.
+    that gives too small a number. A constant series gives 1. Each chain has its own mean, so
+    that differences between chains do not count.
     """
     n = len(series)
     centred = (series - series.mean(0)).double()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
 
 from bdl.tune.curvature import Curvature
 from bdl.tune.finding import Finding
-from bdl.tune.trial import Trial
+from bdl.tune.trial import SMALLER, Trial
 
 ENERGY_BUDGET = 0.2  # share by which the energy of the stiffest direction may be too large
 NOISE_BUDGET = 0.1  # share by which batch noise may heat the chain: noise_ratio
@@ -22,10 +23,12 @@ class Limits:
 
     Args:
         curvature: the largest that the chains met, of U/N.
+        diverged_at: the smallest lr that diverged.
         noise_per_lr: noise_ratio / lr at friction 1; it is in proportion to lr / a. 0 without batch noise.
     """
 
     curvature: float
+    diverged_at: float = math.inf
     noise_per_lr: float = 0.0
 
     def by_energy(self, friction: float) -> float:
@@ -42,7 +45,7 @@ class Limits:
         return friction * NOISE_BUDGET / self.noise_per_lr if self.noise_per_lr > 0 else float("inf")
 
     def lr(self, friction: float) -> float:
-        return min(self.by_energy(friction), self.by_noise(friction))
+        return min(self.by_energy(friction), self.by_noise(friction), self.diverged_at / SMALLER)
 
     def energy_error(self, lr: float, friction: float) -> float:
         e = lr * self.curvature
@@ -59,10 +62,10 @@ def warm_up(trial: Trial, steps: int, fixed: bool = False) -> Limits:
     limits = Limits(float(curvature(trial).max()))
     trial.lr = trial.lr if fixed else limits.by_energy(a)
     for _ in range(BLOCKS):
-        times = trial.run_stably(max(1, steps // BLOCKS))
+        trial.run_stably(max(1, steps // BLOCKS))
         limits.curvature = max(limits.curvature, float(curvature(trial).max()))
-        largest = limits.by_energy(a) if not times else trial.lr
-        trial.lr = trial.lr if fixed else min(RISE * trial.lr, largest)
+        limits.diverged_at = trial.diverged_at
+        trial.lr = trial.lr if fixed else min(RISE * trial.lr, limits.lr(a))
     return limits
 
 
@@ -78,7 +81,9 @@ def choose_lr(limits: Limits, friction: float) -> Finding:
     """The lr that both budgets allow."""
     lr = limits.lr(friction)
     noise, energy = limits.noise_per_lr * lr / friction, limits.energy_error(lr, friction)
-    if limits.by_noise(friction) < limits.by_energy(friction):
+    if lr == limits.diverged_at / SMALLER:
+        reason = f"a trial with {limits.diverged_at:.3g} diverged"
+    elif limits.by_noise(friction) < limits.by_energy(friction):
         reason = f"noise adds {noise:.0%} to the temperature, the budget is {NOISE_BUDGET:.0%}"
     else:
         reason = f"the stiffest direction has {energy:.0%} too much energy, the budget is {ENERGY_BUDGET:.0%}"

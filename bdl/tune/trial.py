@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -80,15 +81,12 @@ class Trial:
     def __init__(
         self, problem: Problem, dynamics: Dynamics, prior: Prior, lr: float, name: str, start: Trial | None = None
     ):
-        self.problem, self.name = problem, name
+        self.problem, self.name, self.prior = problem, name, prior
+        self.diverged_at = math.inf  # the smallest lr that diverged
         self.stack = copy.deepcopy(problem.stack if start is None else start.stack).train()
         self.stack.shared = False
-        self.sampler = Sampler(
-            self.stack.named_parameters(), dynamics, num_data=problem.num_data, lr=lr, prior=prior,
-            temperature=problem.temperature, chains=self.stack.chains, seed=derive_seed("tune", name, problem.seed),
-        )  # fmt: skip
+        self._new_sampler(dynamics, lr, derive_seed("tune", name, problem.seed))
         self.energies: list[Tensor] = []  # (C,) of every step
-        self._write = _writer(self.stack, problem, self.sampler)
         self._batches = _batches(problem, self.stack.chains, name)
 
     @property
@@ -122,9 +120,10 @@ class Trial:
                 times += 1
                 if self.lr < FEWEST:
                     raise
-                lr = self.lr / SMALLER
+                self.diverged_at = lr = self.lr
                 del self.energies[seen:]
-                self._restart(theta, lr)
+                self.sampler.chain.theta.copy_(theta)
+                self._new_sampler(self.sampler.dynamics, lr / SMALLER, derive_seed("tune", times, self.sampler.seed))
 
     @torch.no_grad()
     def outputs(self, x: Tensor) -> Tensor:
@@ -145,13 +144,12 @@ class Trial:
         """(C, steps) batch estimates of U, nats."""
         return torch.stack(self.energies, 1)
 
-    def _restart(self, theta: Tensor, lr: float) -> None:
-        """A new sampler at theta, because momenta and the stack are no longer finite."""
-        old, problem = self.sampler, self.problem
-        old.chain.theta.copy_(theta)
+    def _new_sampler(self, dynamics: Any, lr: float, seed: int) -> None:
+        """A sampler that begins at the stack's parameters, without momentum."""
+        problem = self.problem
         self.sampler = Sampler(
-            self.stack.named_parameters(), old.dynamics, num_data=problem.num_data, lr=lr, prior=old.prior,
-            temperature=problem.temperature, chains=self.stack.chains, seed=derive_seed("tune", self.name, old.seed),
+            self.stack.named_parameters(), dynamics, num_data=problem.num_data, lr=lr, prior=self.prior,
+            temperature=problem.temperature, chains=self.stack.chains, seed=seed,
         )  # fmt: skip
         self._write = _writer(self.stack, problem, self.sampler)
 
