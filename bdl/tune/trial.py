@@ -16,7 +16,7 @@ from bdl.errors import DivergedError
 from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood, Loss, mean_loss
 from bdl.models.stack import ChainStack
-from bdl.samplers.dynamics.base import Dynamics
+from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.priors import Prior
 from bdl.samplers.sampler import Sampler
 from bdl.seeding import derive_seed
@@ -79,7 +79,7 @@ class Trial:
     """
 
     def __init__(
-        self, problem: Problem, dynamics: Dynamics, prior: Prior, lr: float, name: str, start: Trial | None = None
+        self, problem: Problem, dynamics: Transition, prior: Prior, lr: float, name: str, start: Trial | None = None
     ):
         self.problem, self.name, self.prior = problem, name, prior
         self.diverged_at = math.inf  # the smallest lr that diverged
@@ -100,14 +100,27 @@ class Trial:
     def run(self, steps: int, watch: Watch | None = None, every: int = 1) -> None:
         """Take the steps, and call `watch` after every `every` of them. Raises DivergedError."""
         for step in range(1, steps + 1):
-            x, y = next(self._batches)
-            self.sampler.advance(lambda out, x=x, y=y: self._write(x, y, out))
+            self._step(*next(self._batches))
             energy = self.sampler.energy
             assert energy is not None
             self.energies.append(energy.clone())
             if watch is not None and step % every == 0:
                 watch(self)
         self.sampler.check()
+
+    def _step(self, x: Tensor, y: Tensor) -> None:
+        if not self.sampler.dynamics.full_batch:
+            self.sampler.advance(lambda out: self._write(x, y, out))
+            return
+
+        def closure() -> Tensor:
+            out = [torch.empty_like(p) for p in self.sampler.chain.buffer.params]
+            losses = self._write(x, y, out)
+            for p, g in zip(self.sampler.chain.buffer.params, out, strict=True):
+                p.grad = g
+            return losses
+
+        self.sampler.step(closure)
 
     def run_stably(self, steps: int, watch: Watch | None = None, every: int = 1) -> int:
         """`run`, again from the same state with a smaller lr where it diverges; returns how often that was."""
@@ -157,7 +170,7 @@ class Trial:
 def _writer(stack: ChainStack, problem: Problem, sampler: Sampler) -> Write:
     """A function that writes the gradients of the mean losses of a batch, and returns the losses (C,)."""
     loss, known = problem.loss, stack.gradient(problem.compiled)
-    if known is not None and sampler.takes_gradient_of(known.params):
+    if known is not None and list(map(id, known.params)) == list(map(id, sampler.chain.buffer.params)):
         return lambda x, y, out: known.write(x, y, loss, out)
     params = [p for p in stack.parameters() if p.requires_grad]
 
