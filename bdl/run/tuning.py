@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from bdl.run.config import fill_in
 from bdl.run.derived import count_carriers, count_stacks
 from bdl.run.directory import read_config
 from bdl.run.from_data import count_outputs, fill_in_from_data
+from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
 from bdl.run.processes import ProcessInfo
 from bdl.samplers.dynamics.base import Transition
@@ -60,7 +63,7 @@ def tuned(cfg: DictConfig, process: ProcessInfo) -> DictConfig:
         raise ConfigError("budget needs processes that bdl starts itself, and others have started these: set length")
     began = time.perf_counter()
     prepare_torch(cfg.threads, cfg.tf32, count_carriers(cfg))
-    findings = _find(cfg, given_names(cfg, HydraConfig.get().overrides.task), began)
+    findings = _aside(cfg, _find, cfg, given_names(cfg, HydraConfig.get().overrides.task), began)
     seconds = time.perf_counter() - began
     if process.is_main:
         for finding in findings:
@@ -69,6 +72,17 @@ def tuned(cfg: DictConfig, process: ProcessInfo) -> DictConfig:
     settings = {key: finding.value for finding in findings for key in KEYS[finding.name]}
     reasons = [str(finding) for finding in findings]
     return fill_in(cfg, found={"settings": settings, "reasons": reasons, "seconds": round(seconds, 1)})
+
+
+def _aside(cfg: DictConfig, work: Callable[..., list[Finding]], *arguments: Any) -> list[Finding]:
+    """The result of the work, which a copy of this process does where this one will fork.
+
+    What the work loads may leave threads behind, and a process that has them cannot fork those of its stacks.
+    """
+    if count_carriers(cfg) == 1 or start_by(cfg.trainer.get("accelerator")) != "fork":
+        return work(*arguments)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(work, *arguments).result()
 
 
 def seconds_of(budget: Any) -> float:

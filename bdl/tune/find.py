@@ -24,7 +24,7 @@ from bdl.tune.batch import choose_batch
 from bdl.tune.burn_in import choose_burn_in, mean_trace
 from bdl.tune.finding import Finding, Tuning
 from bdl.tune.friction import autocorrelation_time, choose_friction
-from bdl.tune.prior import CANDIDATES, Score, choose_prior, prior_predictive
+from bdl.tune.prior import CANDIDATES, SHORTEST, Score, choose_prior, prior_predictive
 from bdl.tune.step import Limits, choose_lr, measure_noise, warm_up
 from bdl.tune.trial import Items, Problem, Trial
 from bdl.tune.work import trial_steps
@@ -147,6 +147,9 @@ def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Finding]:
     if given is not None:
         return given, Finding("prior", None, "given")
     problem, held_out = _split(search.problem, validation)
+    if search.trial < SHORTEST:
+        about = prior_predictive(problem, Gaussian(), held_out[0][:PROBES])
+        return Gaussian(), Finding("prior", 1.0, f"trials of {search.trial} steps are too short to compare; {about}")
     scores: dict[Any, Tensor] = {}
     for precision in CANDIDATES:
         trial, score = search.trial_of(Gaussian(precision), f"prior {precision}", problem), Score(held_out)

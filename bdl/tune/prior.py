@@ -17,7 +17,8 @@ from bdl.tune.finding import Finding
 from bdl.tune.trial import Items, Problem, Trial
 
 CANDIDATES = (1.0, 0.1, "he", "fan_in")  # of Gaussian's precision; the first stays unless another is clearly better
-ERRORS = 1.0  # standard errors of the difference that make another clearly better
+ERRORS = 2.0  # standard errors of the difference that make another clearly better
+SHORTEST = 100  # steps of a trial; in fewer, no prior has moved the chains
 DRAWS = 100  # networks from a prior
 
 
@@ -86,7 +87,7 @@ def prior_predictive(problem: Problem, prior: Gaussian, x: Tensor) -> str:
 
 
 def choose_prior(scores: dict[float | str, Tensor], about: dict[float | str, str]) -> Finding:
-    """The candidate with the lowest validation NLL, if it is better than the first by more than a standard error.
+    """The candidate with the lowest validation NLL, if it is better than the first by more than two standard errors.
 
     scores: (n,) negative log densities of the validation items by precision. A prior that is too tight makes chains
     agree and predict worse, so agreement between chains has no say.
