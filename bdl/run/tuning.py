@@ -114,14 +114,14 @@ def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
     cfg = fill_in(cfg, chains=cfg.chains // count_stacks(cfg))
     cfg = fill_in_from_data(cfg, datamodule, build.count_steps(cfg.trainer, datamodule))
     sampler, problem = instantiate(cfg.sampler, _convert_="all").keywords, _problem(cfg, datamodule)
-    steps, per_step, findings = int(cfg.steps), 0.0, []
+    steps, per_step, start, findings = int(cfg.steps), 0.0, 0.0, []
     if budget is not None:
         per_step = seconds_per_step(problem, sampler["dynamics"])
         steps = max(FEWEST, int(budget / (per_step * turns)))
     if cfg.tune and (reason := _no_sampler(cfg, sampler["dynamics"])):
         print(f"tune: there is nothing to find for {reason}")
     elif cfg.tune:
-        _train(cfg, problem, datamodule, steps)
+        start = _train(cfg, problem, datamodule, steps)
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(datamodule, "val"), sampler["dynamics"],
             num_data=datamodule.num_data, temperature=float(cfg.sampler.temperature), steps=steps,
@@ -131,7 +131,8 @@ def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
     if budget is None:
         return findings
     after = REPORT + turns * seconds_of_evaluation(problem, _count_items(cfg, datamodule), _count_samples(cfg))
-    timed = choose_steps(budget, per_step, turns, START_UP + time.perf_counter() - began, after)
+    before = START_UP + time.perf_counter() - began + turns * start
+    timed = choose_steps(budget, per_step, turns, before, after)
     return [_shortened(finding, timed.value) for finding in findings] + [timed]
 
 
@@ -158,16 +159,23 @@ def _items(datamodule: Any, split: str, device: torch.device = CPU) -> tuple[Ten
     return tuple(torch.cat([batch[i] for batch in batches]).to(device) for i in (0, 1))  # type: ignore[return-value]
 
 
-def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: int) -> None:
-    """Where the run begins at a deep ensemble, train the stack as one, for a tenth of the steps at most."""
+def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: int) -> float:
+    """Where the run begins at a deep ensemble, train the stack as one, for a tenth of the steps at most.
+
+    Returns the seconds that the run's own training is expected to take: as many epochs, or twice as many where the end
+    was not in sight.
+    """
     if cfg.get("start") is None:
-        return
+        return 0.0
     start = instantiate(cfg.start)
     epochs = max(FEWEST_EPOCHS, int(START_SHARE * steps * start.batch_size / datamodule.num_data))
     val = datamodule.val_dataloader() or None
-    replace(start, epochs=min(start.epochs, epochs)).train(
+    began = time.perf_counter()
+    trained = replace(start, epochs=min(start.epochs, epochs)).train(
         problem.stack, datamodule.train_dataloader(), problem.loss, val, compiled=cfg.compile
     )
+    seconds = time.perf_counter() - began
+    return seconds if trained.epochs < epochs else 2 * seconds
 
 
 def _values(given: set[str], cfg: DictConfig, datamodule: Any, sampler: dict[str, Any]) -> dict[str, Any]:
