@@ -131,7 +131,8 @@ def test_a_part_of_the_training_items_is_held_out_where_there_is_no_validation_p
 
 def test_validation_items_leave_all_training_items():
     recorder = Recorder()
-    val = TensorSlices(*[torch.arange(50.0, 60.0).unsqueeze(1)] * 2)
+    x = torch.arange(50.0, 60.0).unsqueeze(1)
+    val = TensorSlices(x, x)
     AdamWStart(lr=1e-3, epochs=3).train(bdl.ChainStack(nn.Linear(1, 1), CHAINS), numbered(), recorder, val)
     assert recorder.trained == set(range(50)) and recorder.validated == set(range(50, 60))
 

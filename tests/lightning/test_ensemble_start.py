@@ -10,6 +10,7 @@ import torch
 import toys
 from again import held_out
 from lightning.pytorch.callbacks import LambdaCallback
+from torch import Tensor
 
 import bdl
 from bdl.data import TensorDataModule
@@ -27,8 +28,8 @@ def data() -> TensorDataModule:
     return TensorDataModule(splits, batch_size=toys.BATCH, chains=2)
 
 
-def run(folder: Path, steps: int = WHOLE, resume: bool = False, keep: Keep = KEEP) -> bdl.BayesianModule:
-    """A run of the toy module; `module.began` holds the parameters at which the sampler began."""
+def run(folder: Path, steps: int = WHOLE, resume: bool = False, keep: Keep = KEEP) -> list[Tensor]:
+    """A run of the toy module. Returns the parameters at which the sampler began."""
     module, begun = toys.module(dynamics=bdl.SGHMC(0.5)), []
 
     def note(trainer, module) -> None:
@@ -39,8 +40,7 @@ def run(folder: Path, steps: int = WHOLE, resume: bool = False, keep: Keep = KEE
     callbacks = [bdl.CollectSamples(keep, folder), start, save, noted]
     trainer: L.Trainer = toys.trainer(folder, steps, callbacks)
     trainer.fit(module, data(), ckpt_path=save.path if resume else None, weights_only=True)
-    module.began = begun
-    return module
+    return begun
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -48,35 +48,37 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> tuple[Path, bdl.BayesianModule]:
+def whole(tmp_path_factory) -> tuple[Path, list[Tensor]]:
     folder = tmp_path_factory.mktemp("whole")
     return folder, run(folder)
 
 
 def test_the_sampler_begins_at_the_ensemble_that_is_kept(whole):
-    folder, module = whole
+    folder, began = whole
     store = SampleStore(folder / "start")
     (record,) = store.records()
     kept = store.read(record)
     assert record.temperature == 0 and record.chains == [0, 1] and record.step == START.epochs
     stack = bdl.ChainStack(toys.plain(), 2)
     names = [name for name, _ in stack.net.named_parameters()]
-    assert all(torch.equal(kept[name], began) for name, began in zip(names, module.began, strict=True))
+    assert all(torch.equal(kept[name], value) for name, value in zip(names, began, strict=True))
     START.train(stack, data().train_dataloader(), bdl.CategoricalNLL())
-    assert all(torch.equal(a, b) for a, b in zip(stack.parameters(), module.began, strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(stack.parameters(), began, strict=True))
 
 
 def test_the_ensemble_predicts_and_is_no_sample(whole):
-    folder, module = whole
+    folder, began = whole
     posterior, ensemble = (bdl.Posterior.load(f, toys.plain()) for f in (folder, folder / "start"))
     assert (posterior.samples, ensemble.samples) == (10, 2)
     x = toys.tensors(seed=2)[0]
     stack = bdl.ChainStack(toys.plain(), 2)
     with torch.no_grad():
-        for parameter, value in zip(stack.parameters(), module.began, strict=True):
+        for parameter, value in zip(stack.parameters(), began, strict=True):
             parameter.copy_(value)
         expected = stack.broadcast(x).softmax(-1).mean(0)
-    torch.testing.assert_close(ensemble.predict(x).probs, expected)
+    prediction = ensemble.predict(x)
+    assert isinstance(prediction, bdl.Prediction)
+    torch.testing.assert_close(prediction.probs, expected)
 
 
 def test_a_resumed_run_is_the_whole_run_and_trains_nothing(whole, tmp_path, monkeypatch):
