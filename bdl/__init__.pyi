@@ -34,6 +34,7 @@ from .samplers.extras import per_example_gradients
 from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
 from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro
+from .start import AdamWStart
 
 __version__: str
 
@@ -51,6 +52,7 @@ __all__ = [
     "SGNHT",
     "SGRLD",
     "AcceptReject",
+    "AdamWStart",
     "AdaptiveWeight",
     "BayesianModule",
     "BdlError",

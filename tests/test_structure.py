@@ -15,6 +15,7 @@ LAYERS = [
     {"errors", "seeding", "functional", "files", "psi", "schedules", "likelihoods", "identity"},
     {"samplers"},
     {"posterior", "models", "data", "targets"},
+    {"start"},
     {"lightning"},
     {"run", "__main__"},
 ]

@@ -21,7 +21,7 @@ from bdl.run.build import check_same_data
 from bdl.run.directory import read_config, read_metrics
 from bdl.run.machine import find_device, keep_freed_memory
 from bdl.run.progress import WorkProgress
-from bdl.run.report import out_of_distribution, publish, units_of
+from bdl.run.report import load_start, out_of_distribution, publish, units_of
 
 
 def evaluate(cfg: DictConfig) -> None:
@@ -38,10 +38,11 @@ def evaluate(cfg: DictConfig) -> None:
     device = find_device(cfg.device)
     posterior = bdl.Posterior.load(runs, net.to(device), skip_bad=cfg.skip_bad, likelihood=likelihood)
     check_same_data(datamodule, posterior)
+    start = load_start(runs, net, likelihood, cfg.skip_bad)
     items = {"train": cfg.train_items}
     loaders = {split: datamodule.slices(split, items.get(split)) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, ood=out_of_distribution(datamodule), progress=progress)
+        summary = summarise(posterior, loaders, ood=out_of_distribution(datamodule), progress=progress, start=start)
     summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
     if "test" in summary.evaluations:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 import bdl
+from bdl.lightning.callbacks.start import FOLDER
 from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.posterior.report.page import write_page
@@ -42,12 +43,13 @@ def report(
 
     loss: of the run. A likelihood of the user's own has no other way to here.
     """
-    posterior = bdl.Posterior.load(run, net, likelihood=loss if isinstance(loss, Likelihood) else None)
+    likelihood = loss if isinstance(loss, Likelihood) else None
+    posterior, start = bdl.Posterior.load(run, net, likelihood=likelihood), load_start([run], net, likelihood)
     loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", train_items)}
     if datamodule.val_dataloader():
         loaders["val"] = datamodule.slices("val")
     with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, outcome.trace, out_of_distribution(datamodule), progress)
+        summary = summarise(posterior, loaders, outcome.trace, out_of_distribution(datamodule), progress, start)
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     measured = {
@@ -76,6 +78,16 @@ def publish(
     write_metrics(folder / "metrics.json", summary.metrics)
     print_summary(summary.metrics)
     print(f"report: {folder / 'report.html'}")
+
+
+def load_start(
+    runs: Sequence[Path], net: torch.nn.Module, likelihood: Likelihood | None, skip_bad: bool = False
+) -> bdl.Posterior | None:
+    """The deep ensembles at which the chains of all runs began; None where a run has none."""
+    folders = [run / FOLDER for run in runs]
+    if not all(folder.exists() for folder in folders):
+        return None
+    return bdl.Posterior.load(folders, net, skip_bad=skip_bad, likelihood=likelihood)
 
 
 def units_of(datamodule: Any) -> Units | None:

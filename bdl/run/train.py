@@ -172,7 +172,7 @@ def build_parts(
     chains = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=stack, shared=cfg.shared_batches)
     module = build.build_module(chains, cfg.sampler, cfg.loss, cfg.compile)
     limit = limit or bdl.callbacks.TimeLimit(cfg.trainer.max_time)
-    callbacks = build_callbacks(cfg, datamodule, directory, settings, checkpoint_name(given, stack), limit)
+    callbacks = build_callbacks(cfg, datamodule, directory, settings, checkpoint_name(given, stack), limit, first)
     # The W&B id is the hash of the configuration as given. Only the first stack is logged.
     logger = given.logger if first else None
     trainer = build.build_trainer(cfg.trainer, logger, cfg.run_dir, callbacks, process)
@@ -180,23 +180,21 @@ def build_parts(
 
 
 def build_callbacks(
-    cfg: DictConfig,
-    datamodule: Any,
-    directory: RunDirectory,
-    settings: dict[str, Any],
-    checkpoint: str,
-    limit: bdl.callbacks.TimeLimit,
-) -> Callbacks:
+    cfg: DictConfig, datamodule: Any, directory: RunDirectory, settings: dict[str, Any], checkpoint: str,
+    limit: bdl.callbacks.TimeLimit, verbose: bool,
+) -> Callbacks:  # fmt: skip
     keep = instantiate(cfg.collect.keep)
     name = run_name(HydraConfig.get().runtime.choices)
     run_and_stack = f"{directory.hash}, stack {cfg.stack}"
     about_data = getattr(datamodule, "preprocessing", lambda: None)()
+    law = build.law_of(cfg.model, cfg.data, datamodule)
     return Callbacks(
         build.build_schedule(cfg.schedule),
-        build.build_collector(cfg.collect, keep, cfg.run_dir, cfg.model, cfg.data, datamodule),
+        build.build_collector(cfg.collect, keep, cfg.run_dir, law),
         build.build_average(keep, datamodule),
         bdl.Monitor(cfg.monitor_every),
         build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data)),
+        build.build_start(cfg, law, verbose),
         bdl.callbacks.StepProgress(),
         limit,
         bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", cfg.checkpoint_every, checkpoint, run=run_and_stack),
