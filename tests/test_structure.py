@@ -17,7 +17,7 @@ LAYERS = [
     {"posterior", "models", "data", "targets"},
     {"start"},
     {"lightning"},
-    {"run", "__main__"},
+    {"run", "__main__", "sklearn"},
 ]
 MAY_IMPORT = {"posterior": set(), "models": set(), "data": set(), "targets": {"samplers"}}
 

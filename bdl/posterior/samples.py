@@ -57,8 +57,7 @@ class Samples:
         self.stores, self.net, self.skip_bad = list(stores), net, skip_bad
         self.files: list[File] = [(s, r) for s in self.stores for r in s.records()]
         self.files.sort(key=lambda file: file[1].step)
-        self._number = {id(s): i for i, s in enumerate(self.stores)}
-        chains = sorted({(self._number[id(s)], r.stack, c) for s, r in self.files for c in range(len(r.chains))})
+        chains = sorted({(self.stores.index(s), r.stack, c) for s, r in self.files for c in range(len(r.chains))})
         self._chain_of = {key: i for i, key in enumerate(chains)}
         self._cache: list[Group] | None = None
 
@@ -139,7 +138,7 @@ class Samples:
         return stacked
 
     def _chains(self, store: SampleStore, record: Record) -> list[int]:
-        return [self._chain_of[self._number[id(store)], record.stack, c] for c in range(len(record.chains))]
+        return [self._chain_of[self.stores.index(store), record.stack, c] for c in range(len(record.chains))]
 
 
 def _by_size(files: list[File]) -> Iterator[list[File]]:

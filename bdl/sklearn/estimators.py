@@ -23,6 +23,7 @@ from bdl.models import MLP
 from bdl.posterior.prediction import AnyPrediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
 from bdl.sklearn.sampling import Plan, sample
+from bdl.start import AdamWStart
 
 
 class BayesianMLP(BaseEstimator):
@@ -73,13 +74,16 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         activation: "tanh", "relu", "silu" or "gelu".
         sampler: "mclmc" (microcanonical Langevin) and "hmc" take all rows at every step and find their own step size;
             "sghmc" takes batches. Or dynamics such as `bdl.SGHMC(friction=0.05)`.
-        lr: step size in the units of SGD; "mclmc" and "hmc" begin their search there.
+        start: "adamw" trains the chains as a deep ensemble first, see `bdl.AdamWStart`, which may also be passed; None
+            begins at random.
         chains: independent chains. Two or more show whether they agree.
         samples: networks that are kept of each chain; the average is over chains x samples networks.
         steps: of each chain. The first 40 % are burn-in.
-        batch_size: rows of a batch, for samplers that take batches; None means all rows.
+        lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
+        batch_size: rows of a batch, for samplers that take batches. None finds it.
         temperature: T of exp(-U/T); 1 is the Bayes posterior.
         prior_std: standard deviation of the prior of every weight; "fan_in" and "he" scale it by the layer's inputs.
+            None finds it by the predictions for rows that are held out meanwhile.
         standardize: give every column of X mean 0 and standard deviation 1.
         random_state: seed; the same one gives the same samples to the bit.
         verbose: show progress, and afterwards whether the samples can be trusted.
@@ -99,13 +103,14 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         activation: str = "tanh",
         *,
         sampler: str | Transition = "mclmc",
-        lr: float = 1e-3,
+        start: AdamWStart | str | None = "adamw",
         chains: int = 8,
         samples: int = 100,
         steps: int = 2000,
-        batch_size: int | None = 100,
+        lr: float | None = None,
+        batch_size: int | None = None,
         temperature: float = 1.0,
-        prior_std: float | str = 1.0,
+        prior_std: float | str | None = None,
         standardize: bool = True,
         random_state: Any = None,
         verbose: bool = False,
@@ -113,10 +118,11 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         self.hidden_layer_sizes = hidden_layer_sizes
         self.activation = activation
         self.sampler = sampler
-        self.lr = lr
+        self.start = start
         self.chains = chains
         self.samples = samples
         self.steps = steps
+        self.lr = lr
         self.batch_size = batch_size
         self.temperature = temperature
         self.prior_std = prior_std
@@ -144,7 +150,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
     def predict(self, X: Any) -> np.ndarray:
         """(n,) the most probable class of each row."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        likeliest = self.predict_proba(X).argmax(1)
+        return self.classes_[likeliest]
 
 
 class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
@@ -154,7 +161,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     together. y holds one number for each row; the networks see it standardised, and predictions are in its own units.
 
     Args:
-        hidden_layer_sizes, activation, sampler, lr, chains, samples, steps, batch_size, temperature, prior_std,
+        hidden_layer_sizes, activation, sampler, start, chains, samples, steps, lr, batch_size, temperature, prior_std,
             random_state, verbose: as in `BayesianMLPClassifier`.
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y.
@@ -176,13 +183,14 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         *,
         noise: Literal["input", "constant"] | float = "input",
         sampler: str | Transition = "mclmc",
-        lr: float = 1e-3,
+        start: AdamWStart | str | None = "adamw",
         chains: int = 8,
         samples: int = 100,
         steps: int = 2000,
-        batch_size: int | None = 100,
+        lr: float | None = None,
+        batch_size: int | None = None,
         temperature: float = 1.0,
-        prior_std: float | str = 1.0,
+        prior_std: float | str | None = None,
         standardize: bool = True,
         random_state: Any = None,
         verbose: bool = False,
@@ -191,10 +199,11 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         self.activation = activation
         self.noise = noise
         self.sampler = sampler
-        self.lr = lr
+        self.start = start
         self.chains = chains
         self.samples = samples
         self.steps = steps
+        self.lr = lr
         self.batch_size = batch_size
         self.temperature = temperature
         self.prior_std = prior_std

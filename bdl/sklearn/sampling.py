@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
@@ -10,6 +11,7 @@ import tempfile
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import lightning as L
 import torch
@@ -29,6 +31,7 @@ SAMPLERS: dict[str, Callable[[int], Transition]] = {  # by name, for runs with t
     "sghmc": lambda burn_in: bdl.SGHMC(),
 }
 BURN_IN = 0.4  # of the steps, before samples are kept
+LR = 1e-3  # at which samplers begin that find their own step size
 CHECKED = 1000  # training rows that the verdict looks at, evenly spaced
 ROWS = 100  # of the trace of a run
 
@@ -38,46 +41,54 @@ class Plan:
     """How to sample; the estimators' arguments of the same names say what they mean."""
 
     sampler: str | Transition
-    lr: float
+    start: bdl.AdamWStart | str | None
     chains: int
     samples: int
     steps: int
+    lr: float | None
     batch_size: int | None
     temperature: float
-    prior_std: float | str
+    prior_std: float | str | None
     seed: int
     verbose: bool
 
-    def keep(self) -> bdl.schedules.EveryStep:
-        """The rule that keeps just `samples` states, after at least BURN_IN of the steps."""
-        if self.samples < 1 or self.chains < 1:
+    def __post_init__(self) -> None:
+        if self.chains < 1 or self.samples < 1:
             raise ConfigError(f"chains and samples must be at least 1, got {self.chains} and {self.samples}")
-        every = int((1 - BURN_IN) * self.steps) // self.samples
-        if every < 1:
+        if self.steps * (1 - BURN_IN) < self.samples:
             raise ConfigError(
                 f"steps={self.steps} are too few to keep samples={self.samples} of them after burn-in: set steps to at "
                 f"least {math.ceil(self.samples / (1 - BURN_IN))}, or lower samples"
             )
-        return bdl.schedules.EveryStep(self.steps - every * self.samples, every)
-
-    def dynamics(self) -> Transition:
-        """Raises ConfigError for an unknown name."""
-        if not isinstance(self.sampler, str):
-            return self.sampler
-        if self.sampler not in SAMPLERS:
+        if isinstance(self.sampler, str) and self.sampler not in SAMPLERS:
             raise ConfigError(
                 f"sampler must be one of {', '.join(SAMPLERS)}, or dynamics such as bdl.SGHMC(0.05); "
                 f"got {self.sampler!r}"
             )
-        return SAMPLERS[self.sampler](self.keep().burn_in)
+        if isinstance(self.start, str) and self.start != "adamw":
+            raise ConfigError(f"start must be 'adamw', None or a bdl.AdamWStart, got {self.start!r}")
+        if isinstance(self.prior_std, int | float) and not self.prior_std > 0:
+            raise ConfigError(f"prior_std must be > 0, got {self.prior_std}")
 
-    def prior(self) -> bdl.Gaussian:
-        """Raises ConfigError for a scale that is neither positive nor a name."""
-        if isinstance(self.prior_std, str):
-            return bdl.Gaussian(self.prior_std)
-        if not self.prior_std > 0:
-            raise ConfigError(f"prior_std must be > 0, or a name such as 'fan_in'; got {self.prior_std}")
-        return bdl.Gaussian(self.prior_std**-2)
+    def dynamics(self) -> Transition:
+        return SAMPLERS[self.sampler](self.keep(None).burn_in) if isinstance(self.sampler, str) else self.sampler
+
+    def keep(self, burn_in: int | None) -> bdl.schedules.EveryStep:
+        """The rule that keeps just `samples` states, the last steps' evenly spaced ones; None: after 40 % of the steps."""
+        burn_in = int(BURN_IN * self.steps) if burn_in is None else burn_in
+        every = max(1, (self.steps - burn_in) // self.samples)
+        return bdl.schedules.EveryStep(self.steps - every * self.samples, every)
+
+    def given(self, dynamics: Transition) -> dict[str, Any]:
+        """The settings that need not be found, by the names of `bdl.find_settings`."""
+        prior = self.prior_std if self.prior_std is None or isinstance(self.prior_std, str) else self.prior_std**-2
+        settings = {
+            "lr": self.lr,
+            "batch_size": self.batch_size,
+            "prior": None if prior is None else bdl.Gaussian(prior),
+            "friction": None if isinstance(self.sampler, str) else getattr(dynamics, "friction", None),
+        }
+        return {name: value for name, value in settings.items() if value is not None}
 
 
 def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan) -> bdl.Posterior:
@@ -86,27 +97,52 @@ def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: P
     The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
     the same prediction whatever the other rows are.
     """
-    dynamics = plan.dynamics()
-    size = len(x) if dynamics.full_batch or plan.batch_size is None else min(plan.batch_size, len(x))
-    batches = TensorBatches(x, y, size, chains=plan.chains, seed=plan.seed)
-    stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
-    build = functools.partial(
-        bdl.Sampler, dynamics=dynamics, num_data=len(x), lr=plan.lr, temperature=plan.temperature,
-        prior=plan.prior(), seed=plan.seed,
-    )  # fmt: skip
-    monitor = bdl.Monitor(max(1, plan.steps // ROWS))
-    callbacks = [bdl.CollectSamples(plan.keep(), full_energy=False), monitor]
-    with tempfile.TemporaryDirectory() as folder, quiet_lightning(), one_thread():
+    with quiet_lightning(), one_thread(), tempfile.TemporaryDirectory() as folder:
+        stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
+        if plan.start is not None:
+            start = plan.start if isinstance(plan.start, bdl.AdamWStart) else bdl.AdamWStart()
+            start.train(stack, TensorBatches(x, y, len(x), chains=plan.chains, seed=plan.seed), likelihood)
+        settings = find_missing(stack, likelihood, x, y, plan)
+        dynamics, size = plan.dynamics(), min(settings.get("batch_size", len(x)), len(x))
+        if "friction" in settings:
+            dynamics = dataclasses.replace(dynamics, friction=settings["friction"])
+        build = functools.partial(
+            bdl.Sampler, dynamics=dynamics, num_data=len(x), lr=settings.get("lr", LR), temperature=plan.temperature,
+            prior=settings["prior"], seed=plan.seed,
+        )  # fmt: skip
+        monitor = bdl.Monitor(max(10, plan.steps // ROWS))
+        collect = bdl.CollectSamples(plan.keep(settings.get("burn_in")), full_energy=False)
         trainer = L.Trainer(
             max_steps=plan.steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
             enable_progress_bar=plan.verbose, enable_model_summary=False, default_root_dir=folder,
-            callbacks=callbacks + [bdl.StepProgress()] * plan.verbose,
+            callbacks=[collect, monitor, *[bdl.StepProgress()] * plan.verbose],
         )  # fmt: skip
+        batches = TensorBatches(
+            x, y, len(x) if dynamics.full_batch else size, chains=plan.chains, seed=plan.seed
+        )
         trainer.fit(bdl.BayesianModule(stack, build, loss=likelihood), batches)
         posterior = bdl.Posterior.load(folder, net.double(), likelihood=likelihood).cache()
-        if plan.verbose:
-            print_verdict(posterior, x, y, monitor)
+    if plan.verbose:
+        print_verdict(posterior, x, y, monitor)
     return posterior
+
+
+def find_missing(
+    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan
+) -> dict[str, Any]:
+    """All settings: those given, and those that `bdl.find_settings` finds for the stack."""
+    dynamics = plan.dynamics()
+    given = plan.given(dynamics)
+    if given.keys() >= ({"prior"} if dynamics.full_batch else {"prior", "lr", "batch_size"}):
+        return given
+    tuning = bdl.find_settings(
+        stack, likelihood, (x, y), dynamics=dynamics, temperature=plan.temperature, steps=plan.steps, given=given,
+        seed=plan.seed,
+    )  # fmt: skip
+    if plan.verbose:
+        print(*tuning.findings, sep="\n")
+    found = tuning.settings
+    return {**given, **found, **({"prior": bdl.Gaussian(found["prior"])} if "prior" in found else {})}
 
 
 def print_verdict(posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.Monitor) -> None:
