@@ -35,6 +35,8 @@ from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
 from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro
 from .start import AdamWStart
+from .tune.find import find_settings
+from .tune.finding import Tuning
 
 __version__: str
 
@@ -101,10 +103,12 @@ __all__ = [
     "TemperatureScaling",
     "Thermostatted",
     "TimeLimit",
+    "Tuning",
     "Uniform",
     "ValuePrediction",
     "callbacks",
     "data",
+    "find_settings",
     "models",
     "per_example_gradients",
     "schedules",

@@ -25,7 +25,7 @@ from bdl.posterior.report.terminal import print_summary
 from bdl.run import build
 from bdl.run.build import Callbacks
 from bdl.run.config import config_hash, fill_in, register_resolvers, run_name
-from bdl.run.derived import choose_precision, count_carriers, count_stacks
+from bdl.run.derived import choose_precision, count_carriers, count_stacks, found_values
 from bdl.run.directory import RunDirectory
 from bdl.run.from_data import count_outputs, fill_in_from_data, settings_of, target_fact
 from bdl.run.launch import launch, start_by
@@ -39,6 +39,7 @@ from bdl.run.processes import (
     processes_per_machine,
 )
 from bdl.run.report import Outcome, report
+from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
 from bdl.seeding import derive_seed
 
@@ -60,6 +61,7 @@ def train(cfg: DictConfig) -> float | None:
         return run(cfg, process)
     if expected > devices and not process.launched:
         raise ConfigError(f"trainer.num_nodes={cfg.trainer.num_nodes}: let torchrun or srun start the processes")
+    cfg = tuned(cfg, process)
     if count == 1:
         return run(cfg, process)
     launch(count, run_in_new_process, cfg, HydraConfig.get(), start=start_by(cfg.trainer.accelerator))
@@ -159,7 +161,7 @@ def build_parts(
     The data decide N, and the steps of a run in epochs. Without a limit, the configuration's time limit holds.
     """
     chains, precision = cfg.chains // count_stacks(cfg), choose_precision(cfg)
-    given, cfg = cfg, fill_in(cfg, stack=stack, chains=chains, trainer__precision=precision)
+    given, cfg = cfg, fill_in(cfg, stack=stack, chains=chains, trainer__precision=precision, **found_values(cfg))
     ranks_of_one_chain = process if cfg.trainer.get("strategy") == "ddp" else SINGLE
     first = process.is_main and stack == given.stack
     datamodule = build.build_data(cfg.data, cfg.shared_batches, ranks_of_one_chain, warn=first)

@@ -49,6 +49,7 @@ def _check_top_level(cfg: DictConfig) -> None:
         _require(cfg, [key], wanted, lambda value, least=least: type(value) is int and value >= least)
     _require(cfg, _SWITCHES, "true or false", lambda value: type(value) is bool)
     _require(cfg, ["compile"], "auto, true or false", lambda value: type(value) is bool or value == "auto")
+    _require(cfg, ["tune"], "auto or false", lambda value: value in ("auto", False) and type(value) is not int)
     widths = "a list of whole numbers of at least 1"
     _require(cfg, ["model.hidden"], widths, lambda value: OmegaConf.is_list(value) and all(map(_is_width, value)))
     _require(cfg, ["objective"], "null or the name of a metric", lambda value: value is None or type(value) is str)
