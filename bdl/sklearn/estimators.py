@@ -218,7 +218,9 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
         values = pd.Series(y, name="y", dtype=np.float64)
-        self.target_ = NumberTarget.learn(values, "y", "regression") if self.standardize else NumberTarget("y", 0.0, 1.0)
+        self.target_ = (
+            NumberTarget.learn(values, "y", "regression") if self.standardize else NumberTarget("y", 0.0, 1.0)
+        )
         net, likelihood = self._law()
         self._sample(X, self.target_.encode(values, "y"), net, likelihood)
         return self

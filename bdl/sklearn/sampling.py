@@ -74,7 +74,7 @@ class Plan:
         return SAMPLERS[self.sampler](self.keep(None).burn_in) if isinstance(self.sampler, str) else self.sampler
 
     def keep(self, burn_in: int | None) -> bdl.schedules.EveryStep:
-        """The rule that keeps just `samples` states, the last steps' evenly spaced ones; None: after 40 % of the steps."""
+        """The rule that keeps `samples` states, the last one at the end; None: after 40 % of the steps."""
         burn_in = int(BURN_IN * self.steps) if burn_in is None else burn_in
         every = max(1, (self.steps - burn_in) // self.samples)
         return bdl.schedules.EveryStep(self.steps - every * self.samples, every)
@@ -86,7 +86,7 @@ class Plan:
             "lr": self.lr,
             "batch_size": self.batch_size,
             "prior": None if prior is None else bdl.Gaussian(prior),
-            "friction": None if isinstance(self.sampler, str) else getattr(dynamics, "friction", None),
+            "friction": None if isinstance(self.sampler, str) else vars(dynamics).get("friction"),
         }
         return {name: value for name, value in settings.items() if value is not None}
 
@@ -101,35 +101,44 @@ def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: P
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:
             start = plan.start if isinstance(plan.start, bdl.AdamWStart) else bdl.AdamWStart()
-            start.train(stack, TensorBatches(x, y, len(x), chains=plan.chains, seed=plan.seed), likelihood)
+            start.train(stack, batches_of(x, y, len(x), plan), likelihood)
         settings = find_missing(stack, likelihood, x, y, plan)
-        dynamics, size = plan.dynamics(), min(settings.get("batch_size", len(x)), len(x))
-        if "friction" in settings:
-            dynamics = dataclasses.replace(dynamics, friction=settings["friction"])
-        build = functools.partial(
-            bdl.Sampler, dynamics=dynamics, num_data=len(x), lr=settings.get("lr", LR), temperature=plan.temperature,
-            prior=settings["prior"], seed=plan.seed,
-        )  # fmt: skip
-        monitor = bdl.Monitor(max(10, plan.steps // ROWS))
-        collect = bdl.CollectSamples(plan.keep(settings.get("burn_in")), full_energy=False)
-        trainer = L.Trainer(
-            max_steps=plan.steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
-            enable_progress_bar=plan.verbose, enable_model_summary=False, default_root_dir=folder,
-            callbacks=[collect, monitor, *[bdl.StepProgress()] * plan.verbose],
-        )  # fmt: skip
-        batches = TensorBatches(
-            x, y, len(x) if dynamics.full_batch else size, chains=plan.chains, seed=plan.seed
-        )
-        trainer.fit(bdl.BayesianModule(stack, build, loss=likelihood), batches)
+        monitor = run(stack, likelihood, x, y, plan, settings, folder)
         posterior = bdl.Posterior.load(folder, net.double(), likelihood=likelihood).cache()
     if plan.verbose:
         print_verdict(posterior, x, y, monitor)
     return posterior
 
 
-def find_missing(
-    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan
-) -> dict[str, Any]:
+def run(
+    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan, settings: dict[str, Any],
+    folder: str,
+) -> bdl.Monitor:  # fmt: skip
+    """Sample with these settings, and leave the samples in the folder. Returns what watched the chains."""
+    dynamics: Any = plan.dynamics()
+    if "friction" in settings:
+        dynamics = dataclasses.replace(dynamics, friction=settings["friction"])
+    build = functools.partial(
+        bdl.Sampler, dynamics=dynamics, num_data=len(x), lr=settings.get("lr", LR), temperature=plan.temperature,
+        prior=settings["prior"], seed=plan.seed,
+    )  # fmt: skip
+    collect = bdl.CollectSamples(plan.keep(settings.get("burn_in")), full_energy=False)
+    monitor = bdl.Monitor(max(10, plan.steps // ROWS))
+    trainer = L.Trainer(
+        max_steps=plan.steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=plan.verbose, enable_model_summary=False, default_root_dir=folder,
+        callbacks=[collect, monitor, *[bdl.StepProgress()] * plan.verbose],
+    )  # fmt: skip
+    size = len(x) if dynamics.full_batch else min(settings["batch_size"], len(x))
+    trainer.fit(bdl.BayesianModule(stack, build, loss=likelihood), batches_of(x, y, size, plan))
+    return monitor
+
+
+def batches_of(x: Tensor, y: Tensor, size: int, plan: Plan) -> TensorBatches:
+    return TensorBatches(x, y, size, chains=plan.chains, seed=plan.seed)
+
+
+def find_missing(stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan) -> dict[str, Any]:
     """All settings: those given, and those that `bdl.find_settings` finds for the stack."""
     dynamics = plan.dynamics()
     given = plan.given(dynamics)
