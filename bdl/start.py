@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.split import hold_out
@@ -184,23 +185,24 @@ def _stepper(
     """A function that takes one step of AdamW on a batch."""
     stack.train()
     gradient = stack.gradient(compiled)
-    params = [p for p in stack.parameters() if p.requires_grad]
-    fused = params[0].device.type in ("cpu", "cuda")
-    optimizer = torch.optim.AdamW(params, settings.lr, weight_decay=settings.weight_decay, fused=fused)
-    known = [] if gradient is None else [torch.empty_like(p) for p in gradient.params]
+    params = [p for p in stack.parameters() if p.requires_grad] if gradient is None else gradient.params
+    means, squares, gradients = ([torch.zeros_like(p) for p in params] for _ in range(3))
+    steps = [torch.zeros((), device=p.device) for p in params]
 
     def step(x: Tensor, y: Tensor) -> None:
         if stack.shared:
             y = y.expand(stack.chains, *y.shape)
         if gradient is None:
-            optimizer.zero_grad()
-            mean_loss(loss, stack(x), y, stack.chains).sum().backward()
+            losses = mean_loss(loss, stack(x), y, stack.chains)
+            now = list(torch.autograd.grad(losses.sum(), params, materialize_grads=True))
         else:
-            gradient.write(x.expand(stack.chains, *x.shape) if stack.shared else x, y, loss, known)
-            for p, g in zip(gradient.params, known, strict=True):
-                p.grad = g
-        optimizer.step()
-        optimizer.zero_grad()
+            gradient.write(x.expand(stack.chains, *x.shape) if stack.shared else x, y, loss, gradients)
+            now = gradients
+        with torch.no_grad():  # the function behind torch.optim.AdamW, whose own bookkeeping takes as long as the rest
+            adamw(
+                params, now, means, squares, [], steps, fused=params[0].device.type in ("cpu", "cuda"), amsgrad=False,
+                beta1=0.9, beta2=0.999, lr=settings.lr, weight_decay=settings.weight_decay, eps=1e-8, maximize=False,
+            )  # fmt: skip
 
     return step
 

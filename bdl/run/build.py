@@ -25,7 +25,7 @@ from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.progress import WorkProgress
 from bdl.start import Trained
 
-OURS = ("concurrent", "max_time")  # settings of the trainer that bdl reads and Lightning does not know
+OURS = ("concurrent", "max_time", "start_epochs")  # settings of the trainer that bdl reads and Lightning does not know
 LAW_OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold")  # recorded in target.json
 
 

@@ -56,7 +56,8 @@ class BayesianMLP(BaseEstimator):
         return self.encoding_.encode(frame, "X: ", "X")
 
     def _net(self, outputs: int) -> nn.Module:
-        return MLP([self.n_features_in_, *self.hidden_layer_sizes, outputs], self.activation)
+        with torch.random.fork_rng(devices=[]):  # layers draw weights, which the chains' own starts replace
+            return MLP([self.n_features_in_, *self.hidden_layer_sizes, outputs], self.activation)
 
 
 def as_it_is(name: str) -> NumberColumn:
