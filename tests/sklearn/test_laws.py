@@ -16,7 +16,7 @@ N, NOISE, PRIOR_STD = 12, 1.5, 0.4  # the prior and the noise both matter
 CHAINS, SAMPLES = 64, 50
 EXACT = dict(
     hidden_layer_sizes=(), sampler=bdl.HMC(4, adapt_steps=100), start=None, chains=CHAINS, samples=SAMPLES, steps=300,
-    lr=0.05, prior_std=PRIOR_STD, random_state=0,
+    prior_std=PRIOR_STD, random_state=0,
 )  # fmt: skip
 
 
@@ -48,7 +48,7 @@ def linear():
     precision = features.T @ features / noise**2 + np.eye(3) / PRIOR_STD**2
     weights = np.linalg.solve(precision, features.T @ ((y - shift) / scale)) / noise**2
     epistemic = scale * np.sqrt(np.einsum("nd,de,ne->n", new, np.linalg.inv(precision), new))
-    model = BayesianMLPRegressor(noise=NOISE, **EXACT).fit(X, y)
+    model = BayesianMLPRegressor(noise=NOISE, lr=1e-3, **EXACT).fit(X, y)
     return model, X_new, shift + scale * (new @ weights), epistemic, np.hypot(epistemic, NOISE)
 
 
@@ -94,7 +94,7 @@ def test_probabilities_are_those_of_quadrature():
     log_density = np.log(expit(sign * (a[:, None] + b[:, None] * x))).sum(1) - (a**2 + b**2) / (4 * PRIOR_STD**2)
     weights = np.exp(log_density - log_density.max())
     expected = weights @ expit(a[:, None] + b[:, None] * new) / weights.sum()
-    model = BayesianMLPClassifier(**EXACT).fit(X, y)
+    model = BayesianMLPClassifier(lr=0.05, **EXACT).fit(X, y)
     assert list(model.classes_) == ["no", "yes"]
     error = standard_error(softmax(each_output(model, X_new), -1)[..., 1])
     assert error.max() < 0.01
