@@ -141,7 +141,7 @@ def test_text_and_gaps_in_a_pipeline_and_a_search():
     pipeline = make_pipeline(prepare, BayesianMLPRegressor(**SMALL))
     search = GridSearchCV(pipeline, {"bayesianmlpregressor__temperature": [0.1, 1.0]}, cv=2).fit(X, y)
     assert search.best_score_ > 0.5
-    _, std = search.predict(X, return_std=True)
+    _, std = search.best_estimator_.predict(X, return_std=True)
     assert std.shape == (60,)
     assert cross_val_score(BayesianMLPRegressor(**SMALL), X[["size"]], y, cv=2).shape == (2,)
 
