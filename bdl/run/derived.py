@@ -23,7 +23,7 @@ BF16_FLAGS = {"avx512_bf16", "amx_bf16"}  # x86 CPUs that multiply bf16 in hardw
 
 def found_values(cfg: DictConfig) -> dict[str, Any]:
     """What tuning has found, as arguments of `bdl.run.config.fill_in`."""
-    settings = OmegaConf.to_container(cfg.found)["settings"] if cfg.get("found") else {}  # type: ignore[index, call-overload]
+    settings: Any = OmegaConf.to_container(cfg.found.settings) if cfg.get("found") else {}
     return {key.replace(".", "__"): value for key, value in settings.items()}
 
 

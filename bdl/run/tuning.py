@@ -5,13 +5,15 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
+from torch import Tensor
 
 import bdl
 from bdl.errors import ConfigError
@@ -20,10 +22,11 @@ from bdl.run.config import fill_in
 from bdl.run.derived import count_carriers, count_stacks
 from bdl.run.directory import read_config
 from bdl.run.from_data import count_outputs, fill_in_from_data
-from bdl.run.machine import prepare_torch
+from bdl.run.machine import find_device, prepare_torch
 from bdl.run.processes import ProcessInfo
 from bdl.samplers.dynamics.base import Transition
-from bdl.tune.budget import choose_steps, seconds_of_evaluation, seconds_per_step
+from bdl.tune.budget import FEWEST, choose_steps, seconds_of_evaluation, seconds_per_step
+from bdl.tune.burn_in import MOST
 from bdl.tune.find import find_settings
 from bdl.tune.finding import Finding
 from bdl.tune.trial import Problem
@@ -38,7 +41,9 @@ KEYS = {
 }
 UNITS = {"s": 1, "m": 60, "h": 3600}
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
-MOST_ITEMS = 4096  # training images that trials look at; all rows of a table are in memory anyway
+MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
+START_SHARE, FEWEST_EPOCHS = 0.1, 5  # steps of the trials' deep ensemble, as a share of the run's
+CPU = torch.device("cpu")
 
 
 def tuned(cfg: DictConfig, process: ProcessInfo) -> DictConfig:
@@ -111,6 +116,78 @@ def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
         per_step, findings = tuning.step_seconds, list(tuning.findings)
     if budget is None:
         return findings
-    after = REPORT + seconds_of_evaluation(problem, _count_items(datamodule), round(1 / cfg_share(cfg)))
+    after = REPORT + turns * seconds_of_evaluation(problem, _count_items(cfg, datamodule), _count_samples(cfg))
     timed = choose_steps(budget, per_step, turns, START_UP + time.perf_counter() - began, after)
-    return [_scaled(finding, timed.value / steps) for finding in findings] + [timed]
+    return [_shortened(finding, timed.value) for finding in findings] + [timed]
+
+
+def _problem(cfg: DictConfig, datamodule: Any) -> Problem:
+    """The first stack of the run on its device, with the training items, or an even part of many images."""
+    device = torch.device("cpu") if cfg.trainer.get("accelerator") == "cpu" else find_device(None)
+    loss = instantiate(cfg.loss)
+    net = build.build_net(cfg.model, datamodule, count_outputs(loss, datamodule))
+    stack = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=cfg.stack, shared=cfg.shared_batches).to(device)
+    items = _items(datamodule, "train", device)
+    assert items is not None
+    return Problem(
+        stack, loss, items, datamodule.num_data, datamodule.batch_size, float(cfg.sampler.temperature), cfg.seed,
+        cfg.compile,
+    )  # fmt: skip
+
+
+def _items(datamodule: Any, split: str, device: torch.device = CPU) -> tuple[Tensor, Tensor] | None:
+    """The items of a split as the network sees them; None where there are none."""
+    if split == "val" and not datamodule.val_dataloader():
+        return None
+    most = None if len(datamodule.input_shape) == 1 else MOST_IMAGES
+    batches = list(datamodule.slices(split, most))
+    return tuple(torch.cat([batch[i] for batch in batches]).to(device) for i in (0, 1))  # type: ignore[return-value]
+
+
+def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: int) -> None:
+    """Where the run begins at a deep ensemble, train the stack as one, for a tenth of the steps at most."""
+    if cfg.get("start") is None:
+        return
+    start = instantiate(cfg.start)
+    epochs = max(FEWEST_EPOCHS, int(START_SHARE * steps * start.batch_size / datamodule.num_data))
+    val = datamodule.val_dataloader() or None
+    replace(start, epochs=min(start.epochs, epochs)).train(
+        problem.stack, datamodule.train_dataloader(), problem.loss, val, compiled=cfg.compile
+    )
+
+
+def _values(given: set[str], cfg: DictConfig, datamodule: Any, sampler: dict[str, Any]) -> dict[str, Any]:
+    """The values of the given settings, as `find_settings` takes them."""
+    values = {
+        "batch_size": datamodule.batch_size, "prior": sampler["prior"], "lr": sampler["lr"],
+        "friction": getattr(sampler["dynamics"], "friction", None), "burn_in": cfg.collect.keep.burn_in,
+    }  # fmt: skip
+    return {name: value for name, value in values.items() if name in given}
+
+
+def _no_sampler(cfg: DictConfig, dynamics: Transition) -> str | None:
+    """Why there is nothing to tune; None where there is."""
+    if not dynamics.noisy or dynamics.variational or not cfg.sampler.temperature > 0:
+        return "an optimiser"
+    if cfg.sampler.exchange is not None:
+        return "replica exchange, whose rungs have temperatures of their own"
+    if cfg.trainer.get("strategy") == "ddp":
+        return "trainer=ddp, whose batches are divided among devices"
+    return None
+
+
+def _shortened(finding: Finding, steps: int) -> Finding:
+    """A burn-in that is no longer than the largest share of this number of steps; other findings as they are."""
+    return replace(finding, value=min(finding.value, round(MOST * steps))) if finding.name == "burn_in" else finding
+
+
+def _count_items(cfg: DictConfig, datamodule: Any) -> int:
+    """Items that the report predicts."""
+    splits = {split: len(datamodule.splits[split][1]) for split in ("train", "val", "test")}
+    return sum(splits.values()) - splits["train"] + min(splits["train"], cfg.train_items or splits["train"])
+
+
+def _count_samples(cfg: DictConfig) -> int:
+    """Samples of one chain, by the keeping of a run without cycles."""
+    keep = cfg.collect.keep
+    return max(1, (int(cfg.steps) - keep.burn_in) // keep.every)

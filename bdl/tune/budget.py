@@ -53,5 +53,7 @@ def choose_steps(budget: float, per_step: float, stacks: int, before: float, aft
     """
     left = budget - before - after
     steps = max(FEWEST, int(left / (CALLBACKS * per_step * stacks)))
-    reason = f"{budget:,.0f} s, less {before:.0f} before and {after:.0f} after sampling, at {1e3 * per_step:.2g} ms a step"
+    reason = (
+        f"{budget:,.0f} s, less {before:.0f} before and {after:.0f} after sampling, at {1e3 * per_step:.2g} ms a step"
+    )
     return Finding("steps", steps, reason + (f", {stacks} stacks in turn" if stacks > 1 else ""))
