@@ -40,7 +40,7 @@ class Score:
         (x, y), loss = self.items, trial.problem.loss
         outputs = trial.outputs(x)
         if isinstance(loss, Likelihood):
-            log_density = (-loss(outputs, y.expand(len(outputs), *y.shape)).double()).logsumexp(0)
+            log_density = -loss(outputs, y.expand(len(outputs), *y.shape)).double().logsumexp(0)
         else:  # only the mean over items is known
             log_density = -torch.stack([loss(o, y) for o in outputs]).double().mean().reshape(1)
         self.total = log_density if self.total is None else torch.logaddexp(self.total, log_density)

@@ -43,7 +43,7 @@ def run_shortened(command: list[str], folder: Path) -> None:
     """Run a command that names a run: `train.py` with `hydra.run.dir`, or `predict.py` on a run of the page."""
     train, predict = options(command, "train"), options(command, "predict")
     if train and any(o.startswith("hydra.run.dir=") for o in train):
-        start = ["start.epochs=5"] if "start=adamw" in train else []
+        start = ["start.epochs=5"] if "data=csv" in train else []
         call = ["train.py", *(o for o in train if not o.startswith("length=")), *SMALL, *start]
     elif predict and (folder / "runs").exists():
         call = ["predict.py", *predict]
