@@ -31,13 +31,15 @@ from bdl.sklearn import BayesianMLPClassifier, BayesianMLPRegressor
 KERNEL = ConstantKernel() * RBF(5.0)
 CLASSIFIERS: dict[str, Callable[[int], Any]] = {
     "BayesianMLPClassifier": lambda seed: BayesianMLPClassifier(random_state=seed),
-    "MLPClassifier": lambda seed: scaled(MLPClassifier((32, 32), max_iter=1000, random_state=seed)),
+    "MLPClassifier": lambda seed: scaled(MLPClassifier(hidden_layer_sizes=(32, 32), max_iter=1000, random_state=seed)),
     "HistGradientBoostingClassifier": lambda seed: HistGradientBoostingClassifier(random_state=seed),
     "GaussianProcessClassifier": lambda seed: scaled(GaussianProcessClassifier(KERNEL, random_state=seed)),
 }
 REGRESSORS: dict[str, Callable[[int], Any]] = {
     "BayesianMLPRegressor": lambda seed: BayesianMLPRegressor(random_state=seed),
-    "MLPRegressor": lambda seed: scaled(target_scaled(MLPRegressor((32, 32), max_iter=1000, random_state=seed))),
+    "MLPRegressor": lambda seed: scaled(
+        target_scaled(MLPRegressor(hidden_layer_sizes=(32, 32), max_iter=1000, random_state=seed))
+    ),
     "HistGradientBoostingRegressor": lambda seed: HistGradientBoostingRegressor(random_state=seed),
     "GaussianProcessRegressor": lambda seed: scaled(
         GaussianProcessRegressor(KERNEL + WhiteKernel(), normalize_y=True, random_state=seed)
@@ -92,7 +94,7 @@ def score_numbers(model: Any, X: Any, X_test: Any, y: Any, y_test: Any) -> tuple
     if isinstance(model, BayesianMLPRegressor):
         nll = -float(model.predictive(X_test).log_density(tensor(y_test)).mean())
     else:
-        nll = -float(norm(mean, predicted_std(model, X, X_test, y)).logpdf(y_test).mean())
+        nll = -float(norm.logpdf(y_test, mean, predicted_std(model, X, X_test, y)).mean())
     return float(np.sqrt(np.mean((mean - y_test) ** 2))), nll
 
 

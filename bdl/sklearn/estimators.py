@@ -29,13 +29,20 @@ from bdl.start import AdamWStart
 class BayesianMLP(BaseEstimator):
     """What the classifier and the regressor share: the encoding of inputs, the run, and its predictions."""
 
+    hidden_layer_sizes: Sequence[int]
+    activation: str
+    standardize: bool
+    random_state: Any
+    n_features_in_: int
+
     def predictive(self, X: Any) -> AnyPrediction:
         """The whole predictive law: a `bdl.Prediction` of classes, or a `bdl.ValuePrediction` in the units of y.
 
         It tells aleatoric from epistemic uncertainty, which the other methods add up.
         """
         check_is_fitted(self)
-        x = self._encode(validate_data(self, X, reset=False, dtype=np.float64)).double()
+        rows: Any = validate_data(self, X, reset=False, dtype=np.float64)
+        x = self._encode(rows).double()
         return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
     def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood) -> None:
@@ -107,7 +114,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         start: AdamWStart | str | None = "adamw",
         chains: int = 8,
         samples: int = 100,
-        steps: int = 2000,
+        steps: int = 1000,
         lr: float | None = None,
         batch_size: int | None = None,
         temperature: float = 1.0,
@@ -146,7 +153,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, K) probabilities, averaged over the posterior, in the order of `classes_`."""
-        p = self.predictive(X).probs.double().numpy()
+        prediction: Any = self.predictive(X)
+        p = prediction.probs.double().numpy()
         return p / p.sum(1, keepdims=True)  # float32 sums to 1 within 1e-7 only
 
     def predict(self, X: Any) -> np.ndarray:
@@ -187,7 +195,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         start: AdamWStart | str | None = "adamw",
         chains: int = 8,
         samples: int = 100,
-        steps: int = 2000,
+        steps: int = 1000,
         lr: float | None = None,
         batch_size: int | None = None,
         temperature: float = 1.0,
