@@ -10,13 +10,14 @@ from bdl.tune.finding import Finding
 LEAST = 0.1  # share of a run; what looked at rest in a trial may still move slowly
 MOST = 0.4  # the default of conf/collect
 PARTS = 20  # of a trace, whose means are compared
+FAR = 4.0  # standard deviations of 5 to 10 means; normal means go that far in 1 of 300 cases
 
 
 def rest(trace: Tensor) -> int | None:
     """The step from which a trace (C, steps) stays within the range of its last half; None if it never comes to rest.
 
     The mean over chains of each of PARTS parts is compared with mean and spread of the later half of the parts. A trend
-    that is still there in the later half (as Geweke's 1992 test finds it: its two halves differ by more than three
+    that is still there in the later half (as Geweke's 1992 test finds it: its two halves differ by more than FAR
     standard errors) means that there is no rest.
     """
     length = trace.shape[1] // PARTS
@@ -26,9 +27,9 @@ def rest(trace: Tensor) -> int | None:
     late = means[PARTS // 2 :]
     first, second = late.chunk(2)
     error = ((first.var() + second.var()) / len(first)).sqrt()
-    if float((first.mean() - second.mean()).abs()) > 3 * float(error):
+    if float((first.mean() - second.mean()).abs()) > FAR * float(error):
         return None
-    near = (means - late.mean()).abs() <= 3 * late.std()
+    near = (means - late.mean()).abs() <= FAR * late.std()
     away = (~near).nonzero()
     return length * (int(away.max()) + 1 if len(away) else 0)
 

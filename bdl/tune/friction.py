@@ -33,15 +33,15 @@ def autocorrelation_time(series: Tensor) -> Tensor:
 
 
 def choose_friction(times: Tensor, friction: float, every: int) -> Finding:
-    """Critical damping of the slowest prediction.
+    """The friction at which the slowest direction is forgotten fastest.
 
     times: (C, quantities) integrated autocorrelation times of predictions, in draws that lie `every` steps apart, at
-    this friction. A direction of curvature h has the time 2 a / (lr h) under SGHMC, at any friction: the sum over lags
-    of the autocorrelation of the recursion in `Limits.by_energy`, to first order in lr h. So the time tells lr h, and
-    a = 2 sqrt(lr h) is where the direction neither creeps nor rings. The slowest prediction is the 90 % quantile over
-    predictions of the mean over chains.
+    this friction. Under SGHMC a direction of curvature h has the time 2 a / (lr h), at any friction: the sum over lags
+    of the autocorrelation of the recursion in `Limits.by_energy`, to first order in lr h. Its square, which rings with
+    the energy, has the time 2 / a below critical damping. The larger of the two is smallest at a = sqrt(lr h), and the
+    measured time tells lr h. The slowest prediction is the 90 % quantile over predictions of the mean over chains.
     """
     slowest = float(times.mean(0).quantile(0.9)) * every
-    best = 2 * math.sqrt(2 * friction / max(slowest, 2 * friction))
+    best = math.sqrt(2 * friction / max(slowest, 2 * friction))
     value = float(f"{min(LARGEST, max(SMALLEST, best)):.2g}")
     return Finding("friction", value, f"predictions take {slowest:,.0f} steps to forget at friction {friction:g}")

@@ -40,9 +40,11 @@ class Score:
         (x, y), loss = self.items, trial.problem.loss
         outputs = trial.outputs(x)
         if isinstance(loss, Likelihood):
-            log_density = -loss(outputs, y.expand(len(outputs), *y.shape)).double().logsumexp(0)
+            losses = loss(outputs, y.expand(len(outputs), *y.shape)).double()
+            log_density = (-losses).logsumexp(0)
         else:  # only the mean over items is known
             log_density = -torch.stack([loss(o, y) for o in outputs]).double().mean().reshape(1)
+        log_density = log_density.nan_to_num(nan=-math.inf)
         self.total = log_density if self.total is None else torch.logaddexp(self.total, log_density)
         self.networks += len(outputs) if isinstance(loss, Likelihood) else 1
 

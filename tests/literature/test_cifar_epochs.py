@@ -38,7 +38,7 @@ def test_a_short_run_is_the_cell_in_20_epochs_with_20_samples(cell):
             assert at_short(int(part * short.steps)) == pytest.approx(at_full(int(part * full.steps)), rel=1e-3)
 
 
-def test_a_budget_does_not_change_the_name_of_a_run():
+def test_a_shorter_length_does_not_change_the_name_of_a_run():
     """`reproduce.py --runs` finds its cell by that name."""
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
         cfg = hydra.compose("train", ["experiment=cifar10/fixed_sghmc", "epochs=short"], return_hydra_config=True)
