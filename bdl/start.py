@@ -41,10 +41,11 @@ class AdamWStart:
     parameters and buffers of its best epoch. Sampling from there begins at networks that already predict well (as in
     MILE, Sommer et al. 2025), which differ because their starting points and batches do.
 
+        >>> from bdl import HeteroscedasticNLL
         >>> x = torch.linspace(-1, 1, 200).unsqueeze(1)
         >>> batches = TensorBatches(x, x.square(), batch_size=50, chains=4)
         >>> stack = ChainStack(torch.nn.Sequential(torch.nn.Linear(1, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2)), 4)
-        >>> trained = AdamWStart(lr=0.01, epochs=20).train(stack, batches, bdl.HeteroscedasticNLL())
+        >>> trained = AdamWStart(lr=0.01, epochs=20).train(stack, batches, HeteroscedasticNLL())
         >>> trained.epochs, trained.val_loss.shape
         (20, torch.Size([4]))
 
@@ -185,7 +186,8 @@ def _stepper(
     """A function that takes one step of AdamW on a batch."""
     stack.train()
     gradient = stack.gradient(compiled)
-    params = [p for p in stack.parameters() if p.requires_grad] if gradient is None else gradient.params
+    params: list[Tensor] = []
+    params += [p for p in stack.parameters() if p.requires_grad] if gradient is None else gradient.params
     means, squares, gradients = ([torch.zeros_like(p) for p in params] for _ in range(3))
     steps = [torch.zeros((), device=p.device) for p in params]
 
