@@ -160,7 +160,7 @@ def _values(given: set[str], cfg: DictConfig, datamodule: Any, sampler: dict[str
     """The values of the given settings, as `find_settings` takes them."""
     values = {
         "batch_size": datamodule.batch_size, "prior": sampler["prior"], "lr": sampler["lr"],
-        "friction": getattr(sampler["dynamics"], "friction", None), "burn_in": cfg.collect.keep.burn_in,
+        "friction": sampler["dynamics"].friction, "burn_in": cfg.collect.keep.burn_in,
     }  # fmt: skip
     return {name: value for name, value in values.items() if name in given}
 

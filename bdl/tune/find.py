@@ -31,6 +31,7 @@ from bdl.tune.work import trial_steps
 
 NAMES = ("batch_size", "lr", "friction", "burn_in", "prior")
 PLAIN = (SGHMC, SGLD, BAOAB, SGNHT, SGLRW)  # dynamics whose lr means the same for every coordinate
+WITH_FRICTION = (SGHMC, BAOAB, SGNHT)
 HELD_OUT = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
 PROBES = 32  # items whose predictions are watched
@@ -120,7 +121,7 @@ class _Search:
 
     def wants(self, name: str) -> bool:
         """Whether a setting is to be found: it is not given, and the sampler leaves it open."""
-        has_friction = self.plain and "friction" in getattr(self.dynamics, "__dataclass_fields__", {})
+        has_friction = self.plain and isinstance(self.dynamics, WITH_FRICTION)
         is_open = {"lr": self.plain, "friction": has_friction, "burn_in": self.plain}.get(name, True)
         return is_open and name not in self.given
 
@@ -132,11 +133,9 @@ class _Search:
 
     def friction(self, times: tuple[Tensor, int]) -> Finding:
         present = self.dynamics.friction
-        return (
-            choose_friction(times[0], present, times[1])
-            if self.wants("friction")
-            else Finding("friction", present, "given")
-        )
+        if not self.wants("friction"):
+            return Finding("friction", present, "given")
+        return choose_friction(times[0], present, times[1])
 
     def lr(self, limits: Limits, friction: float) -> Finding:
         return choose_lr(limits, friction) if "lr" not in self.given else Finding("lr", self.given["lr"], "given")
@@ -205,8 +204,11 @@ def _split(problem: Problem, validation: Items | None) -> tuple[Problem, Items]:
 
 def _is_plain(dynamics: Transition) -> bool:
     """Whether one lr holds for every coordinate, so that curvature and noise bound it."""
-    adapted = getattr(dynamics, "preconditioner", None) is not None or getattr(dynamics, "mass", "unit") != "unit"
-    return isinstance(dynamics, PLAIN) and not adapted
+    if isinstance(dynamics, SGLD):
+        return dynamics.preconditioner is None
+    if isinstance(dynamics, SGHMC):
+        return dynamics.mass == "unit"
+    return isinstance(dynamics, PLAIN)
 
 
 def _check(dynamics: Transition, temperature: float, given: Mapping[str, Any]) -> None:

@@ -11,7 +11,7 @@ from bdl.tune.curvature import Curvature
 from bdl.tune.finding import Finding
 from bdl.tune.trial import SMALLER, Trial
 
-ENERGY_BUDGET = 0.2  # share by which the energy of the stiffest direction may be too large
+ENERGY_BUDGET = 0.1  # share by which the energy of the stiffest direction may be too large
 NOISE_BUDGET = 0.1  # share by which batch noise may heat the chain: noise_ratio
 BLOCKS = 5  # parts of a trial, after each of which the curvature is measured
 RISE = 4.0  # most by which lr rises from one part to the next
@@ -36,7 +36,7 @@ class Limits:
 
         On a Gaussian, SGHMC and SGLD (a = 1) give a direction of curvature h (of U/N) the variance
         (tau / h) / (1 - lr h / (2 (2 - a))): solve the recursion θ' = (2 - a - lr h) θ - (1 - a) θ_before + noise. Its
-        energy is as much too large. The same recursion diverges at lr h = 2 (2 - a), six times this lr.
+        energy is as much too large. The same recursion diverges at lr h = 2 (2 - a), eleven times this lr.
         """
         return 2 * (2 - friction) / self.curvature * ENERGY_BUDGET / (1 + ENERGY_BUDGET)
 

@@ -5,8 +5,8 @@ import torch
 
 import bdl
 from bdl.models import MLP
-from bdl.tune.burn_in import choose_burn_in, rest
 from bdl.tune.batch import FULL, choose_batch
+from bdl.tune.burn_in import choose_burn_in, rest
 from bdl.tune.trial import Problem, Trial
 
 
