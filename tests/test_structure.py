@@ -18,7 +18,7 @@ LAYERS = [
     {"start"},
     {"tune"},
     {"lightning"},
-    {"run", "__main__"},
+    {"run", "__main__", "sklearn"},
 ]
 MAY_IMPORT = {"posterior": set(), "models": set(), "data": set(), "targets": {"samplers"}}
 
