@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 import torchmetrics
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
-from torch import Tensor
+from torch import Tensor, nn
 
 from bdl.batch import count_items, part_of
 from bdl.data.loader import TensorBatches
@@ -21,6 +21,8 @@ from bdl.errors import ConfigError
 from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood
 from bdl.samplers.sampler import Sampler
+
+RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
@@ -39,7 +41,10 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
 
 
 def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
-    """Raise ConfigError if N differs from the length of the training data, or a kernel would not see all of them."""
+    """Raise ConfigError if N differs from the length of the training data, or a kernel would not see all of them.
+
+    The sampler learns whether its gradients have batch noise.
+    """
     data = getattr(trainer.train_dataloader, "dataset", None)
     if data is not None and hasattr(data, "__len__") and len(data) != sampler.num_data:
         raise ConfigError(
@@ -53,6 +58,14 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"{sampler.num_data} items: set it to {sampler.num_data} (data.batch_size=null) on one device, or use a "
             "stochastic-gradient sampler"
         )
+    sampler.batch_noise.absent = _sees_all_data(trainer, sampler)
+
+
+def _sees_all_data(trainer: L.Trainer, sampler: Sampler) -> bool:
+    """Whether the gradient is always that of all the data: in one batch, without augmentation and random layers."""
+    loader = trainer.train_dataloader
+    whole = isinstance(loader, TensorBatches) and loader.batch_size == sampler.num_data and loader.augment is None
+    return whole and not any(isinstance(m, RANDOM) and m.p > 0 for m in trainer.lightning_module.modules())
 
 
 def check_targets(trainer: L.Trainer, loss: Any) -> None:

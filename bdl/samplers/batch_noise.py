@@ -28,7 +28,13 @@ class BatchNoise:
     Two consecutive batches are independent, or nearly so without replacement: E(g' - g)²/2 = Var(g) + (H Δθ)²/2. The
     second part is smaller than the injected noise by a factor (lr h)²/4a for curvature h of U/N. This factor is small
     for a stable step.
+
+    Attributes:
+        absent: set it where every batch holds all the data and nothing in the network is random. The second part would
+            then be all that the estimate shows.
     """
+
+    absent = False
 
     def __init__(self) -> None:
         self.mean: Tensor | None = None  # (..., d); `variance` corrects the bias of its start

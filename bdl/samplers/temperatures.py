@@ -26,7 +26,7 @@ def batch_share(
     terms: `noise_ratio` or `heating` of the chain's dynamics.
     """
     device = chain.theta.device
-    if chain.dynamics.full_batch:  # it sees no batches
+    if chain.dynamics.full_batch or batch_noise.absent:
         return torch.zeros(chain.lead, device=device)
     variance = batch_noise.variance
     if variance is None or not chain.dynamics.noisy or not now.samples:
