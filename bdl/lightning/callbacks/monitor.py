@@ -12,12 +12,13 @@ from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler, per_chain
 from bdl.samplers.sampler import Sampler
 
-PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature", "acceptance", "elbo")
+TEMPERATURES = ("t_eff", "kinetic_temperature", "configurational_temperature")
+PER_CHAIN = ("energy", "multiplier", "noise_ratio", *TEMPERATURES, "acceptance", "elbo")
 ROWS = 4000  # length of the trace; a longer run keeps every second row, then every fourth, ...
 
 
 class Monitor(StepCallback):
-    """Logs energy, multiplier, lr, temperature, zeta, noise_ratio, T_eff and kinetic temperature every `every` steps.
+    """Logs energy, multiplier, lr, temperature, zeta, noise_ratio and three temperatures every `every` steps.
 
     It also logs the acceptance of accept/reject kernels, the ELBO of a variational approximation and the swap rates of
     replica exchange. Under replica exchange it follows the chains that sample the intended law. Between the monitored
@@ -91,6 +92,7 @@ def measure(sampler: Sampler) -> dict[str, list[float]]:
         "noise_ratio": sampler.noise_ratio,
         "t_eff": sampler.t_eff,
         "kinetic_temperature": sampler.kinetic_temperature,
+        "configurational_temperature": sampler.configurational_temperature,
         "acceptance": sampler.acceptance,
         "elbo": sampler.elbo,
     }
