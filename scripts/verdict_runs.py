@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+import torch
 
 from bdl.posterior.convergence import mixing, repeat_error, trace_error
+from bdl.targets import Chains, GaussianLaw
 
+EVERY = 10  # steps between samples of a sampler, and between its configurational temperatures
 LATENT, ITEMS = 8, 12  # directions of the law, and test items that look at them
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """Settings of a sampler of bdl. Every 10th step is kept, after `burn_in` of those."""
+
+    dynamics: Any
+    lr: float
+    gradient_noise: float | None = None
+    burn_in: int = 20
 
 
 @dataclass(frozen=True)
@@ -35,6 +50,7 @@ class Scenario:
     level: float = 1.0  # standard deviation of the logits of single networks
     numbers: bool = False  # regression
     chance: bool = False  # the average has learnt nothing
+    sampler: Sampled | None = None  # its chains in place of autoregressions
     metrics: Mapping[str, float] = field(default_factory=dict)  # temperatures and scores that differ from the law's
 
 
@@ -46,25 +62,55 @@ class SimulatedRun:
     averages: np.ndarray
 
 
-def simulate(s: Scenario, seed: int) -> SimulatedRun:
-    """One run of the scenario. All runs of a scenario have the same items."""
-    items = np.random.default_rng([0, len(s.name)])
-    rng = np.random.default_rng([1, len(s.name), seed])
+def simulate(s: Scenario, runs: int) -> list[SimulatedRun]:
+    """Independent runs of the scenario. All of them have the same items."""
+    seeds = [np.random.default_rng([1, zlib.crc32(s.name.encode()), seed]) for seed in range(runs)]
+    if s.sampler is not None:
+        return [measured(s, *part, rng) for part, rng in zip(sampled(s, s.sampler, runs), seeds, strict=True)]
+    chains = [draw(s, rng) for rng in seeds]
+    return [measured(s, theta, temperatures(s, theta), rng) for theta, rng in zip(chains, seeds, strict=True)]
+
+
+def measured(
+    s: Scenario, theta: np.ndarray, temperatures: Mapping[str, float], rng: np.random.Generator
+) -> SimulatedRun:
+    """The metrics of chains (chains, draws, 8)."""
+    items = np.random.default_rng([0, zlib.crc32(s.name.encode())])
     loadings = items.normal(size=(LATENT, ITEMS))
     loadings *= s.level / np.linalg.norm(loadings, axis=0)
     offsets = 1.5 * items.normal(size=ITEMS)
-    theta = draw(s, rng)
     outputs = theta @ loadings + s.apart * s.level * (sides(s, rng) - 0.5)[..., None]
     known = np.zeros(ITEMS) if s.chance else offsets  # what the networks have learnt
     predictions = known + outputs if s.numbers else sigmoid(known + outputs)
     total = math.sqrt(1 + s.level**2) if s.numbers else 1.0  # of the predictions; the noise of y has the variance 1
-    slow_part = autoregression(s.chains, s.draws, 1, s.slow, rng)[..., 0]
-    energies = np.square(theta).sum(-1) / 2 + 5 * slow_part  # nats; other directions bring a variance of 25
-    metrics = mixing(outputs, energies)
+    other = 5 * autoregression(s.chains, s.draws, 1, s.slow, rng)[..., 0]  # 50 more directions, nats
+    metrics = mixing(outputs, np.square(theta).sum(-1) / 2 + other)
     metrics |= repeat_error(predictions.mean(1)[..., None], total, predictions[:1] / total)
-    metrics |= scores(s, predictions, offsets) | temperatures(s, theta)
+    metrics |= scores(s, predictions, offsets) | {"temperature": 1.0, **temperatures}
     metrics |= {"chains": s.chains, "samples": s.chains * s.draws, **s.metrics}
     return SimulatedRun(metrics, predictions.mean((0, 1)))
+
+
+def sampled(s: Scenario, sampler: Sampled, runs: int) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
+    """Chains (chains, draws, 8) and temperatures of every run: chains of bdl on the law itself, all runs at once."""
+    generator = torch.Generator().manual_seed(0)
+    start = s.start + torch.randn(runs * s.chains, LATENT, generator=generator)
+    law = GaussianLaw([0.0] * LATENT, np.eye(LATENT).tolist())
+    chains = Chains(law, sampler.dynamics, start, lr=sampler.lr, gradient_noise=sampler.gradient_noise, seed=1)
+    kept, names = [], ("t_eff", "kinetic_temperature", "configurational_temperature")
+    rows: dict[str, list[np.ndarray]] = {name: [] for name in names}
+    for step in range(1, EVERY * (s.draws + sampler.burn_in) + 1):
+        chains.step()
+        if step % EVERY == 0 and step > EVERY * sampler.burn_in:
+            kept.append(chains.theta.double().numpy().copy())
+            for name in names:
+                rows[name].append(getattr(chains.sampler, name).double().numpy().copy())
+    traces = {name: np.stack(values) for name, values in rows.items()}  # (draws, all chains)
+    for run in range(runs):
+        mine = slice(run * s.chains, (run + 1) * s.chains)
+        numbers = {name: float(values[:, mine].mean()) for name, values in traces.items()}
+        errors = {f"{name}_se": trace_error(traces[name][:, mine]) for name in names[1:]}
+        yield np.stack(kept, 1)[mine], numbers | errors
 
 
 def draw(s: Scenario, rng: np.random.Generator) -> np.ndarray:
@@ -74,7 +120,7 @@ def draw(s: Scenario, rng: np.random.Generator) -> np.ndarray:
 
 
 def sides(s: Scenario, rng: np.random.Generator) -> np.ndarray:
-    """(chains, draws) the mode of every draw, 0 or 1. Several chains never start in one mode: nothing could see that."""
+    """(chains, draws) the mode of every draw, 0 or 1. Chains never all start in one mode: nothing could see that."""
     start = rng.integers(2, size=s.chains)
     while s.chains > 1 and 0 < s.apart and start.sum() in (0, s.chains):
         start = rng.integers(2, size=s.chains)
@@ -105,7 +151,6 @@ def temperatures(s: Scenario, theta: np.ndarray) -> dict[str, float]:
     """T = 1, T_eff and kinetic temperature as they are, and the configurational temperature <θ, ∇U>/d of the draws."""
     virial = np.square(theta).mean(-1).T  # (draws, chains)
     return {
-        "temperature": 1.0,
         "t_eff": s.heat,
         "kinetic_temperature": 1.05 * s.heat,  # an integrator's usual error
         "configurational_temperature": float(virial.mean()),
@@ -129,43 +174,3 @@ def autoregression(chains: int, draws: int, directions: int, slow: float, rng: n
     for t in range(1, draws):
         x[:, t] = c * x[:, t - 1] + math.sqrt(1 - c**2) * x[:, t]
     return x
-
-
-SCENARIOS = (
-    Scenario("converged", "4 chains of 250 independent draws", True),
-    Scenario("converged", "4 chains of 1,000 slow draws", True, draws=1000, slow=5),
-    Scenario("converged", "8 chains of 100 independent draws", True, chains=8, draws=100),
-    Scenario("converged", "8 chains of 400 slow draws", True, chains=8, draws=400, slow=4),
-    Scenario("converged", "20 chains of 50 independent draws", True, chains=20, draws=50),
-    Scenario("converged", "numbers, 4 chains of 300 independent draws", True, draws=300, numbers=True),
-    Scenario("converged", "T_eff is 1.1 T, 4 chains of 300 independent draws", True, draws=300, heat=1.1),
-    Scenario("converged", "two modes 2 std apart that all chains visit", True, draws=600, apart=2, switch=0.3),
-    Scenario("short", "the draws are worth 20", False, slow=50),
-    Scenario("short", "the draws are worth 60, 8 chains", False, chains=8, draws=200, slow=80 / 3),
-    Scenario("short", "the draws are worth 80, numbers", False, draws=400, slow=20, numbers=True),
-    Scenario("short", "burn-in kept: 4 std away at first", False, draws=500, slow=40, start=4),
-    Scenario("short", "burn-in kept: 10 std away at first, and soon there", False, draws=500, slow=12, start=10),
-    Scenario("stuck", "modes 1/2 std apart, 4 chains", False, draws=500, apart=0.5),
-    Scenario("stuck", "modes 1/2 std apart, 8 chains", False, chains=8, draws=250, apart=0.5),
-    Scenario("stuck", "modes 3 std apart, 4 chains", False, apart=3),
-    Scenario("stuck", "modes 3 std apart, 4 chains that change once in 250", False, apart=3, switch=1 / 250),
-    Scenario("stuck", "numbers, modes 1/2 std apart, 20 chains", False, chains=20, draws=100, apart=0.5, numbers=True),
-    Scenario("hot", "T_eff is 1.5 T", False, draws=300, heat=1.5),
-    Scenario("hot", "kinetic temperature of 3 T, nothing else measured", False, draws=300,
-             metrics={"kinetic_temperature": 3.0, "t_eff": math.nan, "configurational_temperature": math.nan}),
-    Scenario("hot", "2 T, of which only the parameters tell", False, draws=300, heat=2.0,
-             metrics={"t_eff": 1.0, "kinetic_temperature": math.nan}),
-    Scenario("hot", "half of T, of which only the parameters tell", False, draws=300, heat=0.5,
-             metrics={"t_eff": 1.0, "kinetic_temperature": math.nan}),
-    Scenario("diverged", "logits of 30, the same law for all chains", False, level=30, chance=True),
-    Scenario("diverged", "numbers: outputs 10 std away", False, level=10, chance=True, numbers=True),
-    Scenario("diverged", "accuracy at chance", False, level=0.1, chance=True),
-    Scenario("tiny", "4 chains of 10 independent draws", False, draws=10),
-    Scenario("tiny", "20 chains of 5 independent draws", False, chains=20, draws=5),
-    Scenario("tiny", "1 chain of 1,000 independent draws", False, chains=1, draws=1000),
-    Scenario("tiny", "2 chains of 500 independent draws, in one of two modes", False, chains=2, draws=500),
-    Scenario("between", "the draws are worth 200", None, slow=5),
-    Scenario("between", "the draws are worth 400", None, draws=400, slow=4),
-    Scenario("between", "T_eff is 1.25 T", None, draws=300, heat=1.25),
-    Scenario("between", "modes 1/4 std apart, 8 chains", None, chains=8, draws=250, apart=0.25),
-)  # fmt: skip

@@ -16,8 +16,8 @@ class Verdict:
     """The answers to the two questions, and all checks of a run.
 
     `outcome` is "trust" only where both answers are yes: several modes that every run averages alike pass the first
-    question and not the second. `needed` is the number of samples that should be enough, NaN where more samples would
-    not help or are not needed.
+    question and not the second. `needed` is the number of samples, as far apart as these, that would be enough if the
+    chains mixed; NaN where it is unknown.
     """
 
     repeats: Finding
@@ -65,7 +65,7 @@ class Verdict:
             "verdict/outcome": OUTCOMES.index(self.outcome),
             "verdict/repeats": float(self.repeats.outcome == "trust"),
             "verdict/law": float(all(finding.outcome == "trust" for finding in self.law)),
-            "verdict/samples_needed": self.needed,
+            "verdict/samples_needed": self.needed if self.outcome == "more samples" else math.nan,
         }
 
 
@@ -74,10 +74,7 @@ def verdict(
 ) -> Verdict:
     """The verdict from flat metrics, as in metrics.json; any may be missing or null. Only `notes` read the rest."""
     m = or_nan(metrics)
-    made = Verdict(repeats(m), law(m), notes(m, histogram, warnings), math.nan)
-    if made.outcome != "more samples":
-        return made
-    return Verdict(made.repeats, made.law, made.notes, samples_needed(m))
+    return Verdict(repeats(m), law(m), notes(m, histogram, warnings), samples_needed(m))
 
 
 def _severity(finding: Finding) -> int:

@@ -16,7 +16,6 @@ from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.settings import any_positive
 from bdl.seeding import generator
 
-
 MEASURE_EVERY = 10  # steps between two configurational temperatures, each of which reads θ and g once
 
 
