@@ -11,7 +11,8 @@ import numpy as np
 from bdl.posterior.diagnostics import ess, mean_error, rhat, tail_ess
 
 MOST = 0.9  # the share of the items that "most items" stands for
-BATCHES = 10  # of a chain; the error of 4 chains then has 39 degrees of freedom
+BATCHES = 10  # of a chain
+MIN_BATCHES = 8  # of all chains; an error with 7 degrees of freedom is known to a quarter
 
 
 def mixing(quantities: np.ndarray, energies: np.ndarray | None = None) -> dict[str, float]:
@@ -72,14 +73,15 @@ def repeat_error(averages: np.ndarray, scale: np.ndarray | float, draws: np.ndar
 
 
 def trace_error(values: np.ndarray) -> float:
-    """Standard error of the mean of rows (n, C) of a trace, from the means of 10 batches of rows of each chain.
+    """Standard error of the mean of rows (n, C) of a trace, from the means of batches of rows of each chain.
 
-    Rows with a value that is not finite are left out. NaN with fewer than 20 rows.
+    Rows with a value that is not finite are left out. A batch has at least 2 rows; NaN with fewer than 8 batches.
     """
     values = values[np.isfinite(values).all(1)]
-    if len(values) < 2 * BATCHES:
+    batches = min(BATCHES, len(values) // 2)
+    if batches * values.shape[1] < MIN_BATCHES:
         return math.nan
-    means = np.concatenate([part.mean(0) for part in np.array_split(values, BATCHES)])  # (10 C,)
+    means = np.concatenate([part.mean(0) for part in np.array_split(values, batches)])  # (batches x C,)
     return float(means.std(ddof=1) / math.sqrt(means.size))
 
 

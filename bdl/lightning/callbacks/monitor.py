@@ -70,10 +70,11 @@ class Monitor(StepCallback):
         return {**columns, **dict(zip(PER_CHAIN, parts, strict=True))}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": torch.stack(self._rows) if self._rows else None, "stride": self._stride}
+        rows = torch.stack(self._rows) if self._rows else None
+        return {"rows": rows, "stride": self._stride, "columns": list(PER_CHAIN)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        rows = state_dict["rows"]
+        rows = state_dict["rows"] if state_dict.get("columns") == list(PER_CHAIN) else None  # other versions had others
         self._rows, self._stride = [] if rows is None else list(rows), state_dict["stride"]
 
     def _thin(self) -> None:

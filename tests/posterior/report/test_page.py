@@ -58,21 +58,13 @@ def data() -> ReportData:
         for row in ROWS
         for score, value in {"accuracy": 0.91, "nll": 0.25, "ece": 0.02, "brier": 0.13}.items()
     }
-    chain = {
-        "samples": 600,
-        "chains": 4,
-        "mcse/most": 0.01,
-        "mcse/worst": 0.03,
-        "temperature": 1.0,
-        "t_eff": 1.2,
-        "noise_ratio": 0.2,
-        "weight_ess": 31.0,
-    }
+    error = {"mcse/most": 0.01, "mcse/worst": 0.03}
+    chain = {"samples": 600, "chains": 4, "temperature": 1.0, "t_eff": 1.2, "noise_ratio": 0.2, "weight_ess": 31.0}
     return ReportData(
         title="landsat",
         facts={"data": "landsat", "N": "4,435"},
         explain="intended law: exp(-U/T)\nT = 1 < 2",
-        metrics=metrics | chain | {"rhat/max": 1.02, "ess/min": 340.0, "kinetic_temperature": math.nan},
+        metrics=metrics | chain | error | {"rhat/max": 1.02, "ess/min": 340.0, "kinetic_temperature": math.nan},
         trace={
             "step": steps,
             "energy": rng.normal(size=(len(steps), chains)),
@@ -136,7 +128,7 @@ def test_the_best_number_of_a_column_is_bold():
 def test_a_worse_number_changes_the_headline(data):
     apart = page(ReportData("t", metrics={**data.metrics, "rhat/max": 1.6, "ess/min": 7.0}))
     assert "The chains do not mix" in apart and "<b>no</b>: each chain stays in a part of the law" in apart
-    assert "Open: Warnings." in page(ReportData("t", metrics=data.metrics, warnings=["clipped"]))
+    assert re.search("Open: .*Warnings", page(ReportData("t", metrics=data.metrics, warnings=["clipped"])))
 
 
 def test_text_of_users_is_escaped(data):
