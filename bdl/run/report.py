@@ -74,12 +74,10 @@ def publish(
 ) -> None:
     """Write report.html and metrics.json into the folder and print the summary."""
     write_page(folder / "report.html", posterior, summary, facts, explain, trace, units)
-    judged = verdict(summary.metrics)
-    summary.metrics |= judged.numbers
+    summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / "metrics.json", summary.metrics)
-    print_summary(summary.metrics)
     print(f"report: {folder / 'report.html'}")
-    print(judged.line)
+    print_summary(summary.metrics)
 
 
 def units_of(datamodule: Any) -> Units | None:

@@ -13,15 +13,16 @@ from bdl.posterior.verdict import verdict
 
 
 def print_summary(metrics: Mapping[str, float]) -> None:
-    """Print the scores of one sample and of the averages, a line on the chains, and the verdict's two answers.
+    """Print the scores of one sample and of the averages, a line on the chains, and last the verdict.
 
     metrics: flat, as `summarise` gives them.
     """
     console = Console()
     console.print(_scores_table(metrics))
     console.print("; ".join(_chain_facts(metrics)), soft_wrap=True, highlight=False)
-    for question, answer in verdict(metrics).answers:
-        console.print(f"{question} {answer}", soft_wrap=True, highlight=False, markup=False)
+    judged = verdict(metrics)
+    for text in (*(f"{question} {answer}" for question, answer in judged.answers), judged.line):
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _scores_table(metrics: Mapping[str, float]) -> Table:

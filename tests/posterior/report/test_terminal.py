@@ -21,7 +21,7 @@ def test_scores_and_facts_are_printed(capsys):
         for k, v in SCORES.items()
     }
     print_summary(rows | CHAIN)
-    table, facts, again, law = capsys.readouterr().out.rsplit("\n", 4)[:4]
+    table, facts, again, law, last = capsys.readouterr().out.rsplit("\n", 5)[:5]
     assert "one sample" in table and "all chains' average" in table and "one chain's" not in table
     assert table.count("10.00") == 4 and table.count("0.2500") == 2
     assert facts == (
@@ -30,10 +30,11 @@ def test_scores_and_facts_are_printed(capsys):
     )
     assert again.startswith("Would another run of this budget predict the same? not known: ")
     assert law.startswith("Is this the law that was asked for? no: 3 chains may miss the same modes")
+    assert last.startswith("verdict: not measured. Monte Carlo error: ")
 
 
 def test_optional_facts_are_printed_if_present(capsys):
     extra = {"acceptance": 0.7, "elbo": -12.5, "swap_rate/0": 0.3, "swap_rate/1": 0.2, "weight_ess": 31.0}
     print_summary(CHAIN | extra)
     out = capsys.readouterr().out
-    assert out.splitlines()[-3].endswith("acceptance 0.7; ELBO -12.5; swap rates 0.3, 0.2; weight ESS 31")
+    assert out.splitlines()[-4].endswith("acceptance 0.7; ELBO -12.5; swap rates 0.3, 0.2; weight ESS 31")
