@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -42,6 +43,27 @@ def ess(draws: np.ndarray) -> np.ndarray:
     from arviz_stats.base.array import array_stats
 
     return _of_each_quantity(array_stats.ess, draws, min_chains=1)
+
+
+def tail_ess(draws: np.ndarray) -> np.ndarray:
+    """(quantities,) tail effective sample size of draws (chains, draws, quantities), Vehtari et al. 2021.
+
+    The smaller of those of the 5 % and the 95 % quantile. It is NaN where `ess` is.
+    """
+    from arviz_stats.base.array import array_stats
+
+    statistic = functools.partial(array_stats.ess, method="tail", prob=(0.05, 0.95))
+    return _of_each_quantity(statistic, draws, min_chains=1)
+
+
+def mean_error(draws: np.ndarray) -> np.ndarray:
+    """(quantities,) Monte Carlo standard error of the means of draws (chains, draws, quantities): std / √ESS.
+
+    It is NaN where `ess` is.
+    """
+    from arviz_stats.base.array import array_stats
+
+    return _of_each_quantity(functools.partial(array_stats.mcse, method="mean"), draws, min_chains=1)
 
 
 def weight_ess(log_weights: np.ndarray) -> float:

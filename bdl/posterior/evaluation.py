@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood
+from bdl.posterior.convergence import repeat_error
 from bdl.posterior.metrics import classification_metrics
 from bdl.posterior.prediction import log_probs
 from bdl.posterior.weights import Weights
@@ -92,6 +93,19 @@ class Evaluation(ABC):
         """(chains, draws, points) log p(y|x) of up to 50 evenly spaced items, nats."""
         draws = min(len(t) for t in self._traces)
         return np.stack([np.stack(t[:draws]) for t in self._traces])
+
+    @property
+    @abstractmethod
+    def quantities(self) -> np.ndarray:
+        """(chains, draws, quantities) what R-hat and ESS compare: predictions of up to 50 items."""
+
+    @abstractmethod
+    def repeat_error(self) -> dict[str, float]:
+        """How far the averages of another run would lie, see `bdl.posterior.convergence.repeat_error`."""
+
+    @abstractmethod
+    def constant_nll(self) -> float:
+        """NLL of the best prediction that does not read the inputs, nats an item; it knows y."""
 
     def metrics(self) -> dict[str, float]:
         """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
@@ -176,6 +190,20 @@ class ClassEvaluation(Evaluation):
             return None
         seen = self._weight > 0
         return (self._weighted[seen] / self._weight[seen].view(-1, 1, 1)).mean(0).float().mT
+
+    @property
+    def quantities(self) -> np.ndarray:
+        return self.log_probs
+
+    def repeat_error(self) -> dict[str, float]:
+        return repeat_error(self.chain_bma.numpy(), 1.0, np.exp(self.log_probs))
+
+    def constant_nll(self) -> float:
+        if self.likelihood.outputs == "labels":
+            p = self.y.double().reshape(len(self.y), -1).mean(0)
+            return float((torch.special.entr(p) + torch.special.entr(1 - p)).mean())
+        _, counts = self.labels.unique(return_counts=True)
+        return float(torch.special.entr(counts / counts.sum()).sum())
 
     def averages(self) -> dict[str, list[Any]]:
         weighted = self.bma_weighted

@@ -6,10 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
+from bdl.posterior.convergence import repeat_error
 from bdl.posterior.evaluation import POINTS, ClassEvaluation, Evaluation
 from bdl.posterior.mixture import Mixture, StoredOutputs
 from bdl.posterior.prediction import ValuePrediction, of_mixture
@@ -30,6 +32,7 @@ class ValueEvaluation(Evaluation):
         self._weights: list[Tensor] = []  # importance weights
         self._log: Tensor = torch.full((chains, len(y)), -math.inf, dtype=torch.float64)  # of sums of densities
         self._means: Tensor | None = None  # (chains, n, k) sums of means
+        self._mean_rows: list[list[np.ndarray]] = [[] for _ in range(chains)]
         self._points = torch.linspace(0, len(y) - 1, min(POINTS, len(y))).long()
 
     @property
@@ -58,6 +61,23 @@ class ValueEvaluation(Evaluation):
         of_chain = torch.zeros(self.chains, dtype=weights.dtype).index_add_(0, chain_of, weights)
         return self._of(weights / of_chain[chain_of].clamp_min(torch.finfo(weights.dtype).tiny))
 
+    @property
+    def quantities(self) -> np.ndarray:
+        """The log density at y and the mean: two means on either side of y may have the same density."""
+        return np.concatenate([self.log_probs, self._means_of_draws()], -1)
+
+    def repeat_error(self) -> dict[str, float]:
+        """In standard deviations of the predictions."""
+        std = self.bma.std.double().numpy()
+        seen = self._count > 0
+        averages = (self._means[seen] / self._count[seen].view(-1, 1, 1)).numpy()  # type: ignore[index]
+        points = self._points.numpy()
+        return repeat_error(averages, std, self._means_of_draws() / std[points, points % std.shape[1]])
+
+    def constant_nll(self) -> float:
+        y = self.y.double().reshape(len(self.y), -1)
+        return float(-constant_law(y, self.likelihood.counts).log_prob(y).sum(-1).mean())
+
     def averages(self) -> dict[str, list[Any]]:
         weighted = self.bma_weighted
         rows: dict[str, list[Any]] = {"one_sample": self.one_sample, "chain_bma": self.chain_bma, "bma": [self.bma]}
@@ -68,6 +88,11 @@ class ValueEvaluation(Evaluation):
 
     def _of(self, weights: Tensor) -> ValuePrediction:
         return of_mixture(Mixture(self._outputs, self.likelihood, weights))
+
+    def _means_of_draws(self) -> np.ndarray:
+        """(chains, draws, points) means of single networks, of one target of each item in turn."""
+        draws = min(len(rows) for rows in self._mean_rows)
+        return np.stack([np.stack(rows[:draws]) for rows in self._mean_rows])
 
     def _prepared(self, outputs: Tensor) -> Tensor:
         return outputs
@@ -94,6 +119,7 @@ class ValueEvaluation(Evaluation):
             self._means = torch.zeros(self.chains, *means.shape[1:], dtype=torch.float64)
         for chain, mean, log in zip(chains, means, logs, strict=True):
             self._means[chain] += mean
+            self._mean_rows[chain].append(mean[self._points, self._points % mean.shape[1]].numpy())
             self._log[chain] = torch.logaddexp(self._log[chain], log)
 
     def _extend_curve(self, count: int) -> None:
@@ -105,6 +131,16 @@ class ValueEvaluation(Evaluation):
         self.curve.chain_nll.append(math.log(count) - self._log.mean().item())
         self.curve.rmse.append((means.sum(0) / total - y).square().mean().sqrt().item())
         self.curve.chain_rmse.append((means / count - y).square().mean((1, 2)).sqrt().mean().item())
+
+
+def constant_law(y: Tensor, counts: bool) -> torch.distributions.Distribution:
+    """The law of targets (n, k) for all items alike: normal, or for counts negative binomial, of their moments."""
+    mean, variance = y.mean(0), y.var(0, unbiased=False).clamp_min(torch.finfo(y.dtype).tiny)
+    if not counts:
+        return torch.distributions.Normal(mean, variance.sqrt())
+    mean = mean.clamp_min(torch.finfo(y.dtype).tiny)
+    excess = (variance - mean).clamp_min(1e-6 * mean)  # hardly more than none: Poisson
+    return torch.distributions.NegativeBinomial(mean.square() / excess, probs=excess / (mean + excess))
 
 
 def evaluation_of(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -76,7 +77,8 @@ def compare(summary: Summary, reference: str | None, save: Path | None) -> None:
 
 
 def chain_temperatures(runs: Sequence[Path]) -> dict[str, float]:
-    """noise_ratio, t_eff and kinetic_temperature as the finished runs measured them, means over runs."""
+    """noise_ratio and temperatures as the finished runs measured them, means over runs."""
     finished = [read_metrics(run / "metrics.json") for run in runs if (run / "metrics.json").exists()]
-    names = ("noise_ratio", "t_eff", "kinetic_temperature")
-    return {name: float(np.mean([m[name] for m in finished])) for name in names} if finished else {}
+    measured = ("kinetic_temperature", "configurational_temperature")
+    names = ("noise_ratio", "t_eff", *measured, *(f"{name}_se" for name in measured))
+    return {name: float(np.mean([m.get(name, math.nan) for m in finished])) for name in names} if finished else {}

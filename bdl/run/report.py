@@ -19,6 +19,7 @@ from bdl.posterior.report.numbers import Summary, summarise
 from bdl.posterior.report.page import write_page
 from bdl.posterior.report.terminal import print_summary
 from bdl.posterior.report.values import Units
+from bdl.posterior.verdict import verdict
 from bdl.run.directory import write_metrics
 from bdl.run.progress import WorkProgress
 
@@ -103,9 +104,10 @@ def publish(
 ) -> None:
     """Write report.html and metrics.json into the folder and print the summary."""
     write_page(folder / "report.html", posterior, summary, facts, explain, trace, units)
+    summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / "metrics.json", summary.metrics)
-    print_summary(summary.metrics)
     print(f"report: {folder / 'report.html'}")
+    print_summary(summary.metrics)
 
 
 def load_start(

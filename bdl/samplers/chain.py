@@ -16,6 +16,8 @@ from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.settings import any_positive
 from bdl.seeding import generator
 
+MEASURE_EVERY = 10  # steps between two configurational temperatures, each of which reads θ and g once
+
 
 class Chain:
     """The Markov chain that a Sampler drives; C chains at once when the parameters have a leading axis C.
@@ -33,6 +35,8 @@ class Chain:
         state: the dataclass of the dynamics, whose `theta` is `theta`.
         steps: how many steps were taken.
         left_at: θ after the last step of a full-batch kernel, or None.
+        configurational_temperature: () or (C,) <θ, ∇U>/d at the last step, whose expectation is T in equilibrium
+            (Wenzel et al. 2020); None except at every 10th step.
         entropy: (...,) entropy of the approximation from which a variational θ was drawn before the last step, nats.
 
     Raises ConfigError for a state that is not a dataclass or lacks a field that the dynamics names.
@@ -53,6 +57,7 @@ class Chain:
         self.state = checked_state(dynamics, dynamics.init(self.theta))
         self.generator = generator(self.theta.device, "noise", seed, stack)
         self.entropy: Tensor | None = None
+        self.configurational_temperature: Tensor | None = None
         self._known_distinct = False  # True once something tells the chains apart
         self._allocate()
 
@@ -142,6 +147,12 @@ class Chain:
                 views = self.buffer.split(getattr(self.state, name))
                 for p, view in zip(self.buffer.params, views, strict=True):
                     optimizer_state[p][name] = view
+
+    def measure(self, theta: Tensor, g: Tensor, idle: Sequence[int], num_data: int) -> None:
+        """Take the configurational temperature of θ with the gradient g of U/N there, both (..., d), if it is due."""
+        due = (self.steps + 1) % MEASURE_EVERY == 0 and not (idle or self.dynamics.variational)
+        found = torch.linalg.vecdot(theta, g) * (num_data / theta.shape[-1]) if due else None
+        self.configurational_temperature = found
 
     # ---- moving, saving, loading ----
 

@@ -49,6 +49,7 @@ def gradient_move(chain: Chain, potential: Potential, parts: Parts, e: Evaluatio
     if parts.replicas is not None:
         parts.replicas.swap(chain, potential, parts.batch_noise, now)
     multiplier = parts.reweighting.weigh(e.g, e.energy, potential, now)  # (..., 1); scales e.g
+    chain.measure(chain.theta, e.g, e.idle, potential.num_data)
     z = chain.draw(now.temperature)
     lr, tau = chain.column(now.lr), chain.column(now.temperature) / potential.num_data
     chain.entropy = dynamics.entropy(chain.state)
@@ -82,6 +83,7 @@ def full_batch_move(chain: Chain, potential: Potential, parts: Parts, closure: C
     except BaseException:
         theta.copy_(state.theta)  # leave no proposal behind for a checkpoint
         raise
+    chain.measure(moved.theta, moved.gradient, [], n)
     chain.left_at = moved.theta
     chain.advance(moved)
     return chain.per_chain(start_loss.reshape(-1))

@@ -146,6 +146,7 @@ class Sampler(torch.optim.Optimizer):
     steps = forwarded("chain", "steps", "How many steps the chain has taken.")
     seed = forwarded("chain", "seed", "First name of the random stream of injected noise.")
     stack = forwarded("chain", "stack", "Second name of that stream: the number of this stack of chains.")
+    configurational_temperature = forwarded("chain", "configurational_temperature", "() or (C,) <θ, ∇U>/d, or None.")
     clip = forwarded("potential", "clip", "`ClipNorm`, `ClipValue` or None.")
     prior = forwarded("potential", "prior", "The prior, with a scale per coordinate where it was given one per tensor.")
     group = forwarded("potential", "group", "The process group whose ranks share this chain, or None.")
@@ -292,9 +293,7 @@ class Sampler(torch.optim.Optimizer):
     def _settings(self) -> Settings:
         """The present lr, temperature of every chain, and zeta."""
         now = Settings.of(self.param_groups[0], self.steps)
-        if self.replicas is None:
-            return now
-        return Settings(now.lr, self.replicas.temperatures(now.temperature), now.zeta)
+        return now if self.replicas is None else Settings(now.lr, self.replicas.temperatures(now.temperature), now.zeta)
 
     def _batch_share(self, terms: Callable[..., Tensor]) -> Tensor:
         return batch_share(self.chain, self.batch_noise, self.reweighting, self._settings(), self.num_data, terms)

@@ -158,8 +158,8 @@ def print_verdict(posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.M
     """Print whether the samples can be trusted, from what the chains say of the training items."""
     rows = torch.linspace(0, len(x) - 1, min(len(x), CHECKED)).long()
     summary = summarise(posterior, {"train": TensorSlices(x[rows].double(), y[rows])}, monitor.trace())
-    for check in verdict(summary.metrics, warnings=summary.warnings):
-        print(f"{check.level:4}  {check.name}: {check.value}: {check.words}")
+    found = verdict(summary.metrics, warnings=summary.warnings)
+    print(*(f"{question} {answer}" for question, answer in found.answers), found.line, sep="\n")
 
 
 @contextlib.contextmanager

@@ -300,6 +300,7 @@ def test_the_trace_holds_the_properties_of_the_sampler(tmp_path):
     torch.testing.assert_close(trace["energy"][-1], sampler.energy)
     torch.testing.assert_close(trace["t_eff"][-1], sampler.t_eff.double())
     torch.testing.assert_close(trace["kinetic_temperature"][-1], sampler.kinetic_temperature.double())
+    assert trace["configurational_temperature"].isfinite().all(1).tolist() == [False, True] * 4 + [False]
     assert trace["lr"].tolist() == [0.1] * 9 and trace["multiplier"].unique().tolist() == [1.0]
 
 
@@ -311,6 +312,15 @@ def test_means_over_chains_are_logged_at_the_monitored_steps(tmp_path):
     assert logger.rows[-1][1]["chain/energy"] == pytest.approx(module.sampler.energy.mean().item())
     names = "lr temperature zeta energy multiplier noise_ratio t_eff kinetic_temperature"
     assert {f"chain/{name}" for name in names.split()} <= set(logger.rows[-1][1])
+
+
+def test_a_trace_with_other_columns_begins_anew(tmp_path):
+    monitor, _ = monitored(tmp_path, 4)
+    saved, fresh = monitor.state_dict(), bdl.Monitor(1)
+    fresh.load_state_dict(saved)
+    assert fresh.trace()["step"].tolist() == [1, 2, 3, 4]
+    fresh.load_state_dict({k: v for k, v in saved.items() if k != "columns"})
+    assert fresh.trace() == {}
 
 
 def test_without_a_step_there_is_no_trace():

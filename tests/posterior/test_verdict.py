@@ -1,4 +1,4 @@
-"""The verdict at its thresholds."""
+"""The verdict: what it says of good runs, and of each fault that a run can have."""
 
 from __future__ import annotations
 
@@ -7,103 +7,138 @@ import math
 import numpy as np
 import pytest
 
-from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.verdict import or_nan, verdict
+from bdl.posterior.convergence import mixing, repeat_error
+from bdl.posterior.findings import OUTCOMES
+from bdl.posterior.verdict import Verdict, verdict
+
+GOOD = {
+    "chains": 4, "samples": 2000, "temperature": 1.0, "t_eff": 1.05, "kinetic_temperature": 1.05,
+    "configurational_temperature": 1.0, "configurational_temperature_se": 0.02,
+    "rhat/max": 1.01, "ess/min": 900.0, "ess/tail_min": 800.0, "ess/within": 950.0,
+    "rhat/energy": 1.0, "ess/energy": 900.0, "energy/drift": 0.02, "energy/drift_t": 0.3,
+    "mcse/most": 0.01, "mcse/worst": 0.03, "test/bma/nll": 0.2, "test/constant/nll": 1.6, "test/draw/nll": 0.3,
+}  # fmt: skip
+
+UNKNOWN = {"t_eff": None, "kinetic_temperature": None, "configurational_temperature": None}
 
 
-def level(name: str, **metrics: float | None) -> str:
-    """The level of one check; `__` in a keyword stands for `/` in the name of a metric."""
-    flat = {k.replace("__", "/"): v for k, v in metrics.items()}
-    return next(c.level for c in verdict(flat) if c.name.startswith(name))
+def of(**changes: float | None) -> Verdict:
+    """The verdict on a good run with these changes; `__` stands for `/`."""
+    return verdict(GOOD | {k.replace("__", "/"): v for k, v in changes.items()})
 
 
-def test_levels_at_the_thresholds():
-    assert [level("R-hat", rhat__max=r) for r in (1.1, 1.11, 1.5, 1.51, math.inf)] == [
-        "ok",
-        "look",
-        "look",
-        "bad",
-        "bad",
-    ]
-    assert [level("ESS", ess__min=e) for e in (100, 99, 10, 9)] == ["ok", "look", "look", "bad"]
-    assert [level("Temp", temperature=0.1, t_eff=t) for t in (0.1, 0.149, 0.2, 0.35)] == ["ok", "ok", "look", "bad"]
-    assert [level("Chains", chains=c) for c in (1, 2)] == ["look", "ok"]
-    assert [level("Calibration", test__bma__ece=e) for e in (0.01, 0.05, 0.2)] == ["ok", "look", "bad"]
+def measured(draws: np.ndarray) -> dict[str, float]:
+    """The metrics of draws (chains, draws, items) of probabilities."""
+    found = mixing(draws) | repeat_error(draws.mean(1)[..., None], 1.0, draws[:1])
+    return GOOD | found | {"chains": len(draws), "samples": draws[..., 0].size}
 
 
-def test_what_was_not_measured_is_not_called_ok():
-    for missing in (None, math.nan):
-        assert level("R-hat", rhat__max=missing) == level("ESS", ess__min=missing) == "look"
-        assert level("Temperature", temperature=1.0, t_eff=missing) == "look"
-    assert level("Temperature", temperature=0.0, t_eff=0.0) == "look"
+def probabilities(chains: int, draws: int, apart: float = 0.0) -> np.ndarray:
+    """(chains, draws, 5) independent draws; `apart` standard deviations lie between the modes of two halves of them."""
+    x = np.random.default_rng(1).normal(size=(chains, draws, 5))
+    x[chains // 2 :] += apart
+    return 1 / (1 + np.exp(-x))
 
 
-def test_an_average_worse_than_one_sample_is_called_bad():
-    def average(nll: float, accuracy: float) -> str:
-        one = {"test__one_sample__nll": 0.3, "test__one_sample__accuracy": 0.9}
-        return level("Average", **one, test__bma__nll=nll, test__bma__accuracy=accuracy)
-
-    assert [average(0.25, 0.92), average(0.35, 0.92), average(0.25, 0.85), average(0.35, 0.85)] == [
-        "ok", "look", "look", "bad",
-    ]  # fmt: skip
+def test_a_good_run_is_trusted():
+    judged = of()
+    assert (judged.outcome, judged.level) == ("trust", "ok") and all(c.level == "ok" for c in judged.checks)
+    assert [answer[:4] for _, answer in judged.answers] == ["yes:", "yes:"]
+    assert judged.line == "verdict: trust. p moves by ± 0.01 or less at 9 of 10 items, by ± 0.03 at the worst"
+    assert judged.numbers["verdict/outcome"] == 0 and math.isnan(judged.numbers["verdict/samples_needed"])
 
 
-def test_an_average_of_numbers_is_judged_by_its_rmse_and_its_nll_may_be_negative():
-    def average(nll: float, rmse: float) -> str:
-        one = {"test__one_sample__nll": -1.0, "test__one_sample__rmse": 0.2}
-        return level("Average", **one, test__bma__nll=nll, test__bma__rmse=rmse)
-
-    assert [average(-1.0, 0.2), average(-0.9, 0.2), average(-1.1, 0.3), average(-0.9, 0.3)] == [
-        "ok", "look", "look", "bad",
-    ]  # fmt: skip
+def test_draws_of_one_law_are_trusted():
+    assert verdict(measured(probabilities(4, 500))).outcome == "trust"
 
 
-def test_intervals_are_judged_by_the_calibration_of_quantiles():
-    def of(error: float, inside: float) -> list[str]:
-        metrics = {"test/bma/quantile_error": error, "test/bma/coverage_90": inside}
-        check = next(c for c in verdict(metrics) if c.name == "Calibration of intervals")
-        return [check.level, check.value, next((w for w in ("narrow", "wide") if w in check.words), "")]
-
-    assert of(0.03, 0.91) == ["ok", "90 % hold 91.0 %", ""]
-    assert of(0.08, 0.8)[::2] == ["look", "narrow"] and of(0.2, 0.99)[::2] == ["bad", "wide"]
+def test_two_modes_half_a_standard_deviation_apart():
+    judged = verdict(measured(probabilities(4, 500, apart=0.5)))
+    assert judged.outcome == "not mixing" and "stays in a part of the law" in judged.line
 
 
-def test_heat_and_its_remedy_are_spelled_out():
-    words = next(c.words for c in verdict({"temperature": 0.1, "t_eff": 0.35}) if c.name == "Temperature")
-    assert "mini-batches heat the chain to T_eff = 0.35" in words and "smaller lr or larger batch" in words
+def test_modes_that_every_run_averages_alike_pass_the_first_question_only():
+    judged = verdict(measured(probabilities(40, 100, apart=0.5)))
+    assert judged.outcome == "not mixing"
+    assert (judged.numbers["verdict/repeats"], judged.numbers["verdict/law"]) == (1, 0)
+    assert [answer[:3] for _, answer in judged.answers] == ["yes", "no:"]
+
+
+def test_few_draws_need_more_samples_and_it_says_how_many():
+    judged = verdict(measured(probabilities(4, 10)))
+    assert judged.outcome == "more samples"
+    assert 100 < judged.numbers["verdict/samples_needed"] < 1000  # 200 independent draws at least
+
+
+def test_rhat_of_1_45_is_no_small_matter():
+    assert of(rhat__max=1.45, ess__min=8.0, ess__within=40.0).outcome == "not mixing"
+    assert of(rhat__max=1.45).outcome != "trust"
+
+
+def test_accuracy_at_chance():
+    judged = of(test__bma__nll=1.61, test__draw__nll=1.62)
+    assert judged.outcome == "wrong law" and "no better than a constant" in judged.line
+
+
+def test_divergence_by_level_on_the_training_set_where_there_is_one():
+    assert "diverged" in of(test__draw__nll=9.0).line
+    assert of(test__draw__nll=9.0, train__draw__nll=0.3, train__constant__nll=1.6).outcome == "trust"  # overfitted
+    assert of(temperature=10.0, t_eff=10, kinetic_temperature=10, configurational_temperature=10,
+              test__draw__nll=9.0).outcome == "trust"  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("low", "frozen", "expected"),
-    [(-5.0, True, "ok"), (-5.0, False, "look"), (1.0, True, "look"), (math.nan, True, "look")],
-)
-def test_bins_that_miss_the_energies_and_a_psi_that_still_changes(low, frozen, expected):
-    energies = np.random.default_rng(0).normal(size=1000)
-    h = EnergyHistogram(np.linspace(low, 6, 11), np.zeros(10), energies, 1.0, 1.0, frozen=frozen)
-    assert next(c.level for c in verdict({}, h) if c.name == "Energy bins") == expected
+    ("changes", "outcome", "words"),
+    [
+        ({"kinetic_temperature": 3.0}, "wrong law", "heat the chain to 3 T"),
+        ({"kinetic_temperature": None, "t_eff": 1.5}, "wrong law", "heat the chain to 1.5 T"),
+        ({"kinetic_temperature": None, "t_eff": 0.5}, "wrong law", "colder than intended, 0.5 T"),
+        ({"t_eff": 1.5}, "trust", ""),  # an upper bound, and the momenta show 1.05
+        ({"configurational_temperature": 1.5}, "wrong law", "as wide as at 1.5 T"),
+        ({"configurational_temperature": 0.5}, "more samples", "have not spread yet"),
+        ({"configurational_temperature": 1.5, "configurational_temperature_se": 0.2}, "trust", ""),
+        ({"configurational_temperature": 1.5, "configurational_temperature_se": None}, "trust", ""),
+        (UNKNOWN, "not measured", "mini-batches may heat the chain by an unknown amount"),
+        ({"temperature": 0.0}, "wrong law", "optimisation"),
+        ({"elbo": -3.0}, "wrong law", "variational"),
+    ],
+)  # fmt: skip
+def test_temperatures(changes, outcome, words):
+    judged = of(**changes)
+    assert judged.outcome == outcome and words in judged.line
 
 
-def test_warnings_are_part_of_the_verdict():
-    last = verdict({}, None, ["a", "b"])[-1]
-    assert (last.level, last.value, last.words) == ("look", "2", "a\nb")
+@pytest.mark.parametrize("chains", [1, 2, 3])
+def test_few_chains_may_have_missed_a_mode(chains):
+    judged = of(chains=chains, **({"rhat__max": None} if chains == 1 else {}))
+    assert judged.outcome == "more samples" and "run at least 4" in judged.line
+    assert [answer[:3] for _, answer in judged.answers] == ["yes", "no:"]
 
 
-def test_absent_numbers_read_as_nan_and_are_not_added():
-    numbers = or_nan({"a": None, "b": 2})
-    assert math.isnan(numbers["a"]) and numbers["b"] == 2 and math.isnan(numbers["c"])
-    assert list(numbers) == ["a", "b"]
+def test_energies_that_differ_or_drift():
+    assert of(energy__drift=-0.6, energy__drift_t=-8.0).decisive.words.startswith("the energy still falls")
+    assert of(energy__drift=-0.6, energy__drift_t=-2.0).outcome == "trust"  # noise
+    assert of(rhat__energy=1.2, ess__energy=30.0).outcome == "more samples"
 
 
-@pytest.mark.parametrize(("rate", "expected"), [(0.05, "look"), (0.3, "ok"), (0.8, "ok"), (0.99, "look")])
-def test_acceptance_is_judged(rate: float, expected: str):
-    assert level("Acceptance", acceptance=rate) == expected
+def test_an_error_that_is_too_large_asks_for_more_chains():
+    judged = of(mcse__most=0.06)
+    assert judged.outcome == "more samples" and "9.0 times the chains" in judged.line
+    assert judged.numbers["verdict/samples_needed"] == 18000
 
 
-@pytest.mark.parametrize(("lowest", "expected"), [(0.0, "look"), (0.2, "ok")])
-def test_the_least_swap_rate_is_judged(lowest: float, expected: str):
-    assert level("Swap rates", swap_rate__0=0.5, swap_rate__1=lowest) == expected
+def test_means_of_numbers_are_judged_in_standard_deviations():
+    assert of(test__bma__rmse=1.0, mcse__most=0.09).outcome == "trust"
+    assert of(test__bma__rmse=1.0, mcse__most=0.2).outcome == "more samples"
 
 
-def test_samplers_without_acceptance_or_swaps_are_not_judged_by_them():
-    names = {c.name for c in verdict({"temperature": 1.0})}
-    assert not names & {"Acceptance", "Swap rates"}
+def test_what_was_not_measured_is_not_trusted():
+    for name in ("mcse/most", "rhat/max", "ess/min"):
+        for missing in (None, math.nan):
+            assert verdict(GOOD | {name: missing}).outcome != "trust"
+    assert verdict({}).outcome in OUTCOMES[1:]
+
+
+def test_the_worst_finding_decides():
+    assert of(kinetic_temperature=3.0, ess__min=50.0, chains=2).outcome == "wrong law"
+    assert of(ess__min=50.0, ess__within=900.0, chains=2).outcome == "not mixing"

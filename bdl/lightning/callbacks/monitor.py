@@ -13,12 +13,13 @@ from bdl.lightning.find import find_sampler
 from bdl.posterior.snapshot import per_chain
 from bdl.samplers.sampler import Sampler
 
-PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature", "acceptance", "elbo")
+TEMPERATURES = ("t_eff", "kinetic_temperature", "configurational_temperature")
+PER_CHAIN = ("energy", "multiplier", "noise_ratio", *TEMPERATURES, "acceptance", "elbo")
 ROWS = 4000  # length of the trace; a longer run keeps every second row, then every fourth, ...
 
 
 class Monitor(StepCallback):
-    """Logs energy, multiplier, lr, temperature, zeta, noise_ratio, T_eff and kinetic temperature every `every` steps.
+    """Logs energy, multiplier, lr, temperature, zeta, noise_ratio and three temperatures every `every` steps.
 
     It also logs the acceptance of accept/reject kernels, the ELBO of a variational approximation and the swap rates of
     replica exchange. Under replica exchange it follows the chains that sample the intended law. Between the monitored
@@ -70,10 +71,11 @@ class Monitor(StepCallback):
         return {**columns, **dict(zip(PER_CHAIN, parts, strict=True))}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": torch.stack(self._rows) if self._rows else None, "stride": self._stride}
+        rows = torch.stack(self._rows) if self._rows else None
+        return {"rows": rows, "stride": self._stride, "columns": list(PER_CHAIN)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        rows = state_dict["rows"]
+        rows = state_dict["rows"] if state_dict.get("columns") == list(PER_CHAIN) else None  # other versions had others
         self._rows, self._stride = [] if rows is None else list(rows), state_dict["stride"]
 
     def _thin(self) -> None:
@@ -92,6 +94,7 @@ def measure(sampler: Sampler) -> dict[str, list[float]]:
         "noise_ratio": sampler.noise_ratio,
         "t_eff": sampler.t_eff,
         "kinetic_temperature": sampler.kinetic_temperature,
+        "configurational_temperature": sampler.configurational_temperature,
         "acceptance": sampler.acceptance,
         "elbo": sampler.elbo,
     }

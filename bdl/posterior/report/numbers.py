@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.posterior.diagnostics import Row, ess, rhat, summary
+from bdl.posterior.convergence import mixing, trace_error
+from bdl.posterior.diagnostics import Row, rhat, summary
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation, Evaluation
 from bdl.posterior.metrics import ood_auroc
@@ -30,7 +31,9 @@ ROWS = {
 }
 CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
 VALUE_SCORES = {"rmse": "RMSE", "nll": "NLL (nats)", "crps": "CRPS", "coverage_90": "in 90 % interval"}
-_CHAIN = ("noise_ratio", "t_eff", "kinetic_temperature")
+_MEASURED = ("kinetic_temperature", "configurational_temperature")  # they scatter from row to row
+_CHAIN = ("noise_ratio", "t_eff", *_MEASURED)
+_ENERGIES = {"energy_full": "energy, all data (nats)", "energy_batch": "energy, batch estimate (nats)"}
 _RANKS = ("worst", "second worst", "third worst")
 
 
@@ -56,8 +59,8 @@ def summarise(
 
     Args:
         posterior: its samples are read once for all loaders.
-        loaders: labelled batches by split, "test" or "train". R-hat and ESS come from the first split.
-        trace: of the chains; without it noise_ratio, t_eff and kinetic_temperature are NaN.
+        loaders: labelled batches by split, "test" or "train". R-hat, ESS and the Monte Carlo error come from the first.
+        trace: of the chains; without it noise_ratio and all temperatures but T are NaN.
         ood: out-of-distribution items. `ood/.../auroc` says how well entropy separates them from the first split.
         progress: called while the samples are evaluated, as `Posterior.evaluate_all` calls it.
         start: the deep ensemble at which the chains began; `test/start/...` are the scores of its average.
@@ -70,10 +73,11 @@ def summarise(
     metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files
     for split, evaluation in evaluations.items():
         metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
+        metrics[f"{split}/draw/nll"] = -float(evaluation.log_probs.mean())
+        metrics[f"{split}/constant/nll"] = evaluation.constant_nll()
     if isinstance(first, ClassEvaluation) and isinstance(outside, ClassEvaluation):
         metrics |= _ood(first, outside)
-    rhats, sizes = rhat(first.log_probs), ess(first.log_probs)
-    metrics |= {"rhat/max": _or_nan(np.nanmax, rhats), "ess/min": _or_nan(np.nanmin, sizes)}
+    metrics |= mixing(first.quantities, _energies(posterior)) | first.repeat_error()
     metrics |= _temperatures(posterior, trace)
     metrics |= {} if start is None else _start(start, loaders)
     warnings = _importance(posterior, metrics)
@@ -110,9 +114,10 @@ def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]
     records = posterior.records
     metrics = {"temperature": float(np.mean(records[-1].temperature)), "lr": float(np.mean(records[-1].lr))}
     if not trace:
-        return metrics | dict.fromkeys(_CHAIN, math.nan)
+        return metrics | dict.fromkeys((*_CHAIN, *(f"{name}_se" for name in _MEASURED)), math.nan)
     kept = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
     metrics |= {name: _weighted_mean(trace[name][kept], trace["lr"][kept]) for name in _CHAIN}
+    metrics |= {f"{name}_se": trace_error(trace[name][kept].numpy()) for name in _MEASURED}
     optional = {name: _weighted_mean(trace[name][kept], trace["lr"][kept]) for name in ("elbo",) if name in trace}
     if "acceptance" in trace:  # already a running mean, so the last value counts
         optional["acceptance"] = float(trace["acceptance"][-1].mean())
@@ -161,19 +166,22 @@ def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
         worst_first = np.argsort(-np.nan_to_num(values, nan=-1))
         for rank, i in zip(_RANKS, worst_first, strict=False):
             named[f"log-probability of a test item, {rank} mixed"] = log_p[..., i]
-    for name, label in (("energy_full", "energy, all data (nats)"), ("energy_batch", "energy, batch estimate (nats)")):
-        draws = posterior.recorded(name)
-        draws = draws[:, np.isfinite(draws).all(0)]
-        if draws.shape[1]:
-            named[label] = draws
-    return summary(named)
+    return summary(named | {_ENERGIES[name]: draws for name, draws in _energy_draws(posterior).items()})
+
+
+def _energy_draws(posterior: Posterior) -> dict[str, np.ndarray]:
+    """(chains, draws) the energies of the samples, of all the data before those of batches; finite ones alone."""
+    draws = {name: posterior.recorded(name) for name in _ENERGIES}
+    finite = {name: values[:, np.isfinite(values).all(0)] for name, values in draws.items()}
+    return {name: values for name, values in finite.items() if values.shape[1]}
+
+
+def _energies(posterior: Posterior) -> np.ndarray | None:
+    """(chains, draws) energies over all the data where they are known, otherwise of batches; None if unknown."""
+    return next(iter(_energy_draws(posterior).values()), None)
 
 
 def _weighted_mean(values: Tensor, lr: Tensor) -> float:
     """Mean of the finite values (n, C), weighted by lr (n,): the variance of injected noise is proportional to lr."""
     weight = lr.unsqueeze(-1) * values.isfinite()
     return float((weight * values.nan_to_num()).sum() / weight.sum()) if bool((weight > 0).any()) else math.nan
-
-
-def _or_nan(reduce: Callable[[np.ndarray], Any], values: np.ndarray) -> float:
-    return float(reduce(values)) if np.isfinite(values).any() else math.nan

@@ -13,21 +13,25 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bdl.files import write_atomically
+from bdl.posterior.checks import or_nan
 from bdl.posterior.diagnostics import Row
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation, Curve, Evaluation
+from bdl.posterior.findings import Outcome
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
 from bdl.posterior.report.values import Units, Values
 from bdl.posterior.report.weighting import weighting_sentences
 from bdl.posterior.value_evaluation import ValueEvaluation
-from bdl.posterior.verdict import LEVELS, or_nan, verdict
+from bdl.posterior.verdict import verdict
 
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
-HEADLINES = {
-    "ok": "All checks passed",
-    "look": "Look at the open points before you trust these samples",
-    "bad": "Do not trust these samples yet",
+HEADLINES: dict[Outcome, str] = {
+    "trust": "You can trust these samples",
+    "more samples": "More samples are needed",
+    "not measured": "Too little was measured to trust these samples",
+    "not mixing": "The chains do not mix",
+    "wrong law": "This is not the law that was asked for",
 }
 ENERGY = (
     "Thin lines: energy of each step; thick lines: its running mean. In equilibrium the chains overlap and do not "
@@ -146,7 +150,7 @@ def write_page(
 def page(data: ReportData) -> str:
     """The HTML text. It loads nothing: style and pictures are part of it."""
     m = or_nan(data.metrics)
-    checks = verdict(m, data.histogram, data.warnings)
+    judged = verdict(m, data.histogram, data.warnings)
     splits = [s for s in ("test", "train") if any(k.startswith(f"{s}/") and not math.isnan(v) for k, v in m.items())]
     loader = PackageLoader("bdl.posterior", "report")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
@@ -155,10 +159,9 @@ def page(data: ReportData) -> str:
         style=resources.files("bdl.posterior.report").joinpath("style.css").read_text(),
         marks=MARKS,
         headlines=HEADLINES,
-        worst=max((c.level for c in checks), key=LEVELS.index),
-        open_points=[c.name for level in ("bad", "look") for c in checks if c.level == level],
+        verdict=judged,
+        open_points=[c.name for level in ("bad", "look") for c in judged.checks if c.level == level],
         result=_in_short(m, data.values.units if data.values else Units()),
-        checks=checks,
         splits=splits,
         scores=list(scores_of(m).values()),
         note=VALUE_NOTE if scores_of(m) is VALUE_SCORES else CLASS_NOTE,

@@ -9,16 +9,20 @@ from rich.console import Console
 from rich.table import Table
 
 from bdl.posterior.report.numbers import ROWS, row_label, scores_of, shown_score
+from bdl.posterior.verdict import verdict
 
 
 def print_summary(metrics: Mapping[str, float]) -> None:
-    """Print the scores of one sample and of the averages on test and training data, and a line on the chains.
+    """Print the scores of one sample and of the averages, a line on the chains, and last the verdict.
 
     metrics: flat, as `summarise` gives them.
     """
     console = Console()
     console.print(_scores_table(metrics))
     console.print("; ".join(_chain_facts(metrics)), soft_wrap=True, highlight=False)
+    judged = verdict(metrics)
+    for text in (*(f"{question} {answer}" for question, answer in judged.answers), judged.line):
+        console.print(text, soft_wrap=True, highlight=False, markup=False)
 
 
 def _scores_table(metrics: Mapping[str, float]) -> Table:

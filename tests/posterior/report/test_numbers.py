@@ -15,8 +15,10 @@ from bdl.data import TensorSlices
 from bdl.posterior.diagnostics import ess, rhat
 from bdl.posterior.metrics import ood_auroc
 from bdl.posterior.report.numbers import side_by_side, summarise
+from bdl.posterior.verdict import verdict
 from bdl.schedules import Constant, EveryStep
 
+MEASURED = ("noise_ratio", "t_eff", "kinetic_temperature", "configurational_temperature")
 LOADERS = {"test": TensorSlices(X, Y)}
 
 
@@ -44,7 +46,7 @@ def late(folder):
 def trace(**columns: torch.Tensor) -> dict[str, torch.Tensor]:
     """A trace of 16 steps and two chains, all of whose unnamed columns are constant."""
     n, ones = torch.arange(1, 17, dtype=torch.float64), torch.ones(16, dtype=torch.float64)
-    constant = dict.fromkeys(("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature"), ones[:, None])
+    constant = dict.fromkeys(("energy", "multiplier", *MEASURED), ones[:, None])
     return {"step": n, "lr": 0.1 * ones, "temperature": ones, "zeta": 0 * ones, **constant, **columns}
 
 
@@ -61,8 +63,8 @@ def test_ess_is_that_of_the_worst_item(long):
 
 
 def test_items_without_a_value_are_ignored(posterior, monkeypatch):
-    monkeypatch.setattr("bdl.posterior.report.numbers.rhat", lambda draws: np.array([1.2, np.nan, 1.7]))
-    monkeypatch.setattr("bdl.posterior.report.numbers.ess", lambda draws: np.array([12.0, np.nan, 7.0]))
+    monkeypatch.setattr("bdl.posterior.convergence.rhat", lambda draws: np.array([1.2, np.nan, 1.7]))
+    monkeypatch.setattr("bdl.posterior.convergence.ess", lambda draws: np.array([12.0, np.nan, 7.0]))
     metrics = summarise(posterior, LOADERS).metrics
     assert (metrics["rhat/max"], metrics["ess/min"]) == (1.7, 7.0)
 
@@ -73,14 +75,14 @@ def test_too_few_samples_have_neither(tmp_path):
     assert math.isnan(metrics["rhat/max"]) and math.isnan(metrics["ess/min"])
 
 
-@pytest.mark.parametrize("name", ["noise_ratio", "t_eff", "kinetic_temperature", "elbo"])
+@pytest.mark.parametrize("name", [*MEASURED, "elbo"])
 def test_chain_metrics_are_means_over_the_kept_part_of_the_run(tmp_path, name):
     values = torch.where(torch.arange(1, 17) < 8, 1000.0, torch.arange(1, 17)).double()[:, None] * torch.tensor([1, 3])
     metrics = summarise(late(tmp_path), LOADERS, trace(**{name: values})).metrics
     assert metrics[name] == pytest.approx(2 * np.arange(8, 17).mean())
 
 
-@pytest.mark.parametrize("name", ["noise_ratio", "t_eff", "kinetic_temperature"])
+@pytest.mark.parametrize("name", MEASURED)
 def test_chain_metrics_weigh_steps_by_lr_and_ignore_unknown_values_and_steps_that_do_not_sample(tmp_path, name):
     steps = torch.arange(1, 17).double()
     values, temperature = steps[:, None].clone(), torch.ones(16).double()
@@ -103,8 +105,36 @@ def test_metrics_that_a_sampler_does_not_have_are_absent(posterior):
     assert not {"acceptance", "elbo"} & metrics.keys()
 
 
+@pytest.mark.parametrize("name", ["kinetic_temperature", "configurational_temperature"])
+def test_measured_temperatures_have_standard_errors(tmp_path, name):
+    toys.sample(tmp_path, 2, EveryStep(0, 1))
+    posterior = bdl.Posterior.load(tmp_path, toys.plain())
+    values = torch.randn(400, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    ones = torch.ones(400, dtype=torch.float64)
+    columns = trace(**{name: values}) | {"step": ones.cumsum(0), "lr": ones, "temperature": ones}
+    columns |= {other: ones[:, None] for other in MEASURED if other != name}
+    error = summarise(posterior, LOADERS, columns).metrics[f"{name}_se"]
+    assert error == pytest.approx(1 / 800**0.5, rel=0.65)  # 19 degrees of freedom: 4 x .16
+
+
+def test_single_networks_and_a_constant_are_scored(summary):
+    y, log_probs = np.asarray(Y), summary.evaluations["test"].log_probs
+    shares = np.bincount(y) / len(y)
+    assert summary.metrics["test/constant/nll"] == pytest.approx(-(shares * np.log(shares)).sum(), rel=1e-5)
+    assert summary.metrics["test/draw/nll"] == pytest.approx(-log_probs.mean())
+
+
+def test_a_run_that_diverged_gets_no_trust(tmp_path):
+    """At lr = 20 the chains of this network agree with each other, far from the posterior."""
+    toys.sample(tmp_path, 200, EveryStep(100, 1), lr=20.0)
+    metrics = summarise(bdl.Posterior.load(tmp_path, toys.plain()), LOADERS).metrics
+    assert metrics["test/draw/nll"] > metrics["test/constant/nll"] + 10
+    judged = verdict(metrics)
+    assert judged.outcome == "wrong law" and "diverged" in judged.line
+
+
 def test_without_a_trace_chain_metrics_are_unknown(summary, posterior):
-    assert all(math.isnan(summary.metrics[name]) for name in ("noise_ratio", "t_eff", "kinetic_temperature"))
+    assert all(math.isnan(summary.metrics[name]) for name in MEASURED)
     assert summary.metrics["temperature"] == 1.0 and summary.metrics["lr"] == posterior.records[-1].lr
 
 

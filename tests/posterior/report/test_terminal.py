@@ -21,17 +21,20 @@ def test_scores_and_facts_are_printed(capsys):
         for k, v in SCORES.items()
     }
     print_summary(rows | CHAIN)
-    table, facts = capsys.readouterr().out.rsplit("\n", 2)[:2]
+    table, facts, again, law, last = capsys.readouterr().out.rsplit("\n", 5)[:5]
     assert "one sample" in table and "all chains' average" in table and "one chain's" not in table
     assert table.count("10.00") == 4 and table.count("0.2500") == 2
     assert facts == (
         "60 samples of 3 chains; T 1, T_eff 1.25 (noise_ratio 0.25); kinetic temperature unknown; "
         "R-hat max 1.02, ESS min 140"
     )
+    assert again.startswith("Would another run of this budget predict the same? not known: ")
+    assert law.startswith("Is this the law that was asked for? no: 3 chains may miss the same modes")
+    assert last.startswith("verdict: not measured. Monte Carlo error: ")
 
 
 def test_optional_facts_are_printed_if_present(capsys):
     extra = {"acceptance": 0.7, "elbo": -12.5, "swap_rate/0": 0.3, "swap_rate/1": 0.2, "weight_ess": 31.0}
     print_summary(CHAIN | extra)
     out = capsys.readouterr().out
-    assert out.rstrip().endswith("acceptance 0.7; ELBO -12.5; swap rates 0.3, 0.2; weight ESS 31")
+    assert out.splitlines()[-4].endswith("acceptance 0.7; ELBO -12.5; swap rates 0.3, 0.2; weight ESS 31")

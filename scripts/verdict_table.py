@@ -1,0 +1,136 @@
+"""How often the verdict is right, on simulated runs whose laws are known: python scripts/verdict_table.py [--runs 20].
+
+Prints the tables of docs/verdict.md. A run costs about .1 s of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from verdict_runs import Sampled, Scenario, SimulatedRun, simulate
+
+import bdl
+from bdl.posterior.checks import Numbers
+from bdl.posterior.findings import OUTCOMES, tolerance
+from bdl.posterior.verdict import Verdict, verdict
+
+SCENARIOS = (
+    Scenario("converged", "4 chains of 250 independent draws", True),
+    Scenario("converged", "4 chains of 1,000 slow draws", True, draws=1000, slow=5),
+    Scenario("converged", "8 chains of 100 independent draws", True, chains=8, draws=100),
+    Scenario("converged", "8 chains of 400 slow draws", True, chains=8, draws=400, slow=4),
+    Scenario("converged", "20 chains of 50 independent draws", True, chains=20, draws=50),
+    Scenario("converged", "numbers, 4 chains of 300 independent draws", True, draws=300, numbers=True),
+    Scenario("converged", "T_eff is 1.1 T, 4 chains of 300 independent draws", True, draws=300, heat=1.1),
+    Scenario("converged", "two modes 2 std apart that all chains visit", True, draws=600, apart=2, switch=0.3),
+    Scenario("converged", "SGLD, lr = .1", True, draws=400, sampler=Sampled(bdl.SGLD(), 0.1)),
+    Scenario("converged", "SGHMC, lr = .3", True, draws=400, sampler=Sampled(bdl.SGHMC(0.3), 0.3)),
+    Scenario("converged", "BAOAB at a third of its largest step", True, draws=400,
+             sampler=Sampled(bdl.BAOAB(0.5), 1.0)),
+    Scenario("short", "the draws are worth 20", False, slow=50),
+    Scenario("short", "the draws are worth 60, 8 chains", False, chains=8, draws=200, slow=80 / 3),
+    Scenario("short", "the draws are worth 80, numbers", False, draws=400, slow=20, numbers=True),
+    Scenario("short", "burn-in kept: 4 std away at first", False, draws=500, slow=40, start=4),
+    Scenario("short", "burn-in kept: 10 std away at first, and soon there", False, draws=500, slow=12, start=10),
+    Scenario("short", "SGHMC from 5 std away, without burn-in, lr = .001", False, draws=100, start=5,
+             sampler=Sampled(bdl.SGHMC(0.3), 0.001, burn_in=0)),
+    Scenario("stuck", "modes 1/2 std apart, 4 chains", False, draws=500, apart=0.5),
+    Scenario("stuck", "modes 1/2 std apart, 8 chains", False, chains=8, draws=250, apart=0.5),
+    Scenario("stuck", "modes 3 std apart, 4 chains", False, apart=3),
+    Scenario("stuck", "modes 3 std apart, 4 chains that change once in 250", False, apart=3, switch=1 / 250),
+    Scenario("stuck", "numbers, modes 1/2 std apart, 20 chains", False, chains=20, draws=100, apart=0.5, numbers=True),
+    Scenario("hot", "T_eff is 1.5 T", False, draws=300, heat=1.5),
+    Scenario("hot", "kinetic temperature of 3 T, which alone was measured", False, draws=300,
+             metrics={"kinetic_temperature": 3.0, "t_eff": math.nan, "configurational_temperature": math.nan}),
+    Scenario("hot", "2 T, of which only the parameters tell", False, draws=300, heat=2.0,
+             metrics={"t_eff": 1.0, "kinetic_temperature": math.nan}),
+    Scenario("hot", "half of T, of which only the parameters tell", False, draws=300, heat=0.5,
+             metrics={"t_eff": 1.0, "kinetic_temperature": math.nan}),
+    Scenario("hot", "SGHMC with batch noise, T_eff is 2 T", False, draws=400,
+             sampler=Sampled(bdl.SGHMC(0.3), 0.1, gradient_noise=math.sqrt(6))),
+    Scenario("hot", "SGHMC at a third of its largest step: 1.5 T", False, draws=400,
+             sampler=Sampled(bdl.SGHMC(0.3), 1.2)),
+    Scenario("hot", "SGLD at nine tenths of its largest step: 10 T", False, draws=400,
+             sampler=Sampled(bdl.SGLD(), 1.8)),
+    Scenario("diverged", "logits of 30, the same law for all chains", False, level=30, chance=True),
+    Scenario("diverged", "numbers: outputs 10 std away", False, level=10, chance=True, numbers=True),
+    Scenario("diverged", "accuracy at chance", False, level=0.1, chance=True),
+    Scenario("tiny", "4 chains of 10 independent draws", False, draws=10),
+    Scenario("tiny", "20 chains of 5 independent draws", False, chains=20, draws=5),
+    Scenario("tiny", "1 chain of 1,000 independent draws", False, chains=1, draws=1000),
+    Scenario("tiny", "2 chains of 500 independent draws, in one of two modes", False, chains=2, draws=500),
+    Scenario("between", "the draws are worth 200", None, slow=5),
+    Scenario("between", "the draws are worth 400", None, draws=400, slow=4),
+    Scenario("between", "T_eff is 1.25 T", None, draws=300, heat=1.25),
+    Scenario("between", "modes 1/4 std apart, 8 chains", None, chains=8, draws=250, apart=0.25),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """The verdicts on the runs of one scenario."""
+
+    scenario: Scenario
+    runs: Sequence[SimulatedRun]
+    verdicts: Sequence[Verdict]
+
+    @property
+    def trusted(self) -> int:
+        return sum(v.outcome == "trust" for v in self.verdicts)
+
+    @property
+    def repeated(self) -> int:
+        """How many runs say that another run would predict the same."""
+        return sum(v.repeats.outcome == "trust" for v in self.verdicts)
+
+    @property
+    def error(self) -> float:
+        """What 90 % of the items' averages scatter by from run to run at most, over the tolerance of the verdict."""
+        std = np.std([run.averages for run in self.runs], axis=0, ddof=1)
+        numbers = Numbers({k: float(v) for k, v in self.runs[0].metrics.items()})
+        scale = math.sqrt(1 + self.scenario.level**2) if self.scenario.numbers else 1.0
+        return float(np.quantile(std, 0.9)) / scale / tolerance(numbers)
+
+
+def judged(scenarios: Sequence[Scenario], runs: int) -> list[Row]:
+    """The rows of the scenarios."""
+    rows = []
+    for scenario in scenarios:
+        made = simulate(scenario, runs)
+        rows.append(Row(scenario, made, [verdict(run.metrics) for run in made]))
+    return rows
+
+
+def rates(rows: Sequence[Row], right: bool) -> tuple[int, int]:
+    """(runs that are trusted, all runs) of the scenarios in which trust would be right, or wrong."""
+    chosen = [row for row in rows if row.scenario.right is right]
+    return sum(row.trusted for row in chosen), sum(len(row.runs) for row in chosen)
+
+
+def by_scenario(rows: Sequence[Row]) -> str:
+    lines = [f"| | simulated run | {' | '.join(OUTCOMES)} | error | repeats |", "|" + "---|" * (len(OUTCOMES) + 4)]
+    for row in rows:
+        counts = Counter(v.outcome for v in row.verdicts)
+        numbers = [str(counts[outcome] or "") for outcome in OUTCOMES]
+        cells = [row.scenario.group, row.scenario.name, *numbers, f"{row.error:.1f}", str(row.repeated)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=20, help="of each scenario")
+    rows = judged(SCENARIOS, parser.parse_args().runs)
+    print(by_scenario(rows))
+    (wrong, of_wrong), (right, of_right) = rates(rows, False), rates(rows, True)
+    print(f"\ntrust where it is wrong: {wrong} of {of_wrong} runs")
+    print(f"no trust where it is right: {of_right - right} of {of_right} runs")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,49 @@
+"""The verdict on simulated runs whose laws are known: the bounds that docs/verdict.md states."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+import pytest
+from running import SCRIPTS
+from verdict_runs import simulate
+from verdict_table import SCENARIOS, by_scenario, judged, rates
+
+PAGE = SCRIPTS.parent / "docs" / "verdict.md"
+SEEN = {
+    "4 chains of 250 independent draws": "trust",
+    "4 chains of 10 independent draws": "more samples",
+    "modes 1/2 std apart, 4 chains": "not mixing",
+    "SGHMC from 5 std away, without burn-in, lr = .001": "wrong law",
+}
+
+
+def test_a_run_of_each_kind_gets_its_verdict():
+    rows = judged([s for s in SCENARIOS if s.name in SEEN], 2)
+    for i in range(2):
+        assert {row.scenario.name: row.verdicts[i].outcome for row in rows} == SEEN
+    assert by_scenario(rows).count("\n") == len(SEEN) + 1
+
+
+def test_a_run_is_the_same_again():
+    (one,), (again,) = simulate(SCENARIOS[0], 1), simulate(SCENARIOS[0], 1)
+    assert one.metrics == pytest.approx(again.metrics, nan_ok=True)
+
+
+def test_the_page_shows_every_simulated_run_and_keeps_its_bounds():
+    text = PAGE.read_text()
+    assert Counter(s.name for s in SCENARIOS if f" {s.name} |" in text) == Counter(s.name for s in SCENARIOS)
+    wrong, of_wrong = map(int, re.findall(r"trust where it is wrong: (\d+) of (\d+)", text)[0])
+    right, of_right = map(int, re.findall(r"no trust where it is right: (\d+) of (\d+)", text)[0])
+    assert wrong <= 0.02 * of_wrong and right <= 0.1 * of_right and of_wrong + of_right >= 200
+
+
+@pytest.mark.slow
+def test_trust_is_rarely_wrong_and_rarely_withheld():
+    """216 runs. The page has 0 of 500 and 0 of 220: 2 % and 10 % are not reached by chance."""
+    rows = judged([s for s in SCENARIOS if s.right is not None], 6)
+    (wrong, of_wrong), (right, of_right) = rates(rows, False), rates(rows, True)
+    assert of_wrong + of_right >= 200
+    assert wrong <= 0.02 * of_wrong
+    assert of_right - right <= 0.1 * of_right
