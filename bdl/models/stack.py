@@ -74,8 +74,8 @@ class ChainStack(nn.Module):
         self._layers = mlp_layers(self.net)
         if method == "bmm" and self._layers is None:
             raise ConfigError(
-                f"bmm needs a Sequential of Linear and elementwise layers without hooks, and {type(self.net).__name__} "
-                'is none: use method="auto"'
+                f"bmm needs a Sequential of Linear and elementwise layers, and {type(self.net).__name__} has others "
+                'or hooks: use method="auto"'
             )
         self.method: Method = method
         self._may_be_hooked = list(self.net.modules())
