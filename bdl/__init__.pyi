@@ -20,6 +20,8 @@ from .posterior.calibration import ConformalIntervals, ConformalSets, Temperatur
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
+from .run.loop import sample
+from .run.own import Report, report
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD
@@ -34,6 +36,9 @@ from .samplers.extras import per_example_gradients
 from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
 from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro
+from .start import AdamWStart
+from .tune.find import find_settings
+from .tune.finding import Tuning
 
 __version__: str
 
@@ -51,6 +56,7 @@ __all__ = [
     "SGNHT",
     "SGRLD",
     "AcceptReject",
+    "AdamWStart",
     "AdaptiveWeight",
     "BayesianModule",
     "BdlError",
@@ -86,6 +92,7 @@ __all__ = [
     "Posterior",
     "Prediction",
     "ReplicaError",
+    "Report",
     "RobbinsMonro",
     "SampleStore",
     "Sampler",
@@ -99,12 +106,16 @@ __all__ = [
     "TemperatureScaling",
     "Thermostatted",
     "TimeLimit",
+    "Tuning",
     "Uniform",
     "ValuePrediction",
     "callbacks",
     "data",
+    "find_settings",
     "models",
     "per_example_gradients",
+    "report",
+    "sample",
     "schedules",
     "targets",
     "with_constant_scale",

@@ -11,39 +11,57 @@ from pathlib import Path
 
 from bdl.errors import StoreError
 
+WRITING = ".writing-"  # temporary names begin with it, then follow host and process
+
 
 def write_atomically(path: Path, data: bytes) -> None:
     """Write to a temporary name, sync, rename. Raises StoreError if the disk is full or not writable."""
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=_prefix(os.getpid()))
-        try:
-            with os.fdopen(handle, "wb") as f:
-                f.write(data)
-                f.flush()
-                os.fsync(f.fileno())
-            os.chmod(temporary, 0o644)
-            publish(Path(temporary), path)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
-            raise
+        with temporary_file(path.parent, data) as written:
+            publish(written, path)
 
 
-def sweep_leftovers(folder: Path) -> None:
-    """Remove temporary files that writers of this machine left behind when they were killed."""
-    for path in folder.glob(_prefix("*") + "*"):
-        pid = path.name.removeprefix(f".writing-{platform.node()}-").partition("-")[0]
-        try:
-            os.kill(int(pid), 0)
-        except (ProcessLookupError, ValueError):
+@contextlib.contextmanager
+def temporary_file(folder: Path, data: bytes) -> Iterator[Path]:
+    """A complete, synced file of a temporary name. It is removed in the end, unless it was renamed."""
+    handle, name = tempfile.mkstemp(dir=folder, prefix=f"{WRITING}{platform.node()}-{os.getpid()}-")
+    try:
+        with os.fdopen(handle, "wb") as f:
+            f.write(data)
+            f.flush()
+            os.fsync(f.fileno())
+        os.chmod(name, 0o644)
+        yield Path(name)
+    finally:
+        with contextlib.suppress(OSError):
+            os.unlink(name)
+
+
+def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
+    """Remove temporary files that writers of this machine left behind when they were killed.
+
+    every_host: also those of other machines, for a process that owns the folder.
+    """
+    here = f"{WRITING}{platform.node()}-"
+    for path in folder.glob(f"{WRITING}*"):
+        pid = path.name.removeprefix(here).partition("-")[0]
+        if path.name.startswith(here) and pid.isdecimal():
+            abandoned = not _is_alive(int(pid))
+        else:
+            abandoned = every_host
+        if abandoned:
             path.unlink(missing_ok=True)
-        except PermissionError:  # the writer is alive, and another user's
-            continue
 
 
-def _prefix(pid: int | str) -> str:
-    return f".writing-{platform.node()}-{pid}-"
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return True
 
 
 def publish(temporary: Path, path: Path) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from bdl.batch import Inputs, arguments, refuse_unbound
 from bdl.likelihoods.heads import ConstantOutputs
 
 TINY = 1 / 16  # root mean square of x below which 2 sigmoid(2x) - 1 has fewer digits than tanh
@@ -28,7 +29,14 @@ ELEMENTWISE = (
 BATCHED = (*ELEMENTWISE, nn.Linear, ConstantOutputs)
 
 
-def call(net: nn.Module, tensors: Mapping[str, Tensor], *inputs: Any) -> Any:
+class Stack(nn.Module):
+    """C copies of a network: `net` is the network, whose tensors carry a leading axis of C = `chains` copies."""
+
+    net: nn.Module
+    chains: int
+
+
+def call(net: nn.Module, tensors: Mapping[str, Tensor], inputs: Inputs) -> Any:
     """The outputs of the network with its parameters and buffers replaced by name. Tied tensors stay tied.
 
         >>> import torch
@@ -42,7 +50,20 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], *inputs: Any) -> Any:
     originals = tensors_of_modules(net)
     given = {id(originals[name]): value for name, value in tensors.items() if name in originals}
     full = {name: given[id(value)] for name, value in originals.items() if id(value) in given}
-    return functional_call(net, full, inputs, tie_weights=False)
+    return call_with(net, full, inputs)
+
+
+def call_with(net: nn.Module, tensors: dict[str, Tensor], inputs: Inputs) -> Any:
+    """The outputs of the network with tensors by path, one for every module and attribute that holds it.
+
+    Raises ConfigError, with the structure of the inputs, where the network takes others.
+    """
+    args, kwargs = arguments(inputs)
+    try:
+        return functional_call(net, tensors, args, kwargs, tie_weights=False)
+    except TypeError as error:
+        refuse_unbound(net, inputs)
+        raise error
 
 
 @contextmanager
@@ -76,6 +97,24 @@ def hooked(module: nn.Module) -> bool:
     return bool(
         module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
     )
+
+
+def replace_tensors(net: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Give a network these tensors in place of its parameters and buffers of these names. Tied ones stay tied.
+
+    Returns the network itself. The tensors may have other shapes, such as a leading axis of networks.
+    """
+    name_of = {id(t): name for name, t in [*net.named_parameters(), *net.named_buffers()]}
+    parameters: dict[str, nn.Parameter] = {}
+    for path, original in tensors_of_modules(net).items():
+        module, attribute = net.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+        name = name_of[id(original)]
+        if isinstance(original, nn.Parameter):
+            new = nn.Parameter(tensors[name], requires_grad=original.requires_grad)
+            setattr(module, attribute, parameters.setdefault(name, new))
+        else:
+            setattr(module, attribute, tensors[name])
+    return net
 
 
 def mlp_layers(net: nn.Module) -> list[nn.Module] | None:

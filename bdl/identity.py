@@ -17,8 +17,9 @@ from torch import Tensor, nn
 def identity(value: Any) -> Any:
     """The value as nested dicts, lists, numbers and words; equal for objects that mean the same.
 
-    A dataclass becomes its type and the fields of its constructor, a module its type and its public settings, a
-    function its qualified name, a tensor a nested list.
+    A dataclass becomes its type and the fields of its constructor. A field whose metadata say `"in identity": "unless
+    default"`, because it is younger than saved runs, is left out at its default. A module becomes its type and its
+    public settings, a function its qualified name, a tensor a nested list.
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
@@ -33,13 +34,18 @@ def identity(value: Any) -> Any:
     if isinstance(value, functools.partial):
         return {"type": type_name(value.func), "args": identity(value.args), **identity(value.keywords)}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {f.name: identity(getattr(value, f.name)) for f in dataclasses.fields(value) if f.init}
+        fields = {f.name: identity(getattr(value, f.name)) for f in dataclasses.fields(value) if _counts(f, value)}
         return {"type": type_name(type(value)), **fields}
     if isinstance(value, nn.Module):
         settings = {k: v for k, v in vars(value).items() if not k.startswith("_") and k != "training"}
         tensors = {k: v for k, v in value.state_dict().items()}
         return {"type": type_name(type(value)), **identity(settings), **identity(tensors)}
     return type_name(value if hasattr(value, "__qualname__") else type(value))
+
+
+def _counts(field: dataclasses.Field[Any], owner: Any) -> bool:
+    optional = field.metadata.get("in identity") == "unless default"
+    return field.init and not (optional and getattr(owner, field.name) == field.default)
 
 
 def type_name(named: Any) -> str:

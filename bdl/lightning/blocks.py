@@ -118,7 +118,7 @@ class Blocks:
         trainer, loop = self.trainer, self.trainer.fit_loop.epoch_loop
         batches, steps = loop.batch_progress.current.ready, trainer.global_step + 1
         limits = [math.inf if self.crosses_epochs else trainer.num_training_batches - batches]
-        if batches == trainer.num_training_batches:  # the epoch that Lightning is about to end
+        if batches == trainer.num_training_batches and not self.crosses_epochs:  # Lightning is about to end the epoch
             limits = [0]
         if trainer.max_steps != -1:
             limits.append(trainer.max_steps - steps)

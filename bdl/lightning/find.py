@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import lightning as L
-from torch import Tensor, nn
+from torch import nn
 
+from bdl.batch import Reader
 from bdl.errors import ConfigError
-from bdl.models.stack import ChainStack
+from bdl.functional import Stack
 from bdl.samplers.sampler import Sampler
 
 
@@ -32,21 +31,7 @@ def sampled_net(module: nn.Module, name: str | None) -> nn.Module:
     return net if isinstance(net, nn.Module) else module
 
 
-def stacked_tensors(net: nn.Module, chains: int | None) -> dict[str, Tensor]:
-    """Views of all parameters and buffers (C, ...), by the names that the plain network gives them; C = 1 for a chain.
-
-    Args:
-        chains: C if the tensors carry a leading axis of chains, None if they belong to a single chain.
-    """
-    inner = net.net if isinstance(net, ChainStack) else net
-    tensors: dict[str, Any] = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
-    return {k: v.detach() if chains is not None else v.detach().unsqueeze(0) for k, v in tensors.items()}
-
-
-def per_chain(value: Any, chains: int | None) -> list[float]:
-    """One number per chain, from a float, a () tensor or a (C,) tensor."""
-    count = chains or 1
-    if not isinstance(value, Tensor):
-        return [float(value)] * count
-    numbers = value.detach().double().reshape(-1).tolist()
-    return numbers * count if len(numbers) == 1 else numbers
+def reader_of(module: nn.Module) -> Reader:
+    """Reads the batches of a module: by its own methods, or else by those of its network, also in a stack."""
+    net = sampled_net(module, None)
+    return Reader(module, net.net if isinstance(net, Stack) else net)

@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from torch.func import vmap
 from torch.utils.data import DataLoader
 
+from bdl.batch import feed, map_tensors, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.blocks import Blocks
-from bdl.lightning.refuse import check_data, check_targets, check_trainer
+from bdl.lightning.find import reader_of
+from bdl.lightning.refuse import check_data, check_mean, check_targets, check_trainer
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, mean_loss
 from bdl.models.mlp_gradient import MLPGradient, WithGradients
 from bdl.models.mlp_kernel import MLPKernel
@@ -30,7 +32,9 @@ from bdl.samplers.sampler import Sampler
 class BayesianModule(L.LightningModule):
     """Samples the posterior of a network, or of a ChainStack of C copies of it.
 
-    Batches are (x, y) with x (B, ...), or x (C, B, ...) for a stack whose chains see different batches.
+    Batches are (x, y) with x (B, ...), or x (C, B, ...) for a stack whose chains see different batches. They may have
+    several inputs, and be dicts or dataclasses: `bdl.batch.Reader` says which part is the target. A subclass, or the
+    network, may read them otherwise by methods `inputs(batch)` and `targets(batch)`.
 
         >>> import functools, torch, bdl
         >>> build = functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(friction=0.1), num_data=1000, lr=0.1)
@@ -69,7 +73,9 @@ class BayesianModule(L.LightningModule):
         self.loss = CategoricalNLL() if loss is None else loss
         self.build_sampler = sampler
         self.compiled: bool | Literal["auto"] = compile
+        self._read = reader_of(self)
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
+        self._unchecked = False  # whether the loss is still to be compared with those of half batches
         self._current = SimpleNamespace(batch=None)  # the batch of the step; torch is slow to set attributes of modules
         self._blocks: Blocks | None = None
         self._mlp_gradient: MLPGradient | MLPKernel | None = None  # where the chain rule is written out for the network
@@ -92,29 +98,38 @@ class BayesianModule(L.LightningModule):
         self.sampler = sampler
         return sampler
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Outputs (B, K) of the network for x (B, ...); (C, B, K) of every chain of a stack."""
-        return self.net.broadcast(x) if isinstance(self.net, ChainStack) else self.net(x)
+        return (self.net.broadcast if isinstance(self.net, ChainStack) else self.net)(*args, **kwargs)
 
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        if self._unchecked:
+            self._unchecked = False
+            with evaluating(self):
+                check_mean(self._loss_of, batch, axis=0 if self.chains is None or self._shared else 1)
         loss = self._loss_of(batch)
         self._micro_losses.append(loss.detach())
         return loss
 
     def _loss_of(self, batch: Any) -> Tensor:
-        """() or (C,) mean loss of a training batch (x, y)."""
-        x, y = self._current.batch = batch
-        if self._mlp_gradient is None:
-            return self.batch_loss(self.net(x), y)
+        """() or (C,) mean loss of a training batch."""
+        inputs, y = self._current.batch = self._read(batch)
+        if self._mlp_gradient is None or not isinstance(inputs, Tensor):
+            return self.batch_loss(feed(self.net, inputs), y)
         if self._graphs is not None:  # the same memory as in a graph, since kernels may depend on its alignment
-            x, y = self._graphs.hold(x, y)
-        losses, gradients = self._mlp_gradient(*self._per_chain(x, y), self.loss)
+            inputs, y = self._graphs.hold(inputs, y)
+        losses, gradients = self._mlp_gradient(*self._per_chain(inputs, y), self.loss)
         return WithGradients.apply(losses, gradients, *self._mlp_gradient.params)  # type: ignore[no-any-return]
 
     def batch_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """() or (C,) mean loss of a training batch, from the outputs (B, K) or (C, B, K)."""
-        if isinstance(self.net, ChainStack) and self.net.shared:
-            y = y.expand(self.net.chains, *y.shape)
+        if not isinstance(y, Tensor):
+            raise ConfigError(
+                f"the batch has no target, but {structure(y)}: it is the last part of a tuple, or labels, label, "
+                "target or y of a dict; give the module a method targets(batch) that returns the tensor"
+            )
+        if self._shared:
+            y = y.expand(self.chains, *y.shape)  # type: ignore[arg-type]
         return mean_loss(self.loss, outputs, y, self.chains)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
@@ -135,7 +150,7 @@ class BayesianModule(L.LightningModule):
     def step_on(self, batch: Any, measure: bool = True) -> None:
         """One step of the sampler on a batch, without Lightning's loop. measure: see `Sampler.advance`."""
         precision = self.trainer.precision_plugin
-        x, y = self._current.batch = precision.convert_input(batch)
+        x, y = batch = self._current.batch = precision.convert_input(batch)  # of a TensorBatches
         if self._mlp_gradient is not None and self._writes_gradients:
             if self._graphs is not None:
                 x, y = self._graphs.hold(x, y)
@@ -146,7 +161,7 @@ class BayesianModule(L.LightningModule):
         def closure() -> Tensor:
             self.sampler.zero_grad()
             with precision.train_step_context():
-                loss = self._loss_of((x, y))
+                loss = self._loss_of(batch)
             self.backward(loss)
             return loss
 
@@ -172,6 +187,8 @@ class BayesianModule(L.LightningModule):
         check_targets(self.trainer, self.loss)
         loader: Any = self.trainer.train_dataloader
         self._micro_losses = []
+        self._unchecked = self.sampler.steps == 0 and not isinstance(self.loss, Likelihood)
+        self._follow_loader(loader)
         if isinstance(loader, TensorBatches | WorkerBatches) and loader.ranks != self.trainer.world_size:
             raise ConfigError(
                 f"each of {self.trainer.world_size} devices would see the same batches: "
@@ -196,19 +213,40 @@ class BayesianModule(L.LightningModule):
         """
         total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
         with evaluating(self):
-            for x, y in in_order(self.trainer.train_dataloader):
-                x, y = self.trainer.precision_plugin.convert_input((x.to(self.device), y.to(self.device)))
+            for batch in in_order(self.trainer.train_dataloader):
+                batch = map_tensors(lambda t: t.to(self.device), batch)
+                inputs, y = self._read(self.trainer.precision_plugin.convert_input(batch))
                 labels = y if self.chains is None else y.expand(self.chains, *y.shape)
-                total = total + mean_loss(self.loss, self(x), labels, self.chains).double() * len(y)
+                total = total + mean_loss(self.loss, feed(self, inputs), labels, self.chains).double() * len(y)
                 count += len(y)
         return total / count
 
     @torch.no_grad()
     def current_loss(self) -> Tensor:
-        """() or (C,) mean loss of the step's batch (x, y) at the present parameters, in eval mode."""
-        x, y = self._current.batch
+        """() or (C,) mean loss of the step's batch at the present parameters, in eval mode."""
+        inputs, y = self._current.batch
         with evaluating(self):
-            return self.batch_loss(self.net(x), y)
+            return self.batch_loss(feed(self.net, inputs), y)
+
+    def _follow_loader(self, loader: Any) -> None:
+        """Let all chains share the batches of a DataLoader, unless the stack was told how to read its batches."""
+        stack = self.net
+        if not isinstance(stack, ChainStack) or not isinstance(loader, DataLoader) or not stack.follows_loader:
+            return
+        note = (
+            f"the {stack.chains} chains share the DataLoader's batches. Each samples the same law as with batches of "
+            "its own, but common batch noise may make chains agree more than independent ones, and R-hat look better. "
+            "ChainStack(net, C, shared=True) says that you mean it; bdl.data.TensorBatches(x, y, batch_size, chains=C) "
+            "gives each chain its own"
+        )
+        if not stack.shared:
+            warnings.warn(note, BdlWarning, stacklevel=2)
+            self.sampler.notes.append(note)
+        stack.shared = True
+
+    @property
+    def _shared(self) -> bool:
+        return isinstance(self.net, ChainStack) and self.net.shared
 
     def per_example(self) -> Tensor:
         """(n, d) or (C, n, d) gradients of the negative log-likelihood of every item of the current batch."""
@@ -239,12 +277,13 @@ class BayesianModule(L.LightningModule):
         """The batch (C, B, ...) of a stack."""
         stack: Any = self.net
         if not stack.shared:
+            stack.check(x)
             return x, y
         return x.expand(stack.chains, *x.shape), y.expand(stack.chains, *y.shape)
 
 
-def in_order(loader: Any) -> Iterable[tuple[Tensor, Tensor]]:
-    """All items of a training loader as (x, y) batches, in a fixed order and without augmentation.
+def in_order(loader: Any) -> Iterable[Any]:
+    """All items of a training loader in batches, in a fixed order and without augmentation.
 
     The loader keeps its position. Raises ConfigError for a loader that is none of bdl.data's and no DataLoader.
     """

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import lightning as L
 import torch
 import torch.distributed as dist
+import torchmetrics
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor
 
+from bdl.batch import count_items, part_of
 from bdl.data.loader import TensorBatches
 from bdl.errors import ConfigError
+from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood
 from bdl.samplers.sampler import Sampler
 
@@ -54,7 +61,64 @@ def check_targets(trainer: L.Trainer, loss: Any) -> None:
     tensors = getattr(getattr(loader, "dataset", None), "tensors", None)
     y = loader.y if isinstance(loader, TensorBatches) else tensors[-1] if tensors else None
     if isinstance(loss, Likelihood) and isinstance(y, Tensor):
-        loss.check(y)
+        counted = loss.counted(y) if y.ndim > 1 and y.shape[1] > 1 else None  # several elements of every item
+        loss.check(y if counted is None else y[counted])
+
+
+def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> None:
+    """Raise ConfigError for a loss that adds up the items of a batch. Other losses pass, weighted means too.
+
+    The loss of a batch is compared with those of its halves: a mean lies between them, a sum is the sum of both.
+
+    Args:
+        loss_of: gives the loss of a batch, or those of all chains, in eval mode and without a trace in the module.
+        batch: of at least two items; others are not checked.
+        axis: of the items.
+    """
+    half = count_items(batch, axis) // 2
+    if not half:
+        return
+    with torch.no_grad():
+        parts = (slice(0, 2 * half), slice(0, half), slice(half, 2 * half))
+        whole, first, second = (float(loss_of(part_of(batch, part, axis)).double().sum()) for part in parts)
+    added, mean = first + second, (first + second) / 2
+    if abs(whole - added) < 0.01 * abs(whole) and abs(whole - mean) > 0.1 * abs(whole):
+        raise ConfigError(
+            f"the loss adds up the items of a batch: it is {whole:.4g} for {2 * half} items, {first:.4g} and "
+            f'{second:.4g} for their halves. Return the mean (reduction="mean"), which bdl multiplies by num_data'
+        )
+
+
+def check_training_step(module: L.LightningModule, batch: Any) -> None:
+    """`check_mean` for a LightningModule, by its `training_step`, which logs nothing meanwhile.
+
+    It is not checked where it steps by hand, or where it does not take half a batch.
+    """
+
+    def loss_of(part: Any) -> Tensor:
+        returned: Any = module.training_step(part, 0)
+        loss = returned["loss"] if isinstance(returned, Mapping) else returned
+        return torch.zeros(()) if loss is None else loss
+
+    if module.automatic_optimization:
+        with _without_a_trace(module), contextlib.suppress(RuntimeError, IndexError, TypeError):
+            check_mean(loss_of, batch)
+
+
+@contextmanager
+def _without_a_trace(module: L.LightningModule) -> Iterator[None]:
+    """Run the block in eval mode. The module logs nothing; its metrics and torch's random streams stay as they are."""
+    metrics = [(m, copy.deepcopy(m.__getstate__())) for m in module.modules() if isinstance(m, torchmetrics.Metric)]
+    silent: Any = module
+    silent.log = silent.log_dict = lambda *_, **__: None
+    devices = [module.device] if module.device.type == "cuda" else []
+    try:
+        with torch.random.fork_rng(devices), evaluating(module):
+            yield
+    finally:
+        del silent.log, silent.log_dict
+        for metric, state in metrics:
+            metric.__setstate__(state)
 
 
 def _check_precision(trainer: L.Trainer, sampler: Sampler) -> None:

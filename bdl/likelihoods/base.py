@@ -69,6 +69,33 @@ class Likelihood:
             )
         return outputs // self.per_target
 
+    def arranged(self, outputs: Tensor) -> Tensor:
+        """The outputs with the K numbers of an element on the last axis, where `distribution` reads them."""
+        return outputs
+
+    def rows(self, outputs: Tensor) -> Tensor:
+        """(s, n, K) from the outputs (s, n, ..., K) of s networks: each element, such as a token, is a row.
+
+        Raises ConfigError for numbers, whose outputs must be (s, n, K).
+        """
+        outputs = self.arranged(outputs)
+        if outputs.ndim <= 3:
+            return outputs
+        if self.outputs == "values":
+            raise ConfigError(
+                f"outputs of shape {tuple(outputs.shape[1:])} under {self} are no numbers of items (n, K): flatten "
+                "the elements of an item to K; posterior.moments(x) takes any shape"
+            )
+        return outputs.flatten(1, -2)
+
+    def of_rows(self) -> Likelihood:
+        """The same law for outputs that `rows` has arranged."""
+        return self
+
+    def counted(self, y: Tensor) -> Tensor | None:
+        """Which targets count, as booleans of the shape of y; None for all."""
+        return None
+
     def marginals(self, outputs: Tensor) -> Distribution:
         """The law of each of the k targets: batch shape (..., B, k). For classes it is the distribution itself."""
         law = self.distribution(outputs)
@@ -143,12 +170,22 @@ def refuse(wrong: Tensor, y: Tensor, what: str, remedy: str) -> None:
 
 
 def mean_loss(loss: Loss, outputs: Tensor, y: Tensor, chains: int | None) -> Tensor:
-    """() mean loss of the batch, or (C,) mean losses per chain. Outputs and y lead with C if chains is given."""
-    if isinstance(loss, Likelihood):
-        return loss(outputs, y).mean(-1)
-    if chains is None:
-        return loss(outputs, y)
-    return torch.stack([loss(outputs[c], y[c]) for c in range(chains)])
+    """() mean loss of the batch, or (C,) mean losses per chain. Outputs and y lead with C if chains is given.
+
+    Where an item has several elements, such as the tokens of a text or the pixels of an image, it is their mean: all
+    elements together count as one observation, as in torch's own losses.
+    """
+    if not isinstance(loss, Likelihood):
+        if chains is None:
+            return loss(outputs, y)
+        return torch.stack([loss(outputs[c], y[c]) for c in range(chains)])
+    each, lead = loss(outputs, y), 0 if chains is None else 1
+    counted = loss.counted(y) if each.ndim > lead + 1 else None
+    each = each.flatten(lead)
+    if counted is None:
+        return each.mean(-1)
+    counted = counted.flatten(lead)
+    return (each * counted).sum(-1) / counted.sum(-1)
 
 
 def mean_loss_and_gradient(loss: Loss, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:

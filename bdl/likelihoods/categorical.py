@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import torch
@@ -13,22 +13,53 @@ from torch.distributions import Bernoulli, Categorical, Distribution, Independen
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns, refuse
 
+IGNORED = -100  # the label of an element that does not count, as in torch's cross_entropy
+
 
 @dataclass(frozen=True)
 class CategoricalNLL(Likelihood):
     """-log softmax(outputs)[y]: outputs (..., B, K) logits, y (..., B) classes -> (..., B) nats.
 
+    An item may have several elements with a class each, such as tokens or pixels: outputs (..., B, T, K), y
+    (..., B, T). Elements with the label -100, such as padding, then do not count.
+
     >>> import torch
     >>> CategoricalNLL()(torch.zeros(2, 4), torch.tensor([0, 3])).exp()  # four classes, equally likely
     tensor([4., 4.])
+    >>> CategoricalNLL(class_axis=-3)(torch.zeros(2, 4, 5, 5), torch.zeros(2, 5, 5, dtype=torch.int64)).shape
+    torch.Size([2, 5, 5])
+
+    Args:
+        class_axis: axis of the K classes, counted from the end; -3 for images (B, K, H, W). `torch.nn.CrossEntropyLoss`
+            always reads them on axis 1.
     """
 
     outputs: ClassVar[Outputs] = "logits"
+    class_axis: int = field(default=-1, repr=False, metadata={"in identity": "unless default"})
+
+    def __post_init__(self) -> None:
+        if self.class_axis >= 0:
+            raise ConfigError(f"class_axis is counted from the end, -1 or less, got {self.class_axis}")
+
+    def arranged(self, outputs: Tensor) -> Tensor:
+        return outputs if self.class_axis == -1 else outputs.movedim(self.class_axis, -1)
+
+    def of_rows(self) -> Likelihood:
+        return CategoricalNLL()
+
+    def counted(self, y: Tensor) -> Tensor | None:
+        return y != IGNORED
 
     def distribution(self, outputs: Tensor) -> Distribution:
-        return Categorical(logits=outputs, validate_args=False)
+        return Categorical(logits=self.arranged(outputs), validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
+        outputs = self.arranged(outputs)
+        if outputs.shape[:-1] != y.shape:
+            raise ConfigError(
+                f"labels of shape {tuple(y.shape)} do not fit outputs of shape {tuple(outputs.shape)} with the classes "
+                "on the last axis: CategoricalNLL(class_axis=-3) reads images (B, K, H, W)"
+            )
         each = F.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
         return each.view(y.shape)
 

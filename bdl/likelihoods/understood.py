@@ -34,7 +34,7 @@ NORMAL = ("torch.nn.modules.loss.GaussianNLLLoss", "torch.nn.functional.gaussian
 VALUES = ("torch.nn.modules.loss.L1Loss", "torch.nn.functional.l1_loss")  # losses that stand for no likelihood here
 
 
-def likelihood_of(loss: Any, num_outputs: int = 1) -> Likelihood | None:
+def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood | None:
     """The likelihood that a loss stands for, or None where it is none that bdl knows.
 
     It may be a likelihood, a loss of torch, or what `bdl.identity` made of one, as target.json holds it.
@@ -45,7 +45,9 @@ def likelihood_of(loss: Any, num_outputs: int = 1) -> Likelihood | None:
     >>> round(likelihood_of(nn.MSELoss()).std, 4), likelihood_of(lambda outputs, y: outputs.mean())
     (0.7071, None)
 
-    num_outputs: of the network. A mean over k squared errors, as `nn.MSELoss` takes it, means a variance of k/2.
+    Args:
+        num_outputs: of the network. A mean over k squared errors, as `nn.MSELoss` takes it, means a variance of k/2.
+        axes: of the network's outputs (B, ...). `nn.CrossEntropyLoss` reads the classes of (B, K, H, W) on axis 1.
     """
     if isinstance(loss, Likelihood):
         return loss
@@ -54,7 +56,7 @@ def likelihood_of(loss: Any, num_outputs: int = 1) -> Likelihood | None:
         fields = {f.name for f in dataclasses.fields(OURS[name])}  # type: ignore[arg-type]
         return OURS[name](**{k: v for k, v in settings.items() if k in fields})
     if name in CLASSES:
-        return CategoricalNLL()
+        return CategoricalNLL(class_axis=1 - axes)
     if name in LABELS:
         return BernoulliNLL()
     if name in SQUARES:
@@ -80,10 +82,6 @@ def outputs_of(loss: Any) -> Outputs:
 def law_note(loss: Any) -> str | None:
     """Why a loss is not the mean negative log-likelihood of the data, or None. The sampled law is exp(-N loss / T)."""
     name = _named(loss)[0]
-    if getattr(loss, "reduction", "mean") != "mean":
-        return (
-            f'reduction="{loss.reduction}" is no mean over the batch: the law sampled is exp(-N loss / T); use "mean"'
-        )
     if name in SQUARES:
         return (
             "MSELoss is the likelihood of Gaussian errors with std sqrt(1/2), or sqrt(k/2) for k outputs, whatever the "

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
+from bdl.batch import Inputs, count_items, inputs_of_call, map_tensors, structure
 from bdl.errors import ConfigError
-from bdl.functional import call, hooked, mlp_layers, tensors_of_modules
+from bdl.functional import Stack, call, hooked, mlp_layers, replace_tensors
 from bdl.models import mlp_kernel
 from bdl.models.mlp_gradient import MLPGradient, supports
 from bdl.models.mlp_kernel import MLPKernel
@@ -20,11 +21,11 @@ from bdl.seeding import derive_seed
 Method = Literal["auto", "bmm", "vmap", "loop"]
 
 
-class ChainStack(nn.Module):
+class ChainStack(Stack):
     """C copies of a network whose parameters and buffers carry a leading axis C. Every copy has its own start.
 
     `stack(x)` maps x (C, B, ...), one batch per chain, to outputs (C, B, ...). With `shared=True` every chain sees the
-    same batch x (B, ...). Dropout differs between chains.
+    same batch x (B, ...). Networks with several inputs take them in order or by name. Dropout differs between chains.
 
         >>> import torch
         >>> from bdl import ChainStack
@@ -42,12 +43,13 @@ class ChainStack(nn.Module):
         chains: C >= 1.
         seed, stack: these and the chain's number decide its starting point. The global random stream of the CPU is
             restored afterwards; the streams of GPUs stay seeded with the last chain's seed.
-        shared: True sends one batch to all chains.
+        shared: True sends one batch to all chains, False one to each. None means False, until a `BayesianModule` trains
+            the stack on a DataLoader, which has one batch for all.
         method: "bmm" multiplies batched matrices, for networks made of Linear and elementwise layers. "vmap" and "loop"
             run any network, and call hooks once per chain, with the tensors of that chain. "auto" takes bmm where it
-            is possible. Otherwise it loops for one chain or on a CPU, which
-            `scripts/bench.py chains` measured as the fastest, and uses vmap on an accelerator, where it was not
-            measured. Timing at run time never decides, because then two runs would differ.
+            is possible. Otherwise it loops for one chain or on a CPU, which `scripts/bench.py chains` measured as the
+            fastest, and uses vmap on an accelerator, where it was not measured. Timing at run time never decides,
+            because then two runs would differ.
 
     Raises ConfigError for chains < 1, for "bmm" on a network with other layers or with hooks, for x without the axis of
     chains, and for a network with random parameters that `reset_parameters` does not draw anew: its chains would start
@@ -61,7 +63,7 @@ class ChainStack(nn.Module):
         *,
         seed: int = 0,
         stack: int = 0,
-        shared: bool = False,
+        shared: bool | None = None,
         method: Method = "auto",
     ):
         super().__init__()
@@ -70,7 +72,8 @@ class ChainStack(nn.Module):
         copies = [_start(net, derive_seed("start", seed, stack, c)) for c in range(chains)]
         if isinstance(net, nn.Module):
             _refuse_equal_starts(copies)
-        self.net, self.chains, self.shared = copies[0], chains, shared
+        self.net, self.chains, self.shared = copies[0], chains, bool(shared)
+        self.follows_loader = shared is None
         self._layers = mlp_layers(self.net)
         if method == "bmm" and self._layers is None:
             raise ConfigError(
@@ -81,17 +84,22 @@ class ChainStack(nn.Module):
         self._may_be_hooked = list(self.net.modules())
         _stack_into(self.net, copies)
 
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.shared and x.shape[0] != self.chains:
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        inputs = inputs_of_call(args, kwargs)
+        self.check(inputs)
+        method = self._resolve(next(self.net.parameters()).device)
+        if method == "bmm" and isinstance(inputs, Tensor):
+            return self._bmm(inputs)
+        tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        return self._vmap(tensors, inputs) if method == "vmap" else self._loop(tensors, inputs)
+
+    def check(self, inputs: Inputs) -> None:
+        """Raise ConfigError for inputs without the axis of chains, unless one batch is for all chains."""
+        if not self.shared and count_items(inputs) != self.chains:
             raise ConfigError(
-                f"{self.chains} chains need x of shape ({self.chains}, batch, ...), got {tuple(x.shape)}; "
+                f"{self.chains} chains need x of shape ({self.chains}, batch, ...), got {_shapes(inputs)}; "
                 "shared=True sends one batch to all"
             )
-        method = self._resolve(x.device)
-        if method == "bmm":
-            return self._bmm(x)
-        tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
-        return self._vmap(tensors, x) if method == "vmap" else self._loop(tensors, x)
 
     def gradient(self, compiled: bool | Literal["auto"] = False) -> MLPGradient | MLPKernel | None:
         """The loss gradient by the written-out chain rule; None for networks that need autograd.
@@ -107,11 +115,12 @@ class ChainStack(nn.Module):
         eager = MLPGradient(self._layers, self.chains)
         return mlp_kernel.compiled(eager, required=compiled is True) if compiled else eager
 
-    def broadcast(self, x: Tensor) -> Tensor:
+    def broadcast(self, *args: Any, **kwargs: Any) -> Tensor:
         """(C, B, ...) outputs for one batch x (B, ...) that all chains see."""
         if self.shared:
-            return self(x)
-        return self(x.unsqueeze(0).expand(self.chains, *x.shape))
+            return self(*args, **kwargs)
+        args, kwargs = map_tensors(lambda t: t.unsqueeze(0).expand(self.chains, *t.shape), (args, kwargs))
+        return self(*args, **kwargs)
 
     def _resolve(self, device: torch.device) -> str:
         batched = self._layers is not None and not any(map(hooked, self._may_be_hooked))
@@ -135,20 +144,30 @@ class ChainStack(nn.Module):
                 x = _linear(layer, x)
         return x
 
-    def _vmap(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
-        def one(t: dict[str, Tensor], x: Tensor) -> Tensor:
-            return call(self.net, t, x)
+    def _vmap(self, tensors: dict[str, Tensor], inputs: Inputs) -> Tensor:
+        def one(t: dict[str, Tensor], inputs: Inputs) -> Tensor:
+            return call(self.net, t, inputs)
 
-        x = x.contiguous()  # under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
-        return vmap(one, in_dims=(0, None if self.shared else 0), randomness="different")(tensors, x)
+        # under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
+        inputs = map_tensors(torch.Tensor.contiguous, inputs)
+        return vmap(one, in_dims=(0, None if self.shared else 0), randomness="different")(tensors, inputs)
 
-    def _loop(self, tensors: dict[str, Tensor], x: Tensor) -> Tensor:
+    def _loop(self, tensors: dict[str, Tensor], inputs: Inputs) -> Tensor:
         # unbind has one backward kernel for all chains, squeeze none; v[c] would have two for each chain
         each = {k: (v.squeeze(0),) if self.chains == 1 else v.unbind(0) for k, v in tensors.items()}
         outputs = [
-            call(self.net, {k: v[c] for k, v in each.items()}, x if self.shared else x[c]) for c in range(self.chains)
+            call(self.net, {k: v[c] for k, v in each.items()}, inputs if self.shared else _of_chain(inputs, c))
+            for c in range(self.chains)
         ]
         return torch.stack(outputs)
+
+
+def _of_chain(inputs: Inputs, chain: int) -> Inputs:
+    return map_tensors(lambda t: t[chain], inputs)
+
+
+def _shapes(inputs: Inputs) -> str:
+    return str(tuple(inputs.shape)) if isinstance(inputs, Tensor) else structure(inputs)
 
 
 def _watched(module: nn.Module) -> bool:
@@ -202,13 +221,5 @@ def _refuse_equal_starts(copies: list[nn.Module]) -> None:
 
 def _stack_into(net: nn.Module, copies: list[nn.Module]) -> None:
     """Replace the tensors of `net` by the stacked tensors of all copies. Tied parameters stay tied."""
-    stacked: dict[int, nn.Parameter] = {}
-    each = [tensors_of_modules(one) for one in copies]
-    for path, tensor in each[0].items():
-        module, name = net.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
-        values = torch.stack([tensors[path].detach() for tensors in each])
-        if isinstance(tensor, nn.Parameter):
-            parameter = stacked.setdefault(id(tensor), nn.Parameter(values, requires_grad=tensor.requires_grad))
-            setattr(module, name, parameter)
-        else:
-            setattr(module, name, values)
+    each = [{**dict(one.named_parameters()), **dict(one.named_buffers())} for one in copies]
+    replace_tensors(net, {name: torch.stack([tensors[name].detach() for tensors in each]) for name in each[0]})

@@ -40,10 +40,21 @@ class Evaluation(ABC):
         y: (n,) or (n, k) labels or targets.
         chains: number of chains.
         importance: weights of the samples, where there are any.
+        elements: whether the n items are elements, such as tokens. Those that do not count, such as padding, are left
+            out.
     """
 
-    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, importance: Weights | None = None):
-        self.likelihood, self.y, self.chains, self.importance = likelihood, y, chains, importance
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        y: Tensor,
+        chains: int,
+        importance: Weights | None = None,
+        elements: bool = False,
+    ):
+        self._counted = likelihood.counted(y) if elements else None
+        self.y = y if self._counted is None else y[self._counted]
+        self.likelihood, self.chains, self.importance = likelihood, chains, importance
         self.curve = Curve()
         self._count = torch.zeros(chains, dtype=torch.int64)
         self._traces: list[list[np.ndarray]] = [[] for _ in range(chains)]
@@ -59,6 +70,8 @@ class Evaluation(ABC):
 
         Raises ConfigError for targets outside the domain of the likelihood, or that do not fit the outputs.
         """
+        if self._counted is not None:
+            outputs = outputs[:, self._counted]
         if not int(self._count.sum()):
             self.likelihood.check(self.y, outputs.shape[-1])
         values = self._prepared(outputs)
@@ -124,9 +137,16 @@ class ClassEvaluation(Evaluation):
     It holds a few tensors (chains, K, n), however many samples there are. Sums run in double precision.
     """
 
-    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, importance: Weights | None = None):
-        super().__init__(likelihood, y, chains, importance)
-        self.labels = y.flatten().long() if likelihood.outputs == "labels" else y
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        y: Tensor,
+        chains: int,
+        importance: Weights | None = None,
+        elements: bool = False,
+    ):
+        super().__init__(likelihood, y, chains, importance, elements)
+        self.labels = self.y.flatten().long() if likelihood.outputs == "labels" else self.y
         self._last: list[Tensor | None] = [None] * chains  # (K, n) each
         self._sum: Tensor | None = None  # (chains, K, n) sum of probabilities
         self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities

@@ -7,9 +7,10 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
+from torch.func import vmap
 
-from bdl.functional import evaluating, mlp_layers, tanh, tensors_of_modules
+from bdl.batch import Inputs, count_items, feed, map_tensors, part_of, tensors_in
+from bdl.functional import call_with, evaluating, mlp_layers, tanh, tensors_of_modules
 from bdl.likelihoods.heads import ConstantOutputs
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -27,7 +28,7 @@ _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
 
 
 class Forward:
-    """Maps the tensors (k, ...) of k networks and inputs x (n, ...) to outputs (k, n, ...), in eval mode.
+    """Maps the tensors (k, ...) of k networks and inputs (n, ...) to outputs (k, n, ...), in eval mode.
 
     The choice is that of `ChainStack`: batched matrix products for Linear and elementwise layers; otherwise a loop on a
     CPU, and vmap on an accelerator. Batched products sum in another order than one network alone, and how many
@@ -52,21 +53,22 @@ class Forward:
             method = "bmm" if layers is not None else "loop" if self.device.type == "cpu" else "vmap"
         self.method: Method = method
 
-    def __call__(self, tensors: Tensors, x: Tensor) -> Tensor:
-        if self.method == "bmm" and (x := self._rows(x)).ndim == 2:
+    def __call__(self, tensors: Tensors, inputs: Inputs) -> Tensor:
+        if self.method == "bmm" and isinstance(inputs, Tensor) and (x := self._rows(inputs)).ndim == 2:
             return self._bmm(tensors, x)
         with evaluating(self.net):
-            return self._vmap(tensors, x) if self.method == "vmap" else self._loop(tensors, x)
+            return self._vmap(tensors, inputs) if self.method == "vmap" else self._loop(tensors, inputs)
 
-    def together(self, x: Tensor, items: int) -> int:
-        """How many networks may run together on batches like x (b, ...) of `items` items in all; at least 1."""
-        largest, outputs = self._numbers(x[:1].to(self.device))
+    def together(self, inputs: Inputs, items: int) -> int:
+        """How many networks may run together on batches like these inputs (b, ...) of `items` items; at least 1."""
+        one = map_tensors(lambda t: t.to(self.device), part_of(inputs, slice(0, 1)))
+        largest, outputs = self._numbers(one)
         limit = LARGEST_CPU if self.device.type == "cpu" else LARGEST_GPU
-        return max(1, limit // max(1, len(x) * largest, items * outputs))
+        return max(1, limit // max(1, count_items(inputs) * largest, items * outputs))
 
-    def _numbers(self, x: Tensor) -> tuple[int, int]:
-        """Numbers in the largest activation and in the outputs for one item x (1, ...)."""
-        sizes = [x.numel()]
+    def _numbers(self, one: Inputs) -> tuple[int, int]:
+        """Numbers in the largest activation and in the outputs for the inputs (1, ...) of one item."""
+        sizes = [sum(t.numel() for t in tensors_in(one))]
 
         def measure(module: nn.Module, inputs: object, outputs: object) -> None:
             if isinstance(outputs, Tensor):
@@ -75,7 +77,7 @@ class Forward:
         handles = [module.register_forward_hook(measure) for module in self.net.modules()]
         try:
             with evaluating(self.net):
-                self.net(x)
+                feed(self.net, one)
         finally:
             for handle in handles:
                 handle.remove()
@@ -86,6 +88,7 @@ class Forward:
 
     def _bmm(self, tensors: Tensors, x: Tensor) -> Tensor:
         """Activations are (k, features, n): softmax over the few classes of many items is ten times as fast there."""
+        in_place = {} if torch.compiler.is_compiling() else _IN_PLACE  # an exported tanh may not look at its input
         networks, shared = len(next(iter(tensors.values()))), True  # until the first Linear, all networks share x
         h = x.mT
         for layer in self._layers:
@@ -95,7 +98,7 @@ class Forward:
                 if shared:  # one product for all networks
                     flat = weight.flatten(0, 1)
                     h = flat @ h if bias is None else torch.addmm(bias.flatten(0, 1), flat, h)
-                    h, shared = h.view(networks, -1, len(x)), False
+                    h, shared = h.view(networks, -1, x.shape[0]), False
                 else:
                     h = torch.bmm(weight, h) if bias is None else torch.baddbmm(bias, weight, h)
             elif isinstance(layer, ConstantOutputs):
@@ -104,18 +107,20 @@ class Forward:
                 h, shared = torch.cat([h, value.expand(-1, -1, h.shape[-1])], 1), False
             elif not isinstance(layer, nn.Dropout | nn.Identity | nn.Flatten):
                 # x stays as it is, also where a layer works in place
-                h = layer(h.clone()) if shared else _IN_PLACE.get(type(layer), layer)(h)
+                h = layer(h.clone()) if shared else in_place.get(type(layer), layer)(h)
         return (h.expand(networks, *h.shape) if shared else h).mT
 
-    def _vmap(self, tensors: Tensors, x: Tensor) -> Tensor:
-        x = x.contiguous()  # under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
-        return vmap(self._one, in_dims=(0, None))(dict(tensors), x)
+    def _vmap(self, tensors: Tensors, inputs: Inputs) -> Tensor:
+        # under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
+        inputs = map_tensors(torch.Tensor.contiguous, inputs)
+        return vmap(lambda t: self._one(t, inputs))(dict(tensors))
 
-    def _loop(self, tensors: Tensors, x: Tensor) -> Tensor:
+    def _loop(self, tensors: Tensors, inputs: Inputs) -> Tensor:
         names, values = list(tensors), [v.unbind(0) for v in tensors.values()]
-        return torch.stack([self._one(dict(zip(names, each, strict=True)), x) for each in zip(*values, strict=True)])
+        each = zip(*values, strict=True)
+        return torch.stack([self._one(dict(zip(names, one, strict=True)), inputs) for one in each])
 
-    def _one(self, tensors: Tensors, x: Tensor) -> Tensor:
+    def _one(self, tensors: Tensors, inputs: Inputs) -> Tensor:
         """The outputs of one network. `bdl.functional.call` would look the ties up again every time."""
         full = {path: tensors[name] for path, name in self._paths.items() if name in tensors}
-        return functional_call(self.net, full, (x,), tie_weights=False)
+        return call_with(self.net, full, inputs)

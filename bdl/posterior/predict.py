@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-import warnings
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,15 +11,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from bdl.batch import Reader
 from bdl.errors import ConfigError, StoreError
-from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood, likelihood_of
-from bdl.posterior.batches import Batches
+from bdl.posterior.arviz import Chosen, Labelled, recorded, tree
+from bdl.posterior.batches import Batches, Data
 from bdl.posterior.evaluation import Evaluation
-from bdl.posterior.forward import Forward
+from bdl.posterior.forward import Forward, Method
+from bdl.posterior.module import PosteriorModule, gathered, thinned
 from bdl.posterior.moments import Moments
-from bdl.posterior.prediction import AnyPrediction, ValuePrediction, predict
-from bdl.posterior.samples import Group, Samples
+from bdl.posterior.outputs import output_shape, outputs_of, positive, weights_of
+from bdl.posterior.part import sampled_part
+from bdl.posterior.prediction import AnyPrediction, predict, with_elements
+from bdl.posterior.samples import Samples
 from bdl.posterior.store import Record, SampleStore, brief, refuse_other_target
 from bdl.posterior.value_evaluation import evaluation_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
@@ -55,8 +57,9 @@ class Posterior:
         *,
         skip_bad: bool = False,
         likelihood: Likelihood | None = None,
+        read: Reader | None = None,
     ):
-        self.stores, self.net, self._likelihood = list(stores), net, likelihood
+        self.stores, self.net, self._likelihood, self._read = list(stores), net, likelihood, read or Reader(net)
         self.target = self.stores[0].target()
         self._samples = Samples(stores, net, skip_bad)
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
@@ -74,7 +77,9 @@ class Posterior:
 
         Args:
             run_dirs: one directory or several.
-            net: the network whose parameters and buffers were sampled. Its values are neither used nor changed.
+            net: the network whose parameters and buffers were sampled, or a module that holds it, such as the
+                LightningModule. Its values are neither used nor changed; its methods `inputs(batch)` and
+                `targets(batch)`, if it has them, read the batches.
             skip_bad: leave out sample files that are missing, cut short or altered, each with a warning.
             likelihood: what the outputs mean; None for the one that the run was sampled with. Runs whose loss is none
                 that bdl knows need it for predictions.
@@ -89,7 +94,10 @@ class Posterior:
             raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each run once")
         for store in stores[1:]:
             refuse_other_target(stores[0], store)
-        return cls(stores, net, skip_bad=skip_bad, likelihood=likelihood)
+        for store in stores:
+            store.warn_of_unlisted()
+        part = sampled_part(net, stores[0].target().get("shapes"))
+        return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net, part))
 
     def cache(self) -> Posterior:
         """Read all samples now and keep them in memory: later calls read no file. Returns the posterior itself.
@@ -137,7 +145,7 @@ class Posterior:
     @torch.no_grad()
     def moments(
         self,
-        data: Tensor | Iterable[Any],
+        data: Data,
         function: Callable[[Tensor], Tensor] = lambda outputs: outputs,
         kind: Kind = "uniform",
     ) -> tuple[Tensor, Tensor]:
@@ -146,16 +154,19 @@ class Posterior:
         Sums run in double precision, and no squares of the mean enter them: the standard deviation is right however
         small it is beside the mean.
         """
-        batches, moments = Batches(data, self.device), Moments()
-        for outputs, weights in self._outputs(batches, kind):
+        batches, moments = self._batches(data), Moments()
+        for outputs, weights in outputs_of(self._samples, batches, self.weights(kind)):
             moments.add(torch.stack([function(one.contiguous()) for one in outputs]), weights)
         return moments.mean.float(), moments.std.float()
 
     @torch.no_grad()
-    def predict(self, data: Tensor | Iterable[Any], kind: Kind = "uniform") -> AnyPrediction:
-        """Predictive distribution for x (n, ...), or for a loader of x or (x, y) batches.
+    def predict(self, data: Data, kind: Kind = "uniform") -> AnyPrediction:
+        """Predictive distribution for x (n, ...), or for a loader of batches.
 
-        It is a `Prediction` of classes, a `LabelPrediction` or a `ValuePrediction`, as the likelihood says.
+        It is a `Prediction` of classes, a `LabelPrediction` or a `ValuePrediction`, as the likelihood says. Several
+        inputs are a tuple in order, or a dict by name. Where an item has several elements, such as tokens or pixels,
+        the tensors of the prediction have their axes behind the first, unless the batches differ in them: then the
+        elements stand one after the other.
 
         kind: weights of the samples, "uniform", "step_size" (proportional to lr), or "importance" (which turns samples
         of a weighted law into samples of exp(-U/T)).
@@ -163,26 +174,33 @@ class Posterior:
         Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
         likelihood, or if importance weights are not valid.
         """
-        batches = Batches(data, self.device)
-        return predict(self._outputs(batches, kind), self.likelihood(data))
+        batches, likelihood = self._batches(data), self.likelihood(data)
+        prediction = predict(outputs_of(self._samples, batches, self.weights(kind), likelihood), likelihood)
+        return with_elements(prediction, batches.elements)
 
-    def likelihood(self, data: Tensor | Iterable[Any]) -> Likelihood:
+    def likelihood(self, data: Data) -> Likelihood:
         """What the outputs mean, for a network that takes such data.
 
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
-        if self._likelihood is None:
-            loss = self.target.get("loss")
-            self._likelihood = likelihood_of(loss, 1)
-            if self._likelihood != likelihood_of(loss, 2):  # a mean squared error averages over the outputs
-                self._likelihood = likelihood_of(loss, self._num_outputs(Batches(data, self.device)))
-            if self._likelihood is None:
-                raise ConfigError(
-                    f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass the law to "
-                    "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
-                    "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
-                )
+        law = self._law()
+        self._likelihood = likelihood_of(law)
+        if self._likelihood != likelihood_of(law, 2, 3):  # torch's losses mean what the outputs' shape says
+            shape = output_shape(self.net, self._batches(data))
+            self._likelihood = likelihood_of(law, shape[-1], len(shape))
+        assert self._likelihood is not None
         return self._likelihood
+
+    def _law(self) -> Any:
+        """The likelihood, or the loss that stands for one. Raises ConfigError where it does not stand for any."""
+        law = self._likelihood or self.target.get("loss")
+        if likelihood_of(law) is None:
+            raise ConfigError(
+                f"the run does not say what its outputs mean (its loss is {brief(law)}): pass the law to "
+                "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
+                "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
+            )
+        return law
 
     def evaluate(self, loader: Iterable[Any]) -> Evaluation:
         """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
@@ -200,9 +218,11 @@ class Posterior:
             importance = self.weights("importance")
         except ConfigError:
             importance = None
-        batches = {name: Batches(loader, self.device) for name, loader in loaders.items()}
+        batches = {name: self._batches(loader) for name, loader in loaders.items()}
+        likelihood = self.likelihood(next(iter(loaders.values())))
+        axes = {name: len(output_shape(self.net, b)) for name, b in batches.items()}
         evaluations = {
-            name: evaluation_of(self.likelihood(loaders[name]), b.labels(), self.chains, importance)
+            name: evaluation_of(likelihood, b.labels(axes[name]), self.chains, importance, elements=axes[name] > 2)
             for name, b in batches.items()
         }
         forward, done = Forward(self.net), 0
@@ -211,72 +231,71 @@ class Posterior:
         for group in self._samples.groups(self.weights().by_key):
             for name, evaluation in evaluations.items():
                 for block in group.blocks(sizes[name]):
-                    outputs = batches[name].outputs(forward, block.tensors)
-                    weights = None if importance is None else _weights_of(block, importance)
+                    outputs = batches[name].rows(forward, block.tensors, likelihood)
+                    weights = None if importance is None else weights_of(block, importance)
                     evaluation.add(block.chains, outputs, weights)
                     done += len(block) * evaluation.items
                     if progress is not None:
                         progress(done, total)
         return evaluations
 
-    def as_module(self, kind: Kind = "uniform") -> nn.Module:
-        """A module that maps x to mean probabilities (n, K), or to means of numbers. A call reads every sample once."""
-        return _PosteriorModule(self, kind)
+    def as_module(self, kind: Kind = "uniform", samples: int | None = None, method: Method = "auto") -> PosteriorModule:
+        """A module that maps x to mean probabilities (n, K), or to means of numbers, and holds its samples itself.
 
-    def to_arviz(self) -> Any:
-        """An ArviZ DataTree of energies and log weights, (chain, draw)."""
-        from arviz_base import from_dict
+        Args:
+            kind: weights of the samples, see `predict`.
+            samples: how many networks it holds, evenly spaced along every chain; None for all.
+            method: how the networks run together, see `Forward`; "vmap" is one pass for any network.
 
-        names = ("energy_batch", "energy_full", "log_weight")
-        draws: dict[str, list[list[float]]] = {n: [[] for _ in range(self.chains)] for n in names}
-        for chain, r, c in self.keyed():
-            for name in names:
-                values = getattr(r, name)
-                draws[name][chain].append(math.nan if values is None else values[c])
-        length = min(len(chain) for chain in draws["energy_batch"])
-        data = {n: np.array([chain[:length] for chain in chains]) for n, chains in draws.items()}
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Found chain dimension to be longer")  # an ensemble has few draws
-            return from_dict({"posterior": data})
+        Raises ConfigError unless 1 <= samples <= their number.
+        """
+        weights = thinned(self.weights(kind).by_key, samples)
+        return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), self._law(), method)
+
+    def recorded(self, name: str) -> np.ndarray:
+        """(chains, draws) of energy_batch, energy_full (nats) or log_weight as recorded, NaN where it is not known."""
+        return recorded(self.keyed(), self.chains, name)
+
+    @torch.no_grad()
+    def to_arviz(
+        self,
+        data: Data | None = None,
+        *,
+        parameters: str | Sequence[str] | None = None,
+        projections: int = 10,
+        seed: int = 0,
+    ) -> Any:
+        """An ArviZ DataTree with axes (chain, draw), for `arviz_stats` (summary, rhat, ess, loo) and `arviz_plots`.
+
+        Its groups are `posterior` (parameters, or projections of all of them), `sample_stats` (energy, lr, temperature,
+        weight), and for labelled batches `log_likelihood`, `posterior_predictive` (one draw of y from each network) and
+        `observed_data`. Chains are cut to the length of the shortest one. If only batch energies are known, the energy
+        of a run's last state is not, and that draw is left out of all groups.
+
+        Args:
+            data: a loader of labelled batches.
+            parameters: names of parameters, or patterns such as "*.bias"; None for projections.
+            projections: number of random directions, the same ones for every run of a network.
+            seed: of the draws of y.
+
+        Raises ConfigError for a pattern that matches no parameter.
+        """
+        chosen = Chosen([n for n, _ in self.net.named_parameters()], parameters, projections)
+        labelled = None if data is None else self._labelled(data)
+        weights = self.weights().by_key
+        return tree(self._samples.groups(weights), self.keyed(), self.chains, weights, chosen, labelled, seed)
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
         """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
         weights = self.weights(kind).by_key
-        for group in self._samples.groups(_positive(weights)):
+        for group in self._samples.groups(positive(weights)):
             for i, (chain, record) in enumerate(zip(group.chains, group.records, strict=True)):
                 tensors = {name: values[i] for name, values in group.tensors.items()}
                 yield Sample(chain, record, weights.get((chain, record.step), 0.0), tensors)
 
-    @torch.no_grad()
-    def _num_outputs(self, batches: Batches) -> int:
-        x, _ = next(iter(batches))
-        with evaluating(self.net):
-            return self.net(x[:1].to(self.device)).shape[-1]
+    def _batches(self, data: Data) -> Batches:
+        return Batches(data, self.device, self._read)
 
-    def _outputs(self, batches: Batches, kind: Kind) -> Iterator[tuple[Tensor, Tensor]]:
-        """The outputs (k, n, ...) of k networks for all items, and the weights (k,) of these networks."""
-        weights, forward = self.weights(kind), Forward(self.net)
-        size = forward.together(*batches.sizes())
-        for group in self._samples.groups(_positive(weights.by_key)):
-            for block in group.blocks(size):
-                yield batches.outputs(forward, block.tensors), _weights_of(block, weights)
-
-
-def _positive(weights: Mapping[tuple[int, int], float]) -> Container[tuple[int, int]]:
-    return {key for key, weight in weights.items() if weight}
-
-
-def _weights_of(group: Group, weights: Weights) -> Tensor:
-    """(k,) weights of the networks; 0 for those that have none."""
-    return torch.tensor([weights.by_key.get(key, 0.0) for key in group.keys], dtype=torch.float64)
-
-
-class _PosteriorModule(nn.Module):
-    def __init__(self, posterior: Posterior, kind: Kind):
-        super().__init__()
-        self.posterior = posterior
-        self.kind: Kind = kind
-
-    def forward(self, x: Tensor) -> Tensor:
-        prediction = self.posterior.predict(x, self.kind)
-        return prediction.mean if isinstance(prediction, ValuePrediction) else prediction.probs
+    def _labelled(self, data: Data) -> Labelled:
+        batches = self._batches(data)
+        return Labelled(batches, Forward(self.net), self.likelihood(data), len(output_shape(self.net, batches)))

@@ -140,6 +140,14 @@ def predict(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
     return LabelPrediction(p, total, aleatoric, epistemic, std)
 
 
+def with_elements(prediction: AnyPrediction, elements: torch.Size | None) -> AnyPrediction:
+    """The prediction of n items with the axes of their elements, (n, ..., K), from that of n x ... rows (rows, K)."""
+    if not elements or isinstance(prediction, ValuePrediction):
+        return prediction
+    shape = (-1, *elements)
+    return replace(prediction, **{k: v.unflatten(0, shape) for k, v in vars(prediction).items()})
+
+
 def log_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
     """(s, K, n) log probabilities of classes from outputs (s, n, K), or (s, 2, n k) of labels from outputs (s, n, k).
 

@@ -25,7 +25,7 @@ class Group:
 
     chains: list[int]  # (k,) index among all chains of all runs
     records: list[Record]  # (k,)
-    tensors: dict[str, Tensor]  # (k, ...) parameters and buffers by name, on the device of the network
+    tensors: dict[str, Tensor]  # (k, ...) parameters and buffers by name, with device and dtype of the network's
 
     def __len__(self) -> int:
         return len(self.chains)
@@ -57,8 +57,7 @@ class Samples:
         self.stores, self.net, self.skip_bad = list(stores), net, skip_bad
         self.files: list[File] = [(s, r) for s in self.stores for r in s.records()]
         self.files.sort(key=lambda file: file[1].step)
-        self._number = {id(s): i for i, s in enumerate(self.stores)}
-        chains = sorted({(self._number[id(s)], r.stack, c) for s, r in self.files for c in range(len(r.chains))})
+        chains = sorted({(self.stores.index(s), r.stack, c) for s, r in self.files for c in range(len(r.chains))})
         self._chain_of = {key: i for i, key in enumerate(chains)}
         self._cache: list[Group] | None = None
 
@@ -95,13 +94,13 @@ class Samples:
 
         Raises StoreError for a bad file unless skip_bad, for samples of another network, and if no file is usable.
         """
-        if self._cache is not None:
-            device = self.device
-            for group in self._cache:
-                if any(key in used for key in group.keys):
-                    yield Group(group.chains, group.records, {k: v.to(device) for k, v in group.tensors.items()})
-            return
-        yield from self._groups([f for f in self.files if any((c, f[1].step) in used for c in self._chains(*f))])
+        if self._cache is None:
+            groups = self._groups([f for f in self.files if any((c, f[1].step) in used for c in self._chains(*f))])
+        else:
+            groups = (group for group in self._cache if any(key in used for key in group.keys))
+        like = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        for group in groups:
+            yield Group(group.chains, group.records, {k: v.to(like[k]) for k, v in group.tensors.items()})
 
     def _groups(self, files: list[File]) -> Iterator[Group]:
         device, read, bad = self.device, 0, []
@@ -149,7 +148,7 @@ class Samples:
         return stacked
 
     def _chains(self, store: SampleStore, record: Record) -> list[int]:
-        return [self._chain_of[self._number[id(store)], record.stack, c] for c in range(len(record.chains))]
+        return [self._chain_of[self.stores.index(store), record.stack, c] for c in range(len(record.chains))]
 
 
 def _by_size(files: list[File]) -> Iterator[list[File]]:

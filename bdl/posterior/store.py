@@ -5,53 +5,43 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
+from torch import Tensor, nn
 
-from bdl.errors import StoreError
+from bdl.errors import BdlWarning, StoreError
 from bdl.files import disk_errors, sweep_leftovers, write_atomically
-
-FORMAT_VERSION = 1
-
-
-@dataclass(frozen=True)
-class Record:
-    """One line of `index-<stack>.jsonl`: a kept step of one stack of chains. Lists have one entry per chain."""
-
-    step: int
-    stack: int
-    chains: list[int]  # numbers of the chains, counted through the stacks: stack 1 follows stack 0
-    cycle: int
-    lr: float | list[float]
-    temperature: float | list[float]
-    zeta: float
-    energy_batch: list[float] | None  # U at this θ, estimated on the batch of the next step, nats
-    energy_full: list[float] | None  # U at this θ on all data, nats
-    log_weight: list[float] | None  # zeta log psi(U), with psi as it was at this step
-    psi_frozen: bool
-    file: str
-    bytes: int
-    sha256: str
-    format_version: int = FORMAT_VERSION
+from bdl.posterior.index import Digest, Record, index_files, read_index, read_lines, record_of, sample_files
+from bdl.posterior.snapshot import (
+    SamplerState,
+    copies_of_target,
+    describe_state,
+    describe_target,
+    describe_weighting,
+    full_log_weight,
+    of_target,
+    stacked_tensors,
+)
 
 
 class SampleStore:
     """The folder `samples/` of a run directory: one writer per stack, any number of readers.
 
     A sample file is written to a temporary name, synced and renamed. Its index line is written last. A last line that
-    a crash cut short counts as not written.
+    a crash cut short counts as not written. `digest` is the rolling hash by which a checkpoint knows its samples.
     """
 
     def __init__(self, run_dir: str | Path):
         self.run_dir = Path(run_dir)
         self.folder = self.run_dir / "samples"
         self._verified: dict[str, tuple[str, int, int, int]] = {}  # files whose checksum was right, as they were then
+        self._digests: dict[int, Digest] = {}
 
     def write(self, tensors: Mapping[str, Tensor], **fields: Any) -> Record:
         """Write one file of tensors (C, ...) and its index line; returns the line.
@@ -61,14 +51,47 @@ class SampleStore:
         Raises StoreError if the disk is full or not writable. Earlier samples stay valid.
         """
         step, stack = fields["step"], fields["stack"]
-        # A single entry, because safetensors writes several entries in random order.
-        header = {"format_version": str(FORMAT_VERSION)}
-        data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, metadata=header)
         name = f"{step:08d}-{stack}.safetensors"
-        record = Record(**fields, file=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        record = Record(**fields, file=name, bytes=0, sha256="")
+        contiguous = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+        data = safetensors.torch.save(contiguous, metadata=record.header(contiguous))
+        record = replace(record, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
         write_atomically(self.folder / name, data)
         self._append(record)
         return record
+
+    def append(self, sampler: SamplerState, net: nn.Module, loss: Any = None) -> Record:
+        """Keep the present state of a `bdl.Sampler` in a loop of one's own; call it after a step.
+
+        The first call also writes `target.json`, and every call psi of a weighting. The energy of a state is recorded
+        where `sampler.full_loss` gives it, because its energy on a new batch is known after the next step only.
+
+        Args:
+            sampler: whose parameters are those of the network.
+            net: the network, or a `bdl.ChainStack`.
+            loss: of the run, a likelihood or a loss of torch, so that predictions know what the outputs mean.
+
+        Raises StoreError if the folder holds samples of this stack at this step or later, or the disk is full;
+        DivergedError if the state is not finite.
+        """
+        stack, tensors = sampler.stack, stacked_tensors(net, sampler.chains)
+        last = max((r.step for r in read_index(self._index(stack), stack)), default=-1)
+        if last >= sampler.steps:
+            raise StoreError(
+                f"{self.folder} holds samples up to step {last}, and this sampler is at step {sampler.steps}: choose "
+                f"another folder; to continue a run from there, call store.truncate({stack}, {sampler.steps - 1}) first"
+            )
+        fields = describe_state(sampler, 0, full_energy=True, freeze_weighting=True)
+        weight = of_target(sampler, full_log_weight(sampler, fields["energy_full"]))
+        if last < 0:
+            self.write_target(describe_target(sampler, loss, tensors))
+        if (described := describe_weighting(sampler)) is not None:
+            self.write_weighting(stack, *described)
+        return self.write(copies_of_target(sampler, tensors), energy_batch=None, log_weight=weight, **fields)
+
+    def write_target(self, target: Mapping[str, Any]) -> None:
+        """Write target.json: what must be equal for runs to be merged, and how to read the outputs."""
+        write_atomically(self.folder / "target.json", json.dumps(target, indent=1, sort_keys=True).encode())
 
     def write_weighting(self, stack: int, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
         """Write `weighting-<stack>.safetensors`: bin edges, log psi, zeta and T per chain.
@@ -94,27 +117,52 @@ class SampleStore:
         except SafetensorError as error:
             raise StoreError(f"{path} is not a whole safetensors file ({error}): finish or repeat the run") from error
 
-    def truncate(self, stack: int, step: int) -> None:
-        """Remove the samples of a stack after `step`: a run that resumes there writes them again."""
+    def truncate(self, stack: int, step: int, known: Digest | None = None) -> None:
+        """Remove the samples of a stack after `step`: a run that resumes there writes them again.
+
+        known: `digest` as it was at that step. The index is then made whole: damaged and doubled lines go, and lost
+        lines come back from the headers of the sample files. Raises StoreError, and removes nothing, if the samples
+        up to `step` are not those, or if files of them are missing.
+        """
         sweep_leftovers(self.folder)
-        records = self._read_index(self._index(stack))
-        kept = [r for r in records if r.step <= step]
-        if self._index(stack).exists():
-            write_atomically(self._index(stack), "".join(_line(r) for r in kept).encode())
-        for record in records:
-            if record.step > step:
-                (self.folder / record.file).unlink(missing_ok=True)
+        kept = self._up_to(stack, step, known)
+        self._refuse_missing(kept)
+        index, lines = self._index(stack), "".join(r.line() for r in kept).encode()
+        if index.exists() and index.read_bytes() != lines or kept and not index.exists():
+            write_atomically(index, lines)
+        for (of_step, of_stack), path in sample_files(self.folder).items():
+            if of_stack == stack and of_step > step:
+                path.unlink(missing_ok=True)
+        self._digests[stack] = Digest().add(kept)
+
+    def digest(self, stack: int) -> Digest:
+        """The number of lines in the index of a stack, and a hash of all of them."""
+        if stack not in self._digests:
+            self._digests[stack] = Digest().add(read_index(self._index(stack), stack))
+        return self._digests[stack]
 
     def has_records(self, stack: int) -> bool:
         """Has this stack written samples?"""
-        return bool(self._read_index(self._index(stack)))
+        return bool(read_index(self._index(stack), stack))
 
     def records(self) -> list[Record]:
         """All records of all stacks, sorted by step, then by stack. Raises StoreError if there are none."""
-        records = [r for path in sorted(self.folder.glob("index-*.jsonl")) for r in self._read_index(path)]
+        records = [r for stack, path in index_files(self.folder).items() for r in read_index(path, stack)]
         if not records:
             raise StoreError(f"no samples in {self.folder}: the run kept none, or this is not a run directory")
         return sorted(records, key=lambda r: (r.step, r.stack))
+
+    def warn_of_unlisted(self) -> None:
+        """Warn of sample files that no index lists: their lines were lost, or a run is about to write them."""
+        listed = {record.file for record in self.records()}
+        unlisted = [path.name for path in sample_files(self.folder).values() if path.name not in listed]
+        if unlisted:
+            warnings.warn(
+                f"{len(unlisted)} sample files in {self.folder} are in no index and are left out, {unlisted[0]} first: "
+                f"bdl verify run={self.run_dir} repair=true lists them again",
+                BdlWarning,
+                stacklevel=2,
+            )
 
     def read(self, record: Record) -> dict[str, Tensor]:
         """The tensors (C, ...) of one record. Raises StoreError if the file is missing, cut short or altered.
@@ -146,7 +194,12 @@ class SampleStore:
         """target.json: N, prior, loss, data, model, ... of the run. Raises StoreError if it cannot be read."""
         path = self.folder / "target.json"
         try:
-            return json.loads(path.read_text())
+            target = json.loads(path.read_bytes())
+            if not isinstance(target, dict):
+                raise ValueError("it is no mapping")
+            return target
+        except ValueError as error:
+            raise StoreError(f"{path} is damaged ({error}): restore it") from error
         except OSError as error:
             raise StoreError(
                 f"{self.run_dir} is not a run directory: {path} cannot be read ({error.strerror})"
@@ -156,29 +209,54 @@ class SampleStore:
         return self.folder / f"index-{stack}.jsonl"
 
     def _append(self, record: Record) -> None:
+        digest = self.digest(record.stack).add([record])
         with disk_errors(self._index(record.stack)), open(self._index(record.stack), "ab") as f:
-            f.write(_line(record).encode())
+            f.write(record.line().encode())
             f.flush()
             os.fsync(f.fileno())
+        self._digests[record.stack] = digest
 
-    def _read_index(self, path: Path) -> list[Record]:
-        if not path.exists():
+    def _up_to(self, stack: int, step: int, known: Digest | None) -> list[Record]:
+        """The records of a stack up to `step`, in the order in which they were written."""
+        if step <= 0:  # nothing is kept, so nothing can be damaged
             return []
-        lines = path.read_bytes().split(b"\n")
-        records = []
-        for number, line in enumerate(lines[:-1], 1):  # after the last newline: a line that a crash cut short
-            record = _parse(line)
-            if record is None:
-                raise StoreError(
-                    f"line {number} of {path} is damaged: its checksum does not match; delete it to use the rest"
-                )
-            records.append(record)
-        return records
+        path = self._index(stack)
+        if known is None:
+            return [r for r in read_index(path, stack) if r.step <= step]
+        most: list[Record] = []
+        for records in self._readings(stack, step):
+            if Digest().add(records) == known:
+                return records
+            most = max(most, records, key=len)
+        fault = f"{known.count - len(most)} are missing" if len(most) < known.count else "they are not the same"
+        raise StoreError(
+            f"the checkpoint knows {known.count} samples up to step {step} in {path}, and {fault}: restore them, or "
+            f"remove {self.run_dir / 'checkpoints'}, and the same command draws all samples again"
+        )
+
+    def _readings(self, stack: int, step: int) -> Iterator[list[Record]]:
+        """What the records up to `step` may have been: by the index, with what it lacks, and by the files alone."""
+        lines = {r.step: r for _, r in read_lines(self._index(stack)) if r and r.stack == stack and r.step <= step}
+        yield list(lines.values())
+        files = {s: p for (s, k), p in sample_files(self.folder).items() if k == stack and s <= step}
+        headers = {s: record for s, path in files.items() if (record := record_of(path)) is not None}
+        yield [r for _, r in sorted({**headers, **lines}.items())]
+        yield [r for _, r in sorted(headers.items())]
+
+    def _refuse_missing(self, records: list[Record]) -> None:
+        """Raise StoreError if files are not there or have another size."""
+        sizes = {path.name: path.stat().st_size for path in self.folder.glob("*.safetensors")}
+        bad = [r.file for r in records if sizes.get(r.file) != r.bytes]
+        if bad:
+            raise StoreError(
+                f"{len(bad)} of {len(records)} sample files in {self.folder} are missing or cut short, {bad[0]} first: "
+                f"restore them, or remove {self.run_dir / 'checkpoints'}, and the same command draws all samples again"
+            )
 
 
 def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     """Raise StoreError if two runs sampled different laws. It names the first key in which their targets differ."""
-    difference = _first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
+    difference = first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
     if difference is not None:
         key, *values = difference
         in_a, in_b = (brief(value) for value in values)
@@ -193,7 +271,7 @@ def brief(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
-def _first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
     """(path, value of a, value of b) of the first key that differs, such as `prior.precision`.
 
     A missing key equals null. `type` is compared first: with another type most of the other keys differ as well.
@@ -201,7 +279,7 @@ def _first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, 
     for key in sorted(a.keys() | b.keys(), key=lambda k: (k != "type", k)):
         in_a, in_b = a.get(key), b.get(key)
         if isinstance(in_a, dict) and isinstance(in_b, dict):
-            if inner := _first_difference(in_a, in_b):
+            if inner := first_difference(in_a, in_b):
                 return f"{key}.{inner[0]}", inner[1], inner[2]
         elif in_a != in_b:
             return key, in_a, in_b
@@ -212,28 +290,3 @@ def _temperatures(store: SampleStore) -> list[float]:
     """The different temperatures at which a run kept samples, sorted."""
     temperatures = (r.temperature if isinstance(r.temperature, list) else [r.temperature] for r in store.records())
     return sorted({t for of_record in temperatures for t in of_record})
-
-
-def _checksum(fields: dict[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()[:16]
-
-
-def _line(record: Record) -> str:
-    fields = asdict(record)
-    return json.dumps({**fields, "checksum": _checksum(fields)}) + "\n"
-
-
-def _parse(line: bytes) -> Record | None:
-    """The record of an index line; None if the line is damaged. Raises StoreError for another format."""
-    try:
-        fields = json.loads(line)
-        checksum = fields.pop("checksum")
-        if checksum != _checksum(fields):
-            return None
-        if fields["format_version"] != FORMAT_VERSION:
-            raise StoreError(
-                f"samples of format {fields['format_version']}; this bdl reads format {FORMAT_VERSION} only"
-            )
-        return Record(**fields)
-    except (ValueError, KeyError, TypeError, AttributeError):
-        return None

@@ -105,7 +105,10 @@ class ValueEvaluation(Evaluation):
         self.curve.chain_rmse.append((means / count - y).square().mean((1, 2)).sqrt().mean().item())
 
 
-def evaluation_of(likelihood: Likelihood, y: Tensor, chains: int, importance: Weights | None = None) -> Evaluation:
-    """An evaluation of the kind that the likelihood's outputs call for."""
-    kind = ValueEvaluation if likelihood.outputs == "values" else ClassEvaluation
-    return kind(likelihood, y, chains, importance)
+def evaluation_of(
+    likelihood: Likelihood, y: Tensor, chains: int, importance: Weights | None = None, elements: bool = False
+) -> Evaluation:
+    """An evaluation of the kind that the likelihood's outputs call for. elements: see `Evaluation`."""
+    if likelihood.outputs == "values":
+        return ValueEvaluation(likelihood, y, chains, importance)
+    return ClassEvaluation(likelihood, y, chains, importance, elements)

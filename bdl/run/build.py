@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib.util import find_spec
 from typing import Any, Literal, Protocol
 
@@ -21,8 +22,10 @@ import bdl
 from bdl.errors import BdlWarning, ConfigError
 from bdl.run.machine import compile_if_possible
 from bdl.run.processes import SINGLE, ProcessInfo
+from bdl.run.progress import WorkProgress
+from bdl.start import Trained
 
-OURS = ("concurrent", "max_time")  # settings of the trainer that bdl reads and Lightning does not know
+OURS = ("concurrent", "max_time", "start_epochs")  # settings of the trainer that bdl reads and Lightning does not know
 LAW_OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold")  # recorded in target.json
 
 
@@ -43,17 +46,19 @@ class Data(Protocol):
 
 @dataclass(frozen=True)
 class Callbacks:
+    config: L.Callback  # first: what a killed run leaves says whose it is
     schedule: bdl.Schedule
     collect: bdl.CollectSamples
     average: bdl.ModelAverage
     monitor: bdl.Monitor
-    config: L.Callback  # after the checks of the callbacks above: a refused run leaves no config.yaml
+    start: bdl.callbacks.EnsembleStart | None  # writes after config.yaml, which says whose ensemble it is
     progress: bdl.callbacks.StepProgress
     limit: bdl.callbacks.TimeLimit
     save: bdl.SaveLast
 
     def __iter__(self) -> Iterator[L.Callback]:
-        return (getattr(self, field.name) for field in fields(self))
+        callbacks = (getattr(self, field.name) for field in fields(self))
+        return (callback for callback in callbacks if callback is not None)
 
 
 def build_data(
@@ -112,15 +117,29 @@ def build_schedule(schedule: DictConfig) -> bdl.Schedule:
     return bdl.Schedule(**{name: instantiate(schedule[name]) for name in ("lr", "temperature", "zeta")})
 
 
-def build_collector(
-    collect: DictConfig, keep: Any, run_dir: str, model: DictConfig, data: DictConfig, datamodule: Any
-) -> Any:
-    """CollectSamples. target.json records the model, and the settings and the identity of the data."""
+def build_collector(collect: DictConfig, keep: Any, run_dir: str, target: dict[str, Any]) -> Any:
     options = {str(key): value for key, value in collect.items() if key != "keep"}
+    return bdl.CollectSamples(keep, run_dir=run_dir, overwrite=True, target=target, **options)
+
+
+def build_start(cfg: DictConfig, target: dict[str, Any], verbose: bool) -> bdl.callbacks.EnsembleStart | None:
+    """The training of the chains before they are sampled; None unless `start` is set."""
+    if cfg.get("start") is None:
+        return None
+
+    def report(trained: Trained) -> None:
+        loss, members = float(trained.val_loss.mean()), len(trained.val_loss)
+        print(f"start: {members} members, {trained.epochs} epochs, mean validation loss {loss:.4g}", flush=True)
+
+    start, show = instantiate(cfg.start), {"progress": partial(WorkProgress, "start"), "report": report}
+    return bdl.callbacks.EnsembleStart(start, cfg.run_dir, cfg.stack, target, **(show if verbose else {}))
+
+
+def law_of(model: DictConfig, data: DictConfig, datamodule: Any) -> dict[str, Any]:
+    """What target.json records besides the sampler's law: the model, the settings and the identity of the data."""
     of_data: Any = OmegaConf.to_container(data, resolve=True)
     of_data = {key: value for key, value in of_data.items() if key in LAW_OF_DATA} | identity_of(datamodule)
-    target = {"model": OmegaConf.to_container(model, resolve=True), "data": of_data}
-    return bdl.CollectSamples(keep, run_dir=run_dir, overwrite=True, target=target, **options)
+    return {"model": OmegaConf.to_container(model, resolve=True), "data": of_data}
 
 
 def identity_of(datamodule: Any) -> dict[str, Any]:

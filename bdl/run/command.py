@@ -1,4 +1,4 @@
-"""The commands `bdl train`, `bdl evaluate` and `bdl predict`, which the scripts of the same names run too.
+"""The commands `bdl train`, `evaluate`, `predict` and `verify`, which the scripts of the same names run too.
 
 This module imports neither torch nor Lightning, so that `--help` answers at once: the work is imported when it begins.
 """
@@ -92,13 +92,25 @@ def predict(cfg: DictConfig) -> None:
         predict.predict(cfg)
 
 
-COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict}
+@hydra.main(version_base="1.3", config_path=CONF, config_name="verify")
+def verify(cfg: DictConfig) -> None:
+    """Verify every file of a run directory, and repair what can be repaired."""
+    with one_line_errors():
+        check_keys("verify", cfg, HydraConfig.get(), config_folder())
+        with importing():
+            from bdl.run import verify
+
+        verify.verify(cfg)
+
+
+COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "verify": verify}
 HELP = f"""usage: bdl COMMAND [OVERRIDES]
 
 commands:
   train     {train.__doc__}
   evaluate  {evaluate.__doc__}
   predict   {predict.__doc__}
+  verify    {verify.__doc__}
 
 Overrides are Hydra's: bdl train sampler=sghmc chains=4. `bdl COMMAND --help` lists the configuration."""
 

@@ -22,7 +22,8 @@ from bdl.run.derived import choose_precision, count_stacks
 # hence one run directory. `tuned` counts through the keys of the sampler that read it.
 NO_EFFECT_ON_SAMPLES = (
     "hydra", "logger", "run_dir", "processes", "monitor_every", "checkpoint_every", "train_items", "experiment",
-    "objective", "tuned", "trainer.max_time", "data.root", "data.download", "data.cache", "data.loader", "data.workers",
+    "objective", "found", "tuned", "trainer.max_time", "data.root", "data.download", "data.cache", "data.loader",
+    "data.workers",
 )  # fmt: skip
 PATHS = ("path", "test_path", "val_path")  # keys of the data whose files count, not their place
 BEGINNING = 2**14  # bytes of each file of a folder; most small images have fewer
@@ -72,6 +73,8 @@ def config_hash(cfg: DictConfig) -> str:
     settings = run_settings(cfg)
     if settings["stacks"] == 1:  # runs from before there were several have the same samples, and keep their hash
         del settings["stacks"]
+    if settings["tune"] is False and settings["budget"] is None:  # the same holds for runs from before there were these
+        del settings["tune"], settings["budget"]
     settings["data"] = _with_contents(_with_effect("data", settings["data"]))
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 

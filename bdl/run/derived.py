@@ -18,6 +18,15 @@ CONVOLUTIONAL = ("bdl.models.CNN", "bdl.models.ResNet", "bdl.models.WideResNet")
 BF16_FLAGS = {"avx512_bf16", "amx_bf16"}  # x86 CPUs that multiply bf16 in hardware have one of them
 
 
+# ---- tuning ----------------------------------------------------------------------------------------------------------
+
+
+def found_values(cfg: DictConfig) -> dict[str, Any]:
+    """What tuning has found, as arguments of `bdl.run.config.fill_in`."""
+    settings: Any = OmegaConf.to_container(cfg.found.settings) if cfg.get("found") else {}
+    return {key.replace(".", "__"): value for key, value in settings.items()}
+
+
 # ---- stacks ----------------------------------------------------------------------------------------------------------
 
 

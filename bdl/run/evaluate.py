@@ -18,10 +18,11 @@ from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.build import check_same_data
-from bdl.run.directory import read_config, read_metrics
+from bdl.run.directory import read_metrics
 from bdl.run.machine import find_device, keep_freed_memory
 from bdl.run.progress import WorkProgress
-from bdl.run.report import out_of_distribution, publish, units_of
+from bdl.run.report import load_start, out_of_distribution, publish, units_of
+from bdl.run.stranger import read_runs
 
 
 def evaluate(cfg: DictConfig) -> None:
@@ -29,7 +30,7 @@ def evaluate(cfg: DictConfig) -> None:
     if not cfg.runs:
         raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
     runs = [Path(cfg.runs)] if isinstance(cfg.runs, str) else [Path(run) for run in cfg.runs]
-    configs = [read_config(run) for run in runs]
+    configs = read_runs(runs, cfg.trust)
     keep_freed_memory()
     torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
     datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
@@ -38,10 +39,11 @@ def evaluate(cfg: DictConfig) -> None:
     device = find_device(cfg.device)
     posterior = bdl.Posterior.load(runs, net.to(device), skip_bad=cfg.skip_bad, likelihood=likelihood)
     check_same_data(datamodule, posterior)
+    start = load_start(runs, net, likelihood, cfg.skip_bad)
     items = {"train": cfg.train_items}
     loaders = {split: datamodule.slices(split, items.get(split)) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, ood=out_of_distribution(datamodule), progress=progress)
+        summary = summarise(posterior, loaders, ood=out_of_distribution(datamodule), progress=progress, start=start)
     summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
     if "test" in summary.evaluations:

@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, outputs_of
 from bdl.run.config import fill_in, run_settings
+from bdl.run.derived import found_values
 
 LOSSES = {"classification": "bdl.CategoricalNLL", "regression": "bdl.HeteroscedasticNLL", "counts": "bdl.PoissonNLL"}
 
@@ -28,9 +29,12 @@ def fill_in_from_data(cfg: DictConfig, datamodule: Any, steps: int | float) -> D
 
 def settings_of(given: DictConfig, complete: DictConfig) -> dict[str, Any]:
     """What config.yaml records, the same for all stacks: what was given, and what the data decided."""
-    settings = run_settings(fill_in(given, sampler__num_data=complete.sampler.num_data, steps=complete.steps))
+    settings = run_settings(
+        fill_in(given, sampler__num_data=complete.sampler.num_data, steps=complete.steps, **found_values(given))
+    )
     decided = {key: OmegaConf.to_container(complete[key], resolve=True) for key in ("model", "loss")}
-    return settings | decided
+    found = OmegaConf.to_container(given.found, resolve=True) if given.get("found") else None
+    return settings | decided | ({"found": found} if found else {})
 
 
 def target_fact(datamodule: Any) -> dict[str, str]:

@@ -78,11 +78,18 @@ TRAIN: dict[str, Rule] = {
     "length": STEPS,
     "trainer.max_steps": STEPS,  # before the schedules, whose numbers may follow from it
     "tuned.*": NOT_NEGATIVE,
+    "tune": one_of("auto", False),
+    "budget": or_null(("a time such as 90s, 10m or 1h", lambda v: type(v) is str)),  # `seconds_of` reads it
+    "found": ("null, because train.py fills it in", lambda v: v is None),
     "run_dir": WORD,
     "checkpoint_every": whole(1),
     "monitor_every": whole(1),
     "train_items": or_null(whole(1)),
     "objective": ("null or the name of a metric", lambda v: v is None or type(v) is str and bool(v)),
+    "start.epochs": whole(1, 10**6),
+    "start.patience": whole(1, 10**6),
+    "start.batch_size": whole(1),
+    "start.*": NOT_NEGATIVE,
     "data.workers": whole(0, 1024),
     "data.split_seed": whole(0, SEEDS),
     "data.max_levels": whole(1, 10**6),
@@ -112,6 +119,7 @@ TRAIN: dict[str, Rule] = {
     "trainer.sync_batchnorm": SWITCH,
     "trainer.precision": one_of("auto", "32-true", "bf16-mixed", "64-true"),
     "trainer.max_epochs": ANY,  # `_check_length` checks it together with max_steps
+    "trainer.start_epochs": whole(1, 10**6),
     "trainer.max_time": ANY,  # `TimeLimit` reads it
     "trainer.deterministic": one_of(True, False, "warn", None),
     "trainer.benchmark": SWITCH,
@@ -130,6 +138,7 @@ EVALUATE: dict[str, Rule] = {
     "reference": or_null(WORD),
     "save_probs": SWITCH,
     "device": or_null(WORD),
+    "trust": list_of(WORD),
 }
 PREDICT: dict[str, Rule] = {
     "run": or_null(WORD),
@@ -138,8 +147,10 @@ PREDICT: dict[str, Rule] = {
     "id": or_null(list_of(WORD)),
     "skip_bad": SWITCH,
     "device": or_null(WORD),
+    "trust": list_of(WORD),
 }
-TABLES = {"train": TRAIN, "evaluate": EVALUATE, "predict": PREDICT}
+VERIFY: dict[str, Rule] = {"run": WORD, "repair": SWITCH, "trust": list_of(WORD)}
+TABLES = {"train": TRAIN, "evaluate": EVALUATE, "predict": PREDICT, "verify": VERIFY}
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")
 GLOBAL = ("hydra", "tuned")  # sections that a file of conf/ may bring besides those of the command
 

@@ -22,8 +22,9 @@ from bdl.errors import ConfigError
 from bdl.files import write_atomically
 from bdl.likelihoods import Likelihood
 from bdl.posterior.prediction import Prediction, ValuePrediction
-from bdl.run.directory import PREPROCESSING, read_config, read_preprocessing
+from bdl.run.directory import PREPROCESSING, read_preprocessing
 from bdl.run.machine import find_device, keep_freed_memory
+from bdl.run.stranger import read_runs
 
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 DIGITS = 7  # those of float32
@@ -38,7 +39,7 @@ def predict(cfg: DictConfig) -> None:
     runs, output = _runs(cfg), Path(cfg.output).expanduser()
     if output.exists() and output.samefile(Path(cfg.input).expanduser()):
         raise ConfigError(f"output={cfg.output} is the input: choose another file for the predictions")
-    configs, encoding = [read_config(run) for run in runs], read_encoding(runs[0])
+    configs, encoding = read_runs(runs, cfg.trust), read_encoding(runs[0])
     keep_freed_memory()
     torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
     net = instantiate(configs[0].model, _convert_="all")

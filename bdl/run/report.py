@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
+from lightning.pytorch.loggers import WandbLogger
 
 import bdl
+from bdl.lightning.callbacks.start import FOLDER
 from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.posterior.report.page import write_page
@@ -42,24 +46,50 @@ def report(
 
     loss: of the run. A likelihood of the user's own has no other way to here.
     """
-    posterior = bdl.Posterior.load(run, net, likelihood=loss if isinstance(loss, Likelihood) else None)
-    loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", train_items)}
-    if datamodule.val_dataloader():
-        loaders["val"] = datamodule.slices("val")
+    likelihood = loss if isinstance(loss, Likelihood) else None
+    posterior, start = bdl.Posterior.load(run, net, likelihood=likelihood), load_start([run], net, likelihood)
+    loaders = loaders_of(datamodule, train_items)
+    ood, units = out_of_distribution(datamodule), units_of(datamodule)
+    return write_report(run, posterior, loaders, outcome, facts, sampler, ood, units, start)
+
+
+def write_report(
+    run: Path,
+    posterior: bdl.Posterior,
+    loaders: Mapping[str, Any],
+    outcome: Outcome,
+    facts: Mapping[str, str],
+    sampler: bdl.Sampler | None = None,
+    ood: Any = None,
+    units: Units | None = None,
+    start: bdl.Posterior | None = None,
+) -> dict[str, float]:
+    """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
+
+    sampler: of the run; None where it is no longer there. start: the deep ensemble at which its chains began.
+    """
     with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, outcome.trace, out_of_distribution(datamodule), progress)
+        summary = summarise(posterior, loaders, outcome.trace, ood, progress, start)
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
+    prior = posterior.target.get("prior") if sampler is None else sampler.prior
     measured = {
-        "steps": f"{outcome.steps:,}",
+        **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
         "samples": f"{posterior.samples:,} of {posterior.chains} chains",
         "T": f"{summary.metrics['temperature']:g}",
         "T_eff": f"{summary.metrics['t_eff']:.3g}",
-        "prior": str(sampler.prior),
-        "train metrics": f"on {len(loaders['train'].dataset):,} items",
+        "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
+        **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
     }
-    publish(run, posterior, summary, {**facts, **measured}, sampler.explain(), outcome.trace, units_of(datamodule))
+    explain = "" if sampler is None else sampler.explain()
+    publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units)
     return summary.metrics
+
+
+def loaders_of(datamodule: Any, train_items: int | None) -> dict[str, Any]:
+    """The splits of a data module of bdl, in a fixed order."""
+    loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", train_items)}
+    return loaders | ({"val": datamodule.slices("val")} if datamodule.val_dataloader() else {})
 
 
 def publish(
@@ -76,6 +106,27 @@ def publish(
     write_metrics(folder / "metrics.json", summary.metrics)
     print_summary(summary.metrics)
     print(f"report: {folder / 'report.html'}")
+
+
+def load_start(
+    runs: Sequence[Path], net: torch.nn.Module, likelihood: Likelihood | None, skip_bad: bool = False
+) -> bdl.Posterior | None:
+    """The deep ensembles at which the chains of all runs began; None where a run has none."""
+    folders = [run / FOLDER for run in runs]
+    if not all(folder.exists() for folder in folders):
+        return None
+    return bdl.Posterior.load(folders, net, skip_bad=skip_bad, likelihood=likelihood)
+
+
+def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> None:
+    """Hand the final metrics to the loggers and close them."""
+    for logger in trainer.loggers:
+        logger.log_metrics({k: v for k, v in metrics.items() if math.isfinite(v)}, steps)
+        logger.finalize("success")
+    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
+        import wandb
+
+        wandb.finish()  # otherwise the next job of a sweep would log into this one's W&B run
 
 
 def units_of(datamodule: Any) -> Units | None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +15,6 @@ import torch
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.utils import setup_globals
 from hydra.utils import instantiate
-from lightning.pytorch.loggers import WandbLogger
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
@@ -25,7 +24,7 @@ from bdl.posterior.report.terminal import print_summary
 from bdl.run import build
 from bdl.run.build import Callbacks
 from bdl.run.config import config_hash, fill_in, register_resolvers, run_name
-from bdl.run.derived import choose_precision, count_carriers, count_stacks
+from bdl.run.derived import choose_precision, count_carriers, count_stacks, found_values
 from bdl.run.directory import RunDirectory
 from bdl.run.from_data import count_outputs, fill_in_from_data, settings_of, target_fact
 from bdl.run.launch import launch, start_by
@@ -38,7 +37,8 @@ from bdl.run.processes import (
     process_info,
     processes_per_machine,
 )
-from bdl.run.report import Outcome, report
+from bdl.run.report import Outcome, log_metrics, report
+from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
 from bdl.seeding import derive_seed
 
@@ -56,14 +56,17 @@ def train(cfg: DictConfig) -> float | None:
     if process.launched:
         check_count(process, expected)
     count = max(1 if process.launched else devices, count_carriers(cfg))
-    if RunDirectory(cfg.run_dir, config_hash(cfg)).metrics is not None:
+    directory = RunDirectory(cfg.run_dir, config_hash(cfg))
+    if directory.metrics is not None:
         return run(cfg, process)
     if expected > devices and not process.launched:
         raise ConfigError(f"trainer.num_nodes={cfg.trainer.num_nodes}: let torchrun or srun start the processes")
-    if count == 1:
-        return run(cfg, process)
-    launch(count, run_in_new_process, cfg, HydraConfig.get(), start=start_by(cfg.trainer.accelerator))
-    return objective_value(RunDirectory(cfg.run_dir, config_hash(cfg)).metrics, cfg.objective)
+    with directory.owned() if process.is_main else nullcontext():
+        cfg = tuned(cfg, process)
+        if count == 1:
+            return run(cfg, process)
+        launch(count, run_in_new_process, cfg, HydraConfig.get(), start=start_by(cfg.trainer.accelerator))
+        return objective_value(directory.metrics, cfg.objective)
 
 
 def run_in_new_process(cfg: DictConfig, hydra_cfg: DictConfig) -> None:
@@ -159,7 +162,7 @@ def build_parts(
     The data decide N, and the steps of a run in epochs. Without a limit, the configuration's time limit holds.
     """
     chains, precision = cfg.chains // count_stacks(cfg), choose_precision(cfg)
-    given, cfg = cfg, fill_in(cfg, stack=stack, chains=chains, trainer__precision=precision)
+    given, cfg = cfg, fill_in(cfg, stack=stack, chains=chains, trainer__precision=precision, **found_values(cfg))
     ranks_of_one_chain = process if cfg.trainer.get("strategy") == "ddp" else SINGLE
     first = process.is_main and stack == given.stack
     datamodule = build.build_data(cfg.data, cfg.shared_batches, ranks_of_one_chain, warn=first)
@@ -172,7 +175,7 @@ def build_parts(
     chains = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=stack, shared=cfg.shared_batches)
     module = build.build_module(chains, cfg.sampler, cfg.loss, cfg.compile)
     limit = limit or bdl.callbacks.TimeLimit(cfg.trainer.max_time)
-    callbacks = build_callbacks(cfg, datamodule, directory, settings, checkpoint_name(given, stack), limit)
+    callbacks = build_callbacks(cfg, datamodule, directory, settings, checkpoint_name(given, stack), limit, first)
     # The W&B id is the hash of the configuration as given. Only the first stack is logged.
     logger = given.logger if first else None
     trainer = build.build_trainer(cfg.trainer, logger, cfg.run_dir, callbacks, process)
@@ -180,23 +183,21 @@ def build_parts(
 
 
 def build_callbacks(
-    cfg: DictConfig,
-    datamodule: Any,
-    directory: RunDirectory,
-    settings: dict[str, Any],
-    checkpoint: str,
-    limit: bdl.callbacks.TimeLimit,
-) -> Callbacks:
+    cfg: DictConfig, datamodule: Any, directory: RunDirectory, settings: dict[str, Any], checkpoint: str,
+    limit: bdl.callbacks.TimeLimit, verbose: bool,
+) -> Callbacks:  # fmt: skip
     keep = instantiate(cfg.collect.keep)
     name = run_name(HydraConfig.get().runtime.choices)
     run_and_stack = f"{directory.hash}, stack {cfg.stack}"
     about_data = getattr(datamodule, "preprocessing", lambda: None)()
+    law = build.law_of(cfg.model, cfg.data, datamodule)
     return Callbacks(
+        build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data)),
         build.build_schedule(cfg.schedule),
-        build.build_collector(cfg.collect, keep, cfg.run_dir, cfg.model, cfg.data, datamodule),
+        build.build_collector(cfg.collect, keep, cfg.run_dir, law),
         build.build_average(keep, datamodule),
         bdl.Monitor(cfg.monitor_every),
-        build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data)),
+        build.build_start(cfg, law, verbose),
         bdl.callbacks.StepProgress(),
         limit,
         bdl.SaveLast(Path(cfg.run_dir) / "checkpoints", cfg.checkpoint_every, checkpoint, run=run_and_stack),
@@ -257,6 +258,7 @@ def finish(
     )
     log_metrics(parts.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
+    directory.write_checksums()
     return objective_value(metrics, cfg.objective)
 
 
@@ -276,17 +278,6 @@ def describe(cfg: DictConfig, parts: Parts, process: ProcessInfo) -> dict[str, s
         "devices": f"{process.world_size}, {strategy}" if several else "1",
         **({"stacks": f"{stacks} of {cfg.chains // stacks} chains"} if stacks > 1 else {}),
     }
-
-
-def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> None:
-    """Hand the final metrics to the loggers and close them."""
-    for logger in trainer.loggers:
-        logger.log_metrics({k: v for k, v in metrics.items() if math.isfinite(v)}, steps)
-        logger.finalize("success")
-    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
-        import wandb
-
-        wandb.finish()  # otherwise the next job of a sweep would log into this one's W&B run
 
 
 def objective_value(metrics: dict[str, float] | None, objective: str | None) -> float | None:

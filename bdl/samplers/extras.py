@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
+from bdl.batch import Inputs, map_tensors
 from bdl.errors import ConfigError
 from bdl.functional import call
 from bdl.samplers.batch_noise import BatchNoise
@@ -64,7 +65,7 @@ class Extras:
 def per_example_gradients(
     net: nn.Module,
     loss: Callable[[Tensor, Tensor], Tensor],
-    x: Tensor,
+    x: Inputs,
     y: Tensor,
     tensors: Mapping[str, Tensor] | None = None,
 ) -> Tensor:
@@ -74,7 +75,7 @@ def per_example_gradients(
 
     Args:
         loss: loss(outputs, y), the mean over a batch or one value per item. It is called with one item at a time.
-        x, y: (n, ...) inputs and labels.
+        x, y: (n, ...) inputs and labels; several inputs as a tuple, or as a dict by name.
         tensors: parameters and buffers by name, to use instead of those of the network.
 
     Raises ConfigError for networks whose outputs for one item depend on the other items (BatchNorm in training).
@@ -83,8 +84,8 @@ def per_example_gradients(
     live = {k: tensors[k].detach() for k, p in net.named_parameters() if p.requires_grad}
     rest = {k: v.detach() for k, v in tensors.items() if k not in live}
 
-    def one(live: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-        return loss(call(net, {**rest, **live}, x.unsqueeze(0)), y.unsqueeze(0)).mean()
+    def one(live: dict[str, Tensor], x: Inputs, y: Tensor) -> Tensor:
+        return loss(call(net, {**rest, **live}, map_tensors(lambda t: t.unsqueeze(0), x)), y.unsqueeze(0)).mean()
 
     try:
         rows = vmap(grad(one), in_dims=(None, 0, 0), randomness="different")(live, x, y)

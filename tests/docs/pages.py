@@ -26,28 +26,32 @@ class Block:
     runs: bool  # False after the comment <!-- not run -->
 
 
-def blocks(page: Path, language: str) -> list[Block]:
-    """The blocks of one language, in the order of the page."""
+def blocks(page: Path, *languages: str) -> list[Block]:
+    """The blocks of some languages, in the order of the page."""
     text = page.read_text()
     return [
         Block(m["language"], m["title"], m["code"], text.count("\n", 0, m.start("code")) + 1, m["skip"] is None)
         for m in FENCE.finditer(text)
-        if m["language"] == language
+        if m["language"] in languages
     ]
 
 
 def commands(page: Path) -> list[list[str]]:
-    """The words of every shell command of a page; `a && b` are two commands, and comments are dropped."""
+    """The words of every shell command of a page."""
+    return [command for block in blocks(page, "bash") for command in commands_of(block)]
+
+
+def commands_of(block: Block) -> list[list[str]]:
+    """The words of every command of a shell block; `a && b` are two commands, and comments are dropped."""
     split_lines = []
-    for block in blocks(page, "bash"):
-        for line in block.code.replace("\\\n", " ").splitlines():
-            words = shlex.split(line, comments=True)
-            while "&&" in words:
-                first = words.index("&&")
-                split_lines.append(words[:first])
-                words = words[first + 1 :]
-            if words:
-                split_lines.append(words)
+    for line in block.code.replace("\\\n", " ").splitlines():
+        words = shlex.split(line, comments=True)
+        while "&&" in words:
+            first = words.index("&&")
+            split_lines.append(words[:first])
+            words = words[first + 1 :]
+        if words:
+            split_lines.append(words)
     return split_lines
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import hydra
 import pytest
@@ -12,7 +13,7 @@ from forked import Forked
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
-from pages import CONTRIBUTING, PAGES, README, ROOT, blocks, commands, options
+from pages import CONTRIBUTING, PAGES, README, ROOT, blocks, commands, commands_of, options
 
 SMALL = ("length=60", "chains=2", "collect.keep.burn_in=20", "collect.keep.every=10", "logger=none", "train_items=200")
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
@@ -26,18 +27,31 @@ def name(value) -> str:
 
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
-    """In order, in one namespace per page. Runs that the page names by `hydra.run.dir` are made first, shortened."""
+    """In order, in one namespace per page. Runs that the page names by `hydra.run.dir` are made too, shortened, and
+    their predictions."""
     monkeypatch.chdir(tmp_path)
-    for command in commands(page):
-        overrides = options(command, "train")
-        if overrides and any(o.startswith("hydra.run.dir=") for o in overrides):
-            process = Forked([str(ROOT / "scripts" / "train.py"), *overrides, *SMALL], tmp_path)
-            _, err = process.communicate(timeout=200)
-            assert process.returncode == 0, err
     namespace = {"__name__": "__main__"}
-    for block in blocks(page, "python"):
-        if block.runs:  # blank lines, so that a traceback shows the line of the page
+    for block in blocks(page, "bash", "python"):
+        if block.language == "bash":
+            for command in commands_of(block):
+                run_shortened(command, tmp_path)
+        elif block.runs:  # blank lines, so that a traceback shows the line of the page
             exec(compile("\n" * (block.line - 1) + block.code, str(page), "exec"), namespace)
+
+
+def run_shortened(command: list[str], folder: Path) -> None:
+    """Run a command that names a run: `train.py` with `hydra.run.dir`, or `predict.py` on a run of the page."""
+    train, predict = options(command, "train"), options(command, "predict")
+    if train and any(o.startswith("hydra.run.dir=") for o in train):
+        start = ["start.epochs=5"] if "data=csv" in train else []
+        call = ["train.py", *(o for o in train if not o.startswith("length=")), *SMALL, *start]
+    elif predict and (folder / "runs").exists():
+        call = ["predict.py", *predict]
+    else:
+        return
+    process = Forked([str(ROOT / "scripts" / call[0]), *call[1:]], folder)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
 
 
 def test_hardly_a_block_is_left_out():

@@ -202,9 +202,10 @@ def test_a_callback_sees_the_end_of_every_epoch(tmp_path, batch):
     assert epochs.ends[:3] == [(e, (e + 1) * length) for e in range(3)]
 
 
-def test_blocks_cross_epochs_where_nobody_looks(tmp_path):
+@pytest.mark.parametrize("batch", [10, toys.N])  # epochs of 4 steps, and of one
+def test_blocks_cross_epochs_where_nobody_looks(tmp_path, batch):
     seen = Seen()
-    toys.trainer(tmp_path, 100, [seen]).fit(toys.module(), toys.batches(batch=10))  # epochs of 4 steps
+    toys.trainer(tmp_path, 100, [seen]).fit(toys.module(), toys.batches(batch=batch))
     assert seen.after == [100] and seen.before == list(range(100))
 
 

@@ -75,19 +75,10 @@ def test_samples_and_chains_are_counted(posterior):
     assert (posterior.samples, posterior.chains, len(posterior.records)) == (16, 2, 8)
 
 
-def test_as_module_is_the_average(run, posterior):
-    module = posterior.as_module()
-    torch.testing.assert_close(module(X), probabilities(run).mean((0, 1)))
-    weighted = posterior.as_module("step_size")(X)
-    assert not torch.allclose(weighted, module(X)) and torch.equal(weighted, posterior.predict(X, "step_size").probs)
-
-
-def test_arviz_gets_the_recorded_energies(run, posterior):
-    data = posterior.to_arviz()["posterior"].dataset
-    full = np.array([r.energy_full for r in posterior.records]).T
-    assert data["energy_full"].shape == (2, 8)
-    np.testing.assert_array_equal(data["energy_full"], full)
-    assert np.isnan(data["energy_batch"][:, -1]).all() and np.isfinite(data["energy_batch"][:, :-1]).all()
+def test_energies_are_those_recorded(run, posterior):
+    full, batch = posterior.recorded("energy_full"), posterior.recorded("energy_batch")
+    np.testing.assert_array_equal(full, np.array([r.energy_full for r in posterior.records]).T)
+    assert full.shape == (2, 8) and np.isnan(batch[:, -1]).all() and np.isfinite(batch[:, :-1]).all()
 
 
 def test_a_loader_gives_what_a_tensor_gives(posterior):

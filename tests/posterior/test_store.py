@@ -112,7 +112,7 @@ def test_truncating_drops_a_line_that_a_crash_cut_short(store):
 def test_a_line_that_a_crash_cut_short_counts_as_not_written(store, cut):
     data = index(store).read_bytes()
     index(store).write_bytes(data[:-cut])
-    assert [r.step for r in store.records()] == [1, 2]
+    assert [r.step for r in store.records()] == ([1, 2, 3] if cut == 1 else [1, 2])  # the newline alone, or more
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ def test_an_altered_line_is_refused_by_number_and_name(store, alter):
 
 
 def test_samples_of_another_format_are_refused(store, monkeypatch):
-    monkeypatch.setattr("bdl.posterior.store.FORMAT_VERSION", 2)
+    monkeypatch.setattr("bdl.posterior.index.FORMAT_VERSION", 2)
     with pytest.raises(StoreError, match="format 1; this bdl reads format 2"):
         store.records()
 
@@ -234,7 +234,7 @@ def test_no_usable_sample_is_an_error_with_skip_bad_too(run):
     ids=["width", "depth", "buffers"],
 )
 def test_samples_of_another_network_are_refused(run, net):
-    with pytest.raises(StoreError, match="00000002-0.safetensors holds samples of another network: .* does not fit"):
+    with pytest.raises(StoreError, match="the run holds samples of another network: .* in them, and .* in (MLP|Seq)"):
         bdl.Posterior.load(run, net).predict(toys.tensors()[0])
 
 

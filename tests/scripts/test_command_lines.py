@@ -33,6 +33,9 @@ WRONG: dict[str, dict[str, str]] = {
         "checkpoint_every": "0 -1 1.5 often null true nan",
         "monitor_every": "0 -1 1.5 often null true nan",
         "train_items": "0 -1 1.5 some true nan",
+        "tune": "true 1 maybe null",
+        "budget": "5 true [1]",
+        "found": "5",
         "objective": "3 true [a] ",
         "collect.keep.every": "0 -1 1.5 often null true nan",
         "collect.keep.burn_in": "-1 1.5 long null true nan",
@@ -292,12 +295,16 @@ def test_a_refused_command_leaves_nothing(script, tmp_path, monkeypatch, overrid
         ("evaluate", "device=3", "device"),
         ("evaluate", "+sampler=sgld", "sampler"),
         ("predict", "id=name", "id"),
+        ("verify", "repair=maybe", "repair"),
+        ("verify", "trust=mine", "trust"),
         ("predict", "output=3", "output"),
         ("predict", "+weights=uniform", "weights"),
     ],
 )
 def test_the_other_commands_name_the_key_too(script, tmp_path, monkeypatch, command, override, word):
     monkeypatch.chdir(tmp_path)
-    needed = {"evaluate": ("runs=[a]",), "predict": ("run=a", "input=a.csv", "output=b.csv")}[command]
+    needed = {"evaluate": ("runs=[a]",), "predict": ("run=a", "input=a.csv", "output=b.csv"), "verify": ("run=a",)}[
+        command
+    ]
     assert f"{word} " in refusal(script(command, *needed, override))
     assert list(tmp_path.iterdir()) == []

@@ -18,7 +18,10 @@ from bdl.data import LandsatDataModule, TableDataModule
 from bdl.run.config import config_hash
 from bdl.run.from_data import target_fact
 
-SMALL = ("trainer=debug", "logger=none", "chains=2", "trainer.max_steps=12", "model.hidden=[4]", "collect.keep.every=2")
+SMALL = (
+    "trainer=debug", "logger=none", "chains=2", "trainer.max_steps=12", "model.hidden=[4]", "collect.keep.every=2",
+    "tune=false", "~start",
+)  # fmt: skip
 
 
 def table(rows: int = 60) -> pd.DataFrame:

@@ -7,9 +7,11 @@ from bdl.lightning.callbacks.collect import CollectSamples
 from bdl.lightning.callbacks.monitor import Monitor
 from bdl.lightning.callbacks.progress import StepProgress
 from bdl.lightning.callbacks.schedule import Schedule
+from bdl.lightning.callbacks.start import EnsembleStart
 
 __all__ = [
     "CollectSamples",
+    "EnsembleStart",
     "ModelAverage",
     "Monitor",
     "SaveLast",

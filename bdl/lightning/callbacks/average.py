@@ -8,10 +8,11 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from bdl.batch import Inputs, feed, map_tensors, part_of
 from bdl.errors import ConfigError
 from bdl.functional import evaluating
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.find import find_sampler
+from bdl.lightning.find import find_sampler, reader_of
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.batches import Batches
 from bdl.posterior.running import RunningAverage, running_average
@@ -26,7 +27,7 @@ class ModelAverage(StepCallback):
 
     Args:
         keep: the rule that chooses the steps.
-        loader: (x, y) batches in a fixed order; None means the datamodule's validation loader. A loader that shuffles
+        loader: labelled batches in a fixed order; None means the datamodule's validation loader. A loader that shuffles
             is read once and its batches are kept in memory.
         name: metrics are logged as `<name>/bma/accuracy`, `<name>/bma/nll`, ...
         likelihood: what the outputs mean; None means the module's `loss`.
@@ -39,6 +40,7 @@ class ModelAverage(StepCallback):
         self.keep, self.loader, self.name, self.likelihood = keep, loader, name, likelihood
         self.metrics: dict[str, float] = {}
         self.average: RunningAverage | None = None
+        self._counted: Tensor | None = None  # which elements of the items count; None for all
         self._state: dict[str, Any] | None = None  # what a checkpoint held, until training starts
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -51,7 +53,7 @@ class ModelAverage(StepCallback):
                 "ModelAverage has no data: pass loader=, (x, y) batches in a fixed order, or a datamodule that holds "
                 "validation data"
             )
-        self._batches = Batches(self.loader, pl_module.device)
+        self._batches = Batches(self.loader, pl_module.device, reader_of(pl_module))
         self.average = self.average or self._average(pl_module)
         if self._state is not None:
             self.average.load_state_dict(self._state)
@@ -79,33 +81,38 @@ class ModelAverage(StepCallback):
     @torch.no_grad()
     def _average(self, pl_module: L.LightningModule) -> RunningAverage:
         """An empty average, after a look at the outputs for one item: better to refuse them now than at the end."""
-        labels, (x, _) = self._batches.labels(), next(iter(self._batches))
-        loss = getattr(pl_module, "loss", None)
+        inputs, _ = next(iter(self._batches))
         with evaluating(pl_module):
-            outputs = self._outputs(pl_module, x[:1]).shape[-1]
-        likelihood = self.likelihood or likelihood_of(loss, outputs)
+            outputs = self._outputs(pl_module, part_of(inputs, slice(0, 1)))
+        axes, width = outputs.ndim - 1, outputs.shape[-1]
+        likelihood = self.likelihood or likelihood_of(getattr(pl_module, "loss", None), width, axes)
         if likelihood is None:
             raise ConfigError(
                 f"ModelAverage does not know what the outputs of {type(pl_module).__name__} mean: pass the "
                 "law, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or "
                 "bdl.HeteroscedasticNLL() for numbers"
             )
-        likelihood.check(labels, outputs)
+        labels = self._batches.labels(axes)
+        self._counted = likelihood.counted(labels) if axes > 2 else None  # all but the padding
+        labels = labels if self._counted is None else labels[self._counted]
+        likelihood.check(labels, likelihood.rows(outputs).shape[-1])
         return running_average(likelihood, labels)
 
     @torch.no_grad()
     def _add(self, pl_module: L.LightningModule) -> None:
-        assert self.average is not None
+        average, counted = self.average, self._counted
+        assert average is not None
         with evaluating(pl_module):
-            outputs = torch.cat([self._outputs(pl_module, x).cpu() for x, _ in self._batches], -2)
-        each = outputs.reshape(self._sampler.chains or 1, *outputs.shape[-2:])  # (C, n, K)
-        self.average.add(each[self._sampler.target_chains])
-        self.metrics = self.average.scores()
+            rows = [average.likelihood.rows(self._outputs(pl_module, x)).cpu() for x, _ in self._batches]
+        each = torch.cat(rows, 1)  # (C, n, K)
+        average.add((each if counted is None else each[:, counted])[self._sampler.target_chains])
+        self.metrics = average.scores()
 
-    def _outputs(self, pl_module: L.LightningModule, x: Tensor) -> Tensor:
-        """(B, K) or (C, B, K) float32 outputs for a batch."""
-        x = pl_module.trainer.precision_plugin.convert_input(x.to(pl_module.device))
-        return pl_module(x).float()
+    def _outputs(self, pl_module: L.LightningModule, inputs: Inputs) -> Tensor:
+        """(C, B, ...) float32 outputs for a batch; C = 1 for a single chain."""
+        inputs = map_tensors(lambda t: t.to(pl_module.device), inputs)
+        outputs = feed(pl_module, pl_module.trainer.precision_plugin.convert_input(inputs)).float()
+        return outputs if self._sampler.chains else outputs.unsqueeze(0)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.average is None else self.average.state_dict()

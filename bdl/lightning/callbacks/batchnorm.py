@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
+from bdl.batch import Inputs, Reader, feed, map_tensors
 from bdl.data.loader import TensorBatches, WorkerBatches
-from bdl.lightning.find import stacked_tensors
 from bdl.models.stack import ChainStack
+from bdl.posterior.snapshot import stacked_tensors
 from bdl.samplers.sampler import Sampler
 from bdl.seeding import derive_seed
 
 
-def refreshed_tensors(net: nn.Module, sampler: Sampler, loader: Any) -> dict[str, Tensor]:
+def refreshed_tensors(net: nn.Module, sampler: Sampler, loader: Any, read: Reader) -> dict[str, Tensor]:
     """Copies of the parameters and buffers (C, ...), with BatchNorm statistics recomputed over one epoch.
 
     The epoch is augmented as in training. The network keeps its buffers, and dropout draws from a random stream that
@@ -31,7 +32,7 @@ def refreshed_tensors(net: nn.Module, sampler: Sampler, loader: Any) -> dict[str
         torch.manual_seed(derive_seed("refresh", sampler.seed, sampler.stack, sampler.steps))
         if stack:
             stack.method = "loop"  # a cumulative average reads its count as a number, which vmap does not allow
-        update_bn(one_epoch(loader), net, device=device)
+        update_bn(one_epoch(loader, read, device), _Fed(net))
     if stack:
         stack.method = method
     tensors = {k: v.clone() for k, v in stacked_tensors(net, sampler.chains).items()}
@@ -40,10 +41,23 @@ def refreshed_tensors(net: nn.Module, sampler: Sampler, loader: Any) -> dict[str
     return tensors
 
 
-def one_epoch(loader: Any) -> Iterator[Any]:
-    """A whole epoch of batches as training sees them. The training loader keeps its position."""
+def one_epoch(loader: Any, read: Reader, device: torch.device) -> Iterator[list[Inputs]]:
+    """The inputs of a whole epoch of batches as training sees them. The training loader keeps its position."""
     fresh = copy.copy(loader)
     if isinstance(fresh, TensorBatches | WorkerBatches):
         fresh.load_state_dict({"epoch": 0, "index": 0})  # every sample sees the same epoch
         fresh.shard(0, 1)  # every rank sees all of it
-    return iter(fresh)
+    for batch in fresh:
+        inputs, _ = read(batch)
+        yield [map_tensors(lambda t: t.to(device), inputs)]
+
+
+class _Fed(nn.Module):
+    """Takes all inputs as one argument, because `update_bn` hands on one."""
+
+    def __init__(self, net: nn.Module):
+        super().__init__()
+        self.net = net
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return feed(self.net, inputs)

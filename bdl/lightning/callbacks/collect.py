@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import json
+import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,13 +11,23 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
-from bdl.files import write_atomically
+from bdl.errors import BdlWarning, ConfigError
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
-from bdl.lightning.callbacks.target import describe_target, describe_weighting
-from bdl.lightning.find import find_sampler, per_chain, sampled_net, stacked_tensors
-from bdl.lightning.refuse import check_data, check_trainer
+from bdl.lightning.find import find_sampler, reader_of, sampled_net
+from bdl.lightning.module import BayesianModule
+from bdl.lightning.refuse import check_data, check_trainer, check_training_step
+from bdl.owner import release, take
+from bdl.posterior.index import Digest
+from bdl.posterior.snapshot import (
+    copies_of_target,
+    describe_state,
+    describe_target,
+    describe_weighting,
+    full_log_weight,
+    of_target,
+    stacked_tensors,
+)
 from bdl.posterior.store import SampleStore
 from bdl.schedules import Keep
 
@@ -49,7 +60,8 @@ class CollectSamples(StepCallback):
         target: further names of the law (data, model). Runs that differ in them are not merged.
 
     Raises ConfigError when the run would keep no sample, keep samples while the dynamics adapts, lose sampled
-    parameters, or overwrite another run; and for what `check_trainer` and `check_data` refuse.
+    parameters, or overwrite another run; and for what `check_trainer` and `check_data` refuse. Raises StoreError when
+    another process writes this stack, and when a resumed run lacks samples that its checkpoint knows.
     """
 
     def __init__(
@@ -70,7 +82,8 @@ class CollectSamples(StepCallback):
         self.overwrite, self.target = overwrite, target or {}
         self._pending: dict[str, Any] | None = None  # a kept state that awaits its batch energy
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
-        self._finished = False
+        self._finished = self._owns = False
+        self._known: Digest | None = None  # of the samples that a run keeps that resumes from the present state
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
 
@@ -84,11 +97,14 @@ class CollectSamples(StepCallback):
         self._writes = trainer.is_global_zero
         self._seen = self._sampler.steps
         self._refuse_missing_parameters(pl_module)
+        if self._writes:
+            take(self._lock)
+            self._owns = True
         self._refuse_overwriting()
         self._pending, self._finished = None, False
         awaited = None if self._restored is None else self._restored["pending"]
         if self._writes:
-            self.store.truncate(self._sampler.stack, self._sampler.steps - (awaited is not None))
+            self._truncate(self._sampler.steps - (awaited is not None), "kept")
             self._write_target(pl_module)
         if awaited is not None:
             self._pending = {**awaited, "tensors": self._tensors(trainer, pl_module)}
@@ -101,6 +117,8 @@ class CollectSamples(StepCallback):
             if self._restored["cuda_rng"] is not None and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self._restored["cuda_rng"])
             self._restored = None
+        if self._sampler.steps == 0 and batch_idx == 0 and not isinstance(pl_module, BayesianModule):
+            check_training_step(pl_module, batch)
 
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -119,6 +137,18 @@ class CollectSamples(StepCallback):
     def must_see(self, step: int) -> bool:
         return self._pending is not None or self.keep(step) or step >= self._total
 
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if self._restored is not None and trainer.is_global_zero:  # a run that had ended: no step was made
+            self._sampler = find_sampler(trainer)
+            self.store = SampleStore(self.run_dir or trainer.default_root_dir)
+            self._truncate(self._sampler.steps, "written")
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self._release()
+
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._release()
+
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trainer.should_stop:  # a run that was asked to stop writes its pending state after it is resumed
             self._finish()
@@ -128,7 +158,11 @@ class CollectSamples(StepCallback):
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # this process's device
         # the tensors of the pending state are the module's, which the checkpoint holds already
         pending = None if self._pending is None else {k: v for k, v in self._pending.items() if k != "tensors"}
-        return {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}
+        state = {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}
+        if self._known is not None:
+            written = self.store.digest(self._sampler.stack)
+            state |= {"samples": {"kept": asdict(self._known), "written": asdict(written)}}
+        return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
@@ -137,41 +171,18 @@ class CollectSamples(StepCallback):
 
     def _snapshot(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Copy the present state and all that is known of it, until its batch energy is known too."""
-        sampler = self._sampler
-        sampler.check()
-        frozen = sampler.freeze_weighting() if self.freeze_weighting else False
-        used, target = sampler.used, sampler.target_chains
-        full = sampler.full_energy() if self.full_energy and sampler.full_loss is not None else None
-        self._pending = {
-            "tensors": self._tensors(trainer, pl_module),
-            "step": sampler.steps,
-            "stack": sampler.stack,
-            "chains": [sampler.stack * (sampler.chains or 1) + c for c in target],
-            "cycle": self.keep.cycle_of(sampler.steps),
-            "lr": _number(used.lr, target),
-            "temperature": _number(used.temperature, target),
-            "zeta": float(used.zeta),
-            "energy_full": self._of_target(full),
-            "psi_frozen": frozen,
-        }
+        cycle = self.keep.cycle_of(self._sampler.steps)
+        fields = describe_state(self._sampler, cycle, self.full_energy, self.freeze_weighting)
+        self._pending = {"tensors": self._tensors(trainer, pl_module), **fields}
 
     def _tensors(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Tensor]:
         """Copies on the CPU of the tensors (C, ...) of the chains that sample the intended law."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
         if self.batchnorm == "refresh":
-            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader)
+            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader, reader_of(pl_module))
         else:
             tensors = stacked_tensors(net, sampler.chains)
-        whole = len(sampler.target_chains) == (sampler.chains or 1)
-        rows = slice(None) if whole else sampler.target_chains
-        return {k: v[rows].to("cpu", copy=True) for k, v in tensors.items()}
-
-    def _of_target(self, value: Tensor | None) -> list[float] | None:
-        """The numbers of the chains that sample the intended law."""
-        if value is None:
-            return None
-        each = per_chain(value, self._sampler.chains)
-        return [each[c] for c in self._sampler.target_chains]
+        return copies_of_target(sampler, tensors)
 
     def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
         """Write the pending state with its batch energy and log weight."""
@@ -179,27 +190,49 @@ class CollectSamples(StepCallback):
             return
         pending = dict(self._pending)
         self._pending = None
-        if self._sampler.weighting.energy == "full" and pending["energy_full"] is not None:
-            # psi reads the full energy, and the sampler's last evaluation may be some steps old
-            log_weight = self._sampler.log_weight_at(torch.tensor(pending["energy_full"], dtype=torch.float64))
-        elif energy is None:
-            log_weight = None
+        # where psi reads the full energy, the sampler's last evaluation may be some steps old
+        at_full = full_log_weight(self._sampler, pending["energy_full"])
+        log_weight = at_full if at_full is not None else None if energy is None else log_weight
         if not self._writes:
             return
         self.store.write(
             pending.pop("tensors"),
-            energy_batch=self._of_target(energy),
-            log_weight=self._of_target(log_weight),
+            energy_batch=of_target(self._sampler, energy),
+            log_weight=of_target(self._sampler, log_weight),
             **pending,
         )
+        self._known = self.store.digest(self._sampler.stack)
 
     def _finish(self) -> None:
         """Write the pending state without its energy. A checkpoint made now still says that the state awaits one."""
-        pending = self._pending
+        pending, known = self._pending, self._known
         if not self._finished:
             self._write(None, None)
             self._write_weighting()
-        self._pending, self._finished = pending, True
+        self._pending, self._known, self._finished = pending, known, True
+
+    # ---- the folder -------------------------------------------------------------------------------------------------
+
+    @property
+    def _lock(self) -> Path:
+        return self.store.folder / f"owner-{self._sampler.stack}.json"
+
+    def _release(self) -> None:
+        if self._owns:
+            self._owns = False
+            release(self._lock)
+
+    def _truncate(self, step: int, which: Literal["kept", "written"]) -> None:
+        """Remove the samples after `step`, and make sure that those before it are the ones the checkpoint knows.
+
+        which: the samples that a run keeps that goes on, or those that were written at the end.
+        """
+        known = None if self._restored is None else self._restored.get("samples")
+        if self._restored is not None and known is None:
+            warnings.warn("the checkpoint is of an older bdl: lost samples go unnoticed", BdlWarning, stacklevel=2)
+        digest = None if known is None else Digest(**known[which])
+        self.store.truncate(self._sampler.stack, step, digest)
+        self._known = self.store.digest(self._sampler.stack)
 
     # ---- what is refused, and what describes the law ----------------------------------------------------------------
 
@@ -234,17 +267,10 @@ class CollectSamples(StepCallback):
 
     def _write_target(self, pl_module: L.LightningModule) -> None:
         tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains)
-        target = describe_target(self._sampler, pl_module, tensors) | self.target
-        write_atomically(self.store.folder / "target.json", json.dumps(target, indent=1, sort_keys=True).encode())
+        target = describe_target(self._sampler, getattr(pl_module, "loss", None), tensors) | self.target
+        self.store.write_target(target)
 
     def _write_weighting(self) -> None:
-        histogram = self._sampler.histogram
-        if histogram is not None and self._writes:
-            self.store.write_weighting(self._sampler.stack, *describe_weighting(self._sampler, histogram))
-
-
-def _number(value: Any, chains: list[int]) -> float | list[float]:
-    """One number for all chains, or one for each of `chains`."""
-    if not isinstance(value, Tensor):
-        return float(value)
-    return [float(value[c]) for c in chains] if value.ndim else float(value)
+        described = describe_weighting(self._sampler)
+        if described is not None and self._writes:
+            self.store.write_weighting(self._sampler.stack, *described)

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.find import find_sampler, per_chain
+from bdl.lightning.find import find_sampler
+from bdl.posterior.snapshot import per_chain
 from bdl.samplers.sampler import Sampler
 
 PER_CHAIN = ("energy", "multiplier", "noise_ratio", "t_eff", "kinetic_temperature", "acceptance", "elbo")

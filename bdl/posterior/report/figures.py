@@ -37,7 +37,8 @@ STYLE: dict[Any, Any] = {
     "legend.frameon": False,
     "legend.fontsize": 8.5,
     "text.usetex": False,
-    "savefig.facecolor": "white",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",  # the page is white, or dark
     "svg.fonttype": "path",
     "svg.hashsalt": "bdl",  # without it the bytes of a picture are random
 }

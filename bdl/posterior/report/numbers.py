@@ -22,6 +22,7 @@ from bdl.posterior.weights import energy_spreads
 
 Trace = Mapping[str, Tensor]  # columns by name, as `Monitor.trace` gives them: step (n,), others (n,) or (n, C)
 ROWS = {
+    "start": "start: deep ensemble",
     "one_sample": "one sample",
     "chain_bma": "one chain's average",
     "bma": "all chains' average",
@@ -49,6 +50,7 @@ def summarise(
     trace: Trace | None = None,
     ood: Iterable[Any] | None = None,
     progress: Progress | None = None,
+    start: Posterior | None = None,
 ) -> Summary:
     """Evaluate the posterior.
 
@@ -58,6 +60,7 @@ def summarise(
         trace: of the chains; without it noise_ratio, t_eff and kinetic_temperature are NaN.
         ood: out-of-distribution items. `ood/.../auroc` says how well entropy separates them from the first split.
         progress: called while the samples are evaluated, as `Posterior.evaluate_all` calls it.
+        start: the deep ensemble at which the chains began; `test/start/...` are the scores of its average.
 
     Raises StoreError if a sample cannot be read.
     """
@@ -72,8 +75,14 @@ def summarise(
     rhats, sizes = rhat(first.log_probs), ess(first.log_probs)
     metrics |= {"rhat/max": _or_nan(np.nanmax, rhats), "ess/min": _or_nan(np.nanmin, sizes)}
     metrics |= _temperatures(posterior, trace)
+    metrics |= {} if start is None else _start(start, loaders)
     warnings = _importance(posterior, metrics)
     return Summary(metrics, evaluations, _convergence(posterior, first), warnings)
+
+
+def row_label(row: str, metrics: Mapping[str, float]) -> str:
+    """The heading of a row of `ROWS`."""
+    return f"{ROWS[row]} of {metrics['start/members']:.0f}" if row == "start" else ROWS[row]
 
 
 def scores_of(metrics: Mapping[str, float]) -> dict[str, str]:
@@ -115,6 +124,15 @@ def _ood(inside: ClassEvaluation, outside: ClassEvaluation) -> dict[str, float]:
     return {"ood/one_sample/auroc": float(np.mean(one)), "ood/bma/auroc": ood_auroc(inside.bma, outside.bma)}
 
 
+def _start(ensemble: Posterior, loaders: Mapping[str, Iterable[Any]]) -> dict[str, float]:
+    """The scores of the average over the members of the ensemble."""
+    metrics: dict[str, float] = {"start/members": ensemble.samples}
+    for split, evaluation in ensemble.evaluate_all(loaders).items():
+        (average,) = evaluation.averages()["bma"]
+        metrics |= {f"{split}/start/{name}": value for name, value in evaluation.scores(average).items()}
+    return metrics
+
+
 def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
     """Add the metrics of importance weights to `metrics`; returns warnings about these weights."""
     spread, error = energy_spreads(posterior.keyed())
@@ -143,9 +161,8 @@ def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
         worst_first = np.argsort(-np.nan_to_num(values, nan=-1))
         for rank, i in zip(_RANKS, worst_first, strict=False):
             named[f"log-probability of a test item, {rank} mixed"] = log_p[..., i]
-    dataset = posterior.to_arviz()["posterior"].dataset
     for name, label in (("energy_full", "energy, all data (nats)"), ("energy_batch", "energy, batch estimate (nats)")):
-        draws = np.asarray(dataset[name])
+        draws = posterior.recorded(name)
         draws = draws[:, np.isfinite(draws).all(0)]
         if draws.shape[1]:
             named[label] = draws

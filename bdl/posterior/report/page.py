@@ -17,7 +17,7 @@ from bdl.posterior.diagnostics import Row
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation, Curve, Evaluation
 from bdl.posterior.predict import Posterior
-from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, scores_of, shown_score
+from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
 from bdl.posterior.report.values import Units, Values
 from bdl.posterior.report.weighting import weighting_sentences
 from bdl.posterior.value_evaluation import ValueEvaluation
@@ -194,10 +194,12 @@ def _in_short(m: Mapping[str, float], units: Units) -> str:
 
 
 def _score_rows(m: Mapping[str, float], splits: Sequence[str]) -> list[tuple[str, list[Score]]]:
-    """Rows: one sample ... weighted average. Columns: the scores on the test set, then on the training set."""
-    weighted = any(not math.isnan(v) for k, v in m.items() if "/bma_weighted/" in k)
-    rows = [row for row in ROWS if weighted or row != "bma_weighted"]
-    return [(ROWS[row], [_score(m, split, row, s, rows) for split in splits for s in scores_of(m)]) for row in rows]
+    """Rows: start, one sample ... weighted average. Columns: the scores on the test set, then on the training set."""
+    known = {row for row in ROWS if any(not math.isnan(v) for k, v in m.items() if f"/{row}/" in k)}
+    rows = [row for row in ROWS if row in known or row not in ("start", "bma_weighted")]
+    return [
+        (row_label(row, m), [_score(m, split, row, s, rows) for split in splits for s in scores_of(m)]) for row in rows
+    ]
 
 
 def _score(m: Mapping[str, float], split: str, row: str, score: str, rows: Sequence[str]) -> Score:
@@ -254,7 +256,7 @@ def _value_pictures(values: Values, curve: Curve | None) -> list[tuple[Any, ...]
 
 def _kept_energies(posterior: Posterior) -> dict[str, np.ndarray]:
     """Step (n,) and batch energies (n, C) of the kept samples."""
-    draws = np.asarray(posterior.to_arviz()["posterior"].dataset["energy_batch"]).T  # (draws, chains)
+    draws = posterior.recorded("energy_batch").T  # (draws, chains)
     steps = sorted({r.step for r in posterior.records})[: len(draws)]
     return {"step": np.asarray(steps, dtype=float), "energy": draws[: len(steps)]}
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from rich.console import Console
 from rich.table import Table
 
-from bdl.posterior.report.numbers import ROWS, scores_of, shown_score
+from bdl.posterior.report.numbers import ROWS, row_label, scores_of, shown_score
 
 
 def print_summary(metrics: Mapping[str, float]) -> None:
@@ -27,11 +27,13 @@ def _scores_table(metrics: Mapping[str, float]) -> Table:
     first = next(iter(scores))
     others = [heading.removesuffix(" (nats)") for score, heading in scores.items() if score != first]
     for title in ("", f"test {scores[first]}", *others, f"train {scores[first]}"):
-        table.add_column(title, justify="left" if not title else "right")
-    for key, label in ROWS.items():
+        table.add_column(title, justify="left" if not title else "right", no_wrap=not title)
+    for key in ROWS:
         if f"test/{key}/{first}" in metrics:
             test = [shown_score(s, metrics.get(f"test/{key}/{s}", math.nan)) for s in scores]
-            table.add_row(label, *test, shown_score(first, metrics.get(f"train/{key}/{first}", math.nan)))
+            table.add_row(
+                row_label(key, metrics), *test, shown_score(first, metrics.get(f"train/{key}/{first}", math.nan))
+            )
     return table
 
 

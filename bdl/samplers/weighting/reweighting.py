@@ -34,6 +34,28 @@ class Reweighting:
         self.reference_energy: Tensor | None = None  # over all the data, at `reference`
         self._learnt_at: tuple[Any, float] | None = None  # (T, zeta) of the last step that updated psi
 
+    def describe(self, zeta: float, temperature: Scalar) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        """psi as tensors, with one row per chain or one row for all, and the words that tell how psi was fitted.
+
+        Energies are in nats, also where the weighting reads U/T: then at that temperature T. None without psi.
+        """
+        h, weighting = self.histogram, self.weighting
+        if h is None:
+            return None
+        rows = len(h.psi)
+        t = torch.as_tensor(temperature, dtype=torch.float64).cpu().expand(rows)
+        unit = t.to(h.psi) if self._in_temperatures else torch.ones_like(h.psi[:, 0])
+        tensors = {
+            "edges": h.all_edges() * unit[:, None],
+            "log_psi": h.log_psi,
+            "visits": h.visits,
+            "covered": covered(h.psi, zeta),
+            "zeta": torch.full((rows,), zeta, dtype=torch.float64),
+            "temperature": t,
+            "recent_energies": h.window[: min(h.seen, len(h.window))] * unit,
+        }
+        return tensors, {"energy": weighting.energy, "weighting": type(weighting).__name__}
+
     def weigh(self, g: Tensor, energy: Tensor | None, potential: Potential, now: Settings) -> Tensor | None:
         """Multiply the gradient g (..., d), in place, by the multiplier (..., 1); psi learns from the energy (C,).
 

@@ -1,4 +1,4 @@
-"""budget=short: a common length for the CIFAR tables on a CPU, with the schedules of the full runs compressed."""
+"""epochs=short: a common length for the CIFAR tables on a CPU, with the schedules of the full runs compressed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def compose(*overrides: str, epochs: int | None = None) -> DictConfig:
 
 @pytest.mark.parametrize("cell", CELLS)
 def test_a_short_run_is_the_cell_in_20_epochs_with_20_samples(cell):
-    short, full = compose(f"experiment={cell}", "budget=short"), compose(f"experiment={cell}")
+    short, full = compose(f"experiment={cell}", "epochs=short"), compose(f"experiment={cell}")
     assert (short.trainer.max_epochs, full.trainer.max_epochs) == (20, 500)
     keep = instantiate(short.collect.keep)
     kept = [k for k in range(short.steps + 1) if keep(k)]
@@ -38,8 +38,8 @@ def test_a_short_run_is_the_cell_in_20_epochs_with_20_samples(cell):
             assert at_short(int(part * short.steps)) == pytest.approx(at_full(int(part * full.steps)), rel=1e-3)
 
 
-def test_a_budget_does_not_change_the_name_of_a_run():
+def test_a_shorter_length_does_not_change_the_name_of_a_run():
     """`reproduce.py --runs` finds its cell by that name."""
     with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose("train", ["experiment=cifar10/fixed_sghmc", "budget=short"], return_hydra_config=True)
+        cfg = hydra.compose("train", ["experiment=cifar10/fixed_sghmc", "epochs=short"], return_hydra_config=True)
     assert run_name(cfg.hydra.runtime.choices) == "cifar10/fixed_sghmc"

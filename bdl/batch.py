@@ -1,0 +1,189 @@
+"""Batches of any shape: which parts of a batch are inputs of the network, and which is the target.
+
+>>> import torch
+>>> read = Reader()
+>>> read((torch.zeros(2, 3), torch.tensor([0, 1])))
+(tensor([[0., 0., 0.],
+        [0., 0., 0.]]), tensor([0, 1]))
+>>> inputs, y = read({"tokens": torch.zeros(2, 4), "labels": torch.tensor([0, 1])})
+>>> list(inputs), y
+(['tokens'], tensor([0, 1]))
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from lightning_utilities.core.apply_func import apply_to_collection
+from torch import Tensor, nn
+
+from bdl.errors import ConfigError
+
+TARGETS = ("labels", "label", "target", "y")  # names of the target in a dict or a dataclass, the first one counts
+
+Inputs = Any  # a tensor for one input, a tuple of inputs in order, or a dict of inputs by name
+
+
+class Reader:
+    """Splits a batch into the inputs of the network and the target.
+
+    The last part of a tuple is the target, and the others are inputs in order. In a dict or a dataclass, `labels`,
+    `label`, `target` or `y` is the target, and the others go to `forward` by name. A tensor is an input alone.
+
+    Args:
+        modules: the first one whose class has a method `inputs(batch)`, or `targets(batch)`, reads the batch instead.
+            `inputs` returns a tensor, a tuple of inputs in order, or a dict of inputs by name; `targets` the target.
+
+    Raises ConfigError, with the structure of the batch, for a batch in which there is no input.
+    """
+
+    def __init__(self, *modules: nn.Module):
+        self._inputs: Callable[[Any], Inputs] = _method(modules, "inputs") or default_inputs
+        self._targets: Callable[[Any], Any] = _method(modules, "targets") or default_targets
+
+    def __call__(self, batch: Any) -> tuple[Inputs, Any]:
+        """(inputs, target) of a batch; None stands for a target that is not there."""
+        inputs = self._inputs(batch)
+        if not isinstance(inputs, Tensor) and next(tensors_in(inputs), None) is None:
+            raise ConfigError(
+                f"the batch has no input that bdl can read: {structure(batch)}; give the module a method "
+                "inputs(batch) that returns a tensor, a tuple or a dict of them"
+            )
+        return inputs, self._targets(batch)
+
+
+def default_inputs(batch: Any) -> Inputs:
+    """The inputs of a batch: see `Reader`."""
+    if isinstance(batch, Tensor):
+        return batch
+    named = _named(batch)
+    if named is not None:
+        target = _target_name(named)
+        return {name: value for name, value in named.items() if name != target}
+    if not isinstance(batch, tuple | list):
+        return ()
+    inputs = tuple(batch[:-1]) if len(batch) > 1 else tuple(batch)
+    return inputs[0] if len(inputs) == 1 else inputs
+
+
+def default_targets(batch: Any) -> Any:
+    """The target of a batch, None if it has none: see `Reader`."""
+    named = _named(batch)
+    if named is not None:
+        return named.get(_target_name(named))
+    return batch[-1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
+
+
+def feed(net: Callable[..., Any], inputs: Inputs) -> Any:
+    """The outputs of a network, or of any function, for these inputs.
+
+    Raises ConfigError, with the structure of the inputs, where the network takes others.
+    """
+    args, kwargs = arguments(inputs)
+    try:
+        return net(*args, **kwargs)
+    except TypeError as error:
+        refuse_unbound(net, inputs)
+        raise error
+
+
+def arguments(inputs: Inputs) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The inputs as arguments in order, and by name."""
+    if isinstance(inputs, Tensor):
+        return (inputs,), {}
+    if isinstance(inputs, Mapping):
+        return (), dict(inputs)
+    return (tuple(inputs), {}) if isinstance(inputs, tuple | list) else ((inputs,), {})
+
+
+def inputs_of_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Inputs:
+    """The inputs that a call forward(*args, **kwargs) was given.
+
+    Raises ConfigError for inputs some of which come by name and some in order.
+    """
+    if args and kwargs:
+        raise ConfigError(f"give all inputs by name, or all in order; these came by name: {', '.join(kwargs)}")
+    return kwargs or (args[0] if len(args) == 1 else args)
+
+
+def map_tensors(function: Callable[[Tensor], Tensor], value: Any) -> Any:
+    """The same batch or inputs, with the function applied to every tensor."""
+    return function(value) if isinstance(value, Tensor) else apply_to_collection(value, Tensor, function)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """All tensors of a batch or of inputs, in order."""
+    if isinstance(value, Tensor):
+        yield value
+    elif (named := _named(value)) is not None:
+        for part in named.values():
+            yield from tensors_in(part)
+    elif isinstance(value, tuple | list):
+        for part in value:
+            yield from tensors_in(part)
+
+
+def count_items(value: Any, axis: int = 0) -> int:
+    """The number of items: the length of the first tensor that has that axis; 0 without one."""
+    if isinstance(value, Tensor):
+        return value.shape[axis] if value.ndim > axis else 0
+    return next((t.shape[axis] for t in tensors_in(value) if t.ndim > axis), 0)
+
+
+def part_of(value: Any, items: slice, axis: int = 0) -> Any:
+    """The same batch or inputs with some of the items. Tensors of another length than that of the first stay whole."""
+    total, where = count_items(value, axis), (slice(None),) * axis + (items,)
+    return map_tensors(lambda t: t[where] if t.ndim > axis and t.shape[axis] == total else t, value)
+
+
+def structure(batch: Any) -> str:
+    """What a batch consists of, in one line, for messages.
+
+    >>> import torch
+    >>> structure({"tokens": torch.zeros(2, 4), "names": ["a", "b"]})
+    'dict(tokens: float32 (2, 4), names: list(str, str))'
+    """
+    if isinstance(batch, Tensor):
+        return f"{str(batch.dtype).removeprefix('torch.')} {tuple(batch.shape)}"
+    named = _named(batch)
+    if named is not None:
+        return f"{type(batch).__name__}({', '.join(f'{k}: {structure(v)}' for k, v in named.items())})"
+    if isinstance(batch, tuple | list):
+        shown = [structure(part) for part in batch[:4]] + (["..."] if len(batch) > 4 else [])
+        return f"{type(batch).__name__}({', '.join(shown)})"
+    return type(batch).__name__
+
+
+def _named(batch: Any) -> Mapping[str, Any] | None:
+    """The parts of a dict or a dataclass by name."""
+    if isinstance(batch, Mapping):
+        return batch
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return {field.name: getattr(batch, field.name) for field in dataclasses.fields(batch)}
+    return None
+
+
+def _target_name(named: Mapping[str, Any]) -> str:
+    return next((name for name in TARGETS if name in named), "")
+
+
+def _method(modules: Sequence[nn.Module], name: str) -> Callable[[Any], Any] | None:
+    """A method that the class of one of the modules defines. A submodule or a tensor of that name is something else."""
+    owners = (m for m in modules if inspect.isfunction(getattr(type(m), name, None)))
+    owner = next(owners, None)
+    return None if owner is None else getattr(owner, name)
+
+
+def refuse_unbound(net: Callable[..., Any], inputs: Inputs) -> None:
+    """Raise ConfigError if the network's forward does not take such arguments."""
+    args, kwargs = arguments(inputs)
+    try:
+        inspect.signature(net.forward if isinstance(net, nn.Module) else net).bind(*args, **kwargs)
+    except TypeError as error:
+        raise ConfigError(
+            f"{type(net).__name__}.forward does not take the inputs {structure(inputs)} ({error}): change forward, or "
+            "give the module a method inputs(batch) that returns what it takes"
+        ) from error

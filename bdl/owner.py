@@ -1,0 +1,163 @@
+"""The owner of a folder: the one process that may write to it, named in a lock file.
+
+The lock is a hard link, which a file system makes completely or not at all, over NFS too. Readers need no lock.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from bdl.errors import StoreError
+from bdl.files import disk_errors, temporary_file
+
+ENDED = "ended"  # the start time of a process that has ended and that its parent has not asked about
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # a store without hard links
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process, named so that no other one can be taken for it."""
+
+    host: str
+    namespace: str  # of the process numbers: two containers on one host may count their own
+    pid: int
+    started: str  # the boot of the machine, and the process's start in clock ticks after it
+
+    @classmethod
+    def this_process(cls) -> Owner:
+        return cls(platform.node(), _namespace(), os.getpid(), _start_of(os.getpid()) or "")
+
+    def is_dead(self) -> bool:
+        """Whether it is certain that the process is gone: this host has none of its number, or a later one."""
+        if (self.host, self.namespace) != (platform.node(), _namespace()):
+            return False
+        try:
+            os.kill(self.pid, 0)
+        except ProcessLookupError:
+            return True
+        except PermissionError:  # another user's
+            pass
+        started = _start_of(self.pid)
+        return started is not None and started != self.started
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+
+@contextlib.contextmanager
+def sole_owner(lock: Path) -> Iterator[None]:
+    """This process owns the folder of `lock` in the meantime. Raises StoreError if another one does."""
+    take(lock)
+    try:
+        yield
+    finally:
+        release(lock)
+
+
+def take(lock: Path) -> None:
+    """Own the folder of `lock`. Raises StoreError, which names the owner, if there is one that may be alive."""
+    with disk_errors(lock):
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        while not _make(lock):
+            owner = owner_of(lock)
+            if owner is not None and not owner.is_dead():
+                raise StoreError(_refusal(lock, owner))
+            if owner is not None:
+                _break(lock)
+
+
+def release(lock: Path) -> None:
+    """Own the folder no more. A lock that a user has removed, and that another process has taken, stays."""
+    if owner_of(lock) == Owner.this_process():
+        lock.unlink(missing_ok=True)
+
+
+def owner_of(lock: Path) -> Owner | None:
+    """The owner of the folder of `lock`, dead or alive; None if there is none. Raises StoreError for a damaged lock."""
+    try:
+        return _parse(lock, lock.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def _parse(lock: Path, content: bytes) -> Owner:
+    try:
+        return Owner(**json.loads(content))
+    except (ValueError, TypeError) as error:
+        raise StoreError(f"{lock} is damaged: remove it if no process writes to {lock.parent}") from error
+
+
+def _refusal(lock: Path, owner: Owner) -> str:
+    here = Owner.this_process()
+    if (owner.host, owner.namespace) == (here.host, here.namespace):
+        remedy = "wait until it has ended, or choose another folder"
+    else:
+        remedy = f"if it has ended, which cannot be seen from here, remove {lock}"
+    return f"{lock.parent} belongs to {owner}, which is writing to it: {remedy}"
+
+
+def _make(lock: Path) -> bool:
+    """Make the lock; False if there is one."""
+    content = json.dumps(asdict(Owner.this_process())).encode()
+    with temporary_file(lock.parent, content) as written:
+        try:
+            os.link(written, lock)
+        except FileExistsError:  # over NFS also the answer to a request that was repeated after it had succeeded
+            return os.stat(written).st_nlink == 2
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            return _make_exclusively(lock, content)
+    return True
+
+
+def _make_exclusively(lock: Path, content: bytes) -> bool:
+    try:
+        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+    except FileExistsError:
+        return False
+    with os.fdopen(handle, "wb") as f:
+        f.write(content)
+    return True
+
+
+def _break(lock: Path) -> None:
+    """Remove the lock of a dead process of this host.
+
+    Several processes may find it at once, and the first makes a lock of its own at the same place. All of them are on
+    this host, so flock lets one at a time look whether the file that it opened is a dead one's, and still there.
+    """
+    with contextlib.suppress(FileNotFoundError), open(lock, "r+b") as f:
+        with contextlib.suppress(OSError):  # a store without flock
+            fcntl.flock(f, fcntl.LOCK_EX)
+        if _parse(lock, f.read()).is_dead() and os.path.samestat(os.fstat(f.fileno()), os.stat(lock)):
+            os.unlink(lock)
+
+
+def _namespace() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+
+
+def _start_of(pid: int) -> str | None:
+    """What distinguishes a process from earlier and later ones of its number; None if that cannot be found out."""
+    if not Path("/proc/self/stat").exists():
+        ps = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
+        return ps.stdout.strip() or None
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ENDED if fields[0] in "ZX" else f"{boot} {fields[19]}"

@@ -1,0 +1,105 @@
+"""PosteriorModule: the average over the posterior as one torch module, to save, to export and to serve."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterable, Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from bdl.batch import inputs_of_call
+from bdl.errors import ConfigError
+from bdl.functional import replace_tensors
+from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.posterior.forward import Forward, Method
+from bdl.posterior.samples import Group, Key
+
+ONNX = ("onnx", "onnxscript")  # packages that torch's exporter needs
+
+
+class PosteriorModule(nn.Module):
+    """Maps x to mean probabilities (n, K), or to means of numbers (n, k), over S networks that it holds itself.
+
+    `net` holds their tensors, stacked along a leading axis S, under the names that one network gives them. So the
+    module can be moved, saved with `torch.save`, loaded elsewhere, and exported with `torch.export`.
+
+    Args:
+        net: the architecture. It is copied.
+        tensors: parameters and buffers (S, ...) by name.
+        weights: (S,) >= 0 of the networks.
+        law: what their outputs mean: a likelihood, or the description of a loss that stands for one.
+        method: how S networks run together, see `bdl.posterior.forward.Forward`.
+    """
+
+    weights: Tensor
+    method: Method
+
+    def __init__(
+        self,
+        net: nn.Module,
+        tensors: dict[str, Tensor],
+        weights: Tensor,
+        law: Any,
+        method: Method = "auto",
+    ):
+        super().__init__()
+        self.net = replace_tensors(copy.deepcopy(net), tensors).requires_grad_(False).eval()
+        self.register_buffer("weights", (weights / weights.sum()).float())
+        self.law, self.method = law, method
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        tensors: dict[str, Any] = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        outputs = Forward(self.net, self.method)(tensors, inputs_of_call(args, kwargs))  # (S, n, ...)
+        likelihood = likelihood_of(self.law, outputs.shape[-1], outputs.ndim - 1)
+        assert likelihood is not None
+        means = expected(likelihood, outputs)
+        return torch.tensordot(self.weights.to(means.dtype), means, 1)
+
+    def to_onnx(self, path: str | Path, *inputs: Tensor) -> None:
+        """Write an ONNX file, for inputs of these shapes and any number of items.
+
+        Raises ConfigError where the packages of torch's exporter are missing, or torch has no ONNX form of an operator.
+        """
+        if missing := [name for name in ONNX if find_spec(name) is None]:
+            raise ConfigError(f"ONNX needs {' and '.join(ONNX)}, and {missing[0]} is missing: pip install 'bdl[onnx]'")
+        items = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)
+        try:
+            torch.onnx.export(self, inputs, str(path), dynamo=True, dynamic_shapes=(items,), verbose=False)
+        except (RuntimeError, torch.onnx.OnnxExporterError) as error:
+            first = str(error).strip().splitlines()[0]
+            raise ConfigError(f"torch cannot write this network as ONNX ({first}): use torch.export") from error
+
+
+def thinned(weights: Mapping[Key, float], samples: int | None) -> dict[Key, float]:
+    """The weights of so many networks, evenly spaced along every chain; None for all. Those without a weight drop out.
+
+    Raises ConfigError unless 1 <= samples <= their number.
+    """
+    keys = sorted(key for key, weight in weights.items() if weight)  # by chain, then by step
+    if samples is not None and not 1 <= samples <= len(keys):
+        raise ConfigError(f"samples must be between 1 and the {len(keys)} samples that have a weight, got {samples}")
+    spaced = np.linspace(0, len(keys) - 1, samples or len(keys)).round().astype(int)
+    return {keys[i]: weights[keys[i]] for i in spaced}
+
+
+def gathered(groups: Iterable[Group], weights: Mapping[Key, float]) -> tuple[dict[str, Tensor], Tensor]:
+    """The tensors (S, ...) of the networks that have a weight, and these weights (S,)."""
+    parts, of_network = [], []
+    for group in groups:
+        rows = [i for i, key in enumerate(group.keys) if key in weights]
+        parts.append({name: values[rows] for name, values in group.tensors.items()})
+        of_network += [weights[group.keys[i]] for i in rows]
+    return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}, torch.tensor(of_network)
+
+
+def expected(likelihood: Likelihood, outputs: Tensor) -> Tensor:
+    """(S, n, ...) probabilities of classes or labels, or means of numbers, from the outputs of S networks."""
+    outputs = likelihood.arranged(outputs)
+    if likelihood.outputs == "logits":
+        return outputs.softmax(-1)
+    return outputs.sigmoid() if likelihood.outputs == "labels" else likelihood.mean(outputs)

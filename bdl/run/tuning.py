@@ -1,0 +1,215 @@
+"""What `tune=auto` and `budget` do before a run begins: find what was not given, print it, and record it."""
+
+from __future__ import annotations
+
+import multiprocessing
+import re
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.utils import instantiate
+from omegaconf import DictConfig
+from torch import Tensor
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.run import build
+from bdl.run.config import fill_in
+from bdl.run.derived import count_carriers, count_stacks
+from bdl.run.directory import read_config
+from bdl.run.from_data import count_outputs, fill_in_from_data
+from bdl.run.launch import start_by
+from bdl.run.machine import find_device, prepare_torch
+from bdl.run.processes import ProcessInfo
+from bdl.samplers.dynamics.base import Transition
+from bdl.tune.budget import FEWEST, choose_steps, seconds_of_evaluation, seconds_per_step
+from bdl.tune.burn_in import MOST
+from bdl.tune.find import find_settings
+from bdl.tune.finding import Finding
+from bdl.tune.trial import Problem
+
+KEYS = {
+    "batch_size": ("data.batch_size",),
+    "prior": ("sampler.prior.precision",),
+    "lr": ("sampler.lr",),
+    "friction": ("sampler.dynamics.friction",),
+    "burn_in": ("collect.keep.burn_in",),
+    "steps": ("length", "trainer.max_steps"),
+}
+UNITS = {"s": 1, "m": 60, "h": 3600}
+START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
+MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
+START_SHARE, FEWEST_EPOCHS = 0.1, 5  # steps of the trials' deep ensemble, as a share of the run's
+CPU = torch.device("cpu")
+
+
+def tuned(cfg: DictConfig, process: ProcessInfo) -> DictConfig:
+    """The configuration with `found`: what config.yaml records for a run that has begun, else what is found now.
+
+    `found` has no effect on the hash of the configuration, so the run directory depends on what the user typed.
+    Raises ConfigError where a budget cannot be kept, because others start the processes.
+    """
+    if not cfg.tune and cfg.budget is None:
+        return cfg
+    if (Path(cfg.run_dir) / "config.yaml").exists():
+        return fill_in(cfg, found=read_config(Path(cfg.run_dir)).get("found"))
+    if process.launched and cfg.budget is not None:
+        raise ConfigError("budget needs processes that bdl starts itself, and others have started these: set length")
+    began = time.perf_counter()
+    prepare_torch(cfg.threads, cfg.tf32, count_carriers(cfg))
+    findings = _aside(cfg, _find, cfg, given_names(cfg, HydraConfig.get().overrides.task), began)
+    seconds = time.perf_counter() - began
+    if process.is_main:
+        for finding in findings:
+            print(finding)
+        print(f"tune: took {seconds:.1f} s", flush=True)
+    settings = {key: finding.value for finding in findings for key in KEYS[finding.name]}
+    reasons = [str(finding) for finding in findings]
+    return fill_in(cfg, found={"settings": settings, "reasons": reasons, "seconds": round(seconds, 1)})
+
+
+def _aside(cfg: DictConfig, work: Callable[..., list[Finding]], *arguments: Any) -> list[Finding]:
+    """The result of the work, which a copy of this process does where this one will fork.
+
+    What the work loads may leave threads behind, and a process that has them cannot fork those of its stacks.
+    """
+    if count_carriers(cfg) == 1 or start_by(cfg.trainer.get("accelerator")) != "fork":
+        return work(*arguments)
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        return pool.submit(work, *arguments).result()
+
+
+def seconds_of(budget: Any) -> float:
+    """The seconds of a time such as 90s, 10m or 1.5h. Raises ConfigError for another value.
+
+    >>> seconds_of("10m")
+    600.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(budget))
+    if match is None or not float(match[1]):
+        raise ConfigError(f"budget must be a time such as 90s, 10m or 1h, got {budget!r}")
+    return float(match[1]) * UNITS[match[2]]
+
+
+def given_names(cfg: DictConfig, overrides: Sequence[str]) -> set[str]:
+    """The settings that the user has given, by name: those of `KEYS` that the command line sets, and their groups."""
+    typed = {override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".") for override in overrides}
+    groups = {"prior": ("sampler.prior",), "friction": ("sampler.dynamics",), "burn_in": ("collect", "collect.keep")}
+    given = {name for name, keys in KEYS.items() if typed & {*keys, *groups.get(name, ())}}
+    given |= {"prior"} if any(key.startswith("sampler.prior.") for key in typed) else set()
+    return given | ({"burn_in"} if cfg.schedule.get("cycle") is not None else set())  # a cycle has its own keeping
+
+
+def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
+    """Everything that is to be found, in the order in which it is printed."""
+    budget = None if cfg.budget is None or "steps" in given else seconds_of(cfg.budget)
+    datamodule = build.build_data(cfg.data, cfg.shared_batches, warn=False)
+    turns = -(-count_stacks(cfg) // count_carriers(cfg))
+    cfg = fill_in(cfg, chains=cfg.chains // count_stacks(cfg))
+    cfg = fill_in_from_data(cfg, datamodule, build.count_steps(cfg.trainer, datamodule))
+    sampler, problem = instantiate(cfg.sampler, _convert_="all").keywords, _problem(cfg, datamodule)
+    steps, per_step, start, findings = int(cfg.steps), 0.0, 0.0, []
+    if budget is not None:
+        per_step = seconds_per_step(problem, sampler["dynamics"])
+        steps = max(FEWEST, int(budget / (per_step * turns)))
+    if cfg.tune and (reason := _no_sampler(cfg, sampler["dynamics"])):
+        print(f"tune: there is nothing to find for {reason}")
+    elif cfg.tune:
+        start = _train(cfg, problem, datamodule, steps)
+        tuning = find_settings(
+            problem.stack, problem.loss, problem.items, _items(datamodule, "val"), sampler["dynamics"],
+            num_data=datamodule.num_data, temperature=float(cfg.sampler.temperature), steps=steps,
+            given=_values(given, cfg, datamodule, sampler), seed=cfg.seed, compiled=cfg.compile,
+        )  # fmt: skip
+        per_step, findings = tuning.step_seconds, list(tuning.findings)
+    if budget is None:
+        return findings
+    after = REPORT + turns * seconds_of_evaluation(problem, _count_items(cfg, datamodule), _count_samples(cfg))
+    before = START_UP + time.perf_counter() - began + turns * start
+    timed = choose_steps(budget, per_step, turns, before, after)
+    return [_shortened(finding, timed.value) for finding in findings] + [timed]
+
+
+def _problem(cfg: DictConfig, datamodule: Any) -> Problem:
+    """The first stack of the run on its device, with the training items, or an even part of many images."""
+    device = torch.device("cpu") if cfg.trainer.get("accelerator") == "cpu" else find_device(None)
+    loss = instantiate(cfg.loss)
+    net = build.build_net(cfg.model, datamodule, count_outputs(loss, datamodule))
+    stack = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=cfg.stack, shared=cfg.shared_batches).to(device)
+    items = _items(datamodule, "train", device)
+    assert items is not None
+    return Problem(
+        stack, loss, items, datamodule.num_data, datamodule.batch_size, float(cfg.sampler.temperature), cfg.seed,
+        cfg.compile,
+    )  # fmt: skip
+
+
+def _items(datamodule: Any, split: str, device: torch.device = CPU) -> tuple[Tensor, Tensor] | None:
+    """The items of a split as the network sees them; None where there are none."""
+    if split == "val" and not datamodule.val_dataloader():
+        return None
+    most = None if len(datamodule.input_shape) == 1 else MOST_IMAGES
+    batches = list(datamodule.slices(split, most))
+    return tuple(torch.cat([batch[i] for batch in batches]).to(device) for i in (0, 1))  # type: ignore[return-value]
+
+
+def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: int) -> float:
+    """Where the run begins at a deep ensemble, train the stack as one, for a tenth of the steps at most.
+
+    Returns the seconds that the run's own training is expected to take: as many epochs, or twice as many where the end
+    was not in sight.
+    """
+    if cfg.get("start") is None:
+        return 0.0
+    start = instantiate(cfg.start)
+    epochs = max(FEWEST_EPOCHS, int(START_SHARE * steps * start.batch_size / datamodule.num_data))
+    val = datamodule.val_dataloader() or None
+    began = time.perf_counter()
+    trained = replace(start, epochs=min(start.epochs, epochs)).train(
+        problem.stack, datamodule.train_dataloader(), problem.loss, val, compiled=cfg.compile
+    )
+    seconds = time.perf_counter() - began
+    return seconds if trained.epochs < epochs else 2 * seconds
+
+
+def _values(given: set[str], cfg: DictConfig, datamodule: Any, sampler: dict[str, Any]) -> dict[str, Any]:
+    """The values of the given settings, as `find_settings` takes them."""
+    values = {
+        "batch_size": datamodule.batch_size, "prior": sampler["prior"], "lr": sampler["lr"],
+        "friction": sampler["dynamics"].friction, "burn_in": cfg.collect.keep.burn_in,
+    }  # fmt: skip
+    return {name: value for name, value in values.items() if name in given}
+
+
+def _no_sampler(cfg: DictConfig, dynamics: Transition) -> str | None:
+    """Why there is nothing to tune; None where there is."""
+    if not dynamics.noisy or dynamics.variational or not cfg.sampler.temperature > 0:
+        return "an optimiser"
+    if cfg.sampler.exchange is not None:
+        return "replica exchange, whose rungs have temperatures of their own"
+    if cfg.trainer.get("strategy") == "ddp":
+        return "trainer=ddp, whose batches are divided among devices"
+    return None
+
+
+def _shortened(finding: Finding, steps: int) -> Finding:
+    """A burn-in that is no longer than the largest share of this number of steps; other findings as they are."""
+    return replace(finding, value=min(finding.value, round(MOST * steps))) if finding.name == "burn_in" else finding
+
+
+def _count_items(cfg: DictConfig, datamodule: Any) -> int:
+    """Items that the report predicts."""
+    splits = {split: len(datamodule.splits[split][1]) for split in ("train", "val", "test")}
+    return sum(splits.values()) - splits["train"] + min(splits["train"], cfg.train_items or splits["train"])
+
+
+def _count_samples(cfg: DictConfig) -> int:
+    """Samples of one chain, by the keeping of a run without cycles."""
+    keep = cfg.collect.keep
+    return max(1, (int(cfg.steps) - keep.burn_in) // keep.every)

@@ -1,0 +1,269 @@
+"""BayesianMLPClassifier and BayesianMLPRegressor: posteriors of multilayer perceptrons behind fit and predict."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import Tensor, nn
+
+from bdl.data.encoding import InputEncoding, NumberColumn
+from bdl.data.loader import TensorSlices
+from bdl.data.target import NumberTarget
+from bdl.errors import ConfigError
+from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood, with_constant_scale
+from bdl.models import MLP
+from bdl.posterior.prediction import AnyPrediction, ValuePrediction
+from bdl.samplers.dynamics.base import Transition
+from bdl.sklearn.sampling import Plan, sample
+from bdl.start import AdamWStart
+
+
+class BayesianMLP(BaseEstimator):
+    """What the classifier and the regressor share: the encoding of inputs, the run, and its predictions."""
+
+    hidden_layer_sizes: Sequence[int]
+    activation: str
+    standardize: bool
+    random_state: Any
+    n_features_in_: int
+
+    def predictive(self, X: Any) -> AnyPrediction:
+        """The whole predictive law: a `bdl.Prediction` of classes, or a `bdl.ValuePrediction` in the units of y.
+
+        It tells aleatoric from epistemic uncertainty, which the other methods add up.
+        """
+        check_is_fitted(self)
+        rows: Any = validate_data(self, X, reset=False, dtype=np.float64)
+        x = self._encode(rows).double()
+        return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
+
+    def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood) -> None:
+        """Learn the encoding of X (n, features), and sample the posterior of the network, for y as it shall see it."""
+        columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
+        frame = pd.DataFrame(X, columns=columns)
+        self.encoding_ = InputEncoding(
+            tuple(NumberColumn.learn(frame[name]) if self.standardize else as_it_is(name) for name in columns)
+        )
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        names = Plan.__dataclass_fields__.keys() - {"seed"}
+        plan = Plan(**{name: getattr(self, name) for name in names}, seed=seed)
+        self.posterior_ = sample(net, likelihood, self._encode(X), y, plan)
+
+    def _encode(self, X: np.ndarray) -> Tensor:
+        """(n, features) float32 inputs of the network."""
+        frame = pd.DataFrame(X, columns=[column.name for column in self.encoding_.columns])
+        return self.encoding_.encode(frame, "X: ", "X")
+
+    def _net(self, outputs: int) -> nn.Module:
+        with torch.random.fork_rng(devices=[]):  # layers draw weights, which the chains' own starts replace
+            return MLP([self.n_features_in_, *self.hidden_layer_sizes, outputs], self.activation)
+
+
+def as_it_is(name: str) -> NumberColumn:
+    return NumberColumn(name, mean=0.0, std=1.0, fill=0.0, gaps=False)
+
+
+class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
+    """A classifier that averages the predictions of networks drawn from their posterior.
+
+    The networks are multilayer perceptrons under a normal prior; the likelihood is categorical. Several chains of a
+    sampler run together. y holds one class for each row, as numbers or as text.
+
+    Args:
+        hidden_layer_sizes: units of each hidden layer; () is a linear model.
+        activation: "tanh", "relu", "silu" or "gelu".
+        sampler: "mclmc" (microcanonical Langevin) and "hmc" take all rows at every step and find their own step size;
+            "sghmc" takes batches. Or dynamics such as `bdl.SGHMC(friction=0.05)`.
+        start: "adamw" trains the chains as a deep ensemble first, see `bdl.AdamWStart`, which may also be passed; None
+            begins at random.
+        chains: independent chains. Two or more show whether they agree.
+        samples: networks that are kept of each chain; the average is over chains x samples networks.
+        steps: of each chain. The first 40 % are burn-in.
+        lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
+        batch_size: rows of a batch, for samplers that take batches. None finds it.
+        temperature: T of exp(-U/T); 1 is the Bayes posterior.
+        prior_std: standard deviation of the prior of every weight; "fan_in" and "he" scale it by the layer's inputs.
+            None finds it by the predictions for rows that are held out meanwhile.
+        standardize: give every column of X mean 0 and standard deviation 1.
+        random_state: seed; the same one gives the same samples to the bit.
+        verbose: show progress, and afterwards whether the samples can be trusted.
+
+    Attributes:
+        classes_: (K,) the classes, sorted.
+        posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision.
+        encoding_: makes inputs of the network from rows.
+        n_features_in_, feature_names_in_: columns of X, and their names where X had any.
+
+    There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (32, 32),
+        activation: str = "tanh",
+        *,
+        sampler: str | Transition = "mclmc",
+        start: AdamWStart | str | None = "adamw",
+        chains: int = 8,
+        samples: int = 100,
+        steps: int = 1000,
+        lr: float | None = None,
+        batch_size: int | None = None,
+        temperature: float = 1.0,
+        prior_std: float | str | None = None,
+        standardize: bool = True,
+        random_state: Any = None,
+        verbose: bool = False,
+    ):
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.sampler = sampler
+        self.start = start
+        self.chains = chains
+        self.samples = samples
+        self.steps = steps
+        self.lr = lr
+        self.batch_size = batch_size
+        self.temperature = temperature
+        self.prior_std = prior_std
+        self.standardize = standardize
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> BayesianMLPClassifier:
+        """Sample the posterior given rows X (n, features) and their classes y (n,).
+
+        Raises ValueError for values that are missing or not finite, and for one class only.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
+        self._sample(X, torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL())
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """(n, K) probabilities, averaged over the posterior, in the order of `classes_`."""
+        prediction: Any = self.predictive(X)
+        p = prediction.probs.double().numpy()
+        return p / p.sum(1, keepdims=True)  # float32 sums to 1 within 1e-7 only
+
+    def predict(self, X: Any) -> np.ndarray:
+        """(n,) the most probable class of each row."""
+        likeliest = self.predict_proba(X).argmax(1)
+        return self.classes_[likeliest]
+
+
+class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
+    """A regressor whose predictive law is a mixture over networks drawn from their posterior.
+
+    The networks are multilayer perceptrons under a normal prior; errors are normal. Several chains of a sampler run
+    together. y holds one number for each row; the networks see it standardised, and predictions are in its own units.
+
+    Args:
+        hidden_layer_sizes, activation, sampler, start, chains, samples, steps, lr, batch_size, temperature, prior_std,
+            random_state, verbose: as in `BayesianMLPClassifier`.
+        noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
+            output of the network. "constant": one for all rows, learned. A number: known, in the units of y.
+        standardize: give every column of X, and y, mean 0 and standard deviation 1.
+
+    Attributes:
+        posterior_: the `bdl.Posterior`, in memory. It takes inputs as `encoding_` makes them, in double precision, and
+            predicts y as `target_` makes it.
+        encoding_, target_: make inputs and targets of the network.
+        n_features_in_, feature_names_in_: columns of X, and their names where X had any.
+
+    There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
+    """
+
+    def __init__(
+        self,
+        hidden_layer_sizes: Sequence[int] = (32, 32),
+        activation: str = "tanh",
+        *,
+        noise: Literal["input", "constant"] | float = "input",
+        sampler: str | Transition = "mclmc",
+        start: AdamWStart | str | None = "adamw",
+        chains: int = 8,
+        samples: int = 100,
+        steps: int = 1000,
+        lr: float | None = None,
+        batch_size: int | None = None,
+        temperature: float = 1.0,
+        prior_std: float | str | None = None,
+        standardize: bool = True,
+        random_state: Any = None,
+        verbose: bool = False,
+    ):
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.activation = activation
+        self.noise = noise
+        self.sampler = sampler
+        self.start = start
+        self.chains = chains
+        self.samples = samples
+        self.steps = steps
+        self.lr = lr
+        self.batch_size = batch_size
+        self.temperature = temperature
+        self.prior_std = prior_std
+        self.standardize = standardize
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any) -> BayesianMLPRegressor:
+        """Sample the posterior given rows X (n, features) and their numbers y (n,).
+
+        Raises ValueError for values that are missing or not finite, and for a constant y.
+        """
+        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        values = pd.Series(y, name="y", dtype=np.float64)
+        self.target_ = (
+            NumberTarget.learn(values, "y", "regression") if self.standardize else NumberTarget("y", 0.0, 1.0)
+        )
+        net, likelihood = self._law()
+        self._sample(X, self.target_.encode(values, "y"), net, likelihood)
+        return self
+
+    def _law(self) -> tuple[nn.Module, Likelihood]:
+        """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
+        if self.noise == "input":
+            return self._net(2), HeteroscedasticNLL()
+        if self.noise == "constant":
+            return with_constant_scale(self._net(1)), HeteroscedasticNLL()
+        if isinstance(self.noise, str) or not self.noise > 0:
+            raise ConfigError(f"noise must be 'input', 'constant' or a number > 0, got {self.noise!r}")
+        return self._net(1), GaussianNLL(float(self.noise) / self.target_.std)
+
+    def predictive(self, X: Any) -> ValuePrediction:
+        """The whole predictive law, in the units of y; see `bdl.ValuePrediction`."""
+        prediction: Any = super().predictive(X)
+        return prediction.rescaled(self.target_.mean, self.target_.std)
+
+    def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
+        """(n,) predictive means; with `return_std` also the predictive standard deviations (n,), noise included."""
+        prediction = self.predictive(X)
+        mean = _column(prediction.mean)
+        return (mean, _column(prediction.std)) if return_std else mean
+
+    def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """(low, high), each (n,): the central interval that holds y with the probability `coverage`."""
+        low, high = self.predictive(X).interval(coverage)
+        return _column(low), _column(high)
+
+    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+        """(n, len(quantiles)) quantiles of the predictive law."""
+        return self.predictive(X).quantile(list(quantiles))[..., 0].T.double().numpy()
+
+
+def _column(values: Tensor) -> np.ndarray:
+    return values[:, 0].double().numpy()

@@ -1,0 +1,190 @@
+"""From tensors to a posterior in memory: the run that an estimator's `fit` makes."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import logging
+import math
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+from torch import Tensor, nn
+
+import bdl
+from bdl.data.loader import TensorBatches, TensorSlices
+from bdl.errors import BdlWarning, ConfigError
+from bdl.likelihoods import Likelihood
+from bdl.posterior.report.numbers import summarise
+from bdl.posterior.verdict import verdict
+from bdl.samplers.dynamics.base import Transition
+
+SAMPLERS: dict[str, Callable[[int], Transition]] = {  # by name, for runs with that many steps of burn-in
+    "mclmc": lambda burn_in: bdl.MCLMC(energy_var=0.1, energy_var_start=0.5, adapt_steps=burn_in),
+    "hmc": lambda burn_in: bdl.HMC(adapt_steps=burn_in),
+    "sghmc": lambda burn_in: bdl.SGHMC(),
+}
+BURN_IN = 0.4  # of the steps, before samples are kept
+LR = 1e-3  # at which samplers begin that find their own step size
+CHECKED = 1000  # training rows that the verdict looks at, evenly spaced
+ROWS = 100  # of the trace of a run
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to sample; the estimators' arguments of the same names say what they mean."""
+
+    sampler: str | Transition
+    start: bdl.AdamWStart | str | None
+    chains: int
+    samples: int
+    steps: int
+    lr: float | None
+    batch_size: int | None
+    temperature: float
+    prior_std: float | str | None
+    seed: int
+    verbose: bool
+
+    def __post_init__(self) -> None:
+        if self.chains < 1 or self.samples < 1:
+            raise ConfigError(f"chains and samples must be at least 1, got {self.chains} and {self.samples}")
+        if self.steps * (1 - BURN_IN) < self.samples:
+            raise ConfigError(
+                f"steps={self.steps} are too few to keep samples={self.samples} of them after burn-in: set steps to at "
+                f"least {math.ceil(self.samples / (1 - BURN_IN))}, or lower samples"
+            )
+        if isinstance(self.sampler, str) and self.sampler not in SAMPLERS:
+            raise ConfigError(
+                f"sampler must be one of {', '.join(SAMPLERS)}, or dynamics such as bdl.SGHMC(0.05); "
+                f"got {self.sampler!r}"
+            )
+        if isinstance(self.start, str) and self.start != "adamw":
+            raise ConfigError(f"start must be 'adamw', None or a bdl.AdamWStart, got {self.start!r}")
+        if isinstance(self.prior_std, int | float) and not self.prior_std > 0:
+            raise ConfigError(f"prior_std must be > 0, got {self.prior_std}")
+
+    def dynamics(self) -> Transition:
+        return SAMPLERS[self.sampler](self.keep(None).burn_in) if isinstance(self.sampler, str) else self.sampler
+
+    def keep(self, burn_in: int | None) -> bdl.schedules.EveryStep:
+        """The rule that keeps `samples` states, the last one at the end; None: after 40 % of the steps."""
+        burn_in = int(BURN_IN * self.steps) if burn_in is None else burn_in
+        every = max(1, (self.steps - burn_in) // self.samples)
+        return bdl.schedules.EveryStep(self.steps - every * self.samples, every)
+
+    def given(self, dynamics: Transition) -> dict[str, Any]:
+        """The settings that need not be found, by the names of `bdl.find_settings`."""
+        prior = self.prior_std if self.prior_std is None or isinstance(self.prior_std, str) else self.prior_std**-2
+        settings = {
+            "lr": self.lr,
+            "batch_size": self.batch_size,
+            "prior": None if prior is None else bdl.Gaussian(prior),
+            "friction": None if isinstance(self.sampler, str) else vars(dynamics).get("friction"),
+        }
+        return {name: value for name, value in settings.items() if value is not None}
+
+
+def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan) -> bdl.Posterior:
+    """Sample the posterior of a network for all items x (n, features) and y.
+
+    The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
+    the same prediction whatever the other rows are.
+    """
+    with quiet_lightning(), one_thread(), tempfile.TemporaryDirectory() as folder:
+        stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
+        if plan.start is not None:
+            start = plan.start if isinstance(plan.start, bdl.AdamWStart) else bdl.AdamWStart()
+            start.train(stack, batches_of(x, y, len(x), plan), likelihood)
+        settings = find_missing(stack, likelihood, x, y, plan)
+        monitor = run(stack, likelihood, x, y, plan, settings, folder)
+        posterior = bdl.Posterior.load(folder, net.double(), likelihood=likelihood).cache()
+    if plan.verbose:
+        print_verdict(posterior, x, y, monitor)
+    return posterior
+
+
+def run(
+    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan, settings: dict[str, Any],
+    folder: str,
+) -> bdl.Monitor:  # fmt: skip
+    """Sample with these settings, and leave the samples in the folder. Returns what watched the chains."""
+    dynamics: Any = plan.dynamics()
+    if "friction" in settings:
+        dynamics = dataclasses.replace(dynamics, friction=settings["friction"])
+    build = functools.partial(
+        bdl.Sampler, dynamics=dynamics, num_data=len(x), lr=settings.get("lr", LR), temperature=plan.temperature,
+        prior=settings["prior"], seed=plan.seed,
+    )  # fmt: skip
+    collect = bdl.CollectSamples(plan.keep(settings.get("burn_in")), full_energy=False)
+    monitor = bdl.Monitor(max(10, plan.steps // ROWS))
+    trainer = L.Trainer(
+        max_steps=plan.steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
+        enable_progress_bar=plan.verbose, enable_model_summary=False, default_root_dir=folder,
+        callbacks=[collect, monitor, *[bdl.StepProgress()] * plan.verbose],
+    )  # fmt: skip
+    size = len(x) if dynamics.full_batch else min(settings["batch_size"], len(x))
+    trainer.fit(bdl.BayesianModule(stack, build, loss=likelihood), batches_of(x, y, size, plan))
+    return monitor
+
+
+def batches_of(x: Tensor, y: Tensor, size: int, plan: Plan) -> TensorBatches:
+    return TensorBatches(x, y, size, chains=plan.chains, seed=plan.seed)
+
+
+def find_missing(stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan) -> dict[str, Any]:
+    """All settings: those given, and those that `bdl.find_settings` finds for the stack."""
+    dynamics = plan.dynamics()
+    given = plan.given(dynamics)
+    if given.keys() >= ({"prior"} if dynamics.full_batch else {"prior", "lr", "batch_size"}):
+        return given
+    tuning = bdl.find_settings(
+        stack, likelihood, (x, y), dynamics=dynamics, temperature=plan.temperature, steps=plan.steps, given=given,
+        seed=plan.seed,
+    )  # fmt: skip
+    if plan.verbose:
+        print(*tuning.findings, sep="\n")
+    found = tuning.settings
+    return {**given, **found, **({"prior": bdl.Gaussian(found["prior"])} if "prior" in found else {})}
+
+
+def print_verdict(posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.Monitor) -> None:
+    """Print whether the samples can be trusted, from what the chains say of the training items."""
+    rows = torch.linspace(0, len(x) - 1, min(len(x), CHECKED)).long()
+    summary = summarise(posterior, {"train": TensorSlices(x[rows].double(), y[rows])}, monitor.trace())
+    for check in verdict(summary.metrics, warnings=summary.warnings):
+        print(f"{check.level:4}  {check.name}: {check.value}: {check.words}")
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Run torch on one thread, which is the fastest for small networks, and whose sums never differ."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
+def quiet_lightning() -> Iterator[None]:
+    """Hide Lightning's messages and warnings, but not those of bdl."""
+    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
+    levels = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.WARNING)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module="lightning.*")
+            warnings.filterwarnings("default", category=BdlWarning)  # those of modules count as Lightning's
+            yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

@@ -1,0 +1,28 @@
+"""Full batch or mini-batch."""
+
+from __future__ import annotations
+
+from bdl.tune.finding import Finding
+
+FULL = 2048  # items up to which every step sees all of them
+LARGEST = 1024  # items of a mini-batch
+SHARE = 20  # N over the batch size
+LARGE_NETWORK = 100_000  # weights of one network
+BATCH_OF_LARGE = 128  # for a network whose step costs more than the data
+
+
+def choose_batch(num_data: int, weights: int) -> Finding:
+    """The batch size by N and by the weights of one network.
+
+    A step on all the data has no batch noise, and lr may be as large as the curvature allows. Batch noise heats the
+    chain by lr Var(g) / (2 a tau), which is in proportion to lr N / B: with a batch of a fixed share of N, the lr that
+    the heat allows is the same for all N. McCandlish et al. 2018 call the batch at which noise and curvature allow the
+    same lr the critical one; smaller batches cost as much per distance, larger ones more.
+    """
+    if weights > LARGE_NETWORK:
+        size = min(num_data, BATCH_OF_LARGE)
+        return Finding("batch_size", size, f"a network of {weights:,} weights takes small batches")
+    if num_data <= FULL:
+        return Finding("batch_size", num_data, f"all {num_data:,} items, which is few, so no batch noise")
+    size = max(100, min(LARGEST, round(num_data / SHARE)))
+    return Finding("batch_size", size, f"{num_data:,} items are many; the larger a batch, the larger lr may be")

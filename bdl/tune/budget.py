@@ -1,0 +1,59 @@
+"""Steps from a time: how long a step takes, and how many steps fit."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+
+from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.dynamics.langevin import SGHMC
+from bdl.samplers.priors import Gaussian
+from bdl.tune.finding import Finding
+from bdl.tune.trial import Problem, Trial
+
+TIMED = 0.2  # seconds of steps, at least, from which the time of a step is taken
+STILL = 1e-9  # lr of timed steps
+CALLBACKS = 1.15  # time of a step in a run, which keeps and measures samples, over the time of a step alone
+FEWEST = 100  # steps of a run
+
+
+def seconds_per_step(problem: Problem, dynamics: Transition) -> float:
+    """The shortest of three measurements of a step of all chains; the first steps, which allocate, do not count."""
+    plain = dynamics if dynamics.full_batch else SGHMC()
+    trial = Trial(problem, plain, Gaussian(), STILL, "time")
+    trial.run(3)
+    steps, each = 1, []
+    while len(each) < 3:
+        began = time.perf_counter()
+        trial.run(steps)
+        seconds = time.perf_counter() - began
+        if seconds < TIMED / 3:
+            steps *= 2
+        else:
+            each.append(seconds / steps)
+    return min(each)
+
+
+@torch.no_grad()
+def seconds_of_evaluation(problem: Problem, items: int, samples: int) -> float:
+    """Time to predict `items` items with `samples` samples of every chain, from a forward pass of some of them."""
+    x = problem.items[0][:512]
+    problem.stack.broadcast(x)
+    began = time.perf_counter()
+    problem.stack.broadcast(x)
+    return (time.perf_counter() - began) * items / len(x) * samples
+
+
+def choose_steps(budget: float, per_step: float, stacks: int, before: float, after: float) -> Finding:
+    """The steps for which the budget leaves time.
+
+    budget, before, after: seconds in all, until the first step, and after the last. per_step: seconds of a step of one
+    stack. stacks: how many one process carries after another.
+    """
+    left = budget - before - after
+    steps = max(FEWEST, int(left / (CALLBACKS * per_step * stacks)))
+    reason = (
+        f"{budget:,.0f} s, less {before:.0f} before and {after:.0f} after sampling, at {1e3 * per_step:.2g} ms a step"
+    )
+    return Finding("steps", steps, reason + (f", {stacks} stacks in turn" if stacks > 1 else ""))

@@ -1,0 +1,59 @@
+"""How many steps a chain needs before its samples count."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from bdl.tune.finding import Finding
+
+LEAST = 0.1  # share of a run; what looked at rest in a trial may still move slowly
+MOST = 0.4  # the default of conf/collect
+PARTS = 20  # of a trace, whose means are compared
+FAR = 4.0  # standard deviations of 5 to 10 means; normal means go that far in 1 of 300 cases
+
+
+def rest(trace: Tensor) -> int | None:
+    """The step from which a trace (C, steps) stays within the range of its last half; None if it never comes to rest.
+
+    The mean over chains of each of PARTS parts is compared with mean and spread of the later half of the parts. A trend
+    that is still there in the later half (as Geweke's 1992 test finds it: its two halves differ by more than FAR
+    standard errors) means that there is no rest.
+    """
+    length = trace.shape[1] // PARTS
+    if length < 1:
+        return None
+    means = trace[:, : PARTS * length].double().view(len(trace), PARTS, length).mean(-1).mean(0)  # (PARTS,)
+    late = means[PARTS // 2 :]
+    first, second = late.chunk(2)
+    error = ((first.var() + second.var()) / len(first)).sqrt()
+    if float((first.mean() - second.mean()).abs()) > FAR * float(error):
+        return None
+    near = (means - late.mean()).abs() <= FAR * late.std()
+    away = (~near).nonzero()
+    return length * (int(away.max()) + 1 if len(away) else 0)
+
+
+def choose_burn_in(traces: list[Tensor], autocorrelation: float, steps: int) -> Finding:
+    """Twice the steps that the traces took to come to rest, or 20 autocorrelation times if that is more.
+
+    traces: (C, steps) each, of the energy and of predictions, from the start of a trial. autocorrelation: in steps, at
+    the settings found. A trial is short: where it saw no rest, the default share of the run is burn-in.
+    """
+    least, most = round(LEAST * steps), round(MOST * steps)
+    rests = [rest(trace) for trace in traces]
+    if any(step is None for step in rests):
+        return Finding("burn_in", most, f"the trial was still moving at its end, so {MOST:.0%} of the run")
+    settled = max([step for step in rests if step is not None], default=0)
+    wanted = max(2 * settled, round(20 * autocorrelation))
+    reason = f"energy and predictions came to rest after {settled:,} steps and forget in {autocorrelation:,.0f}"
+    return Finding("burn_in", min(most, max(least, wanted)), reason)
+
+
+def mean_trace(series: Tensor) -> Tensor:
+    """(C, draws) one number per chain and draw of series (draws, C, quantities): the distance to where the chain ends.
+
+    Predictions that still drift come closer to their end, and those at rest do not.
+    """
+    end = series[-max(1, len(series) // 4) :].mean(0)
+    return torch.linalg.vector_norm(series - end, dim=-1).T

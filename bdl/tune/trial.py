@@ -1,0 +1,197 @@
+"""Trial: a few steps of a stack of chains, to be watched. The stack that it copies stays as it is."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bdl.data.loader import TensorBatches
+from bdl.errors import DivergedError
+from bdl.functional import evaluating
+from bdl.likelihoods import Likelihood, Loss, mean_loss
+from bdl.models.stack import ChainStack
+from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.priors import Prior
+from bdl.samplers.sampler import Sampler
+from bdl.seeding import derive_seed
+
+Items = tuple[Tensor, Tensor]  # x (n, ...) as the network takes it, and y (n, ...)
+Write = Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor]
+Watch = Callable[["Trial"], None]
+SMALLER = 4.0  # by which lr falls after a divergence
+FEWEST = 1e-12  # lr below which the data, and not lr, are to blame for a divergence
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What settings are wanted for.
+
+    Args:
+        stack: C networks, at the parameters from which they will be sampled.
+        loss: a negative log-likelihood per item, or any loss that returns its mean over the batch.
+        items: the training items, or an even part of them.
+        num_data: N, all training items.
+        batch_size: items per chain and step; all of `items` where it is N.
+        temperature: T.
+        seed: names the random streams.
+        compiled: as `compile` of `BayesianModule`.
+    """
+
+    stack: ChainStack
+    loss: Loss
+    items: Items
+    num_data: int
+    batch_size: int
+    temperature: float = 1.0
+    seed: int = 0
+    compiled: bool | Literal["auto"] = "auto"
+
+    @property
+    def tau(self) -> float:
+        return self.temperature / self.num_data
+
+    @property
+    def full_batch(self) -> bool:
+        return self.batch_size >= self.num_data
+
+    @property
+    def shapes(self) -> list[tuple[int, ...]]:
+        """Of one network's parameter tensors."""
+        return [tuple(p.shape[1:]) for p in self.stack.parameters() if p.requires_grad]
+
+    def on(self, items: Items) -> Problem:
+        """The same problem for a part of the items alone, as if there were no others."""
+        n = round(self.num_data * len(items[1]) / len(self.items[1]))
+        return replace(self, items=items, num_data=n, batch_size=min(self.batch_size, n))
+
+
+class Trial:
+    """Chains of a problem under one dynamics and prior, without Lightning, store or schedule.
+
+    Args:
+        start: the trial at whose parameters this one begins; None begins at the problem's.
+    """
+
+    def __init__(
+        self, problem: Problem, dynamics: Transition, prior: Prior, lr: float, name: str, start: Trial | None = None
+    ):
+        self.problem, self.name, self.prior = problem, name, prior
+        self.diverged_at = math.inf  # the smallest lr that diverged
+        self.stack = copy.deepcopy(problem.stack if start is None else start.stack).train()
+        self.stack.shared = False
+        self._new_sampler(dynamics, lr, derive_seed("tune", name, problem.seed))
+        self.energies: list[Tensor] = []  # (C,) of every step
+        self._batches = _batches(problem, self.stack.chains, name)
+
+    @property
+    def lr(self) -> float:
+        return self.sampler.param_groups[0]["lr"]
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        self.sampler.param_groups[0]["lr"] = value
+
+    def run(self, steps: int, watch: Watch | None = None, every: int = 1) -> None:
+        """Take the steps, and call `watch` after every `every` of them. Raises DivergedError."""
+        for step in range(1, steps + 1):
+            self._step(*next(self._batches))
+            energy = self.sampler.energy
+            assert energy is not None
+            self.energies.append(energy.clone())
+            if watch is not None and step % every == 0:
+                watch(self)
+        self.sampler.check()
+
+    def _step(self, x: Tensor, y: Tensor) -> None:
+        if not self.sampler.dynamics.full_batch:
+            self.sampler.advance(lambda out: self._write(x, y, out))
+            return
+
+        def closure() -> Tensor:
+            out = [torch.empty_like(p) for p in self.sampler.chain.buffer.params]
+            losses = self._write(x, y, out)
+            for p, g in zip(self.sampler.chain.buffer.params, out, strict=True):
+                p.grad = g
+            return losses
+
+        self.sampler.step(closure)
+
+    def run_stably(self, steps: int, watch: Watch | None = None, every: int = 1) -> int:
+        """`run`, again from the same state with a smaller lr where it diverges; returns how often that was."""
+        theta, seen, times = self.sampler.chain.theta.clone(), len(self.energies), 0
+        while True:
+            try:
+                self.run(steps, watch, every)
+                return times
+            except DivergedError:
+                times += 1
+                if self.lr < FEWEST:
+                    raise
+                self.diverged_at = lr = self.lr
+                del self.energies[seen:]
+                self.sampler.chain.theta.copy_(theta)
+                self._new_sampler(self.sampler.dynamics, lr / SMALLER, derive_seed("tune", times, self.sampler.seed))
+
+    @torch.no_grad()
+    def outputs(self, x: Tensor) -> Tensor:
+        """(C, n, K) outputs of every chain, in eval mode."""
+        with evaluating(self.stack):
+            return self.stack.broadcast(x)
+
+    @torch.no_grad()
+    def predictions(self, x: Tensor) -> Tensor:
+        """(C, quantities) probabilities or means that the chains give to x, else their outputs."""
+        outputs, loss = self.outputs(x), self.problem.loss
+        if isinstance(loss, Likelihood) and loss.outputs == "logits":
+            return outputs.softmax(-1).flatten(1)
+        known = isinstance(loss, Likelihood) and loss.outputs in ("labels", "values")
+        return (loss.mean(outputs) if known else outputs).flatten(1)
+
+    def energy_trace(self) -> Tensor:
+        """(C, steps) batch estimates of U, nats."""
+        return torch.stack(self.energies, 1)
+
+    def _new_sampler(self, dynamics: Any, lr: float, seed: int) -> None:
+        """A sampler that begins at the stack's parameters, without momentum."""
+        problem = self.problem
+        self.sampler = Sampler(
+            self.stack.named_parameters(), dynamics, num_data=problem.num_data, lr=lr, prior=self.prior,
+            temperature=problem.temperature, chains=self.stack.chains, seed=seed,
+        )  # fmt: skip
+        self._write = _writer(self.stack, problem, self.sampler)
+
+
+def _writer(stack: ChainStack, problem: Problem, sampler: Sampler) -> Write:
+    """A function that writes the gradients of the mean losses of a batch, and returns the losses (C,)."""
+    loss, known = problem.loss, stack.gradient(problem.compiled)
+    if known is not None and list(map(id, known.params)) == list(map(id, sampler.chain.buffer.params)):
+        return lambda x, y, out: known.write(x, y, loss, out)
+    params = [p for p in stack.parameters() if p.requires_grad]
+
+    def write(x: Tensor, y: Tensor, out: Sequence[Tensor]) -> Tensor:
+        with torch.enable_grad():
+            losses = mean_loss(loss, stack(x), y, stack.chains)
+        gradients: Any = torch.autograd.grad(losses.sum(), params)
+        torch._foreach_copy_(out, gradients)  # type: ignore[attr-defined]
+        return losses.detach()
+
+    return write
+
+
+def _batches(problem: Problem, chains: int, name: str) -> Iterator[Items]:
+    """x (C, B, ...) and y (C, B, ...) for ever. Full batches are views of the items."""
+    x, y = problem.items
+    if problem.batch_size >= len(y):
+        lead = (chains, *[-1] * x.ndim), (chains, *[-1] * y.ndim)
+        while True:
+            yield x.expand(*lead[0]), y.expand(*lead[1])
+    seed = derive_seed("tune", name, problem.seed)
+    loader = TensorBatches(x, y, problem.batch_size, chains=chains, seed=seed)
+    while True:
+        yield from loader

@@ -1,0 +1,122 @@
+"""Runs a configuration over seeds, and writes scores and core-seconds into a table.
+
+python scripts/bench_table.py NAME [--seeds 0 1 2] [--out DIR] override...
+
+Every seed is one command, scripts/train.py with the overrides. Its core-seconds are user and system time of all its
+processes, from the start of the interpreter to the report. DIR/NAME.json holds the numbers, DIR/NAME.md the table;
+seeds that were measured before with the same overrides stay in both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from bdl.errors import ConfigError
+from bdl.files import write_atomically
+from bdl.run.console import one_line_errors
+
+SCRIPTS = Path(__file__).parent
+SCORES = {"rmse": "RMSE", "nll_normal": "NLL of the normal", "accuracy": "error %", "nll": "-LPPD"}  # with headings
+ROWS = {"bma": "bdl", "start": "its start, a deep ensemble"}  # rows of metrics.json -> of the table
+PUBLISHED = {  # Sommer et al. 2025 and the benchmark of bde 1.0: mean over its runs, 10 cores
+    "airfoil": [
+        ("bde 1.0, published", {"rmse": 0.1215, "nll_normal": -0.913, "core_seconds": 2410}),
+        ("deep ensemble, published", {"rmse": 0.365, "nll_normal": 0.176}),
+    ],
+}
+
+
+def main() -> None:
+    arguments = parse()
+    path = arguments.out / f"{arguments.name}.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
+    if record.get("overrides") != arguments.overrides:
+        record = {"name": arguments.name, "overrides": arguments.overrides, "cores": os.cpu_count(), "runs": []}
+    for seed in arguments.seeds:
+        run = measure(arguments.overrides, seed)
+        record["runs"] = sorted([r for r in record["runs"] if r["seed"] != seed] + [run], key=lambda r: r["seed"])
+        write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+        write_atomically(path.with_suffix(".md"), table(record).encode())
+        print(f"seed {seed}: {run['core_seconds']:.0f} core-seconds; {path.with_suffix('.md')}", flush=True)
+    print(table(record))
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", metavar="NAME", help="of the table")
+    parser.add_argument("overrides", nargs="*", metavar="override", help="of scripts/train.py")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], metavar="SEED")
+    parser.add_argument("--out", type=Path, default=SCRIPTS / "results" / "tables", metavar="DIR")
+    return parser.parse_intermixed_args()
+
+
+def measure(overrides: list[str], seed: int) -> dict[str, Any]:
+    """Scores of the posterior and of its start, the verdict's numbers, core-seconds and seconds of one run.
+
+    Raises ConfigError if the run fails; its own line on stderr says why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, str(SCRIPTS / "train.py"), *overrides, f"seed={seed}", f"hydra.run.dir={folder}/run"]
+        before, began = cpu_of_children(), time.perf_counter()
+        if subprocess.run(command, stdout=subprocess.DEVNULL).returncode:
+            raise ConfigError(f"seed {seed} failed: {' '.join(command)}")
+        seconds, cpu = time.perf_counter() - began, cpu_of_children() - before
+        metrics = json.loads((Path(folder) / "run" / "metrics.json").read_text())
+    rows = {row: {s: metrics[f"test/{row}/{s}"] for s in SCORES if f"test/{row}/{s}" in metrics} for row in ROWS}
+    facts = {name: metrics[name] for name in ("samples", "chains", "temperature", "t_eff", "rhat/max", "ess/min")}
+    return {"seed": seed, **rows, **facts, "core_seconds": round(cpu, 1), "seconds": round(seconds, 1)}
+
+
+def cpu_of_children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def table(record: dict[str, Any]) -> str:
+    """Mean and standard deviation over the seeds, the seeds, and what was published."""
+    runs = record["runs"]
+    scores = [s for s in SCORES if s in runs[0]["bma"]]
+    headings = ["", *(SCORES[s] for s in scores), "R-hat", "core-seconds"]
+    lines = [headings, ["---"] * len(headings)]
+    for row, label in ROWS.items():
+        if runs[0][row]:
+            texts = [spread([shown(r[row][s], s) for r in runs]) for s in scores]
+            rest = ["", ""] if row == "start" else [spread([r["rhat/max"] for r in runs]), cost(runs)]
+            lines.append([f"{label}, {len(runs)} seeds", *texts, *rest])
+    for r in runs:
+        numbers = [f"{shown(r['bma'][s], s):.4f}" for s in scores]
+        lines.append([f"seed {r['seed']}", *numbers, f"{r['rhat/max']:.2f}", f"{r['core_seconds']:.0f}"])
+    for label, known in PUBLISHED.get(record["name"], []):
+        numbers = [f"{known[s]:.4f}" if s in known else "–" for s in scores]
+        lines.append([label, *numbers, "–", f"{known['core_seconds']}" if "core_seconds" in known else "–"])
+    about = f"`scripts/train.py {' '.join(record['overrides'])}` on {record['cores']} cores"
+    return f"{about}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def shown(value: float, score: str) -> float:
+    """A score in the unit of its heading: accuracy as the error in %."""
+    return 100 * (1 - value) if score == "accuracy" else value
+
+
+def spread(values: list[float]) -> str:
+    deviation = f" ± {statistics.stdev(values):.4f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.4f}{deviation}"
+
+
+def cost(runs: list[dict[str, Any]]) -> str:
+    return f"{statistics.mean(r['core_seconds'] for r in runs):.0f}"
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()

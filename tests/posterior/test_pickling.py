@@ -1,0 +1,38 @@
+"""A posterior in memory outlives its files, and computes in the precision of its network."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+
+import pytest
+import torch
+import toys
+
+import bdl
+from bdl.models import MLP
+
+
+@pytest.fixture
+def run(tmp_path):
+    toys.sample(tmp_path / "run")
+    return tmp_path / "run"
+
+
+def test_a_cached_posterior_can_be_pickled_and_needs_no_file(run):
+    posterior, (x, _) = bdl.Posterior.load(run, MLP((toys.D, 5, toys.K))).cache(), toys.tensors(seed=2)
+    expected = posterior.predict(x).probs
+    shutil.rmtree(run)
+    again = pickle.loads(pickle.dumps(posterior))
+    assert torch.equal(again.predict(x).probs, expected) and again.samples == posterior.samples
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_a_network_in_double_precision_takes_inputs_in_it(run, cached):
+    x, _ = toys.tensors(seed=2)
+    single, double = (bdl.Posterior.load(run, MLP((toys.D, 5, toys.K)).to(d)) for d in (torch.float32, torch.float64))
+    if cached:
+        double.cache()
+    torch.testing.assert_close(double.predict(x.double()).probs, single.predict(x).probs, rtol=0, atol=1e-6)
+    one_by_one = torch.cat([double.predict(row.double()).probs for row in x.split(1)])
+    torch.testing.assert_close(one_by_one, double.predict(x.double()).probs, rtol=0, atol=1e-7)

@@ -1,0 +1,156 @@
+"""One owner per folder: a live process is never robbed, a dead one never blocks, and of many only one wins."""
+
+from __future__ import annotations
+
+import errno
+import json
+import multiprocessing
+import os
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from bdl.errors import StoreError
+from bdl.owner import Owner, owner_of, release, sole_owner, take
+
+
+def write(lock: Path, **changes) -> Owner:
+    owner = replace(Owner.this_process(), **changes)
+    lock.write_text(json.dumps(asdict(owner)))
+    return owner
+
+
+@pytest.fixture
+def lock(tmp_path) -> Path:
+    return tmp_path / "owner.json"
+
+
+@pytest.fixture(scope="module")
+def dead() -> int:
+    """The number of a process that has ended."""
+    process = multiprocessing.get_context("fork").Process(target=int)
+    process.start()
+    process.join()
+    assert process.pid is not None
+    return process.pid
+
+
+def test_a_folder_has_one_owner_and_none_afterwards(lock):
+    with sole_owner(lock):
+        assert owner_of(lock) == Owner.this_process()
+        with pytest.raises(StoreError, match=f"belongs to process {os.getpid()} on .*wait until it has ended"):
+            take(lock)
+    assert list(lock.parent.iterdir()) == []
+
+
+def test_an_error_releases_the_folder(lock):
+    with pytest.raises(ZeroDivisionError), sole_owner(lock):
+        raise ZeroDivisionError
+    assert owner_of(lock) is None
+
+
+@pytest.mark.parametrize("fate", ["gone", "another start", "rebooted", "ended, but not asked about"])
+def test_a_dead_owner_does_not_block(lock, dead, fate):
+    child = os.fork() if fate.startswith("ended") else None
+    if child == 0:
+        os._exit(0)
+    if child is not None:
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it stays a zombie
+    changes = {"gone": {"pid": dead}, "another start": {"started": "x 1"}, "rebooted": {"started": "boot 7"}}
+    write(lock, **changes.get(fate, {"pid": child, "started": "x 1"}))
+    take(lock)
+    assert owner_of(lock) == Owner.this_process()
+    if child is not None:
+        os.waitpid(child, 0)
+
+
+@pytest.mark.parametrize("place", [{"host": "elsewhere"}, {"namespace": "pid:[1]"}])
+def test_an_owner_that_cannot_be_seen_is_never_robbed(lock, dead, place):
+    there = write(lock, pid=dead, **place)
+    with pytest.raises(StoreError, match=f"cannot be seen from here, remove {lock}"):
+        take(lock)
+    assert owner_of(lock) == there
+
+
+def test_another_users_process_is_alive(lock, monkeypatch):
+    def forbidden(*_):
+        raise PermissionError
+
+    owner = write(lock, pid=1, started="not to be read")
+    monkeypatch.setattr(os, "kill", forbidden)
+    monkeypatch.setattr("bdl.owner._start_of", lambda _: None)
+    assert not owner.is_dead()
+
+
+def test_a_lock_that_another_process_has_taken_meanwhile_stays(lock):
+    take(lock)
+    there = write(lock, host="elsewhere")
+    release(lock)
+    assert owner_of(lock) == there
+
+
+def test_a_damaged_lock_is_named(lock):
+    lock.write_text("")
+    with pytest.raises(StoreError, match=f"{lock} is damaged: remove it if no process writes"):
+        take(lock)
+
+
+def test_a_store_without_hard_links(lock, monkeypatch):
+    def refused(*_):
+        raise OSError(errno.EPERM, "no links")
+
+    monkeypatch.setattr(os, "link", refused)
+    take(lock)
+    with pytest.raises(StoreError, match="belongs to"):
+        take(lock)
+    release(lock)
+    assert list(lock.parent.iterdir()) == []
+
+
+def test_an_answer_that_nfs_lost_is_no_refusal(lock, monkeypatch):
+    link = os.link
+
+    def repeated(*arguments):
+        link(*arguments)
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "link", repeated)
+    take(lock)
+    assert owner_of(lock) == Owner.this_process()
+
+
+def test_a_read_only_folder_is_named(lock, monkeypatch):
+    def refused(*_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr("tempfile.mkstemp", refused)
+    with pytest.raises(StoreError, match=f"cannot write {lock}: Permission denied"):
+        take(lock)
+
+
+def compete(lock: Path, ready, won, done) -> None:
+    ready.wait()
+    try:
+        take(lock)
+        won.release()
+    except StoreError:
+        pass
+    done.wait()  # a winner keeps the folder until all have tried
+
+
+@pytest.mark.parametrize("before", ["nobody", "a dead owner"])
+def test_of_many_processes_one_wins(lock, dead, before):
+    """Where `_break` does not look again at whose lock it opened, two won within ten rounds."""
+    context, many = multiprocessing.get_context("fork"), 8
+    for _ in range(10):
+        lock.unlink(missing_ok=True)
+        if before == "a dead owner":
+            write(lock, pid=dead)
+        ready, done, won = context.Barrier(many), context.Barrier(many), context.Semaphore(0)
+        processes = [context.Process(target=compete, args=(lock, ready, won, done)) for _ in range(many)]
+        for process in processes:
+            process.start()
+        for process in processes:
+            process.join()
+        assert won.acquire(block=False) and not won.acquire(block=False)

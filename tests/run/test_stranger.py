@@ -1,0 +1,102 @@
+"""A stranger's config.yaml builds public parts of bdl, torch.nn and Lightning, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from bdl.errors import ConfigError
+from bdl.run.config import config_folder
+from bdl.run.stranger import check_names, is_inside, is_public, target_difference
+
+RUN = Path("outputs/a")
+ATTACKS = [
+    "torch.load", "torch.hub.load", "shutil.copy", "builtins.open", "os.system", "subprocess.Popen", "eval", "",
+    "bdl.files.write_atomically", "bdl.files.os.remove", "bdl.run.launch.launch", "bdl.models.native.subprocess.run",
+    "bdl.data.cifar.pickle.loads", "bdl.import_module", "bdl.errors.BdlError", "bdl.models.import_module",
+    "bdl.schedules.math.sqrt", "bdl.likelihoods.torch.load", "bdl.data.import_module", "bdl.__getattr__",
+    "torch.nn.init.torch.load", "torch.nn.modules.module.torch.load", "torch.nn.Module.load_state_dict",
+    "torch.nn.functional", "torch.nn.Parameter", "torch.nn.factory_kwargs", "torch.nnx.Linear",
+    "lightning.LightningModule.load_from_checkpoint", "lightning.fabric.utilities.cloud_io._load", "lightning.pytorch",
+    "mypackage_evil.Net",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ATTACKS)
+def test_a_name_that_could_do_anything_is_refused_by_its_key(name):
+    config = OmegaConf.create({"model": {"net": [{"_target_": "bdl.models.MLP"}, {"_target_": name}]}})
+    words = f"outputs/a/config.yaml: model.net.1._target_={name} is no public name of bdl, torch.nn or lightning"
+    with pytest.raises(ConfigError, match=re.escape(words) + r".*trust=\["):
+        check_names(config, RUN, ["mypackage"])
+
+
+@pytest.mark.parametrize("value", ["${oc.create:{_target_:torch.load}}", "${oc.env:HOME}", "${other}"])
+def test_an_interpolation_could_stand_for_anything(value):
+    config = OmegaConf.create({"model": value, "other": 1})
+    with pytest.raises(ConfigError, match="config.yaml: model=.* is an interpolation, which no run records"):
+        check_names(config, RUN)
+
+
+@pytest.mark.parametrize("trust", ["mypackage", ["torch", "mypackage"], ["mypackage.nets"]])
+def test_packages_that_the_user_trusts_are_allowed(trust):
+    check_names(OmegaConf.create({"model": {"_target_": "mypackage.nets.Net"}}), RUN, trust)
+
+
+def test_every_name_that_the_configurations_use_is_public():
+    """Loss functions and layers of torch.nn too, which are set on the command line."""
+    found = {
+        name for path in config_folder().rglob("*.yaml") for name in re.findall(r"_target_: ([\w.]+)", path.read_text())
+    }
+    names = (found - {"null"}) | {"torch.nn.CrossEntropyLoss", "torch.nn.Linear", "bdl.likelihoods.with_constant_scale"}
+    assert len(names) > 50 and [name for name in sorted(names) if not is_public(name)] == []
+
+
+TARGET = {
+    "num_data": 40, "model": {"_target_": "bdl.models.MLP", "sizes": [3, 3], "activation": "tanh"},
+    "data": {"_target_": "bdl.data.LandsatDataModule", "encoding": "abc"}, "loss": {"type": "bdl.CategoricalNLL"},
+}  # fmt: skip
+CONFIG = {
+    "model": TARGET["model"], "data": {"_target_": "bdl.data.LandsatDataModule", "batch_size": 10},
+    "loss": {"_target_": "bdl.CategoricalNLL"}, "sampler": {"num_data": 40}, "seed": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"seed": 1}, None),  # not part of the law
+        ({"data": {**CONFIG["data"], "root": "elsewhere"}}, None),
+        (
+            {"model": {**TARGET["model"], "activation": "relu"}},
+            'model.activation is "relu", and "tanh" in samples/target',
+        ),
+        ({"model": {**TARGET["model"], "sizes": [3, 5, 3]}}, "model.sizes is [3, 5, 3], and [3, 3] in samples"),
+        ({"data": {"_target_": "bdl.data.CIFARDataModule"}}, "data._target_ is"),
+        ({"loss": {"_target_": "bdl.PoissonNLL"}}, 'loss.type is "bdl.PoissonNLL"'),
+        ({"sampler": {"num_data": 41}}, "num_data is 41, and 40 in samples/target.json"),
+    ],
+)
+def test_a_configuration_that_does_not_describe_the_samples_is_noticed(tmp_path, change, words):
+    (tmp_path / "samples").mkdir()
+    (tmp_path / "samples" / "target.json").write_text(json.dumps(TARGET))
+    difference = target_difference(tmp_path, OmegaConf.create({**CONFIG, **change}))
+    assert difference is None if words is None else words in str(difference), difference
+
+
+def test_a_target_of_an_older_bdl_is_compared_where_it_says_something(tmp_path):
+    (tmp_path / "samples").mkdir()
+    for target in ({"num_data": 40}, {"num_data": 40, "loss": "CategoricalNLL()"}):
+        (tmp_path / "samples" / "target.json").write_text(json.dumps(target))
+        assert target_difference(tmp_path, OmegaConf.create(CONFIG)) is None
+        other = OmegaConf.create({**CONFIG, "sampler": {"num_data": 41}})
+        assert "num_data is 41" in str(target_difference(tmp_path, other))
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "samples/../../x"])
+def test_checksums_name_no_file_outside(name):
+    assert not is_inside(name) and is_inside("samples/target.json")

@@ -1,0 +1,113 @@
+"""tune=auto and budget from the command line: what is found is recorded, reused, and kept out of the hash."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+from omegaconf import OmegaConf
+from running import compose
+
+from bdl.errors import ConfigError
+from bdl.run import train, tuning
+from bdl.run.config import config_hash, fill_in
+from bdl.run.directory import RunDirectory
+from bdl.run.processes import SINGLE
+from bdl.run.tuning import given_names, seconds_of
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """80 rows with text, gaps and a target near a million."""
+    stream = np.random.RandomState(0)
+    x = stream.randn(80, 2)
+    frame = pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "kind": stream.choice(["u", "v"], 80)})
+    frame.loc[::7, "a"] = np.nan
+    frame["y"] = 1e6 + 2e3 * x[:, 1] + 300 * stream.randn(80)
+    path = tmp_path_factory.mktemp("table") / "table.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def options(table, *more: str) -> list[str]:
+    return [
+        "data=csv", f"data.path={table}", "data.target=y", "chains=2", "model.hidden=[4]", "logger=none",
+        "start.epochs=3", "trainer=debug", *more,
+    ]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def finished(table, tmp_path_factory):
+    """A run up to the end of sampling: its configuration, and the one that it recorded."""
+    folder = tmp_path_factory.mktemp("tuned")
+    cfg = compose(f"run_dir={folder}", *options(table))
+    with_settings = tuning.tuned(cfg, SINGLE)
+    parts = train.build_parts(with_settings, RunDirectory(folder, config_hash(cfg)), 0)
+    train.sample(parts, checkpoint=None)
+    return cfg, OmegaConf.load(folder / "config.yaml")
+
+
+def test_what_is_found_is_recorded_where_it_belongs(finished):
+    _, recorded = finished
+    settings = recorded.found.settings
+    assert set(settings) == {
+        "data.batch_size", "sampler.lr", "sampler.dynamics.friction", "collect.keep.burn_in", "sampler.prior.precision",
+    }  # fmt: skip
+    assert all(OmegaConf.select(recorded, key) == value for key, value in settings.items())
+    assert recorded.data.batch_size == 64 and len(recorded.found.reasons) == 5
+    assert all(reason.startswith("tune: ") for reason in recorded.found.reasons)
+
+
+def test_the_hash_depends_on_what_was_typed_alone(finished, table):
+    cfg, recorded = finished
+    assert recorded.provenance.config_hash == config_hash(cfg)
+    assert config_hash(fill_in(cfg, found={"settings": {"sampler.lr": 1.0}})) == config_hash(cfg)
+    assert config_hash(compose(*options(table, "tune=false"))) != config_hash(compose(*options(table)))
+
+
+def test_a_run_that_has_begun_is_not_tuned_again(finished, monkeypatch):
+    cfg, recorded = finished
+    monkeypatch.setattr(tuning, "find_settings", lambda *_, **__: pytest.fail("tuned twice"))
+    assert tuning.tuned(cfg, SINGLE).found == recorded.found
+
+
+def test_given_keys_are_kept(table):
+    typed = ["sampler.lr=0.01", "sampler/prior=laplace", "collect=last", "data.batch_size=16", "chains=2"]
+    assert given_names(compose(*options(table)), typed) == {"lr", "prior", "burn_in", "batch_size"}
+    assert given_names(compose(*options(table)), ["sampler.prior.precision=2", "+length=3"]) == {"prior", "steps"}
+    assert given_names(compose(*options(table)), ["sampler=sghmc"]) == set()
+    assert given_names(compose(*options(table, "schedule=cyclical")), []) == {"burn_in"}
+
+
+def test_literature_keeps_its_settings(table):
+    for overrides in ([], ["experiment=airfoil"], ["data=cifar10"], ["experiment=landsat/bayes"]):
+        cfg = compose(*overrides)
+        assert cfg.tune is False and tuning.tuned(cfg, SINGLE) is cfg
+    assert compose(*options(table)).tune == "auto" and compose(*options(table)).start is not None
+
+
+def test_an_optimiser_has_nothing_to_find(table, tmp_path, capsys):
+    untrained = [option for option in options(table) if not option.startswith("start.")]
+    cfg = compose(f"run_dir={tmp_path}", *untrained, "sampler=sgd", "~start")
+    assert not tuning.tuned(cfg, SINGLE).found.settings
+    assert "there is nothing to find for an optimiser" in capsys.readouterr().out
+
+
+def test_a_budget_sets_the_steps(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "seconds_per_step", lambda *_: 0.01)
+    monkeypatch.setattr(tuning, "seconds_of_evaluation", lambda *_: 0.0)
+    cfg = compose(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
+    found = tuning.tuned(cfg, SINGLE).found.settings
+    assert found["trainer.max_steps"] == found["length"]
+    assert 0.9 * 587 / 0.0115 < found["length"] <= 587 / 0.0115  # less start-up and report, and the time of this test
+
+
+@pytest.mark.parametrize("text, seconds", [("90s", 90), ("10m", 600), ("1.5h", 5400)])
+def test_times(text, seconds):
+    assert seconds_of(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["short", "10", "0s", "-1m", "10 m"])
+def test_words_that_are_no_times(text):
+    with pytest.raises(ConfigError, match="budget must be a time such as 90s, 10m or 1h"):
+        seconds_of(text)

@@ -1,0 +1,230 @@
+"""verify names every damaged file, repair makes whole what it can, and no command trusts a damaged or strange run."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+from running import TINY, compose, refusal, sampled, samples
+
+import bdl
+from bdl.errors import BdlWarning, ConfigError, StoreError
+from bdl.owner import Owner
+from bdl.run import train
+from bdl.run.config import config_hash
+from bdl.run.directory import RunDirectory
+from bdl.run.verify import look
+
+
+@pytest.fixture
+def copy(run, tmp_path) -> Path:
+    """A finished run that a test may damage."""
+    return Path(shutil.copytree(run, tmp_path / "copy"))
+
+
+def bad(folder: Path) -> dict[str, str]:
+    return {finding.what: finding.note for finding in look(folder) if finding.state == "bad"}
+
+
+def test_a_whole_run_is_whole(script, run):
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    status, out, _ = script("verify", f"run={run}")
+    assert status == 0 and out.rstrip().endswith("nothing is bad")
+    for name in ("config.yaml", "metrics.json", "samples/target.json", "samples/weighting-0.safetensors", "3 files"):
+        assert name in out
+    assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}  # nothing is written
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+FILES = {
+    "config.yaml": "config.yaml", "metrics.json": "metrics.json", "report.html": "report.html",
+    "samples/target.json": "samples/target.json", "samples/index-0.jsonl": "samples/index-0.jsonl",
+    "samples/weighting-0.safetensors": "samples/weighting-0.safetensors", "timing.json": "timing.json",
+    "checkpoints/last.ckpt": "checkpoints/last.ckpt", "samples/00000009-0.safetensors": "sample files of stack 0",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [flip, Path.unlink], ids=["altered", "lost"])
+@pytest.mark.parametrize("name", FILES)
+def test_every_damaged_file_is_named(copy, name, how):
+    how(copy / name)
+    if name == "checkpoints/last.ckpt" and how is Path.unlink:
+        assert bad(copy) == {}  # a finished run does without
+    else:
+        assert FILES[name] in bad(copy), bad(copy)
+
+
+def test_the_table_and_the_exit_status(script, copy):
+    flip(copy / "samples" / "00000009-0.safetensors")
+    status, out, _ = script("verify", f"run={copy}")
+    assert status == 1 and "00000009-0.safetensors was altered" in " ".join(out.split()) and "1 of" in out
+
+
+def test_a_run_of_an_older_bdl_is_read_with_a_note(copy):
+    """It has no checksums."""
+    (copy / "checksums.json").unlink()
+    unknown = {finding.what: finding.note for finding in look(copy) if finding.state == "unknown"}
+    assert bad(copy) == {} and "of an older bdl" in unknown["checksums.json"] and "metrics.json" in unknown
+
+
+def test_what_can_be_repaired(script, copy, run):
+    """A lost line, a doubled one, a copy, a leftover and damaged metrics, which the same command makes again."""
+    index = copy / "samples" / "index-0.jsonl"
+    lines = index.read_bytes().splitlines(keepends=True)
+    shutil.copy(index, index.with_name("index-0 (copy).jsonl"))
+    index.write_bytes(lines[0] * 2)
+    (copy / "samples" / ".writing-elsewhere-1-x").write_text("")
+    assert len(bad(copy)) >= 3
+    status, out, _ = script("verify", f"run={copy}", "repair=true")
+    assert status == 0 and "repaired: " in out and "has 3 lines, it had 2" in out, out
+    assert samples(copy) == samples(run)
+    (copy / "metrics.json").write_text("{")
+    status, out, _ = script("verify", f"run={copy}", "repair=true")
+    assert status == 0 and "metrics.json, which was damaged" in out and not (copy / "metrics.json").exists()
+    assert script("train", f"hydra.run.dir={copy}", "trainer=debug", *TINY)[0] == 0
+    assert (copy / "metrics.json").read_bytes() == (run / "metrics.json").read_bytes() and bad(copy) == {}
+
+
+def test_no_run_directory(script, tmp_path):
+    assert "is not a run directory" in refusal(script("verify", f"run={tmp_path}"))
+
+
+# ---- evaluate --------------------------------------------------------------------------------------------------------
+
+
+def edit(path: Path, **changes) -> None:
+    config = OmegaConf.load(path)
+    for key, value in changes.items():
+        OmegaConf.update(config, key.replace("__", "."), value, force_add=True)
+    OmegaConf.save(config, path)
+
+
+def garble(name: str):
+    return lambda run: (run / name).write_bytes(b"\xff\xfe{")
+
+
+REFUSED = {
+    "activation": (lambda run: edit(run / "config.yaml", model__activation="relu"), "does not describe its network"),
+    "torch.load": (lambda run: edit(run / "config.yaml", data__x={"_target_": "torch.load"}), "_target_=torch.load"),
+    "config": (garble("config.yaml"), "config.yaml is damaged"),
+    "list": (lambda run: (run / "config.yaml").write_text("- 1"), "config.yaml is damaged (it is no mapping)"),
+    "target": (garble("samples/target.json"), "target.json is damaged"),
+    "metrics": (garble("metrics.json"), "metrics.json is damaged"),
+    "checksums": (garble("checksums.json"), "checksums.json is damaged"),
+    "weighting": (garble("samples/weighting-0.safetensors"), "weighting-0.safetensors"),
+}  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore::bdl.errors.BdlWarning")
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_damaged_or_strange_run_is_refused_in_one_line(script, copy, tmp_path, name):
+    damage, words = REFUSED[name]
+    damage(copy)
+    assert words in refusal(script("evaluate", f"runs={copy}", f"out={tmp_path / 'out'}"))
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_file_that_was_altered_after_the_end_is_warned_of(copy):
+    from bdl.run.stranger import read_runs
+
+    edit(copy / "config.yaml", monitor_every=7)
+    with pytest.warns(BdlWarning, match="config.yaml was altered or lost after the run had ended"):
+        read_runs([copy], [])
+
+
+# ---- the directory of a run ------------------------------------------------------------------------------------------
+
+
+LEFT = {
+    "killed before config.yaml": lambda run: (run / "samples" / "target.json").write_text("{}"),
+    "of another configuration": lambda run: (run / "config.yaml").write_text("provenance: {config_hash: abc}\n"),
+    "of a killed writer": lambda run: (run / "samples" / ".writing-elsewhere-1-x").write_text(""),
+    "checkpoint half written": lambda run: (run / "checkpoints" / "last.writing").write_text("x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_a_directory_without_a_sample_is_no_run(tmp_path, name):
+    for folder in ("samples", "checkpoints"):
+        (tmp_path / "run" / folder).mkdir(parents=True)
+    LEFT[name](tmp_path / "run")
+    with RunDirectory(tmp_path / "run", "hash").owned():
+        left = [p for p in (tmp_path / "run").rglob("*") if p.is_file()]
+        assert [p.name for p in left] == ["owner.json"]
+
+
+FOREIGN = {
+    "config.yaml": ("model: mine\n", "already holds a run of another configuration (None"),
+    "samples/cat.png": ("x", "cat.png is no file of a run"),
+    "samples/00000001-0.safetensors": ("x", "holds samples, checkpoints or metrics without a config.yaml"),
+    "metrics.json": ("{}", "holds samples, checkpoints or metrics without a config.yaml"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOREIGN)
+def test_a_directory_with_other_files_is_refused_by_name(tmp_path, name):
+    content, words = FOREIGN[name]
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(ConfigError) as error:
+        RunDirectory(tmp_path, "hash")
+    assert words in str(error.value) and (tmp_path / name).read_text() == content
+
+
+def test_an_error_takes_back_what_was_written_and_nothing_else(tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    (run / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="no"), RunDirectory(run, "hash").owned():
+        (run / "config.yaml").write_text("provenance: {config_hash: hash}\n")
+        (run / "samples").mkdir()
+        (run / "samples" / "target.json").write_text("{}")
+        (run / "logs" / "version_0").mkdir(parents=True)
+        (run / "logs" / "version_0" / "hparams.yaml").write_text("")
+        (run / "other.txt").write_text("another program's")
+        raise ConfigError("no")
+    assert sorted(p.name for p in run.rglob("*")) == ["notes.txt", "other.txt"]
+
+
+@pytest.mark.parametrize("override", ["sampler.lr=inf", "+sampler.clip=5"])
+def test_a_refused_run_leaves_nothing(script, tmp_path, override):
+    run = tmp_path / "run"
+    options = [o for o in TINY if not o.startswith("logger")]
+    refusal(script("train", f"hydra.run.dir={run}", "trainer=debug", *options, "logger=csv", override))
+    assert not run.exists()
+
+
+def test_the_second_command_says_who_owns_the_run(script, tmp_path):
+    """The owner is the process that started the tests."""
+    run = tmp_path / "run"
+    run.mkdir()
+    pid = os.getppid()
+    owner = {**vars(Owner.this_process()), "pid": pid, "started": start_of(pid)}
+    (run / "owner.json").write_text(json.dumps(owner))
+    error = refusal(script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY))
+    assert f"{run} belongs to process {pid} on" in error and "wait until it has ended" in error
+    assert [p.name for p in run.iterdir()] == ["owner.json"]
+
+
+def start_of(pid: int) -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
+
+
+def test_a_stopped_run_with_a_lost_sample_says_so_also_before_its_evaluation(tmp_path):
+    """The run had ended, and was killed before it was evaluated."""
+    sampled(tmp_path, "trainer=debug", *TINY)
+    (bdl.SampleStore(tmp_path).folder / "00000009-0.safetensors").unlink()
+    cfg = compose(f"run_dir={tmp_path}", "trainer=debug", *TINY)
+    assert RunDirectory(tmp_path, config_hash(cfg)).metrics is None
+    with pytest.raises(StoreError, match="1 of 3 sample files in .* are missing or cut short, 00000009-0"):
+        train.train(cfg)

@@ -1,0 +1,218 @@
+"""What estimators are used for: seeds, pickles, pipelines, searches, tables, messages."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import subprocess
+import sys
+import tempfile
+import warnings
+
+import joblib
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from forked import Forked
+from sklearn.base import clone
+from sklearn.compose import make_column_transformer
+from sklearn.impute import SimpleImputer
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import OneHotEncoder
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.sklearn import BayesianMLPClassifier, BayesianMLPRegressor
+
+START = bdl.AdamWStart(lr=0.02, epochs=30)
+SMALL = dict(
+    hidden_layer_sizes=(8,), start=START, chains=2, samples=4, steps=20, lr=1e-3, prior_std=1.0, random_state=0
+)  # fmt: skip
+
+
+def rows(n: int = 60) -> tuple[pd.DataFrame, np.ndarray]:
+    """A table of numbers, and a target in large units."""
+    random = np.random.default_rng(0)
+    X = pd.DataFrame({"size": random.normal(100, 20, n), "age": random.uniform(0, 50, n)})
+    return X, (1000 + 5 * X["size"] - 4 * X["age"] + 10 * random.normal(size=n)).to_numpy()
+
+
+@pytest.fixture(scope="module")
+def regressor():
+    return BayesianMLPRegressor(**SMALL).fit(*rows())
+
+
+@pytest.fixture(scope="module")
+def classifier():
+    X, y = rows()
+    return BayesianMLPClassifier(**SMALL).fit(X, np.where(y > 1400, "dear", "cheap"))
+
+
+def test_one_seed_gives_the_same_bits_and_moves_no_other_stream(regressor):
+    X, y = rows()
+    torch.manual_seed(3)
+    np.random.seed(3)
+    states = torch.get_rng_state(), np.random.get_state()[1].copy()
+    again = clone(regressor).fit(X, y)
+    assert torch.equal(torch.get_rng_state(), states[0]) and (np.random.get_state()[1] == states[1]).all()
+    assert np.array_equal(again.predict(X, return_std=True), regressor.predict(X, return_std=True))
+    other = clone(regressor).set_params(random_state=1).fit(X, y)
+    assert not np.array_equal(other.predict(X), regressor.predict(X))
+
+
+def test_a_row_has_one_prediction_whatever_the_other_rows_are(classifier):
+    X, _ = rows()
+    whole = classifier.predict_proba(X)
+    assert np.abs(np.vstack([classifier.predict_proba(X[i : i + 1]) for i in range(5)]) - whole[:5]).max() < 1e-7
+
+
+def test_standardising_what_is_standardised_changes_nothing():
+    """Columns of ±1 have mean 0 and standard deviation 1 exactly."""
+    X = np.array([[1, 1], [1, -1], [-1, 1], [-1, -1]] * 10, dtype=float)
+    y = X[:, 0] * X[:, 1]
+    plain, scaled = (BayesianMLPRegressor(**SMALL, standardize=s).fit(X, y).predict(X) for s in (False, True))
+    assert np.array_equal(plain, scaled)
+
+
+def test_predictions_are_in_the_units_of_the_target(regressor):
+    X, y = rows()
+    same = clone(regressor).fit(X, 8 * y - 4096)  # exact in floating point, up to the mean
+    mean, std = same.predict(X, return_std=True)
+    expected = regressor.predict(X, return_std=True)
+    np.testing.assert_allclose(mean, 8 * expected[0] - 4096, rtol=0, atol=8 * 0.2 * expected[1].min())
+    np.testing.assert_allclose(std, 8 * expected[1], rtol=0.2)
+    assert regressor.score(X, y) > 0.8
+
+
+def test_interval_quantiles_and_moments_come_from_one_law(regressor):
+    X, _ = rows()
+    low, high = regressor.predict_interval(X, coverage=0.9)
+    quantiles = regressor.predict_quantiles(X)
+    assert quantiles.shape == (60, 3)
+    assert np.array_equal(quantiles[:, 0], low) and np.array_equal(quantiles[:, 2], high)
+    law = regressor.predictive(X)
+    mean, std = regressor.predict(X, return_std=True)
+    np.testing.assert_allclose(std**2, (law.aleatoric**2 + law.epistemic**2)[:, 0], rtol=1e-5)
+    assert ((low < mean) & (mean < high)).all()
+
+
+@pytest.mark.parametrize("noise, outputs", [("input", 2), ("constant", 1), (10.0, 1)])
+def test_noise_says_which_law_the_errors_have(noise, outputs):
+    X, y = rows()
+    model = BayesianMLPRegressor(**{**SMALL, "steps": 8, "start": None}, noise=noise).fit(X, y)
+    aleatoric = model.predictive(X).aleatoric
+    last = [p for p in model.posterior_.net.parameters() if p.ndim == 2][-1]
+    assert len(last) == outputs
+    assert (float(aleatoric.std()) > 1e-3) == (noise == "input")
+    if noise == 10.0:
+        np.testing.assert_allclose(aleatoric, 10.0, rtol=1e-5)
+
+
+LOAD = """
+import sys, joblib, numpy as np
+model, X = joblib.load(sys.argv[1])
+np.save(sys.argv[2], model.predict_proba(X))
+"""
+
+
+def test_a_fitted_estimator_needs_no_file_and_predicts_in_another_process(tmp_path, monkeypatch):
+    X, y = rows()
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
+    model = BayesianMLPClassifier(**SMALL).fit(X, y > 1400)
+    assert list(scratch.iterdir()) == []
+    joblib.dump((model, X), tmp_path / "model.joblib")
+    (tmp_path / "load.py").write_text(LOAD)
+    process = Forked([str(tmp_path / "load.py"), str(tmp_path / "model.joblib"), str(tmp_path / "p.npy")], tmp_path)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 0, err
+    assert np.array_equal(np.load(tmp_path / "p.npy"), model.predict_proba(X))
+    assert len((tmp_path / "model.joblib").read_bytes()) < 100_000
+
+
+def test_text_and_gaps_in_a_pipeline_and_a_search():
+    X, y = rows()
+    X = X.assign(city=np.where(np.arange(60) % 3, "Bonn", "Kiel"))
+    X.loc[[3, 17], "age"] = np.nan
+    prepare = make_column_transformer((OneHotEncoder(), ["city"]), (SimpleImputer(), ["size", "age"]))
+    pipeline = make_pipeline(prepare, BayesianMLPRegressor(**SMALL))
+    search = GridSearchCV(pipeline, {"bayesianmlpregressor__temperature": [0.1, 1.0]}, cv=2).fit(X, y)
+    assert search.best_score_ > 0.5
+    _, std = search.best_estimator_.predict(X, return_std=True)
+    assert std.shape == (60,)
+    assert cross_val_score(BayesianMLPRegressor(**SMALL), X[["size"]], y, cv=2).shape == (2,)
+
+
+def test_names_of_columns_are_kept_and_compared(classifier):
+    X, _ = rows()
+    assert list(classifier.feature_names_in_) == ["size", "age"] and classifier.n_features_in_ == 2
+    assert list(classifier.classes_) == ["cheap", "dear"]
+    with pytest.raises(ValueError, match="feature names"):
+        classifier.predict(X[["age", "size"]])
+
+
+def test_verbose_shows_progress_findings_and_the_verdict():
+    X, y = rows()
+    shown, silent = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(shown):
+        BayesianMLPRegressor(**{**SMALL, "prior_std": None}, verbose=True).fit(X, y)
+    with contextlib.redirect_stdout(silent), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BayesianMLPRegressor(**SMALL).fit(X, y)
+    lines = shown.getvalue().splitlines()
+    assert any(line.startswith("tune: prior") for line in lines)
+    assert any(line.startswith("step 20 of 20") for line in lines)
+    assert any("R-hat" in line for line in lines)
+    assert silent.getvalue() == ""
+
+
+def test_sghmc_takes_batches_and_finds_its_step_size():
+    X, y = rows()
+    settings = {**SMALL, "sampler": "sghmc", "lr": None, "prior_std": None, "steps": 100}
+    model = BayesianMLPRegressor(**settings).fit(X, y)
+    assert model.score(X, y) > 0.8
+    assert model.posterior_.samples == 2 * 4
+
+
+WRONG = {
+    "sampler must be one of mclmc": dict(sampler="nuts"),
+    "start must be": dict(start="sgd"),
+    "at least 7": dict(steps=5),
+    "chains and samples": dict(chains=0),
+    "prior_std must be > 0": dict(prior_std=0.0),
+    "noise must be": dict(noise=-1.0),
+    "unknown activation": dict(activation="step"),
+}
+
+
+@pytest.mark.parametrize("message", WRONG)
+def test_wrong_settings_are_refused_in_one_line(message):
+    with pytest.raises(ConfigError, match=message) as refusal:
+        BayesianMLPRegressor(**{**SMALL, **WRONG[message]}).fit(*rows())
+    assert "\n" not in str(refusal.value)
+
+
+def test_wrong_data_are_refused():
+    X, y = rows()
+    with pytest.raises(ConfigError, match="one class only"):
+        BayesianMLPClassifier(**SMALL).fit(X, np.ones(60))
+    with pytest.raises(ConfigError, match="nothing can be learned"):
+        BayesianMLPRegressor(**SMALL).fit(X, np.ones(60))
+    with pytest.raises(TypeError, match="sample_weight"):
+        BayesianMLPRegressor(**SMALL).fit(X, y, sample_weight=np.ones(60))
+
+
+def test_import_bdl_does_not_load_scikit_learn():
+    code = "import sys, bdl; assert 'sklearn' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_without_scikit_learn_the_import_says_how_to_install_it(monkeypatch):
+    for name in [name for name in sys.modules if name == "bdl.sklearn" or name.startswith("bdl.sklearn.")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ImportError, match=r"pip install 'bdl\[sklearn\]'"):
+        import bdl.sklearn  # noqa: F401

@@ -1,0 +1,85 @@
+"""Which part of a batch is an input, which the target, and what is refused."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from bdl.batch import Reader, count_items, feed, part_of
+from bdl.errors import ConfigError
+
+A, B, Y = torch.zeros(4, 3), torch.ones(4, 2), torch.arange(4)
+Named = namedtuple("Named", "a b y")
+
+
+@dataclass
+class Data:
+    image: torch.Tensor
+    label: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    "batch, inputs, target",
+    [
+        (A, A, None),
+        ((A,), A, None),
+        ((A, Y), A, Y),
+        ([A, Y], A, Y),
+        ((A, B, Y), (A, B), Y),
+        (Named(A, B, Y), (A, B), Y),
+        (((A, B), Y), (A, B), Y),
+        (({"a": A}, Y), {"a": A}, Y),
+        ({"a": A, "b": B, "labels": Y}, {"a": A, "b": B}, Y),
+        ({"a": A, "target": Y}, {"a": A}, Y),
+        ({"a": A, "y": B, "label": Y}, {"a": A, "y": B}, Y),
+        (Data(A, Y), {"image": A}, Y),
+    ],
+)
+def test_defaults(batch, inputs, target):
+    found, y = Reader()(batch)
+    assert y is target and type(found) is type(inputs)
+    if isinstance(inputs, dict):
+        assert found.keys() == inputs.keys() and all(found[k] is v for k, v in inputs.items())
+    else:
+        assert found is inputs or all(f is i for f, i in zip(found, inputs, strict=True))
+
+
+def test_a_module_reads_its_own_batches_but_not_by_a_layer_of_that_name():
+    class Reads(nn.Module):
+        def inputs(self, batch):
+            return batch["x"]
+
+    class HasLayer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inputs = nn.Linear(3, 3)
+
+    batch = {"x": A, "id": B, "y": Y}
+    assert Reader(Reads())(batch) == (A, Y) or Reader(Reads())(batch)[0] is A
+    assert Reader(HasLayer())((A, Y))[0] is A
+
+
+@pytest.mark.parametrize("batch", [{"labels": Y}, "text", {"names": ["a"], "y": Y}, [], None])
+def test_a_batch_without_inputs_is_refused_with_its_structure(batch):
+    with pytest.raises(ConfigError, match="no input that bdl can read: ") as refusal:
+        Reader()(batch)
+    assert "\n" not in str(refusal.value) and type(batch).__name__ in str(refusal.value)
+
+
+def test_inputs_that_forward_does_not_take_are_refused_and_its_own_errors_are_not():
+    with pytest.raises(ConfigError, match=r"Linear.forward does not take the inputs dict\(image: float32 \(4, 3\)\)"):
+        feed(nn.Linear(3, 2), {"image": A})
+    with pytest.raises(TypeError):
+        feed(lambda x: x + None, A)
+
+
+def test_parts_keep_what_has_no_items():
+    batch = {"x": A, "mask": torch.ones(4, 4), "scale": torch.ones(7), "name": "a"}
+    half = part_of(batch, slice(0, 2))
+    assert count_items(batch) == 4 and half["x"].shape == (2, 3) and half["mask"].shape == (2, 4)
+    assert half["scale"].shape == (7,) and half["name"] == "a"
+    assert part_of((A.expand(2, 4, 3), Y.expand(2, 4)), slice(0, 3), axis=1)[1].shape == (2, 3)

@@ -1,0 +1,105 @@
+"""find_settings: plain settings that never diverge, the same each time, and none that were given."""
+
+import pytest
+import torch
+
+import bdl
+from bdl.models import MLP
+from bdl.tune.batch import FULL, choose_batch
+from bdl.tune.burn_in import choose_burn_in, rest
+from bdl.tune.trial import Problem, Trial
+
+
+def table(kind: str):
+    """x and y of four very different tables, as a data module would hand them on, except the raw targets."""
+    stream = torch.Generator().manual_seed(1)
+
+    def normal(*shape):
+        return torch.randn(*shape, generator=stream)
+
+    if kind == "tiny":
+        x = normal(40, 3)
+        return x, x[:, :1].sin() + 0.1 * normal(40, 1), bdl.HeteroscedasticNLL(), 2
+    if kind == "wide":
+        x = normal(200, 150)
+        return x, (x[:, 0] > 0).long(), bdl.CategoricalNLL(), 2
+    if kind == "imbalanced":
+        x = normal(3000, 8)
+        return x, (x[:, 0] + x[:, 1] > 3.2).long(), bdl.CategoricalNLL(), 2
+    x = normal(300, 5) * 100  # heavy inputs that nobody has standardised
+    return x, normal(300, 1) * 5, bdl.HeteroscedasticNLL(), 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["tiny", "wide", "imbalanced", "unscaled"])
+def test_a_run_with_the_settings_found_never_diverges(kind):
+    x, y, loss, outputs = table(kind)
+    stack = bdl.ChainStack(MLP([x.shape[1], 16, 16, outputs], activation="relu"), 3)
+    found = bdl.find_settings(stack, loss, (x, y), steps=2400).settings
+    problem = Problem(stack, loss, (x, y), len(y), found["batch_size"])
+    trial = Trial(problem, bdl.SGHMC(found["friction"]), bdl.Gaussian(found["prior"]), found["lr"], "run")
+    trial.run(600)
+    late = trial.energy_trace()[:, -100:].mean()
+    assert torch.isfinite(late) and late < trial.energy_trace()[:, :5].mean() * 1.5 + 500
+
+
+@pytest.fixture(scope="module")
+def small():
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randn(60, 2, generator=stream)
+    return bdl.ChainStack(torch.nn.Linear(2, 2), 2), bdl.HeteroscedasticNLL(), (x, x[:, :1])
+
+
+def test_the_same_seed_finds_the_same_and_leaves_the_stack_alone(small):
+    before = [p.clone() for p in small[0].parameters()]
+    first, second = (bdl.find_settings(*small, steps=800, seed=3) for _ in range(2))
+    assert first.settings == second.settings
+    assert [f.reason for f in first.findings] == [f.reason for f in second.findings]
+    assert list(first.settings) == ["batch_size", "lr", "friction", "burn_in", "prior"]
+    assert all(map(torch.equal, before, small[0].parameters()))
+
+
+def test_what_is_given_is_not_found(small):
+    given = {"lr": 1e-4, "prior": bdl.Gaussian(3.0), "batch_size": 20}
+    assert list(bdl.find_settings(*small, steps=800, given=given).settings) == ["friction", "burn_in"]
+
+
+def test_a_sampler_that_adapts_its_step_gets_a_batch_and_a_prior_only(small):
+    found = bdl.find_settings(*small, dynamics=bdl.MCLMC(adapt_steps=100), steps=800).settings
+    assert list(found) == ["batch_size", "prior"] and found["batch_size"] == 60
+
+
+@pytest.mark.parametrize(
+    "wrong, message",
+    [
+        ({"temperature": 0.0}, "temperature > 0"),
+        ({"dynamics": bdl.SGD()}, "is none"),
+        ({"given": {"speed": 1}}, "'speed'"),
+    ],
+)
+def test_wrong_arguments_are_refused(small, wrong, message):
+    with pytest.raises(bdl.ConfigError, match=message):
+        bdl.find_settings(*small, **wrong)
+
+
+def test_few_items_make_full_batches_and_many_a_share_of_them():
+    assert choose_batch(FULL, 1000).value == FULL
+    assert choose_batch(10_000, 1000).value == 500
+    assert choose_batch(1_000_000, 1000).value == 1024
+    assert choose_batch(50_000, 10**7).value == 128
+
+
+def test_rest_is_where_a_decay_has_ended():
+    steps = torch.arange(1000)
+    noise = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
+    assert 200 <= rest(100 * torch.exp(-steps / 50) + noise) <= 450
+    assert rest(noise) <= 100
+    assert rest(noise - 0.01 * steps) is None
+
+
+def test_burn_in_is_the_default_share_where_a_trial_still_moves():
+    noise = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
+    trend = noise - 0.01 * torch.arange(1000)
+    assert choose_burn_in([noise, trend], 10, 50_000).value == 20_000
+    assert choose_burn_in([noise], 400, 50_000).value == 8000
+    assert choose_burn_in([noise], 1, 50_000).value == 5000

@@ -1,0 +1,59 @@
+"""The prior: the candidate with the best validation NLL, and what a prior predicts."""
+
+import math
+
+import pytest
+import torch
+
+import bdl
+from bdl.tune.prior import Score, choose_prior, prior_predictive
+from bdl.tune.trial import Problem, Trial
+
+LINEAR = torch.nn.Linear(4, 1, bias=False)
+ITEMS = torch.randn(30, 4, generator=torch.Generator().manual_seed(0)), torch.zeros(30, 1)
+
+
+def problem(net=LINEAR, loss=None, items=ITEMS, chains=50) -> Problem:
+    return Problem(bdl.ChainStack(net, chains), loss or bdl.GaussianNLL(1.0), items, 30, 30)
+
+
+def test_the_score_is_that_of_the_mixture():
+    trial, score = Trial(problem(chains=3), bdl.SGHMC(), bdl.Gaussian(), 1e-3, "test"), Score(ITEMS)
+    means = []
+    for _ in range(2):
+        trial.run(5)
+        score(trial)
+        means.append(trial.outputs(ITEMS[0]))
+    drawn = torch.cat(means).squeeze(-1)  # (6, 30)
+    density = torch.distributions.Normal(drawn, 1.0).log_prob(torch.zeros(30)).exp().mean(0)
+    torch.testing.assert_close(score.nll.float(), -density.log(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_candidate_replaces_the_first_only_if_it_is_clearly_better():
+    first, noise = torch.ones(100), torch.linspace(-1, 1, 100)
+    about = {1.0: "wide", "fan_in": "tight"}
+    assert choose_prior({1.0: first, "fan_in": first - 0.5 + 0.1 * noise}, about).value == "fan_in"
+    assert choose_prior({1.0: first, "fan_in": first - 0.01 + noise}, about).value == 1.0
+    worse = choose_prior({1.0: first, "fan_in": first + 0.5}, about)
+    assert worse.value == 1.0 and worse.reason == "validation NLL 1.000, 1.500 for precision 1.0, fan_in; wide"
+
+
+@pytest.mark.parametrize("precision", [1.0, 4.0, "fan_in"])
+def test_prior_predictive_spread_of_a_linear_network(precision):
+    """The mean at x is N(0, |x|² / precision): 100 networks, so a standard error of 7 % of one spread."""
+    per_weight = {"fan_in": 4.0}.get(precision, precision)
+    exact = float((ITEMS[0].norm(dim=1) / math.sqrt(per_weight)).median())
+    given = problem()
+    before = [p.clone() for p in given.stack.parameters()]
+    said = prior_predictive(given, bdl.Gaussian(precision), ITEMS[0])
+    assert float(said.split("by ")[1].split()[0]) == pytest.approx(exact, rel=0.2)
+    assert all(map(torch.equal, before, given.stack.parameters()))
+
+
+def test_prior_predictive_of_classes_sees_certain_networks():
+    net, loss = torch.nn.Linear(4, 2), bdl.CategoricalNLL()
+    items = ITEMS[0], torch.zeros(30, dtype=torch.int64)
+    vague, certain = (
+        float(prior_predictive(problem(net, loss, items), bdl.Gaussian(p), ITEMS[0]).split()[-1]) for p in (1e4, 1e-4)
+    )
+    assert vague == pytest.approx(0.5, abs=0.02) and certain > 0.97
