@@ -92,6 +92,13 @@ def tensors_of_modules(net: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def hooked(module: nn.Module) -> bool:
+    """Whether the module has hooks, which batched matrix products would not call."""
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
+
+
 def replace_tensors(net: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """Give a network these tensors in place of its parameters and buffers of these names. Tied ones stay tied.
 
@@ -111,12 +118,14 @@ def replace_tensors(net: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 
 def mlp_layers(net: nn.Module) -> list[nn.Module] | None:
-    """The layers in order if they are Linear, elementwise, Flatten or ConstantOutputs, so that batched matrix products
-    can run many such networks together; else None.
+    """The layers in order if they are Linear, elementwise, Flatten or ConstantOutputs, without hooks, so that batched
+    matrix products can run many such networks together; else None.
 
     >>> mlp_layers(nn.Sequential(nn.Sequential(nn.Linear(2, 3), nn.Tanh()), nn.Linear(3, 1)))
     [Linear(in_features=2, out_features=3, bias=True), Tanh(), Linear(in_features=3, out_features=1, bias=True)]
     """
+    if hooked(net):
+        return None
     if isinstance(net, nn.Sequential) and type(net).forward is nn.Sequential.forward:
         parts = [mlp_layers(child) for child in net]  # children() would skip a layer's second use
         return None if any(p is None for p in parts) else [layer for p in parts for layer in p or []]

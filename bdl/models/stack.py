@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from bdl.batch import Inputs, count_items, inputs_of_call, map_tensors, structure
 from bdl.errors import ConfigError
-from bdl.functional import Stack, call, mlp_layers, replace_tensors
+from bdl.functional import Stack, call, hooked, mlp_layers, replace_tensors
 from bdl.models import mlp_kernel
 from bdl.models.mlp_gradient import MLPGradient, supports
 from bdl.models.mlp_kernel import MLPKernel
@@ -39,19 +39,21 @@ class ChainStack(Stack):
 
     Args:
         net: a network, or a function that builds one. A network is copied, and `reset_parameters` initialises every
-            copy again; parameters of modules without that method start equal. A function is called C times, under one
-            seed per chain.
+            copy again. A function is called C times, under one seed per chain.
         chains: C >= 1.
         seed, stack: these and the chain's number decide its starting point. The global random stream of the CPU is
             restored afterwards; the streams of GPUs stay seeded with the last chain's seed.
         shared: True sends one batch to all chains, False one to each. None means False, until a `BayesianModule` trains
             the stack on a DataLoader, which has one batch for all.
         method: "bmm" multiplies batched matrices, for networks made of Linear and elementwise layers. "vmap" and "loop"
-            run any network. "auto" takes bmm where it is possible. Otherwise it loops for one chain or on a CPU, which
-            `scripts/bench.py chains` measured as the fastest, and uses vmap on an accelerator, where it was not
-            measured. Timing at run time never decides, because then two runs would differ.
+            run any network, and call hooks once per chain, with the tensors of that chain. "auto" takes bmm where it
+            is possible. Otherwise it loops for one chain or on a CPU, which `scripts/bench.py chains` measured as the
+            fastest, and uses vmap on an accelerator, where it was not measured. Timing at run time never decides,
+            because then two runs would differ.
 
-    Raises ConfigError for chains < 1, for "bmm" on a network with other layers, and for x without the axis of chains.
+    Raises ConfigError for chains < 1, for "bmm" on a network with other layers or with hooks, for x without the axis of
+    chains, and for a network with random parameters that `reset_parameters` does not draw anew: its chains would start
+    equal.
     """
 
     def __init__(
@@ -68,15 +70,18 @@ class ChainStack(Stack):
         if chains < 1:
             raise ConfigError(f"chains must be at least 1, got {chains}")
         copies = [_start(net, derive_seed("start", seed, stack, c)) for c in range(chains)]
+        if isinstance(net, nn.Module):
+            _refuse_equal_starts(copies)
         self.net, self.chains, self.shared = copies[0], chains, bool(shared)
         self.follows_loader = shared is None
         self._layers = mlp_layers(self.net)
         if method == "bmm" and self._layers is None:
             raise ConfigError(
-                f"bmm needs a Sequential of Linear and elementwise layers, and {type(self.net).__name__} has others: "
-                'use method="auto"'
+                f"bmm needs a Sequential of Linear and elementwise layers, and {type(self.net).__name__} has others "
+                'or hooks: use method="auto"'
             )
         self.method: Method = method
+        self._may_be_hooked = list(self.net.modules())
         _stack_into(self.net, copies)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -104,7 +109,7 @@ class ChainStack(Stack):
         compiled: True or "auto" gives `MLPKernel` for the layers that it knows, True raises ConfigError where it cannot
         be built.
         """
-        plain = not any(_hooked(m) for m in self.modules()) and self._compiled_call_impl is None
+        plain = not any(_watched(m) for m in self.modules()) and self._compiled_call_impl is None
         if self._layers is None or self.method not in ("auto", "bmm") or not plain or not supports(self._layers):
             return None
         eager = MLPGradient(self._layers, self.chains)
@@ -118,9 +123,12 @@ class ChainStack(Stack):
         return self(*args, **kwargs)
 
     def _resolve(self, device: torch.device) -> str:
+        batched = self._layers is not None and not any(map(hooked, self._may_be_hooked))
+        if self.method == "bmm" and not batched:
+            raise ConfigError('bmm would not call the hooks of this network: use method="auto", or remove them')
         if self.method != "auto":
             return self.method
-        if self._layers is not None:
+        if batched:
             return "bmm"
         return "loop" if self.chains == 1 or device.type == "cpu" else "vmap"
 
@@ -162,15 +170,9 @@ def _shapes(inputs: Inputs) -> str:
     return str(tuple(inputs.shape)) if isinstance(inputs, Tensor) else structure(inputs)
 
 
-def _hooked(module: nn.Module) -> bool:
+def _watched(module: nn.Module) -> bool:
     """Whether something watches or changes what goes through a module or its parameters."""
-    return bool(
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or any(p._backward_hooks for p in module.parameters(recurse=False))
-    )
+    return hooked(module) or any(p._backward_hooks for p in module.parameters(recurse=False))
 
 
 def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
@@ -199,6 +201,22 @@ def _reset(module: nn.Module) -> None:
         return
     for child in module.children():
         _reset(child)
+    if isinstance(module, nn.MultiheadAttention):
+        module._reset_parameters()  # torch's name of what other layers call reset_parameters
+
+
+def _refuse_equal_starts(copies: list[nn.Module]) -> None:
+    """Raise ConfigError for a sampled parameter of random values, not of one constant, that all copies share."""
+    if len(copies) == 1:
+        return
+    second = dict(copies[1].named_parameters())
+    for name, first in copies[0].named_parameters():
+        values = first.detach()
+        if first.requires_grad and torch.equal(values, second[name]) and bool((values != values.flatten()[:1]).any()):
+            raise ConfigError(
+                f"{name} would start equal in all chains, because its module has no reset_parameters that draws it: "
+                "give ChainStack a function that builds the network in place of the network"
+            )
 
 
 def _stack_into(net: nn.Module, copies: list[nn.Module]) -> None:

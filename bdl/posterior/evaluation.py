@@ -163,8 +163,8 @@ class ClassEvaluation(Evaluation):
         self.labels = self.y.flatten().long() if likelihood.outputs == "labels" else self.y
         self._last: list[Tensor | None] = [None] * chains  # (K, n) each
         self._sum: Tensor | None = None  # (chains, K, n) sum of probabilities
-        self._weighted: Tensor | None = None  # (chains, K, n) sum of weight x probabilities
-        self._weight = torch.zeros(chains, dtype=torch.float64)
+        self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities
+        self._weight = 0.0
         self._points = torch.linspace(0, len(self.labels) - 1, min(POINTS, len(self.labels))).long()
 
     @property
@@ -185,11 +185,8 @@ class ClassEvaluation(Evaluation):
 
     @property
     def bma_weighted(self) -> Tensor | None:
-        """(n, K) average over chains of each chain's importance-weighted average; None without such weights."""
-        if self._weighted is None or not bool((self._weight > 0).any()):
-            return None
-        seen = self._weight > 0
-        return (self._weighted[seen] / self._weight[seen].view(-1, 1, 1)).mean(0).float().mT
+        """(n, K) importance-weighted average over all samples; None without such weights."""
+        return (self._weighted / self._weight).float().mT if self._weighted is not None and self._weight else None
 
     @property
     def quantities(self) -> np.ndarray:
@@ -225,14 +222,13 @@ class ClassEvaluation(Evaluation):
         """Keep the last probabilities of each chain, and add to the weighted sums."""
         if self._sum is None:
             self._sum = torch.zeros(self.chains, *values.shape[1:], dtype=torch.float64)
-            self._weighted = torch.zeros_like(self._sum) if self.importance else None
+            self._weighted = torch.zeros_like(self._sum[0]) if self.importance else None
         for i, chain in enumerate(chains):
             if chain not in chains[i + 1 :]:
                 self._last[chain] = values[i].clone()  # a view would keep the other networks' values in memory
         if self._weighted is not None and weights is not None and bool(weights.any()):
-            which = torch.tensor(chains)
-            self._weighted.index_add_(0, which, values * weights.view(-1, 1, 1))
-            self._weight.index_add_(0, which, weights.double())
+            self._weighted += (values * weights.view(-1, 1, 1)).sum(0)
+            self._weight += float(weights.sum())
 
     def _add_up(self, chains: Sequence[int], values: Tensor) -> None:
         for chain, p in zip(chains, values, strict=True):

@@ -75,6 +75,16 @@ class Samples:
         """Every sample as (chain among all runs, record, chain within the record)."""
         return [(chain, r, c) for s, r in self.files for c, chain in enumerate(self._chains(s, r))]
 
+    def psi_of(self) -> list[int]:
+        """(chains,) the number of each chain's psi: the first chain that has it, or the chain itself."""
+        numbers = list(range(self.chains))
+        stacks = {(number, stack) for number, stack, _ in self._chain_of}
+        shared = {of for of in stacks if (psi := self.stores[of[0]].weighting(of[1])) and len(psi["log_psi"]) == 1}
+        for (number, stack, _), chain in self._chain_of.items():
+            if (number, stack) in shared:
+                numbers[chain] = self._chain_of[number, stack, 0]
+        return numbers
+
     def cache(self) -> None:
         """Read all files now, and keep their tensors."""
         self._cache = list(self._groups(self.files))

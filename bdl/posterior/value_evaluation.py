@@ -54,12 +54,10 @@ class ValueEvaluation(Evaluation):
 
     @property
     def bma_weighted(self) -> ValuePrediction | None:
-        """The mixture over chains of each chain's importance-weighted mixture; None without such weights."""
+        """The importance-weighted mixture of all samples; None without such weights."""
         if not self._weights or not bool((weights := torch.cat(self._weights)).any()):
             return None
-        chain_of = torch.tensor(self._chain_of)
-        of_chain = torch.zeros(self.chains, dtype=weights.dtype).index_add_(0, chain_of, weights)
-        return self._of(weights / of_chain[chain_of].clamp_min(torch.finfo(weights.dtype).tiny))
+        return self._of(weights)
 
     @property
     def quantities(self) -> np.ndarray:

@@ -20,7 +20,8 @@ Keyed = tuple[int, Record, int]  # (chain among all runs, record, chain within t
 class Weights:
     """Weights by (chain, step), which sum to the number of chains.
 
-    Importance weights sum to 1 over each chain, because the psi of each chain has its own normalisation.
+    Importance weights have one normalisation for all chains that share psi. Where each chain has its own psi, and with
+    it its own weighted law, the weights of each chain sum to 1.
     """
 
     by_key: dict[tuple[int, int], float]
@@ -29,7 +30,9 @@ class Weights:
     note: str
 
 
-def sample_weights(samples: Sequence[Keyed], chains: int, kind: str, full_data: bool = False) -> Weights:
+def sample_weights(
+    samples: Sequence[Keyed], chains: int, kind: str, full_data: bool = False, psi_of: Sequence[int] | None = None
+) -> Weights:
     """Normalised weights of samples.
 
     Args:
@@ -38,6 +41,7 @@ def sample_weights(samples: Sequence[Keyed], chains: int, kind: str, full_data: 
         kind: "uniform"; "step_size", proportional to lr (Karagiannis 2023, eq. 3.8; Bayes-by-Backprop post, eq. 25);
             or "importance", psi(U)^zeta, which turns samples of a weighted law into samples of exp(-U/T).
         full_data: True if psi was fitted on full-data energies, which have no batch noise to bias the weights.
+        psi_of: (chains,) the number of each chain's psi, the same for chains that share it. None: each has its own.
 
     Raises ConfigError for an unknown kind, and for importance weights that are not valid.
     """
@@ -50,7 +54,13 @@ def sample_weights(samples: Sequence[Keyed], chains: int, kind: str, full_data: 
         logs, note, biased = {(i, r.step): 0.0 for i, r, _ in samples}, "uniform", False
     else:
         raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size" or "importance"')
-    by_key = _normalise(logs) if kind == "importance" else _scale(logs, chains)
+    if kind == "importance":
+        psi_of = range(chains) if psi_of is None else psi_of
+        by_key = _normalise(logs, psi_of)
+        if len(set(psi_of)) > 1:
+            note += "; chains that do not share psi are normalised one by one, because they sample different laws"
+    else:
+        by_key = _scale(logs, chains)
     log_w = np.log([w for w in by_key.values() if w > 0])
     return Weights(by_key, weight_ess(log_w), biased, note)
 
@@ -105,22 +115,20 @@ def energy_spreads(samples: Sequence[Keyed]) -> tuple[float, float]:
     return spread, float(np.std(errors, ddof=1)) if len(errors) > 1 else math.nan
 
 
-def _normalise(logs: dict[tuple[int, int], float]) -> dict[tuple[int, int], float]:
-    """Weights from log weights, without overflow; those of each chain sum to 1."""
-    top: dict[int, float] = defaultdict(lambda: -math.inf)
-    for (chain, _), value in logs.items():
-        top[chain] = max(top[chain], value)
-    unnormalised = {key: math.exp(value - top[key[0]]) for key, value in logs.items()}
-    total: dict[int, float] = defaultdict(float)
-    for (chain, _), value in unnormalised.items():
-        total[chain] += value
-    return {key: value / total[key[0]] for key, value in unnormalised.items()}
+def _normalise(logs: dict[tuple[int, int], float], psi_of: Sequence[int]) -> dict[tuple[int, int], float]:
+    """Weights from log weights. Those of the chains of one psi sum to the number of these chains."""
+    by_psi: dict[int, dict[tuple[int, int], float]] = defaultdict(dict)
+    for key, value in logs.items():
+        by_psi[psi_of[key[0]]][key] = value
+    return {key: w for each in by_psi.values() for key, w in _scale(each, len({chain for chain, _ in each})).items()}
 
 
 def _scale(logs: dict[tuple[int, int], float], chains: int) -> dict[tuple[int, int], float]:
-    """Weights from log weights; all of them together sum to the number of chains."""
-    total = sum(math.exp(value) for value in logs.values())
-    return {key: math.exp(value) * chains / total for key, value in logs.items()}
+    """Weights from log weights, without overflow; all of them together sum to the number of chains."""
+    top = max(logs.values())
+    unnormalised = {key: math.exp(value - top) for key, value in logs.items()}
+    total = sum(unnormalised.values())
+    return {key: value * chains / total for key, value in unnormalised.items()}
 
 
 def _of_chain(value: float | list[float], c: int) -> float:

@@ -21,6 +21,7 @@ from omegaconf import DictConfig
 
 from bdl.run.config import config_folder, register_resolvers
 from bdl.run.console import one_line_errors
+from bdl.run.keys import check_keys
 
 register_resolvers()
 CONF = str(config_folder())
@@ -50,7 +51,7 @@ def no_empty_folder() -> Iterator[None]:
         folder = Path(about.runtime.output_dir)
         parents = [] if about.mode == RunMode.MULTIRUN else [p for p in folder.parents if here in p.parents]
         with suppress(OSError):  # the first that is not empty ends the search
-            for path in (folder, *parents):
+            for path in (folder, *parents) if folder != here else ():
                 path.rmdir()
         raise
 
@@ -62,6 +63,7 @@ def train(cfg: DictConfig) -> float | None:
         one_line_errors(),
         no_empty_folder(),
     ):  # here too: Hydra prints a line of its own for an exception that reaches it
+        check_keys("train", cfg, HydraConfig.get(), config_folder())
         with importing():
             from bdl.run import train
 
@@ -72,6 +74,7 @@ def train(cfg: DictConfig) -> float | None:
 def evaluate(cfg: DictConfig) -> None:
     """Evaluate the samples of one or several runs as one posterior."""
     with one_line_errors():
+        check_keys("evaluate", cfg, HydraConfig.get(), config_folder())
         with importing():
             from bdl.run import evaluate
 
@@ -82,6 +85,7 @@ def evaluate(cfg: DictConfig) -> None:
 def predict(cfg: DictConfig) -> None:
     """Predict the rows of a table with the samples of one or several runs."""
     with one_line_errors():
+        check_keys("predict", cfg, HydraConfig.get(), config_folder())
         with importing():
             from bdl.run import predict
 
@@ -92,6 +96,7 @@ def predict(cfg: DictConfig) -> None:
 def verify(cfg: DictConfig) -> None:
     """Verify every file of a run directory, and repair what can be repaired."""
     with one_line_errors():
+        check_keys("verify", cfg, HydraConfig.get(), config_folder())
         with importing():
             from bdl.run import verify
 

@@ -1,81 +1,39 @@
-"""Type and range checks of the composed configuration, before anything is built.
+"""Checks of the composed configuration by the constructors that it names, before data are read.
 
-Types are those of the constructors: the annotations of each `_target_` say what its keys may hold. Ranges are checked
-by the constructors themselves. Only keys that belong to no constructor of bdl have a table here.
+Names and types are those of the constructors: the arguments and annotations of each `_target_` say which keys there are
+and what they may hold. Ranges are checked by building the parts that need no data. All else stands in `keys`.
 """
 
 from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from hydra.utils import get_object
+from hydra.errors import InstantiationException
+from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
-from bdl.run.derived import check_stacks
 
-_ABSENT = object()
-_LEAST = {  # smallest value of whole numbers
-    "seed": 0, "stack": 0, "stacks": 1, "chains": 1, "threads": 1, "processes": 1, "checkpoint_every": 1,
-    "monitor_every": 1, "train_items": 1, "data.workers": 0, "trainer.accumulate_grad_batches": 1,
-}  # fmt: skip
-_OR_NULL = ("stacks", "threads", "processes", "train_items")
 _FILLED_IN = ("sampler.num_data", "model.sizes", "model.num_classes")  # null until train.py has seen the data
-_SWITCHES = ("shared_batches", "tf32")
+_BUILT_EARLY = ("sampler.", "schedule.", "collect.")  # their parts need no data
+_READ_BY_TRAIN = ("loss.scale", "model.hidden")  # train.py takes them out before it builds
+_OF_HYDRA = ("_target_", "_partial_", "_recursive_", "_convert_", "_args_")
 _NOT_OURS = ("trainer", "logger", "hydra")  # sections whose constructors are Lightning's and Hydra's
 _BUILT = "built by a _target_"
 _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a word", Path: "a path"}
 
 
 def check_config(cfg: DictConfig) -> None:
-    """Raise ConfigError for the first value of a wrong type or out of range; the message names its key."""
-    _check_top_level(cfg)
-    _check_trainer(cfg)
-    check_stacks(cfg)
+    """Raise ConfigError for the first argument that is unknown, of a wrong type or out of range; it names its key."""
     for key in map(str, cfg):
         if key not in _NOT_OURS and OmegaConf.is_dict(cfg[key]):
             _check_targets(key, cfg[key])
     collector = get_object("bdl.CollectSamples")  # `collect` holds the arguments that train.py passes on
     _check_arguments("collect", cfg.collect, collector)
-
-
-def _check_top_level(cfg: DictConfig) -> None:
-    for key, least in _LEAST.items():
-        wanted = f"a whole number of at least {least}" + (" or null" if key in _OR_NULL else "")
-        _require(cfg, [key], wanted, lambda value, least=least: type(value) is int and value >= least)
-    _require(cfg, _SWITCHES, "true or false", lambda value: type(value) is bool)
-    _require(cfg, ["compile"], "auto, true or false", lambda value: type(value) is bool or value == "auto")
-    _require(cfg, ["tune"], "auto or false", lambda value: value in ("auto", False) and type(value) is not int)
-    widths = "a list of whole numbers of at least 1"
-    _require(cfg, ["model.hidden"], widths, lambda value: OmegaConf.is_list(value) and all(map(_is_width, value)))
-    _require(cfg, ["objective"], "null or the name of a metric", lambda value: value is None or type(value) is str)
-
-
-def _is_width(value: Any) -> bool:
-    return type(value) is int and value >= 1
-
-
-def _check_trainer(cfg: DictConfig) -> None:
-    choices = (True, False, None, "warn")
-    _require(cfg, ["trainer.deterministic"], "true, false or warn", lambda value: value in choices)
-    _require(cfg, ["trainer.precision"], "auto, 32-true or bf16-mixed", lambda value: not str(value).startswith("16"))
-    if cfg.trainer.max_steps == -1:
-        wanted = "a whole number of at least 1, or trainer.max_steps a number of steps"
-        _require(cfg, ["trainer.max_epochs"], wanted, lambda value: type(value) is int and value >= 1)
-    else:
-        wanted = "at least 1, or -1 for a run of trainer.max_epochs"
-        _require(cfg, ["trainer.max_steps"], wanted, lambda value: type(value) in (int, float) and value >= 1)
-
-
-def _require(cfg: DictConfig, keys: Iterable[str], wanted: str, fits: Callable[[Any], bool]) -> None:
-    for key in keys:
-        value = OmegaConf.select(cfg, key, default=_ABSENT)
-        if value is not _ABSENT and not (value is None and key in _OR_NULL or fits(value)):
-            raise ConfigError(f"{key} must be {wanted}, got {value!r}")
 
 
 def _check_targets(path: str, node: Any) -> None:
@@ -89,6 +47,24 @@ def _check_targets(path: str, node: Any) -> None:
         except Exception as error:  # the module may raise anything when it is imported
             raise ConfigError(f"{path}._target_={node['_target_']} cannot be imported: {error}") from error
         _check_arguments(path, node, target)
+        if path.startswith(_BUILT_EARLY) and node["_target_"].startswith("bdl.") and not _depends_on_data(node):
+            _check_ranges(path, node)
+
+
+def _depends_on_data(node: DictConfig) -> bool:
+    """Whether the number of steps, which some arguments follow, is known only once the data are counted."""
+    return OmegaConf.select(node._get_root(), "trainer.max_steps") == -1
+
+
+def _check_ranges(path: str, node: DictConfig) -> None:
+    """Build the part, which checks its arguments, and let go of it. The message names the key."""
+    try:
+        instantiate(node)
+    except InstantiationException as error:
+        cause = error.__cause__ or error
+        if isinstance(cause, ConfigError):
+            raise ConfigError(f"{path}: {cause}") from error
+        raise ConfigError(f"{path} cannot be built: {' '.join(str(cause).split())}") from error
 
 
 def _items(node: Any) -> Iterator[tuple[Any, Any]]:
@@ -98,14 +74,29 @@ def _items(node: Any) -> Iterator[tuple[Any, Any]]:
 
 def _check_arguments(path: str, node: DictConfig, target: Any) -> None:
     """Check the literal values of a node. An interpolation is checked at the key that it names."""
-    annotations = argument_types(target)
+    annotations, known = argument_types(target), argument_names(target)
     for key, value in _items(node):
+        if f"{path}.{key}" in _READ_BY_TRAIN:
+            continue
+        if known is not None and key not in known:
+            raise ConfigError(f"{path}.{key} is no argument of {target.__name__}: it takes {', '.join(known)}")
         if key not in annotations or OmegaConf.is_dict(value) or OmegaConf.is_interpolation(node, key):
             continue
         plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         derived = plain is None and f"{path}.{key}" in _FILLED_IN
         if not derived and not fits(plain, annotations[key]):
             raise ConfigError(f"{path}.{key} must be {describe(annotations[key])}, got {plain!r}")
+
+
+def argument_names(target: Any) -> list[str] | None:
+    """Names of the arguments that a configuration may give; None where any will do, or where nobody knows."""
+    try:
+        parameters = inspect.signature(target).parameters.values()
+    except (TypeError, ValueError):
+        return None
+    if any(p.kind is p.VAR_KEYWORD for p in parameters):
+        return None
+    return [*(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY), *_OF_HYDRA]
 
 
 def argument_types(target: Any) -> dict[str, Any]:

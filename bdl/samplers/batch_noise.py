@@ -82,7 +82,7 @@ def known_variance(grad_var: Any) -> Any:
     if grad_var is None or isinstance(grad_var, str) and grad_var == "estimated":
         return grad_var
     try:
-        value = torch.as_tensor(grad_var, dtype=torch.float64)
+        value = torch.as_tensor(math.nan if isinstance(grad_var, bool) else grad_var, dtype=torch.float64)
     except (TypeError, ValueError, RuntimeError):
         value = torch.tensor(math.nan)
     if not bool((value >= 0).all()):

@@ -14,7 +14,8 @@ from bdl.errors import ConfigError
 class ParameterBuffer:
     """One buffer `theta` of shape (d,), or (C, d) for parameters with a leading axis C. The parameters are views of it.
 
-    Raises ConfigError for parameters on several devices, of several dtypes, or without the leading axis.
+    Raises ConfigError for parameters on several devices, of several dtypes, of half precision, or without the leading
+    axis.
     """
 
     def __init__(self, params: Sequence[Tensor], names: Sequence[str], chains: int | None):
@@ -25,8 +26,6 @@ class ParameterBuffer:
                 raise ConfigError(
                     f"one Sampler needs parameters of one {kind}, got {sorted(kinds)}: call .to() on the network"
                 )
-        if not params[0].is_floating_point():
-            raise ConfigError(f"parameters must be floating point, got {params[0].dtype}: cast or freeze them")
         if chains is not None:
             for name, p in zip(names, params, strict=True):
                 if p.ndim == 0 or p.shape[0] != chains:
@@ -41,6 +40,14 @@ class ParameterBuffer:
     def attach(self) -> None:
         """Move the parameters' present values into a new buffer and make them views of it."""
         first = self.params[0]
+        if first.dtype not in (
+            torch.float32,
+            torch.float64,
+        ):  # a step is far smaller than the gaps between such numbers
+            raise ConfigError(
+                f"parameters must be float32 or float64, got {first.dtype}: call .float() on the network; autocast to "
+                "bf16 (trainer.precision=bf16-mixed) keeps them"
+            )
         self.theta = torch.empty(*self.lead, sum(self.sizes), dtype=first.dtype, device=first.device)
         self.views = self.split(self.theta)
         with torch.no_grad():
@@ -75,13 +82,27 @@ class ParameterBuffer:
         return idle
 
 
-def sampled(group: dict[str, Any]) -> tuple[list[Tensor], list[str]]:
-    """The parameters of the group that require a gradient, and their names. Raises ConfigError if there are none."""
-    live = [(i, p) for i, p in enumerate(group["params"]) if p.requires_grad]
+Named = dict[str, Tensor]
+
+
+def sampled(group: dict[str, Any]) -> tuple[Named, Named]:
+    """The parameters of the group that require a gradient, and the frozen ones. ConfigError if none requires one."""
+    names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
+    named = list(zip(names, group["params"], strict=True))
+    live = {name: p for name, p in named if p.requires_grad}
     if not live:
         raise ConfigError("no parameter requires a gradient: nothing to sample")
-    names = group.get("param_names")
-    return [p for _, p in live], [names[i] if names else f"parameter {i}" for i, _ in live]
+    return live, {name: p for name, p in named if not p.requires_grad}
+
+
+def refuse_unfrozen(frozen: Named) -> None:
+    """Raise ConfigError if a parameter that was frozen when the Sampler was built requires a gradient now."""
+    for name, p in frozen.items():
+        if p.requires_grad:
+            raise ConfigError(
+                f"{name} was frozen when the Sampler was built and requires a gradient now: build a new Sampler, or "
+                "freeze it again (requires_grad = False)"
+            )
 
 
 def _is_dense(p: Tensor) -> bool:

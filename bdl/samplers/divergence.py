@@ -1,17 +1,22 @@
-"""Detects that a chain has diverged, and says where and why."""
+"""Detects that a chain has diverged, by numbers that are not finite or energies that are far too high."""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Iterable
 
 import torch
 from torch import Tensor
 
-from bdl.errors import DivergedError
+from bdl.errors import BdlWarning, DivergedError
 from bdl.samplers.dynamics.base import Scalar
 
 CHECK_EVERY = 100  # steps between reads of the counter on an accelerator; each is a device sync
+
+FAR = 100.0  # nats per item; a constant predictor's are log K for K classes, and those of the start for other losses
+RISE = 10.0  # times the first loss
+PATIENCE = 3  # reads in a row, CHECK_EVERY steps apart
 
 Named = Iterable[tuple[str, Tensor | None]]
 
@@ -46,6 +51,38 @@ class DivergenceWatch:
         since_bad = 0 if self._since_bad is None else int(self._since_bad)
         if since_bad:
             raise DivergedError(_message("loss or gradient", self._last - since_bad + 1, lr))
+
+
+class EnergyWatch:
+    """Warns once of a chain whose loss stays far above that of a constant predictor: of one that is lost, yet finite.
+
+    A loss of more than FAR + RISE x the first loss, in PATIENCE reads in a row, is no state of a posterior: any network
+    that ignores its inputs has a lower one. Without data (N = 1, a law of its own) a loss has no such scale.
+    """
+
+    def __init__(self, num_data: int):
+        self.first: float | None = None  # the highest loss of all chains at the first step that was seen, nats per item
+        self._silent = num_data == 1
+        self._high = 0  # reads in a row
+
+    def see(self, step: int, loss: Tensor | None, lr: Scalar) -> None:
+        """loss: () or (C,) mean negative log-likelihoods of the batch. A device sync every CHECK_EVERY steps."""
+        if loss is None or self._silent or step % CHECK_EVERY and self.first is not None:
+            return
+        highest = float(loss.max())
+        if self.first is None:
+            self.first = highest
+        limit = FAR + RISE * max(self.first, 0.0)
+        self._high = self._high + 1 if highest > limit else 0
+        if self._high == PATIENCE:
+            self._silent = True
+            where = f"chain {int(loss.argmax())}" if loss.ndim else "the chain"
+            warnings.warn(
+                f"{where} has diverged: its loss is {highest:.3g} nats per item at step {step} and was at most "
+                f"{self.first:.3g} at the start; most likely lr = {lr} is too large: lower it, warm it up, or clip",
+                BdlWarning,
+                stacklevel=6,
+            )
 
 
 def refuse(step: int, suspects: Named, lr: Scalar) -> None:

@@ -43,6 +43,8 @@ class Parts:
 def gradient_move(chain: Chain, potential: Potential, parts: Parts, e: Evaluation, now: Settings) -> None:
     """One step of a `Dynamics` from e: energy (C,), nats, and gradient (..., d) of the batch loss."""
     dynamics: Any = chain.dynamics
+    if e.idle:
+        potential.note_idle(e)
     potential.accept(e, now.lr)
     parts.batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
     potential.add_prior_and_clip(e)  # e.g is the gradient of U/N

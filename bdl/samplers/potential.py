@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,11 +11,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.samplers import parallel
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
-from bdl.samplers.divergence import DivergenceWatch, Named, refuse
+from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.graphs import Graphs
 from bdl.samplers.priors import Prior
@@ -63,6 +64,8 @@ class Potential:
         self.full_loss: Callable[[], Tensor] | None = None
         self.batch_loss: Callable[[], Tensor] | None = None
         self.loss_is_whole = True
+        self._idle_is_known = False  # True once a parameter without a gradient has been spoken of
+        self.energy_watch = EnergyWatch(num_data)
         self.reset()
 
     def loss(self, closure: Closure | None) -> Tensor | None:
@@ -120,6 +123,7 @@ class Potential:
                 yield f"the gradient of {name}", view
 
         self.divergence.see(self.chain.steps, e.total, suspects, lr)
+        self.energy_watch.see(self.chain.steps, e.loss, lr)
 
     def add_prior_and_clip(self, e: Evaluation) -> None:
         """Make e.g the gradient of U/N, in place: add the prior's part, then clip."""
@@ -134,6 +138,28 @@ class Potential:
             raise ConfigError(
                 f"{type(self.chain.dynamics).__name__} averages over all parameters, but "
                 f"{self.chain.buffer.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
+            )
+
+    def note_idle(self, e: Evaluation) -> None:
+        """Warn once that some parameters have no gradient. Raise ConfigError if none has one in spite of a loss.
+
+        A step without a loss and without gradients leaves all alone, as torch.optim does.
+        """
+        names, idle = self.chain.buffer.names, e.idle
+        if len(idle) == len(names):
+            if e.loss is None:
+                return
+            raise ConfigError(
+                f"no parameter has a gradient at step {self.chain.steps}: call loss.backward() in the closure, and "
+                "give the Sampler the parameters of the present network"
+            )
+        if not self._idle_is_known:
+            self._idle_is_known = True
+            warnings.warn(
+                f"{len(idle)} of {len(names)} parameters, {names[idle[0]]} the first, have no gradient at step "
+                f"{self.chain.steps} and are left as they are; if their layer was replaced, build a new Sampler",
+                BdlWarning,
+                stacklevel=6,
             )
 
     def silence(self, idle: list[int]) -> None:
@@ -201,10 +227,11 @@ class Potential:
         self.reset()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"energy": self.energy}
+        return {"energy": self.energy, "first_loss": self.energy_watch.first}
 
     def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None:
         self.energy = None if state["energy"] is None else state["energy"].to(theta.device).clone()
+        self.energy_watch.first = state.get("first_loss")  # older checkpoints have none
         self.reset()
 
 

@@ -218,7 +218,7 @@ def check_scale(what: str, value: Any, zero: str | None = None) -> None:
         if value not in GAINS:
             raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
         return
-    values = _numbers(value)
+    values = _numbers(math.nan if isinstance(value, bool) else value)
     if not values.numel() or not bool((values.isfinite() & ((values > 0) | (values == 0) & (zero is not None))).all()):
         raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
 

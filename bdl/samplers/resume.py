@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -17,6 +17,13 @@ FORMAT_VERSION = 4
 def environment(device: torch.device) -> dict[str, Any]:
     """What must not change between saving and loading if the chain is to continue bit for bit."""
     return {"torch": str(torch.__version__), "device": device.type, "threads": torch.get_num_threads()}
+
+
+def refuse_copy() -> NoReturn:
+    raise ConfigError(
+        "a Sampler cannot be copied or pickled, because its functions, such as full_loss, would still belong to the "
+        "original's network: build another Sampler and load state_dict() into it"
+    )
 
 
 def to_save(identity: Mapping[str, Any], chain: Chain, parts: Mapping[str, Any]) -> dict[str, Any]:

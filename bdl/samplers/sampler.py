@@ -13,7 +13,7 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.samplers import parallel
 from bdl.samplers.batch_noise import BatchNoise
-from bdl.samplers.buffer import sampled
+from bdl.samplers.buffer import refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations
@@ -26,7 +26,7 @@ from bdl.samplers.graphs import Graphs
 from bdl.samplers.moves import Parts, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Potential
 from bdl.samplers.priors import Gaussian, Prior, prior_identity
-from bdl.samplers.resume import check_saved, to_save
+from bdl.samplers.resume import check_saved, refuse_copy, to_save
 from bdl.samplers.settings import Settings, check_numbers
 from bdl.samplers.temperatures import batch_share
 from bdl.samplers.weighting.histogram import Histogram
@@ -84,8 +84,8 @@ class Sampler(torch.optim.Optimizer):
         self.num_data, self.chains = int(num_data), chains
         self.used = Settings(lr, temperature, weighting.zeta)  # settings of the last step
         self.notes: list[str] = []  # lines of `explain` on what others, such as Lightning, do to the gradient
-        live, names = sampled(self.param_groups[0])
-        self.chain = Chain(live, names, dynamics, chains, seed, stack)
+        live, self._frozen = sampled(self.param_groups[0])
+        self.chain = Chain(list(live.values()), list(live), dynamics, chains, seed, stack)
         device = self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
         self.potential = Potential(self.chain, prior, self.num_data, clip, group, needs_energy)
@@ -181,10 +181,7 @@ class Sampler(torch.optim.Optimizer):
 
     @property
     def noise_ratio(self) -> Tensor:
-        """() or (C,) mean over coordinates of lr Var(g) / (2 a tau): batch noise over injected noise, as variances.
-
-        Single coordinates, and `grad_var` in them, may lie far from the mean.
-        """
+        """() or (C,) mean of lr Var(g) / (2 a tau), batch noise over injected noise; coordinates may differ much."""
         return self._batch_share(self.dynamics.noise_ratio)
 
     @property
@@ -258,6 +255,9 @@ class Sampler(torch.optim.Optimizer):
             "numbers per chain": self.chain.theta.shape[-1],
         }
 
+    def __getstate__(self) -> dict[str, Any]:
+        refuse_copy()
+
     def state_dict(self) -> dict[str, Any]:
         """`{state, param_groups, bdl}`; the last a dict of tensors and numbers that torch does not cast."""
         self.check()
@@ -282,6 +282,7 @@ class Sampler(torch.optim.Optimizer):
 
     def _follow(self) -> None:
         """Follow parameters that something has moved, together with all that belongs to the chain."""
+        refuse_unfrozen(self._frozen)
         if not self.chain.buffer.moved():
             return
         self.check()

@@ -450,14 +450,14 @@ def test_an_average_that_cannot_be_is_refused_before_the_first_step(tmp_path, li
         toys.trainer(tmp_path, 2, [average]).fit(Own(), bdl.data.TensorBatches(X, y, 10))
 
 
-def test_the_importance_weighted_mixture_weighs_every_chain_alike():
-    """Chain 0 has weights .1 and .3, chain 1 has .6 and 0: normalised in each, and then one half for each chain."""
+def test_the_importance_weighted_mixture_has_one_normalisation():
+    """Chain 0 has weights .1 and .3, chain 1 has .8 and 0."""
     outputs, y = torch.randn(4, N, 1, generator=torch.Generator().manual_seed(5)), torch.zeros(N)
     weights = Weights({}, math.nan, None, "")
     evaluation = ValueEvaluation(bdl.GaussianNLL(0.5), y, 2, weights)
-    evaluation.add([0, 1], outputs[:2], torch.tensor([0.1, 0.6]))
+    evaluation.add([0, 1], outputs[:2], torch.tensor([0.1, 0.8]))
     evaluation.add([0, 1], outputs[2:], torch.tensor([0.3, 0.0]))
-    mean = 0.125 * outputs[0] + 0.5 * outputs[1] + 0.375 * outputs[2]
+    mean = (0.1 * outputs[0] + 0.8 * outputs[1] + 0.3 * outputs[2]) / 1.2
     torch.testing.assert_close(evaluation.bma_weighted.mean, mean)
     torch.testing.assert_close(evaluation.bma.mean, outputs.mean(0))
     assert evaluation.metrics()["bma_weighted/rmse"] == pytest.approx(mean.square().mean().sqrt().item(), rel=1e-5)

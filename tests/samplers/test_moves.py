@@ -118,6 +118,7 @@ def test_a_minimal_dynamics_samples_its_law():
     assert ends[0][2] == ends[1][2]
 
 
+@pytest.mark.filterwarnings("ignore:1 of 2 parameters")
 def test_a_pure_dynamics_leaves_parameters_without_gradient_alone():
     """Also where the step returns new tensors: the momentum of an idle parameter is restored in the new state."""
 

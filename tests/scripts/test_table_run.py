@@ -239,7 +239,10 @@ REFUSED = {
     "loss": ("loss=categorical", "loss._target_=bdl.CategoricalNLL is a law of classes, and the task is regression"),
     "scale": ("loss=normal; loss.scale=wide", "loss.scale must be input or learned, got 'wide'"),
     "sizes": ("model.sizes=[10,4,1]", "the model has 1 outputs for a likelihood that needs 2: change model.sizes"),
-    "hidden": ("model.hidden=[4,many]", "model.hidden must be a list of whole numbers of at least 1, got [4, 'many']"),
+    "hidden": (
+        "model.hidden=[4,many]",
+        "model.hidden must be a list of whole numbers from 1 to 1,000,000, got [4, 'many']",
+    ),
     "list": ("data.drop=key", "data.drop must be a list of words, got 'key'"),
     "images": ("model=resnet20", "does not take inputs of shape (10,): choose another"),
 }

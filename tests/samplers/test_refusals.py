@@ -1,0 +1,147 @@
+"""What a Sampler refuses or says because it would be silently wrong."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+import bdl
+from bdl.errors import BdlWarning, ConfigError
+from bdl.samplers.divergence import CHECK_EVERY, FAR, PATIENCE, RISE, EnergyWatch
+
+N = 100
+
+
+def sampler_of(net: nn.Module, **settings) -> bdl.Sampler:
+    return bdl.Sampler(net.named_parameters(), bdl.SGLD(), num_data=N, lr=0.1, **settings)
+
+
+def closure_of(net: nn.Module, sampler: bdl.Sampler):
+    x = torch.ones(4, 2)
+
+    def closure():
+        sampler.zero_grad()
+        loss = net(x).square().mean()
+        loss.backward()
+        return loss
+
+    return closure
+
+
+# ---- precision -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_refused_at_the_start_and_later(dtype):
+    with pytest.raises(ConfigError, match=f"must be float32 or float64, got {dtype}: call .float\\(\\) on the network"):
+        sampler_of(nn.Linear(2, 1).to(dtype))
+    net = nn.Linear(2, 1)
+    sampler = sampler_of(net)
+    net.to(dtype)
+    with pytest.raises(ConfigError, match="must be float32 or float64"):
+        sampler.step()
+
+
+# ---- gradients that never come ---------------------------------------------------------------------------------------
+
+
+def test_a_closure_without_backward_is_refused():
+    net = nn.Linear(2, 1)
+    before = [p.detach().clone() for p in net.parameters()]
+    with pytest.raises(ConfigError, match=r"no parameter has a gradient at step 0: call loss.backward\(\) in the clos"):
+        sampler_of(net).step(lambda: net(torch.ones(4, 2)).square().mean())
+    assert all(map(torch.equal, net.parameters(), before))
+
+
+def test_a_replaced_layer_is_spoken_of_once():
+    net = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    sampler = sampler_of(net)
+    net[1] = nn.Linear(2, 1)
+    with pytest.warns(BdlWarning, match="2 of 4 parameters, 1.weight the first, have no gradient at step 0"):
+        sampler.step(closure_of(net, sampler))
+    sampler.step(closure_of(net, sampler))  # a second warning would be an error
+
+
+def test_a_parameter_that_was_unfrozen_is_refused():
+    net = nn.Linear(2, 1)
+    net.bias.requires_grad_(False)
+    sampler = sampler_of(net)
+    sampler.step(closure_of(net, sampler))
+    net.bias.requires_grad_(True)
+    with pytest.raises(ConfigError, match="bias was frozen when the Sampler was built and requires a gradient now"):
+        sampler.step(closure_of(net, sampler))
+    net.bias.requires_grad_(False)
+    sampler.step(closure_of(net, sampler))
+
+
+# ---- copies ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_a_sampler_cannot_be_copied(make):
+    with pytest.raises(ConfigError, match="cannot be copied or pickled.*load state_dict"):
+        make(sampler_of(nn.Linear(2, 1)))
+
+
+# ---- energies that are too high --------------------------------------------------------------------------------------
+
+
+def reads(watch: EnergyWatch, *losses: float | list[float]) -> list[str]:
+    """The warnings of a watch that reads these losses, CHECK_EVERY steps apart."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for i, loss in enumerate(losses):
+            watch.see(i * CHECK_EVERY, torch.tensor(loss), lr=20.0)
+    return [str(w.message) for w in caught]
+
+
+def test_a_loss_far_above_its_start_is_spoken_of_once():
+    high = FAR + RISE * 2.0 + 1
+    (words,) = reads(EnergyWatch(N), [1.0, 2.0], *[[2.0, high]] * (2 * PATIENCE))
+    assert words.startswith("chain 1 has diverged: its loss is 121 nats per item at step 300 and was at most 2 at")
+    assert "lr = 20.0 is too large" in words
+
+
+@pytest.mark.parametrize(
+    ("num_data", "losses"),
+    [
+        (N, [2.0] + 5 * [FAR + RISE * 2.0 - 1]),  # high, yet not far enough from the start
+        (N, [2.0, 1e4, 1e4, 2.0, 1e4, 1e4, 2.0]),
+        (1, [2.0] + 5 * [1e4]),  # a law of its own: its energies have no such scale
+    ],
+    ids=["not far", "not for long", "no data"],
+)
+def test_other_losses_are_no_divergence(num_data, losses):
+    assert reads(EnergyWatch(num_data), *losses) == []
+
+
+def test_a_run_with_a_far_too_large_step_says_so():
+    """The gradient of logistic regression is bounded, so that its loss stays finite whatever the step."""
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(N, 3, generator=generator), torch.randint(2, (N,), generator=generator)
+    net = nn.Linear(3, 2)
+    sampler = bdl.Sampler(net.parameters(), bdl.SGLD(), num_data=N, lr=1e4, prior=bdl.Uniform())
+
+    def closure():
+        sampler.zero_grad()
+        loss = nn.functional.cross_entropy(net(x), y)
+        loss.backward()
+        return loss
+
+    with pytest.warns(BdlWarning, match="the chain has diverged"):
+        for _ in range((PATIENCE + 1) * CHECK_EVERY):
+            sampler.step(closure)
+
+
+def test_the_first_loss_outlives_a_checkpoint():
+    net = nn.Linear(2, 1)
+    sampler = sampler_of(net)
+    sampler.step(closure_of(net, sampler))
+    other = sampler_of(net)
+    other.load_state_dict(sampler.state_dict())
+    assert other.potential.energy_watch.first == sampler.potential.energy_watch.first is not None
