@@ -40,13 +40,10 @@ class ParameterBuffer:
     def attach(self) -> None:
         """Move the parameters' present values into a new buffer and make them views of it."""
         first = self.params[0]
-        if first.dtype not in (
-            torch.float32,
-            torch.float64,
-        ):  # a step is far smaller than the gaps between such numbers
+        if first.dtype not in (torch.float32, torch.float64):  # others round a step away
             raise ConfigError(
-                f"parameters must be float32 or float64, got {first.dtype}: call .float() on the network; autocast to "
-                "bf16 (trainer.precision=bf16-mixed) keeps them"
+                f"parameters must be float32 or float64, got {first.dtype}: call .float() on the network, and give the "
+                "Trainer the precision bf16-mixed or 32-true"
             )
         self.theta = torch.empty(*self.lead, sum(self.sizes), dtype=first.dtype, device=first.device)
         self.views = self.split(self.theta)

@@ -45,7 +45,7 @@ def run_shortened(command: list[str], folder: Path) -> None:
     if train and any(o.startswith("hydra.run.dir=") for o in train):
         start = ["start.epochs=5"] if "data=csv" in train else []
         call = ["train.py", *(o for o in train if not o.startswith("length=")), *SMALL, *start]
-    elif predict and (folder / "runs").exists():
+    elif predict and any(o.startswith("run=") and (folder / o.removeprefix("run=")).exists() for o in predict):
         call = ["predict.py", *predict]
     else:
         return

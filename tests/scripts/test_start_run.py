@@ -60,7 +60,7 @@ def test_a_run_without_a_start_has_no_such_scores(run):
     "override, words",
     [
         ("start.lr=0", "start.lr must be > 0, got 0"),
-        ("start.patience=long", "start.patience must be a whole number, got 'long'"),
+        ("start.patience=long", "start.patience must be a whole number from 1 to 1,000,000, got 'long'"),
         ("start.val_fraction=0.0001", "start.val_fraction = 0.0001 of 4435 training items holds out none"),
         ("start=adam", "start/adam"),
     ],

@@ -121,8 +121,9 @@ def test_a_fitted_estimator_needs_no_file_and_predicts_in_another_process(tmp_pa
     X, y = rows()
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(scratch))
-    model = BayesianMLPClassifier(**SMALL).fit(X, y > 1400)
+    with monkeypatch.context() as patch:
+        patch.setattr(tempfile, "tempdir", str(scratch))
+        model = BayesianMLPClassifier(**SMALL).fit(X, y > 1400)
     assert list(scratch.iterdir()) == []
     joblib.dump((model, X), tmp_path / "model.joblib")
     (tmp_path / "load.py").write_text(LOAD)
