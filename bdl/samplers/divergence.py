@@ -61,13 +61,13 @@ class EnergyWatch:
     """
 
     def __init__(self, num_data: int):
-        self.first: float | None = None  # the highest loss of all chains at the first step that was seen, nats per item
+        self.first: float | None = None  # the highest loss of all chains at the first read, nats per item
         self._silent = num_data == 1
         self._high = 0  # reads in a row
 
     def see(self, step: int, loss: Tensor | None, lr: Scalar) -> None:
         """loss: () or (C,) mean negative log-likelihoods of the batch. A device sync every CHECK_EVERY steps."""
-        if loss is None or self._silent or step % CHECK_EVERY and self.first is not None:
+        if loss is None or self._silent or step % CHECK_EVERY:
             return
         highest = float(loss.max())
         if self.first is None:

@@ -102,7 +102,7 @@ def trained(module, loader, folder, *callbacks):
 
 def metrics_of(folder) -> dict[str, float]:
     page = (folder / "report.html").read_text()
-    assert "R-hat" in page and "Temperature" in page
+    assert "R-hat" in page and "T_eff" in page
     return json.loads((folder / "metrics.json").read_text())
 
 
