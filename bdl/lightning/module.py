@@ -223,9 +223,9 @@ class BayesianModule(L.LightningModule):
 
     @torch.no_grad()
     def current_loss(self) -> Tensor:
-        """() or (C,) mean loss of the step's batch at the present parameters, in eval mode."""
+        """() or (C,) mean loss of the step's batch at the present parameters, in eval mode and the step's precision."""
         inputs, y = self._current.batch
-        with evaluating(self):
+        with evaluating(self), self.trainer.precision_plugin.train_step_context():
             return self.batch_loss(feed(self.net, inputs), y)
 
     def _follow_loader(self, loader: Any) -> None:

@@ -6,6 +6,7 @@ This module imports neither torch nor Lightning, so that `--help` answers at onc
 from __future__ import annotations
 
 import gc
+import importlib
 import os
 import sys
 from collections.abc import Iterator
@@ -56,51 +57,40 @@ def no_empty_folder() -> Iterator[None]:
         raise
 
 
+def carry_out(name: str, cfg: DictConfig) -> float | None:
+    """Check the keys of a command, then import and call the function that does its work."""
+    check_keys(name, cfg, HydraConfig.get(), config_folder())
+    with importing():
+        module = importlib.import_module(f"bdl.run.{name}")
+    return getattr(module, name)(cfg)
+
+
 @hydra.main(version_base="1.3", config_path=CONF, config_name="train")
 def train(cfg: DictConfig) -> float | None:
     """Sample the posterior of a network, keep the samples, evaluate them and write a report."""
-    with (
-        one_line_errors(),
-        no_empty_folder(),
-    ):  # here too: Hydra prints a line of its own for an exception that reaches it
-        check_keys("train", cfg, HydraConfig.get(), config_folder())
-        with importing():
-            from bdl.run import train
-
-        return train.train(cfg)
+    with one_line_errors(), no_empty_folder():  # here too: Hydra has a line of its own for errors that reach it
+        return carry_out("train", cfg)
 
 
 @hydra.main(version_base="1.3", config_path=CONF, config_name="evaluate")
 def evaluate(cfg: DictConfig) -> None:
     """Evaluate the samples of one or several runs as one posterior."""
     with one_line_errors():
-        check_keys("evaluate", cfg, HydraConfig.get(), config_folder())
-        with importing():
-            from bdl.run import evaluate
-
-        evaluate.evaluate(cfg)
+        carry_out("evaluate", cfg)
 
 
 @hydra.main(version_base="1.3", config_path=CONF, config_name="predict")
 def predict(cfg: DictConfig) -> None:
     """Predict the rows of a table with the samples of one or several runs."""
     with one_line_errors():
-        check_keys("predict", cfg, HydraConfig.get(), config_folder())
-        with importing():
-            from bdl.run import predict
-
-        predict.predict(cfg)
+        carry_out("predict", cfg)
 
 
 @hydra.main(version_base="1.3", config_path=CONF, config_name="verify")
 def verify(cfg: DictConfig) -> None:
     """Verify every file of a run directory, and repair what can be repaired."""
     with one_line_errors():
-        check_keys("verify", cfg, HydraConfig.get(), config_folder())
-        with importing():
-            from bdl.run import verify
-
-        verify.verify(cfg)
+        carry_out("verify", cfg)
 
 
 COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "verify": verify}
