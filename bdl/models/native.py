@@ -13,6 +13,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from bdl.cpu import cpu
 from bdl.errors import ConfigError
 
 SECONDS = 60  # a compiler that takes longer counts as broken
@@ -80,11 +81,8 @@ def _key(source: Path, compiler: str) -> str:
 
 
 def _cpu() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n")[0].splitlines()
-    except OSError:
-        return repr(platform.uname())
-    return "\n".join(line for line in lines if line.split("\t")[0] in ("model name", "flags", "Features", "CPU part"))
+    known = [cpu().get(name) for name in ("model name", "flags", "Features", "CPU part")]
+    return repr(known if any(known) else platform.uname())
 
 
 def _cached(folder: Path, name: str) -> ctypes.CDLL | None:

@@ -97,10 +97,11 @@ class Forward:
                 bias = None if layer.bias is None else tensors[self._name_of[id(layer.bias)]].unsqueeze(-1)
                 if shared:  # one product for all networks
                     flat = weight.flatten(0, 1)
-                    h = flat @ h if bias is None else torch.addmm(bias.flatten(0, 1), flat, h)
-                    h, shared = h.view(networks, -1, x.shape[0]), False
+                    h, shared = (flat @ h).view(networks, -1, x.shape[0]), False
                 else:
-                    h = torch.bmm(weight, h) if bias is None else torch.baddbmm(bias, weight, h)
+                    h = torch.bmm(weight, h)
+                if bias is not None:
+                    h.add_(bias)  # torch.baddbmm would first copy the bias to every item, which takes longer
             elif isinstance(layer, ConstantOutputs):
                 value = tensors[self._name_of[id(layer.value)]].unsqueeze(-1)  # (k, count, 1)
                 h = h.expand(networks, *h.shape) if shared else h

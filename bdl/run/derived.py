@@ -6,11 +6,11 @@ This module imports neither torch nor Lightning, because the hash of a configura
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from bdl.cpu import cpu
 from bdl.errors import ConfigError
 
 SMALL = 100_000  # weights of one network; that of Landsat, with 2,160, is the one that was measured
@@ -123,10 +123,6 @@ def choose_precision(cfg: DictConfig) -> Any:
     return "bf16-mixed" if faster else "32-true"
 
 
-def cpu_flags(cpuinfo: Path = Path("/proc/cpuinfo")) -> set[str]:
-    """The features of the first CPU in Linux's list; empty on other systems."""
-    try:
-        lines = cpuinfo.read_text().splitlines()
-    except OSError:
-        return set()
-    return next((set(line.partition(":")[2].split()) for line in lines if line.startswith("flags")), set())
+def cpu_flags() -> set[str]:
+    """The features of the CPU; empty where Linux does not list them."""
+    return set(cpu().get("flags", "").split())

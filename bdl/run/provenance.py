@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from bdl.cpu import cpu
+
 CPU = torch.device("cpu")
 PACKAGES = ("bdl", "torch", "lightning", "torchmetrics", "hydra-core", "numpy")
 
@@ -28,11 +30,7 @@ def device_name(device: torch.device = CPU) -> str:
     """The maker's name of the GPU or of the CPU."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
+    return cpu().get("model name") or platform.processor() or platform.machine()
 
 
 def git_commit() -> str | None:

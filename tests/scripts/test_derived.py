@@ -10,6 +10,7 @@ import pytest
 import torch
 from running import compose
 
+from bdl.cpu import cpu
 from bdl.run import config, derived
 from bdl.run.config import config_hash, run_settings
 from bdl.run.derived import choose_precision, count_carriers, count_stacks, cpu_flags, usable_cores
@@ -121,11 +122,11 @@ def test_the_precision_is_part_of_what_names_a_run(monkeypatch):
     assert config_hash(compose("run_dir=x", *IMAGES)) != plain == config_hash(by_hand)
 
 
-def test_the_flags_of_a_cpu(tmp_path):
+def test_the_first_cpu_of_the_list(tmp_path):
     path = tmp_path / "cpuinfo"
-    path.write_text("processor\t: 0\nvmx flags\t: ept\nflags\t\t: fpu avx512_bf16\nbugs\t\t: x\n\nflags\t\t: later\n")
-    assert cpu_flags(path) == {"fpu", "avx512_bf16"}
-    assert cpu_flags(tmp_path / "none") == set()
+    path.write_text("vendor_id\t: A\nvmx flags\t: ept\nflags\t\t: fpu avx512_bf16\nbugs\t\t: x\n\nflags\t\t: later\n")
+    assert cpu(path) == {"vendor_id": "A", "vmx flags": "ept", "flags": "fpu avx512_bf16", "bugs": "x"}
+    assert cpu(tmp_path / "none") == {}
 
 
 @pytest.mark.skipif(
