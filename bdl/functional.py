@@ -137,8 +137,8 @@ def mlp_layers(net: nn.Module) -> list[nn.Module] | None:
 def tanh(x: Tensor, out: Tensor) -> Tensor:
     """tanh(x) into `out`, which may be x; x may be overwritten.
 
-    On CPUs that are `slow_at_tanh` it is 2 sigmoid(2x) - 1, half of the time of torch's tanh or less. Its error is below
-    2e-7, beside 6e-8. Values that are small all over keep their digits, because they use torch's tanh.
+    On CPUs that are `slow_at_tanh` it is 2 sigmoid(2x) - 1, half of the time of torch's tanh or less. Its error is
+    below 2e-7, beside 6e-8. Values that are small all over keep their digits, because they use torch's tanh.
     """
     flat = x.flatten()
     if not slow_at_tanh(x) or float(flat @ flat) < TINY**2 * len(flat):
