@@ -271,7 +271,8 @@ class BayesianModule(L.LightningModule):
         """Graphs for a gradient whose every kernel is known; None where the loss needs autograd, which is not."""
         record, loss = recorder_for(self.device), self.loss
         known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
-        return Graphs(record) if record and known and self.compiled and self._writes_gradients else None
+        known = known and self._writes_gradients and not self.sampler.dynamics.full_batch
+        return Graphs(record) if record and known and self.compiled else None
 
     def _per_chain(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         """The batch (C, B, ...) of a stack."""

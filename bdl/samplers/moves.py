@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,12 +18,17 @@ from bdl.samplers.divergence import refuse
 from bdl.samplers.dynamics.base import Evaluate
 from bdl.samplers.exchange import Replicas
 from bdl.samplers.extras import Extras
-from bdl.samplers.potential import Closure, Evaluation, Potential
+from bdl.samplers.potential import Closure, Evaluation, Gradient, Potential
 from bdl.samplers.settings import Settings
 from bdl.samplers.weighting.reweighting import Reweighting
 
 RECHECK = 100  # steps between checks that one θ always has the same energy
 ROUNDING = 1e-4  # relative difference that summation in another order may make in single precision
+
+
+# Evaluates the present θ: returns the () or (C,) mean losses and the positions of parameters without a gradient, and
+# leaves the gradients of the losses in `chain.g`.
+AtTheta = Callable[[], tuple[Tensor, list[int]]]
 
 
 @dataclass
@@ -60,17 +66,35 @@ def gradient_move(chain: Chain, potential: Potential, parts: Parts, e: Evaluatio
         chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *extra))
 
 
-def full_batch_move(chain: Chain, potential: Potential, parts: Parts, closure: Closure | None, now: Settings) -> Tensor:
-    """One step of a `FullBatch` kernel; returns the loss at the θ from which it started, () or (C,)."""
-    kernel: Any = chain.dynamics
-    name = type(kernel).__name__
+def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> AtTheta:
+    """Losses and gradients by autograd. Raises ConfigError without a closure, and if it returns no whole loss."""
+    name = type(chain.dynamics).__name__
     if closure is None:
         raise ConfigError(f"{name} needs the energies of its steps: call step(closure)")
+
+    def at_theta() -> tuple[Tensor, list[int]]:
+        loss = potential.loss(closure)
+        if loss is None or not potential.loss_is_whole:
+            raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
+        return loss, chain.gather()
+
+    return at_theta
+
+
+def by_gradient(chain: Chain, gradient: Gradient) -> AtTheta:
+    """Losses and gradients by a function that needs no autograd."""
+    return lambda: (gradient(chain.g_views), [])
+
+
+def full_batch_move(chain: Chain, potential: Potential, parts: Parts, at_theta: AtTheta, now: Settings) -> Tensor:
+    """One step of a `FullBatch` kernel; returns the loss at the θ from which it started, () or (C,)."""
+    kernel: Any = chain.dynamics
     if not now.all_sample:
+        name = type(kernel).__name__
         raise ConfigError(f"{name} needs a temperature > 0, got {now.temperature}: raise it, or use bdl.SGD")
     state, theta, n = chain.state, chain.theta, potential.num_data
     state.theta = theta.clone()  # proposals are evaluated in the parameters themselves
-    evaluate = evaluator(chain, potential, closure, state.theta)
+    evaluate = evaluator(chain, potential, at_theta, state.theta)
     evaluate_start(chain, potential, evaluate, now)
     energy = potential.energy = state.potential.reshape(-1) * n
     start_loss = (energy - potential.prior.energy(state.theta)) / n
@@ -91,16 +115,13 @@ def full_batch_move(chain: Chain, potential: Potential, parts: Parts, closure: C
     return chain.per_chain(start_loss.reshape(-1))
 
 
-def evaluator(chain: Chain, potential: Potential, closure: Closure, start: Tensor) -> Evaluate:
+def evaluator(chain: Chain, potential: Potential, at_theta: AtTheta, start: Tensor) -> Evaluate:
     """U/N (..., 1) and its gradient (..., d) at any θ. Parameters without a gradient keep their value in `start`."""
-    name, buffer = type(chain.dynamics).__name__, chain.buffer
+    buffer = chain.buffer
 
     def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
         chain.theta.copy_(theta)
-        loss = potential.loss(closure)
-        if loss is None or not potential.loss_is_whole:
-            raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
-        idle = chain.gather()
+        loss, idle = at_theta()
         potential.refuse_idle(idle)
         if len(idle) < len(buffer.params):  # Metropolis' closure may compute no gradient at all
             for whole, i in itertools.product((theta, chain.theta), idle):

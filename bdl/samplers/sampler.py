@@ -23,13 +23,12 @@ from bdl.samplers.explain import explain
 from bdl.samplers.extras import Extras
 from bdl.samplers.forwarded import forwarded
 from bdl.samplers.graphs import Graphs
-from bdl.samplers.moves import Parts, full_batch_move, gradient_move
+from bdl.samplers.moves import Parts, by_closure, by_gradient, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Potential
 from bdl.samplers.priors import Gaussian, Prior, prior_identity
 from bdl.samplers.resume import check_saved, refuse_copy, to_save
 from bdl.samplers.settings import Settings, check_numbers
 from bdl.samplers.temperatures import batch_share
-from bdl.samplers.weighting.histogram import Histogram
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Flat, Weighting
 
@@ -111,7 +110,8 @@ class Sampler(torch.optim.Optimizer):
         if self.dynamics.full_batch:
             self._follow()
             now = self.used = self._settings()
-            loss = full_batch_move(self.chain, self.potential, self.parts, closure, now)
+            at_theta = by_closure(self.chain, self.potential, closure)
+            loss = full_batch_move(self.chain, self.potential, self.parts, at_theta, now)
         else:
             loss = self.potential.loss(closure)
             self._follow()  # after the closure, which may move the parameters
@@ -125,20 +125,22 @@ class Sampler(torch.optim.Optimizer):
 
     def takes_gradient_of(self, params: Sequence[Tensor]) -> bool:
         """Whether `advance` can take the place of `step` for gradients of just these parameters, in this order."""
-        plain = not (self.dynamics.full_batch or self.group is not None)
-        hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks
-        return plain and not hooked and list(map(id, params)) == list(map(id, self.chain.buffer.params))
+        hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks or self.group is not None
+        return not hooked and list(map(id, params)) == list(map(id, self.chain.buffer.params))
 
     @torch.no_grad()
     def advance(self, gradient: Gradient, measure: bool = True, graphs: Graphs | None = None) -> Tensor:
-        """One step of a `Dynamics` without autograd, hooks and process group; returns the () or (C,) losses.
+        """One step without autograd, hooks and process group; returns the () or (C,) losses.
 
         gradient: writes the gradients of the mean losses into tensors of the parameters' shapes; returns the losses.
         measure: False leaves `energy` None where the step does not need it. graphs: launch the gradient's kernels
-        together. Its batch must then come from `Graphs.hold`, and the next step overwrites the losses.
+        together, unless the kernel is a `FullBatch`. The batch must then come from `Graphs.hold`, and the next step
+        overwrites the losses.
         """
         self._follow()
         now = self.used = self._settings()
+        if self.dynamics.full_batch:
+            return full_batch_move(self.chain, self.potential, self.parts, by_gradient(self.chain, gradient), now)
         e = self.potential.evaluate_by(gradient, measure or self.parts.read_energy, graphs)
         gradient_move(self.chain, self.potential, self.parts, e, now)
         return e.loss  # type: ignore[return-value]
@@ -154,6 +156,7 @@ class Sampler(torch.optim.Optimizer):
     batch_loss = forwarded("potential", "batch_loss", "Set it to the mean NLL of the step's batch, without gradients.")
     loss_is_whole = forwarded("potential", "loss_is_whole", "False where the closure returns a part of the batch only.")
     extras = forwarded("quantities", "sources", "Functions by name that return what the dynamics names in `needs`.")
+    histogram = forwarded("reweighting", "histogram", "State of psi, None without a weighting.")
 
     @property
     def energy(self) -> Tensor | None:
@@ -169,11 +172,6 @@ class Sampler(torch.optim.Optimizer):
     def log_weight(self) -> Tensor:
         """() or (C,) zeta log psi(U) at the last energy that psi read: the log importance weight."""
         return self.chain.per_chain(self.reweighting.log_weight)
-
-    @property
-    def histogram(self) -> Histogram | None:
-        """State of psi, None without a weighting."""
-        return self.reweighting.histogram
 
     def full_energy(self) -> Tensor:
         """() or (C,) U over all the data at the present θ, nats. Raises ConfigError without `full_loss`."""

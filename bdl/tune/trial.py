@@ -109,18 +109,7 @@ class Trial:
         self.sampler.check()
 
     def _step(self, x: Tensor, y: Tensor) -> None:
-        if not self.sampler.dynamics.full_batch:
-            self.sampler.advance(lambda out: self._write(x, y, out))
-            return
-
-        def closure() -> Tensor:
-            out = [torch.empty_like(p) for p in self.sampler.chain.buffer.params]
-            losses = self._write(x, y, out)
-            for p, g in zip(self.sampler.chain.buffer.params, out, strict=True):
-                p.grad = g
-            return losses
-
-        self.sampler.step(closure)
+        self.sampler.advance(lambda out: self._write(x, y, out))
 
     def run_stably(self, steps: int, watch: Watch | None = None, every: int = 1) -> int:
         """`run`, again from the same state with a smaller lr where it diverges; returns how often that was."""

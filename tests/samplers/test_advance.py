@@ -19,6 +19,12 @@ DYNAMICS = {
     "psgld": bdl.PSGLD(a=0.9),
     "bbb": bdl.MeanField(),
 }
+FULL_BATCH = {  # the centres of `Quadratic` must then not move
+    "hmc": bdl.HMC(leapfrog=3),
+    "mala": bdl.MALA(),
+    "mclmc": bdl.MCLMC(adapt_steps=20),
+    "metropolis": bdl.Metropolis(),
+}
 WEIGHTINGS = {"flat": bdl.Flat(), "weighted": bdl.AdaptiveWeight(low=0.0, high=30.0, bins=10)}
 
 
@@ -34,6 +40,8 @@ class Quadratic:
         self.batches = torch.Generator().manual_seed(4)
 
     def centres(self) -> list[Tensor]:
+        if self.sampler.dynamics.full_batch:
+            return [torch.ones_like(p) for p in self.params]
         return [torch.randn(p.shape, generator=self.batches) for p in self.params]
 
     def losses(self, centres: list[Tensor]) -> Tensor:
@@ -82,6 +90,17 @@ def test_the_short_way_is_the_step_to_the_bit(dynamics, weighting, measure):
         assert other.sampler.energy is None
 
 
+@pytest.mark.parametrize("dynamics", FULL_BATCH.values(), ids=FULL_BATCH)
+def test_the_short_way_of_a_kernel_on_all_the_data_is_its_step_to_the_bit(dynamics):
+    one, other = Quadratic(dynamics, bdl.Flat()), Quadratic(dynamics, bdl.Flat())
+    for _ in range(STEPS):
+        one.step()
+        other.advance(measure=False)
+    assert torch.equal(one.sampler.chain.theta, other.sampler.chain.theta)
+    assert torch.equal(one.sampler.energy, other.sampler.energy)
+    assert not torch.equal(one.params[0], Quadratic(dynamics, bdl.Flat()).params[0])
+
+
 def test_a_bad_gradient_ends_the_short_way_too():
     chain = Quadratic(bdl.SGLD(), bdl.Flat())
     with pytest.raises(bdl.DivergedError, match="the gradient of parameter 1 is not finite at step 0"):
@@ -110,4 +129,4 @@ def test_where_the_short_way_may_be_taken():
     hook.remove()
     assert sampler.takes_gradient_of(params)
     theta = [torch.zeros(CHAINS, D, requires_grad=True)]
-    assert not bdl.Sampler(theta, bdl.HMC(), num_data=1, lr=0.1, chains=CHAINS).takes_gradient_of(theta)
+    assert bdl.Sampler(theta, bdl.HMC(), num_data=1, lr=0.1, chains=CHAINS).takes_gradient_of(theta)
