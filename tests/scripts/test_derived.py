@@ -20,7 +20,7 @@ ONE_STACK = {
     "few": "chains=2",
     "one": "chains=1",
     "shared batches": "shared_batches=true",
-    "shared psi": "sampler.weighting.shared=true",
+    "shared psi": "sampler=awsghmc sampler.weighting.shared=true",
     "exchange": "sampler=resghmc",
     "network": "model=cnn",
     "wide": "model.sizes=[36,1000,1000,6]",
@@ -38,7 +38,7 @@ def cores(monkeypatch, count: int) -> None:
 
 @pytest.mark.parametrize("override", ONE_STACK.values(), ids=ONE_STACK)
 def test_one_stack_where_chains_belong_together_or_a_second_process_gains_nothing(override):
-    assert count_stacks(compose("run_dir=x", override)) == 1
+    assert count_stacks(compose("run_dir=x", *override.split())) == 1
 
 
 @pytest.mark.parametrize("override", ["chains=8", "chains=4", "chains=24", "trainer=debug", "sampler=hmc", "threads=2"])
