@@ -139,6 +139,12 @@ class Baseline(ABC):
         )  # fmt: skip
 
 
+def check_draws(draws: int) -> None:
+    """Raise ConfigError unless draws is a whole number of at least 1."""
+    if type(draws) is not int or draws < 1:
+        raise ConfigError(f"draws must be a whole number of at least 1, got {draws!r}")
+
+
 def with_tensors(net: nn.Module, tensors: Tensors) -> nn.Module:
     """A copy of the network, in eval mode, that holds these tensors."""
     return replace_tensors(copy.deepcopy(net), {k: v.clone() for k, v in tensors.items()}).eval()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bdl.baselines.base import Baseline, Material, Tensors, check_outputs
+from bdl.baselines.base import Baseline, Material, Tensors, check_draws, check_outputs
 from bdl.batch import Inputs
 from bdl.errors import ConfigError
 from bdl.functional import call, evaluating, tensors_of_modules
@@ -56,8 +56,7 @@ class MCDropout(Baseline):
     draws: int = 30
 
     def __post_init__(self) -> None:
-        if type(self.draws) is not int or self.draws < 1:
-            raise ConfigError(f"draws must be a whole number of at least 1, got {self.draws!r}")
+        check_draws(self.draws)
 
     def check(self, net: nn.Module, inputs: Inputs, likelihood: Likelihood | None, val: bool) -> None:
         find_links(net, inputs)
@@ -84,8 +83,8 @@ def find_links(net: nn.Module, inputs: Inputs) -> list[Link]:
     dropouts = {n: m for n, m in net.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0}
     if not dropouts:
         raise ConfigError("MCDropout needs a network that was trained with dropout: set model.dropout=0.1")
-    left: list[tuple[str, Tensor]] = []  # output of every dropout
-    read: list[tuple[str, Tensor]] = []  # input of every layer
+    left: list[Any] = []  # (name, output) of every dropout
+    read: list[Any] = []  # (name, input) of every layer
     hooks = [m.register_forward_hook(lambda _m, _in, out, n=n: left.append((n, out))) for n, m in dropouts.items()]
     hooks += [
         m.register_forward_pre_hook(lambda _m, given, n=n: read.append((n, given[0])))
@@ -100,6 +99,8 @@ def find_links(net: nn.Module, inputs: Inputs) -> list[Link]:
     finally:
         for hook in hooks:
             hook.remove()
+    if repeated := [n for n, _ in left if [m for m, _ in left].count(n) > 1]:
+        raise _refusal(repeated[0])
     return [_link(net, name, dropouts[name], out, [n for n, x in read if x is out]) for name, out in left]
 
 

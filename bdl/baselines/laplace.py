@@ -11,7 +11,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bdl.baselines.base import Baseline, Material, Tensors, last_linear, parameter_names, split_vector, with_tensors
+from bdl.baselines.base import (
+    Baseline,
+    Material,
+    Tensors,
+    check_draws,
+    last_linear,
+    parameter_names,
+    split_vector,
+    with_tensors,
+)
 from bdl.batch import Inputs
 from bdl.errors import ConfigError
 from bdl.functional import evaluating
@@ -48,8 +57,7 @@ class LastLayerLaplace(Baseline):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        if type(self.draws) is not int or self.draws < 1:
-            raise ConfigError(f"draws must be a whole number of at least 1, got {self.draws!r}")
+        check_draws(self.draws)
         if self.structure not in ("full", "kron", "diag"):
             raise ConfigError(f"structure must be full, kron or diag, got {self.structure!r}")
         if not self.temperature > 0:
@@ -129,7 +137,7 @@ def prior_of(target: dict[str, Any]) -> float:
     )
 
 
-def _kind_and_noise(likelihood: Likelihood) -> tuple[str, dict[str, float]]:
+def _kind_and_noise(likelihood: Likelihood) -> tuple[str, dict[str, Any]]:
     """What laplace-torch calls the likelihood, and its noise."""
     if isinstance(likelihood, CategoricalNLL):
         return "classification", {}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from bdl.baselines.base import Baseline, Material, Tensors, split_vector, with_tensors
+from bdl.baselines.base import Baseline, Material, Tensors, check_draws, split_vector, with_tensors
 from bdl.batch import Inputs, feed, map_tensors
 from bdl.errors import ConfigError
 from bdl.seeding import generator
@@ -73,8 +73,7 @@ class SWAG(Baseline):
     rank: int = 20
 
     def __post_init__(self) -> None:
-        if type(self.draws) is not int or self.draws < 1:
-            raise ConfigError(f"draws must be a whole number of at least 1, got {self.draws!r}")
+        check_draws(self.draws)
         if type(self.rank) is not int or self.rank < 0 or self.rank == 1:
             raise ConfigError(f"rank must be 0 or a whole number of at least 2, got {self.rank!r}")
 
