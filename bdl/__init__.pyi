@@ -1,6 +1,7 @@
 # The only list of public names. Type checkers and editors read it as a stub. At run time lazy_loader reads it and
 # imports each name where it is first used, so that `import bdl` costs next to nothing.
 from . import data, models, schedules, targets
+from .baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
 from .lightning import callbacks
 from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
@@ -82,6 +83,8 @@ __all__ = [
     "Kinetic",
     "LabelPrediction",
     "Laplace",
+    "LastLayerLaplace",
+    "MCDropout",
     "MeanField",
     "Metropolis",
     "ModelAverage",
@@ -97,7 +100,9 @@ __all__ = [
     "SampleStore",
     "Sampler",
     "SaveLast",
+    "SWAG",
     "ScaleMixture",
+    "ScaledPoint",
     "Schedule",
     "StepProgress",
     "StoreError",

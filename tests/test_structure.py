@@ -16,6 +16,7 @@ LAYERS = [
     {"samplers"},
     {"posterior", "models", "data", "targets"},
     {"start"},
+    {"baselines"},
     {"tune"},
     {"lightning"},
     {"run", "__main__", "sklearn"},

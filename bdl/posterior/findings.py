@@ -93,6 +93,11 @@ def _kind(m: Numbers) -> Finding | None:
     if m["temperature"] == 0:
         words = "at T = 0 this is optimisation: an ensemble of solutions, not a posterior"
         return Finding("wrong law", "Temperature", "T = 0", words)
+    if m["approximation"] == 1:
+        words = (
+            "the networks are draws of an approximation to the posterior, and nothing here measures how far it lies off"
+        )
+        return Finding("wrong law", "Approximation", "draws made after training", words)
     if not math.isnan(m["elbo"]):
         words = "the draws are those of a variational approximation, and nothing here measures how far it lies off"
         return Finding("wrong law", "Approximation", f"ELBO {m['elbo']:.4g}", words)
@@ -128,7 +133,8 @@ def _constant(m: Numbers) -> Finding | None:
 
 def _temperatures(m: Numbers) -> list[Finding]:
     """The momenta show what is reached. T_eff bounds it from above, and counts where there are no momenta."""
-    if m["temperature"] == 0 or math.isnan(m["temperature"]) or not math.isnan(m["elbo"]):
+    approximate = m["approximation"] == 1 or not math.isnan(m["elbo"])
+    if m["temperature"] == 0 or math.isnan(m["temperature"]) or approximate:
         return []
     kinetic, bound = _reached(m, "Kinetic temperature", "kinetic_temperature"), _reached(m, "T_eff", "t_eff")
     if kinetic and bound and bound.outcome != "trust" and kinetic.outcome == "trust":

@@ -59,8 +59,8 @@ class Posterior:
         likelihood: Likelihood | None = None,
         read: Reader | None = None,
     ):
-        self.stores, self.net, self._likelihood, self._read = list(stores), net, likelihood, read or Reader(net)
-        self.target = self.stores[0].target()
+        self.stores, self.net, self.read = list(stores), net, read or Reader(net)
+        self.target, self.given_likelihood = self.stores[0].target(), likelihood
         self._samples = Samples(stores, net, skip_bad)
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
 
@@ -183,16 +183,16 @@ class Posterior:
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
         law = self._law()
-        self._likelihood = likelihood_of(law)
-        if self._likelihood != likelihood_of(law, 2, 3):  # torch's losses mean what the outputs' shape says
+        self.given_likelihood = likelihood_of(law)
+        if self.given_likelihood != likelihood_of(law, 2, 3):  # torch's losses mean what the outputs' shape says
             shape = output_shape(self.net, self._batches(data))
-            self._likelihood = likelihood_of(law, shape[-1], len(shape))
-        assert self._likelihood is not None
-        return self._likelihood
+            self.given_likelihood = likelihood_of(law, shape[-1], len(shape))
+        assert self.given_likelihood is not None
+        return self.given_likelihood
 
     def _law(self) -> Any:
         """The likelihood, or the loss that stands for one. Raises ConfigError where it does not stand for any."""
-        law = self._likelihood or self.target.get("loss")
+        law = self.given_likelihood or self.target.get("loss")
         if likelihood_of(law) is None:
             raise ConfigError(
                 f"the run does not say what its outputs mean (its loss is {brief(law)}): pass the law to "
@@ -293,7 +293,7 @@ class Posterior:
                 yield Sample(chain, record, weights.get((chain, record.step), 0.0), tensors)
 
     def _batches(self, data: Data) -> Batches:
-        return Batches(data, self.device, self._read)
+        return Batches(data, self.device, self.read)
 
     def _labelled(self, data: Data) -> Labelled:
         batches = self._batches(data)

@@ -1,4 +1,4 @@
-"""The commands `bdl train`, `evaluate`, `predict` and `verify`, which the scripts of the same names run too.
+"""The commands `bdl train`, `evaluate`, `predict`, `verify` and `report`, which the scripts of the same names run too.
 
 This module imports neither torch nor Lightning, so that `--help` answers at once: the work is imported when it begins.
 """
@@ -26,6 +26,7 @@ from bdl.run.keys import check_keys
 
 register_resolvers()
 CONF = str(config_folder())
+WORK = {"report": "compare"}  # commands whose module and function have another name
 
 
 @contextmanager
@@ -61,8 +62,8 @@ def carry_out(name: str, cfg: DictConfig) -> float | None:
     """Check the keys of a command, then import and call the function that does its work."""
     check_keys(name, cfg, HydraConfig.get(), config_folder())
     with importing():
-        module = importlib.import_module(f"bdl.run.{name}")
-    return getattr(module, name)(cfg)
+        module = importlib.import_module(f"bdl.run.{WORK.get(name, name)}")
+    return getattr(module, WORK.get(name, name))(cfg)
 
 
 @hydra.main(version_base="1.3", config_path=CONF, config_name="train")
@@ -93,7 +94,14 @@ def verify(cfg: DictConfig) -> None:
         carry_out("verify", cfg)
 
 
-COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "verify": verify}
+@hydra.main(version_base="1.3", config_path=CONF, config_name="report")
+def report(cfg: DictConfig) -> None:
+    """Compare finished runs on the same data, a row for each method."""
+    with one_line_errors():
+        carry_out("report", cfg)
+
+
+COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "verify": verify, "report": report}
 HELP = f"""usage: bdl COMMAND [OVERRIDES]
 
 commands:
@@ -101,6 +109,7 @@ commands:
   evaluate  {evaluate.__doc__}
   predict   {predict.__doc__}
   verify    {verify.__doc__}
+  report    {report.__doc__}
 
 Overrides are Hydra's: bdl train sampler=sghmc chains=4. `bdl COMMAND --help` lists the configuration."""
 

@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 from yaml import YAMLError
 
+from bdl.baselines.base import FOLDER as TRAINED
 from bdl.errors import ConfigError
 from bdl.files import sweep_leftovers, write_atomically
 from bdl.lightning.callbacks.start import FOLDER as START
@@ -34,8 +35,9 @@ OWNER, CHECKSUMS = "owner.json", "checksums.json"
 DESCRIBED = (
     CONFIG, PREPROCESSING, METRICS, "timing.json", "report.html", "samples/target.json", "samples/index-*.jsonl",
     "samples/weighting-*.safetensors", f"{START}/samples/target.json", f"{START}/samples/index-*.jsonl",
+    f"{TRAINED}/samples/target.json", f"{TRAINED}/samples/index-*.jsonl",
 )  # fmt: skip
-FOLDERS = ("samples", "checkpoints", f"{START}/samples")
+FOLDERS = ("samples", "checkpoints", f"{START}/samples", f"{TRAINED}/samples")
 # The files that runs make below these folders. Lightning's and W&B's are below the folders of LOGS.
 OURS = re.compile(r"(target|owner-\d+)\.json|index-.*\.jsonl|.*\.(safetensors|ckpt|writing)|\..*")
 LOGS = ("logs", "wandb")
@@ -91,7 +93,7 @@ class RunDirectory:
     def started(self) -> bool:
         """Whether the folder holds a sample, a trained start, a checkpoint or metrics."""
         listed = any(path.stat().st_size for path in self.path.glob("samples/index-*.jsonl"))
-        written = ("samples/*.safetensors", f"{START}/samples/*.safetensors", "checkpoints/*.ckpt", METRICS)
+        written = (*(f"{name}/*.safetensors" for name in FOLDERS), "checkpoints/*.ckpt", METRICS)
         return listed or any(any(self.path.glob(pattern)) for pattern in written)
 
     @property
@@ -167,7 +169,7 @@ class RunDirectory:
         """Remove what a killed owner left: temporary files, and the beginnings of a run that made no sample."""
         for folder in (self.path, *(self.path / name for name in FOLDERS)):
             sweep_leftovers(folder, every_host=True)
-        for path in (*self.path.glob("checkpoints/*.writing"), *self.path.glob("samples/owner-*.json")):
+        for path in (*self.path.glob("checkpoints/*.writing"), *self.path.glob("**/samples/owner-*.json")):
             path.unlink()
         if not self.started:
             self._clear()
@@ -182,8 +184,9 @@ class RunDirectory:
                 path.unlink()
             with contextlib.suppress(FileNotFoundError):
                 folder.rmdir()
-        with contextlib.suppress(OSError):
-            (self.path / START).rmdir()
+        for name in (START, TRAINED):
+            with contextlib.suppress(OSError):
+                (self.path / name).rmdir()
 
     def _take_back(self, before: set[Path]) -> None:
         """Remove what a refused run wrote, and the files of its loggers. A run that logged metrics has made steps."""

@@ -150,7 +150,8 @@ PREDICT: dict[str, Rule] = {
     "trust": list_of(WORD),
 }
 VERIFY: dict[str, Rule] = {"run": WORD, "repair": SWITCH, "trust": list_of(WORD)}
-TABLES = {"train": TRAIN, "evaluate": EVALUATE, "predict": PREDICT, "verify": VERIFY}
+REPORT: dict[str, Rule] = {"out": or_null(WORD)}
+TABLES = {"train": TRAIN, "evaluate": EVALUATE, "predict": PREDICT, "verify": VERIFY, "report": REPORT}
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")
 GLOBAL = ("hydra", "tuned")  # sections that a file of conf/ may bring besides those of the command
 

@@ -78,7 +78,7 @@ def write_report(
         **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
         "samples": f"{posterior.samples:,} of {posterior.chains} chains",
         "T": f"{summary.metrics['temperature']:g}",
-        "T_eff": f"{summary.metrics['t_eff']:.3g}",
+        **({} if math.isnan(summary.metrics["t_eff"]) else {"T_eff": f"{summary.metrics['t_eff']:.3g}"}),
         "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
         **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
     }

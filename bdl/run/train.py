@@ -22,6 +22,7 @@ from bdl.errors import ConfigError, Stopped
 from bdl.posterior.report.numbers import side_by_side
 from bdl.posterior.report.terminal import print_summary
 from bdl.run import build
+from bdl.run.baseline import check_baseline, fit_baseline, folder_of_training
 from bdl.run.build import Callbacks
 from bdl.run.config import config_hash, fill_in, register_resolvers, run_name
 from bdl.run.derived import choose_precision, count_carriers, count_stacks, found_values
@@ -175,6 +176,8 @@ def build_parts(
     chains = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=stack, shared=cfg.shared_batches)
     module = build.build_module(chains, cfg.sampler, cfg.loss, cfg.compile)
     limit = limit or bdl.callbacks.TimeLimit(cfg.trainer.max_time)
+    if cfg.get("baseline") is not None:
+        check_baseline(cfg.baseline, net, datamodule, module.loss)
     callbacks = build_callbacks(cfg, datamodule, directory, settings, checkpoint_name(given, stack), limit, first)
     # The W&B id is the hash of the configuration as given. Only the first stack is logged.
     logger = given.logger if first else None
@@ -194,7 +197,7 @@ def build_callbacks(
     return Callbacks(
         build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data)),
         build.build_schedule(cfg.schedule),
-        build.build_collector(cfg.collect, keep, cfg.run_dir, law),
+        build.build_collector(cfg.collect, keep, folder_of_training(cfg), law),
         build.build_average(keep, datamodule),
         bdl.Monitor(cfg.monitor_every),
         build.build_start(cfg, law, verbose),
@@ -253,6 +256,9 @@ def finish(
     parts.net.to(parts.trainer.strategy.root_device)
     facts = describe(cfg, parts, process)
     module = parts.module
+    if cfg.get("baseline") is not None:
+        fit_baseline(cfg, parts.net, parts.datamodule, module.loss)
+        facts["approximation"] = str(instantiate(cfg.baseline))
     metrics = report(
         directory.path, parts.net, parts.datamodule, module.sampler, outcome, facts, cfg.train_items, module.loss
     )

@@ -19,7 +19,7 @@ from omegaconf import DictConfig, OmegaConf
 from bdl.errors import ConfigError
 
 _FILLED_IN = ("sampler.num_data", "model.sizes", "model.num_classes")  # null until train.py has seen the data
-_BUILT_EARLY = ("sampler.", "schedule.", "collect.")  # their parts need no data
+_BUILT_EARLY = ("sampler.", "schedule.", "collect.", "baseline")  # their parts need no data
 _READ_BY_TRAIN = ("loss.scale", "model.hidden")  # train.py takes them out before it builds
 _OF_HYDRA = ("_target_", "_partial_", "_recursive_", "_convert_", "_args_")
 _NOT_OURS = ("trainer", "logger", "hydra")  # sections whose constructors are Lightning's and Hydra's

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bdl.baselines.base import FOLDER as TRAINED
 from bdl.errors import BdlError, ConfigError, StoreError
 from bdl.files import WRITING
 from bdl.lightning.callbacks.start import FOLDER as START
@@ -78,9 +79,9 @@ def look(run: Path, trust: Sequence[str] = ()) -> Iterator[Finding]:
     yield from _configuration(run, trust)
     yield from _described(run)
     yield from _samples(run)
-    if (run / START).exists():
-        for finding in _samples(run / START):
-            yield replace(finding, what=f"{START}: {finding.what}")
+    for name in (START, TRAINED):
+        for finding in _samples(run / name) if (run / name).exists() else ():
+            yield replace(finding, what=f"{name}: {finding.what}")
     yield from _checkpoints(run)
     leftovers = [*run.glob(f"{WRITING}*"), *run.glob(f"*/{WRITING}*"), *run.glob("checkpoints/*.writing")]
     if leftovers and not (run / OWNER).exists():
@@ -207,7 +208,8 @@ def _checkpoints(run: Path) -> Iterator[Finding]:
             continue
         digest = Digest(**collector["samples"]["written"])
         stack = int(path.stem.partition("-")[2] or first_stack(run))
-        present = _begins_with(run / "samples" / f"index-{stack}.jsonl", stack, digest)
+        sampled = run / TRAINED if (run / TRAINED).exists() else run
+        present = _begins_with(sampled / "samples" / f"index-{stack}.jsonl", stack, digest)
         note = f"knows {digest.count} samples" + ("" if present else ", which are not those of the index; repair=true")
         yield Finding(name, "whole" if present else "bad", note)
 

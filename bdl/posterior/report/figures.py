@@ -87,12 +87,13 @@ def schedule(trace: Mapping[str, np.ndarray]) -> Figure:
                          "temperature": ("black", "T, as configured")}),
         ("multiplier", {"multiplier": (GREEN, "gradient multiplier")}),
     ]  # fmt: skip
-    rows = [(name, columns) for name, columns in rows if any(c in trace for c in columns)]
+    known = {c for c, values in trace.items() if np.isfinite(np.asarray(values, dtype=float)).any()}
+    rows = [(name, columns) for name, columns in rows if known & columns.keys()]
     figure = Figure((WIDE, 0.7 + 1.5 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), sharex=True, squeeze=False)[:, 0]
     for ax, (name, columns) in zip(axes, rows, strict=True):
         for column, (colour, label) in columns.items():
-            if column in trace:
+            if column in known:
                 _band(ax, *_thinned(trace["step"], trace[column]), colour, label)
         _log_if_wide(ax)
         name_axes(ax, "", name)
@@ -143,6 +144,11 @@ def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
     name_axes(top, "", "accuracy")
     name_axes(bottom, "confidence: probability of the predicted class", "share of items")
     return figure
+
+
+def has_reliability(probs: Any, labels: Any) -> bool:
+    """Whether any bin of confidence has enough items to be drawn."""
+    return bool((reliability_bins(_tensor(probs), _tensor(labels))[2] >= ENOUGH).any())
 
 
 def learning_curve(curve: Curve) -> Figure:

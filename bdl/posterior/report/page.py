@@ -19,6 +19,7 @@ from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation, Curve, Evaluation
 from bdl.posterior.findings import Outcome
 from bdl.posterior.predict import Posterior
+from bdl.posterior.report.links import CONVERGENCE, PREDICTIONS, anchor, links_to
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
 from bdl.posterior.report.values import Units, Values
 from bdl.posterior.report.weighting import weighting_sentences
@@ -154,6 +155,9 @@ def page(data: ReportData) -> str:
     splits = [s for s in ("test", "train") if any(k.startswith(f"{s}/") and not math.isnan(v) for k, v in m.items())]
     loader = PackageLoader("bdl.posterior", "report")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    pictures = pictures_of(data)
+    titles = [p.title for p in pictures]
+    titles += [PREDICTIONS] * bool(splits) + [CONVERGENCE] * bool(data.convergence)
     return environment.get_template("page.html.jinja").render(
         data=data,
         style=resources.files("bdl.posterior.report").joinpath("style.css").read_text(),
@@ -166,7 +170,9 @@ def page(data: ReportData) -> str:
         scores=list(scores_of(m).values()),
         note=VALUE_NOTE if scores_of(m) is VALUE_SCORES else CLASS_NOTE,
         score_rows=_score_rows(m, splits),
-        pictures=_pictures(data),
+        pictures=pictures,
+        links=links_to(titles),
+        anchor=anchor,
         convergence=[(r.name, [_dash(t) for t in _row_texts(r)]) for r in data.convergence],
         numbers={k: _dash(f"{v:,.5g}") for k, v in m.items() if not _is_score(k)},
     )
@@ -212,8 +218,8 @@ def _score(m: Mapping[str, float], split: str, row: str, score: str, rows: Seque
     return Score(split, column[row], float(column[row]) == min(float(v) for v in column.values() if v != "–"))
 
 
-def _pictures(data: ReportData) -> list[Picture]:
-    """The pictures for which there are numbers."""
+def pictures_of(data: ReportData) -> list[Picture]:
+    """The pictures for which there are numbers: none of them is an empty frame."""
     from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
 
     trace = data.trace if len(data.trace.get("step", ())) > 1 else {}
@@ -226,15 +232,15 @@ def _pictures(data: ReportData) -> list[Picture]:
     if data.values is not None:
         for picture in _value_pictures(data.values, curve):
             add(*picture)
-    if "energy" in trace:
+    if known(trace.get("energy", ())):
         add("Energy", figures.energy_trace, (trace["step"], trace["energy"], np.asarray(data.kept_steps)), ENERGY)
-    if {"lr", "temperature", "t_eff", "kinetic_temperature", "multiplier"} & trace.keys():
+    if any(known(trace.get(name, ())) for name in ("lr", "temperature", "t_eff", "kinetic_temperature", "multiplier")):
         add("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE)
-    if data.values is None and curve is not None and len(curve.samples):
+    if data.values is None and curve is not None and len(curve.samples) > 1:
         add("Accuracy and NLL against the number of networks", figures.learning_curve, (curve,), CURVE)
-    if data.reliability:
+    if any(figures.has_reliability(*each) for each in data.reliability.values()):
         add("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half")
-    if h is not None:
+    if h is not None and (h.ready or known(h.energies)):
         state = "has settled and is frozen" if h.frozen else "still changes"
         did = " ".join(weighting_sentences(data.metrics))
         caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}".strip()
@@ -252,7 +258,7 @@ def _value_pictures(values: Values, curve: Curve | None) -> list[tuple[Any, ...]
         (f"Residuals{of}", value_figures.residuals, (values,), RESIDUALS, "half"),
         ("Calibration of quantiles", value_figures.quantiles, (values.shares, len(values.y)), QUANTILES, "half"),
     ]
-    if curve is not None and len(curve.samples):
+    if curve is not None and len(curve.samples) > 1:
         pictures.append(("RMSE and NLL against the number of networks", value_figures.learning_curve, (curve,), CURVE))
     return pictures
 
@@ -271,6 +277,11 @@ def _row_texts(r: Row) -> tuple[str, str, str, str]:
 def _is_score(name: str) -> bool:
     """Is this metric part of the table of scores?"""
     return name.startswith(("test/", "train/")) and name.count("/") == 2
+
+
+def known(values: Any) -> bool:
+    """Whether any of the values is a finite number."""
+    return bool(np.isfinite(np.asarray(values, dtype=float)).any())
 
 
 def _dash(text: str) -> str:

@@ -20,8 +20,9 @@ from bdl.errors import StoreError
 from bdl.posterior.diagnostics import summary
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Curve
+from bdl.posterior.report.figures import schedule
 from bdl.posterior.report.numbers import ROWS, summarise
-from bdl.posterior.report.page import ReportData, page, write_page
+from bdl.posterior.report.page import ReportData, page, pictures_of, write_page
 
 ATTACK = "<script>alert(1)</script>\"'&"
 VOID = {"meta", "img", "br"}  # tags without an end tag
@@ -35,12 +36,17 @@ class Reader(HTMLParser):
         self.open: list[str] = []
         self.tags: list[str] = []
         self.links: list[str] = []
+        self.within: list[str] = []  # links to a place on the page
+        self.ids: list[str] = []
         self.feed(text)
         assert not self.open
 
     def handle_starttag(self, tag, attrs):
         self.tags.append(tag)
-        self.links += [v or "" for k, v in attrs if k in ("src", "href", "srcset", "data", "action")]
+        links = [v or "" for k, v in attrs if k in ("src", "href", "srcset", "data", "action")]
+        self.links += [v for v in links if not v.startswith("#")]
+        self.within += [v for v in links if v.startswith("#")]
+        self.ids += [v or "" for k, v in attrs if k == "id"]
         if tag not in VOID:
             self.open.append(tag)
 
@@ -104,6 +110,28 @@ def test_pictures_are_whole_svgs_that_load_nothing(text):
         assert tree.tag.endswith("svg")
         links = [v for e in tree.iter() for k, v in e.attrib.items() if k.endswith("href")]
         assert all(v.startswith(("#", "data:image/png;base64,")) for v in links)
+
+
+def test_checks_lead_to_the_section_that_shows_what_they_are_about(text):
+    reader = Reader(text)
+    assert len(set(reader.ids)) == len(reader.ids)
+    assert {link[1:] for link in reader.within} <= set(reader.ids)
+    for check, place in (("R-hat (largest)", "convergence"), ("Calibration error (ECE)", "reliability")):
+        assert f'<a href="#{place}">{check}</a>' in text
+    alone = page(ReportData("t", metrics={"test/bma/ece": 0.1}))  # no reliability diagram: the table has the number
+    assert '<a href="#predictions">Calibration error (ECE)</a>' in alone
+
+
+def test_no_picture_is_an_empty_frame():
+    nothing = {
+        "trace": {"step": np.arange(5), "energy": np.full((5, 2), np.nan), "t_eff": np.full((5, 2), np.nan)},
+        "curve": Curve([1], [0.5], [0.7]),
+        "reliability": {"few": (torch.tensor([[0.9, 0.1]]), torch.tensor([1]))},
+        "histogram": EnergyHistogram(np.full(11, np.nan), np.zeros(10), np.full(3, np.nan), 1.0, 1.0),
+    }
+    assert pictures_of(ReportData("t", **nothing)) == []
+    trace = {"step": np.arange(5), "lr": np.ones(5), "t_eff": np.full((5, 2), np.nan)}
+    assert len(schedule({k: np.asarray(v) for k, v in trace.items()}).axes) == 1  # lr alone, no frame for T_eff
 
 
 def test_names_every_row_and_shows_every_kind_of_number(text):

@@ -1,0 +1,12 @@
+"""Baselines: draws of networks made from trained ones, in the same store as samples of a posterior.
+
+SWAG and MultiSWAG, Monte Carlo dropout, last-layer Laplace, and a temperature-scaled point estimate.
+"""
+
+from bdl.baselines.base import Baseline
+from bdl.baselines.dropout import MCDropout
+from bdl.baselines.laplace import LastLayerLaplace
+from bdl.baselines.scaled import ScaledPoint
+from bdl.baselines.swag import SWAG
+
+__all__ = ["Baseline", "LastLayerLaplace", "MCDropout", "SWAG", "ScaledPoint"]

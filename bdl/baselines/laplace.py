@@ -1,0 +1,165 @@
+"""LastLayerLaplace: a Gaussian over the last layer of a trained network, by the package laplace-torch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from bdl.baselines.base import (
+    Baseline,
+    Material,
+    Tensors,
+    check_draws,
+    last_linear,
+    parameter_names,
+    split_vector,
+    with_tensors,
+)
+from bdl.batch import Inputs
+from bdl.errors import ConfigError
+from bdl.functional import evaluating
+from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood
+from bdl.posterior.batches import Batches
+from bdl.seeding import generator
+
+Structure = Literal["full", "kron", "diag"]
+
+
+@dataclass(frozen=True)
+class LastLayerLaplace(Baseline):
+    """Laplace's approximation at the trained last layer θ* (Daxberger et al. 2021); a mixture for several chains.
+
+        N(θ*, T H^-1),        H = Σ_i J_i' Λ_i J_i + δ I
+
+    J is the gradient of the outputs by the last layer, Λ the second derivative of -log p(y|outputs), the sum runs over
+    all N training items and δ is the precision of the prior: the generalised Gauss-Newton matrix of U. All other layers
+    stay as they were trained. Needs the extra `bdl[laplace]`.
+
+    Args:
+        draws: networks per chain.
+        structure: of H: "full", or approximated by "kron" (Kronecker factors) or "diag".
+        prior_precision: δ; None for that of the run's prior, "marglik" for the one of the largest marginal likelihood.
+        temperature: T.
+
+    Raises ConfigError without the package, for a likelihood other than `CategoricalNLL` and `GaussianNLL`, for a prior
+    of the run that has no one precision, and for a network that does not end with a Linear layer.
+    """
+
+    draws: int = 30
+    structure: Structure = "full"
+    prior_precision: float | Literal["marglik"] | None = None
+    temperature: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_draws(self.draws)
+        if self.structure not in ("full", "kron", "diag"):
+            raise ConfigError(f"structure must be full, kron or diag, got {self.structure!r}")
+        if not self.temperature > 0:
+            raise ConfigError(f"temperature must be > 0, got {self.temperature!r}")
+        given = self.prior_precision
+        if given not in (None, "marglik") and not (type(given) in (int, float) and given > 0):  # type: ignore[operator]
+            raise ConfigError(f"prior_precision must be > 0, marglik or null, got {given!r}")
+        if find_spec("laplace") is None:
+            raise ConfigError("LastLayerLaplace needs the package laplace-torch: pip install 'bdl[laplace]'")
+
+    def check(self, net: nn.Module, inputs: Inputs, likelihood: Likelihood | None, val: bool) -> None:
+        if not isinstance(inputs, Tensor):
+            raise ConfigError("LastLayerLaplace needs networks of one input tensor: laplace-torch knows no others")
+        last_linear(net, inputs, "LastLayerLaplace")
+        if likelihood is not None:
+            _kind_and_noise(likelihood)
+        with torch.no_grad(), evaluating(net):
+            outputs = net(inputs)
+        if outputs.ndim != 2:
+            raise ConfigError(
+                f"LastLayerLaplace needs outputs (n, K), and {type(net).__name__} gives {tuple(outputs.shape)}: "
+                "laplace-torch knows no elements of items"
+            )
+
+    def networks(self, material: Material) -> Iterator[list[Tensors]]:
+        net, states = material.trained.net, material.last_states()
+        batches = material.batches("train", self)
+        _check_count(batches, material.trained.target.get("num_data"))
+        layer = last_linear(net, material.first(self), "LastLayerLaplace")
+        names, likelihood = parameter_names(net, layer), material.trained.likelihood(material.train)  # type: ignore[arg-type]
+        samples = []
+        for chain, tensors in enumerate(states):
+            with warnings.catch_warnings(), torch.random.fork_rng():
+                warnings.simplefilter("ignore")  # laplace-torch's own, about torch's
+                fitted = self._fitted(with_tensors(net, tensors), layer, likelihood, batches, material)
+                random = generator(material.trained.device, "laplace", material.seed, chain)
+                samples.append(fitted.sample(self.draws, generator=random).detach())  # (draws, d)
+        for draw in range(self.draws):
+            yield [
+                {**tensors, **split_vector(s[draw], tensors, names)} for tensors, s in zip(states, samples, strict=True)
+            ]
+
+    def _fitted(self, net: nn.Module, layer: str, likelihood: Likelihood, batches: Batches, material: Material) -> Any:
+        from laplace import Laplace
+
+        precision = self.prior_precision if isinstance(self.prior_precision, int | float) else None
+        if precision is None:
+            precision = 1.0 if self.prior_precision == "marglik" else prior_of(material.trained.target)
+        kind, noise = _kind_and_noise(likelihood)
+        # laplace-torch tempers the likelihood alone; exp(-U/T) tempers the prior as well
+        fitted: Any = Laplace(
+            net, kind, subset_of_weights="last_layer", hessian_structure=self.structure, last_layer_name=layer,
+            prior_precision=precision / self.temperature, temperature=self.temperature, **noise,
+        )  # fmt: skip
+        fitted.fit(_Pairs(batches, columns=kind == "regression"))
+        if self.prior_precision == "marglik":
+            fitted.optimize_prior_precision(method="marglik")
+        return fitted
+
+
+def _check_count(batches: Batches, num_data: int | None) -> None:
+    """H is a sum over all items, and the prior's weight beside it depends on their number."""
+    items = batches.sizes()[1]
+    if num_data is not None and items != num_data:
+        raise ConfigError(f"LastLayerLaplace got {items:,} training items, and the run has N = {num_data:,}: pass all")
+
+
+def prior_of(target: dict[str, Any]) -> float:
+    """The precision of the run's prior. Raises ConfigError where it is no one number > 0."""
+    prior = target.get("prior") or {}
+    precision = prior.get("precision") if prior.get("type") == "bdl.Gaussian" else None
+    if isinstance(precision, int | float) and precision > 0:
+        return float(precision)
+    raise ConfigError(
+        f"the run's prior ({prior.get('type', 'none')}) is no Gaussian with one precision: set "
+        "baseline.prior_precision to a number, or to marglik"
+    )
+
+
+def _kind_and_noise(likelihood: Likelihood) -> tuple[str, dict[str, Any]]:
+    """What laplace-torch calls the likelihood, and its noise."""
+    if isinstance(likelihood, CategoricalNLL):
+        return "classification", {}
+    if isinstance(likelihood, GaussianNLL):
+        return "regression", {"sigma_noise": likelihood.std}
+    raise ConfigError(
+        f"laplace-torch has no {type(likelihood).__name__}: LastLayerLaplace takes CategoricalNLL for classes, and "
+        "GaussianNLL, whose std is known, for numbers"
+    )
+
+
+class _Pairs:
+    """(x, y) batches on the device, as laplace-torch reads them."""
+
+    def __init__(self, batches: Batches, columns: bool):
+        self.batches, self.columns = batches, columns
+        self.dataset = range(batches.sizes()[1])  # laplace-torch asks for its length
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.batches)
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for x, y in self.batches:
+            y = y.to(self.batches.device)
+            yield x.to(self.batches.device), y.reshape(len(y), -1) if self.columns else y

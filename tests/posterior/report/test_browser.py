@@ -1,0 +1,92 @@
+"""The pages in a headless Chromium: a phone's width holds them, dark mode is dark, and links lead somewhere."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+import toys
+from by_hand import NUMBERS_X, NUMBERS_Y, X, Y
+
+import bdl
+from bdl.data import TensorSlices
+from bdl.posterior.report.comparison import Method, comparison_page
+from bdl.posterior.report.numbers import summarise
+from bdl.posterior.report.page import write_page
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")
+QUIET = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--virtual-time-budget=5000",
+)  # fmt: skip
+WIDTH = 390  # CSS pixels of a common phone
+MEASURE = """<script>addEventListener("load", () => {
+  const wide = [...document.querySelectorAll("h1, h2, p, dd, figcaption, .words, .checks th, .methods td, .methods th")]
+    .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.textContent.slice(0, 60));
+  const dead = [...document.querySelectorAll("a")].filter(a => !document.querySelector(a.getAttribute("href")));
+  const images = [...document.images];
+  const found = {
+    inner: innerWidth, scroll: document.documentElement.scrollWidth, wide, dead: dead.map(a => a.href),
+    links: document.links.length, images: images.length, broken: images.filter(i => !i.naturalWidth).length,
+    page: getComputedStyle(document.body).backgroundColor, filter: images.length && getComputedStyle(images[0]).filter,
+    smallest: Math.min(...[...document.querySelectorAll("p, td, th, dd")].map(e => parseFloat(getComputedStyle(e).fontSize))),
+  };
+  parent.document.documentElement.innerHTML = "<pre id=found>" + JSON.stringify(found) + "</pre>";
+})</script>"""  # noqa: E501
+
+
+def measured(folder, text: str, width: int, *flags: str) -> dict:
+    """What a browser finds on the page. The page's own policy forbids scripts, so it is taken out of this copy.
+
+    The page stands in a frame, because Chromium's windows have at least 500 pixels.
+    """
+    without, count = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', MEASURE, text)
+    assert count == 1
+    frame = f'<iframe width="{width}" height="3000" style="border:0" srcdoc="{html.escape(without)}"></iframe>'
+    (folder / "page.html").write_text(f"<!DOCTYPE html><html><body>{frame}</body></html>")
+    command = [BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", *flags, "--dump-dom"]
+    done = subprocess.run([*command, f"file://{folder / 'page.html'}"], capture_output=True, text=True, timeout=300)
+    return json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
+
+
+def report_of(folder, posterior: bdl.Posterior, x, y) -> str:
+    summary = summarise(posterior, {"test": TensorSlices(x, y), "train": TensorSlices(x, y)})
+    facts = {"title": "a-run-whose-name-is-long-and-has-no-space-in-it, seed 0", "runs": "/a/long/path/" * 9}
+    write_page(folder / "report.html", posterior, summary, facts, "T = 1\n" + "explained " * 40, None)
+    return (folder / "report.html").read_text()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, run, weighted, regression):
+    folder, (numbers, net, _) = tmp_path_factory.mktemp("pages"), regression
+    metrics = {"test/bma/nll": 0.2, "test/bma/accuracy": 0.9, "test/bma/ece": 0.02, "test/one_sample/nll": 0.3}
+    methods = [Method(f"method {i} (sampler.lr=0.1, sampler.temperature=0.2)", [metrics] * 2, [9.0] * 2) for i in "ab"]
+    return {
+        "classes": report_of(folder, bdl.Posterior.load(run, toys.plain()), X, Y),
+        "weighted": report_of(folder, bdl.Posterior.load(weighted, toys.plain()), X, Y),
+        "numbers": report_of(folder, bdl.Posterior.load(numbers, net), NUMBERS_X, NUMBERS_Y),
+        "comparison": comparison_page(methods, {"runs": "4"}),
+    }
+
+
+@pytest.mark.parametrize("name", ["classes", "weighted", "numbers", "comparison"])
+def test_a_phone_shows_every_word_without_scrolling_the_page(tmp_path, pages, name):
+    found = measured(tmp_path, pages[name], WIDTH)
+    assert found["inner"] == WIDTH
+    assert found["scroll"] <= WIDTH and found["wide"] == []
+    assert found["dead"] == [] and found["broken"] == 0 and found["images"] > 0
+    assert found["links"] > 0 or name == "comparison"
+    assert found["smallest"] >= 12
+
+
+def test_dark_mode_turns_page_and_pictures(tmp_path, pages):
+    light = measured(tmp_path, pages["classes"], 1200, "--blink-settings=preferredColorScheme=1")
+    dark = measured(tmp_path, pages["classes"], 1200, "--blink-settings=preferredColorScheme=0")
+    brightness = [sum(map(int, re.findall(r"\d+", found["page"])[:3])) for found in (light, dark)]
+    assert brightness[0] > 600 and brightness[1] < 150
+    assert light["filter"] == "none" and "invert" in dark["filter"]

@@ -1,0 +1,91 @@
+"""Baselines from the command line: their draws are samples of the run, which every other command reads."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from running import refusal, samples, whole
+
+import bdl
+from bdl.run.directory import read_metrics
+from bdl.run.train import train  # noqa: F401  the command's module is loaded once
+
+SWAG = ("sampler=swag", "chains=2", "baseline.rank=2", "baseline.draws=3", "logger=none")
+OTHERS = {
+    "dropout": ("baseline.draws=2", "model.hidden=[5]", "model.sizes=null"),
+    "laplace": ("baseline.draws=2",),
+    "scaled": (),
+}
+
+
+@pytest.fixture(scope="module")
+def swag(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("swag") / "a"
+    whole(folder, *SWAG)
+    return folder
+
+
+def test_the_draws_are_the_samples_and_the_iterates_stay_beside_them(swag, script):
+    net = torch.nn.Sequential(torch.nn.Linear(36, 6))
+    posterior, trained = bdl.Posterior.load(swag, net), bdl.Posterior.load(swag / "trained", net)
+    assert (posterior.samples, posterior.chains) == (6, 2) and trained.samples >= 4
+    metrics = read_metrics(swag / "metrics.json")
+    assert metrics["samples"] == 6 and metrics["approximation"] == 1 and metrics["verdict/outcome"] == 4
+    page = (swag / "report.html").read_text()
+    assert "draws of an approximation to the posterior" in page and "SWAG(draws=3, rank=2)" in page
+    status, out, _ = script("verify", f"run={swag}")
+    assert status == 0 and "nothing is bad" in out and "trained: sample files of stack 0" in out
+    (swag / "trained" / "samples" / "index-0.jsonl").rename(swag / "gone")
+    assert script("verify", f"run={swag}")[0] == 1
+    (swag / "gone").rename(swag / "trained" / "samples" / "index-0.jsonl")
+
+
+def test_evaluate_export_and_arviz_read_them(swag, script, tmp_path):
+    status, out, err = script("evaluate", f"runs=[{swag}]", f"out={tmp_path / 'e'}")
+    assert status == 0, err
+    ended = read_metrics(swag / "metrics.json")
+    assert read_metrics(tmp_path / "e" / "metrics.json")["test/bma/nll"] == pytest.approx(ended["test/bma/nll"])
+    posterior = bdl.Posterior.load(swag, torch.nn.Sequential(torch.nn.Linear(36, 6)))
+    x = torch.zeros(3, 36)
+    torch.testing.assert_close(posterior.as_module()(x), posterior.predict(x).probs)
+    loader = bdl.data.TensorSlices(torch.zeros(4, 36), torch.zeros(4, dtype=torch.long))
+    tree = posterior.to_arviz(loader)
+    assert tree["posterior"].sizes["chain"] == 2 and tree["posterior"].sizes["draw"] == 3
+    assert tree["log_likelihood"]
+
+
+def test_a_run_that_was_killed_before_its_report_makes_the_same_draws(swag, tmp_path):
+    whole(tmp_path / "a", *SWAG)
+    before = samples(tmp_path / "a")
+    assert before == samples(swag)
+    (tmp_path / "a" / "metrics.json").unlink()
+    whole(tmp_path / "a", *SWAG)
+    assert samples(tmp_path / "a") == before
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_every_baseline_runs_from_the_command_line(name, tmp_path):
+    whole(tmp_path / "a", f"sampler={name}", "chains=1", "model.sizes=[36,6]", *OTHERS[name])
+    metrics = read_metrics(tmp_path / "a" / "metrics.json")
+    assert metrics["chains"] == 1 and metrics["samples"] == (1 if name == "scaled" else 2)
+    assert metrics["temperature"] == (0 if name == "scaled" else 1)
+    target = json.loads((tmp_path / "a" / "samples" / "target.json").read_text())
+    assert target["approximation"]["type"].startswith("bdl.")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (("sampler=dropout", "model.sizes=[36,6]"), "needs a network that was trained with dropout"),
+        (("sampler=scaled", "data.val_fraction=0.0"), "ScaledPoint needs val data: hold some items out"),
+        (("sampler=swag", "baseline.rank=1"), "rank must be 0 or a whole number of at least 2, got 1"),
+        (("sampler=laplace", "baseline.structure=round"), "structure"),
+        (("sampler=sgd", "baseline=other"), "baseline/other"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_the_training(script, tmp_path, overrides, message):
+    line = refusal(script("train", f"hydra.run.dir={tmp_path / 'a'}", "length=20", "logger=none", *overrides))
+    assert message in line
+    assert not (tmp_path / "a").exists()
