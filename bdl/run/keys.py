@@ -150,7 +150,8 @@ PREDICT: dict[str, Rule] = {
     "trust": list_of(WORD),
 }
 VERIFY: dict[str, Rule] = {"run": WORD, "repair": SWITCH, "trust": list_of(WORD)}
-TABLES = {"train": TRAIN, "evaluate": EVALUATE, "predict": PREDICT, "verify": VERIFY}
+GATHER: dict[str, Rule] = {"folder": WORD, "out": or_null(WORD), "metrics": or_null(list_of(WORD, 1))}
+TABLES = {"train": TRAIN, "evaluate": EVALUATE, "predict": PREDICT, "verify": VERIFY, "gather": GATHER}
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")
 GLOBAL = ("hydra", "tuned")  # sections that a file of conf/ may bring besides those of the command
 
