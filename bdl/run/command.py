@@ -1,4 +1,4 @@
-"""The commands `bdl train`, `evaluate`, `predict`, `verify` and `report`, which the scripts of the same names run too.
+"""The commands `bdl train`, `evaluate`, `predict`, `verify`, `report` and `gather`, which scripts of these names run.
 
 This module imports neither torch nor Lightning, so that `--help` answers at once: the work is imported when it begins.
 """
@@ -23,8 +23,10 @@ from omegaconf import DictConfig
 from bdl.run.config import config_folder, register_resolvers
 from bdl.run.console import one_line_errors
 from bdl.run.keys import check_keys
+from bdl.run.sweeps import register_sweeps
 
 register_resolvers()
+register_sweeps()
 CONF = str(config_folder())
 WORK = {"report": "compare"}  # commands whose module and function have another name
 
@@ -101,7 +103,21 @@ def report(cfg: DictConfig) -> None:
         carry_out("report", cfg)
 
 
-COMMANDS = {"train": train, "evaluate": evaluate, "predict": predict, "verify": verify, "report": report}
+@hydra.main(version_base="1.3", config_path=CONF, config_name="gather")
+def gather(cfg: DictConfig) -> None:
+    """Gather the results of a sweep into one table and one page."""
+    with one_line_errors():
+        carry_out("gather", cfg)
+
+
+COMMANDS = {
+    "train": train,
+    "evaluate": evaluate,
+    "predict": predict,
+    "verify": verify,
+    "report": report,
+    "gather": gather,
+}
 HELP = f"""usage: bdl COMMAND [OVERRIDES]
 
 commands:
@@ -110,6 +126,7 @@ commands:
   predict   {predict.__doc__}
   verify    {verify.__doc__}
   report    {report.__doc__}
+  gather    {gather.__doc__}
 
 Overrides are Hydra's: bdl train sampler=sghmc chains=4. `bdl COMMAND --help` lists the configuration."""
 

@@ -106,6 +106,27 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+# ---- what a job asks a cluster for ---------------------------------------------------------------------------------
+
+
+def tasks_per_node(cfg: DictConfig) -> int:
+    """The processes that SLURM starts on each machine: those of trainer=ddp and chains; otherwise one."""
+    trainer = cfg.trainer
+    several = trainer.get("strategy") in ("ddp", "chains")
+    return trainer.devices * trainer.get("concurrent", 1) if several else 1
+
+
+def cpus_per_task(cfg: DictConfig) -> int:
+    """`threads` cores for each process of a task; a task of a run on one CPU carries all stacks, if it may."""
+    stacks = count_stacks(cfg)
+    return (cfg.threads or 1) * min(stacks, cfg.processes or stacks)
+
+
+def gpus_per_node(cfg: DictConfig) -> int | None:
+    """`trainer.devices` where they are GPUs; None on CPUs, and where the machine decides."""
+    return cfg.trainer.devices if cfg.trainer.accelerator in ("gpu", "cuda") else None
+
+
 # ---- precision -------------------------------------------------------------------------------------------------------
 
 

@@ -151,7 +151,15 @@ PREDICT: dict[str, Rule] = {
 }
 VERIFY: dict[str, Rule] = {"run": WORD, "repair": SWITCH, "trust": list_of(WORD)}
 REPORT: dict[str, Rule] = {"out": or_null(WORD)}
-TABLES = {"train": TRAIN, "evaluate": EVALUATE, "predict": PREDICT, "verify": VERIFY, "report": REPORT}
+GATHER: dict[str, Rule] = {"folder": WORD, "out": or_null(WORD), "metrics": or_null(list_of(WORD, 1))}
+TABLES = {
+    "train": TRAIN,
+    "evaluate": EVALUATE,
+    "predict": PREDICT,
+    "verify": VERIFY,
+    "report": REPORT,
+    "gather": GATHER,
+}
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")
 GLOBAL = ("hydra", "tuned")  # sections that a file of conf/ may bring besides those of the command
 

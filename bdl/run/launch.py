@@ -5,7 +5,10 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import re
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -19,11 +22,13 @@ from lightning.fabric.plugins.environments.lightning import find_free_network_po
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 
 from bdl.errors import BdlError, Stopped
+from bdl.lightning.callbacks.checkpoint import ending_signals
 from bdl.run.console import one_line_errors
 from bdl.run.processes import STORE
 
 Start = Literal["spawn", "fork"]
-ENDING = (signal.SIGINT, signal.SIGTERM)
+WARNING: Any = getattr(signal, "SIGUSR2", None)  # a scheduler's, see `ending_signals`
+ENDING = {signal.SIGINT, signal.SIGTERM, WARNING} - {None}
 GRACE = 60.0  # seconds for the other processes to finish a step and write a checkpoint after one of them has failed
 
 
@@ -70,6 +75,31 @@ def start_by(accelerator: str) -> Start:
     return "fork" if accelerator == "cpu" and sys.platform.startswith("linux") and alone else "spawn"
 
 
+@contextlib.contextmanager
+def given_back() -> Iterator[None]:
+    """Give a job that its scheduler has stopped back to the scheduler, once its checkpoint is written.
+
+    The handler of the warning from before the run does so: submitit's requeues the job and ends this process. SLURM
+    itself requeues a preempted job only if it is still there when its time of grace is over.
+    """
+    try:
+        yield
+    except Stopped as stop:
+        if WARNING in ending_signals() and (stop.signum == WARNING or preempted()):
+            handler: Any = signal.getsignal(WARNING)
+            handler(WARNING, None)
+        raise
+
+
+def preempted() -> bool:
+    """Whether SLURM says that it takes this job's machine away. False for a job that the user has cancelled."""
+    job = os.environ.get("SLURM_JOB_ID")
+    if job is None or shutil.which("scontrol") is None:
+        return False
+    shown = subprocess.run(["scontrol", "show", "job", job], capture_output=True, text=True)
+    return re.search(r"PreemptTime=(?!None|N/A)\S", shown.stdout) is not None
+
+
 def _native_threads() -> list[str]:
     """The threads of this process, on Linux."""
     folder = Path("/proc/self/task")
@@ -78,7 +108,7 @@ def _native_threads() -> list[str]:
 
 @contextlib.contextmanager
 def _forward_signals(processes: list[Any]) -> Iterator[list[int]]:
-    """Forward SIGINT and SIGTERM to the processes. Yields the list of the signals received; the third one kills.
+    """Forward signals that ask for a stop to the processes. Yields those that were received; the third one kills.
 
     Ctrl-Z stops the processes too, and they continue with this one.
     """
@@ -93,7 +123,7 @@ def _forward_signals(processes: list[Any]) -> Iterator[list[int]]:
         os.kill(os.getpid(), signal.SIGSTOP)  # returns when this process continues
         _send(signal.SIGCONT, processes)
 
-    previous = {signum: signal.signal(signum, on_signal) for signum in ENDING}
+    previous = {signum: signal.signal(signum, on_signal) for signum in ending_signals()}
     if hasattr(signal, "SIGTSTP"):
         previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, on_stop)
     try:
@@ -141,6 +171,8 @@ def _environment(rank: int, size: int, port: int, store: Path) -> Iterator[None]
 def _run_worker(messages: Any, rank: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
     os.setpgrp()  # Ctrl-C then reaches only the parent, which forwards it; a second signal would mean "stop at once"
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a forked process has the parent's handlers
+    if WARNING in ending_signals():  # the parent's: what a scheduler's warning does is the parent's affair
+        signal.signal(WARNING, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "SIGTSTP"):
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.fabric.plugins.environments.torchelastic import TorchElasticEnvironment
+from lightning.fabric.utilities.warnings import PossibleUserWarning
 from omegaconf import OmegaConf
 from torch.distributed.rendezvous import rendezvous
 
@@ -127,4 +129,7 @@ class StepStore:
 
 def _cluster() -> ClusterEnvironment | None:
     kinds = (TorchElasticEnvironment, SLURMEnvironment)
-    return next((kind() for kind in kinds if kind.detect()), None)
+    with warnings.catch_warnings():
+        # Where an `srun` is on the PATH, as on every login node, Lightning advises to use it. Most runs need none.
+        warnings.simplefilter("ignore", PossibleUserWarning)
+        return next((kind() for kind in kinds if kind.detect()), None)

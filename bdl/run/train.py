@@ -28,7 +28,7 @@ from bdl.run.config import config_hash, fill_in, register_resolvers, run_name
 from bdl.run.derived import choose_precision, count_carriers, count_stacks, found_values
 from bdl.run.directory import RunDirectory
 from bdl.run.from_data import count_outputs, fill_in_from_data, settings_of, target_fact
-from bdl.run.launch import launch, start_by
+from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch
 from bdl.run.processes import (
     SINGLE,
@@ -62,7 +62,7 @@ def train(cfg: DictConfig) -> float | None:
         return run(cfg, process)
     if expected > devices and not process.launched:
         raise ConfigError(f"trainer.num_nodes={cfg.trainer.num_nodes}: let torchrun or srun start the processes")
-    with directory.owned() if process.is_main else nullcontext():
+    with given_back(), directory.owned() if process.is_main else nullcontext():
         cfg = tuned(cfg, process)
         if count == 1:
             return run(cfg, process)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,26 @@ from bdl.files import disk_errors, publish
 from bdl.lightning.blocks import StepCallback
 
 ASK_EVERY = 10  # steps between two agreements of the ranks of one chain on whether to stop
+ECHO = 2.0  # seconds in which a signal may arrive twice: a scheduler sends it to all processes, `launch` forwards it
+
+
+def ending_signals() -> tuple[signal.Signals, ...]:
+    """The signals that ask a run to stop: SIGINT, SIGTERM, and SIGUSR2 where somebody has a handler for it.
+
+    Schedulers warn a job by SIGUSR2 before they take its machine away, and submitit's handler then requeues it.
+    Without a handler SIGUSR2 ends a process at once, as it always does.
+    """
+    warning = [signal.SIGUSR2] if hasattr(signal, "SIGUSR2") and callable(signal.getsignal(signal.SIGUSR2)) else []
+    return (signal.SIGINT, signal.SIGTERM, *warning)
 
 
 class SaveLast(StepCallback, Checkpoint):
-    """Writes `<dirpath>/<name>.ckpt` every `every` steps, at the end, and when Ctrl-C or SIGTERM asks for a stop.
+    """Writes `<dirpath>/<name>.ckpt` every `every` steps, at the end, and when a signal asks for a stop.
 
-    After a signal the step finishes, the checkpoint is written and `fit` returns; `signum` is then the signal, and None
-    otherwise. A second signal interrupts at once. The ranks of one data-parallel chain stop together, at the next
-    multiple of ASK_EVERY. Lightning runs Checkpoint callbacks after all others, so the checkpoint holds the state after
-    the step.
+    After a signal of `ending_signals` the step finishes, the checkpoint is written and `fit` returns; `signum` is then
+    the signal, and None otherwise. Another one, ECHO seconds later or more, interrupts at once. The ranks of one
+    data-parallel chain stop together, at the next multiple of ASK_EVERY. Lightning runs Checkpoint callbacks after all
+    others, so the checkpoint holds the state after the step.
 
     Args:
         dirpath: folder of the checkpoint.
@@ -44,12 +56,13 @@ class SaveLast(StepCallback, Checkpoint):
     def __init__(self, dirpath: str | Path, every: int = 1000, name: str = "last", run: str | None = None):
         self.path, self.every, self.run = Path(dirpath) / f"{name}.ckpt", every, run
         self.signum: int | None = None
+        self._asked = 0.0  # time of the first signal
         self._previous: dict[int, Any] = {}  # signal handlers from before the run
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved = trainer.global_step
         if threading.current_thread() is threading.main_thread():
-            for signum in (signal.SIGINT, signal.SIGTERM):
+            for signum in ending_signals():
                 self._previous[signum] = signal.signal(signum, lambda n, _: self._stop(trainer, n))
 
     def on_train_batch_end(
@@ -98,9 +111,11 @@ class SaveLast(StepCallback, Checkpoint):
         self._saved = trainer.global_step
 
     def _stop(self, trainer: L.Trainer, signum: int) -> None:
-        if self.signum is not None:  # the second signal: do not wait for the step
-            raise KeyboardInterrupt
-        self.signum = signum
+        if self.signum is not None:
+            if time.monotonic() > self._asked + ECHO:  # the user does not want to wait for the step
+                raise KeyboardInterrupt
+            return
+        self.signum, self._asked = signum, time.monotonic()
         if trainer.world_size == 1:
             trainer.should_stop = True
 

@@ -1,0 +1,195 @@
+"""Sweeps on clusters: what a job asks for, and a job that its scheduler stops goes on where it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import hydra
+import one_node_slurm
+import pytest
+from forked import Forked
+from hydra.core.global_hydra import GlobalHydra
+from running import CONF, finish, samples, start
+
+from bdl.errors import Stopped
+from bdl.run import command, launch
+from bdl.run.launch import given_back
+
+LONG = (
+    "logger=none", "chains=2", "stacks=2", "model.sizes=[36,6]", "collect.keep.burn_in=200", "collect.keep.every=400",
+    "checkpoint_every=200", "train_items=50",
+)  # fmt: skip
+
+
+# ---- an srun on the PATH ---------------------------------------------------------------------------------------------
+
+
+def program(folder: Path, name: str, text: str) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+    (folder / name).chmod(0o755)
+
+
+def on_path(monkeypatch, folder: Path) -> None:
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+
+@pytest.mark.parametrize("kind", [("trainer=debug",), ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=1")])
+def test_an_srun_on_the_path_is_not_spoken_of(tmp_path, monkeypatch, kind):
+    program(tmp_path / "bin", "srun", "exit 1")
+    on_path(monkeypatch, tmp_path / "bin")
+    steps = ("trainer.max_steps=8", "collect.keep.burn_in=2", "collect.keep.every=2")
+    _, err = finish(start(f"hydra.run.dir={tmp_path / 'run'}", *LONG, "stacks=1", *kind, *steps))
+    assert err == ""
+
+
+# ---- what a job asks for ---------------------------------------------------------------------------------------------
+
+
+def launcher(name: str, *overrides: str):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra [cluster]")
+    command.register_sweeps()
+    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
+        cfg = hydra.compose("train", [f"hydra/launcher={name}", *overrides], return_hydra_config=True)
+    GlobalHydra.instance().clear()
+    return cfg.hydra.launcher
+
+
+def test_a_slurm_job_asks_for_what_its_run_uses():
+    asked = launcher("submitit_slurm")
+    assert (asked.nodes, asked.tasks_per_node, asked.cpus_per_task, asked.gpus_per_node) == (1, 1, 2, None)
+    assert asked.additional_parameters.requeue is True and asked.max_num_timeout > 0
+    machines = ("trainer=chains", "trainer.num_nodes=2", "trainer.devices=4", "trainer.concurrent=3")
+    asked = launcher("submitit_slurm", *machines, "trainer.accelerator=gpu", "threads=5")
+    assert (asked.nodes, asked.tasks_per_node, asked.cpus_per_task, asked.gpus_per_node) == (2, 12, 5, 4)
+    asked = launcher("submitit_slurm", "stacks=8", "processes=3", "hydra.launcher.cpus_per_task=7")
+    assert asked.cpus_per_task == 7 and asked.tasks_per_node == 1
+    assert launcher("submitit_slurm", "stacks=8", "processes=3").cpus_per_task == 3
+
+
+def test_a_local_job_starts_its_processes_itself():
+    asked = launcher("submitit_local", "trainer=chains", "trainer.devices=4", "trainer.accelerator=gpu")
+    assert asked.tasks_per_node == 1 and asked.gpus_per_node == 4
+
+
+# ---- a job that its scheduler stops ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def requeued(monkeypatch):
+    """What a scheduler's library does at its warning: here it notes the signal."""
+    noted = []
+    previous = signal.signal(signal.SIGUSR2, lambda signum, _: noted.append(signum))
+    yield noted
+    signal.signal(signal.SIGUSR2, previous)
+
+
+@pytest.mark.parametrize(
+    ("signum", "preempt_time", "again"),
+    [
+        (signal.SIGUSR2, "None", True),
+        (signal.SIGTERM, "2026-01-01T00:00:00", True),
+        (signal.SIGTERM, "None", False),  # scancel
+        (signal.SIGINT, "None", False),
+    ],
+)
+def test_a_stopped_job_is_requeued_unless_its_user_stopped_it(
+    tmp_path, monkeypatch, requeued, signum, preempt_time, again
+):
+    program(tmp_path, "scontrol", f'[ "$*" = "show job 17" ] && echo "JobId=17 PreemptTime={preempt_time} X=1"')
+    on_path(monkeypatch, tmp_path)
+    monkeypatch.setenv("SLURM_JOB_ID", "17")
+    with pytest.raises(Stopped), given_back():
+        raise Stopped(signum, "stopped")
+    assert requeued == ([signal.SIGUSR2] if again else [])
+
+
+def test_without_a_scheduler_nothing_is_asked(tmp_path, monkeypatch):
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    assert not launch.preempted() and signal.SIGUSR2 not in launch.ending_signals()
+
+
+def descendants(pid: int) -> list[int]:
+    children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*children, *(pid for child in children for pid in descendants(child))]
+
+
+def test_a_signal_to_all_processes_at_once_is_one_signal(tmp_path):
+    """SLURM signals every process of a job, and the first one forwards what it gets: the others hear it twice."""
+    process = start(f"hydra.run.dir={tmp_path}", *LONG, "processes=2", "trainer.max_steps=100000")
+    while not all((tmp_path / "samples" / f"index-{stack}.jsonl").exists() for stack in (0, 1)):
+        assert process.poll() is None, process.communicate(timeout=10)
+        time.sleep(0.01)
+    for pid in [process.pid, *descendants(process.pid)]:
+        os.kill(pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 143
+    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command resumes"), err
+
+
+def test_a_local_job_is_started_again_after_a_warning(tmp_path):
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra [cluster]")
+    options = (*LONG, "processes=2", "trainer.max_steps=6000")
+    sweep = start("-m", "hydra/launcher=submitit_local", f"hydra.sweep.dir={tmp_path / 'sweep'}", "seed=0", *options)
+    folder = wait_for_sample(sweep, tmp_path / "sweep")
+    os.kill(json.loads((folder / "owner.json").read_text())["pid"], signal.SIGUSR2)
+    finish(sweep)
+    logs = "".join(path.read_text() for path in (tmp_path / "sweep" / ".submitit").rglob("*_log.out"))
+    assert "resuming from" in logs
+    finish(start(f"hydra.run.dir={tmp_path / 'whole'}", "seed=0", *options))
+    assert samples(folder) == samples(tmp_path / "whole")
+    assert (folder / "metrics.json").read_bytes() == (tmp_path / "whole" / "metrics.json").read_bytes()
+
+
+def wait_for_sample(sweep: Forked, folder: Path, seed: int = 0) -> Path:
+    """The run directory of a seed, once both stacks have kept a sample."""
+    while not (found := list(folder.glob(f"*/{seed}-*/samples/index-1.jsonl"))):
+        assert sweep.poll() is None, sweep.communicate(timeout=10)
+        time.sleep(0.05)
+    return found[0].parents[1]
+
+
+# ---- SLURM -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def slurm(tmp_path, monkeypatch):
+    if (reason := one_node_slurm.why_not()) is not None:
+        pytest.skip(reason)
+    (tmp_path / "slurm").mkdir()
+    slurm = one_node_slurm.Slurm(tmp_path / "slurm", 16917)
+    for name, value in slurm.environment.items():
+        monkeypatch.setenv(name, value)
+    yield slurm
+    slurm.stop()
+
+
+@pytest.mark.slow
+def test_an_array_of_jobs_survives_a_warning_a_requeue_and_a_preemption(tmp_path, slurm):
+    """Each job is stopped in another way and started again once, and its samples are those of a run of its own."""
+    pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra [cluster]")
+    options = (*LONG, "processes=2", "trainer.max_steps=30000")
+    place = f"hydra.sweep.dir={tmp_path / 'sweep'}"
+    queue = ("hydra/launcher=submitit_slurm", "hydra.launcher.partition=low", "hydra.launcher.mem_gb=1")
+    sweep = start("-m", *queue, place, "seed=0,1,2", *options)
+    runs = [wait_for_sample(sweep, tmp_path / "sweep", seed) for seed in range(3)]
+    array = slurm.ask("squeue", "-h", "-r", "-o", "%F").split()[0]
+    jobs = [f"{array}_{task}" for task in range(3)]
+    slurm.ask("scancel", "--signal=USR2", jobs[0])
+    slurm.ask("scontrol", "requeue", jobs[1])
+    slurm.ask("sbatch", "-p", "high", "-n", "8", "-o", "/dev/null", "--wrap", "sleep 1")
+    while sweep.poll() is None:
+        for job in jobs:
+            slurm.start_now(job)
+        time.sleep(1)
+    _, err = sweep.communicate(timeout=10)
+    assert sweep.returncode == 0, err
+    assert [slurm.restarts(job) for job in jobs] == [1, 1, 1]
+    for seed, run in enumerate(runs):
+        finish(start(f"hydra.run.dir={tmp_path / str(seed)}", f"seed={seed}", *options))
+        assert samples(run) == samples(tmp_path / str(seed))
+        assert (run / "metrics.json").read_bytes() == (tmp_path / str(seed) / "metrics.json").read_bytes()
