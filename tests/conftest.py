@@ -22,6 +22,15 @@ def pytest_configure(config):
         config.addinivalue_line("filterwarnings", line)
 
 
+def pytest_addoption(parser):
+    parser.addoption("--all-faults", action="store_true", help="with -m faults: every fault, not a choice of them")
+
+
+@pytest.fixture(scope="session")
+def all_faults(request) -> bool:
+    return request.config.getoption("--all-faults")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     torch.set_num_threads(1)

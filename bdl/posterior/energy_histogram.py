@@ -35,10 +35,10 @@ class EnergyHistogram:
     @classmethod
     def read_all(cls, store: SampleStore, stack: int) -> list[EnergyHistogram]:
         """One histogram per chain, or a single one where the chains share psi; empty where `read` gives None."""
-        saved = store.weighting(stack)
-        if saved is None or bool(saved["edges"].isnan().any()):
+        saved, about = store.weighting(stack), store.about_weighting(stack)
+        if saved is None or about is None or bool(saved["edges"].isnan().any()):
             return []
-        about, energies = store.about_weighting(stack), saved["recent_energies"]
+        energies = saved["recent_energies"]
         cumulative = about["weighting"] != "Contour"
         frozen = [r for r in store.records() if r.stack == stack][-1].psi_frozen
         rows = len(saved["edges"])

@@ -132,7 +132,7 @@ class Posterior:
         files = self._samples.files
         if (kind, len(files)) not in self._weights:
             stacks = {id(s): (s, {r.stack for of, r in files if of is s}) for s, _ in files}.values()
-            kinds = {s.about_weighting(i)["energy"] for s, each in stacks for i in each if s.weighting(i) is not None}
+            kinds = {about["energy"] for s, each in stacks for i in each if (about := s.about_weighting(i))}
             psi_of = self._samples.psi_of() if kind == "importance" else None
             self._weights[kind, len(files)] = sample_weights(self.keyed(), self.chains, kind, kinds == {"full"}, psi_of)
         return self._weights[kind, len(files)]

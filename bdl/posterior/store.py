@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from bdl.errors import BdlWarning, StoreError
 from bdl.files import disk_errors, sweep_leftovers, write_atomically
+from bdl.posterior.described import read_target, read_weighting, target_as_bytes, weighting_as_bytes
 from bdl.posterior.index import Digest, Record, index_files, read_index, read_lines, record_of, sample_files
 from bdl.posterior.snapshot import (
     SamplerState,
@@ -91,31 +91,25 @@ class SampleStore:
 
     def write_target(self, target: Mapping[str, Any]) -> None:
         """Write target.json: what must be equal for runs to be merged, and how to read the outputs."""
-        write_atomically(self.folder / "target.json", json.dumps(target, indent=1, sort_keys=True).encode())
+        write_atomically(self.folder / "target.json", target_as_bytes(target))
 
     def write_weighting(self, stack: int, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
         """Write `weighting-<stack>.safetensors`: bin edges, log psi, zeta and T per chain.
 
         about: the names `energy` and `weighting`, see `about_weighting`.
         """
-        header = {"about": json.dumps(about, sort_keys=True)}
-        data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, header)
-        write_atomically(self.folder / f"weighting-{stack}.safetensors", data)
+        write_atomically(self._weighting(stack), weighting_as_bytes(tensors, about))
 
-    def about_weighting(self, stack: int) -> dict[str, str]:
-        """`energy`: the energy that psi was fitted on (batch, ema or full). `weighting`: its class (AdaptiveWeight)."""
-        with safe_open(self.folder / f"weighting-{stack}.safetensors", "pt") as f:
-            return json.loads(f.metadata()["about"])
+    def about_weighting(self, stack: int) -> dict[str, str] | None:
+        """`energy`: the energy that psi was fitted on (batch, ema or full). `weighting`: its class (AdaptiveWeight).
+
+        None if the stack wrote no weighting. Raises StoreError for a damaged file.
+        """
+        return None if (read := read_weighting(self._weighting(stack))) is None else read[1]
 
     def weighting(self, stack: int) -> dict[str, Tensor] | None:
         """The tensors of `write_weighting`, None if the stack wrote none. Raises StoreError for a damaged file."""
-        path = self.folder / f"weighting-{stack}.safetensors"
-        if not path.exists():
-            return None
-        try:
-            return safetensors.torch.load_file(path)
-        except SafetensorError as error:
-            raise StoreError(f"{path} is not a whole safetensors file ({error}): finish or repeat the run") from error
+        return None if (read := read_weighting(self._weighting(stack))) is None else read[0]
 
     def truncate(self, stack: int, step: int, known: Digest | None = None) -> None:
         """Remove the samples of a stack after `step`: a run that resumes there writes them again.
@@ -192,18 +186,10 @@ class SampleStore:
 
     def target(self) -> dict[str, Any]:
         """target.json: N, prior, loss, data, model, ... of the run. Raises StoreError if it cannot be read."""
-        path = self.folder / "target.json"
-        try:
-            target = json.loads(path.read_bytes())
-            if not isinstance(target, dict):
-                raise ValueError("it is no mapping")
-            return target
-        except ValueError as error:
-            raise StoreError(f"{path} is damaged ({error}): restore it") from error
-        except OSError as error:
-            raise StoreError(
-                f"{self.run_dir} is not a run directory: {path} cannot be read ({error.strerror})"
-            ) from error
+        return read_target(self.folder / "target.json")
+
+    def _weighting(self, stack: int) -> Path:
+        return self.folder / f"weighting-{stack}.safetensors"
 
     def _index(self, stack: int) -> Path:
         return self.folder / f"index-{stack}.jsonl"

@@ -17,10 +17,9 @@ from typing import Any
 
 import torch
 from omegaconf import DictConfig, OmegaConf
-from omegaconf.errors import OmegaConfBaseException
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
-from yaml import YAMLError
 
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.errors import ConfigError
@@ -28,7 +27,7 @@ from bdl.files import sweep_leftovers, write_atomically
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.owner import sole_owner
 from bdl.posterior.report.numbers import Trace
-from bdl.run.provenance import provenance
+from bdl.run.provenance import provenance, with_checksum
 
 CONFIG, PREPROCESSING, METRICS = "config.yaml", "preprocessing.json", "metrics.json"
 OWNER, CHECKSUMS = "owner.json", "checksums.json"
@@ -142,7 +141,7 @@ class RunDirectory:
         """
         about = {"name": name, **provenance(device), "config_hash": self.hash}
         described = {**settings, "provenance": about}
-        write_atomically(self.path / CONFIG, OmegaConf.to_yaml(OmegaConf.create(described)).encode())
+        write_atomically(self.path / CONFIG, with_checksum(OmegaConf.to_yaml(OmegaConf.create(described)).encode()))
         if preprocessing is not None:
             write_json(self.path / PREPROCESSING, preprocessing)
         (self.path / CHECKSUMS).unlink(missing_ok=True)  # of an earlier end of this run
@@ -209,7 +208,10 @@ def write_trace(run: Path, stack: int, trace: Trace) -> None:
 def read_traces(run: Path, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
     """The traces of these stacks; those that were not written are left out."""
     paths = [path for stack in stacks if (path := _trace_of(run, stack)).exists()]
-    return [load(path.read_bytes()) for path in paths]
+    try:
+        return [load(path.read_bytes()) for path in paths]
+    except SafetensorError as error:
+        raise ConfigError(f"{_trace_of(run, 0).parent} holds a damaged trace ({error}): remove it") from error
 
 
 def _trace_of(run: Path, stack: int) -> Path:
@@ -225,7 +227,7 @@ def read_config(run: Path) -> DictConfig:
         )
     try:
         loaded = OmegaConf.load(path)
-    except (ValueError, YAMLError, OmegaConfBaseException, OSError) as error:
+    except Exception as error:  # the parsers may raise anything
         raise ConfigError(f"{path} is damaged ({_first_line(error)}): restore it") from error
     if not isinstance(loaded, DictConfig):
         raise ConfigError(f"{path} is damaged (it is no mapping): restore it")

@@ -21,8 +21,10 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.identity import identity
 from bdl.posterior.store import SampleStore, brief, first_difference
 from bdl.run.build import LAW_OF_DATA
-from bdl.run.directory import read_checksums, read_config, sha256
+from bdl.run.directory import CONFIG, read_checksums, read_config, sha256
+from bdl.run.provenance import is_as_written
 
+READ = ("data", "model", "loss", "threads")  # what the commands read of a config.yaml
 PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
 FUNCTIONS = ("bdl.likelihoods", "bdl.models", "bdl.schedules")  # their functions make objects and write nothing
 LIGHTNING = {
@@ -31,7 +33,7 @@ LIGHTNING = {
 
 
 def read_runs(runs: Sequence[Path], trust: Sequence[str]) -> list[DictConfig]:
-    """The config.yaml of every run, after all checks. Warns of files that were altered after the run had ended.
+    """The config.yaml of every run, after all checks. Warns of files that bdl did not leave so.
 
     Raises ConfigError for a damaged file, a name that is not trusted, and a configuration that does not describe the
     samples.
@@ -40,10 +42,12 @@ def read_runs(runs: Sequence[Path], trust: Sequence[str]) -> list[DictConfig]:
     for run in runs:
         config = read_config(run)
         check_names(config, run, trust)
+        if missing := [key for key in READ if key not in config]:
+            raise ConfigError(f"{run / CONFIG} is damaged (it has no {missing[0]}): restore it")
         if difference := target_difference(run, config):
             raise ConfigError(difference)
         for name in altered(run):
-            warnings.warn(f"{run / name} was altered or lost after the run had ended", BdlWarning, stacklevel=2)
+            warnings.warn(f"{run / name} was altered or lost after bdl had written it", BdlWarning, stacklevel=2)
         configs.append(config)
     return configs
 
@@ -136,8 +140,10 @@ def described_law(config: DictConfig) -> dict[str, Any]:
 
 
 def altered(run: Path) -> list[str]:
-    """The files that are not as they were when the run ended, by checksums.json; none where there is no such file."""
-    sums = read_checksums(run) or {}
+    """The files that are not as bdl wrote them: by checksums.json after the end, before it by their own checksums."""
+    sums = read_checksums(run)
+    if sums is None:
+        return [] if is_as_written((run / CONFIG).read_bytes()) else [CONFIG]
     return [name for name, value in sums.items() if not is_inside(name) or not matches(run / name, value)]
 
 

@@ -20,13 +20,13 @@ from omegaconf import DictConfig, OmegaConf
 import bdl
 from bdl.errors import ConfigError, Stopped
 from bdl.posterior.report.numbers import side_by_side
-from bdl.posterior.report.terminal import print_summary
 from bdl.run import build
 from bdl.run.baseline import check_baseline, fit_baseline, folder_of_training
 from bdl.run.build import Callbacks
 from bdl.run.config import config_hash, fill_in, register_resolvers, run_name
 from bdl.run.derived import choose_precision, count_carriers, count_stacks, found_values
 from bdl.run.directory import RunDirectory
+from bdl.run.ended import answer
 from bdl.run.from_data import count_outputs, fill_in_from_data, settings_of, target_fact
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch
@@ -84,8 +84,7 @@ def run(cfg: DictConfig, process: ProcessInfo = SINGLE) -> float | None:
     directory = RunDirectory(cfg.run_dir, config_hash(cfg))
     if directory.metrics is not None:
         if process.is_main:
-            print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
-            print_summary(directory.metrics)
+            answer(directory)
         return objective_value(directory.metrics, cfg.objective)
     independent = process.world_size > 1 and cfg.trainer.get("strategy") != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it

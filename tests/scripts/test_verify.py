@@ -137,7 +137,7 @@ def test_a_file_that_was_altered_after_the_end_is_warned_of(copy):
     from bdl.run.stranger import read_runs
 
     edit(copy / "config.yaml", monitor_every=7)
-    with pytest.warns(BdlWarning, match="config.yaml was altered or lost after the run had ended"):
+    with pytest.warns(BdlWarning, match="config.yaml was altered or lost after bdl had written it"):
         read_runs([copy], [])
 
 
