@@ -23,6 +23,7 @@ from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
 from .run.loop import sample
 from .run.own import Report, report
+from .samplers.blocks import Block
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD
@@ -63,6 +64,7 @@ __all__ = [
     "BdlError",
     "BdlWarning",
     "BernoulliNLL",
+    "Block",
     "CategoricalNLL",
     "ChainStack",
     "ClipNorm",

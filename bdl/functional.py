@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -31,10 +31,14 @@ BATCHED = (*ELEMENTWISE, nn.Linear, ConstantOutputs)
 
 
 class Stack(nn.Module):
-    """C copies of a network: `net` is the network, whose tensors carry a leading axis of C = `chains` copies."""
+    """C copies of a network: `net` is the network, whose tensors carry a leading axis of C = `chains` copies.
+
+    The tensors of `frozen_names`, names in the plain network, are the exception: all copies share them.
+    """
 
     net: nn.Module
     chains: int
+    frozen_names: frozenset[str] = frozenset()
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], inputs: Inputs) -> Any:
@@ -103,13 +107,16 @@ def hooked(module: nn.Module) -> bool:
 def replace_tensors(net: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """Give a network these tensors in place of its parameters and buffers of these names. Tied ones stay tied.
 
-    Returns the network itself. The tensors may have other shapes, such as a leading axis of networks.
+    Returns the network itself. The tensors may have other shapes, such as a leading axis of networks. Parameters and
+    buffers that have no tensor here stay.
     """
     name_of = {id(t): name for name, t in [*net.named_parameters(), *net.named_buffers()]}
     parameters: dict[str, nn.Parameter] = {}
     for path, original in tensors_of_modules(net).items():
         module, attribute = net.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
         name = name_of[id(original)]
+        if name not in tensors:
+            continue
         if isinstance(original, nn.Parameter):
             new = nn.Parameter(tensors[name], requires_grad=original.requires_grad)
             setattr(module, attribute, parameters.setdefault(name, new))
@@ -132,6 +139,12 @@ def mlp_layers(net: nn.Module) -> list[nn.Module] | None:
         return None if any(p is None for p in parts) else [layer for p in parts for layer in p or []]
     flatten = isinstance(net, nn.Flatten) and net.start_dim == 1 and net.end_dim == -1
     return [net] if flatten or type(net) in BATCHED else None
+
+
+def differ_in_one_linear(net: nn.Module, shared: Container[str]) -> bool:
+    """Whether the parameters and buffers whose names are not in `shared` are all those of one Linear layer."""
+    others = {n.rpartition(".")[0] for n, _ in [*net.named_parameters(), *net.named_buffers()] if n not in shared}
+    return len(others) == 1 and type(net.get_submodule(others.pop())) is nn.Linear
 
 
 def tanh(x: Tensor, out: Tensor) -> Tensor:

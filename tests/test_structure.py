@@ -12,7 +12,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 # from the ground up; a layer may import those before it
 LAYERS = [
-    {"errors", "seeding", "batch", "functional", "files", "psi", "schedules", "likelihoods", "identity", "owner"},
+    {
+        "errors", "seeding", "batch", "functional", "files", "frozen", "psi", "schedules", "likelihoods", "identity",
+        "owner",
+    },
     {"samplers"},
     {"posterior", "models", "data", "targets"},
     {"start"},
@@ -20,7 +23,7 @@ LAYERS = [
     {"tune"},
     {"lightning"},
     {"run", "__main__", "sklearn"},
-]
+]  # fmt: skip
 MAY_IMPORT = {"posterior": set(), "models": set(), "data": set(), "targets": {"samplers"}}
 
 

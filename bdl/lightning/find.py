@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import lightning as L
 from torch import nn
 
@@ -29,6 +31,22 @@ def sampled_net(module: nn.Module, name: str | None) -> nn.Module:
         return module.get_submodule(name)
     net = getattr(module, "net", module)
     return net if isinstance(net, nn.Module) else module
+
+
+def named_parameters(net: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters by the names that the plain network gives them, also those of a stack."""
+    return (net.net if isinstance(net, Stack) else net).named_parameters()
+
+
+def refuse_shared_freeze(net: nn.Module, sampler: Sampler) -> None:
+    """Raise ConfigError for a part that the sampler alone has frozen, in a stack with a copy of it for each chain."""
+    live = {id(p) for p in sampler.sampled}
+    if sampler.only is not None and isinstance(net, Stack) and not net.frozen_names:
+        if any(id(p) not in live for p in net.parameters()):
+            raise ConfigError(
+                f"the Sampler samples only={sampler.only!r} of a stack whose chains share nothing: "
+                "ChainStack(net, C, only=...) keeps one frozen part, with the values of the network"
+            )
 
 
 def reader_of(module: nn.Module) -> Reader:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -16,9 +16,11 @@ from torch.utils.data import DataLoader
 from bdl.batch import feed, map_tensors, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
+from bdl.frozen import hold_in_eval
 from bdl.functional import evaluating
 from bdl.lightning.blocks import Blocks
-from bdl.lightning.find import reader_of
+from bdl.lightning.find import named_parameters, reader_of, refuse_shared_freeze
+from bdl.lightning.order import in_order
 from bdl.lightning.refuse import check_data, check_mean, check_targets, check_trainer
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, mean_loss
 from bdl.models.mlp_gradient import MLPGradient, WithGradients
@@ -88,7 +90,8 @@ class BayesianModule(L.LightningModule):
         return self.net.chains if isinstance(self.net, ChainStack) else None
 
     def configure_optimizers(self) -> Sampler:
-        sampler = self.build_sampler(self.net.named_parameters(), chains=self.chains)
+        sampler = self.build_sampler(named_parameters(self.net), chains=self.chains)
+        refuse_shared_freeze(self.net, sampler)
         sampler.extras["per_example"] = self.per_example
         check_trainer(self.trainer, sampler)
         note = law_note(self.loss)
@@ -96,7 +99,17 @@ class BayesianModule(L.LightningModule):
             warnings.warn(note, BdlWarning, stacklevel=2)
             sampler.notes.append(f"loss: {note}")
         self.sampler = sampler
+        if sampler.frozen == "eval" and self.chains is None:
+            hold_in_eval(self.net, {id(p) for p in sampler.sampled})
         return sampler
+
+    def train(self, mode: bool = True) -> BayesianModule:
+        """As torch's, but a frozen part stays in eval mode unless the sampler says otherwise."""
+        super().train(mode)
+        sampler = getattr(self, "sampler", None)
+        if sampler is not None and sampler.frozen == "eval" and self.chains is None:
+            hold_in_eval(self.net, {id(p) for p in sampler.sampled})
+        return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Outputs (B, K) of the network for x (B, ...); (C, B, K) of every chain of a stack."""
@@ -257,7 +270,8 @@ class BayesianModule(L.LightningModule):
         tensors: dict[str, Any] = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
         one = lambda t, x, y: per_example_gradients(inner, self.loss, x, y, t)  # noqa: E731
         data = None if shared else 0
-        return vmap(one, in_dims=(0, data, data), randomness="different")(tensors, x, y)
+        axes = {name: None if name in self.net.frozen_names else 0 for name in tensors}
+        return vmap(one, in_dims=(axes, data, data), randomness="different")(tensors, x, y)
 
     def _known_gradient(self) -> MLPGradient | MLPKernel | None:
         """The written-out gradient of the batch loss; None where autograd must find it, as under autocast."""
@@ -281,18 +295,3 @@ class BayesianModule(L.LightningModule):
             stack.check(x)
             return x, y
         return x.expand(stack.chains, *x.shape), y.expand(stack.chains, *y.shape)
-
-
-def in_order(loader: Any) -> Iterable[Any]:
-    """All items of a training loader in batches, in a fixed order and without augmentation.
-
-    The loader keeps its position. Raises ConfigError for a loader that is none of bdl.data's and no DataLoader.
-    """
-    if isinstance(loader, TensorBatches | WorkerBatches):
-        return loader.slices()
-    if isinstance(loader, DataLoader):
-        return DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
-    raise ConfigError(
-        f"full-data energies need the items in a fixed order, which {type(loader).__name__} does not give: use a "
-        "DataLoader or TensorBatches"
-    )

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import vmap
 
 from bdl.batch import Inputs, count_items, inputs_of_call, map_tensors, structure
 from bdl.errors import ConfigError
-from bdl.functional import Stack, call, hooked, mlp_layers, replace_tensors
+from bdl.frozen import FrozenMode, Only, frozen_tensors, hold_in_eval
+from bdl.functional import Stack, call, differ_in_one_linear, hooked, mlp_layers, replace_tensors
 from bdl.models import mlp_kernel
 from bdl.models.mlp_gradient import MLPGradient, supports
 from bdl.models.mlp_kernel import MLPKernel
+from bdl.models.starts import freeze, refuse_equal_starts, restore, started_copy, tensors_of
 from bdl.seeding import derive_seed
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -41,6 +43,12 @@ class ChainStack(Stack):
         net: a network, or a function that builds one. A network is copied, and `reset_parameters` initialises every
             copy again. A function is called C times, under one seed per chain.
         chains: C >= 1.
+        only: patterns of names, such as "head.*": the chains differ in these parameters, and share the frozen rest,
+            which keeps the values of the network. None for all parameters.
+        start: "fresh" initialises every copy, "given" starts all chains at the values of the network. None means
+            "fresh", and "given" under `only`.
+        frozen: "eval" holds the modules of the frozen part in eval mode, so that its BatchNorm statistics stay and it
+            drops nothing out. In "train" they follow the stack's mode, and their buffers belong to each chain.
         seed, stack: these and the chain's number decide its starting point. The global random stream of the CPU is
             restored afterwards; the streams of GPUs stay seeded with the last chain's seed.
         shared: True sends one batch to all chains, False one to each. None means False, until a `BayesianModule` trains
@@ -51,9 +59,9 @@ class ChainStack(Stack):
             fastest, and uses vmap on an accelerator, where it was not measured. Timing at run time never decides,
             because then two runs would differ.
 
-    Raises ConfigError for chains < 1, for "bmm" on a network with other layers or with hooks, for x without the axis of
-    chains, and for a network with random parameters that `reset_parameters` does not draw anew: its chains would start
-    equal.
+    Raises ConfigError for chains < 1, for a pattern that matches nothing, for "bmm" on a network with other layers or
+    hooks, for x without the axis of chains, and for a network with random parameters that `reset_parameters` does not
+    draw anew: its chains would start equal.
     """
 
     def __init__(
@@ -61,6 +69,9 @@ class ChainStack(Stack):
         net: nn.Module | Callable[[], nn.Module],
         chains: int,
         *,
+        only: Only = None,
+        start: Literal["fresh", "given"] | None = None,
+        frozen: FrozenMode = "eval",
         seed: int = 0,
         stack: int = 0,
         shared: bool | None = None,
@@ -69,10 +80,19 @@ class ChainStack(Stack):
         super().__init__()
         if chains < 1:
             raise ConfigError(f"chains must be at least 1, got {chains}")
-        copies = [_start(net, derive_seed("start", seed, stack, c)) for c in range(chains)]
+        fresh = start == "fresh" or start is None and only is None
+        copies = (started_copy(net, derive_seed("start", seed, stack, c), fresh) for c in range(chains))
+        self.net, self.chains, self.shared = next(copies), chains, bool(shared)
+        self._sampled_paths = freeze(self.net, only)
+        self._frozen_mode: FrozenMode = frozen
+        if frozen == "eval":
+            hold_in_eval(self.net, self._sampled())
+        self.frozen_names = frozenset(frozen_tensors(self.net, self._sampled()))
+        each = [tensors_of(one, self.frozen_names) for one in (self.net, *copies)]
         if isinstance(net, nn.Module):
-            _refuse_equal_starts(copies)
-        self.net, self.chains, self.shared = copies[0], chains, bool(shared)
+            if fresh:
+                refuse_equal_starts(each, {name for name, p in self.net.named_parameters() if p.requires_grad})
+            restore(self.net, net, self.frozen_names)
         self.follows_loader = shared is None
         self._layers = mlp_layers(self.net)
         if method == "bmm" and self._layers is None:
@@ -82,7 +102,18 @@ class ChainStack(Stack):
             )
         self.method: Method = method
         self._may_be_hooked = list(self.net.modules())
-        _stack_into(self.net, copies)
+        stacked = {name: torch.stack([tensors[name] for tensors in each]) for name in each[0]}
+        replace_tensors(self.net, stacked)  # tied parameters stay tied
+
+    def train(self, mode: bool = True) -> ChainStack:
+        """As torch's, but a frozen part that is held in eval mode stays in it."""
+        super().train(mode)
+        if self._frozen_mode == "eval":
+            hold_in_eval(self.net, self._sampled())
+        return self
+
+    def _sampled(self) -> set[int]:
+        return {id(p) for name, p in self.net.named_parameters() if name in self._sampled_paths}
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         inputs = inputs_of_call(args, kwargs)
@@ -110,6 +141,7 @@ class ChainStack(Stack):
         be built.
         """
         plain = not any(_watched(m) for m in self.modules()) and self._compiled_call_impl is None
+        plain = plain and not self.frozen_names
         if self._layers is None or self.method not in ("auto", "bmm") or not plain or not supports(self._layers):
             return None
         eager = MLPGradient(self._layers, self.chains)
@@ -130,12 +162,17 @@ class ChainStack(Stack):
             return self.method
         if batched:
             return "bmm"
-        return "loop" if self.chains == 1 or device.type == "cpu" else "vmap"
+        head = bool(self.frozen_names) and differ_in_one_linear(self.net, self.frozen_names)
+        looped = self.chains == 1 or device.type == "cpu" and not head
+        return "loop" if looped else "vmap"
 
     def _bmm(self, x: Tensor) -> Tensor:
+        layers = list(self._layers or [])
         if self.shared:
+            while layers and _same_for_all(layers[0]):  # once for all chains
+                x = layers.pop(0)(x)
             x = x.expand(self.chains, *x.shape)
-        for layer in self._layers or []:
+        for layer in layers:
             if isinstance(layer, nn.Flatten):
                 x = x.flatten(2)
             elif not isinstance(layer, nn.Linear):
@@ -150,13 +187,16 @@ class ChainStack(Stack):
 
         # under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
         inputs = map_tensors(torch.Tensor.contiguous, inputs)
-        return vmap(one, in_dims=(0, None if self.shared else 0), randomness="different")(tensors, inputs)
+        axes = {name: None if name in self.frozen_names else 0 for name in tensors}
+        return vmap(one, in_dims=(axes, None if self.shared else 0), randomness="different")(tensors, inputs)
 
     def _loop(self, tensors: dict[str, Tensor], inputs: Inputs) -> Tensor:
         # unbind has one backward kernel for all chains, squeeze none; v[c] would have two for each chain
-        each = {k: (v.squeeze(0),) if self.chains == 1 else v.unbind(0) for k, v in tensors.items()}
+        own = {k: v for k, v in tensors.items() if k not in self.frozen_names}
+        common = {k: v for k, v in tensors.items() if k in self.frozen_names}
+        each = {k: (v.squeeze(0),) if self.chains == 1 else v.unbind(0) for k, v in own.items()}
         outputs = [
-            call(self.net, {k: v[c] for k, v in each.items()}, inputs if self.shared else _of_chain(inputs, c))
+            call(self.net, common | {k: v[c] for k, v in each.items()}, inputs if self.shared else _of_chain(inputs, c))
             for c in range(self.chains)
         ]
         return torch.stack(outputs)
@@ -179,47 +219,16 @@ def _linear(layer: nn.Linear, x: Tensor) -> Tensor:
     """x (C, B, ..., in) -> (C, B, ..., out); chain c multiplies with row c of the weight (C, out, in)."""
     if x.ndim > 3:
         return _linear(layer, x.flatten(1, -2)).unflatten(1, x.shape[1:-1])
+    bias = layer.bias if layer.bias is None or layer.bias.ndim == 1 else layer.bias.unsqueeze(1)
+    if layer.weight.ndim == 2:  # frozen
+        outputs = F.linear(x, layer.weight)
+        return outputs if bias is None else outputs + bias
     weight = layer.weight.transpose(1, 2)
-    return torch.bmm(x, weight) if layer.bias is None else torch.baddbmm(layer.bias.unsqueeze(1), x, weight)
+    return torch.bmm(x, weight) if bias is None else torch.baddbmm(bias, x, weight)
 
 
-def _start(net: nn.Module | Callable[[], nn.Module], seed: int) -> nn.Module:
-    """One copy of the network, initialised under the seed. The CPU's global random stream is restored."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        if not isinstance(net, nn.Module):
-            return net()
-        fresh = copy.deepcopy(net)
-        _reset(fresh)
-        return fresh
-
-
-def _reset(module: nn.Module) -> None:
-    reset: Any = getattr(module, "reset_parameters", None)
-    if callable(reset):
-        reset()
-        return
-    for child in module.children():
-        _reset(child)
-    if isinstance(module, nn.MultiheadAttention):
-        module._reset_parameters()  # torch's name of what other layers call reset_parameters
-
-
-def _refuse_equal_starts(copies: list[nn.Module]) -> None:
-    """Raise ConfigError for a sampled parameter of random values, not of one constant, that all copies share."""
-    if len(copies) == 1:
-        return
-    second = dict(copies[1].named_parameters())
-    for name, first in copies[0].named_parameters():
-        values = first.detach()
-        if first.requires_grad and torch.equal(values, second[name]) and bool((values != values.flatten()[:1]).any()):
-            raise ConfigError(
-                f"{name} would start equal in all chains, because its module has no reset_parameters that draws it: "
-                "give ChainStack a function that builds the network in place of the network"
-            )
-
-
-def _stack_into(net: nn.Module, copies: list[nn.Module]) -> None:
-    """Replace the tensors of `net` by the stacked tensors of all copies. Tied parameters stay tied."""
-    each = [{**dict(one.named_parameters()), **dict(one.named_buffers())} for one in copies]
-    replace_tensors(net, {name: torch.stack([tensors[name].detach() for tensors in each]) for name in each[0]})
+def _same_for_all(layer: nn.Module) -> bool:
+    """Whether a layer does the same in all chains: one that is frozen or has no parameters, and drops nothing out."""
+    if isinstance(layer, nn.Linear):
+        return layer.weight.ndim == 2 and (layer.bias is None or layer.bias.ndim == 1)
+    return not list(layer.parameters()) and not (isinstance(layer, nn.Dropout) and layer.training)

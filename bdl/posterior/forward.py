@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bdl.batch import Inputs, count_items, feed, map_tensors, part_of, tensors_in
-from bdl.functional import call_with, evaluating, mlp_layers, tanh, tensors_of_modules
+from bdl.functional import call_with, differ_in_one_linear, evaluating, mlp_layers, tanh, tensors_of_modules
 from bdl.likelihoods.heads import ConstantOutputs
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -38,19 +38,23 @@ class Forward:
     Args:
         net: the architecture. Its values are neither used nor changed.
         method: "auto", or one of "bmm", "vmap" and "loop".
+        fixed: tensors (...) by name that all networks share, in the place of those of `net`. Where the networks differ
+            in one Linear layer alone, vmap runs what comes before it once for all.
     """
 
-    def __init__(self, net: nn.Module, method: Method = "auto"):
-        self.net = net
+    def __init__(self, net: nn.Module, method: Method = "auto", fixed: Mapping[str, Tensor] | None = None):
+        self.net, self.fixed = net, fixed or {}
         originals = tensors_of_modules(net)
         name_of = {id(t): name for name, t in [*net.named_parameters(), *net.named_buffers()]}
         self._name_of = name_of  # tied tensors have one name
         self._paths = {path: name_of[id(t)] for path, t in originals.items() if id(t) in name_of}
         self.device = next((t.device for t in originals.values()), torch.device("cpu"))
+        self._head = bool(self.fixed) and differ_in_one_linear(net, self.fixed)
         layers = mlp_layers(net)
         self._layers: Sequence[nn.Module] = [] if layers is None else layers
         if method == "auto":
-            method = "bmm" if layers is not None else "loop" if self.device.type == "cpu" else "vmap"
+            looped = self.device.type == "cpu" and not self._head
+            method = "bmm" if layers is not None else "loop" if looped else "vmap"
         self.method: Method = method
 
     def __call__(self, tensors: Tensors, inputs: Inputs) -> Tensor:
@@ -81,7 +85,7 @@ class Forward:
         finally:
             for handle in handles:
                 handle.remove()
-        return max(sizes), sizes[-1]
+        return sizes[-1] if self._head else max(sizes), sizes[-1]
 
     def _rows(self, x: Tensor) -> Tensor:
         return x.flatten(1) if self._layers and isinstance(self._layers[0], nn.Flatten) else x
@@ -93,8 +97,13 @@ class Forward:
         h = x.mT
         for layer in self._layers:
             if isinstance(layer, nn.Linear):
-                weight = tensors[self._name_of[id(layer.weight)]]  # (k, out, in)
-                bias = None if layer.bias is None else tensors[self._name_of[id(layer.bias)]].unsqueeze(-1)
+                weight = self._value(tensors, layer.weight)  # (k, out, in), or (out, in) for all networks
+                bias = None if layer.bias is None else self._value(tensors, layer.bias).unsqueeze(-1)
+                if weight.ndim == 2:
+                    h = weight @ h if bias is None else weight @ h + bias
+                    shared = shared and h.ndim == 2
+                    continue
+                bias = None if bias is None else bias.expand(networks, -1, 1)
                 if shared:  # one product for all networks
                     flat = weight.flatten(0, 1)
                     h, shared = (flat @ h).view(networks, -1, x.shape[0]), False
@@ -103,13 +112,18 @@ class Forward:
                 if bias is not None:
                     h.add_(bias)  # torch.baddbmm would first copy the bias to every item, which takes longer
             elif isinstance(layer, ConstantOutputs):
-                value = tensors[self._name_of[id(layer.value)]].unsqueeze(-1)  # (k, count, 1)
+                value = self._value(tensors, layer.value).unsqueeze(-1)  # (k, count, 1), or (count, 1)
                 h = h.expand(networks, *h.shape) if shared else h
-                h, shared = torch.cat([h, value.expand(-1, -1, h.shape[-1])], 1), False
+                h, shared = torch.cat([h, value.expand(networks, -1, h.shape[-1])], 1), False
             elif not isinstance(layer, nn.Dropout | nn.Identity | nn.Flatten):
                 # x stays as it is, also where a layer works in place
                 h = layer(h.clone()) if shared else in_place.get(type(layer), layer)(h)
         return (h.expand(networks, *h.shape) if shared else h).mT
+
+    def _value(self, tensors: Tensors, parameter: Tensor) -> Tensor:
+        """The tensor that stands for a parameter of the network."""
+        name = self._name_of[id(parameter)]
+        return tensors[name] if name in tensors else self.fixed.get(name, parameter)
 
     def _vmap(self, tensors: Tensors, inputs: Inputs) -> Tensor:
         # under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
@@ -123,5 +137,6 @@ class Forward:
 
     def _one(self, tensors: Tensors, inputs: Inputs) -> Tensor:
         """The outputs of one network. `bdl.functional.call` would look the ties up again every time."""
-        full = {path: tensors[name] for path, name in self._paths.items() if name in tensors}
+        given = {**self.fixed, **tensors}
+        full = {path: given[name] for path, name in self._paths.items() if name in given}
         return call_with(self.net, full, inputs)

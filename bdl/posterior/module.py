@@ -34,6 +34,7 @@ class PosteriorModule(nn.Module):
         weights: (S,) >= 0 of the networks.
         law: what their outputs mean: a likelihood, or the description of a loss that stands for one.
         method: how S networks run together, see `bdl.posterior.forward.Forward`.
+        frozen: tensors (...) by name that all networks share.
     """
 
     weights: Tensor
@@ -46,15 +47,18 @@ class PosteriorModule(nn.Module):
         weights: Tensor,
         law: Any,
         method: Method = "auto",
+        frozen: Mapping[str, Tensor] | None = None,
     ):
         super().__init__()
-        self.net = replace_tensors(copy.deepcopy(net), tensors).requires_grad_(False).eval()
+        self.net = replace_tensors(copy.deepcopy(net), {**tensors, **(frozen or {})}).requires_grad_(False).eval()
         self.register_buffer("weights", (weights / weights.sum()).float())
-        self.law, self.method = law, method
+        self.law, self.method, self.stacked = law, method, list(tensors)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         tensors: dict[str, Any] = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
-        outputs = Forward(self.net, self.method)(tensors, inputs_of_call(args, kwargs))  # (S, n, ...)
+        fixed = {name: t for name, t in tensors.items() if name not in self.stacked}
+        forward = Forward(self.net, self.method, fixed)
+        outputs = forward({name: tensors[name] for name in self.stacked}, inputs_of_call(args, kwargs))  # (S, n, ...)
         likelihood = likelihood_of(self.law, outputs.shape[-1], outputs.ndim - 1)
         assert likelihood is not None
         means = expected(likelihood, outputs)

@@ -12,7 +12,6 @@ from bdl.errors import ConfigError
 from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood
 from bdl.posterior.batches import Batches
-from bdl.posterior.forward import Forward
 from bdl.posterior.samples import Group, Key, Samples
 from bdl.posterior.weights import Weights
 
@@ -41,7 +40,7 @@ def outputs_of(
 
     likelihood: for the outputs (k, n, K) of all elements of the items instead.
     """
-    forward = Forward(samples.net)
+    forward = samples.forward()
     size = forward.together(*batches.sizes())
     for group in samples.groups(positive(weights.by_key)):
         for block in group.blocks(size):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torch import nn
 
@@ -13,23 +14,28 @@ from bdl.functional import replace_tensors
 Shapes = Mapping[str, Sequence[int]]  # of parameters and buffers by name, without the axis of chains
 
 
-def sampled_part(module: nn.Module, shapes: Shapes | None) -> nn.Module:
-    """The module or its submodule, in the order of `named_modules`, whose tensors have these names and shapes.
+def sampled_part(module: nn.Module, target: Mapping[str, Any]) -> nn.Module:
+    """The module or its submodule, in the order of `named_modules`, whose tensors are those of target.json.
 
-    It may be a stack of chains, of which it is then one plain copy. Without shapes it is the module itself.
+    These are the tensors of the samples and of the frozen part. The module may be a stack of chains, of which it is
+    then one plain copy. It is the module itself where target.json names no shapes.
 
     Raises StoreError where nothing fits; it names the first tensor that differs.
     """
-    if shapes is None:
+    if (shapes := target.get("shapes")) is None:
         return module
+    frozen = (target.get("frozen") or {"shapes": {}})["shapes"]
+    shapes = {**shapes, **frozen}
     wanted = {name: tuple(shape) for name, shape in shapes.items()}
     for part in module.modules():
         if part_shapes(part) == wanted:
             return part
     for part in module.modules():
         stacked = part_shapes(part)
-        if stacked.keys() == wanted.keys() and all(stacked[k][1:] == wanted[k] for k in wanted):
-            return _first_of(part)
+        if stacked.keys() == wanted.keys() and all(
+            stacked[k][1:] == wanted[k] or k in frozen and stacked[k] == wanted[k] for k in wanted
+        ):
+            return _first_of(part, wanted)
     present = part_shapes(module)
     name = next(n for n in [*present, *wanted] if present.get(n) != wanted.get(n))
     there, here = (f"the shape {shapes[name]}" if name in shapes else "no place" for shapes in (wanted, present))
@@ -44,7 +50,8 @@ def part_shapes(part: nn.Module) -> dict[str, tuple[int, ...]]:
     return {name: tuple(t.shape) for name, t in [*part.named_parameters(), *part.named_buffers()]}
 
 
-def _first_of(stacked: nn.Module) -> nn.Module:
-    """A plain copy of the first network of a stack."""
+def _first_of(stacked: nn.Module, wanted: Shapes) -> nn.Module:
+    """A plain copy of the first network of a stack, whose tensors have the wanted shapes."""
     tensors = [*stacked.named_parameters(), *stacked.named_buffers()]
-    return replace_tensors(copy.deepcopy(stacked), {name: t.detach()[0].clone() for name, t in tensors})
+    first = {name: t.detach()[0].clone() for name, t in tensors if tuple(t.shape) != wanted[name]}
+    return replace_tensors(copy.deepcopy(stacked), first)

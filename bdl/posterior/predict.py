@@ -17,7 +17,7 @@ from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.arviz import Chosen, Labelled, recorded, tree
 from bdl.posterior.batches import Batches, Data
 from bdl.posterior.evaluation import Evaluation
-from bdl.posterior.forward import Forward, Method
+from bdl.posterior.forward import Method
 from bdl.posterior.module import PosteriorModule, gathered, thinned
 from bdl.posterior.moments import Moments
 from bdl.posterior.outputs import output_shape, outputs_of, positive, weights_of
@@ -77,9 +77,9 @@ class Posterior:
 
         Args:
             run_dirs: one directory or several.
-            net: the network whose parameters and buffers were sampled, or a module that holds it, such as the
-                LightningModule. Its values are neither used nor changed; its methods `inputs(batch)` and
-                `targets(batch)`, if it has them, read the batches.
+            net: the network that was sampled, all of it or a part, or a module that holds it, such as the
+                LightningModule. Its values are neither used nor changed: those of a frozen part come from the run. Its
+                methods `inputs(batch)` and `targets(batch)`, if it has them, read the batches.
             skip_bad: leave out sample files that are missing, cut short or altered, each with a warning.
             likelihood: what the outputs mean; None for the one that the run was sampled with. Runs whose loss is none
                 that bdl knows need it for predictions.
@@ -96,7 +96,7 @@ class Posterior:
             refuse_other_target(stores[0], store)
         for store in stores:
             store.warn_of_unlisted()
-        part = sampled_part(net, stores[0].target().get("shapes"))
+        part = sampled_part(net, stores[0].target())
         return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net, part))
 
     def cache(self) -> Posterior:
@@ -224,7 +224,7 @@ class Posterior:
             name: evaluation_of(likelihood, b.labels(axes[name]), self.chains, importance, elements=axes[name] > 2)
             for name, b in batches.items()
         }
-        forward, done = Forward(self.net), 0
+        forward, done = self._samples.forward(), 0
         sizes = {name: forward.together(*b.sizes()) for name, b in batches.items()}
         total = self.samples * sum(e.items for e in evaluations.values())
         for group in self._samples.groups(self.weights().by_key):
@@ -248,8 +248,8 @@ class Posterior:
 
         Raises ConfigError unless 1 <= samples <= their number.
         """
-        weights = thinned(self.weights(kind).by_key, samples)
-        return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), self._law(), method)
+        weights, frozen = thinned(self.weights(kind).by_key, samples), self._samples.frozen
+        return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), self._law(), method, frozen)
 
     def recorded(self, name: str) -> np.ndarray:
         """(chains, draws) of energy_batch, energy_full (nats) or log_weight as recorded, NaN where it is not known."""
@@ -279,7 +279,7 @@ class Posterior:
 
         Raises ConfigError for a pattern that matches no parameter.
         """
-        chosen = Chosen([n for n, _ in self.net.named_parameters()], parameters, projections)
+        chosen = Chosen(self._samples.parameters(), parameters, projections)
         labelled = None if data is None else self._labelled(data)
         weights = self.weights().by_key
         return tree(self._samples.groups(weights), self.keyed(), self.chains, weights, chosen, labelled, seed)
@@ -297,4 +297,4 @@ class Posterior:
 
     def _labelled(self, data: Data) -> Labelled:
         batches = self._batches(data)
-        return Labelled(batches, Forward(self.net), self.likelihood(data), len(output_shape(self.net, batches)))
+        return Labelled(batches, self._samples.forward(), self.likelihood(data), len(output_shape(self.net, batches)))

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from bdl.errors import BdlWarning, StoreError
+from bdl.posterior.forward import Forward
+from bdl.posterior.frozen import read_frozen
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed
 
@@ -59,12 +61,23 @@ class Samples:
         self.files.sort(key=lambda file: file[1].step)
         chains = sorted({(self.stores.index(s), r.stack, c) for s, r in self.files for c in range(len(r.chains))})
         self._chain_of = {key: i for i, key in enumerate(chains)}
+        target = self.stores[0].target()
+        self.frozen = read_frozen(self.stores[0].folder, target)  # tensors that all networks share, on the CPU
         self._cache: list[Group] | None = None
 
     @property
     def device(self) -> torch.device:
         """The device of the network, on which it runs."""
         return next((p.device for p in self.net.parameters()), torch.device("cpu"))
+
+    def forward(self) -> Forward:
+        """What maps the tensors of these networks and inputs to outputs."""
+        like = self._tensors()
+        return Forward(self.net, fixed={name: value.to(like[name]) for name, value in self.frozen.items()})
+
+    def parameters(self) -> list[str]:
+        """Names of the parameters that were sampled."""
+        return [name for name, _ in self.net.named_parameters() if name not in self.frozen]
 
     @property
     def chains(self) -> int:
@@ -98,14 +111,13 @@ class Samples:
             groups = self._groups([f for f in self.files if any((c, f[1].step) in used for c in self._chains(*f))])
         else:
             groups = (group for group in self._cache if any(key in used for key in group.keys))
-        like = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
+        like = self._tensors()
         for group in groups:
             yield Group(group.chains, group.records, {k: v.to(like[k]) for k, v in group.tensors.items()})
 
     def _groups(self, files: list[File]) -> Iterator[Group]:
         device, read, bad = self.device, 0, []
-        tensors = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
-        shapes = {name: tensor.shape for name, tensor in tensors.items()}
+        shapes = {name: tensor.shape for name, tensor in self._tensors().items() if name not in self.frozen}
         for together in _by_size(files):
             group = self._group(together, shapes, device, bad)
             if group is not None:
@@ -146,6 +158,9 @@ class Samples:
                 "pass the net of the run"
             )
         return stacked
+
+    def _tensors(self) -> dict[str, Tensor]:
+        return {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
 
     def _chains(self, store: SampleStore, record: Record) -> list[int]:
         return [self._chain_of[self.stores.index(store), record.stack, c] for c in range(len(record.chains))]

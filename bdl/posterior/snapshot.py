@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any, Protocol
 
 import torch
@@ -26,6 +27,8 @@ class SamplerState(Protocol):
     full_loss: Any
     prior_identity: Any
     reweighting: Any
+    sampled: Any
+    facts: Any
     param_groups: list[dict[str, Any]]
 
     @property
@@ -84,6 +87,7 @@ def describe_target(sampler: SamplerState, loss: Any, tensors: dict[str, Tensor]
         "injects_noise": sampler.dynamics.noisy,
         "caveat": sampler.dynamics.caveat,
         "shapes": {k: list(v.shape[1:]) for k, v in tensors.items()},
+        **sampler.facts,
     }
 
 
@@ -93,15 +97,18 @@ def describe_weighting(sampler: SamplerState) -> tuple[dict[str, Tensor], dict[s
     return sampler.reweighting.describe(float(group["zeta"]), group["temperature"])
 
 
-def stacked_tensors(net: nn.Module, chains: int | None) -> dict[str, Tensor]:
+def stacked_tensors(net: nn.Module, chains: int | None, frozen: Container[str] = ()) -> dict[str, Tensor]:
     """Views of all parameters and buffers (C, ...), by the names that the plain network gives them; C = 1 for a chain.
 
     Args:
         chains: C if the tensors carry a leading axis of chains, None if they belong to a single chain.
+        frozen: names that are left out, besides those that the chains of a stack share.
     """
     inner = net.net if isinstance(net, Stack) else net
     tensors: dict[str, Any] = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
-    return {k: v.detach() if chains is not None else v.detach().unsqueeze(0) for k, v in tensors.items()}
+    shared = net.frozen_names if isinstance(net, Stack) else ()
+    kept = {k: v.detach() for k, v in tensors.items() if k not in frozen and k not in shared}
+    return {k: v if chains is not None else v.unsqueeze(0) for k, v in kept.items()}
 
 
 def copies_of_target(sampler: SamplerState, tensors: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from bdl.errors import BdlWarning, StoreError
 from bdl.files import disk_errors, sweep_leftovers, write_atomically
 from bdl.posterior.described import read_target, read_weighting, target_as_bytes, weighting_as_bytes
+from bdl.posterior.frozen import FrozenPart, frozen_names
 from bdl.posterior.index import Digest, Record, index_files, read_index, read_lines, record_of, sample_files
 from bdl.posterior.snapshot import (
     SamplerState,
@@ -42,6 +43,7 @@ class SampleStore:
         self.folder = self.run_dir / "samples"
         self._verified: dict[str, tuple[str, int, int, int]] = {}  # files whose checksum was right, as they were then
         self._digests: dict[int, Digest] = {}
+        self._frozen: FrozenPart | None = None  # of the network that `append` keeps
 
     def write(self, tensors: Mapping[str, Tensor], **fields: Any) -> Record:
         """Write one file of tensors (C, ...) and its index line; returns the line.
@@ -74,17 +76,24 @@ class SampleStore:
         Raises StoreError if the folder holds samples of this stack at this step or later, or the disk is full;
         DivergedError if the state is not finite.
         """
-        stack, tensors = sampler.stack, stacked_tensors(net, sampler.chains)
+        stack = sampler.stack
         last = max((r.step for r in read_index(self._index(stack), stack)), default=-1)
         if last >= sampler.steps:
             raise StoreError(
                 f"{self.folder} holds samples up to step {last}, and this sampler is at step {sampler.steps}: choose "
                 f"another folder; to continue a run from there, call store.truncate({stack}, {sampler.steps - 1}) first"
             )
+        recorded = self.target() if index_files(self.folder) else None
+        if self._frozen is None:
+            self._frozen = FrozenPart(net, sampler, None if recorded is None else frozen_names(recorded))
+        if recorded is not None:
+            self._frozen.check(self.folder, recorded)
+        tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
         fields = describe_state(sampler, 0, full_energy=True, freeze_weighting=True)
         weight = of_target(sampler, full_log_weight(sampler, fields["energy_full"]))
         if last < 0:
-            self.write_target(describe_target(sampler, loss, tensors))
+            self._frozen.write(self.folder)
+            self.write_target(describe_target(sampler, loss, tensors) | self._frozen.entry())
         if (described := describe_weighting(sampler)) is not None:
             self.write_weighting(stack, *described)
         return self.write(copies_of_target(sampler, tensors), energy_batch=None, log_weight=weight, **fields)
@@ -136,7 +145,6 @@ class SampleStore:
         return self._digests[stack]
 
     def has_records(self, stack: int) -> bool:
-        """Has this stack written samples?"""
         return bool(read_index(self._index(stack), stack))
 
     def records(self) -> list[Record]:

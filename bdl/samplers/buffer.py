@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.frozen import Only, matching
 
 
 class ParameterBuffer:
@@ -82,9 +83,21 @@ class ParameterBuffer:
 Named = dict[str, Tensor]
 
 
-def sampled(group: dict[str, Any]) -> tuple[Named, Named]:
-    """The parameters of the group that require a gradient, and the frozen ones. ConfigError if none requires one."""
+def sampled(group: dict[str, Any], only: Only = None) -> tuple[Named, Named]:
+    """The parameters of the group that require a gradient, and the frozen ones.
+
+    only: patterns of the names that shall require one; the others are frozen. None leaves all as they are.
+
+    Raises ConfigError if none requires a gradient, and for a pattern that matches none.
+    """
     names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
+    if only is not None:
+        if "param_names" not in group:
+            raise ConfigError("only= needs the names of the parameters: give the Sampler net.named_parameters()")
+        chosen = matching(names, only)
+        for name, p in zip(names, group["params"], strict=True):
+            if p.is_floating_point():
+                p.requires_grad_(name in chosen)
     named = list(zip(names, group["params"], strict=True))
     live = {name: p for name, p in named if p.requires_grad}
     if not live:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.samplers.blocks import Factors
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.settings import any_positive
@@ -34,6 +35,7 @@ class Chain:
         z: the same shape; standard normal numbers of that step, zero where none are injected.
         state: the dataclass of the dynamics, whose `theta` is `theta`.
         steps: how many steps were taken.
+        factors: those of lr and T, where blocks of parameters have their own.
         left_at: θ after the last step of a full-batch kernel, or None.
         configurational_temperature: () or (C,) <θ, ∇U>/d at the last step, whose expectation is T in equilibrium
             (Wenzel et al. 2020); None except at every 10th step.
@@ -53,7 +55,7 @@ class Chain:
     ):
         self.buffer = ParameterBuffer(params, names, chains)
         self.dynamics, self.chains, self.seed, self.stack = dynamics, chains, seed, stack
-        self.steps = 0
+        self.steps, self.factors = 0, Factors()
         self.state = checked_state(dynamics, dynamics.init(self.theta))
         self.generator = generator(self.theta.device, "noise", seed, stack)
         self.entropy: Tensor | None = None
@@ -64,6 +66,11 @@ class Chain:
     @property
     def theta(self) -> Tensor:
         return self.buffer.theta
+
+    @property
+    def params(self) -> list[Tensor]:
+        """The tensors that are sampled."""
+        return self.buffer.params
 
     @property
     def lead(self) -> tuple[int, ...]:
@@ -79,6 +86,20 @@ class Chain:
     def per_chain(self, value: Tensor) -> Tensor:
         """A (C,) tensor as the user sees it: () for a single chain."""
         return value if self.chains is not None else value[0]
+
+    def per_coordinate(self, lr: Scalar, temperature: Scalar, num_data: int) -> tuple[Scalar, Scalar]:
+        """lr and tau = T/N as a dynamics takes them: floats, (C, 1), or (..., d) where blocks have factors."""
+        lr, tau, factors = self.column(lr), self.column(temperature) / num_data, self.factors
+        return (
+            lr if factors.lr is None else lr * factors.lr,
+            tau if factors.temperature is None else tau * factors.temperature,
+        )
+
+    @property
+    def acceptance(self) -> Tensor | None:
+        """() or (C,) mean acceptance probability of an accept/reject kernel since it stopped adapting; else None."""
+        rate = self.dynamics.acceptance(self.state)
+        return None if rate is None else self.per_chain(rate.reshape(-1))
 
     # ---- a step, in its order ----
 
@@ -151,7 +172,10 @@ class Chain:
     def measure(self, theta: Tensor, g: Tensor, idle: Sequence[int], num_data: int) -> None:
         """Take the configurational temperature of θ with the gradient g of U/N there, both (..., d), if it is due."""
         due = (self.steps + 1) % MEASURE_EVERY == 0 and not (idle or self.dynamics.variational)
-        found = torch.linalg.vecdot(theta, g) * (num_data / theta.shape[-1]) if due else None
+        found = None
+        if due:
+            hot = self.factors.temperature  # each coordinate in units of its own temperature
+            found = torch.linalg.vecdot(theta if hot is None else theta / hot, g) * (num_data / theta.shape[-1])
         self.configurational_temperature = found
 
     # ---- moving, saving, loading ----
@@ -174,6 +198,7 @@ class Chain:
             if isinstance(value, Tensor)
         }
         self.state = dataclasses.replace(self.state, **{**changes, "theta": theta})
+        self.factors = self.factors.to(theta)
         if theta.device != old.device:
             self.generator = generator(theta.device, "noise", self.seed, self.stack, self.steps)
         self._allocate()

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from bdl.errors import ConfigError
+from bdl.samplers.blocks import Block
 from bdl.samplers.clipping import Clip
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
@@ -28,3 +31,19 @@ def refuse_combinations(
         raise ConfigError(f"{name} moves by the energies of exp(-U/T), which {weighted_by} changes: use Flat, or SGLD")
     if dynamics.full_batch and clip is not None:
         raise ConfigError(f"{name} needs the gradient as it is: leave clip null")
+
+
+def refuse_factors(
+    dynamics: Transition, weighting: Weighting, exchange: Exchange | None, blocks: Sequence[Block]
+) -> None:
+    """Raise ConfigError for blocks with an lr or a T of their own, where the sampler has one for all parameters."""
+    hot = any(block.temperature_factor != 1 for block in blocks)
+    if not hot and all(block.lr_factor == 1 for block in blocks):
+        return
+    name = type(dynamics).__name__
+    if not dynamics.per_coordinate:
+        raise ConfigError(f"{name} takes one lr and one T for all parameters: leave the factors of the blocks at 1")
+    if exchange is not None:
+        raise ConfigError("replica exchange swaps states of one lr and one T: leave the factors of the blocks at 1")
+    if hot and weighting.needs_energy:
+        raise ConfigError(f"{type(weighting).__name__} reads U in units of one T: leave temperature_factor at 1")

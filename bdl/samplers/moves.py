@@ -59,7 +59,7 @@ def gradient_move(chain: Chain, potential: Potential, parts: Parts, e: Evaluatio
     multiplier = parts.reweighting.weigh(e.g, e.energy, potential, now)  # (..., 1); scales e.g
     chain.measure(chain.theta, e.g, e.idle, potential.num_data)
     z = chain.draw(now.temperature)
-    lr, tau = chain.column(now.lr), chain.column(now.temperature) / potential.num_data
+    lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
     chain.entropy = dynamics.entropy(chain.state)
     with chain.leave_alone(e.idle):
         extra = parts.extras.gather(multiplier)

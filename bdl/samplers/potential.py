@@ -174,12 +174,18 @@ class Potential:
             parallel.mean_over(self.group, energy)
         return energy.add_(self.prior.energy(self.chain.theta)).view(-1)
 
+    @property
     def elbo(self) -> Tensor | None:
-        """(C,) one-draw estimate of the evidence lower bound, nats; None unless variational. See `Sampler.elbo`."""
+        """() or (C,) one-draw estimate of the evidence lower bound, nats, at T = 1; None unless variational.
+
+        Its mean over draws is the bound. NaN under an improper prior, and at the first step, which starts from the
+        parameters of the network instead of a draw.
+        """
         entropy = self.chain.entropy
         if entropy is None or self.energy is None:
             return None
-        return entropy.reshape(-1) - self.energy - self.prior.constant(self.chain.theta.shape[-1])
+        constant = self.prior.constant(self.chain.theta.shape[-1])
+        return self.chain.per_chain(entropy.reshape(-1) - self.energy - constant)
 
     def full_energy(self, lr: Scalar) -> Tensor:
         """(C,) U over all the data at the present θ, nats.

@@ -52,9 +52,9 @@ def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], devi
             f"sampler state of format {saved['format_version']}; this bdl reads {FORMAT_VERSION} only: start afresh"
         )
     for key, here in identity.items():
-        if saved["identity"][key] != here:
+        if saved["identity"].get(key) != here:  # checkpoints from before there were blocks have none
             raise ConfigError(
-                f"the checkpoint was saved with {key} = {saved['identity'][key]}, this sampler has {here}: "
+                f"the checkpoint was saved with {key} = {saved['identity'].get(key)}, this sampler has {here}: "
                 "restore it, or start afresh"
             )
     here = environment(device)

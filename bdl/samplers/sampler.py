@@ -10,13 +10,15 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.frozen import FrozenMode, Only
 from bdl.identity import identity
+from bdl.samplers import blocks as block
 from bdl.samplers import parallel
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.buffer import refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
-from bdl.samplers.combinations import refuse_combinations
+from bdl.samplers.combinations import refuse_combinations, refuse_factors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.explain import explain
@@ -25,7 +27,7 @@ from bdl.samplers.forwarded import forwarded
 from bdl.samplers.graphs import Graphs
 from bdl.samplers.moves import Parts, by_closure, by_gradient, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Potential
-from bdl.samplers.priors import Gaussian, Prior, prior_identity
+from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.resume import check_saved, refuse_copy, to_save
 from bdl.samplers.settings import Settings, check_numbers
 from bdl.samplers.temperatures import batch_share
@@ -51,6 +53,9 @@ class Sampler(torch.optim.Optimizer):
         group: process group whose ranks share one chain and each see other batches. The energy is averaged over it (and
             the gradient by DistributedDataParallel); every `parallel.COMPARE_EVERY` steps the ranks are compared.
         exchange: `Exchange(ladder=...)`, replica exchange between the chains; `temperature` is that of the first rung.
+        only: patterns of names, such as "head.*": the other parameters are frozen (`requires_grad` becomes False).
+        frozen: mode in which `BayesianModule` and `CollectSamples` hold the modules of a frozen part, see `bdl.frozen`.
+        blocks: a `Block` by pattern, the first that matches: a prior and factors of lr and T for some parameters.
 
     `param_groups[0]` holds `lr`, `temperature` and `zeta`; all may be changed between steps. After a step, `energy`,
     `multiplier` and `log_weight` belong to the θ at which that step took its gradient; their shape is () or (C,).
@@ -75,6 +80,9 @@ class Sampler(torch.optim.Optimizer):
         stack: int = 0,
         group: dist.ProcessGroup | None = None,
         exchange: Exchange | None = None,
+        only: Only = None,
+        frozen: FrozenMode = "eval",
+        blocks: block.Blocks | None = None,
     ):
         check_numbers(num_data, chains, lr, temperature)
         refuse_combinations(dynamics, weighting, exchange, clip)
@@ -82,13 +90,16 @@ class Sampler(torch.optim.Optimizer):
         self.dynamics, self.weighting, self.exchange = dynamics, weighting, exchange
         self.num_data, self.chains = int(num_data), chains
         self.used = Settings(lr, temperature, weighting.zeta)  # settings of the last step
-        self.notes: list[str] = []  # lines of `explain` on what others, such as Lightning, do to the gradient
-        live, self._frozen = sampled(self.param_groups[0])
+        live, self._frozen = sampled(self.param_groups[0], only)
+        self.only, self.frozen, each = only, frozen, block.chosen_blocks(blocks, list(live))
+        self.notes = block.describe_blocks(blocks)  # lines of `explain`; others, such as Lightning, add theirs
+        refuse_factors(dynamics, weighting, exchange, each)
         self.chain = Chain(list(live.values()), list(live), dynamics, chains, seed, stack)
+        self.chain.factors = block.factors_of(each, self.chain.buffer.sizes, self.chain.theta)
         device = self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
-        self.potential = Potential(self.chain, prior, self.num_data, clip, group, needs_energy)
-        self.prior_identity = prior_identity(self.prior)
+        self.potential = Potential(self.chain, block.prior_of(prior, each), self.num_data, clip, group, needs_energy)
+        self.prior_identity, self.facts = block.identity_of_prior(self.prior), block.law_of_factors(self.chain.factors)
         self.batch_noise, self.reweighting = BatchNoise(), Reweighting(weighting, chains or 1, device, self.num_data)
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         self.quantities = Extras(dynamics, self.chain, self.potential, self.batch_noise)
@@ -155,6 +166,12 @@ class Sampler(torch.optim.Optimizer):
     full_loss = forwarded("potential", "full_loss", "Set it to a function that returns the mean NLL over all the data.")
     batch_loss = forwarded("potential", "batch_loss", "Set it to the mean NLL of the step's batch, without gradients.")
     loss_is_whole = forwarded("potential", "loss_is_whole", "False where the closure returns a part of the batch only.")
+    elbo = forwarded(
+        "potential", "elbo", "() or (C,) estimate of the evidence lower bound, see `Potential.elbo`, or None."
+    )
+    acceptance = forwarded("chain", "acceptance", "() or (C,) acceptance of an accept/reject kernel; else None.")
+    histogram = forwarded("reweighting", "histogram", "State of psi, None without a weighting.")
+    sampled = forwarded("chain", "params", "The tensors that are sampled.")
     extras = forwarded("quantities", "sources", "Functions by name that return what the dynamics names in `needs`.")
     histogram = forwarded("reweighting", "histogram", "State of psi, None without a weighting.")
 
@@ -194,33 +211,18 @@ class Sampler(torch.optim.Optimizer):
     @property
     def kinetic_temperature(self) -> Tensor:
         """() or (C,) temperature that the momenta show, expected to be T for exact gradients; NaN without momenta."""
-        lr = self.chain.column(self.param_groups[0]["lr"])
-        return self.num_data * self.dynamics.kinetic_tau(self.chain.state, lr)
-
-    @property
-    def acceptance(self) -> Tensor | None:
-        """() or (C,) mean acceptance probability of an accept/reject kernel since it stopped adapting; else None."""
-        rate = self.dynamics.acceptance(self.chain.state)
-        return None if rate is None else self.chain.per_chain(rate.reshape(-1))
+        lr, units = self.chain.per_coordinate(self.param_groups[0]["lr"], 1.0, 1)  # units: factors of T, or 1
+        return self.num_data * self.dynamics.kinetic_tau(self.chain.state, lr * units)
 
     @property
     def swap_rates(self) -> Tensor | None:
-        """(K - 1,) share of proposed swaps that were made between neighbours of the ladder; None without exchange."""
+        """(K - 1,) share of swaps that were made between neighbours of the ladder; None without exchange."""
         return None if self.replicas is None else self.replicas.rates
 
     @property
     def target_chains(self) -> list[int]:
         """The chains with the intended law: all of them, or under replica exchange those of the first rung."""
         return list(range(self.chains or 1)) if self.replicas is None else self.replicas.target
-
-    @property
-    def elbo(self) -> Tensor | None:
-        """() or (C,) one-draw estimate of the evidence lower bound, nats, at T = 1; None unless variational.
-
-        Its mean over draws is the bound. NaN under an improper prior, and at the first step, which starts from the
-        parameters of the network instead of a draw.
-        """
-        return None if (elbo := self.potential.elbo()) is None else self.chain.per_chain(elbo)
 
     def explain(self) -> str:
         """A few lines: N, T, prior, the intended law, the injected noise of one step, and what adds to it."""
@@ -251,6 +253,7 @@ class Sampler(torch.optim.Optimizer):
             "exchange": identity(self.exchange),
             "chains": self.chains,
             "numbers per chain": self.chain.theta.shape[-1],
+            "blocks": block.identity_of_factors(self.chain.factors),
         }
 
     def __getstate__(self) -> dict[str, Any]:

@@ -33,5 +33,5 @@ def batch_share(
         return torch.full(chain.lead, torch.nan, device=device)
     multiplier = reweighting.multiplier.to(variance).view(*chain.lead, 1)
     variance = variance * multiplier.square()  # Var(w g) = w² Var(g)
-    lr, tau = chain.column(now.lr), chain.column(now.temperature) / num_data
+    lr, tau = chain.per_coordinate(now.lr, now.temperature, num_data)
     return terms(chain.state, variance, lr, tau).mean(-1)

@@ -55,8 +55,11 @@ def advance(dynamics, state, g, lr, tau, z, extra=None):
     return dynamics.step(state, g.clone(), lr, tau, z.clone(), *([extra or {}] if dynamics.needs else []))
 
 
-def linear_step(dynamics, precision, lr: float, tau: float, memory=None, extra=None) -> LinearStep:
-    """The matrices of one step on U/N = θ'Aθ/2, found by feeding basis vectors to `dynamics.step` in float64."""
+def linear_step(dynamics, precision, lr, tau, memory=None, extra=None) -> LinearStep:
+    """The matrices of one step on U/N = θ'Aθ/2, found by feeding basis vectors to `dynamics.step` in float64.
+
+    lr, tau: numbers, or (d,) tensors of one per coordinate.
+    """
     A = torch.as_tensor(precision, dtype=torch.float64)
     d = len(A)
     k = d * len(vectors(dynamics.init(torch.zeros(1, d, dtype=torch.float64))))
@@ -91,7 +94,7 @@ def settled(dynamics, momenta, lr: float, tau: float) -> dict:
             m.shape, dtype=torch.float64
         )  # from θ = m = z = 0, a gradient -m/lr makes the new momentum m
         state = state_of(dynamics, [zero, zero], memory)
-        return weight @ (advance(dynamics, state, torch.from_numpy(-m / lr), lr, tau, zero).xi.numpy() - xi)
+        return weight @ (advance(dynamics, state, torch.from_numpy(-m) / lr, lr, tau, zero).xi.numpy() - xi)
 
     xi = newton(rise, dynamics.friction, x1=1.01 * dynamics.friction, tol=1e-6)
     return {"xi": torch.tensor(xi, dtype=torch.float64)}

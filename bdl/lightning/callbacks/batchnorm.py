@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Any
 
 import torch
@@ -18,11 +18,13 @@ from bdl.samplers.sampler import Sampler
 from bdl.seeding import derive_seed
 
 
-def refreshed_tensors(net: nn.Module, sampler: Sampler, loader: Any, read: Reader) -> dict[str, Tensor]:
+def refreshed_tensors(
+    net: nn.Module, sampler: Sampler, loader: Any, read: Reader, frozen: Container[str] = ()
+) -> dict[str, Tensor]:
     """Copies of the parameters and buffers (C, ...), with BatchNorm statistics recomputed over one epoch.
 
     The epoch is augmented as in training. The network keeps its buffers, and dropout draws from a random stream that
-    belongs to this step, so the chain does not change.
+    belongs to this step, so the chain does not change. The tensors `frozen` are left out.
     """
     buffers = {name: b.clone() for name, b in net.named_buffers()}
     device = next(net.parameters()).device
@@ -35,7 +37,7 @@ def refreshed_tensors(net: nn.Module, sampler: Sampler, loader: Any, read: Reade
         update_bn(one_epoch(loader, read, device), _Fed(net))
     if stack:
         stack.method = method
-    tensors = {k: v.clone() for k, v in stacked_tensors(net, sampler.chains).items()}
+    tensors = {k: v.clone() for k, v in stacked_tensors(net, sampler.chains, frozen).items()}
     for name, buffer in net.named_buffers():
         buffer.copy_(buffers[name])
     return tensors

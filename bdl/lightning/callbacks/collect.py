@@ -12,12 +12,15 @@ import torch
 from torch import Tensor
 
 from bdl.errors import BdlWarning, ConfigError
+from bdl.frozen import hold_in_eval
+from bdl.functional import Stack
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.find import find_sampler, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_trainer, check_training_step
 from bdl.owner import release, take
+from bdl.posterior.frozen import FrozenPart, frozen_names
 from bdl.posterior.index import Digest
 from bdl.posterior.snapshot import (
     copies_of_target,
@@ -97,6 +100,7 @@ class CollectSamples(StepCallback):
         self._writes = trainer.is_global_zero
         self._seen = self._sampler.steps
         self._refuse_missing_parameters(pl_module)
+        self._find_frozen(pl_module)
         if self._writes:
             take(self._lock)
             self._owns = True
@@ -171,6 +175,7 @@ class CollectSamples(StepCallback):
 
     def _snapshot(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Copy the present state and all that is known of it, until its batch energy is known too."""
+        self._frozen.check(self.store.folder, self._frozen_entry)
         cycle = self.keep.cycle_of(self._sampler.steps)
         fields = describe_state(self._sampler, cycle, self.full_energy, self.freeze_weighting)
         self._pending = {"tensors": self._tensors(trainer, pl_module), **fields}
@@ -179,9 +184,11 @@ class CollectSamples(StepCallback):
         """Copies on the CPU of the tensors (C, ...) of the chains that sample the intended law."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
         if self.batchnorm == "refresh":
-            tensors = refreshed_tensors(net, sampler, trainer.train_dataloader, reader_of(pl_module))
+            tensors = refreshed_tensors(
+                net, sampler, trainer.train_dataloader, reader_of(pl_module), self._frozen.tensors
+            )
         else:
-            tensors = stacked_tensors(net, sampler.chains)
+            tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
         return copies_of_target(sampler, tensors)
 
     def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
@@ -257,6 +264,22 @@ class CollectSamples(StepCallback):
                 f'{missing[0]} is sampled but not part of the network that is saved: pass net="" to save all'
             )
 
+    def _find_frozen(self, pl_module: L.LightningModule) -> None:
+        """Hold the frozen part as the sampler says, and know it. A resumed run must have that of its samples."""
+        net, sampler = sampled_net(pl_module, self.net), self._sampler
+        if sampler.frozen == "eval" and not isinstance(net, Stack):
+            hold_in_eval(net, {id(p) for p in sampler.sampled})
+        resumed = self.store.target() if sampler.steps > 0 and self.store.has_records(sampler.stack) else None
+        self._frozen = FrozenPart(net, sampler, None if resumed is None else frozen_names(resumed))
+        if resumed is not None:
+            self._frozen.check(self.store.folder, resumed)
+        self._frozen_entry = self._frozen.entry()
+        if self.batchnorm == "refresh" and any(name.endswith("running_mean") for name in self._frozen.tensors):
+            raise ConfigError(
+                'batchnorm="refresh" recomputes the statistics of the whole network, and part of it is frozen: use '
+                '"running", or frozen="train"'
+            )
+
     def _refuse_overwriting(self) -> None:
         fresh = self._sampler.steps == 0 and not self.overwrite
         if fresh and self.store.has_records(self._sampler.stack):
@@ -266,9 +289,10 @@ class CollectSamples(StepCallback):
             )
 
     def _write_target(self, pl_module: L.LightningModule) -> None:
-        tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains)
+        tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains, self._frozen.tensors)
         target = describe_target(self._sampler, getattr(pl_module, "loss", None), tensors) | self.target
-        self.store.write_target(target)
+        self._frozen.write(self.store.folder)
+        self.store.write_target(target | self._frozen_entry)
 
     def _write_weighting(self) -> None:
         described = describe_weighting(self._sampler)

@@ -16,6 +16,7 @@ from bdl.identity import identity
 from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import outputs_of
 from bdl.models.stack import ChainStack
+from bdl.posterior.frozen import FrozenPart
 from bdl.posterior.snapshot import stacked_tensors
 from bdl.posterior.store import SampleStore
 from bdl.start import AdamWStart, Progress, Trained
@@ -93,6 +94,7 @@ class EnsembleStart(L.Callback):
                 stack, loader, module.loss, val or None, compiled=module.compiled, progress=progress
             )
         self._trained = trained
+        self._frozen = FrozenPart(stack)
         self._tensors = {k: v.to("cpu", copy=True) for k, v in stacked_tensors(stack, stack.chains).items()}
         self.report(trained)
 
@@ -109,7 +111,8 @@ class EnsembleStart(L.Callback):
         loss, tensors = getattr(module, "loss", None), self._tensors
         shapes = {k: list(v.shape[1:]) for k, v in tensors.items()}
         target = {"loss": identity(loss), "outputs": outputs_of(loss), "injects_noise": False, "shapes": shapes}
-        target |= {"start": identity(self.start), **self.target}
+        target |= {"start": identity(self.start), **self.target, **self._frozen.entry()}
+        self._frozen.write(self.store.folder)
         self.store.write_target(target)
         chains = len(next(iter(tensors.values())))
         self.store.write(

@@ -65,6 +65,7 @@ class Transition(ABC):
             temperature, and stay.
         every_gradient: True where a parameter without a gradient would falsify the step of the others.
         variational: True where the kept states are draws from a fitted approximation.
+        per_coordinate: True where `step` takes lr and tau as tensors (..., d) too, with one number per coordinate.
         full_batch: True for a kernel that evaluates U over all the data, once or several times a step.
     """
 
@@ -76,6 +77,7 @@ class Transition(ABC):
     travels: tuple[str, ...] = ("theta",)
     every_gradient: bool = False
     variational: bool = False
+    per_coordinate: bool = False
     full_batch: bool = False
 
     @abstractmethod
@@ -194,6 +196,11 @@ def mean(value: Scalar) -> float:
     return float(value.double().mean()) if isinstance(value, Tensor) else float(value)
 
 
+def varies(c: Scalar) -> bool:
+    """Whether coordinates may have different values: c is (..., d), not a float or (C, 1)."""
+    return isinstance(c, Tensor) and c.ndim > 0 and c.shape[-1] > 1
+
+
 def add_(x: Tensor, c: Scalar, y: Tensor) -> Tensor:
     """x += c y in place, in one kernel for a float c."""
     return x.addcmul_(y, c) if isinstance(c, Tensor) else x.add_(y, alpha=c)
@@ -217,6 +224,8 @@ def check_friction(friction: float) -> None:
 
 def kinetic_tau(s: Kinetic | Thermostatted, lr: Scalar, friction: Scalar) -> Tensor:
     """(...,) |m|² (2 - a) / (2 lr d), whose expectation is tau as lr -> 0, for a displacement m and friction a."""
+    if varies(lr):
+        return (s.m.square() / lr).mean(-1, keepdim=True).mul(1 - friction / 2).squeeze(-1)
     return s.m.square().mean(-1, keepdim=True).mul(1 - friction / 2).div(lr).squeeze(-1)
 
 

@@ -29,7 +29,7 @@ from bdl.samplers.dynamics.base import (
     rescale_swapped_momentum,
     root,
 )
-from bdl.samplers.dynamics.mass import Mass, check_mass, learn_from_gradient
+from bdl.samplers.dynamics.mass import KineticByMass, Mass, check_mass, learn_from_gradient
 
 
 @dataclass(frozen=True)
@@ -45,6 +45,7 @@ class SGD(Dynamics):
 
     momentum: float = 0.9
     noisy = False
+    per_coordinate = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
@@ -109,6 +110,10 @@ class SGLD(Dynamics):
         return needs_variance(self.grad_var)
 
     @property
+    def per_coordinate(self) -> bool:
+        return self.preconditioner is None or self.preconditioner.ndim == 1
+
+    @property
     def caveat(self) -> str | None:
         return subtraction_caveat(self.grad_var)
 
@@ -153,17 +158,6 @@ class SGLD(Dynamics):
         return x.mul_(p) if p.ndim == 1 else x @ p.to(x).T
 
 
-@dataclass
-class KineticByMass:
-    """State of SGHMC with masses that it learns; see `bdl.samplers.dynamics.mass`."""
-
-    theta: Tensor  # (..., d)
-    m: Tensor  # (..., d)
-    inverse_mass: Tensor  # (..., d) P
-    square: Tensor  # (..., d) running mean of squared gradients
-    steps: int = 0
-
-
 @dataclass(frozen=True, eq=False)
 class SGHMC(Dynamics):
     """Stochastic gradient HMC in momentum form (Chen et al. 2014, eq. 15, with lr = N eta).
@@ -186,6 +180,7 @@ class SGHMC(Dynamics):
     mass: Mass = "unit"
     mass_steps: int = 1000  # read under mass="diagonal" only
     travels = ("theta", "m")
+    per_coordinate = True
 
     def __post_init__(self) -> None:
         check_friction(self.friction)
@@ -268,6 +263,7 @@ class BAOAB(Dynamics):
 
     friction: float = 0.1
     travels = ("theta", "m")
+    per_coordinate = True
 
     def __post_init__(self) -> None:
         check_friction(self.friction)

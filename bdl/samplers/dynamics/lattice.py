@@ -30,6 +30,8 @@ class SGLRW(Dynamics):
     SGD. D = 1, Q = 0.
     """
 
+    per_coordinate = True
+
     def init(self, theta: Tensor) -> Position:
         return Position(theta)
 

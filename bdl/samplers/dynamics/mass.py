@@ -9,6 +9,7 @@ keeps its units: stiff coordinates keep about the mass that they had, and the ot
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 import torch
@@ -40,6 +41,17 @@ class Driven(Protocol):
     inverse_mass: Tensor  # (..., d) P
     square: Tensor  # (..., d) running mean of squared gradients in the present window
     steps: int  # so far
+
+
+@dataclass
+class KineticByMass:
+    """State of SGHMC with masses that it learns."""
+
+    theta: Tensor  # (..., d)
+    m: Tensor  # (..., d)
+    inverse_mass: Tensor  # (..., d) P
+    square: Tensor  # (..., d) running mean of squared gradients
+    steps: int = 0
 
 
 def check_mass(mass: str, steps: int, key: str) -> None:

@@ -18,7 +18,20 @@ from bdl.samplers.dynamics.base import (
     kinetic_tau,
     rescale_swapped_momentum,
     root,
+    varies,
 )
+
+
+def in_common_units(square: Tensor, lr: Scalar, tau: Scalar) -> tuple[Tensor, Tensor, Tensor]:
+    """m² (..., d), lr and tau (..., 1) for a thermostat of coordinates whose lr or tau differ.
+
+    m_i² / (lr_i tau_i) has one mean in all coordinates. It is multiplied by the mean of lr tau, which stands for lr;
+    tau becomes 1, or 0 where it was 0.
+    """
+    sampling = torch.as_tensor(tau > 0)
+    heat = lr * torch.where(sampling, torch.as_tensor(tau), 1)  # (..., d)
+    common = heat.mean(-1, keepdim=True)
+    return square * (common / heat), common, (sampling[..., :1] if sampling.ndim else sampling).to(square)
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,7 @@ class SGNHT(Dynamics):
     rate: float | None = 1e-3  # r; None: lr tau
     caveat = SUBTRACTS_INDEPENDENT
     travels = ("theta", "m")
+    per_coordinate = True
     every_gradient = True  # its thermostat averages |m|² over all parameters
 
     def __post_init__(self) -> None:
@@ -58,7 +72,10 @@ class SGNHT(Dynamics):
         add_(s.m.mul_(1 - xi), -lr, g)
         add_(s.m, root(2 * self.friction * lr * tau), z)
         s.theta.add_(s.m)
-        excess = (1 - xi / 2) * s.m.square().mean(-1, keepdim=True) - lr * tau  # kinetic minus injected heat
+        square = s.m.square()
+        if varies(lr) or varies(tau):
+            square, lr, tau = in_common_units(square, lr, tau)
+        excess = (1 - xi / 2) * square.mean(-1, keepdim=True) - lr * tau  # kinetic minus injected heat
         sampling = torch.as_tensor(tau > 0)  # a float tau stays on the CPU, so no kernel waits for it
         heat = lr * torch.where(sampling, torch.as_tensor(tau), 1)  # lr tau, harmless at tau = 0
         xi.add_(sampling * excess * (1 if self.rate is None else self.rate / heat))

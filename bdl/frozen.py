@@ -1,0 +1,92 @@
+"""The part of a network that is sampled, named by patterns, and the rest, which is frozen.
+
+>>> names = ["body.0.weight", "body.0.bias", "head.weight", "head.bias"]
+>>> sorted(matching(names, "head.*"))
+['head.bias', 'head.weight']
+>>> as_patterns(names)
+'body.*, head.*'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from fnmatch import fnmatchcase
+from typing import Literal
+
+from torch import Tensor, nn
+
+from bdl.errors import ConfigError
+
+Only = str | Sequence[str] | None  # patterns of names, `*` for any characters; None for all parameters
+FrozenMode = Literal["eval", "train"]
+
+LISTED = 12  # patterns in a message
+
+
+def matching(names: Collection[str], only: Only, key: str = "only") -> set[str]:
+    """The names that match one of the patterns; all of them for None.
+
+    Raises ConfigError for no pattern, and for one that matches nothing; it lists what there is.
+    """
+    if only is None:
+        return set(names)
+    patterns = [only] if isinstance(only, str) else list(only)
+    if not patterns:
+        raise ConfigError(f"{key} holds no pattern: name what to sample ({as_patterns(names)}), or leave it null")
+    chosen: set[str] = set()
+    for pattern in patterns:
+        found = {name for name in names if fnmatchcase(name, pattern)}
+        if not found:
+            raise ConfigError(f"{key}={pattern!r} matches no parameter: there are {as_patterns(names)}")
+        chosen |= found
+    return chosen
+
+
+def as_patterns(names: Iterable[str]) -> str:
+    """The names in a few patterns, such as `layer4.*, fc.*`."""
+    parts, depth = [name.split(".") for name in names], 1
+    while len({tuple(p[:depth]) for p in parts}) == 1 and any(len(p) > depth for p in parts):
+        depth += 1
+    groups = list(dict.fromkeys(".".join(p[:depth]) + (".*" if len(p) > depth else "") for p in parts))
+    return ", ".join(groups[:LISTED]) + (f", and {len(groups) - LISTED} more" if len(groups) > LISTED else "")
+
+
+def frozen_modules(net: nn.Module, sampled: Collection[int]) -> list[nn.Module]:
+    """The modules of the frozen part: those of whose parameters some are not sampled.
+
+    A module without parameters, such as a dropout, goes with the module that holds it.
+
+    Args:
+        sampled: ids of the parameters that are sampled.
+    """
+    frozen: list[nn.Module] = []
+
+    def visit(module: nn.Module, holder_lives: bool) -> None:
+        each = [id(p) in sampled for p in module.parameters()]
+        lives = all(each) if each else holder_lives
+        if not lives:
+            frozen.append(module)
+        for child in module.children():
+            visit(child, lives)
+
+    visit(net, True)
+    return frozen
+
+
+def hold_in_eval(net: nn.Module, sampled: Collection[int]) -> None:
+    """Put the frozen modules into eval mode; the others keep theirs."""
+    for module in frozen_modules(net, sampled):
+        module.training = False
+
+
+def frozen_tensors(net: nn.Module, sampled: Collection[int]) -> dict[str, Tensor]:
+    """Parameters and buffers that do not change: what is not sampled, and the buffers of frozen modules in eval mode.
+
+    Empty where all parameters are sampled.
+    """
+    parameters = {name: p.detach() for name, p in net.named_parameters() if id(p) not in sampled}
+    if not parameters:
+        return {}
+    still = {id(m) for m in frozen_modules(net, sampled) if not m.training}
+    buffers = {n: b for n, b in net.named_buffers() if id(net.get_submodule(n.rpartition(".")[0])) in still}
+    return {**parameters, **buffers}

@@ -1,0 +1,154 @@
+"""Blocks: parameters, named by a pattern, that have a prior, a step size or a temperature of their own."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.frozen import matching
+from bdl.identity import identity
+from bdl.samplers.priors import Prior, Shapes, prior_identity
+
+
+@dataclass(frozen=True)
+class Block:
+    """What differs for the parameters of one pattern, in `Sampler(blocks={"head.*": Block(...)})`.
+
+    lr_factor multiplies the sampler's lr, and so acts as a fixed diagonal preconditioner: the law stays. With
+    temperature_factor f the block is at f T. Where blocks of different temperatures interact in U, heat flows between
+    them, and their joint law is no exp(-U/T). Schedules move lr and T; the factors stay.
+
+    Raises ConfigError for a factor that is not > 0.
+    """
+
+    prior: Any = None  # None: the sampler's
+    lr_factor: float = 1.0
+    temperature_factor: float = 1.0
+
+    def __post_init__(self) -> None:
+        for name in ("lr_factor", "temperature_factor"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+                raise ConfigError(f"{name} of a block must be a number > 0, got {value!r}")
+
+    def __str__(self) -> str:
+        parts = [f"{what} x {f:g}" for what, f in (("lr", self.lr_factor), ("T", self.temperature_factor)) if f != 1]
+        return ", ".join(parts + ([] if self.prior is None else [f"prior {self.prior}"])) or "as the others"
+
+
+Blocks = Mapping[str, Block]
+
+
+@dataclass(frozen=True)
+class Factors:
+    """(d,) factors of lr and of T for every coordinate; None where all are 1."""
+
+    lr: Tensor | None = None
+    temperature: Tensor | None = None
+
+    def to(self, theta: Tensor) -> Factors:
+        return Factors(*(None if f is None else f.to(theta) for f in (self.lr, self.temperature)))
+
+
+@dataclass(frozen=True, eq=False)
+class Blockwise:
+    """A prior for every parameter tensor. `parts` are those of its bound form: (start, stop, prior) in coordinates."""
+
+    priors: tuple[Prior, ...]
+    parts: tuple[tuple[int, int, Prior], ...] = field(default=())
+
+    def bind(self, shapes: Shapes, like: Tensor) -> Blockwise:
+        parts, start = [], 0
+        for _, run in itertools.groupby(zip(self.priors, shapes, strict=True), key=lambda pair: id(pair[0])):
+            pairs = list(run)
+            of_run = [shape for _, shape in pairs]
+            stop = start + sum(map(math.prod, of_run))
+            parts.append((start, stop, pairs[0][0].bind(of_run, like)))
+            start = stop
+        return replace(self, parts=tuple(parts))
+
+    def energy(self, theta: Tensor) -> Any:
+        return sum(prior.energy(theta[..., start:stop]) for start, stop, prior in self.parts)
+
+    def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
+        for start, stop, prior in self.parts:
+            prior.add_grad_(g[..., start:stop], theta[..., start:stop], num_data)
+
+    def constant(self, d: int) -> float:
+        return sum(prior.constant(stop - start) for start, stop, prior in self.parts)
+
+    def __str__(self) -> str:
+        return "; ".join(dict.fromkeys(str(prior) for _, _, prior in self.parts))
+
+
+def chosen_blocks(blocks: Blocks | None, names: Sequence[str]) -> list[Block]:
+    """The block of every parameter: the first whose pattern matches, or one that changes nothing.
+
+    Raises ConfigError for a pattern that matches no sampled parameter, and for what is no Block.
+    """
+    default, chosen = Block(), {}
+    for pattern, block in (blocks or {}).items():
+        if not isinstance(block, Block):
+            raise ConfigError(f"blocks[{pattern!r}] must be a bdl.Block, got {type(block).__name__}")
+        for name in matching(names, pattern, "blocks"):
+            chosen.setdefault(name, block)
+    return [chosen.get(name, default) for name in names]
+
+
+def prior_of(prior: Prior, blocks: Sequence[Block]) -> Prior:
+    """The sampler's prior, with those of the blocks in its place where they have one."""
+    if all(block.prior is None for block in blocks):
+        return prior
+    return Blockwise(tuple(prior if block.prior is None else block.prior for block in blocks))
+
+
+def factors_of(blocks: Sequence[Block], sizes: Sequence[int], like: Tensor) -> Factors:
+    """The factors of every coordinate. sizes: numbers per parameter tensor and chain."""
+
+    def each(values: list[float]) -> Tensor | None:
+        if all(value == 1 for value in values):
+            return None
+        counts = torch.as_tensor(sizes, device=like.device)
+        return torch.as_tensor(values, dtype=like.dtype, device=like.device).repeat_interleave(counts)
+
+    return Factors(each([b.lr_factor for b in blocks]), each([b.temperature_factor for b in blocks]))
+
+
+def identity_of_prior(bound: Prior) -> Any:
+    """`prior_identity`, also of a prior by block."""
+    if not isinstance(bound, Blockwise):
+        return prior_identity(bound)
+    return {"type": "by block", "parts": [{"stop": stop, "prior": prior_identity(p)} for _, stop, p in bound.parts]}
+
+
+def identity_of_factors(factors: Factors) -> Any:
+    """Plain values: the runs of equal factors, as [factor, count]; None where all factors are 1."""
+    if factors == Factors():
+        return None
+    runs = {}
+    for name, values in vars(factors).items():
+        if values is not None:
+            kinds, counts = torch.unique_consecutive(values.double().cpu(), return_counts=True)
+            runs[name] = identity(torch.stack([kinds, counts.double()], 1))
+    return runs
+
+
+def law_of_factors(factors: Factors) -> dict[str, Any]:
+    """What target.json says of them: the temperatures alone, because factors of lr leave the law."""
+    runs = identity_of_factors(factors) or {}
+    return {"temperature_factors": runs["temperature"]} if "temperature" in runs else {}
+
+
+def describe_blocks(blocks: Blocks | None) -> list[str]:
+    """Lines for `explain`."""
+    lines = [f"block {pattern}: {block}" for pattern, block in (blocks or {}).items()]
+    if any(block.temperature_factor != 1 for block in (blocks or {}).values()):
+        lines.append("blocks of different T: where they interact in U, heat flows between them, and the law is another")
+    return lines
