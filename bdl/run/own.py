@@ -52,7 +52,8 @@ def report(
     datamodule = data if isinstance(data, L.LightningDataModule) else getattr(trainer, "datamodule", None)
     facts = _facts(run, module, posterior, sampler)
     start = load_start([run], module, likelihood)
-    return write_report(run, posterior, splits, outcome, facts, sampler, units=units_of(datamodule), start=start)
+    units, loggers = units_of(datamodule), [] if trainer is None else trainer.loggers
+    return write_report(run, posterior, splits, outcome, facts, sampler, units=units, start=start, loggers=loggers)
 
 
 class Report(StepCallback):

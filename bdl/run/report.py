@@ -10,16 +10,18 @@ from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.loggers import Logger, WandbLogger
 
 import bdl
 from bdl.lightning.callbacks.start import FOLDER
 from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.posterior.report.page import write_page
+from bdl.posterior.report.pictures import ReportData
 from bdl.posterior.report.terminal import print_summary
 from bdl.posterior.report.values import Units
 from bdl.posterior.verdict import verdict
+from bdl.run.dashboards import log_report
 from bdl.run.directory import write_metrics
 from bdl.run.progress import WorkProgress
 
@@ -42,16 +44,17 @@ def report(
     facts: Mapping[str, str],
     train_items: int | None,
     loss: Any = None,
+    loggers: Sequence[Logger] = (),
 ) -> dict[str, float]:
     """Evaluate the samples on disk, write metrics.json and report.html into `run`. Returns the metrics.
 
-    loss: of the run. A likelihood of the user's own has no other way to here.
+    loss: of the run. A likelihood of the user's own has no other way to here. loggers: show the report too.
     """
     likelihood = loss if isinstance(loss, Likelihood) else None
     posterior, start = bdl.Posterior.load(run, net, likelihood=likelihood), load_start([run], net, likelihood)
     loaders = loaders_of(datamodule, train_items)
     ood, units = out_of_distribution(datamodule), units_of(datamodule)
-    return write_report(run, posterior, loaders, outcome, facts, sampler, ood, units, start)
+    return write_report(run, posterior, loaders, outcome, facts, sampler, ood, units, start, loggers)
 
 
 def write_report(
@@ -64,6 +67,7 @@ def write_report(
     ood: Any = None,
     units: Units | None = None,
     start: bdl.Posterior | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
@@ -83,7 +87,8 @@ def write_report(
         **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
     }
     explain = "" if sampler is None else sampler.explain()
-    publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units)
+    data = publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units)
+    log_report(loggers, run / "report.html", data, outcome.steps)
     return summary.metrics
 
 
@@ -101,13 +106,14 @@ def publish(
     explain: str = "",
     trace: Mapping[str, torch.Tensor] | None = None,
     units: Units | None = None,
-) -> None:
-    """Write report.html and metrics.json into the folder and print the summary."""
-    write_page(folder / "report.html", posterior, summary, facts, explain, trace, units)
+) -> ReportData:
+    """Write report.html and metrics.json into the folder and print the summary. Returns what the report shows."""
+    data = write_page(folder / "report.html", posterior, summary, facts, explain, trace, units)
     summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / "metrics.json", summary.metrics)
     print(f"report: {folder / 'report.html'}")
     print_summary(summary.metrics)
+    return data
 
 
 def load_start(

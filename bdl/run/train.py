@@ -259,8 +259,9 @@ def finish(
         fit_baseline(cfg, parts.net, parts.datamodule, module.loss)
         facts["approximation"] = str(instantiate(cfg.baseline))
     metrics = report(
-        directory.path, parts.net, parts.datamodule, module.sampler, outcome, facts, cfg.train_items, module.loss
-    )
+        directory.path, parts.net, parts.datamodule, module.sampler, outcome, facts, cfg.train_items, module.loss,
+        parts.trainer.loggers,
+    )  # fmt: skip
     log_metrics(parts.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     directory.write_checksums()

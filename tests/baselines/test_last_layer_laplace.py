@@ -49,12 +49,15 @@ def test_on_a_linear_regression_it_is_the_posterior(tmp_path, temperature):
         X @ torch.tensor([[1.0], [-2.0], [0.5]], dtype=torch.float64)
         + STD * torch.randn(N, 1, generator=random).double()
     )
-    H = X.T @ X / STD**2 + PRECISION * torch.eye(3, dtype=torch.float64)
+    strong = 100.0  # as strong as the data, so that its share of H counts
+    H = X.T @ X / STD**2 + strong * torch.eye(3, dtype=torch.float64)
     best = torch.linalg.solve(H, X.T @ y / STD**2).flatten()
     net = nn.Sequential(nn.Linear(2, 1))
     with torch.no_grad():
         net[0].weight.copy_(best[:2]), net[0].bias.copy_(best[2:])
-    trained = trained_on(tmp_path / "sgd", net, {"type": "bdl.GaussianNLL", "std": STD})
+    trained = trained_on(
+        tmp_path / "sgd", net, {"type": "bdl.GaussianNLL", "std": STD}, {"type": "bdl.Gaussian", "precision": strong}
+    )
     loader = TensorSlices(x.float(), y.float(), batch_size=15)
     baseline = bdl.LastLayerLaplace(draws=DRAWS, temperature=temperature)
     assert_normal(vectors(drawn(baseline, trained, loader, DRAWS)), best, temperature * H.inverse())

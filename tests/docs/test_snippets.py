@@ -91,7 +91,7 @@ def test_the_pages_show_many_command_lines():
     assert any(len(jobs(overrides)) == 3 for _, overrides in TRAIN), "a sweep is one job"
 
 
-@pytest.mark.parametrize("group", ["schedule", "data", "model", "collect", "trainer", "logger"])
+@pytest.mark.parametrize("group", ["schedule", "data", "model", "collect", "trainer", "logger", "baseline"])
 def test_every_choice_of_a_group_is_listed(group):
     row = next(
         line for line in (ROOT / "docs" / "command-line.md").read_text().splitlines() if f"| `{group}` |" in line

@@ -50,11 +50,12 @@ def test_every_schedule_runs(tmp_path, sampler, schedule):
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_runs(tmp_path, sampler):
-    """The ensemble keeps only its last state; replica exchange keeps the chains of its first rung."""
-    ensemble = sampler == "ensemble"
+    """Those that use only the last state keep no other; replica exchange keeps the chains of its first rung."""
+    ensemble = sampler in ("ensemble", "dropout", "laplace", "scaled")
     keep = () if ensemble else ("collect.keep.burn_in=4", "collect.keep.every=2")
     small = ("logger=none", "chains=4", "stacks=1", "trainer.max_steps=12", "model.sizes=[36,6]")
-    records = sampled(tmp_path, f"sampler={sampler}", "trainer=debug", *small, *keep).collect.store.records()
+    model = ("model.sizes=null", "model.hidden=[5]") if sampler == "dropout" else ()
+    records = sampled(tmp_path, f"sampler={sampler}", "trainer=debug", *small, *keep, *model).collect.store.records()
     assert [r.step for r in records] == ([12] if ensemble else [6, 8, 10, 12])
     assert all(r.chains == ([0] if sampler.startswith("re") else [0, 1, 2, 3]) for r in records)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning as L
 import torch
+from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from torch import Tensor
 
 from bdl.lightning.blocks import StepCallback
@@ -15,12 +16,15 @@ from bdl.samplers.sampler import Sampler
 
 TEMPERATURES = ("t_eff", "kinetic_temperature", "configurational_temperature")
 PER_CHAIN = ("energy", "multiplier", "noise_ratio", *TEMPERATURES, "acceptance", "elbo")
+DASHBOARDS = (WandbLogger, TensorBoardLogger)  # draw many series in one panel; a CSV file would get as many columns
+SERIES = 16  # chains at most that have series of their own
 ROWS = 4000  # length of the trace; a longer run keeps every second row, then every fourth, ...
 
 
 class Monitor(StepCallback):
     """Logs energy, multiplier, lr, temperature, zeta, noise_ratio and three temperatures every `every` steps.
 
+    W&B and TensorBoard get a series for each chain as well, such as `energy/chain_0`, for up to 16 chains.
     It also logs the acceptance of accept/reject kernels, the ELBO of a variational approximation and the swap rates of
     replica exchange. Under replica exchange it follows the chains that sample the intended law. Between the monitored
     steps it does nothing, so the device never waits. The trace is part of the checkpoint, and its length is bounded.
@@ -51,14 +55,21 @@ class Monitor(StepCallback):
         means = {f"chain/{k}": sum(v) / len(v) for k, v in values.items()}
         rates = self._sampler.swap_rates
         swaps = {} if rates is None else {f"chain/swap_rate_{k}": r for k, r in enumerate(rates.tolist())}
+        each = {f"{k}/chain_{c}": x for k, v in values.items() if len(v) > 1 for c, x in self._numbered(v)}
         for logger in trainer.loggers:
-            logger.log_metrics({k: v for k, v in (means | swaps).items() if v == v}, step)
+            series = each if isinstance(logger, DASHBOARDS) else {}
+            logger.log_metrics({k: v for k, v in (means | swaps | series).items() if v == v}, step)
         if step // self.every % self._stride == 0:
             self._rows.append(torch.tensor([step, *(x for v in values.values() for x in v)], dtype=torch.float64))
             self._thin()
 
     def must_see(self, step: int) -> bool:
         return step % self.every == 0
+
+    def _numbered(self, values: list[float]) -> list[tuple[int, float]]:
+        """The numbers of the first chains, by the number of the chain among those of all stacks."""
+        first = self._sampler.stack * (self._sampler.chains or 1)
+        return [(first + c, value) for c, value in zip(self._sampler.target_chains, values, strict=True)][:SERIES]
 
     def trace(self) -> dict[str, Tensor]:
         """Columns by name: step, lr, temperature, zeta (n,); energy, multiplier, ... (n, C). Empty before any row."""

@@ -50,10 +50,15 @@ NAMED = 8  # up to this many chains are named in the legend
 
 def as_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
     """The figure of `draw(*arguments)` as an SVG in a data URI."""
+    return "data:image/svg+xml;base64," + base64.b64encode(drawn(draw, arguments, "svg", {"Date": None})).decode()
+
+
+def drawn(draw: Callable[..., Figure], arguments: Sequence[Any], form: str, metadata: dict[str, Any]) -> bytes:
+    """The figure of `draw(*arguments)` as a file of the form "svg" or "png"."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        draw(*arguments).savefig(buffer, format="svg", dpi=120, metadata={"Date": None})
-    return "data:image/svg+xml;base64," + base64.b64encode(buffer.getvalue()).decode()
+        draw(*arguments).savefig(buffer, format=form, dpi=120, metadata=metadata)
+    return buffer.getvalue()
 
 
 def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figure:

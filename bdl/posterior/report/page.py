@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,13 @@ from bdl.files import write_atomically
 from bdl.posterior.checks import or_nan
 from bdl.posterior.diagnostics import Row
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.evaluation import ClassEvaluation, Curve, Evaluation
+from bdl.posterior.evaluation import ClassEvaluation, Evaluation
 from bdl.posterior.findings import Outcome
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.links import CONVERGENCE, PREDICTIONS, anchor, links_to
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
+from bdl.posterior.report.pictures import ReportData, pictures_of
 from bdl.posterior.report.values import Units, Values
-from bdl.posterior.report.weighting import weighting_sentences
 from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.verdict import verdict
 
@@ -34,30 +34,6 @@ HEADLINES: dict[Outcome, str] = {
     "not mixing": "The chains do not mix",
     "wrong law": "This is not the law that was asked for",
 }
-ENERGY = (
-    "Thin lines: energy of each step; thick lines: its running mean. In equilibrium the chains overlap and do not "
-    "drift."
-)
-SCHEDULE = (
-    "T_eff = T (1 + noise_ratio) is the temperature that injected noise and batch noise reach together. Shaded: the "
-    "range over chains."
-)
-CURVE = (
-    "While NLL still falls, more samples improve the average. If one chain's average stays above all chains' average "
-    "at the same number of networks, the chains have reached different modes, and more chains improve it."
-)
-RELIABILITY = (
-    "On the dotted line confidence equals accuracy; below it the network is overconfident. Bars: standard errors."
-)
-INTERVALS = "Each bar is the range that should hold the item's value in 9 of 10 cases. Red points lie outside of it."
-RESIDUALS = (
-    "Points far outside the band are surprises. A slope or a funnel means that the network misses a trend or misjudges "
-    "its error."
-)
-QUANTILES = (
-    "On the dotted line the predicted law is right. A curve that is steeper in the middle means intervals that are too "
-    "wide, a flatter one intervals that are too narrow."
-)
 CLASS_NOTE = (
     "Smaller is better in every column. The best value on the test set is bold. The Brier score lies between 0 and 2."
 )
@@ -66,38 +42,6 @@ VALUE_NOTE = (
     "value on the test set is bold. NLL is that of the whole predicted law, CRPS its distance from the data; RMSE and "
     "CRPS are in the units of the target that the network sees."
 )
-HISTOGRAM = (
-    "psi should lie close to the dashed line. The multiplier scales the gradient: above 1 it pulls the chain to low "
-    "energy."
-)
-
-
-@dataclass(frozen=True)
-class ReportData:
-    """Everything that a report shows. Only the title is required: the page omits or marks what is absent or NaN."""
-
-    title: str
-    facts: Mapping[str, str] = field(default_factory=dict)  # data, model, sampler, N, T, prior, ... in this order
-    explain: str = ""  # `sampler.explain()`
-    metrics: Mapping[str, float] = field(default_factory=dict)  # as in metrics.json
-    trace: Mapping[str, np.ndarray] = field(default_factory=dict)  # step (n,); other columns (n,) or (n, C)
-    kept_steps: np.ndarray | Sequence[int] = ()  # (k,)
-    histogram: EnergyHistogram | None = None
-    reliability: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
-    values: Values | None = None  # for predictions of numbers
-    curve: Curve | None = None
-    convergence: Sequence[Row] = ()
-    warnings: Sequence[str] = ()
-
-
-@dataclass(frozen=True)
-class Picture:
-    """One picture of the page."""
-
-    title: str
-    uri: str
-    caption: str
-    size: str = ""  # "half": two of them stand side by side
 
 
 @dataclass(frozen=True)
@@ -117,8 +61,10 @@ def write_page(
     explain: str,
     trace: Trace | None,
     units: Units | None = None,
-) -> None:
-    """Write the report of one run or of several merged runs. Raises StoreError if the disk refuses.
+) -> ReportData:
+    """Write the report of one run or of several merged runs, and return what it shows.
+
+    Raises StoreError if the disk refuses.
 
     Args:
         path: of the HTML file.
@@ -146,6 +92,7 @@ def write_page(
         warnings=summary.warnings,
     )
     write_atomically(path, page(data).encode())
+    return data
 
 
 def page(data: ReportData) -> str:
@@ -202,6 +149,13 @@ def _in_short(m: Mapping[str, float], units: Units) -> str:
     return f"The average{samples} misclassifies {errors}{nll}."
 
 
+def score_table(metrics: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
+    """The heading and the rows of the table of scores on the test set, as texts."""
+    m = or_nan(metrics)
+    rows = [[name, *(cell.text for cell in cells)] for name, cells in _score_rows(m, ["test"])]
+    return ["average", *scores_of(m).values()], rows
+
+
 def _score_rows(m: Mapping[str, float], splits: Sequence[str]) -> list[tuple[str, list[Score]]]:
     """Rows: start, one sample ... weighted average. Columns: the scores on the test set, then on the training set."""
     known = {row for row in ROWS if any(not math.isnan(v) for k, v in m.items() if f"/{row}/" in k)}
@@ -218,51 +172,6 @@ def _score(m: Mapping[str, float], split: str, row: str, score: str, rows: Seque
     return Score(split, column[row], float(column[row]) == min(float(v) for v in column.values() if v != "–"))
 
 
-def pictures_of(data: ReportData) -> list[Picture]:
-    """The pictures for which there are numbers: none of them is an empty frame."""
-    from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
-
-    trace = data.trace if len(data.trace.get("step", ())) > 1 else {}
-    h, curve = data.histogram, data.curve
-    pictures = []
-
-    def add(title: str, draw: Callable[..., Any], arguments: tuple[Any, ...], caption: str, size: str = "") -> None:
-        pictures.append(Picture(title, figures.as_uri(draw, *arguments), caption, size))
-
-    if data.values is not None:
-        for picture in _value_pictures(data.values, curve):
-            add(*picture)
-    if known(trace.get("energy", ())):
-        add("Energy", figures.energy_trace, (trace["step"], trace["energy"], np.asarray(data.kept_steps)), ENERGY)
-    if any(known(trace.get(name, ())) for name in ("lr", "temperature", "t_eff", "kinetic_temperature", "multiplier")):
-        add("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE)
-    if data.values is None and curve is not None and len(curve.samples) > 1:
-        add("Accuracy and NLL against the number of networks", figures.learning_curve, (curve,), CURVE)
-    if any(figures.has_reliability(*each) for each in data.reliability.values()):
-        add("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half")
-    if h is not None and (h.ready or known(h.energies)):
-        state = "has settled and is frozen" if h.frozen else "still changes"
-        did = " ".join(weighting_sentences(data.metrics))
-        caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}".strip()
-        add("Energy histogram and weighting", figures.histogram, (h,), caption, "half")
-    return pictures
-
-
-def _value_pictures(values: Values, curve: Curve | None) -> list[tuple[Any, ...]]:
-    """(title, function, arguments, caption, size) of the pictures of predictions of numbers."""
-    from bdl.posterior.report import value_figures  # it imports matplotlib, which takes a second
-
-    of = f", first of {values.targets} targets" if values.targets > 1 else ""
-    pictures: list[tuple[Any, ...]] = [
-        (f"Predictions against data{of}", value_figures.intervals, (values,), INTERVALS),
-        (f"Residuals{of}", value_figures.residuals, (values,), RESIDUALS, "half"),
-        ("Calibration of quantiles", value_figures.quantiles, (values.shares, len(values.y)), QUANTILES, "half"),
-    ]
-    if curve is not None and len(curve.samples) > 1:
-        pictures.append(("RMSE and NLL against the number of networks", value_figures.learning_curve, (curve,), CURVE))
-    return pictures
-
-
 def _kept_energies(posterior: Posterior) -> dict[str, np.ndarray]:
     """Step (n,) and batch energies (n, C) of the kept samples."""
     draws = posterior.recorded("energy_batch").T  # (draws, chains)
@@ -277,11 +186,6 @@ def _row_texts(r: Row) -> tuple[str, str, str, str]:
 def _is_score(name: str) -> bool:
     """Is this metric part of the table of scores?"""
     return name.startswith(("test/", "train/")) and name.count("/") == 2
-
-
-def known(values: Any) -> bool:
-    """Whether any of the values is a finite number."""
-    return bool(np.isfinite(np.asarray(values, dtype=float)).any())
 
 
 def _dash(text: str) -> str:

@@ -22,7 +22,8 @@ from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Curve
 from bdl.posterior.report.figures import schedule
 from bdl.posterior.report.numbers import ROWS, summarise
-from bdl.posterior.report.page import ReportData, page, pictures_of, write_page
+from bdl.posterior.report.page import page, write_page
+from bdl.posterior.report.pictures import ReportData, pictures_of
 
 ATTACK = "<script>alert(1)</script>\"'&"
 VOID = {"meta", "img", "br"}  # tags without an end tag

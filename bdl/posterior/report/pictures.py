@@ -1,0 +1,137 @@
+"""The pictures of a report: which of them there are numbers for, and what their captions say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from bdl.posterior.diagnostics import Row
+from bdl.posterior.energy_histogram import EnergyHistogram
+from bdl.posterior.evaluation import Curve
+from bdl.posterior.report.values import Values
+from bdl.posterior.report.weighting import weighting_sentences
+
+ENERGY = (
+    "Thin lines: energy of each step; thick lines: its running mean. In equilibrium the chains overlap and do not "
+    "drift."
+)
+SCHEDULE = (
+    "T_eff = T (1 + noise_ratio) is the temperature that injected noise and batch noise reach together. Shaded: the "
+    "range over chains."
+)
+CURVE = (
+    "While NLL still falls, more samples improve the average. If one chain's average stays above all chains' average "
+    "at the same number of networks, the chains have reached different modes, and more chains improve it."
+)
+RELIABILITY = (
+    "On the dotted line confidence equals accuracy; below it the network is overconfident. Bars: standard errors."
+)
+INTERVALS = "Each bar is the range that should hold the item's value in 9 of 10 cases. Red points lie outside of it."
+RESIDUALS = (
+    "Points far outside the band are surprises. A slope or a funnel means that the network misses a trend or misjudges "
+    "its error."
+)
+QUANTILES = (
+    "On the dotted line the predicted law is right. A curve that is steeper in the middle means intervals that are too "
+    "wide, a flatter one intervals that are too narrow."
+)
+HISTOGRAM = (
+    "psi should lie close to the dashed line. The multiplier scales the gradient: above 1 it pulls the chain to low "
+    "energy."
+)
+
+
+@dataclass(frozen=True)
+class ReportData:
+    """Everything that a report shows. Only the title is required: the page omits or marks what is absent or NaN."""
+
+    title: str
+    facts: Mapping[str, str] = field(default_factory=dict)  # data, model, sampler, N, T, prior, ... in this order
+    explain: str = ""  # `sampler.explain()`
+    metrics: Mapping[str, float] = field(default_factory=dict)  # as in metrics.json
+    trace: Mapping[str, np.ndarray] = field(default_factory=dict)  # step (n,); other columns (n,) or (n, C)
+    kept_steps: np.ndarray | Sequence[int] = ()  # (k,)
+    histogram: EnergyHistogram | None = None
+    reliability: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
+    values: Values | None = None  # for predictions of numbers
+    curve: Curve | None = None
+    convergence: Sequence[Row] = ()
+    warnings: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One picture of the page."""
+
+    title: str
+    draw: Callable[..., Any]  # makes the matplotlib Figure
+    arguments: tuple[Any, ...]
+    caption: str
+    size: str = ""  # "half": two of them stand side by side
+
+    @property
+    def uri(self) -> str:
+        """An SVG in a data URI."""
+        return _figures().as_uri(self.draw, *self.arguments)
+
+    @property
+    def png(self) -> bytes:
+        return _figures().drawn(self.draw, self.arguments, "png", {})
+
+
+def pictures_of(data: ReportData) -> list[Picture]:
+    """The pictures for which there are numbers: none of them is an empty frame."""
+    figures = _figures()
+    trace = data.trace if len(data.trace.get("step", ())) > 1 else {}
+    h, curve = data.histogram, data.curve
+    pictures = []
+
+    def add(*picture: Any) -> None:
+        pictures.append(Picture(*picture))
+
+    if data.values is not None:
+        for picture in _value_pictures(data.values, curve):
+            add(*picture)
+    if known(trace.get("energy", ())):
+        add("Energy", figures.energy_trace, (trace["step"], trace["energy"], np.asarray(data.kept_steps)), ENERGY)
+    if any(known(trace.get(name, ())) for name in ("lr", "temperature", "t_eff", "kinetic_temperature", "multiplier")):
+        add("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE)
+    if data.values is None and curve is not None and len(curve.samples) > 1:
+        add("Accuracy and NLL against the number of networks", figures.learning_curve, (curve,), CURVE)
+    if any(figures.has_reliability(*each) for each in data.reliability.values()):
+        add("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half")
+    if h is not None and (h.ready or known(h.energies)):
+        state = "has settled and is frozen" if h.frozen else "still changes"
+        did = " ".join(weighting_sentences(data.metrics))
+        caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}".strip()
+        add("Energy histogram and weighting", figures.histogram, (h,), caption, "half")
+    return pictures
+
+
+def _figures() -> Any:
+    from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
+
+    return figures
+
+
+def _value_pictures(values: Values, curve: Curve | None) -> list[tuple[Any, ...]]:
+    """(title, function, arguments, caption, size) of the pictures of predictions of numbers."""
+    from bdl.posterior.report import value_figures  # it imports matplotlib, which takes a second
+
+    of = f", first of {values.targets} targets" if values.targets > 1 else ""
+    pictures: list[tuple[Any, ...]] = [
+        (f"Predictions against data{of}", value_figures.intervals, (values,), INTERVALS),
+        (f"Residuals{of}", value_figures.residuals, (values,), RESIDUALS, "half"),
+        ("Calibration of quantiles", value_figures.quantiles, (values.shares, len(values.y)), QUANTILES, "half"),
+    ]
+    if curve is not None and len(curve.samples) > 1:
+        pictures.append(("RMSE and NLL against the number of networks", value_figures.learning_curve, (curve,), CURVE))
+    return pictures
+
+
+def known(values: Any) -> bool:
+    """Whether any of the values is a finite number."""
+    return bool(np.isfinite(np.asarray(values, dtype=float)).any())
