@@ -39,6 +39,12 @@ def launch(count: int, work: Callable[..., None], *arguments: Any, start: Start 
     seconds; when this process dies, they die. Raises Stopped after a signal, otherwise BdlError with the message of the
     first process that failed.
 
+    This is not torch's elastic launcher (`torch.distributed.elastic`, the one of torchrun), because that (2.14)
+    - sends the processes SIGINT when their parent is killed. A run answers by finishing a step and writing: an orphan
+      would write into a folder that the next run may own. A slow test shows that it lives on;
+    - kills the processes 30 s after a signal, whatever they are writing, and reports a failure by a traceback;
+    - hands on neither a second Ctrl-C, on which it leaves its processes running, nor Ctrl-Z.
+
     start: "spawn" starts new interpreters, which import everything again; "fork" copies this process, see `start_by`.
     """
     context: Any = multiprocessing.get_context(start)

@@ -6,10 +6,10 @@ that jobs are requeued and studies are kept. This module imports neither torch n
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import logging
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -80,6 +80,9 @@ class ResumeStudy(Callback):
     def __init__(self) -> None:
         self._owned = contextlib.ExitStack()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ResumeStudy, ()  # submitit sends it to the jobs, which own nothing
+
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         sweeper = config.hydra.sweeper
         storage = sweeper.get("storage")
@@ -92,6 +95,7 @@ class ResumeStudy(Callback):
         path = Path(storage.removeprefix(FILE))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._owned.enter_context(sole_owner(path.with_name(f"{path.name}.owner.json")))
+        atexit.register(self.release)  # after an error no callback is called
         left = trials_left(storage, sweeper.study_name, sweeper.n_trials)
         with flag_override(sweeper, ["readonly", "struct"], False):
             sweeper.n_trials = left
@@ -117,11 +121,9 @@ def trials_left(storage: str, name: str, wanted: int) -> int:
     study = optuna.load_study(study_name=name, storage=storage)
     queued = [trial.system_attrs.get("fixed_params") for trial in study.get_trials(states=[TrialState.WAITING])]
     for trial in study.get_trials(states=[TrialState.RUNNING]):
-        study._storage.set_trial_state(trial._trial_id, TrialState.FAIL)
+        study.tell(trial.number, state=TrialState.FAIL)
         if trial.params and trial.params not in queued:
             study.enqueue_trial(trial.params)
-    done = [trial for trial in study.get_trials(states=[TrialState.COMPLETE])]
-    if done:
-        best = min(trial.value for trial in done if trial.value is not None)
-        print(f"study {name}: {len(done)} of {wanted} trials are done, the best value is {best:.4g}")
-    return max(0, wanted - len(done)) if math.isfinite(wanted) else wanted
+    done = len(study.get_trials(states=[TrialState.COMPLETE]))
+    print(f"study {name}: {done} of {wanted} trials are done", flush=True)
+    return max(0, wanted - done)

@@ -202,6 +202,44 @@ def test_an_error_in_one_process_ends_all_with_its_message(tmp_path, failing_ran
     assert (tmp_path / "asked to stop").exists()  # so it did not end by itself
 
 
+ELASTIC = """
+import os, signal, sys, time
+from pathlib import Path
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, start_processes
+
+def work(folder):
+    signal.signal(signal.SIGINT, lambda *_: Path(folder, "heard").touch())  # as a run that finishes its step
+    Path(folder, "writing").write_text(str(os.getpid()))
+    os.rename(Path(folder, "writing"), Path(folder, "pid"))
+    while True:
+        time.sleep(0.05)
+
+start_processes("bdl", work, {0: (sys.argv[1],)}, {0: {}}, DefaultLogsSpecs(), start_method="fork").wait()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")
+def test_torchs_elastic_launcher_leaves_an_orphan(tmp_path):
+    """Why `launch` is not torch's: a process outlives its killed parent, which only asks it to stop. If this test
+    fails, torch has changed, and `launch` may be replaced."""
+    parent = subprocess.Popen([sys.executable, "-c", ELASTIC, str(tmp_path)], stderr=subprocess.DEVNULL)
+    while not (tmp_path / "pid").exists():
+        assert parent.poll() is None
+        time.sleep(0.05)
+    pid = int((tmp_path / "pid").read_text())
+    try:
+        parent.kill()
+        parent.wait()
+        deadline = time.monotonic() + 100
+        while not (tmp_path / "heard").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert (tmp_path / "heard").exists()
+        os.kill(pid, 0)  # it is alive
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_fingerprints_see_one_bit_anywhere():
     tensors = [torch.randn(5, 7), torch.randn(3, dtype=torch.float64), torch.tensor([True, False])]
     whole = int(parallel.fingerprint(tensors))

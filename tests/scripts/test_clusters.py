@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -13,7 +15,8 @@ import one_node_slurm
 import pytest
 from forked import Forked
 from hydra.core.global_hydra import GlobalHydra
-from running import CONF, finish, samples, start
+from lightning.fabric.plugins.environments.lightning import find_free_network_port
+from running import CONF, SCRIPTS, finish, samples, start
 
 from bdl.errors import Stopped
 from bdl.run import command, launch
@@ -151,6 +154,33 @@ def wait_for_sample(sweep: Forked, folder: Path, seed: int = 0) -> Path:
         assert sweep.poll() is None, sweep.communicate(timeout=10)
         time.sleep(0.05)
     return found[0].parents[1]
+
+
+# ---- two nodes under torchrun ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["ddp", "chains"])
+def test_two_nodes_under_torchrun_sample_what_two_processes_do(tmp_path, kind):
+    """Two agents on this machine, which meet over the loopback."""
+    steps = ("trainer.max_steps=300", "collect.keep.every=20", "collect.keep.burn_in=40")
+    options = (f"trainer={kind}", "trainer.accelerator=cpu", *LONG, "stacks=1", *steps)
+    port = find_free_network_port()
+    meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1")
+    script = (str(SCRIPTS / "train.py"), f"hydra.run.dir={tmp_path / 'nodes'}")
+    nodes = ("trainer.devices=1", "trainer.num_nodes=2")
+    agent = (sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *meet)
+    agents = [
+        subprocess.Popen([*agent, *script, *options, *nodes], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    ends = [(*process.communicate(timeout=500), process.returncode) for process in agents]
+    assert [status for _, _, status in ends] == [0, 0], ends
+    assert sum(out.count("report: ") for out, _, _ in ends) == 1
+    finish(start(f"hydra.run.dir={tmp_path / 'one'}", *options, "trainer.devices=2"))
+    kept = samples(tmp_path / "nodes")
+    assert len(kept) > 12 and kept == samples(tmp_path / "one")
+    assert (tmp_path / "nodes" / "metrics.json").read_bytes() == (tmp_path / "one" / "metrics.json").read_bytes()
 
 
 # ---- SLURM -----------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import cloudpickle
 import pytest
 import yaml
 from omegaconf import OmegaConf
@@ -13,6 +14,7 @@ from running import TINY, compose, refusal
 from bdl.errors import ConfigError
 from bdl.owner import sole_owner
 from bdl.run import train
+from bdl.run.sweeps import ResumeStudy
 
 pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="needs the extra [sweep]")
 
@@ -69,6 +71,19 @@ def test_the_same_command_continues_a_stopped_sweep(tmp_path, script, capsys):
     lrs = [OmegaConf.load(path).sampler.lr for path in tmp_path.rglob("config.yaml")]
     assert any(lr == pytest.approx(stopped, rel=1e-12) for lr in lrs)
     assert not (tmp_path / "optuna.db.owner.json").exists()
+
+
+def test_a_job_that_owns_no_study_can_be_sent_to_a_cluster(tmp_path):
+    """Hydra sends its callbacks along with the job."""
+    callback = ResumeStudy()
+    config = OmegaConf.create({"hydra": {"sweeper": {"_target_": "x.OptunaSweeper", "n_trials": 2, "study_name": "a"}}})
+    config.hydra.sweeper.storage = f"sqlite:///{tmp_path}/a.db"
+    callback.on_multirun_start(config=config)
+    assert config.hydra.sweeper.n_trials == 2 and (tmp_path / "a.db.owner.json").exists()
+    cloudpickle.loads(cloudpickle.dumps(callback)).on_multirun_end(config=config)
+    assert (tmp_path / "a.db.owner.json").exists()
+    callback.on_multirun_end(config=config)
+    assert not (tmp_path / "a.db.owner.json").exists()
 
 
 def test_a_study_in_a_file_needs_a_name(tmp_path, script):
