@@ -1,6 +1,7 @@
 # The only list of public names. Type checkers and editors read it as a stub. At run time lazy_loader reads it and
 # imports each name where it is first used, so that `import bdl` costs next to nothing.
 from . import data, models, schedules, targets
+from .checkpoint import CheckpointStart
 from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
 from .lightning import callbacks
 from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
@@ -65,6 +66,7 @@ __all__ = [
     "BernoulliNLL",
     "Block",
     "CategoricalNLL",
+    "CheckpointStart",
     "ChainStack",
     "ClipNorm",
     "ClipValue",
