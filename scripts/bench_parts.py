@@ -81,7 +81,7 @@ def pretrain(name: str, path: Path, steps: int) -> float:
 
 
 def measure(name: str, part: str, path: Path, results: multiprocessing.Queue) -> None:
-    """Sample a part with 4 chains: parameters, bytes of a sample, CPU milliseconds of a step, memory above the start."""
+    """Sample a part with 4 chains: parameters, bytes of a sample, CPU ms of a step, memory above the start."""
     torch.set_num_threads(1)
     build, data = MODELS[name]
     net, only = bdl.CheckpointStart(str(path)).load(build()), CASES[name][part]
