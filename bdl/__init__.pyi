@@ -2,6 +2,7 @@
 # imports each name where it is first used, so that `import bdl` costs next to nothing.
 from . import data, models, schedules, targets
 from .baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
+from .checkpoint import CheckpointStart
 from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
 from .lightning import callbacks
 from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
@@ -66,6 +67,7 @@ __all__ = [
     "BernoulliNLL",
     "Block",
     "CategoricalNLL",
+    "CheckpointStart",
     "ChainStack",
     "ClipNorm",
     "ClipValue",

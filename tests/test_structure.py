@@ -14,7 +14,7 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 LAYERS = [
     {
         "errors", "seeding", "batch", "functional", "files", "frozen", "psi", "schedules", "likelihoods", "identity",
-        "owner",
+        "owner", "checkpoint",
     },
     {"samplers"},
     {"posterior", "models", "data", "targets"},

@@ -1,9 +1,10 @@
 """Networks: MLP, CNN, ResNet, ResNet18, WideResNet; and, in `bdl.models.stack`, C copies of a network run as one."""
 
 from bdl.models.cnn import CNN
+from bdl.models.lora import Logits, lora
 from bdl.models.mlp import MLP
 from bdl.models.resnet import FilterResponseNorm, ResNet
 from bdl.models.resnet18 import ResNet18
 from bdl.models.wide_resnet import WideResNet
 
-__all__ = ["CNN", "MLP", "FilterResponseNorm", "ResNet", "ResNet18", "WideResNet"]
+__all__ = ["CNN", "MLP", "FilterResponseNorm", "Logits", "ResNet", "ResNet18", "WideResNet", "lora"]

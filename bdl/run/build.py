@@ -20,6 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import bdl
 from bdl.errors import BdlWarning, ConfigError
+from bdl.frozen import matching
 from bdl.run.machine import compile_if_possible
 from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.progress import WorkProgress
@@ -104,6 +105,31 @@ def build_net(model: DictConfig, datamodule: Data, outputs: int) -> torch.nn.Mod
     return net.train()
 
 
+def build_stack(cfg: DictConfig, net: torch.nn.Module, stack: int) -> bdl.ChainStack:
+    """The chains: fresh copies of the network, or copies of saved weights, which become those of the network too.
+
+    Raises ConfigError for a frozen part that would be random, and for what `CheckpointStart.load` refuses.
+    """
+    start = instantiate(cfg.start) if cfg.get("start") else None
+    only: Any = OmegaConf.to_container(OmegaConf.create({"only": cfg.sampler.get("only")}))["only"]  # type: ignore[call-overload]
+    saved = isinstance(start, bdl.CheckpointStart)
+    if saved:
+        start.load(net)
+    if only is not None:
+        names = [name for name, _ in net.named_parameters()]
+        random = matching(names, list(start.skip), "start.skip") if saved and start.skip else set()
+        random = sorted((random if saved else set(names)) - matching(names, only, "sampler.only"))
+        if random:
+            raise ConfigError(
+                f"sampler.only={only} would freeze {random[0]} at random values: start=checkpoint start.path=... loads "
+                "the weights of the frozen part, all of which the file must hold"
+            )
+    return bdl.ChainStack(
+        net, cfg.chains, only=only, start="given" if saved else "fresh", frozen=cfg.sampler.get("frozen", "eval"),
+        seed=cfg.seed, stack=stack, shared=cfg.shared_batches,
+    )  # fmt: skip
+
+
 def build_module(
     stack: bdl.ChainStack, sampler: DictConfig, loss: DictConfig, compiled: bool | Literal["auto"]
 ) -> bdl.BayesianModule:
@@ -123,8 +149,8 @@ def build_collector(collect: DictConfig, keep: Any, run_dir: str, target: dict[s
 
 
 def build_start(cfg: DictConfig, target: dict[str, Any], verbose: bool) -> bdl.callbacks.EnsembleStart | None:
-    """The training of the chains before they are sampled; None unless `start` is set."""
-    if cfg.get("start") is None:
+    """The training of the chains before they are sampled; None unless `start` trains them."""
+    if cfg.get("start") is None or cfg.start.get("_target_") == "bdl.CheckpointStart":
         return None
 
     def report(trained: Trained) -> None:

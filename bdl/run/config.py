@@ -26,6 +26,7 @@ NO_EFFECT_ON_SAMPLES = (
     "data.workers",
 )  # fmt: skip
 PATHS = ("path", "test_path", "val_path")  # keys of the data whose files count, not their place
+OF_PARTS = {"only": None, "frozen": "eval", "blocks": None}  # runs from before there were these keep their hash
 BEGINNING = 2**14  # bytes of each file of a folder; most small images have fewer
 
 
@@ -75,7 +76,10 @@ def config_hash(cfg: DictConfig) -> str:
         del settings["stacks"]
     if settings["tune"] is False and settings["budget"] is None:  # the same holds for runs from before there were these
         del settings["tune"], settings["budget"]
+    settings["sampler"] = {k: v for k, v in settings["sampler"].items() if k not in OF_PARTS or v != OF_PARTS[k]}
     settings["data"] = _with_contents(_with_effect("data", settings["data"]))
+    if isinstance(settings.get("start"), dict):
+        settings["start"] = _with_contents(settings["start"])
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -60,6 +60,12 @@ STEPS: Rule = (  # 1e5 is a float in YAML
     f"a whole number from 1 to {MANY:,}, or -1 for a run of trainer.max_epochs",
     lambda v: type(v) in (int, float) and (v == -1 or 1 <= v <= MANY and v == int(v)),
 )
+
+
+def _words(value: Any) -> bool:
+    return WORD[1](value) or list_of(WORD, 1)[1](value)
+
+
 POSITIVE = number("> 0", lambda v: v > 0)
 NOT_NEGATIVE = number(">= 0", lambda v: v >= 0)
 WIDTH = whole(1, 10**6)
@@ -86,6 +92,8 @@ TRAIN: dict[str, Rule] = {
     "monitor_every": whole(1),
     "train_items": or_null(whole(1)),
     "objective": ("null or the name of a metric", lambda v: v is None or type(v) is str and bool(v)),
+    "start.path": WORD,
+    "start.skip": list_of(WORD),
     "start.epochs": whole(1, 10**6),
     "start.patience": whole(1, 10**6),
     "start.batch_size": whole(1),
@@ -106,6 +114,12 @@ TRAIN: dict[str, Rule] = {
     "sampler.lr": POSITIVE,
     "sampler.temperature": NOT_NEGATIVE,
     "sampler.num_data": or_null(whole(1)),
+    "sampler.only": ("a pattern of names such as fc.*, a list of them, or null", lambda v: v is None or _words(v)),
+    "sampler.frozen": one_of("eval", "train"),
+    "sampler.blocks": (
+        "a mapping from patterns of names to a bdl.Block, or null",
+        lambda v: v is None or OmegaConf.is_dict(v),
+    ),
     "sampler.dynamics.leapfrog": whole(1, 10**6),
     "sampler.weighting.bins": whole(2, 10**6),
     "sampler.weighting.pilot": whole(1, MANY),

@@ -60,8 +60,8 @@ def sample(
         chains: C copies of the network. Those of a DataLoader share its batches.
         test: labelled batches for the report, see `bdl.report`; None for no report.
         callbacks: further ones.
-        sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting. num_data is the length of
-            the loader's data set.
+        sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
+            of the loader's data set.
 
     Raises ConfigError for settings that cannot be sampled and for a folder that holds another run, Stopped after Ctrl-C
     or SIGTERM, once the state is saved.
@@ -70,7 +70,8 @@ def sample(
         raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
     law = {"dynamics": dynamics, "num_data": len(loader.dataset), "lr": lr, "seed": seed, **sampler}
     per_chain = getattr(loader, "chains", None) is not None
-    stack = net if chains is None else bdl.ChainStack(net, chains, seed=seed, shared=not per_chain)
+    part = {"only": sampler.get("only"), "frozen": sampler.get("frozen", "eval")}
+    stack = net if chains is None else bdl.ChainStack(net, chains, seed=seed, shared=not per_chain, **part)
     module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
     name = f"{derive_seed(json.dumps(identity({**law, 'chains': chains}), sort_keys=True)):08x}"
     save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=name)

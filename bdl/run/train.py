@@ -172,7 +172,7 @@ def build_parts(
     cfg = fill_in_from_data(cfg, datamodule, steps)
     settings = settings_of(given, cfg)
     net = build.build_net(cfg.model, datamodule, count_outputs(instantiate(cfg.loss), datamodule))
-    chains = bdl.ChainStack(net, cfg.chains, seed=cfg.seed, stack=stack, shared=cfg.shared_batches)
+    chains = build.build_stack(cfg, net, stack)
     module = build.build_module(chains, cfg.sampler, cfg.loss, cfg.compile)
     limit = limit or bdl.callbacks.TimeLimit(cfg.trainer.max_time)
     if cfg.get("baseline") is not None:

@@ -193,6 +193,8 @@ def _no_sampler(cfg: DictConfig, dynamics: Transition) -> str | None:
         return "an optimiser"
     if cfg.sampler.exchange is not None:
         return "replica exchange, whose rungs have temperatures of their own"
+    if cfg.sampler.get("only") is not None or (cfg.get("start") or {}).get("_target_") == "bdl.CheckpointStart":
+        return "a part of a network or saved weights, from which no trial starts"
     if cfg.trainer.get("strategy") == "ddp":
         return "trainer=ddp, whose batches are divided among devices"
     return None

@@ -1,0 +1,54 @@
+"""Low-rank adapters (LoRA, Hu et al. 2022) by peft, as a part of a network to sample."""
+
+from __future__ import annotations
+
+import copy
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bdl.errors import ConfigError
+
+ADAPTERS = "*.lora_*"  # pattern of their names, for `only`
+
+
+def lora(net: nn.Module, *, seed: int = 0, **config: Any) -> nn.Module:
+    """A copy of the network with adapters W + (alpha/r) B A in some of its Linear layers.
+
+    B is 0 at the start, so that the outputs are those of the network. The network's own parameters are frozen; sample
+    the adapters with `only="*.lora_*"`, and further layers by further patterns.
+
+    Args:
+        net: any network; its names get `.base_layer` where a layer has an adapter.
+        seed: of A. torch's global random stream stays as it is.
+        config: of `peft.LoraConfig`, such as r=8, lora_alpha=16, target_modules=["query", "value"].
+
+    Raises ConfigError where peft is missing, and for a configuration that peft refuses, such as one that fits no layer.
+    """
+    if find_spec("peft") is None:
+        raise ConfigError("bdl.models.lora needs the package peft: pip install 'bdl[lora]'")
+    from peft import LoraConfig, inject_adapter_in_model
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        try:
+            return inject_adapter_in_model(LoraConfig(**config), copy.deepcopy(net))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"peft refuses these adapters: {' '.join(str(error).split())}") from error
+
+
+class Logits(nn.Module):
+    """Wraps a model of transformers: its output object becomes the tensor of logits, which likelihoods read.
+
+    Args:
+        model: returns an object with an attribute `logits`, such as a `...ForSequenceClassification`.
+    """
+
+    def __init__(self, model: nn.Module):
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.model(*args, **kwargs).logits
