@@ -90,6 +90,7 @@ class BayesianModule(L.LightningModule):
     def configure_optimizers(self) -> Sampler:
         sampler = self.build_sampler(self.net.named_parameters(), chains=self.chains)
         sampler.extras["per_example"] = self.per_example
+        sampler.survivors.buffers = self.net.buffers
         check_trainer(self.trainer, sampler)
         note = law_note(self.loss)
         if note is not None:

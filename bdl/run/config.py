@@ -75,6 +75,9 @@ def config_hash(cfg: DictConfig) -> str:
         del settings["stacks"]
     if settings["tune"] is False and settings["budget"] is None:  # the same holds for runs from before there were these
         del settings["tune"], settings["budget"]
+    for section in (settings, settings["sampler"]):
+        if section.get("on_divergence") == "stop":  # and this
+            del section["on_divergence"]
     settings["data"] = _with_contents(_with_effect("data", settings["data"]))
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 

@@ -28,8 +28,8 @@ from bdl.samplers.potential import Closure, Gradient, Potential
 from bdl.samplers.priors import Gaussian, Prior, prior_identity
 from bdl.samplers.resume import check_saved, refuse_copy, to_save
 from bdl.samplers.settings import Settings, check_numbers
+from bdl.samplers.survivors import OnDivergence, Survivors
 from bdl.samplers.temperatures import batch_share
-from bdl.samplers.weighting.histogram import Histogram
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Flat, Weighting
 
@@ -52,6 +52,7 @@ class Sampler(torch.optim.Optimizer):
         group: process group whose ranks share one chain and each see other batches. The energy is averaged over it (and
             the gradient by DistributedDataParallel); every `parallel.COMPARE_EVERY` steps the ranks are compared.
         exchange: `Exchange(ladder=...)`, replica exchange between the chains; `temperature` is that of the first rung.
+        on_divergence: of one of several chains: "stop" all, "drop" it, or "restart" it, see `survivors.Survivors`.
 
     `param_groups[0]` holds `lr`, `temperature` and `zeta`; all may be changed between steps. After a step, `energy`,
     `multiplier` and `log_weight` belong to the θ at which that step took its gradient; their shape is () or (C,).
@@ -76,9 +77,10 @@ class Sampler(torch.optim.Optimizer):
         stack: int = 0,
         group: dist.ProcessGroup | None = None,
         exchange: Exchange | None = None,
+        on_divergence: OnDivergence = "stop",
     ):
         check_numbers(num_data, chains, lr, temperature)
-        refuse_combinations(dynamics, weighting, exchange, clip)
+        refuse_combinations(dynamics, weighting, exchange, clip, on_divergence, chains)
         super().__init__(params, {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics, self.weighting, self.exchange = dynamics, weighting, exchange
         self.num_data, self.chains = int(num_data), chains
@@ -88,9 +90,10 @@ class Sampler(torch.optim.Optimizer):
         self.chain = Chain(list(live.values()), list(live), dynamics, chains, seed, stack)
         device = self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
-        self.potential = Potential(self.chain, prior, self.num_data, clip, group, needs_energy)
-        self.prior_identity = prior_identity(self.prior)
         self.batch_noise, self.reweighting = BatchNoise(), Reweighting(weighting, chains or 1, device, self.num_data)
+        self.survivors = Survivors(on_divergence, self.chain, self.batch_noise)
+        self.potential = Potential(self.chain, prior, self.num_data, clip, group, needs_energy, self.survivors)
+        self.prior_identity = prior_identity(self.prior)
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         self.quantities = Extras(dynamics, self.chain, self.potential, self.batch_noise)
         self.parts = Parts(self.batch_noise, self.reweighting, self.replicas, self.quantities)
@@ -153,6 +156,7 @@ class Sampler(torch.optim.Optimizer):
     full_loss = forwarded("potential", "full_loss", "Set it to a function that returns the mean NLL over all the data.")
     batch_loss = forwarded("potential", "batch_loss", "Set it to the mean NLL of the step's batch, without gradients.")
     loss_is_whole = forwarded("potential", "loss_is_whole", "False where the closure returns a part of the batch only.")
+    histogram = forwarded("reweighting", "histogram", "State of psi, None without a weighting.")
     extras = forwarded("quantities", "sources", "Functions by name that return what the dynamics names in `needs`.")
 
     @property
@@ -169,11 +173,6 @@ class Sampler(torch.optim.Optimizer):
     def log_weight(self) -> Tensor:
         """() or (C,) zeta log psi(U) at the last energy that psi read: the log importance weight."""
         return self.chain.per_chain(self.reweighting.log_weight)
-
-    @property
-    def histogram(self) -> Histogram | None:
-        """State of psi, None without a weighting."""
-        return self.reweighting.histogram
 
     def full_energy(self) -> Tensor:
         """() or (C,) U over all the data at the present θ, nats. Raises ConfigError without `full_loss`."""
@@ -196,14 +195,12 @@ class Sampler(torch.optim.Optimizer):
     @property
     def kinetic_temperature(self) -> Tensor:
         """() or (C,) temperature that the momenta show, expected to be T for exact gradients; NaN without momenta."""
-        lr = self.chain.column(self.param_groups[0]["lr"])
-        return self.num_data * self.dynamics.kinetic_tau(self.chain.state, lr)
+        return self.num_data * self.dynamics.kinetic_tau(self.chain.state, self.chain.column(self._settings().lr))
 
     @property
     def acceptance(self) -> Tensor | None:
         """() or (C,) mean acceptance probability of an accept/reject kernel since it stopped adapting; else None."""
-        rate = self.dynamics.acceptance(self.chain.state)
-        return None if rate is None else self.chain.per_chain(rate.reshape(-1))
+        return None if (p := self.dynamics.acceptance(self.chain.state)) is None else self.chain.per_chain(p.ravel())
 
     @property
     def swap_rates(self) -> Tensor | None:
@@ -212,8 +209,9 @@ class Sampler(torch.optim.Optimizer):
 
     @property
     def target_chains(self) -> list[int]:
-        """The chains with the intended law: all of them, or under replica exchange those of the first rung."""
-        return list(range(self.chains or 1)) if self.replicas is None else self.replicas.target
+        """The chains with the intended law: all that count, or under replica exchange those of the first rung."""
+        counting = filter(self.survivors.counts, range(self.chains or 1))
+        return list(counting) if self.replicas is None else self.replicas.target
 
     @property
     def elbo(self) -> Tensor | None:
@@ -274,10 +272,12 @@ class Sampler(torch.optim.Optimizer):
         super().load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
         self.chain.load_state_dict(saved["chain"], self.state)
         for name, part in self._device_parts().items():
-            part.load_state_dict(saved[name], self.chain.theta)
+            if name in saved:  # a sampler that would have stopped has no survivors
+                part.load_state_dict(saved[name], self.chain.theta)
 
     def _device_parts(self) -> dict[str, Any]:  # they follow the parameters, and stand in a checkpoint
         parts = {"potential": self.potential, "batch_noise": self.batch_noise, "reweighting": self.reweighting}
+        parts |= {} if self.survivors.policy == "stop" else {"survivors": self.survivors}
         return parts if self.replicas is None else {**parts, "replicas": self.replicas}
 
     def _follow(self) -> None:
