@@ -93,6 +93,7 @@ class BayesianModule(L.LightningModule):
         sampler = self.build_sampler(named_parameters(self.net), chains=self.chains)
         refuse_shared_freeze(self.net, sampler)
         sampler.extras["per_example"] = self.per_example
+        sampler.survivors.buffers = self.net.buffers
         check_trainer(self.trainer, sampler)
         note = law_note(self.loss)
         if note is not None:

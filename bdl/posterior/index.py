@@ -9,8 +9,8 @@ import hashlib
 import json
 import re
 import zlib
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +51,15 @@ class Record:
         """The line of the index, with its checksum."""
         fields = asdict(self)
         return json.dumps({**fields, "checksum": _checksum(fields)}) + "\n"
+
+    def counting(self, excluded: Container[int]) -> list[int]:
+        """The rows of the chains that are not excluded."""
+        return [row for row, chain in enumerate(self.chains) if chain not in excluded]
+
+    def of_rows(self, rows: Sequence[int]) -> Record:
+        """The record of these rows of its file alone."""
+        each = {name: value for name, value in asdict(self).items() if isinstance(value, list)}
+        return replace(self, **{name: [value[row] for row in rows] for name, value in each.items()})
 
     def header(self, tensors: Mapping[str, Tensor]) -> dict[str, str]:
         """The metadata of the sample file: the fields that do not follow from its bytes, and a checksum of its tensors.

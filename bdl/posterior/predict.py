@@ -60,8 +60,9 @@ class Posterior:
         read: Reader | None = None,
     ):
         self.stores, self.net, self.read = list(stores), net, read or Reader(net)
-        self.target, self.given_likelihood = self.stores[0].target(), likelihood
+        self.given_likelihood = likelihood
         self._samples = Samples(stores, net, skip_bad)
+        self.target, self.diverged = self.stores[0].target(), self._samples.diverged  # chains left out: (number, step)
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
 
     @classmethod

@@ -57,9 +57,13 @@ class Samples:
 
     def __init__(self, stores: Sequence[SampleStore], net: nn.Module, skip_bad: bool = False):
         self.stores, self.net, self.skip_bad = list(stores), net, skip_bad
-        self.files: list[File] = [(s, r) for s in self.stores for r in s.records()]
+        self.diverged: list[tuple[int, int | None]] = []  # (number of a chain in its run, step) that does not count
+        self._rows: dict[tuple[SampleStore, str], list[int]] = {}  # of the files in which only some chains count
+        self.files: list[File] = [(s, r) for s in self.stores for r in self._counting(s)]
         self.files.sort(key=lambda file: file[1].step)
-        chains = sorted({(self.stores.index(s), r.stack, c) for s, r in self.files for c in range(len(r.chains))})
+        if not self.files:
+            raise StoreError(f"no sample in {', '.join(str(s.folder) for s in self.stores)} is of a chain that counts")
+        chains = sorted({(self.stores.index(s), r.stack, c) for s, r in self.files for c in r.chains})
         self._chain_of = {key: i for i, key in enumerate(chains)}
         target = self.stores[0].target()
         self.frozen = read_frozen(self.stores[0].folder, target)  # tensors that all networks share, on the CPU
@@ -93,9 +97,10 @@ class Samples:
         numbers = list(range(self.chains))
         stacks = {(number, stack) for number, stack, _ in self._chain_of}
         shared = {of for of in stacks if (psi := self.stores[of[0]].weighting(of[1])) and len(psi["log_psi"]) == 1}
+        first = {(number, stack): chain for (number, stack, _), chain in reversed(self._chain_of.items())}
         for (number, stack, _), chain in self._chain_of.items():
             if (number, stack) in shared:
-                numbers[chain] = self._chain_of[number, stack, 0]
+                numbers[chain] = first[number, stack]
         return numbers
 
     def cache(self) -> None:
@@ -151,6 +156,8 @@ class Samples:
             warnings.warn(f"left out: {error}", BdlWarning, stacklevel=2)
             bad.append(record)
             return None
+        if (rows := self._rows.get((store, record.file))) is not None:
+            stacked = {name: values[rows] for name, values in stacked.items()}
         wrong = [k for k in shapes.keys() | stacked.keys() if k not in stacked or stacked[k].shape[1:] != shapes.get(k)]
         if wrong:
             raise StoreError(
@@ -163,7 +170,24 @@ class Samples:
         return {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
 
     def _chains(self, store: SampleStore, record: Record) -> list[int]:
-        return [self._chain_of[self.stores.index(store), record.stack, c] for c in range(len(record.chains))]
+        return [self._chain_of[self.stores.index(store), record.stack, c] for c in record.chains]
+
+    def _counting(self, store: SampleStore) -> list[Record]:
+        """The records of a store without the chains that diverged while the others went on."""
+        records, counting = store.records(), []
+        last = {record.stack: set(record.chains) for record in records}  # who diverged is in no later record
+        for stack in last:
+            of_stack = [record for record in records if record.stack == stack]
+            recorded = {chain for record in of_stack for chain in record.chains}
+            steps = {**dict.fromkeys(recorded - last[stack]), **store.excluded(stack)}
+            self.diverged += [(chain, steps[chain]) for chain in sorted(steps)]
+            for record in of_stack:
+                rows = record.counting(steps)
+                if len(rows) < len(record.chains):
+                    self._rows[store, record.file] = rows
+                    record = record.of_rows(rows)
+                counting += [record] if rows else []
+        return counting
 
 
 def _by_size(files: list[File]) -> Iterator[list[File]]:

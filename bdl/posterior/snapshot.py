@@ -29,6 +29,7 @@ class SamplerState(Protocol):
     reweighting: Any
     sampled: Any
     facts: Any
+    survivors: Any
     param_groups: list[dict[str, Any]]
 
     @property
@@ -55,7 +56,7 @@ def describe_state(sampler: SamplerState, cycle: int, full_energy: bool, freeze_
     return {
         "step": sampler.steps,
         "stack": sampler.stack,
-        "chains": [sampler.stack * (sampler.chains or 1) + c for c in target],
+        "chains": [sampler.survivors.number(c) for c in target],
         "cycle": cycle,
         "lr": _number(used.lr, target),
         "temperature": _number(used.temperature, target),
@@ -65,11 +66,18 @@ def describe_state(sampler: SamplerState, cycle: int, full_energy: bool, freeze_
     }
 
 
-def full_log_weight(sampler: SamplerState, energy_full: list[float] | None) -> Tensor | None:
-    """The log weights at full-data energies, where psi reads these; None for other energies."""
+def full_log_weight(
+    sampler: SamplerState, energy_full: list[float] | None, rows: list[int] | None = None
+) -> Tensor | None:
+    """(C,) log weights at the full-data energies of `rows`, where psi reads these; None for other energies.
+
+    rows: the chains of these energies; None for those that sample the intended law. The weights of others mean nothing.
+    """
     if sampler.weighting.energy != "full" or energy_full is None:
         return None
-    return sampler.log_weight_at(torch.tensor(energy_full, dtype=torch.float64))
+    each = torch.full((sampler.chains or 1,), energy_full[0], dtype=torch.float64)
+    each[sampler.target_chains if rows is None else rows] = torch.tensor(energy_full, dtype=torch.float64)
+    return sampler.log_weight_at(each)
 
 
 def describe_target(sampler: SamplerState, loss: Any, tensors: dict[str, Tensor]) -> dict[str, Any]:
@@ -111,19 +119,21 @@ def stacked_tensors(net: nn.Module, chains: int | None, frozen: Container[str] =
     return {k: v if chains is not None else v.unsqueeze(0) for k, v in kept.items()}
 
 
-def copies_of_target(sampler: SamplerState, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copies on the CPU of the tensors of the chains that sample the intended law."""
-    whole = len(sampler.target_chains) == (sampler.chains or 1)
-    rows = slice(None) if whole else sampler.target_chains
-    return {k: v[rows].to("cpu", copy=True) for k, v in tensors.items()}
+def copies_of_target(
+    sampler: SamplerState, tensors: dict[str, Tensor], rows: list[int] | None = None
+) -> dict[str, Tensor]:
+    """Copies on the CPU of the tensors of the chains `rows`; None for those that sample the intended law."""
+    rows = sampler.target_chains if rows is None else rows
+    which = slice(None) if len(rows) == (sampler.chains or 1) else rows
+    return {k: v[which].to("cpu", copy=True) for k, v in tensors.items()}
 
 
-def of_target(sampler: SamplerState, value: Tensor | None) -> list[float] | None:
-    """The numbers of the chains that sample the intended law."""
+def of_target(sampler: SamplerState, value: Tensor | None, rows: list[int] | None = None) -> list[float] | None:
+    """The numbers of the chains `rows`; None for those that sample the intended law."""
     if value is None:
         return None
     each = per_chain(value, sampler.chains)
-    return [each[c] for c in sampler.target_chains]
+    return [each[c] for c in (sampler.target_chains if rows is None else rows)]
 
 
 def per_chain(value: Any, chains: int | None) -> list[float]:

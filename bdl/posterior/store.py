@@ -96,6 +96,7 @@ class SampleStore:
             self.write_target(describe_target(sampler, loss, tensors) | self._frozen.entry())
         if (described := describe_weighting(sampler)) is not None:
             self.write_weighting(stack, *described)
+        self.write_excluded(stack, sampler.survivors.excluded())
         return self.write(copies_of_target(sampler, tensors), energy_batch=None, log_weight=weight, **fields)
 
     def write_target(self, target: Mapping[str, Any]) -> None:
@@ -108,6 +109,20 @@ class SampleStore:
         about: the names `energy` and `weighting`, see `about_weighting`.
         """
         write_atomically(self._weighting(stack), weighting_as_bytes(tensors, about))
+
+    def write_excluded(self, stack: int, steps: Mapping[int, int]) -> None:
+        """Write the numbers of the chains whose samples do not count, with the steps at which they diverged."""
+        path = self._excluded(stack)
+        if steps:
+            write_atomically(path, target_as_bytes({str(number): step for number, step in steps.items()}))
+        else:
+            path.unlink(missing_ok=True)
+
+    def excluded(self, stack: int) -> dict[int, int]:
+        """The step of divergence of every chain of a stack whose samples do not count. Raises StoreError if damaged."""
+        path = self._excluded(stack)
+        steps = read_target(path) if path.exists() else {}
+        return {int(number): step for number, step in steps.items()}
 
     def about_weighting(self, stack: int) -> dict[str, str] | None:
         """`energy`: the energy that psi was fitted on (batch, ema or full). `weighting`: its class (AdaptiveWeight).
@@ -195,6 +210,9 @@ class SampleStore:
     def target(self) -> dict[str, Any]:
         """target.json: N, prior, loss, data, model, ... of the run. Raises StoreError if it cannot be read."""
         return read_target(self.folder / "target.json")
+
+    def _excluded(self, stack: int) -> Path:
+        return self.folder / f"excluded-{stack}.json"
 
     def _weighting(self, stack: int) -> Path:
         return self.folder / f"weighting-{stack}.safetensors"

@@ -77,6 +77,9 @@ def config_hash(cfg: DictConfig) -> str:
     if settings["tune"] is False and settings["budget"] is None:  # the same holds for runs from before there were these
         del settings["tune"], settings["budget"]
     settings["sampler"] = {k: v for k, v in settings["sampler"].items() if k not in OF_PARTS or v != OF_PARTS[k]}
+    for section in (settings, settings["sampler"]):
+        if section.get("on_divergence") == "stop":  # and this
+            del section["on_divergence"]
     settings["data"] = _with_contents(_with_effect("data", settings["data"]))
     if isinstance(settings.get("start"), dict):
         settings["start"] = _with_contents(settings["start"])

@@ -33,12 +33,12 @@ CONFIG, PREPROCESSING, METRICS = "config.yaml", "preprocessing.json", "metrics.j
 OWNER, CHECKSUMS = "owner.json", "checksums.json"
 DESCRIBED = (
     CONFIG, PREPROCESSING, METRICS, "timing.json", "report.html", "samples/target.json", "samples/index-*.jsonl",
-    "samples/weighting-*.safetensors", f"{START}/samples/target.json", f"{START}/samples/index-*.jsonl",
-    f"{TRAINED}/samples/target.json", f"{TRAINED}/samples/index-*.jsonl",
+    "samples/weighting-*.safetensors", "samples/excluded-*.json", f"{START}/samples/target.json",
+    f"{START}/samples/index-*.jsonl", f"{TRAINED}/samples/target.json", f"{TRAINED}/samples/index-*.jsonl",
 )  # fmt: skip
 FOLDERS = ("samples", "checkpoints", f"{START}/samples", f"{TRAINED}/samples")
 # The files that runs make below these folders. Lightning's and W&B's are below the folders of LOGS.
-OURS = re.compile(r"(target|owner-\d+)\.json|index-.*\.jsonl|.*\.(safetensors|ckpt|writing)|\..*")
+OURS = re.compile(r"(target|(owner|excluded)-\d+)\.json|index-.*\.jsonl|.*\.(safetensors|ckpt|writing)|\..*")
 LOGS = ("logs", "wandb")
 
 

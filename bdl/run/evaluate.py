@@ -17,7 +17,7 @@ from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
-from bdl.posterior.report.numbers import Summary, summarise
+from bdl.posterior.report.numbers import Summary, diverged_fact, summarise
 from bdl.run.build import check_same_data
 from bdl.run.directory import read_metrics
 from bdl.run.machine import find_device, keep_freed_memory
@@ -54,6 +54,7 @@ def evaluate(cfg: DictConfig) -> None:
         "runs": ", ".join(str(run) for run in runs),
         "N": f"{datamodule.num_data:,}",
         "samples": f"{posterior.samples:,} of {posterior.chains} chains",
+        **diverged_fact(posterior),
         "T": f"{summary.metrics['temperature']:g}",
     }
     publish(out, posterior, summary, facts, units=units_of(datamodule))

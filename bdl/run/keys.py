@@ -79,6 +79,7 @@ TRAIN: dict[str, Rule] = {
     "processes": or_null(whole(1, 1024)),
     "threads": or_null(whole(1, 1024)),
     "shared_batches": SWITCH,
+    "on_divergence": one_of("stop", "drop", "restart"),
     "tf32": SWITCH,
     "compile": one_of("auto", True, False),
     "length": STEPS,

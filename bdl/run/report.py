@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 import bdl
 from bdl.lightning.callbacks.start import FOLDER
 from bdl.likelihoods import Likelihood
-from bdl.posterior.report.numbers import Summary, summarise
+from bdl.posterior.report.numbers import Summary, diverged_fact, summarise
 from bdl.posterior.report.page import write_page
 from bdl.posterior.report.pictures import ReportData
 from bdl.posterior.report.terminal import print_summary
@@ -81,6 +81,7 @@ def write_report(
     measured = {
         **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
         "samples": f"{posterior.samples:,} of {posterior.chains} chains",
+        **diverged_fact(posterior),
         "T": f"{summary.metrics['temperature']:g}",
         **({} if math.isnan(summary.metrics["t_eff"]) else {"T_eff": f"{summary.metrics['t_eff']:.3g}"}),
         "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),

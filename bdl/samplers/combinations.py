@@ -9,11 +9,17 @@ from bdl.samplers.blocks import Block
 from bdl.samplers.clipping import Clip
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
+from bdl.samplers.survivors import OnDivergence
 from bdl.samplers.weighting.weightings import Weighting
 
 
 def refuse_combinations(
-    dynamics: Transition, weighting: Weighting, exchange: Exchange | None, clip: Clip | None
+    dynamics: Transition,
+    weighting: Weighting,
+    exchange: Exchange | None,
+    clip: Clip | None,
+    on_divergence: OnDivergence,
+    chains: int | None,
 ) -> None:
     """Raise ConfigError for parts that make no sense together, and for a `dynamics` of another type."""
     if not isinstance(dynamics, Transition):
@@ -21,6 +27,9 @@ def refuse_combinations(
             f"dynamics must be a bdl.Dynamics or a bdl.FullBatch, got {type(dynamics).__name__}: subclass one"
         )
     name, weighted_by = type(dynamics).__name__, type(weighting).__name__
+    if on_divergence != "stop" and (dynamics.full_batch or exchange is not None or (chains or 1) < 2):
+        why = name if dynamics.full_batch else "replica exchange" if exchange is not None else "a single chain"
+        raise ConfigError(f"on_divergence={on_divergence} needs a stack of chains that do not interact, and not {why}")
     if exchange is not None and weighting.needs_energy:
         raise ConfigError(f"replica exchange swaps by exp(-U/T) and {weighted_by} changes that: use Flat")
     if dynamics.variational and (exchange is not None or weighting.needs_energy):

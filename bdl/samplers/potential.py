@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bdl.errors import BdlWarning, ConfigError
+from bdl.errors import BdlWarning, ConfigError, DivergedError
 from bdl.samplers import parallel
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
@@ -19,6 +20,7 @@ from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.graphs import Graphs
 from bdl.samplers.priors import Prior
+from bdl.samplers.survivors import Survivors
 
 Closure = Callable[[], Tensor]
 Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the tensors given; returns () or (C,) losses
@@ -55,8 +57,10 @@ class Potential:
         clip: Clip | None,
         group: dist.ProcessGroup | None,
         needs_energy: str | None,
+        survivors: Survivors,
     ):
         """needs_energy: name of the weighting that needs the energy of every step, or None."""
+        self.survivors = survivors
         self.chain, self.num_data, self.clip, self.group = chain, num_data, clip, group
         self.prior = prior.bind(chain.buffer.shapes, chain.theta)
         self.needs_energy = needs_energy
@@ -122,7 +126,9 @@ class Potential:
             for name, view in zip(self.chain.buffer.names, self.chain.g_views, strict=True):
                 yield f"the gradient of {name}", view
 
-        self.divergence.see(self.chain.steps, e.total, suspects, lr)
+        self.survivors.remember_start()
+        with self._replacing(e.loss, e.energy):
+            self.divergence.see(self.chain.steps, e.total, suspects, lr)
         self.energy_watch.see(self.chain.steps, e.loss, lr)
 
     def add_prior_and_clip(self, e: Evaluation) -> None:
@@ -220,9 +226,22 @@ class Potential:
             self.chain.theta.copy_(present)
 
     def check(self, lr: Scalar) -> None:
-        """Raise DivergedError if any step so far met numbers that are not finite, or θ is not. A device sync."""
-        refuse(self.chain.steps, [("a parameter", self.chain.theta)], lr)
-        self.divergence.check(lr)
+        """Raise DivergedError if any step so far met numbers that are not finite, or θ is not. A device sync.
+
+        Chains that may be dropped or restarted are, instead.
+        """
+        with self._replacing():
+            refuse(self.chain.steps, [("a parameter", self.chain.theta)], lr)
+            self.divergence.check(lr)
+
+    @contextlib.contextmanager
+    def _replacing(self, *values: Tensor | None) -> Iterator[None]:
+        """Let the survivors decide on a divergence. values: (C, ...), of the step that is being made."""
+        try:
+            yield
+        except DivergedError as error:
+            self.survivors.replace(error, *values)
+            self.reset()
 
     def reset(self) -> None:
         """Forget which steps were bad: the chain starts from another state, or is on another device."""

@@ -30,6 +30,7 @@ from bdl.samplers.potential import Closure, Gradient, Potential
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.resume import check_saved, refuse_copy, to_save
 from bdl.samplers.settings import Settings, check_numbers
+from bdl.samplers.survivors import OnDivergence, Survivors
 from bdl.samplers.temperatures import batch_share
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Flat, Weighting
@@ -56,6 +57,7 @@ class Sampler(torch.optim.Optimizer):
         only: patterns of names, such as "head.*": the other parameters are frozen (`requires_grad` becomes False).
         frozen: mode in which `BayesianModule` and `CollectSamples` hold the modules of a frozen part, see `bdl.frozen`.
         blocks: a `Block` by pattern, the first that matches: a prior and factors of lr and T for some parameters.
+        on_divergence: of one of several chains: "stop" all, "drop" it, or "restart" it, see `survivors.Survivors`.
 
     `param_groups[0]` holds `lr`, `temperature` and `zeta`; all may be changed between steps. After a step, `energy`,
     `multiplier` and `log_weight` belong to the θ at which that step took its gradient; their shape is () or (C,).
@@ -83,9 +85,10 @@ class Sampler(torch.optim.Optimizer):
         only: Only = None,
         frozen: FrozenMode = "eval",
         blocks: block.Blocks | None = None,
+        on_divergence: OnDivergence = "stop",
     ):
         check_numbers(num_data, chains, lr, temperature)
-        refuse_combinations(dynamics, weighting, exchange, clip)
+        refuse_combinations(dynamics, weighting, exchange, clip, on_divergence, chains)
         super().__init__(params, {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics, self.weighting, self.exchange = dynamics, weighting, exchange
         self.num_data, self.chains = int(num_data), chains
@@ -98,9 +101,11 @@ class Sampler(torch.optim.Optimizer):
         self.chain.factors = block.factors_of(each, self.chain.buffer.sizes, self.chain.theta)
         device = self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
-        self.potential = Potential(self.chain, block.prior_of(prior, each), self.num_data, clip, group, needs_energy)
-        self.prior_identity, self.facts = block.identity_of_prior(self.prior), block.law_of_factors(self.chain.factors)
         self.batch_noise, self.reweighting = BatchNoise(), Reweighting(weighting, chains or 1, device, self.num_data)
+        self.survivors = Survivors(on_divergence, self.chain, self.batch_noise)
+        prior = block.prior_of(prior, each)
+        self.potential = Potential(self.chain, prior, self.num_data, clip, group, needs_energy, self.survivors)
+        self.prior_identity, self.facts = block.identity_of_prior(self.prior), block.law_of_factors(self.chain.factors)
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         self.quantities = Extras(dynamics, self.chain, self.potential, self.batch_noise)
         self.parts = Parts(self.batch_noise, self.reweighting, self.replicas, self.quantities)
@@ -170,7 +175,6 @@ class Sampler(torch.optim.Optimizer):
         "potential", "elbo", "() or (C,) estimate of the evidence lower bound, see `Potential.elbo`, or None."
     )
     acceptance = forwarded("chain", "acceptance", "() or (C,) acceptance of an accept/reject kernel; else None.")
-    histogram = forwarded("reweighting", "histogram", "State of psi, None without a weighting.")
     sampled = forwarded("chain", "params", "The tensors that are sampled.")
     extras = forwarded("quantities", "sources", "Functions by name that return what the dynamics names in `needs`.")
     histogram = forwarded("reweighting", "histogram", "State of psi, None without a weighting.")
@@ -221,8 +225,9 @@ class Sampler(torch.optim.Optimizer):
 
     @property
     def target_chains(self) -> list[int]:
-        """The chains with the intended law: all of them, or under replica exchange those of the first rung."""
-        return list(range(self.chains or 1)) if self.replicas is None else self.replicas.target
+        """The chains with the intended law: all that count, or under replica exchange those of the first rung."""
+        counting = filter(self.survivors.counts, range(self.chains or 1))
+        return list(counting) if self.replicas is None else self.replicas.target
 
     def explain(self) -> str:
         """A few lines: N, T, prior, the intended law, the injected noise of one step, and what adds to it."""
@@ -275,10 +280,12 @@ class Sampler(torch.optim.Optimizer):
         super().load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
         self.chain.load_state_dict(saved["chain"], self.state)
         for name, part in self._device_parts().items():
-            part.load_state_dict(saved[name], self.chain.theta)
+            if name in saved:  # a sampler that would have stopped has no survivors
+                part.load_state_dict(saved[name], self.chain.theta)
 
     def _device_parts(self) -> dict[str, Any]:  # they follow the parameters, and stand in a checkpoint
         parts = {"potential": self.potential, "batch_noise": self.batch_noise, "reweighting": self.reweighting}
+        parts |= {} if self.survivors.policy == "stop" else {"survivors": self.survivors}
         return parts if self.replicas is None else {**parts, "replicas": self.replicas}
 
     def _follow(self) -> None:

@@ -23,7 +23,8 @@ class ModelAverage(StepCallback):
     """Averages the predictions of all kept states on a loader, and logs metrics of the average.
 
     The callback averages probabilities, or laws of numbers, never logits. It holds a few tensors of the size of one
-    network's predictions, however many samples there are. They are part of the checkpoint.
+    network's predictions, however many samples there are. They are part of the checkpoint. When a chain diverges and
+    the others go on, the average begins anew.
 
     Args:
         keep: the rule that chooses the steps.
@@ -55,6 +56,7 @@ class ModelAverage(StepCallback):
             )
         self._batches = Batches(self.loader, pl_module.device, reader_of(pl_module))
         self.average = self.average or self._average(pl_module)
+        self._lost = 0 if self._state is None else self._state.pop("lost", 0)
         if self._state is not None:
             self.average.load_state_dict(self._state)
             self._state = None
@@ -66,6 +68,10 @@ class ModelAverage(StepCallback):
         if step == self._seen or not self.keep(step):
             return
         self._seen = step
+        if self._lost != len(self._sampler.survivors.lost):  # the average holds networks of a chain that has diverged
+            self.average, self._lost = self._average(pl_module), len(self._sampler.survivors.lost)
+        if not self._sampler.target_chains:  # all have begun again
+            return
         self._add(pl_module)
         for logger in trainer.loggers:
             logger.log_metrics({f"{self.name}/bma/{k}": v for k, v in self.metrics.items()}, step)
@@ -115,7 +121,7 @@ class ModelAverage(StepCallback):
         return outputs if self._sampler.chains else outputs.unsqueeze(0)
 
     def state_dict(self) -> dict[str, Any]:
-        return {} if self.average is None else self.average.state_dict()
+        return {} if self.average is None else {**self.average.state_dict(), "lost": self._lost}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._state = state_dict or None

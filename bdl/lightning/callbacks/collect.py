@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -86,6 +87,7 @@ class CollectSamples(StepCallback):
         self._pending: dict[str, Any] | None = None  # a kept state that awaits its batch energy
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
         self._finished = self._owns = False
+        self._lost = 0  # divergences that the store knows of
         self._known: Digest | None = None  # of the samples that a run keeps that resumes from the present state
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
@@ -96,6 +98,8 @@ class CollectSamples(StepCallback):
         check_data(trainer, self._sampler)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
         self._refuse_keep_rule()
+        if self._sampler.survivors.policy == "restart":
+            self._sampler.survivors.burn_in = next(step for step in itertools.count(1) if self.keep(step))
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
         self._writes = trainer.is_global_zero
         self._seen = self._sampler.steps
@@ -105,13 +109,13 @@ class CollectSamples(StepCallback):
             take(self._lock)
             self._owns = True
         self._refuse_overwriting()
-        self._pending, self._finished = None, False
+        self._pending, self._finished, self._lost = None, False, len(self._sampler.survivors.lost)
         awaited = None if self._restored is None else self._restored["pending"]
         if self._writes:
             self._truncate(self._sampler.steps - (awaited is not None), "kept")
             self._write_target(pl_module)
         if awaited is not None:
-            self._pending = {**awaited, "tensors": self._tensors(trainer, pl_module)}
+            self._pending = {**awaited, "tensors": self._tensors(trainer, pl_module, awaited.get("rows"))}
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -132,6 +136,7 @@ class CollectSamples(StepCallback):
         self._seen = self._sampler.steps
         if self._pending is not None:
             self._sampler.check()  # a GPU reports numbers that are not finite only when asked
+        self._leave_out_diverged()
         self._write(self._sampler.energy, self._sampler.log_weight)
         if self.keep(self._seen):
             self._snapshot(trainer, pl_module)
@@ -178,10 +183,13 @@ class CollectSamples(StepCallback):
         self._frozen.check(self.store.folder, self._frozen_entry)
         cycle = self.keep.cycle_of(self._sampler.steps)
         fields = describe_state(self._sampler, cycle, self.full_energy, self.freeze_weighting)
-        self._pending = {"tensors": self._tensors(trainer, pl_module), **fields}
+        self._leave_out_diverged()
+        rows = self._sampler.target_chains
+        if rows:  # else all chains have begun again
+            self._pending = {"tensors": self._tensors(trainer, pl_module, rows), "rows": rows, **fields}
 
-    def _tensors(self, trainer: L.Trainer, pl_module: L.LightningModule) -> dict[str, Tensor]:
-        """Copies on the CPU of the tensors (C, ...) of the chains that sample the intended law."""
+    def _tensors(self, trainer: L.Trainer, pl_module: L.LightningModule, rows: list[int] | None) -> dict[str, Tensor]:
+        """Copies on the CPU of these rows of the tensors (C, ...); None for the chains that sample the intended law."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
         if self.batchnorm == "refresh":
             tensors = refreshed_tensors(
@@ -189,7 +197,7 @@ class CollectSamples(StepCallback):
             )
         else:
             tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
-        return copies_of_target(sampler, tensors)
+        return copies_of_target(sampler, tensors, rows)
 
     def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
         """Write the pending state with its batch energy and log weight."""
@@ -198,17 +206,32 @@ class CollectSamples(StepCallback):
         pending = dict(self._pending)
         self._pending = None
         # where psi reads the full energy, the sampler's last evaluation may be some steps old
-        at_full = full_log_weight(self._sampler, pending["energy_full"])
+        rows = pending.pop("rows", None)
+        at_full = full_log_weight(self._sampler, pending["energy_full"], rows)
         log_weight = at_full if at_full is not None else None if energy is None else log_weight
         if not self._writes:
             return
         self.store.write(
             pending.pop("tensors"),
-            energy_batch=of_target(self._sampler, energy),
-            log_weight=of_target(self._sampler, log_weight),
+            energy_batch=of_target(self._sampler, energy, rows),
+            log_weight=of_target(self._sampler, log_weight, rows),
             **pending,
         )
         self._known = self.store.digest(self._sampler.stack)
+
+    def _leave_out_diverged(self) -> None:
+        """Take chains that have diverged since the state was kept out of it, and tell the store of them."""
+        survivors = self._sampler.survivors
+        if len(survivors.lost) == self._lost:
+            return
+        self._lost, excluded = len(survivors.lost), survivors.excluded()
+        if self._writes:
+            self.store.write_excluded(self._sampler.stack, excluded)
+        if self._pending is not None:
+            rows = [row for row, chain in enumerate(self._pending["chains"]) if chain not in excluded]
+            of_rows = {k: [v[row] for row in rows] for k, v in self._pending.items() if isinstance(v, list)}
+            tensors = {name: values[rows] for name, values in self._pending["tensors"].items()}
+            self._pending = {**self._pending, **of_rows, "tensors": tensors} if rows else None
 
     def _finish(self) -> None:
         """Write the pending state without its energy. A checkpoint made now still says that the state awaits one."""
@@ -239,6 +262,7 @@ class CollectSamples(StepCallback):
             warnings.warn("the checkpoint is of an older bdl: lost samples go unnoticed", BdlWarning, stacklevel=2)
         digest = None if known is None else Digest(**known[which])
         self.store.truncate(self._sampler.stack, step, digest)
+        self.store.write_excluded(self._sampler.stack, self._sampler.survivors.excluded())
         self._known = self.store.digest(self._sampler.stack)
 
     # ---- what is refused, and what describes the law ----------------------------------------------------------------

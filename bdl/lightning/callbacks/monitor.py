@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import lightning as L
@@ -52,7 +53,8 @@ class Monitor(StepCallback):
             return
         self._seen = step
         values = measure(self._sampler)
-        means = {f"chain/{k}": sum(v) / len(v) for k, v in values.items()}
+        counted = {k: [x for x in v if x == x] or [math.nan] for k, v in values.items()}
+        means = {f"chain/{k}": sum(v) / len(v) for k, v in counted.items()}
         rates = self._sampler.swap_rates
         swaps = {} if rates is None else {f"chain/swap_rate_{k}": r for k, r in enumerate(rates.tolist())}
         each = {f"{k}/chain_{c}": x for k, v in values.items() if len(v) > 1 for c, x in self._numbered(v)}
@@ -96,8 +98,12 @@ class Monitor(StepCallback):
 
 
 def measure(sampler: Sampler) -> dict[str, list[float]]:
-    """lr, temperature and zeta as means over chains; all else with one number per target chain, NaN if unknown."""
-    group, chains, target = sampler.param_groups[0], sampler.chains, sampler.target_chains
+    """lr, temperature and zeta as means over chains; all else with one number per chain of the intended law.
+
+    A number is NaN if it is unknown, and for a chain that has diverged and does not count.
+    """
+    group, chains, counting = sampler.param_groups[0], sampler.chains, sampler.target_chains
+    target = range(chains or 1) if sampler.replicas is None else sampler.replicas.target
     means = {k: [float(torch.as_tensor(group[k], dtype=torch.float64).mean())] for k in ("lr", "temperature", "zeta")}
     each = {
         "energy": sampler.energy,
@@ -110,4 +116,4 @@ def measure(sampler: Sampler) -> dict[str, list[float]]:
         "elbo": sampler.elbo,
     }
     known = {k: per_chain(float("nan") if v is None else v, chains) for k, v in each.items()}
-    return {**means, **{k: [v[c] for c in target] for k, v in known.items()}}
+    return {**means, **{k: [v[c] if c in counting else math.nan for c in target] for k, v in known.items()}}

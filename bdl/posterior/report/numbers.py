@@ -72,6 +72,7 @@ def summarise(
     first = next(iter(evaluations.values()))
     metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files
     metrics |= {"approximation": 1.0} if posterior.target.get("approximation") else {}  # see bdl.baselines
+    metrics |= {"diverged_chains": len(posterior.diverged)} if posterior.diverged else {}
     for split, evaluation in evaluations.items():
         metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
         metrics[f"{split}/draw/nll"] = -float(evaluation.log_probs.mean())
@@ -83,6 +84,12 @@ def summarise(
     metrics |= {} if start is None else _start(start, loaders)
     warnings = _importance(posterior, metrics)
     return Summary(metrics, evaluations, _convergence(posterior, first), warnings)
+
+
+def diverged_fact(posterior: Posterior) -> dict[str, str]:
+    """What the report says of the chains that diverged; nothing where none did."""
+    steps = [f"{chain}" if step is None else f"{chain} at step {step:,}" for chain, step in posterior.diverged]
+    return {"diverged": f"chain {', '.join(steps)}: all their samples up to there are left out"} if steps else {}
 
 
 def row_label(row: str, metrics: Mapping[str, float]) -> str:
