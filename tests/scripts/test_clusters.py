@@ -202,7 +202,7 @@ def slurm(tmp_path, monkeypatch):
 def test_an_array_of_jobs_survives_a_warning_a_requeue_and_a_preemption(tmp_path, slurm):
     """Each job is stopped in another way and started again once, and its samples are those of a run of its own."""
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra [cluster]")
-    options = (*LONG, "processes=2", "trainer.max_steps=30000")
+    options = (*LONG, "processes=2", "trainer.max_steps=20000")
     place = f"hydra.sweep.dir={tmp_path / 'sweep'}"
     queue = ("hydra/launcher=submitit_slurm", "hydra.launcher.partition=low", "hydra.launcher.mem_gb=1")
     sweep = start("-m", *queue, place, "seed=0,1,2", *options)
@@ -220,6 +220,8 @@ def test_an_array_of_jobs_survives_a_warning_a_requeue_and_a_preemption(tmp_path
     assert sweep.returncode == 0, err
     assert [slurm.restarts(job) for job in jobs] == [1, 1, 1]
     for seed, run in enumerate(runs):
-        finish(start(f"hydra.run.dir={tmp_path / str(seed)}", f"seed={seed}", *options))
+        whole = start(f"hydra.run.dir={tmp_path / str(seed)}", f"seed={seed}", *options)
+        _, err = whole.communicate(timeout=900)
+        assert whole.returncode == 0, err
         assert samples(run) == samples(tmp_path / str(seed))
         assert (run / "metrics.json").read_bytes() == (tmp_path / str(seed) / "metrics.json").read_bytes()

@@ -83,10 +83,11 @@ def run(name: str = "x", seed: int = 0, **settings) -> Run:
 def test_what_the_name_decides_is_no_column():
     """The name of a sampler stands for its settings; what differs under one name is a column of its own."""
     runs = [run("sgd", friction=1.0, lr=0.1), run("sghmc", friction=0.1, lr=0.1), run("sghmc", friction=0.1, lr=0.2)]
+    runs.append(run("awsghmc", friction=0.1, lr=0.1))
     sweep = arrange(runs, ["m"])
-    assert sweep.columns == ["name", "lr"] and [tuple(row.settings) for row in sweep.rows] == [
-        ("sgd", "0.1"), ("sghmc", "0.1"), ("sghmc", "0.2"),
-    ]  # fmt: skip
+    assert sweep.columns == ["name", "lr"] and sweep.follows == {}
+    settings = [tuple(row.settings) for row in sweep.rows]
+    assert settings == [("awsghmc", "0.1"), ("sgd", "0.1"), ("sghmc", "0.1"), ("sghmc", "0.2")]
 
 
 def test_rows_are_sorted_by_the_size_of_numbers_and_absent_settings_are_shown():
