@@ -54,9 +54,8 @@ def transformer() -> nn.Module:
     """DistilBERT with 4 layers of width 128, and random weights."""
     from transformers import AutoModelForSequenceClassification, DistilBertConfig
 
-    config = DistilBertConfig(
-        dim=128, n_layers=4, n_heads=4, hidden_dim=512, vocab_size=1000, max_position_embeddings=32, num_labels=2
-    )
+    size: dict[str, int] = dict(dim=128, n_layers=4, n_heads=4, hidden_dim=512, vocab_size=1000)
+    config = DistilBertConfig(**size, max_position_embeddings=32, num_labels=2)  # type: ignore[call-arg]
     return bdl.models.Logits(AutoModelForSequenceClassification.from_config(config))
 
 

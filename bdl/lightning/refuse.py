@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -21,6 +22,7 @@ from bdl.errors import ConfigError
 from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood
 from bdl.samplers.sampler import Sampler
+from bdl.schedules import Keep
 
 RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
@@ -213,3 +215,23 @@ def _note_clipping(trainer: L.Trainer, sampler: Sampler) -> None:
 def _clip_algorithm(trainer: L.Trainer) -> str:
     """Lightning's name of its way to clip; None means "norm" to Lightning."""
     return getattr(trainer.gradient_clip_algorithm, "value", None) or "norm"
+
+
+def check_keep_rule(keep: Keep, sampler: Sampler, total: float) -> None:
+    """Raise ConfigError if the rule keeps nothing in `total` steps, or keeps states while the dynamics adapts."""
+    if total != math.inf and keep.count(int(total)) == 0:
+        raise ConfigError(f"{keep} keeps no sample in {int(total)} steps: shorten burn_in or every, or run longer")
+    adapting = sampler.dynamics.adapt_steps or 0
+    if keep.count(adapting):
+        raise ConfigError(
+            f"{keep} keeps samples within the first {adapting} steps, in which {type(sampler.dynamics).__name__} still "
+            "adapts: raise burn_in or lower adapt_steps"
+        )
+
+
+def check_saved(net: nn.Module, module: L.LightningModule, sampler: Sampler) -> None:
+    """Raise ConfigError if a parameter of the module is sampled but not part of `net`, whose tensors are saved."""
+    saved, sampled = {id(p) for p in net.parameters()}, {id(p) for p in sampler.param_groups[0]["params"]}
+    missing = [n for n, p in module.named_parameters() if p.requires_grad and id(p) in sampled - saved]
+    if missing:
+        raise ConfigError(f'{missing[0]} is sampled but not part of the network that is saved: pass net="" to save all')

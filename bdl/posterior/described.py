@@ -60,6 +60,27 @@ def read_weighting(path: Path) -> tuple[dict[str, Tensor], dict[str, str]] | Non
         raise StoreError(f"{path} is not a whole safetensors file ({error}): finish or repeat the run") from error
 
 
+def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """(path, value of a, value of b) of the first key that differs, such as `prior.precision`.
+
+    A missing key equals null. `type` is compared first: with another type most of the other keys differ as well.
+    """
+    for key in sorted(a.keys() | b.keys(), key=lambda k: (k != "type", k)):
+        in_a, in_b = a.get(key), b.get(key)
+        if isinstance(in_a, dict) and isinstance(in_b, dict):
+            if inner := first_difference(in_a, in_b):
+                return f"{key}.{inner[0]}", inner[1], inner[2]
+        elif in_a != in_b:
+            return key, in_a, in_b
+    return None
+
+
+def brief(value: Any) -> str:
+    """A value of target.json in at most 60 characters, for a message; "absent" for None."""
+    text = "absent" if value is None else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
 def _sum_of(words: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = None) -> str:
     """16 hexadecimal digits of all that is said, and of the names, types, shapes and bytes of the tensors."""
     digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode())

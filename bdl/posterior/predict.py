@@ -16,6 +16,7 @@ from bdl.errors import ConfigError, StoreError
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.arviz import Chosen, Labelled, recorded, tree
 from bdl.posterior.batches import Batches, Data
+from bdl.posterior.described import brief
 from bdl.posterior.evaluation import Evaluation
 from bdl.posterior.forward import Method
 from bdl.posterior.module import PosteriorModule, gathered, thinned
@@ -24,7 +25,7 @@ from bdl.posterior.outputs import output_shape, outputs_of, positive, weights_of
 from bdl.posterior.part import sampled_part
 from bdl.posterior.prediction import AnyPrediction, predict, with_elements
 from bdl.posterior.samples import Samples
-from bdl.posterior.store import Record, SampleStore, brief, refuse_other_target
+from bdl.posterior.store import Record, SampleStore, refuse_other_target
 from bdl.posterior.value_evaluation import evaluation_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
@@ -59,8 +60,7 @@ class Posterior:
         likelihood: Likelihood | None = None,
         read: Reader | None = None,
     ):
-        self.stores, self.net, self.read = list(stores), net, read or Reader(net)
-        self.given_likelihood = likelihood
+        self.stores, self.net, self.given_likelihood, self.read = list(stores), net, likelihood, read or Reader(net)
         self._samples = Samples(stores, net, skip_bad)
         self.target, self.diverged = self.stores[0].target(), self._samples.diverged  # chains left out: (number, step)
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
@@ -85,8 +85,7 @@ class Posterior:
             likelihood: what the outputs mean; None for the one that the run was sampled with. Runs whose loss is none
                 that bdl knows need it for predictions.
 
-        Raises StoreError if there are no samples, if a run is given twice, or if the runs have different targets (N,
-        T, prior, data, model).
+        Raises StoreError without samples, if a run is given twice, or for runs of different targets (N, T, data, ...).
         """
         dirs = [run_dirs] if isinstance(run_dirs, str | Path) else list(run_dirs)
         stores = [SampleStore(d) for d in dirs]

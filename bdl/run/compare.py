@@ -15,8 +15,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
+from bdl.posterior.described import brief, first_difference
 from bdl.posterior.report.comparison import Method, as_json, as_markdown, comparison_page, print_table
-from bdl.posterior.store import SampleStore, brief, first_difference
+from bdl.posterior.store import SampleStore
 from bdl.run.directory import CONFIG, METRICS, read_config, read_metrics, write_json
 from bdl.run.keys import leaves
 

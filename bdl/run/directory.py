@@ -121,8 +121,7 @@ class RunDirectory:
         }
         write_json(self.path / "timing.json", timing)
 
-    def write_trace(self, stack: int, trace: Trace) -> None:
-        """Leave the trace of `Monitor` for the process that writes the report."""
+    def write_trace(self, stack: int, trace: Trace) -> None:  # of `Monitor`, for the process that writes the report
         write_trace(self.path, stack, trace)
 
     def read_traces(self, stacks: Iterable[int]) -> list[dict[str, Tensor]]:

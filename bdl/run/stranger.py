@@ -19,7 +19,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import BdlWarning, ConfigError
 from bdl.identity import identity
-from bdl.posterior.store import SampleStore, brief, first_difference
+from bdl.posterior.described import brief, first_difference
+from bdl.posterior.store import SampleStore
 from bdl.run.build import LAW_OF_DATA
 from bdl.run.directory import CONFIG, read_checksums, read_config, sha256
 from bdl.run.provenance import is_as_written

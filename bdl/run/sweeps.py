@@ -119,11 +119,11 @@ def trials_left(storage: str, name: str, wanted: int) -> int:
     if name not in (study.study_name for study in optuna.get_all_study_summaries(storage)):
         return wanted
     study = optuna.load_study(study_name=name, storage=storage)
-    queued = [trial.system_attrs.get("fixed_params") for trial in study.get_trials(states=[TrialState.WAITING])]
-    for trial in study.get_trials(states=[TrialState.RUNNING]):
+    queued = [trial.system_attrs.get("fixed_params") for trial in study.get_trials(states=(TrialState.WAITING,))]
+    for trial in study.get_trials(states=(TrialState.RUNNING,)):
         study.tell(trial.number, state=TrialState.FAIL)
         if trial.params and trial.params not in queued:
             study.enqueue_trial(trial.params)
-    done = len(study.get_trials(states=[TrialState.COMPLETE]))
+    done = len(study.get_trials(states=(TrialState.COMPLETE,)))
     print(f"study {name}: {done} of {wanted} trials are done", flush=True)
     return max(0, wanted - done)

@@ -15,3 +15,13 @@ def forwarded(part: str, name: str, doc: str) -> Any:
         setattr(getattr(self, part), name, value)
 
     return property(get, put, doc=doc)
+
+
+def per_chain(part: str, name: str, doc: str) -> Any:
+    """A property that reads the attribute `name` (C,) of the part: () where there is one chain, None for None."""
+
+    def get(self: Any) -> Any:
+        value = getattr(getattr(self, part), name)
+        return None if value is None else self.chain.per_chain(value)
+
+    return property(get, doc=doc)

@@ -23,7 +23,7 @@ from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.explain import explain
 from bdl.samplers.extras import Extras
-from bdl.samplers.forwarded import forwarded
+from bdl.samplers.forwarded import forwarded, per_chain
 from bdl.samplers.graphs import Graphs
 from bdl.samplers.moves import Parts, by_closure, by_gradient, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Potential
@@ -179,20 +179,11 @@ class Sampler(torch.optim.Optimizer):
     extras = forwarded("quantities", "sources", "Functions by name that return what the dynamics names in `needs`.")
     histogram = forwarded("reweighting", "histogram", "State of psi, None without a weighting.")
 
-    @property
-    def energy(self) -> Tensor | None:
-        """() or (C,) batch estimate of U, nats, at the θ of the last step's gradient; None without a closure."""
-        return None if (energy := self.potential.energy) is None else self.chain.per_chain(energy)
-
-    @property
-    def multiplier(self) -> Tensor:
-        """() or (C,) factor by which the weighting multiplied the last gradient."""
-        return self.chain.per_chain(self.reweighting.multiplier)
-
-    @property
-    def log_weight(self) -> Tensor:
-        """() or (C,) zeta log psi(U) at the last energy that psi read: the log importance weight."""
-        return self.chain.per_chain(self.reweighting.log_weight)
+    energy = per_chain(
+        "potential", "energy", "() or (C,) batch estimate of U, nats, at the last gradient's θ; or None."
+    )
+    multiplier = per_chain("reweighting", "multiplier", "() or (C,) factor of the last gradient by the weighting.")
+    log_weight = per_chain("reweighting", "log_weight", "() or (C,) log importance weight at the last energy of psi.")
 
     def full_energy(self) -> Tensor:
         """() or (C,) U over all the data at the present θ, nats. Raises ConfigError without `full_loss`."""

@@ -19,7 +19,7 @@ from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.find import find_sampler, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
-from bdl.lightning.refuse import check_data, check_trainer, check_training_step
+from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
 from bdl.owner import release, take
 from bdl.posterior.frozen import FrozenPart, frozen_names
 from bdl.posterior.index import Digest
@@ -86,8 +86,7 @@ class CollectSamples(StepCallback):
         self.overwrite, self.target = overwrite, target or {}
         self._pending: dict[str, Any] | None = None  # a kept state that awaits its batch energy
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
-        self._finished = self._owns = False
-        self._lost = 0  # divergences that the store knows of
+        self._finished, self._owns, self._lost = False, False, 0  # lost: divergences that the store knows of
         self._known: Digest | None = None  # of the samples that a run keeps that resumes from the present state
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
@@ -97,13 +96,13 @@ class CollectSamples(StepCallback):
         check_trainer(trainer, self._sampler)
         check_data(trainer, self._sampler)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
-        self._refuse_keep_rule()
+        check_keep_rule(self.keep, self._sampler, self._total)
         if self._sampler.survivors.policy == "restart":
             self._sampler.survivors.burn_in = next(step for step in itertools.count(1) if self.keep(step))
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
         self._writes = trainer.is_global_zero
         self._seen = self._sampler.steps
-        self._refuse_missing_parameters(pl_module)
+        check_saved(sampled_net(pl_module, self.net), pl_module, self._sampler)
         self._find_frozen(pl_module)
         if self._writes:
             take(self._lock)
@@ -192,9 +191,8 @@ class CollectSamples(StepCallback):
         """Copies on the CPU of these rows of the tensors (C, ...); None for the chains that sample the intended law."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
         if self.batchnorm == "refresh":
-            tensors = refreshed_tensors(
-                net, sampler, trainer.train_dataloader, reader_of(pl_module), self._frozen.tensors
-            )
+            loader = trainer.train_dataloader
+            tensors = refreshed_tensors(net, sampler, loader, reader_of(pl_module), self._frozen.tensors)
         else:
             tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
         return copies_of_target(sampler, tensors, rows)
@@ -267,27 +265,6 @@ class CollectSamples(StepCallback):
 
     # ---- what is refused, and what describes the law ----------------------------------------------------------------
 
-    def _refuse_keep_rule(self) -> None:
-        if self._total != float("inf") and self.keep.count(int(self._total)) == 0:
-            raise ConfigError(
-                f"{self.keep} keeps no sample in {int(self._total)} steps: shorten burn_in or every, or run longer"
-            )
-        adapting = self._sampler.dynamics.adapt_steps or 0
-        if self.keep.count(adapting):
-            raise ConfigError(
-                f"{self.keep} keeps samples within the first {adapting} steps, in which "
-                f"{type(self._sampler.dynamics).__name__} still adapts: raise burn_in or lower adapt_steps"
-            )
-
-    def _refuse_missing_parameters(self, pl_module: L.LightningModule) -> None:
-        saved = {id(p) for p in sampled_net(pl_module, self.net).parameters()}
-        sampled = {id(p) for p in self._sampler.param_groups[0]["params"]}
-        missing = [n for n, p in pl_module.named_parameters() if p.requires_grad and id(p) in sampled - saved]
-        if missing:
-            raise ConfigError(
-                f'{missing[0]} is sampled but not part of the network that is saved: pass net="" to save all'
-            )
-
     def _find_frozen(self, pl_module: L.LightningModule) -> None:
         """Hold the frozen part as the sampler says, and know it. A resumed run must have that of its samples."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
@@ -299,10 +276,8 @@ class CollectSamples(StepCallback):
             self._frozen.check(self.store.folder, resumed)
         self._frozen_entry = self._frozen.entry()
         if self.batchnorm == "refresh" and any(name.endswith("running_mean") for name in self._frozen.tensors):
-            raise ConfigError(
-                'batchnorm="refresh" recomputes the statistics of the whole network, and part of it is frozen: use '
-                '"running", or frozen="train"'
-            )
+            what = 'batchnorm="refresh" recomputes the statistics of the whole network, and part of it is frozen'
+            raise ConfigError(f'{what}: use "running", or frozen="train"')
 
     def _refuse_overwriting(self) -> None:
         fresh = self._sampler.steps == 0 and not self.overwrite
