@@ -21,6 +21,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from bdl.errors import ConfigError
 from bdl.owner import sole_owner
+from bdl.run.console import one_line_errors
 from bdl.run.derived import cpus_per_task, gpus_per_node, tasks_per_node
 
 FILE = "sqlite:///"
@@ -84,6 +85,10 @@ class ResumeStudy(Callback):
         return ResumeStudy, ()  # submitit sends it to the jobs, which own nothing
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
+        with one_line_errors():  # Hydra makes warnings of the errors of its callbacks, and goes on
+            self._resume(config)
+
+    def _resume(self, config: DictConfig) -> None:
         sweeper = config.hydra.sweeper
         storage = sweeper.get("storage")
         if not str(sweeper.get("_target_")).endswith(".OptunaSweeper") or storage is None:
