@@ -20,10 +20,11 @@ from omegaconf import DictConfig, open_dict
 
 from bdl.errors import BdlError, BdlWarning
 from bdl.run import ended, evaluate, train
-from bdl.run.config import config_hash
+from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import RunDirectory, read_metrics
 from bdl.run.verify import look
 
+register_resolvers()
 CONF = Path(__file__).parents[2] / "conf"
 
 
