@@ -91,7 +91,11 @@ def owner_of(lock: Path) -> Owner | None:
 
 def _parse(lock: Path, content: bytes) -> Owner:
     try:
-        return Owner(**json.loads(content))
+        owner = Owner(**json.loads(content))
+        words = (owner.host, owner.namespace, owner.started)
+        if not (type(owner.pid) is int and 0 < owner.pid < 2**31 and all(isinstance(word, str) for word in words)):
+            raise ValueError("it names no process")
+        return owner
     except (ValueError, TypeError) as error:
         raise StoreError(f"{lock} is damaged: remove it if no process writes to {lock.parent}") from error
 

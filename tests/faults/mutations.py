@@ -20,10 +20,11 @@ from omegaconf import DictConfig, open_dict
 
 from bdl.errors import BdlError, BdlWarning
 from bdl.run import ended, evaluate, train
-from bdl.run.config import config_hash
+from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import RunDirectory, read_metrics
 from bdl.run.verify import look
 
+register_resolvers()
 CONF = Path(__file__).parents[2] / "conf"
 
 
@@ -164,6 +165,7 @@ def verdict(work: Callable[[Path], Any], run: Path, damage: Damage, right: Any, 
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(run, copy)
     damage.apply(copy)
+    ended_in = "another result without a word"
     with warnings.catch_warnings(record=True) as heard, contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("always")
         try:
@@ -171,9 +173,7 @@ def verdict(work: Callable[[Path], Any], run: Path, damage: Damage, right: Any, 
         except BdlError as error:
             return None if "\n" not in str(error) else f"{damage}: several lines: {error}"
         except Exception as error:
-            result = f"{type(error).__name__}: {str(error)[:300]}"
+            result, ended_in = None, f"{type(error).__name__}: {str(error)[:300]}"
     if result == right or any(issubclass(w.category, BdlWarning) for w in heard):
         return None
-    if "Error: " in result[:60]:
-        return f"{damage}: {result}"
-    return f"{damage}: another result without a word"
+    return f"{damage}: {ended_in}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import tempfile
 
@@ -383,9 +382,9 @@ def test_a_run_that_does_not_say_is_asked_about_in_one_line(regression, tmp_path
     (path / "samples").mkdir(parents=True)
     for file in (folder / "samples").iterdir():
         (path / "samples" / file.name).write_bytes(file.read_bytes())
-    target = json.loads((folder / "samples" / "target.json").read_text())
+    target = bdl.SampleStore(folder).target()
     for loss in (None, "mymodule.my_loss", {"type": "torch.nn.modules.loss.L1Loss", "reduction": "mean"}):
-        (path / "samples" / "target.json").write_text(json.dumps({**target, "loss": loss}))
+        bdl.SampleStore(path).write_target({**target, "loss": loss})
         posterior = bdl.Posterior.load(path, net)
         for act in (lambda: posterior.predict(X), lambda: posterior.evaluate(TensorSlices(X, VALUES))):  # noqa: B023
             with pytest.raises(ConfigError, match="does not say what its outputs mean.*likelihood=bdl") as caught:
