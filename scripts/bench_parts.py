@@ -54,7 +54,7 @@ def transformer() -> nn.Module:
     """DistilBERT with 4 layers of width 128, and random weights."""
     from transformers import AutoModelForSequenceClassification, DistilBertConfig
 
-    config = DistilBertConfig(
+    config = DistilBertConfig(  # type: ignore[call-arg]
         dim=128, n_layers=4, n_heads=4, hidden_dim=512, vocab_size=1000, max_position_embeddings=32, num_labels=2
     )
     return bdl.models.Logits(AutoModelForSequenceClassification.from_config(config))
