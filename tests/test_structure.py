@@ -13,7 +13,7 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 # from the ground up; a layer may import those before it
 LAYERS = [
     {
-        "errors", "seeding", "batch", "functional", "files", "frozen", "psi", "schedules", "likelihoods", "identity",
+        "errors", "cpu", "seeding", "batch", "functional", "files", "frozen", "psi", "schedules", "likelihoods", "identity",
         "owner", "checkpoint",
     },
     {"samplers"},

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
-import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -86,5 +85,5 @@ def _sum_of(words: Mapping[str, Any], tensors: Mapping[str, Tensor] | None = Non
     digest = hashlib.sha256(json.dumps(words, sort_keys=True).encode())
     for name, tensor in sorted((tensors or {}).items()):
         digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        digest.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()[:16]

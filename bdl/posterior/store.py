@@ -217,6 +217,9 @@ class SampleStore:
         """target.json: N, prior, loss, data, model, ... of the run. Raises StoreError if it cannot be read."""
         return read_target(self.folder / "target.json")
 
+    def has_target(self) -> bool:
+        return (self.folder / "target.json").exists()
+
     def _excluded(self, stack: int) -> Path:
         return self.folder / f"excluded-{stack}.json"
 

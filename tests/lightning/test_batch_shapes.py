@@ -51,7 +51,7 @@ def test_a_stack_feeds_each_chain_all_inputs(method, shared, by_name):
     outputs = stack(**inputs) if by_name else stack(*inputs.values())
     for c in range(C):
         one = {k: v if shared else v[c] for k, v in inputs.items()}
-        net = sampled_part(stack, {k: v.shape for k, v in Adds().state_dict().items()})
+        net = sampled_part(stack, {"shapes": {k: v.shape for k, v in Adds().state_dict().items()}})
         net.load_state_dict({k: v[c] for k, v in stack.net.state_dict().items()})
         torch.testing.assert_close(outputs[c], net(**one))
     with pytest.raises(ConfigError, match="by name, or all in order"):

@@ -64,5 +64,6 @@ def test_the_walk_sees_the_arguments():
 
 def test_only_landsat_has_the_values_tuned_on_it():
     """Every other file refers to `tuned`, whose numbers data=landsat alone brings."""
-    with_numbers = [p.name for p in CONF.rglob("*.yaml") if "tuned" in OmegaConf.load(p)]
-    assert with_numbers == ["landsat.yaml"]
+    with_numbers = {p.name: OmegaConf.load(p).tuned for p in CONF.rglob("*.yaml") if "tuned" in OmegaConf.load(p)}
+    assert with_numbers.pop("dropout.yaml") == {"dropout": 0.1}  # a usual rate, tuned on nothing
+    assert list(with_numbers) == ["landsat.yaml"]

@@ -41,6 +41,14 @@ def run(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def weighted(tmp_path_factory):
+    """The same with adaptive weighting."""
+    folder = tmp_path_factory.mktemp("weighted") / "a"
+    whole(folder, "sampler=awsghmc")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def second(tmp_path_factory):
     folder = tmp_path_factory.mktemp("second") / "b"
     sampled(folder, "trainer=debug", *TINY, "seed=1")

@@ -21,7 +21,7 @@ from bdl.run.directory import read_metrics
 def test_the_run_directory_is_complete(run):
     names = {str(p.relative_to(run)) for p in run.rglob("*") if p.is_file()}
     assert names >= {
-        "config.yaml", "samples/index-0.jsonl", "samples/00000011-0.safetensors", "samples/weighting-0.safetensors",
+        "config.yaml", "samples/index-0.jsonl", "samples/00000011-0.safetensors",
         "checkpoints/last.ckpt", "metrics.json", "timing.json", "report.html",
     }  # fmt: skip
     assert not [name for name in names if "writing" in name]
@@ -40,11 +40,15 @@ def test_metrics_json_has_the_names_other_tools_read(run):
     scores = ("accuracy", "nll", "ece", "brier")
     rows = ("one_sample", "chain_bma", "bma")
     of_splits = {f"{split}/{row}/{score}" for split in ("test", "train") for row in rows for score in scores}
-    alone = "samples chains temperature noise_ratio t_eff kinetic_temperature rhat/max ess/min weight_ess".split()
+    alone = "samples chains temperature noise_ratio t_eff kinetic_temperature rhat/max ess/min".split()
     assert set(metrics) >= {*of_splits, *alone}
     assert metrics["samples"] == 6  # steps 7, 9, 11
     assert metrics["chains"] == 2 and metrics["temperature"] == 0.2
-    assert metrics["weight_ess"] is None  # the pilot has not ended
+
+
+def test_a_weighted_run_keeps_psi_and_judges_its_weights(weighted):
+    assert (weighted / "samples" / "weighting-0.safetensors").is_file()
+    assert json.loads((weighted / "metrics.json").read_text())["weight_ess"] is None  # the pilot has not ended
 
 
 def test_timing_is_apart(run):
@@ -130,7 +134,7 @@ def test_wandb_runs_offline(tmp_path, script):
 
 
 def test_every_job_of_a_sweep_has_a_wandb_run_of_its_own():
-    ids = [compose("run_dir=x", "logger=wandb", o).logger.id for o in ("seed=0", "seed=1", "stack=1", "sampler=sghmc")]
+    ids = [compose("run_dir=x", "logger=wandb", o).logger.id for o in ("seed=0", "seed=1", "stack=1", "sampler=sgld")]
     assert len(set(ids)) == 4
 
 

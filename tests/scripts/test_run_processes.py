@@ -43,15 +43,18 @@ def test_a_signal_stops_after_a_step_and_the_same_command_resumes(tmp_path, unin
     assert (tmp_path / "metrics.json").exists()
 
 
-def test_a_time_limit_is_that_of_one_call(tmp_path, uninterrupted, capsys):
+def test_a_time_limit_is_that_of_one_call(tmp_path, capsys):
     """Every call samples for a second, and the samples are those of a run without a limit."""
-    limited, reached = compose(f"run_dir={tmp_path}", *LONG, "trainer.max_time=00:00:00:01"), [0]
+    long = (*LONG, "trainer.max_steps=60000", "collect.keep.every=1200", "collect.keep.burn_in=3000")
+    train.run(compose(f"run_dir={tmp_path / 'whole'}", *long))
+    folder = tmp_path / "limited"
+    limited, reached = compose(f"run_dir={folder}", *long, "trainer.max_time=00:00:00:01"), [0]
     for _ in range(2):
         train.run(limited.copy())
-        reached.append(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"])
-    assert 0 < reached[1] < reached[2] < 3000 and f"stopped at step {reached[2]} of 3000" in capsys.readouterr().out
-    train.run(compose(f"run_dir={tmp_path}", *LONG))
-    assert samples(tmp_path) == uninterrupted
+        reached.append(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"])
+    assert 0 < reached[1] < reached[2] < 60000 and f"stopped at step {reached[2]} of 60000" in capsys.readouterr().out
+    train.run(compose(f"run_dir={folder}", *long))
+    assert samples(folder) == samples(tmp_path / "whole")
 
 
 def test_a_refusal_in_a_process_of_its_own(tmp_path):

@@ -21,6 +21,12 @@ from bdl.run.verify import look
 
 
 @pytest.fixture
+def run(weighted) -> Path:
+    """With a file for psi, too."""
+    return weighted
+
+
+@pytest.fixture
 def copy(run, tmp_path) -> Path:
     """A finished run that a test may damage."""
     return Path(shutil.copytree(run, tmp_path / "copy"))

@@ -270,7 +270,7 @@ class CollectSamples(StepCallback):
         net, sampler = sampled_net(pl_module, self.net), self._sampler
         if sampler.frozen == "eval" and not isinstance(net, Stack):
             hold_in_eval(net, {id(p) for p in sampler.sampled})
-        resumed = self.store.target() if sampler.steps > 0 and self.store.has_records(sampler.stack) else None
+        resumed = self.store.target() if sampler.steps > 0 and self.store.has_target() else None
         self._frozen = FrozenPart(net, sampler, None if resumed is None else frozen_names(resumed))
         if resumed is not None:
             self._frozen.check(self.store.folder, resumed)

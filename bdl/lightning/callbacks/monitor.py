@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import lightning as L
@@ -71,7 +72,7 @@ class Monitor(StepCallback):
     def _numbered(self, values: list[float]) -> list[tuple[int, float]]:
         """The numbers of the first chains, by the number of the chain among those of all stacks."""
         first = self._sampler.stack * (self._sampler.chains or 1)
-        return [(first + c, value) for c, value in zip(self._sampler.target_chains, values, strict=True)][:SERIES]
+        return [(first + c, value) for c, value in zip(measured_chains(self._sampler), values, strict=True)][:SERIES]
 
     def trace(self) -> dict[str, Tensor]:
         """Columns by name: step, lr, temperature, zeta (n,); energy, multiplier, ... (n, C). Empty before any row."""
@@ -97,13 +98,18 @@ class Monitor(StepCallback):
             self._rows = [r for r in self._rows if int(r[0]) // self.every % self._stride == 0]
 
 
+def measured_chains(sampler: Sampler) -> Sequence[int]:
+    """All chains, those that have diverged too; under replica exchange those of the first rung."""
+    return range(sampler.chains or 1) if sampler.replicas is None else sampler.replicas.target
+
+
 def measure(sampler: Sampler) -> dict[str, list[float]]:
     """lr, temperature and zeta as means over chains; all else with one number per chain of the intended law.
 
     A number is NaN if it is unknown, and for a chain that has diverged and does not count.
     """
     group, chains, counting = sampler.param_groups[0], sampler.chains, sampler.target_chains
-    target = range(chains or 1) if sampler.replicas is None else sampler.replicas.target
+    target = measured_chains(sampler)
     means = {k: [float(torch.as_tensor(group[k], dtype=torch.float64).mean())] for k in ("lr", "temperature", "zeta")}
     each = {
         "energy": sampler.energy,
