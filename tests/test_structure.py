@@ -13,8 +13,8 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 # from the ground up; a layer may import those before it
 LAYERS = [
     {
-        "errors", "cpu", "seeding", "batch", "functional", "files", "frozen", "psi", "schedules", "likelihoods", "identity",
-        "owner", "checkpoint",
+        "errors", "cpu", "seeding", "batch", "functional", "files", "frozen", "psi", "schedules", "likelihoods",
+        "identity", "owner", "checkpoint",
     },
     {"samplers"},
     {"posterior", "models", "data", "targets"},
