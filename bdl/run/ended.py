@@ -30,14 +30,15 @@ def answer(directory: RunDirectory) -> None:
 
 
 def _complete(directory: RunDirectory) -> None:
-    """After a kill between metrics.json and the end: sweep what was left, and write the missing checksums.
+    """After a kill or a full disk between metrics.json and the end: sweep what was left, and write the checksums.
 
-    A lock that nobody holds any more tells of the kill. Who may not write here gets the answer all the same.
+    A lock that nobody holds any more tells of a kill. Who may not write here gets the answer all the same.
     """
-    lock = directory.path / OWNER
+    checksums = directory.path / CHECKSUMS
     with contextlib.suppress(StoreError, PermissionError):
-        owner = owner_of(lock)
-        if owner is not None and owner.is_dead():
+        owner = owner_of(directory.path / OWNER)
+        if not checksums.exists() or owner is not None and owner.is_dead():
             with directory.owned():
-                if not (directory.path / CHECKSUMS).exists():
+                if not checksums.exists():
                     directory.write_checksums()
+                    print(f"{checksums} was missing and is written anew: what was altered before goes unnoticed")

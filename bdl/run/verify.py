@@ -26,6 +26,7 @@ from bdl.posterior.store import SampleStore
 from bdl.run.directory import (
     CHECKSUMS,
     CONFIG,
+    DESCRIBED,
     METRICS,
     OWNER,
     PREPROCESSING,
@@ -129,6 +130,10 @@ def _described(run: Path) -> Iterator[Finding]:
         if sums is None:
             why = "the run has not ended, or is of an older bdl: small files can only be read, not verified"
             findings.append(Finding(CHECKSUMS, "unknown", why))
+        else:
+            there = {str(path.relative_to(run)) for pattern in DESCRIBED for path in run.glob(pattern)}
+            lost = sorted(name for name in there - sums.keys() if "(copy)" not in name)  # copies are named below
+            findings += [Finding(name, "bad", f"has no line in {CHECKSUMS}") for name in lost]
     yield from findings
     named = {finding.what for finding in findings}
     for name, read in readers.items():

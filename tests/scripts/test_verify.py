@@ -126,7 +126,6 @@ REFUSED = {
     "target": (garble("samples/target.json"), "target.json is damaged"),
     "metrics": (garble("metrics.json"), "metrics.json is damaged"),
     "checksums": (garble("checksums.json"), "checksums.json is damaged"),
-    "weighting": (garble("samples/weighting-0.safetensors"), "weighting-0.safetensors"),
 }  # fmt: skip
 
 
@@ -136,6 +135,14 @@ def test_a_damaged_or_strange_run_is_refused_in_one_line(script, copy, tmp_path,
     damage, words = REFUSED[name]
     damage(copy)
     assert words in refusal(script("evaluate", f"runs={copy}", f"out={tmp_path / 'out'}"))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.filterwarnings("ignore::bdl.errors.BdlWarning")
+def test_a_damaged_psi_is_refused_after_the_warning_that_it_was_altered(script, copy, tmp_path):
+    garble("samples/weighting-0.safetensors")(copy)
+    status, _, err = script("evaluate", f"runs={copy}", f"out={tmp_path / 'out'}")
+    assert status == 1 and "weighting-0.safetensors is not a whole safetensors file" in err[-1]
     assert not (tmp_path / "out").exists()
 
 
