@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from omegaconf import DictConfig, open_dict
 
 from bdl.errors import BdlError, BdlWarning
+from bdl.posterior.store import SampleStore
 from bdl.run import ended, evaluate, train
 from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import RunDirectory, read_metrics
@@ -141,7 +142,7 @@ def answered(run: Path, cfg: DictConfig) -> Any:
 
 
 def resumed(run: Path, cfg: DictConfig) -> Any:
-    """The samples and the trace of `train.py` up to the evaluation."""
+    """The samples and the trace of `train.py`, which then reads the samples to evaluate them."""
     cfg = cfg.copy()
     cfg.run_dir = str(run)
     directory = RunDirectory(cfg.run_dir, config_hash(cfg))
@@ -149,6 +150,9 @@ def resumed(run: Path, cfg: DictConfig) -> Any:
     with directory.owned():
         parts = train.build_parts(cfg, directory, 0)
         train.sample(parts, directory.checkpoint())
+    store = SampleStore(run)
+    for record in store.records():
+        store.read(record)
     files = {p.name: p.read_bytes() for p in sorted((run / "samples").iterdir()) if not p.name.startswith("owner")}
     trace = {name: column.nan_to_num(nan=-1.0).tolist() for name, column in parts.callbacks.monitor.trace().items()}
     return repr((sorted(files.items()), (run / "config.yaml").read_bytes(), trace))
