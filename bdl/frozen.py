@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
@@ -39,6 +39,19 @@ def matching(names: Collection[str], only: Only, key: str = "only") -> set[str]:
         if not found:
             raise ConfigError(f"{key}={pattern!r} matches no parameter: there are {as_patterns(names)}")
         chosen |= found
+    return chosen
+
+
+def freeze(parameters: Mapping[str, Tensor], only: Only) -> set[str]:
+    """The names of the sampled parameters. Under `only` these, and no others, require a gradient from now on.
+
+    Raises ConfigError as `matching` does.
+    """
+    chosen = matching(parameters.keys(), only)
+    if only is not None:
+        for name, p in parameters.items():
+            if p.is_floating_point():
+                p.requires_grad_(name in chosen)
     return chosen
 
 

@@ -12,12 +12,12 @@ from torch.func import vmap
 
 from bdl.batch import Inputs, count_items, inputs_of_call, map_tensors, structure
 from bdl.errors import ConfigError
-from bdl.frozen import FrozenMode, Only, frozen_tensors, hold_in_eval
+from bdl.frozen import FrozenMode, Only, freeze, frozen_tensors, hold_in_eval
 from bdl.functional import Stack, call, differ_in_one_linear, hooked, mlp_layers, replace_tensors
 from bdl.models import mlp_kernel
 from bdl.models.mlp_gradient import MLPGradient, supports
 from bdl.models.mlp_kernel import MLPKernel
-from bdl.models.starts import freeze, refuse_equal_starts, restore, started_copy, tensors_of
+from bdl.models.starts import refuse_equal_starts, restore, started_copy, tensors_of
 from bdl.seeding import derive_seed
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -83,7 +83,7 @@ class ChainStack(Stack):
         fresh = start == "fresh" or start is None and only is None
         copies = (started_copy(net, derive_seed("start", seed, stack, c), fresh) for c in range(chains))
         self.net, self.chains, self.shared = next(copies), chains, bool(shared)
-        self._sampled_paths = freeze(self.net, only)
+        self._sampled_paths = freeze(dict(self.net.named_parameters()), only)
         self._frozen_mode: FrozenMode = frozen
         if frozen == "eval":
             hold_in_eval(self.net, self._sampled())

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
-from bdl.frozen import Only, matching
 
 
 def started_copy(net: nn.Module | Callable[[], nn.Module], seed: int, fresh: bool) -> nn.Module:
@@ -34,18 +33,6 @@ def initialise(module: nn.Module) -> None:
         initialise(child)
     if isinstance(module, nn.MultiheadAttention):
         module._reset_parameters()  # torch's name of what other layers call reset_parameters
-
-
-def freeze(net: nn.Module, only: Only) -> set[str]:
-    """The names of the sampled parameters; under `only` they alone require a gradient. The others are frozen."""
-    names = [name for name, _ in net.named_parameters()]
-    if only is None:
-        return set(names)
-    chosen = matching(names, only)
-    for name, p in net.named_parameters():
-        if p.is_floating_point():
-            p.requires_grad_(name in chosen)
-    return chosen
 
 
 def tensors_of(net: nn.Module, left_out: Container[str]) -> dict[str, Tensor]:

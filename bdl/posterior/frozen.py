@@ -111,10 +111,8 @@ def _tensors(net: nn.Module, sampler: Sampled | None, names: Collection[str] | N
     if names is not None:
         present: Any = {**dict(net.named_parameters()), **dict(net.named_buffers())}
         return {name: present[name].detach() for name in sorted(names)}
-    if (
-        sampler is None or sampler.chains is not None
-    ):  # a stack of one's own: every tensor has an axis of chains, and stays in the samples
-        return {}
+    if sampler is None or sampler.chains is not None:
+        return {}  # in a stack of one's own every tensor has an axis of chains, and stays in the samples
     return dict(sorted(frozen_tensors(net, {id(p) for p in sampler.sampled}).items()))
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.frozen import Only, matching
+from bdl.frozen import Only, freeze
 
 
 class ParameterBuffer:
@@ -94,10 +94,7 @@ def sampled(group: dict[str, Any], only: Only = None) -> tuple[Named, Named]:
     if only is not None:
         if "param_names" not in group:
             raise ConfigError("only= needs the names of the parameters: give the Sampler net.named_parameters()")
-        chosen = matching(names, only)
-        for name, p in zip(names, group["params"], strict=True):
-            if p.is_floating_point():
-                p.requires_grad_(name in chosen)
+        freeze(dict(zip(names, group["params"], strict=True)), only)
     named = list(zip(names, group["params"], strict=True))
     live = {name: p for name, p in named if p.requires_grad}
     if not live:

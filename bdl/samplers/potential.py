@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -127,8 +126,10 @@ class Potential:
                 yield f"the gradient of {name}", view
 
         self.survivors.remember_start()
-        with self._replacing(e.loss, e.energy):
+        try:
             self.divergence.see(self.chain.steps, e.total, suspects, lr)
+        except DivergedError as error:
+            self._replace(error, e.loss, e.energy)
         self.energy_watch.see(self.chain.steps, e.loss, lr)
 
     def add_prior_and_clip(self, e: Evaluation) -> None:
@@ -230,18 +231,16 @@ class Potential:
 
         Chains that may be dropped or restarted are, instead.
         """
-        with self._replacing():
+        try:
             refuse(self.chain.steps, [("a parameter", self.chain.theta)], lr)
             self.divergence.check(lr)
-
-    @contextlib.contextmanager
-    def _replacing(self, *values: Tensor | None) -> Iterator[None]:
-        """Let the survivors decide on a divergence. values: (C, ...), of the step that is being made."""
-        try:
-            yield
         except DivergedError as error:
-            self.survivors.replace(error, *values)
-            self.reset()
+            self._replace(error)
+
+    def _replace(self, error: DivergedError, *values: Tensor | None) -> None:
+        """Let the survivors decide on a divergence. values: (C, ...), of the step that is being made."""
+        self.survivors.replace(error, *values)
+        self.reset()
 
     def reset(self) -> None:
         """Forget which steps were bad: the chain starts from another state, or is on another device."""
