@@ -50,9 +50,14 @@ class PosteriorModule(nn.Module):
         frozen: Mapping[str, Tensor] | None = None,
     ):
         super().__init__()
-        self.net = replace_tensors(copy.deepcopy(net), {**tensors, **(frozen or {})}).requires_grad_(False).eval()
+        self.net = replace_tensors(copy.deepcopy(net), {**tensors, **(frozen or {})}).requires_grad_(False)
         self.register_buffer("weights", (weights / weights.sum()).float())
         self.law, self.method, self.stacked = law, method, list(tensors)
+        self.eval()
+
+    def train(self, mode: bool = True) -> PosteriorModule:
+        """Stays in evaluation mode, also as a part of a module that trains: its samples were kept for it."""
+        return super().train(False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         tensors: dict[str, Any] = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
@@ -67,15 +72,23 @@ class PosteriorModule(nn.Module):
     def to_onnx(self, path: str | Path, *inputs: Tensor) -> None:
         """Write an ONNX file, for inputs of these shapes and any number of items.
 
+        torch's exporter knows the operators of one network, and not all of those that `method="vmap"` makes of them. So
+        the networks of "vmap" are written one after the other; the numbers are the same.
+
         Raises ConfigError where the packages of torch's exporter are missing, or torch has no ONNX form of an operator.
         """
         if missing := [name for name in ONNX if find_spec(name) is None]:
             raise ConfigError(f"ONNX needs {' and '.join(ONNX)}, and {missing[0]} is missing: pip install 'bdl[onnx]'")
         items = tuple({0: torch.export.Dim.DYNAMIC} for _ in inputs)
+        written = copy.copy(self)
+        written.method = "loop" if self.method == "vmap" else self.method
         try:
-            torch.onnx.export(self, inputs, str(path), dynamo=True, dynamic_shapes=(items,), verbose=False)
+            torch.onnx.export(written, inputs, str(path), dynamo=True, dynamic_shapes=(items,), verbose=False)
         except (RuntimeError, torch.onnx.OnnxExporterError) as error:
-            first = str(error).strip().splitlines()[0]
+            reason: BaseException = error
+            while reason.__cause__ is not None:  # the exporter's own message is a page that begins with its next steps
+                reason = reason.__cause__
+            first = str(reason).strip().splitlines()[0]
             raise ConfigError(f"torch cannot write this network as ONNX ({first}): use torch.export") from error
 
 

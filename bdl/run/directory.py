@@ -6,11 +6,9 @@ import contextlib
 import hashlib
 import json
 import math
-import pickle
 import re
 import resource
 import sys
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +20,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from bdl.baselines.base import FOLDER as TRAINED
+from bdl.checkpoint import is_checkpoint
 from bdl.errors import ConfigError
 from bdl.files import sweep_leftovers, write_atomically
 from bdl.lightning.callbacks.start import FOLDER as START
@@ -256,16 +255,6 @@ def read_preprocessing(run: Path) -> dict[str, Any]:
         ) from error
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}): restore it") from error
-
-
-def is_checkpoint(path: Path) -> bool:
-    """Whether this is a whole checkpoint of Lightning that holds only tensors and plain values."""
-    try:
-        if zipfile.ZipFile(path).testzip():  # torch writes checksums but does not verify them
-            return False
-        return "pytorch-lightning_version" in torch.load(path, "cpu", weights_only=True, mmap=True)
-    except (zipfile.BadZipFile, pickle.UnpicklingError, RuntimeError, TypeError):
-        return False
 
 
 def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:

@@ -17,6 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from bdl.baselines.base import FOLDER as TRAINED
+from bdl.checkpoint import is_checkpoint
 from bdl.errors import BdlError, ConfigError, StoreError
 from bdl.files import WRITING
 from bdl.lightning.callbacks.start import FOLDER as START
@@ -30,7 +31,6 @@ from bdl.run.directory import (
     METRICS,
     OWNER,
     PREPROCESSING,
-    is_checkpoint,
     read_checksums,
     read_config,
     read_metrics,

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import pytest
 import torch
 import toys
@@ -93,12 +91,73 @@ def test_means_by_likelihood():
     )
 
 
-def test_onnx_is_written_or_refused_in_one_line(posterior, tmp_path):
-    module, path = posterior.as_module(samples=2), tmp_path / "module.onnx"
-    if find_spec("onnx") and find_spec("onnxscript"):
-        module.to_onnx(path, X)
-        assert path.stat().st_size > 0
-    else:
-        with pytest.raises(ConfigError, match=r"ONNX needs onnx and onnxscript.*pip install 'bdl\[onnx\]'"):
-            module.to_onnx(path, X)
-        assert not path.exists()
+class Encoder(nn.Module):
+    """A transformer of tokens."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        return self.head(self.layer(self.embedding(tokens)).mean(1))
+
+
+def perceptron() -> nn.Module:
+    return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
+
+
+def averaged(make, method="auto") -> PosteriorModule:
+    nets = [make().eval() for _ in range(2)]
+    stacked = {k: torch.stack([net.state_dict()[k] for net in nets]) for k in nets[0].state_dict()}
+    return PosteriorModule(nets[0], stacked, torch.tensor([1.0, 3.0]), bdl.CategoricalNLL(), method)
+
+
+@pytest.mark.parametrize(
+    ("make", "method", "x"),
+    [
+        (perceptron, "auto", torch.randn(5, 5)),
+        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)), "vmap",
+         torch.randn(5, 1, 6, 6)),
+        pytest.param(Encoder, "loop", torch.randint(0, 11, (5, 7)), marks=pytest.mark.slow),
+    ],
+    ids=["perceptron", "vmap of convolutions", "transformer"],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+def test_onnx_computes_the_average_for_any_number_of_items(make, method, x, tmp_path):
+    from onnx.reference import ReferenceEvaluator
+
+    module = averaged(make, method)
+    module.to_onnx(tmp_path / "module.onnx", x)
+    written = ReferenceEvaluator(str(tmp_path / "module.onnx"))
+    for n in (2, 4):
+        (means,) = written.run(None, {written.input_names[0]: x[:n].numpy()})
+        torch.testing.assert_close(torch.from_numpy(means), module(x[:n]))
+    assert module.method == method
+
+
+def test_onnx_without_its_packages_is_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("bdl.posterior.module.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match=r"ONNX needs onnx and onnxscript.*pip install 'bdl\[onnx\]'"):
+        averaged(perceptron).to_onnx(tmp_path / "module.onnx", torch.randn(5, 5))
+    assert not (tmp_path / "module.onnx").exists()
+
+
+def test_onnx_without_an_operator_is_one_line_that_names_it(tmp_path):
+    class Bessel(nn.Linear):
+        def forward(self, x):
+            return super().forward(torch.special.bessel_j0(x))
+
+    with pytest.raises(ConfigError, match=r"^[^\n]*bessel_j0[^\n]*use torch\.export$"):
+        averaged(lambda: Bessel(5, 3)).to_onnx(tmp_path / "module.onnx", torch.randn(5, 5))
+    assert not (tmp_path / "module.onnx").exists()
+
+
+def test_it_stays_in_evaluation_mode():
+    """Also as a part of a module that trains."""
+    module = averaged(lambda: nn.Sequential(nn.Dropout(0.5), perceptron()))
+    x = torch.randn(5, 5)
+    before = module(x)
+    nn.ModuleList([module]).train()
+    assert torch.equal(module(x), before) and not any(part.training for part in module.modules())

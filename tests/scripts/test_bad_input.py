@@ -145,7 +145,8 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(script, tmp_path):
     for content in ({"weights": torch.zeros(3)}, {"state_dict": Fraction(1, 2)}, [1]):
         torch.save(content, path)
         foreign.append(path.read_bytes())
-    for data in (b"", whole[:-100], bytes(altered), *foreign):
+    without_a_line = whole[whole.index(b"\n") + 1 :]  # its table of contents leads to places before the file begins
+    for data in (b"", whole[:-100], without_a_line, bytes(altered), *foreign):
         path.write_bytes(data)
         error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY))
         assert f"{path} is truncated, altered or no checkpoint" in error
