@@ -5,11 +5,12 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 from torch.distributions import Distribution, Independent, Normal, StudentT
+from torch.nn.functional import softplus
 
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns
@@ -63,42 +64,64 @@ class GaussianNLL(Likelihood):
 
 @dataclass(frozen=True)
 class HeteroscedasticNLL(Likelihood):
-    """-log N(y; mean, exp(s)): outputs (..., B, 2k) = mean and log variance s, y (..., B, k) -> (..., B) nats.
+    """-log N(y; mean, std²): outputs (..., B, 2k) = mean and s, which tells std; y (..., B, k) -> (..., B) nats.
 
     The scale depends on the input, or not, as the network decides; see `bdl.with_constant_scale`.
 
     >>> import torch
     >>> HeteroscedasticNLL()(torch.tensor([[0.0, 0.0]]), torch.tensor([[0.0]]))  # log(2 pi) / 2
     tensor([0.9189])
+
+    Args:
+        link: "log_var": s is the log variance. "softplus": std = log(1 + e^s), which takes outputs half as large for a
+            small std, and grows no faster than s for a large one. The law over functions differs: under the same prior
+            on the weights, the softplus has the smaller noise.
+
+    Raises ConfigError for another link.
     """
 
+    link: Literal["log_var", "softplus"] = "log_var"
     outputs: ClassVar[Outputs] = "values"
+
+    def __post_init__(self) -> None:
+        if self.link not in ("log_var", "softplus"):
+            raise ConfigError(f"link must be log_var or softplus, got {self.link!r}")
 
     @property
     def per_target(self) -> int:
         return 2
 
     def distribution(self, outputs: Tensor) -> Distribution:
-        mean, log_var = outputs.chunk(2, -1)
-        return Independent(Normal(mean, (0.5 * log_var).exp(), validate_args=False), 1, validate_args=False)
+        mean, s = outputs.chunk(2, -1)
+        std = softplus(s) if self.link == "softplus" else (0.5 * s).exp()
+        return Independent(Normal(mean, std, validate_args=False), 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        mean, log_var = outputs.chunk(2, -1)
+        mean, s = outputs.chunk(2, -1)
+        log_var = 2 * softplus(s).log() if self.link == "softplus" else s
         squares = (as_columns(y, mean.shape) - mean).square()
         return 0.5 * (squares * (-log_var).exp() + log_var + math.log(2 * math.pi)).sum(-1)
 
     def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """With r = mean - y and e = exp(-s): the loss is ½ Σ (r² e + s + log 2π), its gradient r e and ½ (1 - r² e)."""
+        """With r = mean - y and e = 1/std²: the loss is ½ Σ (r² e - log e + log 2π), its gradient r e and ½ (1 - r² e).
+
+        The last is that by log std²; by s it is multiplied by the derivative of log std², 2 sigmoid(s) / std for
+        std = softplus(s).
+        """
         gradient = torch.empty_like(outputs)  # in the order in memory of the outputs
-        mean, log_var = outputs.chunk(2, -1)
-        by_mean, by_log_var = gradient.chunk(2, -1)
+        mean, s = outputs.chunk(2, -1)
+        by_mean, by_s = gradient.chunk(2, -1)
+        std = softplus(s) if self.link == "softplus" else None
+        log_var = s if std is None else 2 * std.log()
         r = mean - as_columns(y, mean.shape)
         torch.mul(r, (-log_var).exp_(), out=by_mean)
         squares = r.mul_(by_mean)
         loss = (squares + log_var).sum(-1).mean(-1).mul_(0.5).add_(0.5 * math.log(2 * math.pi) * mean.shape[-1])
         items = outputs.shape[-2]
         by_mean.mul_(1 / items)
-        torch.mul(squares, -0.5 / items, out=by_log_var).add_(0.5 / items)
+        torch.mul(squares, -0.5 / items, out=by_s).add_(0.5 / items)
+        if std is not None:
+            by_s.mul_(s.sigmoid().div_(std).mul_(2))
         return loss, gradient
 
 

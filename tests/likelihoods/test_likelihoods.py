@@ -25,6 +25,7 @@ LAWS = {  # likelihood -> the frozen law of scipy for its parameters (..., k), e
     bdl.BernoulliNLL(): lambda a: st.bernoulli(1 / (1 + (-a).exp())),
     bdl.GaussianNLL(0.3): lambda a: st.norm(a, 0.3),
     bdl.HeteroscedasticNLL(): lambda a, b: st.norm(a, (b / 2).exp()),
+    bdl.HeteroscedasticNLL("softplus"): lambda a, b: st.norm(a, b.exp().log1p()),
     bdl.StudentTNLL(5.0, scale=0.7): lambda a: st.t(5, a, 0.7),
     bdl.StudentTNLL(3.0): lambda a, b: st.t(3, a, b.exp()),
     bdl.PoissonNLL(): lambda a: st.poisson(a.exp()),

@@ -31,6 +31,7 @@ LOSSES = {
     "categorical": bdl.CategoricalNLL(),
     "gaussian": bdl.GaussianNLL(0.3),
     "heteroscedastic": bdl.HeteroscedasticNLL(),
+    "heteroscedastic softplus": bdl.HeteroscedasticNLL("softplus"),
     "a loss of torch": nn.CrossEntropyLoss(label_smoothing=0.1),
 }
 

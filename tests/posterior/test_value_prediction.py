@@ -33,6 +33,7 @@ WEIGHTS = torch.tensor([1.0, 2.0, 0.0, 4.0, 3.0])
 LAWS = {
     bdl.GaussianNLL(0.3): lambda a: st.norm(a, 0.3),
     bdl.HeteroscedasticNLL(): lambda a, b: st.norm(a, (b / 2).exp()),
+    bdl.HeteroscedasticNLL("softplus"): lambda a, b: st.norm(a, b.exp().log1p()),
     bdl.StudentTNLL(5.0): lambda a, b: st.t(5, a, b.exp()),
     bdl.PoissonNLL(): lambda a: st.poisson(a.exp()),
     bdl.NegativeBinomialNLL(): lambda a, b: st.nbinom((-b).exp(), 1 / (1 + (a + b).exp())),
