@@ -1,4 +1,4 @@
-"""Predictions of 800 samples on disk, against the loop that one would write by hand: for bench.py."""
+"""Predictions of many samples, against the loops that one would write by hand: for bench.py."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from bench_tools import Times, interleave, ratio, timed
 from torch import Tensor
 
 import bdl
-from bdl.models import MLP
+from bdl.models import MLP, ResNet
+from bdl.posterior.module import PosteriorModule
 from bdl.posterior.store import SampleStore
 
 SIZES = (36, 30, 30, 6)
 FILES, CHAINS, ROWS = 100, 8, 2000
+NETWORKS, IMAGES = 100, 32
 
 
 def bench_predict(rounds: int) -> tuple[Times, dict[str, float]]:
@@ -28,6 +30,7 @@ def bench_predict(rounds: int) -> tuple[Times, dict[str, float]]:
         write_samples(folder)
         streamed, cached = (bdl.Posterior.load(folder, MLP(SIZES), likelihood=bdl.CategoricalNLL()) for _ in range(2))
         cached.cache()
+        module, images = averaged_resnets(), torch.randn(IMAGES, 3, 32, 32)
         networks, one = f"{FILES * CHAINS} samples", f"{FILES * CHAINS} samples, one row"
         times = interleave(
             {
@@ -37,12 +40,17 @@ def bench_predict(rounds: int) -> tuple[Times, dict[str, float]]:
                 f"load-and-forward loop, {one}": timed(load_and_forward(folder, x[:1]), 1),
                 f"bdl predict, {one}": timed(lambda: streamed.predict(x[:1]), 1),
                 f"bdl predict, {one}, cached": timed(lambda: cached.predict(x[:1]), 1),
+                f"forward loop, {NETWORKS} ResNet20 x {IMAGES} images": timed(forwards(images), 1),
+                f"bdl as_module, {NETWORKS} ResNet20 x {IMAGES} images": timed(lambda: module(images), 1),
             },
             rounds,
         )
-    many, single = (t for contestant, t in times.items() if contestant.startswith("load"))
+    many, single, resnets = (t for contestant, t in times.items() if "loop" in contestant)
+    loops = {"one row": single, "ResNet20": resnets}
     ours = {contestant: t for contestant, t in times.items() if contestant.startswith("bdl")}
-    return times, {f"{k} / loop": ratio(t, single if "one row" in k else many) for k, t in ours.items()}
+    return times, {
+        f"{k} / loop": ratio(t, next((v for n, v in loops.items() if n in k), many)) for k, t in ours.items()
+    }
 
 
 def write_samples(folder: Path) -> None:
@@ -71,5 +79,23 @@ def load_and_forward(folder: Path, x: Tensor) -> Callable[[], Tensor]:
                 net.load_state_dict({name: values[c] for name, values in stacked.items()})
                 total += net(x).softmax(-1)
         return total / (FILES * CHAINS)
+
+    return predict
+
+
+def averaged_resnets() -> PosteriorModule:
+    """What `as_module` makes of samples of ResNet20."""
+    nets = [ResNet(20) for _ in range(NETWORKS)]
+    stacked = {name: torch.stack([net.state_dict()[name] for net in nets]) for name in nets[0].state_dict()}
+    return PosteriorModule(nets[0], stacked, torch.ones(NETWORKS), bdl.CategoricalNLL())
+
+
+def forwards(images: Tensor) -> Callable[[], Tensor]:
+    """Mean probabilities of as many networks that all lie in memory: one forward pass each, and nothing else."""
+    nets = [ResNet(20).eval() for _ in range(NETWORKS)]
+
+    @torch.no_grad()
+    def predict() -> Tensor:
+        return sum((net(images).softmax(-1) for net in nets), torch.zeros(())) / NETWORKS
 
     return predict

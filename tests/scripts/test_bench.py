@@ -12,6 +12,7 @@ import bench_predict
 import bench_scale
 import numpy as np
 import pytest
+import torch
 from bench_law import compare, record, ten, trained
 from bench_problem import Quadratic, landsat, regression
 from bench_scale_report import draw, markdown
@@ -209,9 +210,18 @@ def test_graphs_need_a_gpu(script):
     assert status == 2 and "add --device cuda" in errors[-1]
 
 
-def test_predictions_of_samples_on_disk_are_timed_beside_the_loop(monkeypatch):
-    monkeypatch.setattr(bench_predict, "FILES", 2)
-    monkeypatch.setattr(bench_predict, "ROWS", 5)
+def test_predictions_are_timed_beside_the_loops(monkeypatch):
+    for name, value in {"FILES": 2, "ROWS": 5, "NETWORKS": 2, "IMAGES": 1}.items():
+        monkeypatch.setattr(bench_predict, name, value)
     times, ratios = bench_predict.bench_predict(rounds=1)
-    assert len(times) == 6 and len(ratios) == 4
+    assert len(times) == 8 and len(ratios) == 5
     assert all(value > 0 for value in ratios.values())
+
+
+def test_the_average_of_resnets_that_is_timed_is_that_of_its_loop(monkeypatch):
+    monkeypatch.setattr(bench_predict, "NETWORKS", 2)
+    images = torch.randn(3, 3, 32, 32)
+    torch.manual_seed(0)
+    module = bench_predict.averaged_resnets()
+    torch.manual_seed(0)
+    torch.testing.assert_close(module(images), bench_predict.forwards(images)())
