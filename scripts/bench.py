@@ -4,8 +4,9 @@ update: Sampler.step against its floor (one normal draw and one fused SGD step) 
         [bench], where they are installed.
 train:  Landsat, 8 chains through Trainer.fit, against a bare single-chain loop and against Lightning with a DataLoader.
 chains: three ways to run a stack of networks: batched matrix products, vmap and a loop.
-predict: 800 samples and 2,000 rows, and one row, against a loop that loads and runs one network at a time; and the module
-        of 100 samples of ResNet20 against 100 forward passes.
+predict: 800 samples and 2,000 rows, and one row, against a loop that loads and runs one network at a time; and the
+        module of 100 samples of ResNet20 against 100 forward passes.
+store:  a file of samples of three networks, against a plain write of its bytes, and as a share of a second.
 jax:    Landsat at 1, 8 and 64 chains, through the callbacks of train.py, against a jitted scan in JAX and blackjax.
         First the law that each of them samples is checked. Needs the extra [bench].
 bde:    a gradient of MILE in bde's sampling phase, against bdl on the same network with all rows in a batch.
@@ -13,6 +14,8 @@ cifar:  ResNet20 on images, against a hand-written loop and plain Lightning; on 
         bf16-mixed --compile`. A run without names leaves it out.
 graphs: Landsat, 8 chains through Trainer.fit on a GPU, with CUDA graphs and without: `graphs --device cuda`. A run
         without names leaves it out.
+memory: the memory of a run of a million steps at its end, against that at a tenth of it. A run without names leaves it
+        out.
 scale:  how times grow with chains, parameters, tensors, samples and processes; `--markdown` and `--picture` write them
         as a table and as a PNG. A run without names leaves it out.
 """
@@ -36,6 +39,7 @@ from bench_chains import bench_chains
 from bench_cifar import Setup, bench_cifar
 from bench_predict import bench_predict
 from bench_scale import bench_scale
+from bench_store import bench_memory, bench_store
 from bench_tools import Times, on_cores
 from bench_train import bench_graphs, bench_train
 from bench_update import bench_update
@@ -45,8 +49,8 @@ from rich.table import Table
 from bdl.run.machine import keep_freed_memory
 from bdl.run.provenance import provenance
 
-NAMES = ("update", "train", "chains", "predict", "jax", "bde", "cifar", "graphs", "scale")
-BY_NAME_ONLY = ("cifar", "graphs", "scale")
+NAMES = ("update", "train", "chains", "predict", "store", "jax", "bde", "cifar", "graphs", "memory", "scale")
+BY_NAME_ONLY = ("cifar", "graphs", "memory", "scale")
 PEERS = ("jax", "blackjax", "bde")  # packages whose absence leaves a name out
 
 
@@ -127,7 +131,7 @@ def parse() -> argparse.Namespace:
         "names",
         nargs="*",
         metavar="name",
-        help=f"any of {', '.join(NAMES)}; default: all but {' and '.join(BY_NAME_ONLY)}",
+        help=f"any of {', '.join(NAMES)}; default: all but {', '.join(BY_NAME_ONLY)}",
     )
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--threads", type=int, default=1)
@@ -164,11 +168,14 @@ def run(name: str, a: argparse.Namespace) -> tuple[Times, dict[str, float]]:
         return bench_chains(a.rounds, torch.device(a.device))
     if name == "graphs":
         return bench_graphs(a.rounds, torch.device(a.device))
+    if name == "memory":
+        return bench_memory()
     if name in ("jax", "bde"):
         with on_cores(a.threads):  # JAX takes all cores whatever torch is told
             module = importlib.import_module(f"bench_{name}")  # imports JAX
             return getattr(module, f"bench_{name}")(a.rounds)
-    return {"update": bench_update, "train": bench_train, "predict": bench_predict}[name](a.rounds)
+    cases = {"update": bench_update, "train": bench_train, "predict": bench_predict, "store": bench_store}
+    return cases[name](a.rounds)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -20,6 +21,10 @@ from bdl.posterior.store import SampleStore
 SIZES = (36, 30, 30, 6)
 FILES, CHAINS, ROWS = 100, 8, 2000
 NETWORKS, IMAGES = 100, 32
+FIELDS: dict[str, Any] = {  # of an index line
+    "stack": 0, "chains": list(range(CHAINS)), "cycle": 0, "lr": 0.1, "temperature": 1.0, "zeta": 0.0,
+    "energy_batch": None, "energy_full": None, "log_weight": None, "psi_frozen": False,
+}  # fmt: skip
 
 
 def bench_predict(rounds: int) -> tuple[Times, dict[str, float]]:
@@ -57,11 +62,9 @@ def write_samples(folder: Path) -> None:
     """A run directory with samples of random networks, as a run of 8 chains writes it."""
     store, generator = SampleStore(folder), torch.Generator().manual_seed(0)
     shapes = {name: p.shape for name, p in MLP(SIZES).named_parameters()}
-    fields = {"stack": 0, "chains": list(range(CHAINS)), "cycle": 0, "lr": 0.1, "temperature": 1.0, "zeta": 0.0}
-    fields |= {"energy_batch": None, "energy_full": None, "log_weight": None, "psi_frozen": False}
     for step in range(FILES):
         store.write(
-            {k: 0.3 * torch.randn(CHAINS, *s, generator=generator) for k, s in shapes.items()}, step=step, **fields
+            {k: 0.3 * torch.randn(CHAINS, *s, generator=generator) for k, s in shapes.items()}, step=step, **FIELDS
         )
     (store.folder / "target.json").write_text(json.dumps({}))
 

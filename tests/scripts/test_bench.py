@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import bench_predict
 import bench_scale
+import bench_store
 import numpy as np
 import pytest
 import torch
@@ -216,6 +217,22 @@ def test_predictions_are_timed_beside_the_loops(monkeypatch):
     times, ratios = bench_predict.bench_predict(rounds=1)
     assert len(times) == 8 and len(ratios) == 5
     assert all(value > 0 for value in ratios.values())
+
+
+def test_files_of_samples_are_timed_beside_plain_writes(monkeypatch):
+    monkeypatch.setattr(bench_store, "NETWORKS", {"small": (lambda: torch.nn.Linear(2, 2), 3)})
+    times, ratios = bench_store.bench_store(rounds=1)
+    assert [name.split(",")[0] for name in times] == ["bdl write", "plain write"]
+    assert list(ratios) == ["bdl write, small, " + next(iter(times)).split(", ")[2] + " a second / sampling"]
+
+
+def test_the_memory_of_a_run_is_read_at_a_tenth_and_at_the_end():
+    small = ("length=200", "model.sizes=[36,6]", "collect.keep.burn_in=50", "collect.keep.every=50", "compile=false")
+    _, ratios = bench_store.bench_memory(*small)
+    assert 50 < ratios["MB at 10%"] < 5000
+    assert 0.5 < ratios["memory at 100 % / at 10 % of the steps"] < 2
+    with pytest.raises(RuntimeError, match="status 1"):
+        bench_store.bench_memory("sampler.lr=-1")
 
 
 def test_the_average_of_resnets_that_is_timed_is_that_of_its_loop(monkeypatch):
