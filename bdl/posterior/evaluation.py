@@ -193,7 +193,8 @@ class ClassEvaluation(Evaluation):
         return self.log_probs
 
     def repeat_error(self) -> dict[str, float]:
-        return repeat_error(self.chain_bma.numpy(), 1.0, np.exp(self.log_probs))
+        errors = repeat_error(self.chain_bma.numpy(), 1.0, np.exp(self.log_probs))
+        return {k: min(v, 0.5) for k, v in errors.items()}  # twice the number bounds the error, which is 1 at most
 
     def constant_nll(self) -> float:
         if self.likelihood.outputs == "labels":

@@ -48,6 +48,13 @@ def test_a_constant_predicts_the_shares_or_the_moments_of_y(likelihood, y, expec
     assert evaluation_of(likelihood, y, 1).constant_nll() == pytest.approx(expected, rel=1e-4)
 
 
+def test_a_probability_moves_by_one_at_most():
+    """Student's law of two chains has t = 12.7, which would make ± 3.4 of two probabilities .76 apart."""
+    outputs = torch.tensor([2.0, -2.0]).view(1, 2, 1, 1) * torch.tensor([0.5, -0.5])
+    made = evaluated(bdl.CategoricalNLL(), torch.tensor([0]), outputs)
+    assert made.repeat_error() == {"mcse/most": 0.5, "mcse/worst": 0.5}
+
+
 def test_counts_that_spread_wider_than_poisson_are_negative_binomial():
     torch.manual_seed(0)
     y = SPREAD.sample((20_000,))
