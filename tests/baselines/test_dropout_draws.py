@@ -98,6 +98,11 @@ class Twice(Residual):
         (Residual(), (3,), "the masks of dropout cannot be written as weights"),
         (Twice(), (3,), "the masks of dropout cannot be written as weights"),
         (nn.Sequential(nn.Dropout(P), nn.Conv2d(1, 2, 5), nn.Flatten()), (1, 5, 5), "cannot be written as weights"),
+        (
+            nn.Sequential(nn.Conv2d(1, 4, 3), nn.Dropout2d(P), nn.Conv2d(4, 4, 3, groups=2), nn.Flatten()),
+            (1, 5, 5),
+            "cannot be written as weights",
+        ),
     ],
 )
 def test_networks_whose_masks_are_no_weights_are_refused(tmp_path, net, shape, message):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.util
+import math
 
 import pytest
 import torch
+from scipy.optimize import brentq
 from test_swag import drawn, written
 from torch import nn
 
@@ -63,6 +65,31 @@ def test_on_a_linear_regression_it_is_the_posterior(tmp_path, temperature):
     assert_normal(vectors(drawn(baseline, trained, loader, DRAWS)), best, temperature * H.inverse())
     few = dataclasses.replace(baseline, draws=2).fit(trained, tmp_path / "laplace", train=loader)
     assert few.records[0].temperature == temperature and few.samples == 2
+
+
+def test_marglik_takes_the_precision_of_the_largest_marginal_likelihood(tmp_path):
+    """The evidence of Laplace's approximation at θ*: -δ|θ*|²/2 + d/2 log δ - 1/2 log|X'X/σ² + δ|, up to a constant."""
+    random = torch.Generator().manual_seed(0)
+    x = torch.randn(N, 2, generator=random)
+    X = torch.cat([x, torch.ones(N, 1)], 1).double()
+    net = nn.Sequential(nn.Linear(2, 1))
+    with torch.no_grad():
+        net[0].weight.copy_(torch.tensor([[0.1, -0.2]])), net[0].bias.fill_(0.1)
+    theta = torch.tensor([0.1, -0.2, 0.1], dtype=torch.float64)
+    H = X.T @ X / STD**2
+    eigenvalues = torch.linalg.eigvalsh(H)
+
+    def slope(log_precision: float) -> float:
+        precision = math.exp(log_precision)
+        return float(3 / precision - theta.square().sum() - (1 / (eigenvalues + precision)).sum())
+
+    best = math.exp(brentq(slope, -5, 10))
+    assert best > 20  # far from 1, where the search begins
+    trained = trained_on(tmp_path / "sgd", net, {"type": "bdl.GaussianNLL", "std": STD})
+    loader = TensorSlices(x, net(x).detach(), batch_size=15)
+    baseline = bdl.LastLayerLaplace(draws=DRAWS, prior_precision="marglik")
+    covariance = (H + best * torch.eye(3, dtype=torch.float64)).inverse()
+    assert_normal(vectors(drawn(baseline, trained, loader, DRAWS)), theta, covariance)
 
 
 def test_on_logits_it_is_the_generalised_gauss_newton_matrix_of_the_last_layer(tmp_path):
