@@ -18,12 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
 from bdl.run.console import one_line_errors
+from bdl.run.provenance import device_name
 
 SCRIPTS = Path(__file__).parent
 SCORES = {"rmse": "RMSE", "nll_normal": "NLL of the normal", "accuracy": "error %", "nll": "-LPPD"}  # with headings
@@ -32,6 +34,14 @@ PUBLISHED = {  # Sommer et al. 2025 and the benchmark of bde 1.0: mean over its 
     "airfoil": [
         ("bde 1.0, published", {"rmse": 0.1215, "nll_normal": -0.913, "core_seconds": 2410}),
         ("deep ensemble, published", {"rmse": 0.365, "nll_normal": 0.176}),
+        ("XGBoost, published", {"rmse": 0.2025}),
+        ("TabPFN v2, published", {"rmse": 0.136, "nll_normal": -0.934}),
+    ],
+    "bike": [
+        ("bde 1.0, published", {"rmse": 0.226, "nll_normal": -0.7315, "core_seconds": 25500}),
+        ("deep ensemble, published", {"rmse": 0.288, "nll_normal": -0.455}),
+        ("XGBoost, published", {"rmse": 0.2143}),
+        ("TabPFN v2, published", {"rmse": 0.210, "nll_normal": -0.686}),
     ],
 }
 
@@ -41,7 +51,9 @@ def main() -> None:
     path = arguments.out / f"{arguments.name}.json"
     record = json.loads(path.read_text()) if path.exists() else {}
     if record.get("overrides") != arguments.overrides:
-        record = {"name": arguments.name, "overrides": arguments.overrides, "cores": os.cpu_count(), "runs": []}
+        record = {"name": arguments.name, "overrides": arguments.overrides, "cores": os.cpu_count()}
+        record |= {"device": device_name(), "runs": []}
+    record["date"] = date.today().isoformat()
     for seed in arguments.seeds:
         run = measure(arguments.overrides, seed)
         record["runs"] = sorted([r for r in record["runs"] if r["seed"] != seed] + [run], key=lambda r: r["seed"])
@@ -99,7 +111,8 @@ def table(record: dict[str, Any]) -> str:
     for label, known in PUBLISHED.get(record["name"], []):
         numbers = [f"{known[s]:.4f}" if s in known else "–" for s in scores]
         lines.append([label, *numbers, "–", f"{known['core_seconds']}" if "core_seconds" in known else "–"])
-    about = f"`scripts/train.py {' '.join(record['overrides'])}` on {record['cores']} cores"
+    command = f"scripts/train.py {' '.join(record['overrides'])}"
+    about = f"`{command}` on {record['cores']} cores of {record['device']}, {record['date']}"
     return f"{about}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
