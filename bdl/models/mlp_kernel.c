@@ -1,7 +1,8 @@
 /* Loss and gradient of a stack of multilayer perceptrons, one chain after the other. mlp_kernel.py compiles this file.
 
    The items of a batch are the contiguous axis: a layer's values are (features, ld) in scratch memory, with ld >= B
-   rounded up to whole vectors. The columns beyond B repeat the last item, and their gradients are zero. The order of
+   rounded up to whole vectors. The columns beyond B repeat the last item, and their gradients are zero. Where the loss is
+   computed here, a large batch goes through all layers in blocks of items whose values stay in the cache. The order of
    every sum depends on the shapes alone, so the numbers do not depend on alignment or on the other chains. */
 
 #include <math.h>
@@ -25,6 +26,7 @@ typedef int32_t iquad __attribute__((vector_size(16)));
 typedef int64_t I;
 
 #define INLINE static inline __attribute__((always_inline))
+#define BLOCK 256 /* items: the values of a network of width 50 then fit into the second cache of any CPU */
 #define ROWS 4    /* outputs of a tile */
 #define COLUMNS 3 /* vectors of a tile: ROWS x COLUMNS sums + COLUMNS + 1 operands fill the 16 registers of AVX2 */
 
@@ -43,6 +45,10 @@ typedef int64_t I;
 #endif
 
 enum { NONE, TANH, RELU, SIGMOID, SILU };
+enum { CATEGORICAL, NORMAL, HETEROSCEDASTIC };
+
+static const double HALF_LOG_2PI = 0.91893853320467274178;
+static const int32_t LANES[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 /* A Linear layer, and the elementwise layer after it. Strides are those between chains, in floats. */
 typedef struct {
@@ -174,8 +180,10 @@ static void product(I rows, I k, const float *w, I rs, I cs, const float *bias, 
     }
 }
 
-/* out (m, n) = d (m, B) x (n, B)^T, rows of out `stride` apart */
-INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, I stride, Batch b) {
+INLINE void put(float *place, float value, int add) { *place = add ? *place + value : value; }
+
+/* out (m, n) = d (m, B) x (n, B)^T, rows of out `stride` apart; with `add`, added to out */
+INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, I stride, int add, Batch b) {
     vec sums[ROWS][COLUMNS];
     for (int r = 0; r < m; r++)
         for (int q = 0; q < n; q++) sums[r][q] = splat(0);
@@ -194,37 +202,37 @@ INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, 
     if (m == 4) {
         for (int q = 0; q < n; q++) {
             quad column = sums_of_four(sums[0][q], sums[1][q], sums[2][q], sums[3][q]);
-            for (int r = 0; r < 4; r++) out[r * stride + q] = column[r];
+            for (int r = 0; r < 4; r++) put(out + r * stride + q, column[r], add);
         }
         return;
     }
     for (int r = 0; r < m; r++)
-        for (int q = 0; q < n; q++) out[r * stride + q] = sum(sums[r][q]);
+        for (int q = 0; q < n; q++) put(out + r * stride + q, sum(sums[r][q]), add);
 }
 
-INLINE void dots_rows(int m, I columns, const float *d, const float *x, float *out, Batch b) {
+INLINE void dots_rows(int m, I columns, const float *d, const float *x, float *out, int add, Batch b) {
     I q = 0;
-    for (; q + COLUMNS <= columns; q += COLUMNS) dots_tile(m, COLUMNS, d, x + q * b.ld, out + q, columns, b);
-    if (columns - q == 2) dots_tile(m, 2, d, x + q * b.ld, out + q, columns, b);
-    if (columns - q == 1) dots_tile(m, 1, d, x + q * b.ld, out + q, columns, b);
+    for (; q + COLUMNS <= columns; q += COLUMNS) dots_tile(m, COLUMNS, d, x + q * b.ld, out + q, columns, add, b);
+    if (columns - q == 2) dots_tile(m, 2, d, x + q * b.ld, out + q, columns, add, b);
+    if (columns - q == 1) dots_tile(m, 1, d, x + q * b.ld, out + q, columns, add, b);
 }
 
-/* out (rows, columns) = d (rows, B) x (columns, B)^T */
-static void dots(I rows, I columns, const float *d, const float *x, float *out, Batch b) {
+/* out (rows, columns) = d (rows, B) x (columns, B)^T; with `add`, added to out */
+static void dots(I rows, I columns, const float *d, const float *x, float *out, int add, Batch b) {
     I r = 0;
-    for (; r + ROWS <= rows; r += ROWS) dots_rows(ROWS, columns, d + r * b.ld, x, out + r * columns, b);
+    for (; r + ROWS <= rows; r += ROWS) dots_rows(ROWS, columns, d + r * b.ld, x, out + r * columns, add, b);
     switch (rows - r) {
-        case 3: dots_rows(3, columns, d + r * b.ld, x, out + r * columns, b); break;
-        case 2: dots_rows(2, columns, d + r * b.ld, x, out + r * columns, b); break;
-        case 1: dots_rows(1, columns, d + r * b.ld, x, out + r * columns, b); break;
+        case 3: dots_rows(3, columns, d + r * b.ld, x, out + r * columns, add, b); break;
+        case 2: dots_rows(2, columns, d + r * b.ld, x, out + r * columns, add, b); break;
+        case 1: dots_rows(1, columns, d + r * b.ld, x, out + r * columns, add, b); break;
     }
 }
 
-static void sums_of_rows(I rows, const float *d, float *out, Batch b) {
+static void sums_of_rows(I rows, const float *d, float *out, int add, Batch b) {
     for (I r = 0; r < rows; r++) {
         vec total = splat(0);
         for (I v = 0; v < b.vectors; v++) total += ((const vec *)(d + r * b.ld))[v];
-        out[r] = sum(total);
+        put(out + r, sum(total), add);
     }
 }
 
@@ -290,17 +298,18 @@ static const float *forward(const Plan *p, I chain, const float *x, float *value
     return input;
 }
 
-/* The gradients of all layers from d (outputs, ld), which is overwritten; `spare` has the rows of the widest layer */
-static void backward(const Plan *p, I chain, const float *values, float *d, float *spare, Batch b) {
+/* The gradients of all layers from d (outputs, ld), which is overwritten; `spare` has the rows of the widest layer. With
+   `add` they are added to those of earlier blocks. */
+static void backward(const Plan *p, I chain, const float *values, float *d, float *spare, int add, Batch b) {
     const float *output = values + p->layer[0].in * b.ld;
     for (I l = 0; l + 1 < p->layers; l++) output += rows_of(&p->layer[l]) * b.ld;
     for (I l = p->layers - 1; l >= 0; l--) {
         const Layer *layer = &p->layer[l];
         const float *input = l ? output - rows_of(layer - 1) * b.ld : values;
         multiply_derivative(layer->activation, layer->out, d, output, output + layer->out * b.ld, b);
-        dots(layer->out, layer->in, d, input, layer->weight_gradient + chain * layer->weight_gradient_stride, b);
+        dots(layer->out, layer->in, d, input, layer->weight_gradient + chain * layer->weight_gradient_stride, add, b);
         if (layer->bias)
-            sums_of_rows(layer->out, d, layer->bias_gradient + chain * layer->bias_gradient_stride, b);
+            sums_of_rows(layer->out, d, layer->bias_gradient + chain * layer->bias_gradient_stride, add, b);
         if (l) {
             product(layer->in, layer->out, layer->weight + chain * layer->weight_stride, 1, layer->in, 0, d, spare, b);
             float *swap = d;
@@ -311,9 +320,11 @@ static void backward(const Plan *p, I chain, const float *values, float *d, floa
     }
 }
 
-/* Mean of -log softmax(z)[y] over the batch, and its gradient d, from z (classes, ld); `work` has two rows. */
-static float categorical(I classes, const float *z, const int64_t *y, float *d, float *work, Batch b) {
-    float *largest = work, *total = work + b.ld, scale = 1.0f / (float)b.items;
+/* The losses below return their sum over the block. d is the gradient of `scale` times the sum; `work` has two rows. */
+
+/* -log softmax(z)[y], z (classes, ld) */
+static double categorical(I classes, const float *z, const int64_t *y, float *d, float *work, float scale, Batch b) {
+    float *largest = work, *total = work + b.ld;
     for (I v = 0; v < b.vectors; v++) {
         vec most = ((const vec *)z)[v], all = splat(0);
         for (I k = 1; k < classes; k++) {
@@ -337,8 +348,57 @@ static float categorical(I classes, const float *z, const int64_t *y, float *d, 
         d[at] -= scale;
     }
     for (I k = 0; k < classes; k++) memset(d + k * b.ld + b.items, 0, (size_t)(b.vectors * WIDTH - b.items) * 4);
-    return (float)(loss / (double)b.items);
+    return loss;
 }
+
+/* x where a column stands for an item, 0 beyond */
+INLINE vec inside(vec x, I v, Batch b) {
+    ivec lanes;
+    memcpy(&lanes, LANES, sizeof lanes);
+    return choose(lanes < (int32_t)(b.items - v * WIDTH) - (ivec){0}, x, splat(0));
+}
+
+/* Column t of y (B, k) as a row */
+static void pick(I k, I t, const float *y, float *row, Batch b) {
+    for (I item = 0; item < b.vectors * WIDTH; item++) row[item] = y[(item < b.items ? item : b.items - 1) * k + t];
+}
+
+/* -log N(y; z, std^2), z (k, ld), y (B, k) */
+static double normal(I k, const float *z, const float *y, double std, float *d, float *work, float scale, Batch b) {
+    float by = (float)(1.0 / (std * std));
+    double loss = (double)(b.items * k) * (log(std) + HALF_LOG_2PI);
+    for (I t = 0; t < k; t++) {
+        pick(k, t, y, work, b);
+        vec squares = splat(0);
+        for (I v = 0; v < b.vectors; v++) {
+            vec r = inside(((const vec *)(z + t * b.ld))[v] - ((const vec *)work)[v], v, b);
+            squares += r * r;
+            ((vec *)(d + t * b.ld))[v] = r * (by * scale);
+        }
+        loss += 0.5 / (std * std) * (double)sum(squares);
+    }
+    return loss;
+}
+
+/* -log N(y; mean, exp(s)), z (2k, ld) = mean and s, y (B, k). With r = mean - y and e = exp(-s), twice the loss is
+   r^2 e + s + log 2 pi. */
+static double heteroscedastic(I k, const float *z, const float *y, float *d, float *work, float scale, Batch b) {
+    double loss = (double)(b.items * k) * HALF_LOG_2PI;
+    for (I t = 0; t < k; t++) {
+        pick(k, t, y, work, b);
+        vec total = splat(0);
+        for (I v = 0; v < b.vectors; v++) {
+            vec s = ((const vec *)(z + (k + t) * b.ld))[v], r = ((const vec *)(z + t * b.ld))[v] - ((const vec *)work)[v];
+            vec by_mean = r * exponential(at_most(-s, 87.0f)), square = r * by_mean;
+            total += inside(square + s, v, b);
+            ((vec *)(d + t * b.ld))[v] = inside(by_mean * scale, v, b);
+            ((vec *)(d + (k + t) * b.ld))[v] = inside((1.0f - square) * (0.5f * scale), v, b);
+        }
+        loss += 0.5 * (double)sum(total);
+    }
+    return loss;
+}
+
 
 /* Floats of scratch: *values for one chain's `values`, *work for what a chain needs besides */
 void bdl_mlp_scratch(const Plan *p, I items, I *values, I *work) {
@@ -352,21 +412,36 @@ void bdl_mlp_scratch(const Plan *p, I items, I *values, I *work) {
     *work = (2 * widest + 2) * b.ld;
 }
 
-/* Mean losses (C) and all gradients under the categorical likelihood. Returns -1, or the first y outside the classes,
-   as its place chain * B + item; then nothing is written. `values` and `work` are aligned to 64 bytes. */
-I bdl_mlp_categorical(const Plan *p, const float *x, I x_stride, const int64_t *y, I y_stride, I items, float *losses,
-                      float *values, float *work) {
-    Batch b = batch_of(items);
-    I classes = p->layer[p->layers - 1].out, values_size, work_size;
-    bdl_mlp_scratch(p, items, &values_size, &work_size);
-    for (I c = 0; c < p->chains; c++)
+/* Items that go through the layers together where the loss is computed here: scratch for so many is enough. */
+I bdl_mlp_block(void) { return BLOCK; }
+
+/* Mean losses (C) and all gradients. y holds int64 classes (B) under the categorical likelihood, and otherwise float
+   targets (B, k). `given` is the standard deviation of NORMAL. Returns -1, or the first class that is none, as its place
+   chain * B + item; then nothing is written. `values` and `work` are aligned to 64 bytes. */
+I bdl_mlp_loss(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given, I items,
+               float *losses, float *values, float *work) {
+    I outputs = p->layer[p->layers - 1].out, k = likelihood == HETEROSCEDASTIC ? outputs / 2 : outputs;
+    I values_size, work_size;
+    const int64_t *classes = y;
+    for (I c = 0; likelihood == CATEGORICAL && c < p->chains; c++)
         for (I item = 0; item < items; item++)
-            if (y[c * y_stride + item] < 0 || y[c * y_stride + item] >= classes) return c * items + item;
-    float *d = work + 2 * b.ld, *other = d + (work_size - 2 * b.ld) / 2;
+            if (classes[c * y_stride + item] < 0 || classes[c * y_stride + item] >= outputs) return c * items + item;
+    float scale = 1.0f / (float)items;
     for (I c = 0; c < p->chains; c++) {
-        const float *z = forward(p, c, x + c * x_stride, values, b);
-        losses[c] = categorical(classes, z, y + c * y_stride, d, work, b);
-        backward(p, c, values, d, other, b);
+        double loss = 0;
+        for (I from = 0; from < items; from += BLOCK) {
+            Batch b = batch_of(items - from < BLOCK ? items - from : BLOCK);
+            bdl_mlp_scratch(p, b.items, &values_size, &work_size);
+            float *d = work + 2 * b.ld, *other = d + (work_size - 2 * b.ld) / 2;
+            const float *z = forward(p, c, x + c * x_stride + from * p->layer[0].in, values, b);
+            const float *targets = (const float *)y + c * y_stride + from * k;
+            if (likelihood == CATEGORICAL)
+                loss += categorical(outputs, z, classes + c * y_stride + from, d, work, scale, b);
+            else if (likelihood == NORMAL) loss += normal(k, z, targets, given, d, work, scale, b);
+            else loss += heteroscedastic(k, z, targets, d, work, scale, b);
+            backward(p, c, values, d, other, from > 0, b);
+        }
+        losses[c] = (float)(loss / (double)items);
     }
     return -1;
 }
@@ -394,6 +469,6 @@ void bdl_mlp_backward(const Plan *p, const float *gradient, I items, const float
             memcpy(d + k * b.ld, gradient + (c * classes + k) * items, (size_t)items * 4);
             memset(d + k * b.ld + items, 0, (size_t)(b.vectors * WIDTH - items) * 4);
         }
-        backward(p, c, values + c * values_size, d, other, b);
+        backward(p, c, values + c * values_size, d, other, 0, b);
     }
 }

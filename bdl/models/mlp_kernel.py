@@ -16,13 +16,15 @@ import torch
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, Loss, mean_loss_and_gradient
+from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Loss, mean_loss_and_gradient
+from bdl.likelihoods.base import as_columns
 from bdl.models import native
 from bdl.models.mlp_gradient import MLPGradient
 
 SOURCE = Path(__file__).with_suffix(".c")
 LARGEST = 2**16  # numbers in a weight matrix; beyond, torch's products gain from threads and from packed operands
 _ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3, nn.SiLU: 4}  # the enum in mlp_kernel.c
+_LAWS = {CategoricalNLL: 0, GaussianNLL: 1, HeteroscedasticNLL: 2}  # the likelihoods in mlp_kernel.c
 _HEAD, _FIELDS = 2, 11  # numbers in a Plan before its layers, and in a Layer
 _LINE = 64  # bytes; the scratch starts at a line of the cache
 
@@ -41,7 +43,7 @@ class MLPKernel:
 
     def __init__(self, eager: MLPGradient, library: ctypes.CDLL):
         self.eager, self.chains, self.params = eager, eager.chains, eager.params
-        self._library = library
+        self._library, self._block = library, library.bdl_mlp_block()
         self._plan = _Plan(eager.layers, eager.chains)
         self._own: list[Tensor] = []  # gradients for callers that bring no place for them
         self._scratch: dict[str, tuple[int, int, Tensor]] = {}  # floats, address, the memory
@@ -63,14 +65,15 @@ class MLPKernel:
     def write(self, x: Tensor, y: Tensor, loss: Loss, out: Sequence[Tensor]) -> Tensor:
         """The losses (C,); the gradients go into `out`, tensors of the shapes of `params`.
 
-        Raises ConfigError for a class label outside 0..K-1, and for labels that are not (C, B).
+        Raises ConfigError for a class label outside 0..K-1, for labels that are not (C, B), and for targets that do
+        not fit the outputs.
         """
         if not self._takes(x) or not self._plan.point(self.params, out):
             return self.eager.write(x, y, loss, out)
         if not x.is_contiguous() and not x[0].is_contiguous():  # a batch that is expanded over chains is read as it is
             x = x.contiguous()
-        if type(loss) is CategoricalNLL and y.dtype == torch.int64:
-            return self._categorical(x, y)
+        if (law := self._law(loss, x, y)) is not None:
+            return self._by_law(x, *law)
         outputs, values = self._forward(x)
         losses, d = mean_loss_and_gradient(loss, outputs.mT, y)
         d = d.mT.to(torch.float32).contiguous()
@@ -78,16 +81,30 @@ class MLPKernel:
         self._library.bdl_mlp_backward(self._plan.pointer, d.data_ptr(), x.shape[1], values, work)
         return losses
 
-    def _categorical(self, x: Tensor, y: Tensor) -> Tensor:
-        if y.shape != x.shape[:2]:
-            raise ConfigError(f"labels of shape {tuple(y.shape)} do not match a batch of shape {tuple(x.shape[:2])}")
-        if y.stride(1) != 1:
-            y = y.contiguous()
+    def _law(self, loss: Loss, x: Tensor, y: Tensor) -> tuple[int, Tensor, float] | None:
+        """Number, targets and given scale of a likelihood that mlp_kernel.c computes; None for all others."""
+        shape, outputs = x.shape[:2], self._plan.outputs
+        if type(loss) is CategoricalNLL and y.dtype == torch.int64:
+            if y.shape != shape:
+                raise ConfigError(f"labels of shape {tuple(y.shape)} do not match a batch of shape {tuple(shape)}")
+            return _LAWS[CategoricalNLL], y if y.stride(1) == 1 else y.contiguous(), 0.0
+        if type(loss) is HeteroscedasticNLL and loss.link == "log_var" and outputs % 2 == 0:
+            number, k, given = _LAWS[HeteroscedasticNLL], outputs // 2, 0.0
+        elif type(loss) is GaussianNLL:
+            number, k, given = _LAWS[GaussianNLL], outputs, loss.std
+        else:
+            return None
+        if y.dtype != torch.float32:
+            return None
+        y = as_columns(y, torch.Size((*shape, k)))
+        return number, y if y[0].is_contiguous() else y.contiguous(), given
+
+    def _by_law(self, x: Tensor, law: int, y: Tensor, given: float) -> Tensor:
         items, losses = x.shape[1], x.new_empty(self.chains)
-        values, work = self._size(items)
-        wrong = self._library.bdl_mlp_categorical(
-            self._plan.pointer, x.data_ptr(), x.stride(0), y.data_ptr(), y.stride(0), items, losses.data_ptr(),
-            self._space("values", values), self._space("work", work),
+        values, work = self._size(min(items, self._block))
+        wrong = self._library.bdl_mlp_loss(
+            self._plan.pointer, x.data_ptr(), x.stride(0), law, y.data_ptr(), y.stride(0), given, items,
+            losses.data_ptr(), self._space("values", values), self._space("work", work),
         )  # fmt: skip
         if wrong >= 0:
             label, classes = int(y[wrong // items, wrong % items]), self._plan.outputs
@@ -209,10 +226,11 @@ def _is_plain(t: Tensor) -> bool:
 
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library, whose functions know the types of their arguments."""
-    address, number = ctypes.c_void_p, ctypes.c_int64
+    address, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
     for name, result, arguments in (
         ("scratch", None, [address, number, address, address]),
-        ("categorical", number, [address, address, number, address, number, number, address, address, address]),
+        ("block", number, []),
+        ("loss", number, [address, address, number, number, address, number, real, number, address, address, address]),
         ("forward", None, [address, address, number, number, address, address]),
         ("backward", None, [address, address, number, address, address]),
     ):

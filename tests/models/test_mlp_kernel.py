@@ -111,15 +111,52 @@ def test_losses_and_gradients_are_autograds(sizes, chains, items, activation, bi
     assert g.isfinite().all()
 
 
-@pytest.mark.parametrize("loss", [bdl.GaussianNLL(std=0.5), bdl.likelihoods.HeteroscedasticNLL(), nn.MSELoss()])
+LAWS = [bdl.CategoricalNLL(), bdl.GaussianNLL(std=0.5), bdl.HeteroscedasticNLL()]  # computed in C
+
+
+def targets(loss, shape: tuple[int, int], outputs: int) -> torch.Tensor:
+    stream = torch.Generator().manual_seed(sum(shape))
+    if isinstance(loss, bdl.CategoricalNLL):
+        return torch.randint(outputs, shape, generator=stream)
+    return torch.randn(*shape, outputs // getattr(loss, "per_target", 1), generator=stream)
+
+
+@pytest.mark.parametrize("loss", [*LAWS, bdl.HeteroscedasticNLL("softplus"), nn.MSELoss()], ids=repr)
+@pytest.mark.parametrize("items", [1, 21, 256, 257, 700])
 @pytest.mark.parametrize("activation", ["tanh", "silu"])
-def test_other_losses_go_through_torch_between_forward_and_backward(loss, activation):
+def test_every_loss_in_batches_of_one_block_and_of_several(loss, items, activation):
+    """Other losses than the three go through torch, between forward and backward over the whole batch."""
     stack, g, views = in_buffer(network((7, 9, 4), activation), 3)
-    x, _ = batch(3, 21, 7, 4)
-    width = 2 if isinstance(loss, bdl.likelihoods.HeteroscedasticNLL) else 4
-    y = torch.randn(3, 21, width)
+    x, _ = batch(3, items, 7, 4)
+    y = targets(loss, (3, items), 4)
     losses, gradients = exact(stack, x, y, loss)
-    assert_near([kernel_of(stack).write(x, y, loss, views), *views], [losses, *gradients])
+    kernel = kernel_of(stack)
+    assert (kernel._law(loss, x, y) is not None) == (loss in LAWS)
+    assert_near([kernel.write(x, y, loss, views), *views], [losses, *gradients])
+
+
+def test_targets_may_be_a_column_or_lie_in_another_order():
+    stack, g, views = in_buffer(network((7, 9, 2)), 3)
+    x, loss = batch(3, 300, 7, 2)[0], bdl.HeteroscedasticNLL()
+    y = torch.randn(300, 3).mT
+    losses, gradients = exact(stack, x, y, loss)
+    kernel = kernel_of(stack)
+    for same in (y, y.contiguous(), y.unsqueeze(-1)):
+        assert_near([kernel.write(x, same, loss, views), *views], [losses, *gradients])
+    with pytest.raises(ConfigError, match="do not fit"):
+        kernel.write(x, torch.randn(3, 300, 2), loss, views)
+    with pytest.raises(ConfigError, match="do not fit"):
+        kernel.write(x, y[:, :299], loss, views)
+
+
+@pytest.mark.parametrize("loss", LAWS, ids=repr)
+def test_a_number_that_is_no_number_reaches_the_loss_and_the_gradient(loss):
+    stack, g, views = in_buffer(network((7, 9, 4)), 3)
+    x, _ = batch(3, 300, 7, 4)
+    x[1, 290] = torch.nan
+    losses = kernel_of(stack).write(x, targets(loss, (3, 300), 4), loss, views)
+    assert losses.isfinite().tolist() == [True, False, True]
+    assert g.isfinite().all(1).tolist() == [True, False, True]
 
 
 @pytest.mark.parametrize("chains", [1, 4])
