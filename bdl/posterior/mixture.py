@@ -195,22 +195,32 @@ class Mixture:
         return to_y - 0.5 * self._spread(outputs, means, stds)
 
     def _spread(self, outputs: Tensor, means: Tensor, stds: Tensor) -> Tensor:
-        """(n', k) E|Y - Y'| = 2 ∫ F (1 - F). The trapezoid rule with steps below the smallest std is exact to 1e-5."""
-        low, high = (means - 8 * stds).amin(0), (means + 8 * stds).amax(0)
-        widths = float(((high - low) / stds.amin(0)).max())
-        w = self.weights.view(-1, 1, 1)
-        if not widths + 2 < len(means):  # few networks, or a scale of 0 or infinity: all pairs
-            total = torch.zeros_like(low)
-            for weight, m, s in zip(self.weights, means, stds, strict=True):
-                total += weight * (w * _mean_distance(means - m, (stds.square() + s.square()).sqrt())).sum(0)
-            return total
-        steps = int(widths) + 2
+        """(n', k) E|Y - Y'| of every item, by the cheaper of two ways: a quadrature, or all pairs of networks."""
+        ends = (means - 8 * stds).amin(0), (means + 8 * stds).amax(0)
+        steps = ((ends[1] - ends[0]) / stds.amin(0)).amax(-1) + 2  # (n',)
+        narrow = steps < len(means)  # not so for few networks, and for a scale of 0 or infinity
+        spread = torch.empty_like(ends[0])
+        if bool(narrow.any()):
+            low, high = (end[narrow] for end in ends)
+            spread[narrow] = self._quadrature(outputs[:, narrow], low, high, int(steps[narrow].max()))
+        if not bool(narrow.all()):
+            spread[~narrow] = self._pairs(means[:, ~narrow], stds[:, ~narrow])
+        return spread
+
+    def _quadrature(self, outputs: Tensor, low: Tensor, high: Tensor, steps: int) -> Tensor:
+        """2 ∫ F (1 - F) from low to high. The trapezoid rule with steps below the smallest std is exact to 1e-5."""
         step = (high - low) / (steps - 1)
         total, cdf = torch.zeros_like(low), self._fast_cdf(outputs)
         for i in range(steps):
             f = cdf(low + i * step)
             total += f * (1 - f)
         return 2 * total * step
+
+    def _pairs(self, means: Tensor, stds: Tensor) -> Tensor:
+        w, total = self.weights.view(-1, 1, 1), torch.zeros_like(means[0])
+        for weight, m, s in zip(self.weights, means, stds, strict=True):
+            total += weight * (w * _mean_distance(means - m, (stds.square() + s.square()).sqrt())).sum(0)
+        return total
 
     def _draw(self, outputs: Tensor, chosen: Tensor) -> Tensor:
         """(n, n', k) draws from the laws of the chosen networks (n,)."""

@@ -122,7 +122,9 @@ def trials_left(storage: str, name: str, wanted: int) -> int:
     from optuna.trial import TrialState
 
     optuna.logging.set_verbosity(logging.WARNING)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # what queues a trial again is one
+    warnings.filterwarnings(
+        "ignore", category=optuna.exceptions.ExperimentalWarning
+    )  # what queues a trial again is one
     if name not in (study.study_name for study in optuna.get_all_study_summaries(storage)):
         return wanted
     study = optuna.load_study(study_name=name, storage=storage)

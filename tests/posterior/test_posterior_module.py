@@ -108,6 +108,10 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(5, 8), nn.Tanh(), nn.Linear(8, 3))
 
 
+def convolutions() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+
+
 def averaged(make, method="auto") -> PosteriorModule:
     nets = [make().eval() for _ in range(2)]
     stacked = {k: torch.stack([net.state_dict()[k] for net in nets]) for k in nets[0].state_dict()}
@@ -118,12 +122,11 @@ def averaged(make, method="auto") -> PosteriorModule:
     ("make", "method", "x"),
     [
         (perceptron, "auto", torch.randn(5, 5)),
-        (lambda: nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3)), "vmap",
-         torch.randn(5, 1, 6, 6)),
+        (convolutions, "vmap", torch.randn(5, 1, 6, 6)),
         pytest.param(Encoder, "loop", torch.randint(0, 11, (5, 7)), marks=pytest.mark.slow),
     ],
     ids=["perceptron", "vmap of convolutions", "transformer"],
-)  # fmt: skip
+)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 def test_onnx_computes_the_average_for_any_number_of_items(make, method, x, tmp_path):
     from onnx.reference import ReferenceEvaluator

@@ -186,6 +186,28 @@ def test_a_scale_of_zero_is_a_point_to_crps():
     assert float(crps) == pytest.approx(2.5 - 0.25)  # E|Y - 3| - E|Y - Y'| / 2
 
 
+def test_one_item_that_needs_all_pairs_does_not_change_the_others():
+    """The second item has scales of .01 to 1, which the quadrature of 40 networks cannot resolve."""
+    random = torch.Generator().manual_seed(0)
+    means = torch.randn(40, 3, generator=random)
+    log_var = torch.zeros(40, 3)
+    log_var[:, 1] = torch.linspace(-9, 0, 40)
+    outputs, y = torch.stack([means, log_var], -1), torch.tensor([0.3, -0.2, 1.0])
+
+    def crps(items) -> torch.Tensor:
+        stored = StoredOutputs()
+        stored.add(outputs[:, items])
+        return Mixture(stored, bdl.HeteroscedasticNLL(), torch.ones(40)).crps(y[items])
+
+    std = (0.5 * log_var).exp()
+    pairs = means[:, None] - means, (std[:, None].square() + std.square()).sqrt()
+    distance = lambda m, s: m * (2 * st.norm.cdf(m / s) - 1) + 2 * s * st.norm.pdf(m / s)  # noqa: E731
+    exact = distance(means - y, std).mean(0) - 0.5 * distance(*pairs).mean((0, 1))
+    together = crps([0, 1, 2]).flatten()
+    torch.testing.assert_close(together, exact, atol=2e-5, rtol=0, check_dtype=False)
+    assert torch.equal(together[[0, 2]], crps([0, 2]).flatten())
+
+
 def test_a_scale_that_overflows_leaves_the_other_items_alone():
     outputs = StoredOutputs()
     outputs.add(torch.tensor([[[0.0, 0.0], [0.0, 2000.0]]]).expand(30, 2, 2))
