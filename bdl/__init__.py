@@ -13,5 +13,5 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
-    # a package inside a package, which lazy_loader would look up as an attribute
+    # A package inside a package, which lazy_loader would look up as an attribute
     return import_module("bdl.lightning.callbacks") if name == "callbacks" else _load(name)

@@ -281,7 +281,7 @@ class PerCycle:
             )
 
     def __call__(self, step: int) -> bool:
-        # after `step` steps the last one made is step - 1, because steps count from 0
+        # After `step` steps the last one made is step - 1, because steps count from 0
         done = (step - 1) % self.cycle.length + 1 - self.cycle.first_sampling
         spacing = self.cycle.sampling_steps // self.samples
         remaining = self.cycle.sampling_steps - done

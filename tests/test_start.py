@@ -77,7 +77,7 @@ def test_a_stack_is_its_members_trained_alone(compiled):
 
 def test_buffers_of_other_networks_belong_to_the_best_epoch():
     def build() -> nn.Module:
-        # no bias before BatchNorm: its gradient is rounding alone, which AdamW scales to whole steps
+        # No bias before BatchNorm: its gradient is rounding alone, which AdamW scales to whole steps
         first = nn.Linear(toys.D, 6, bias=False)
         return nn.Sequential(first, nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, toys.K))
 

@@ -10,7 +10,7 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
-# from the ground up; a layer may import those before it
+# From the ground up; a layer may import those before it
 LAYERS = [
     {
         "errors", "cpu", "seeding", "batch", "functional", "files", "frozen", "psi", "schedules", "likelihoods",

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 
-# share of the image's area and aspect ratio in torchvision's RandomErasing
+# Share of the image's area and aspect ratio in torchvision's RandomErasing
 AREA, RATIO = (0.02, 0.33), (0.3, 3.3)
 GREY = (125, 123, 114)  # the mean pixel of CIFAR-10, on the scale 0..255
 

@@ -76,7 +76,7 @@ class NegativeBinomialNLL(Likelihood):
         return Independent(law, 1, validate_args=False)
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
-        # in float32 the difference of lgamma(y + 1/a) and lgamma(1/a) loses its digits for small a
+        # In float32 the difference of lgamma(y + 1/a) and lgamma(1/a) loses its digits for small a
         return super().__call__(outputs.double(), y).to(outputs.dtype)
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:

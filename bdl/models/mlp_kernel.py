@@ -164,7 +164,7 @@ class _Plan:
 
     def point(self, params: Sequence[Tensor], out: Sequence[Tensor]) -> bool:
         """Point to these parameters and gradients; False where their memory has another layout or type."""
-        # tensors that do not overlap keep their strides while all addresses stay, but for a tensor that is alone
+        # Tensors that do not overlap keep their strides while all addresses stay, but for a tensor that is alone
         theta, g = params[0], out[0]
         places = [t.data_ptr() for t in (*params, *out)] + [theta.stride(0), g.stride(0)]
         if places != self._places or theta.dtype is not torch.float32 or g.dtype is not torch.float32:

@@ -185,13 +185,13 @@ class ChainStack(Stack):
         def one(t: dict[str, Tensor], inputs: Inputs) -> Tensor:
             return call(self.net, t, inputs)
 
-        # under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
+        # Under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
         inputs = map_tensors(torch.Tensor.contiguous, inputs)
         axes = {name: None if name in self.frozen_names else 0 for name in tensors}
         return vmap(one, in_dims=(axes, None if self.shared else 0), randomness="different")(tensors, inputs)
 
     def _loop(self, tensors: dict[str, Tensor], inputs: Inputs) -> Tensor:
-        # unbind has one backward kernel for all chains, squeeze none; v[c] would have two for each chain
+        # `unbind` has one backward kernel for all chains, squeeze none; v[c] would have two for each chain
         own = {k: v for k, v in tensors.items() if k not in self.frozen_names}
         common = {k: v for k, v in tensors.items() if k in self.frozen_names}
         each = {k: (v.squeeze(0),) if self.chains == 1 else v.unbind(0) for k, v in own.items()}

@@ -40,7 +40,7 @@ class Batches:
 
     def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
         for batch in self._data:
-            # a tensor or a tuple by itself is all inputs; a dict may hold its target too
+            # A tensor or a tuple by itself is all inputs; a dict may hold its target too
             yield (batch, None) if self._alone and not isinstance(batch, Mapping) else self.read(batch)
 
     def sizes(self) -> tuple[Inputs, int]:

@@ -126,7 +126,7 @@ class Forward:
         return tensors[name] if name in tensors else self.fixed.get(name, parameter)
 
     def _vmap(self, tensors: Tensors, inputs: Inputs) -> Tensor:
-        # under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
+        # Under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
         inputs = map_tensors(torch.Tensor.contiguous, inputs)
         return vmap(lambda t: self._one(t, inputs))(dict(tensors))
 

@@ -157,5 +157,5 @@ def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         )
     if not bool(((probs > -1e-3) & (probs < 1 + 1e-3)).all()):
         raise ConfigError("probabilities must be in [0, 1], got NaN or values outside: apply softmax to logits first")
-    # an average may round to 1 + 1e-7; torchmetrics would take it for a logit and apply softmax
+    # An average may round to 1 + 1e-7; torchmetrics would take it for a logit and apply softmax
     return probs.clamp(0, 1), labels.long()

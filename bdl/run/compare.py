@@ -92,7 +92,7 @@ def refuse_other_data(runs: Sequence[Run]) -> None:
     for run in runs[1:]:
         if ("test/bma/rmse" in run.metrics) != numbers:
             raise ConfigError(f"{first.path} and {run.path} are not compared: one predicts classes, the other numbers")
-        # targets are standardised by the training rows, so that these decide the units of RMSE and NLL
+        # Targets are standardised by the training rows, so that these decide the units of RMSE and NLL
         lax = () if numbers else HELD_OUT
         difference = first_difference(*({k: v for k, v in r.data.items() if k not in lax} for r in (first, run)))
         if difference is None and not numbers:

@@ -84,7 +84,7 @@ class Replicas:
         self.done = torch.zeros_like(self.tried)
         self.turn = 0  # which pairs swap next: those whose lower rung is even (0) or odd (1)
         self.previous: Tensor | None = None  # (C,) energies of the last step
-        # running mean: σ² of each chain and the next
+        # Running mean: σ² of each chain and the next
         self.square = torch.zeros(chains, dtype=torch.float64, device=device)
         self.count = 0  # changes of energy in that mean
 
@@ -116,7 +116,7 @@ class Replicas:
     def order(self, energy: Tensor, temperature: Tensor, log_u: Tensor, exact: bool = False) -> Tensor:
         """(C,) the chain whose state each chain takes over; energy, temperature and log_u are (C,)."""
         chains = torch.arange(self.chains, device=energy.device)
-        # the lower chains of the pairs whose turn it is
+        # The lower chains of the pairs whose turn it is
         low = chains.view(-1, self.rungs)[:, self.turn : -1 : 2].flatten()
         k = low % self.rungs
         self.turn = 1 - self.turn if self.rungs > 2 else 0

@@ -62,7 +62,7 @@ class Griewank(Benchmark):
     def energy_and_grad(self, x: Tensor) -> tuple[Tensor, Tensor]:
         scale = torch.arange(1, self.dim + 1).to(x).rsqrt()
         c, one = (x * scale).cos(), torch.ones_like(x[..., :1])
-        # products of the cosines before and after i, without a division: a cosine may be 0
+        # Products of the cosines before and after i, without a division: a cosine may be 0
         before = torch.cat([one, c[..., :-1]], -1).cumprod(-1)
         after = torch.cat([one, c.flip(-1)[..., :-1]], -1).cumprod(-1).flip(-1)
         f = 1 + x.square().sum(-1) / 4000 - before[..., -1] * c[..., -1]

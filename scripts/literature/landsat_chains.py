@@ -92,7 +92,7 @@ def sample(
         if (k + 1 - burn_in) % every == 0:
             if k >= burn_in:
                 run.multipliers.append(sampler.multiplier.expand(chains).clone())
-            # samples weigh as their steps (Welling & Teh 2011, eq. 11), an optimiser's states all the same
+            # Samples weigh as their steps (Welling & Teh 2011, eq. 11), an optimiser's states all the same
             weight = torch.full((chains,), lr if setting.temperature > 0 else 1.0)
             _evaluate(run, stack, k + 1, weight if k >= burn_in else None)
     sampler.check()

@@ -249,7 +249,7 @@ def histogram(ax: Axes, law: LinearRegression, r: Run, j: int, reach: float, tem
     centre, unit = posterior.mean()[j], posterior.covariance()[j, j].sqrt()
     edges = torch.linspace(float(centre - reach * unit), float(centre + reach * unit), 121, dtype=torch.float64)
     values = r.kept[..., j].flatten()
-    # divided by the number of all values, so values beyond the edges lower the histogram
+    # Divided by the number of all values, so values beyond the edges lower the histogram
     counts = np.histogram(values, edges)[0] / (len(values) * float(edges[1] - edges[0]))
     ax.stairs(counts, edges, fill=True, color=BLUE, alpha=0.55, label="SGLD")
     x = torch.linspace(float(edges[0]), float(edges[-1]), 400, dtype=torch.float64)

@@ -53,7 +53,7 @@ class Run:
 def methods(law: StochasticVolatility, context: Context) -> list[Method]:
     shrink = context.choose(1, 16)
     n, m = law.num_data, BATCH
-    # variance that a batch of m times gives the gradient of U/N in h_t: E(½(1 - y² exp(-h)))² / (m N) = ½ / (m N)
+    # Variance that a batch of m times gives the gradient of U/N in h_t: E(½(1 - y² exp(-h)))² / (m N) = ½ / (m N)
     known = torch.full((law.dim,), 0.5 / (m * n), dtype=torch.float64)
     known[:3] = 0
     sghmc: dict[str, Any] = {"lr": LR, "steps": 20_000 // shrink, "burn_in": 5_000 // shrink, "every": 20}

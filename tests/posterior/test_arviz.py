@@ -62,7 +62,7 @@ def test_projections_are_the_same_for_every_run_and_linear(run, posterior):
     assert first.shape == (2, len(SampleStore(run).records()), 3)
     chosen = bdl.Posterior.load(run, toys.plain()).to_arviz(parameters="*")["posterior"].dataset
     spread = np.concatenate([v.values.reshape(*v.shape[:2], -1) for v in chosen.values()], -1)
-    # random directions keep lengths on average: projections over sqrt(d) of d weights, here within a factor of 3
+    # Random directions keep lengths on average: projections over sqrt(d) of d weights, here within a factor of 3
     assert 1 / 3 < np.std(first) / np.sqrt(np.square(spread).mean()) < 3
 
 

@@ -44,7 +44,7 @@ def test_a_shuffling_loader_pairs_inputs_with_their_own_labels(posterior):
     loader = DataLoader(TensorDataset(X, Y), batch_size=16, shuffle=True)
     expected = posterior.evaluate(TensorSlices(X, Y)).metrics()
     shuffled = posterior.evaluate(loader).metrics()
-    # the last bit of a probability may move an item to another bin
+    # The last bit of a probability may move an item to another bin
     names = [k for k in expected if "ece" not in k and "brier_" not in k]
     assert [shuffled[k] for k in names] == pytest.approx([expected[k] for k in names])
     assert shuffled.keys() == expected.keys()

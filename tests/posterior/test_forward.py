@@ -79,7 +79,7 @@ def test_networks_together_give_what_each_gives_alone(name, method):
     assert net.training and all(torch.equal(v, values[k]) for k, v in net.state_dict().items())
     assert torch.equal(x, kept)
     expected = alone(net, tensors, x.clone())
-    # sums of fewer than 10 products of normal numbers, three layers deep
+    # Sums of fewer than 10 products of normal numbers, three layers deep
     torch.testing.assert_close(outputs.double(), expected, atol=300 * EPS, rtol=100 * EPS)
 
 

@@ -300,7 +300,7 @@ def test_targets_from_the_law_itself_are_calibrated(likelihood):
     outputs, generator = StoredOutputs(), torch.Generator().manual_seed(0)
     outputs.add(torch.randn(3, 2000, likelihood.num_outputs(1), generator=generator) + 1)
     prediction = of_mixture(Mixture(outputs, likelihood, torch.ones(3)))
-    # each item from a network of its own: draws of one network for all items would share its error
+    # Each item from a network of its own: draws of one network for all items would share its error
     y = torch.stack([prediction.draw(1, seed=s)[0, s::50] for s in range(50)], 1).flatten(0, 1)
     q = torch.tensor(QUANTILES, dtype=D64)
     assert float((shares_below(prediction, y, q) - q).abs().max()) < 4 * math.sqrt(0.25 / 2000)
@@ -357,7 +357,7 @@ def test_one_sample_and_the_averages_against_hand_computed_ones(regression):
     names = ("bma/nll", "chain_bma/nll", "bma/rmse", "chain_bma/rmse")
     assert [curve[-1] for curve in ends] == pytest.approx([expected[name] for name in names], rel=1e-4)
     torch.testing.assert_close(torch.as_tensor(evaluation.log_probs[1, 2]), log_p[2, 1], atol=1e-4, rtol=1e-4)
-    # the callback's average during training is the same
+    # The callback's average during training is the same
     assert average.count == 8
     names = ("rmse", "nll", "nll_normal")
     assert [average.metrics[k] for k in names] == pytest.approx([metrics[f"bma/{k}"] for k in names], rel=1e-4)

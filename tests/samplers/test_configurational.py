@@ -39,7 +39,7 @@ def test_it_is_the_temperature_of_the_chain(dynamics, noise, expected):
     """A value has the standard deviation T, a mean of 20 correlated rows of 2,000 chains less than T/√2000 = .02 T."""
     start = torch.randn(C, 2, generator=torch.Generator().manual_seed(0)) * torch.tensor([1.0, 2.0]) * T**0.5
     chains = Chains(LAW, dynamics, start, lr=LR, temperature=T, gradient_noise=noise, seed=1)
-    # the integrator's error is 1/(1 - lr λ/2) at most, a mean of 1.6 % over the two directions
+    # The integrator's error is 1/(1 - lr λ/2) at most, a mean of 1.6 % over the two directions
     assert measured(chains) == pytest.approx(expected, rel=4 * 0.023 + 0.016)
 
 

@@ -70,7 +70,7 @@ def test_sghmc_finds_the_scales():
     curvature = std.square().reciprocal()
     damped = curvature / curvature.mean() + 0.01
     torch.testing.assert_close((1 / P).mean(0), damped / damped.mean(), rtol=0.1, atol=0.0)
-    # the error of first order, (1 - lr P h / (2 (2 - a)))^-1 - 1, of every coordinate and chain
+    # The error of first order, (1 - lr P h / (2 (2 - a)))^-1 - 1, of every coordinate and chain
     expected = (1 / (1 - e * P * curvature / (2 * 1.9))).mean(0).numpy()
     assert (np.abs(estimate.z(expected)) < Z).all() and estimate.se.max() < 0.03
     assert ends["unit"][0].mean[0] < 0.5

@@ -130,7 +130,7 @@ def test_turns_come_after_at_least_a_block_of_steps(monkeypatch):
     calls = []
     turns = TakeTurns(4, lambda: calls.append(1), lambda: None)
     run_batches(turns, [3, 6, 9, 12, 18])
-    # turns at 6, 12 and 18 of 4 calls each; each turn reads the clock twice around its calls and once after them
+    # Turns at 6, 12 and 18 of 4 calls each; each turn reads the clock twice around its calls and once after them
     assert len(calls) == 12 and len(turns.trainer_times) == len(turns.step_times) == 2
     assert turns.trainer_times == [1e3 / 6, 1e3 / 6]
 

@@ -7,7 +7,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 import bdl
 from bdl.sklearn import BayesianMLPClassifier, BayesianMLPRegressor
 
-# enough for scikit-learn's blobs, and a fit takes a tenth of a second
+# Enough for scikit-learn's blobs, and a fit takes a tenth of a second
 SMALL = dict(
     hidden_layer_sizes=(8,), start=bdl.AdamWStart(lr=0.02, epochs=30), chains=2, samples=2, steps=6, prior_std=1.0
 )

@@ -69,7 +69,7 @@ def test_intervals_hold_new_data_as_often_as_they_say(linear):
     for coverage in (0.5, 0.9):
         low, high = model.predict_interval(X, coverage)
         inside = ((y > low) & (y < high)).mean()
-        # ends that are wrong by .05 standard deviations on one side change the coverage by at most 2 %
+        # Ends that are wrong by .05 standard deviations on one side change the coverage by at most 2 %
         assert abs(inside - coverage) < 0.02 + 4 * np.sqrt(coverage * (1 - coverage) / y.size)
 
 
@@ -77,7 +77,7 @@ def test_quantiles_are_those_of_the_closed_form(linear):
     model, X, mean, epistemic, std = linear
     quantiles = model.predict_quantiles(X, [0.1, 0.5, 0.9])
     expected = mean[:, None] + std[:, None] * np.array([-1.2816, 0, 1.2816])
-    # the error of a quantile's estimate is at most 1.8 times that of the mean
+    # The error of a quantile's estimate is at most 1.8 times that of the mean
     assert (np.abs(quantiles - expected) < 5 * 1.8 * 0.03 * epistemic[:, None]).all()
 
 

@@ -164,7 +164,7 @@ class CollectSamples(StepCallback):
 
     def state_dict(self) -> dict[str, Any]:
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # this process's device
-        # the tensors of the pending state are the module's, which the checkpoint holds already
+        # The tensors of the pending state are the module's, which the checkpoint holds already
         pending = None if self._pending is None else {k: v for k, v in self._pending.items() if k != "tensors"}
         state = {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}
         if self._known is not None:
@@ -203,7 +203,7 @@ class CollectSamples(StepCallback):
             return
         pending = dict(self._pending)
         self._pending = None
-        # where psi reads the full energy, the sampler's last evaluation may be some steps old
+        # Where psi reads the full energy, the sampler's last evaluation may be some steps old
         rows = pending.pop("rows", None)
         at_full = full_log_weight(self._sampler, pending["energy_full"], rows)
         log_weight = at_full if at_full is not None else None if energy is None else log_weight

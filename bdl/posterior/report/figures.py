@@ -71,7 +71,7 @@ def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figu
     ax = figure.subplots()
     for c, values in enumerate(energy.T):
         colour = PALETTE[c % len(PALETTE)]
-        # as paths these lines take megabytes; drawn below all running means they share one bitmap
+        # As paths these lines take megabytes; drawn below all running means they share one bitmap
         ax.plot(step, values, color=colour, lw=0.5, alpha=0.25, zorder=1.5, rasterized=True)
         label = f"chain {c}" if energy.shape[1] <= NAMED else "one line per chain" if c == 0 else None
         ax.plot(*_running_mean(step, values), color=colour, lw=1.5, label=label)
@@ -119,7 +119,7 @@ def histogram(h: EnergyHistogram) -> Figure:
     name_axes(top, "", "share of energies")
     if h.ready:
         _psi(top.twinx(), h, np.sort(energies))
-        # the multiplier is constant between neighbouring centres; the bin edges lie in the middle of these segments
+        # The multiplier is constant between neighbouring centres; the bin edges lie in the middle of these segments
         knots = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
         u, values = np.repeat(knots, 2)[1:-1], np.repeat(h.multiplier_at(h.edges), 2)
         bottom.plot(u, values, color=GREEN, lw=1.2)
@@ -193,7 +193,7 @@ def _psi(ax: Axes, h: EnergyHistogram, energies: np.ndarray) -> None:
     u = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
     ax.plot(u, np.exp(h.log_psi_at(u) - top), color=RED, lw=1.5, label="psi")
     if h.cumulative and h.zeta > 0 and len(energies):
-        # importance weights give G, the CDF under exp(-U/T), in logarithms because it spans hundreds of nats
+        # Importance weights give G, the CDF under exp(-U/T), in logarithms because it spans hundreds of nats
         log_g = np.logaddexp.accumulate(h.zeta * h.log_psi_at(energies))
         floor = log_g[max(np.searchsorted(energies, h.edges[1]) - 1, 0)]
         log_g = np.maximum(log_g, floor)

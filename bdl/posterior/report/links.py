@@ -42,7 +42,7 @@ def links_to(titles: Sequence[str]) -> dict[str, str]:
     """The ids of the sections to which checks point, by check, on a page with sections of these titles."""
     links = {}
     for check, beginnings in SEEN_IN.items():
-        # an exact title comes before one that only begins like it: "Energy" is not "Energy histogram"
+        # An exact title comes before one that only begins like it: "Energy" is not "Energy histogram"
         found = [t for b in beginnings for t in sorted(titles, key=lambda t: t != b) if t.startswith(b)]  # noqa: B023
         if found:
             links[check] = anchor(found[0])

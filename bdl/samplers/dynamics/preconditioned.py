@@ -255,7 +255,7 @@ def metric_and_divergence(metric: Callable[[Tensor], Tensor], theta: Tensor) -> 
         g = metric(x)
         return g, g
 
-    # the last axis of slopes is ∂/∂θ_j; forward mode takes 4 times as long
+    # The last axis of slopes is ∂/∂θ_j; forward mode takes 4 times as long
     slopes, g = vmap(jacrev(twice, has_aux=True))(_rows(theta))
     if g.ndim == 2:
         gamma = -slopes.diagonal(dim1=1, dim2=2) / g.square()
