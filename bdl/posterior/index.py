@@ -188,6 +188,7 @@ def _crc32(tensors: Mapping[str, Tensor]) -> int:
     """A checksum of names and bytes. A file without a line has no other."""
     value = 0
     for name, tensor in sorted(tensors.items()):
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        value = zlib.crc32(flat.data, zlib.crc32(name.encode(), value))
+        whole = tensor.detach().cpu().contiguous()
+        flat = whole.as_strided((whole.numel(),), (1,))  # a tensor of one number is contiguous with any stride
+        value = zlib.crc32(flat.view(torch.uint8).numpy().data, zlib.crc32(name.encode(), value))
     return value

@@ -222,3 +222,11 @@ def test_the_digest_of_a_written_sample_needs_no_other_line(store, monkeypatch):
     assert set(lines) == {10} and store.digest(0).count == 5
     monkeypatch.undo()
     assert SampleStore(store.run_dir).digest(0) == store.digest(0)
+
+
+def test_one_number_expanded_over_one_chain_is_written_as_any_other(tmp_path):
+    """Its stride is 0, and it is contiguous nevertheless."""
+    store, count = SampleStore(tmp_path), torch.tensor(7).expand(1)
+    assert count.stride() == (0,) and count.is_contiguous()
+    written = store.write({"count": count}, step=1, **FIELDS | {"chains": [0]})
+    assert torch.equal(store.read(written)["count"], torch.tensor([7]))
