@@ -258,6 +258,8 @@ def finish(
     if cfg.get("baseline") is not None:
         fit_baseline(cfg, parts.net, parts.datamodule, module.loss)
         facts["approximation"] = str(instantiate(cfg.baseline))
+    # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
+    directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     metrics = report(
         directory.path, parts.net, parts.datamodule, module.sampler, outcome, facts, cfg.train_items, module.loss,
         parts.trainer.loggers,
