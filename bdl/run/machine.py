@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import sys
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -48,6 +51,20 @@ def keep_freed_memory() -> bool:
     if mallopt is None:
         return False
     return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
+
+
+@contextlib.contextmanager
+def small_garbage() -> Iterator[None]:
+    """Inside, Python's collector looks at new objects alone, and no more at those of the imports.
+
+    It looks through everything once the new objects are a quarter of all. After the imports of torch and Lightning all
+    are half a million, so the cycles that training leaves behind grew by 60 MB in the first 80,000 steps of an MLP.
+    """
+    gc.freeze()
+    try:
+        yield
+    finally:
+        gc.unfreeze()
 
 
 def find_device(name: str | None) -> torch.device:

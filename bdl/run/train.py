@@ -29,7 +29,7 @@ from bdl.run.directory import RunDirectory
 from bdl.run.ended import answer
 from bdl.run.from_data import count_outputs, fill_in_from_data, settings_of, target_fact
 from bdl.run.launch import given_back, launch, start_by
-from bdl.run.machine import prepare_torch
+from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.processes import (
     SINGLE,
     ProcessInfo,
@@ -212,7 +212,8 @@ def sample(parts: Parts, checkpoint: Path | None, process: ProcessInfo = SINGLE)
         logger.log_hyperparams(parts.settings)
     if checkpoint is not None and process.is_main:
         print(f"resuming from {checkpoint}")
-    parts.trainer.fit(parts.module, parts.datamodule, ckpt_path=checkpoint, weights_only=True)
+    with small_garbage():
+        parts.trainer.fit(parts.module, parts.datamodule, ckpt_path=checkpoint, weights_only=True)
     save = parts.callbacks.save
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same command resumes from {save.path}")

@@ -1,9 +1,12 @@
-"""Memory that is freed stays with the process."""
+"""Memory that is freed stays with the process, and the garbage of a run stays small."""
 
+import gc
 import subprocess
 import sys
 
 import pytest
+
+from bdl.run.machine import small_garbage
 
 SCRIPT = """
 import resource
@@ -27,3 +30,10 @@ def test_freed_memory_is_used_again_without_page_faults():
     done = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True)
     before, kept, after = done.stdout.split()
     assert kept == "True" and int(before) > 200 and int(after) < max(100, int(before) / 10)
+
+
+def test_the_collector_leaves_old_objects_alone_while_a_run_samples():
+    with pytest.raises(KeyError), small_garbage():
+        assert gc.get_freeze_count() > 10_000
+        raise KeyError
+    assert gc.get_freeze_count() == 0
