@@ -154,3 +154,18 @@ def test_what_cannot_go_on_is_refused(arguments, message):
     settings = {"dynamics": bdl.SGLD(), "num_data": 10, "lr": 0.1, "chains": 2} | arguments
     with pytest.raises(ConfigError, match=message):
         bdl.Sampler([theta], **settings)
+
+
+@pytest.mark.parametrize("policy", ["drop", "restart"])
+def test_a_replaced_chain_takes_over_the_buffers_and_the_noise_estimates_of_one_that_goes_on(policy):
+    """Its own estimates are of gradients at another place, its BatchNorm statistics of a network that is gone."""
+    stack = Stack(policy, {BAD[0]: [BAD[1]]})
+    statistics = torch.arange(2.0 * CHAINS).view(CHAINS, 2)
+    stack.sampler.survivors.buffers = lambda: [statistics]
+    noise = stack.sampler.survivors.batch_noise
+    stack.go(BAD[0])
+    assert noise.mean is not None and not torch.equal(noise.mean[2], noise.mean[0])
+    with pytest.warns(BdlWarning, match="has diverged"):
+        stack.go(1)
+    assert statistics[:, 0].tolist() == [0.0, 2.0, 0.0, 6.0]
+    assert torch.equal(noise.mean[2], noise.mean[0])
