@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -21,7 +22,7 @@ from bdl.posterior.store import SampleStore
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {  # name -> network, chains
     "Landsat MLP, 8 chains": (lambda: MLP(SIZES), 8),
     "ResNet20": (lambda: ResNet(20), 1),
-    "ResNet18": (lambda: ResNet18(), 1),
+    "ResNet18": (ResNet18, 1),
 }
 SECOND = 1000.0  # milliseconds
 LONG = ("chains=1", "length=1000000", "collect.keep.every=1000", "train_items=200", "threads=1", "logger=none")
@@ -43,7 +44,7 @@ def bench_store(rounds: int) -> tuple[Times, dict[str, float]]:
             contestants[f"plain write, {megabytes}"] = timed(plain_writer(Path(name, "plain"), size), 3)
         times = interleave(contestants, rounds)
     ours = {contestant: t for contestant, t in times.items() if contestant.startswith("bdl")}
-    return times, {f"{k} a second / sampling": sorted(t)[len(t) // 2] / SECOND for k, t in ours.items()}
+    return times, {f"{k} a second / sampling": statistics.median(t) / SECOND for k, t in ours.items()}
 
 
 def writer(folder: Path, net: nn.Module, chains: int) -> Callable[[], int]:

@@ -74,8 +74,8 @@ class HeteroscedasticNLL(Likelihood):
 
     Args:
         link: "log_var": s is the log variance. "softplus": std = log(1 + e^s), which takes outputs half as large for a
-            small std, and grows no faster than s for a large one. The law over functions differs: under the same prior
-            on the weights, the softplus has the smaller noise.
+            small std, and grows no faster than s for a large one. Under the same prior on the weights it is another law
+            over functions: at s = 0 std is .69 instead of 1.
 
     Raises ConfigError for another link.
     """
