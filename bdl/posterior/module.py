@@ -56,7 +56,7 @@ class PosteriorModule(nn.Module):
         self.eval()
 
     def train(self, mode: bool = True) -> PosteriorModule:
-        """Stays in evaluation mode, also as a part of a module that trains: its networks are samples, which do not train."""
+        """Stays in evaluation mode, also as a part of a module that trains: samples do not train."""
         return super().train(False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:

@@ -58,7 +58,7 @@ def small_garbage() -> Iterator[None]:
     """Inside, Python's collector looks at new objects alone, and no more at those of the imports.
 
     It looks through everything once the new objects are a quarter of all. After the imports of torch and Lightning all
-    are half a million, so the cycles that training leaves behind grew to some 40 MB in the first 80,000 steps of an MLP.
+    are half a million, so the cycles that training leaves behind grew to some 40 MB in 80,000 steps of an MLP.
     """
     gc.freeze()
     try:
