@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from bdl.alive import is_alive
 from bdl.errors import StoreError
 
 WRITING = ".writing-"  # temporary names begin with it, then follow host and process
@@ -47,21 +48,11 @@ def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
     for path in folder.glob(f"{WRITING}*"):
         pid = path.name.removeprefix(here).partition("-")[0]
         if path.name.startswith(here) and pid.isdecimal():
-            abandoned = not _is_alive(int(pid))
+            abandoned = not is_alive(int(pid))
         else:
             abandoned = every_host
         if abandoned:
             path.unlink(missing_ok=True)
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except PermissionError:  # another user's
-        pass
-    return True
 
 
 def publish(temporary: Path, path: Path) -> None:

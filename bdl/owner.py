@@ -11,15 +11,14 @@ import fcntl
 import json
 import os
 import platform
-import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from bdl.alive import is_alive, start_of
 from bdl.errors import StoreError
 from bdl.files import disk_errors, temporary_file
 
-ENDED = "ended"  # the start time of a process that has ended and that its parent has not asked about
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # a store without hard links
 
 
@@ -34,20 +33,13 @@ class Owner:
 
     @classmethod
     def this_process(cls) -> Owner:
-        return cls(platform.node(), _namespace(), os.getpid(), _start_of(os.getpid()) or "")
+        return cls(platform.node(), _namespace(), os.getpid(), start_of(os.getpid()) or "")
 
     def is_dead(self) -> bool:
         """Whether it is certain that the process is gone: this host has none of its number, or a later one."""
         if (self.host, self.namespace) != (platform.node(), _namespace()):
             return False
-        try:
-            os.kill(self.pid, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:  # another user's
-            pass
-        started = _start_of(self.pid)
-        return started is not None and started != self.started
+        return not is_alive(self.pid) or start_of(self.pid) not in (None, self.started)
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -152,16 +144,3 @@ def _namespace() -> str:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
         return ""
-
-
-def _start_of(pid: int) -> str | None:
-    """What distinguishes a process from earlier and later ones of its number; None if that cannot be found out."""
-    if not Path("/proc/self/stat").exists():
-        ps = subprocess.run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True)
-        return ps.stdout.strip() or None
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return ENDED if fields[0] in "ZX" else f"{boot} {fields[19]}"

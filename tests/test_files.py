@@ -46,3 +46,16 @@ def test_temporary_files_of_dead_writers_are_swept(tmp_path):
         (tmp_path / name).write_text("")
     sweep_leftovers(tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {names[os.getpid()], "kept.txt", ".writing-another-host-1-x"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_writer_that_has_ended_unasked_counts_as_dead(tmp_path):
+    """A killed worker of a killed run keeps its number where no process asks about orphans."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and still nobody has asked
+    (tmp_path / f".writing-{platform.node()}-{child}-x").write_text("")
+    sweep_leftovers(tmp_path)
+    os.waitpid(child, 0)
+    assert list(tmp_path.iterdir()) == []

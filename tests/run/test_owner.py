@@ -79,7 +79,8 @@ def test_another_users_process_is_alive(lock, monkeypatch):
 
     owner = write(lock, pid=1, started="not to be read")
     monkeypatch.setattr(os, "kill", forbidden)
-    monkeypatch.setattr("bdl.owner._start_of", lambda _: None)
+    monkeypatch.setattr("bdl.alive.start_of", lambda _: None)
+    monkeypatch.setattr("bdl.owner.start_of", lambda _: None)
     assert not owner.is_dead()
 
 

@@ -12,6 +12,7 @@ from omegaconf import OmegaConf
 from running import TINY, compose, refusal, sampled, samples
 
 import bdl
+from bdl.alive import start_of
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.owner import Owner
 from bdl.run import train
@@ -226,11 +227,6 @@ def test_the_second_command_says_who_owns_the_run(script, tmp_path):
     error = refusal(script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY))
     assert f"{run} belongs to process {pid} on" in error and "wait until it has ended" in error
     assert [p.name for p in run.iterdir()] == ["owner.json"]
-
-
-def start_of(pid: int) -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[19]}"
 
 
 def test_a_stopped_run_with_a_lost_sample_says_so_also_before_its_evaluation(tmp_path):
