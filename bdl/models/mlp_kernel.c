@@ -3,11 +3,16 @@
    The items of a batch are the contiguous axis: a layer's values are (features, ld) in scratch memory, with ld >= B
    rounded up to whole vectors. The columns beyond B repeat the last item, and their gradients are zero. Where the loss is
    computed here, a large batch goes through all layers in blocks of items whose values stay in the cache. The order of
-   every sum depends on the shapes alone, so the numbers do not depend on alignment or on the other chains. */
+   every sum depends on the shapes alone, so the numbers do not depend on alignment or on the other chains. Subnormal
+   numbers count as zero: the gradients of items that a network is sure of are so small, and a CPU takes many times longer
+   for a product of one. */
 
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
+#if defined(__x86_64__)
+#include <xmmintrin.h>
+#endif
 
 _Static_assert(sizeof(void *) == 8 && sizeof(float) == 4, "the plan holds 64-bit pointers");
 
@@ -43,6 +48,31 @@ typedef int64_t I;
 #else
 #define HOLD(vector)
 #endif
+
+/* What the CPU does with subnormal numbers, set for a call of this file and put back after it */
+#if defined(__x86_64__)
+typedef unsigned Mode;
+static Mode flush_subnormals(void) {
+    Mode before = _mm_getcsr();
+    _mm_setcsr(before | 0x8040); /* results and operands */
+    return before;
+}
+static void restore(Mode before) { _mm_setcsr(before); }
+#elif defined(__aarch64__)
+typedef uint64_t Mode;
+static void restore(Mode before) { __asm__ volatile("msr fpcr, %0" : : "r"(before) : "memory"); }
+static Mode flush_subnormals(void) {
+    Mode before;
+    __asm__ volatile("mrs %0, fpcr" : "=r"(before));
+    restore(before | 1 << 24);
+    return before;
+}
+#else
+typedef int Mode;
+static Mode flush_subnormals(void) { return 0; }
+static void restore(Mode before) { (void)before; }
+#endif
+#define APART static __attribute__((noinline)) /* so that no arithmetic moves out of the mode that is set around it */
 
 enum { NONE, TANH, RELU, SIGMOID, SILU };
 enum { CATEGORICAL, NORMAL, HETEROSCEDASTIC };
@@ -399,7 +429,6 @@ static double heteroscedastic(I k, const float *z, const float *y, float *d, flo
     return loss;
 }
 
-
 /* Floats of scratch: *values for one chain's `values`, *work for what a chain needs besides */
 void bdl_mlp_scratch(const Plan *p, I items, I *values, I *work) {
     Batch b = batch_of(items);
@@ -415,11 +444,8 @@ void bdl_mlp_scratch(const Plan *p, I items, I *values, I *work) {
 /* Items that go through the layers together where the loss is computed here: scratch for so many is enough. */
 I bdl_mlp_block(void) { return BLOCK; }
 
-/* Mean losses (C) and all gradients. y holds int64 classes (B) under the categorical likelihood, and otherwise float
-   targets (B, k). `given` is the standard deviation of NORMAL. Returns -1, or the first class that is none, as its place
-   chain * B + item; then nothing is written. `values` and `work` are aligned to 64 bytes. */
-I bdl_mlp_loss(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given, I items,
-               float *losses, float *values, float *work) {
+APART I loss_of(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given, I items,
+                float *losses, float *values, float *work) {
     I outputs = p->layer[p->layers - 1].out, k = likelihood == HETEROSCEDASTIC ? outputs / 2 : outputs;
     I values_size, work_size;
     const int64_t *classes = y;
@@ -446,8 +472,18 @@ I bdl_mlp_loss(const Plan *p, const float *x, I x_stride, I likelihood, const vo
     return -1;
 }
 
-/* Outputs (C, K, B). `values` holds those of all chains, for bdl_mlp_backward. */
-void bdl_mlp_forward(const Plan *p, const float *x, I x_stride, I items, float *outputs, float *values) {
+/* Mean losses (C) and all gradients. y holds int64 classes (B) under the categorical likelihood, and otherwise float
+   targets (B, k). `given` is the standard deviation of NORMAL. Returns -1, or the first class that is none, as its place
+   chain * B + item; then nothing is written. `values` and `work` are aligned to 64 bytes. */
+I bdl_mlp_loss(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given, I items,
+               float *losses, float *values, float *work) {
+    Mode before = flush_subnormals();
+    I wrong = loss_of(p, x, x_stride, likelihood, y, y_stride, given, items, losses, values, work);
+    restore(before);
+    return wrong;
+}
+
+APART void forward_of(const Plan *p, const float *x, I x_stride, I items, float *outputs, float *values) {
     Batch b = batch_of(items);
     I classes = p->layer[p->layers - 1].out, values_size, work_size;
     bdl_mlp_scratch(p, items, &values_size, &work_size);
@@ -458,8 +494,14 @@ void bdl_mlp_forward(const Plan *p, const float *x, I x_stride, I items, float *
     }
 }
 
-/* All gradients from the gradient (C, K, B) of the losses with respect to the outputs */
-void bdl_mlp_backward(const Plan *p, const float *gradient, I items, const float *values, float *work) {
+/* Outputs (C, K, B). `values` holds those of all chains, for bdl_mlp_backward. */
+void bdl_mlp_forward(const Plan *p, const float *x, I x_stride, I items, float *outputs, float *values) {
+    Mode before = flush_subnormals();
+    forward_of(p, x, x_stride, items, outputs, values);
+    restore(before);
+}
+
+APART void backward_of(const Plan *p, const float *gradient, I items, const float *values, float *work) {
     Batch b = batch_of(items);
     I classes = p->layer[p->layers - 1].out, values_size, work_size;
     bdl_mlp_scratch(p, items, &values_size, &work_size);
@@ -471,4 +513,11 @@ void bdl_mlp_backward(const Plan *p, const float *gradient, I items, const float
         }
         backward(p, c, values + c * values_size, d, other, 0, b);
     }
+}
+
+/* All gradients from the gradient (C, K, B) of the losses with respect to the outputs */
+void bdl_mlp_backward(const Plan *p, const float *gradient, I items, const float *values, float *work) {
+    Mode before = flush_subnormals();
+    backward_of(p, gradient, items, values, work);
+    restore(before);
 }

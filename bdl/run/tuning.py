@@ -45,7 +45,8 @@ KEYS = {
 UNITS = {"s": 1, "m": 60, "h": 3600}
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
-START_SHARE, FEWEST_EPOCHS = 0.1, 5  # steps of the trials' deep ensemble, as a share of the run's
+START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
+FEWEST_EPOCHS, FEWEST_STEPS = 5, 2000  # of the ensemble all the same: the curvature rises while it trains
 CPU = torch.device("cpu")
 
 
@@ -168,7 +169,8 @@ def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: int) -> fl
     if cfg.get("start") is None:
         return 0.0
     start = instantiate(cfg.start)
-    epochs = max(FEWEST_EPOCHS, int(START_SHARE * steps * start.batch_size / datamodule.num_data))
+    least = max(FEWEST_STEPS, int(START_SHARE * steps))
+    epochs = max(FEWEST_EPOCHS, round(least * start.batch_size / datamodule.num_data))
     val = datamodule.val_dataloader() or None
     began = time.perf_counter()
     trained = replace(start, epochs=min(start.epochs, epochs)).train(

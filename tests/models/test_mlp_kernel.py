@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import platform
 
 import pytest
 import torch
@@ -204,6 +205,25 @@ def test_large_logits_have_finite_losses():
     x = 1e4 * x
     losses, gradients = exact(stack, x, y, NLL)
     assert_near([kernel_of(stack).write(x, y, NLL, views), *views], [losses, *gradients])
+
+
+def test_a_network_that_is_sure_has_autograds_gradients():
+    """Softmax probabilities down to 1e-44: products of subnormal numbers, which the kernel takes for zero."""
+    stack, g, views = in_buffer(network((6, 16, 4), "relu"), 3)
+    x, y = batch(3, 300, 6, 4)
+    x = torch.linspace(1, 100, 300).view(1, -1, 1) * x
+    losses, gradients = exact(stack, x, y, NLL)
+    assert_near([kernel_of(stack).write(x, y, NLL, views), *views], [losses, *gradients])
+
+
+@pytest.mark.skipif(platform.machine() not in {"x86_64", "aarch64"}, reason="another CPU keeps subnormal numbers")
+@pytest.mark.parametrize("loss", [NLL, lambda outputs, _: outputs[:, 0].mean()], ids=["inside", "by autograd"])
+def test_subnormal_numbers_are_zero_in_a_call_and_kept_outside(loss):
+    stack, g, views = in_buffer(nn.Sequential(nn.Linear(1, 2, bias=False)), 1)
+    small = torch.full((1, 8, 1), 1e-39)
+    kernel_of(stack).write(small, torch.zeros(1, 8, dtype=torch.int64), loss, views)
+    assert (g == 0).all()  # a share of the inputs' mean
+    assert (small * 0.5).min() > 0
 
 
 # ---- what they may not depend on -------------------------------------------------------------------------------------

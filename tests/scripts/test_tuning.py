@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
 from running import compose
 
+import bdl
 from bdl.errors import ConfigError
 from bdl.run import train, tuning
 from bdl.run.config import config_hash, fill_in
 from bdl.run.directory import RunDirectory
 from bdl.run.processes import SINGLE
 from bdl.run.tuning import given_names, seconds_of
+
+AIRFOIL = Path(bdl.__file__).parent / "data" / "files" / "airfoil.csv"
 
 
 @pytest.fixture(scope="module")
@@ -84,6 +89,16 @@ def test_literature_keeps_its_settings(table):
         cfg = compose(*overrides)
         assert cfg.tune is False and tuning.tuned(cfg, SINGLE) is cfg
     assert compose(*options(table)).tune == "auto" and compose(*options(table)).start is not None
+
+
+def test_a_short_run_has_the_step_size_of_a_long_one(tmp_path):
+    """The curvature rises while a network trains: after a trial that trained little, a 16 times larger lr diverged."""
+    airfoil = [f"data.path={AIRFOIL}", "data.target=target", "sampler=sghmc", "logger=none", f"run_dir={tmp_path}"]
+    short, long = (
+        tuning.tuned(compose("data=csv", *airfoil, f"length={steps}"), SINGLE).found.settings["sampler.lr"]
+        for steps in (400, 20_000)
+    )
+    assert 0.5 < short / long < 2
 
 
 def test_an_optimiser_has_nothing_to_find(table, tmp_path, capsys):
