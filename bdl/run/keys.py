@@ -214,7 +214,13 @@ def check_table(cfg: DictConfig, table: Mapping[str, Rule]) -> None:
     for pattern, (words, fits) in table.items():
         for key, value in _values(cfg, pattern):
             if not fits(value):
-                raise ConfigError(f"{key} must be {words}, got {_plain(value)!r}")
+                raise refused(key, words, _plain(value), fits(OmegaConf.create([_plain(value)])))
+
+
+def refused(key: str, words: str, value: Any, fits_in_a_list: bool) -> ConfigError:
+    """The error for a plain value that is not what `words` say. A value without its brackets is shown with them."""
+    remedy = f": write '{key}=[{value}]'" if fits_in_a_list else ""
+    return ConfigError(f"{key} must be {words}, got {value!r}{remedy}")
 
 
 def _values(cfg: DictConfig, pattern: str) -> Iterator[tuple[str, Any]]:

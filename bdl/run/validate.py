@@ -17,6 +17,7 @@ from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
+from bdl.run.keys import refused
 
 _FILLED_IN = ("sampler.num_data", "model.sizes", "model.num_classes")  # null until train.py has seen the data
 _BUILT_EARLY = ("sampler.", "schedule.", "collect.", "baseline")  # their parts need no data
@@ -85,7 +86,8 @@ def _check_arguments(path: str, node: DictConfig, target: Any) -> None:
         plain = OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
         derived = plain is None and f"{path}.{key}" in _FILLED_IN
         if not derived and not fits(plain, annotations[key]):
-            raise ConfigError(f"{path}.{key} must be {describe(annotations[key])}, got {plain!r}")
+            wanted = annotations[key]
+            raise refused(f"{path}.{key}", describe(wanted), plain, fits([plain], wanted))
 
 
 def argument_names(target: Any) -> list[str] | None:
