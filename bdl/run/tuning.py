@@ -28,7 +28,14 @@ from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
 from bdl.run.processes import ProcessInfo
 from bdl.samplers.dynamics.base import Transition
-from bdl.tune.budget import FEWEST, choose_steps, seconds_of_evaluation, seconds_per_step
+from bdl.tune.budget import (
+    FEWEST,
+    choose_every,
+    choose_samples,
+    choose_steps,
+    seconds_of_evaluation,
+    seconds_per_step,
+)
 from bdl.tune.burn_in import MOST
 from bdl.tune.find import find_settings
 from bdl.tune.finding import Finding
@@ -41,12 +48,14 @@ KEYS = {
     "friction": ("sampler.dynamics.friction",),
     "burn_in": ("collect.keep.burn_in",),
     "steps": ("length", "trainer.max_steps"),
+    "every": ("collect.keep.every",),
 }
 UNITS = {"s": 1, "m": 60, "h": 3600}
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
-FEWEST_EPOCHS, FEWEST_STEPS = 5, 2000  # of the ensemble all the same: the curvature rises while it trains
+FEWEST_STEPS = 2000  # of the ensemble, where no budget bounds them: the curvature rises while it trains
+FEWEST_EPOCHS = 5  # of the ensemble in any case
 CPU = torch.device("cpu")
 
 
@@ -101,10 +110,13 @@ def seconds_of(budget: Any) -> float:
 def given_names(cfg: DictConfig, overrides: Sequence[str]) -> set[str]:
     """The settings that the user has given, by name: those of `KEYS` that the command line sets, and their groups."""
     typed = {override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".") for override in overrides}
-    groups = {"prior": ("sampler.prior",), "friction": ("sampler.dynamics",), "burn_in": ("collect", "collect.keep")}
+    groups = {"prior": ("sampler.prior",), "friction": ("sampler.dynamics",)}
+    groups |= dict.fromkeys(("burn_in", "every"), ("collect", "collect.keep"))
     given = {name for name, keys in KEYS.items() if typed & {*keys, *groups.get(name, ())}}
     given |= {"prior"} if any(key.startswith("sampler.prior.") for key in typed) else set()
-    return given | ({"burn_in"} if cfg.schedule.get("cycle") is not None else set())  # a cycle has its own keeping
+    return given | (
+        {"burn_in", "every"} if cfg.schedule.get("cycle") is not None else set()
+    )  # it keeps by its own rule
 
 
 def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
@@ -122,7 +134,8 @@ def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
     if cfg.tune and (reason := _no_sampler(cfg, sampler["dynamics"])):
         print(f"tune: there is nothing to find for {reason}")
     elif cfg.tune:
-        start = _train(cfg, problem, datamodule, steps)
+        training = max(START_SHARE * steps, FEWEST_STEPS if budget is None else 0)
+        start = _train(cfg, problem, datamodule, training)
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(datamodule, "val"), sampler["dynamics"],
             num_data=datamodule.num_data, temperature=float(cfg.sampler.temperature), steps=steps,
@@ -131,10 +144,16 @@ def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
         per_step, findings = tuning.step_seconds, list(tuning.findings)
     if budget is None:
         return findings
-    after = REPORT + turns * seconds_of_evaluation(problem, _count_items(cfg, datamodule), _count_samples(cfg))
+    per_sample, wanted = turns * seconds_of_evaluation(problem, _count_items(cfg, datamodule)), _count_samples(cfg)
+    samples = wanted if "every" in given else choose_samples(budget, per_sample, wanted)
     before = START_UP + time.perf_counter() - began + turns * start
-    timed = choose_steps(budget, per_step, turns, before, after)
-    return [_shortened(finding, timed.value) for finding in findings] + [timed]
+    timed = choose_steps(budget, per_step, turns, before, REPORT + samples * per_sample)
+    findings = [_shortened(finding, timed.value) for finding in findings] + [timed]
+    if samples < wanted:
+        burn_in = fill_in(cfg, steps=timed.value).collect.keep.burn_in
+        burn_in = {finding.name: finding.value for finding in findings}.get("burn_in", burn_in)
+        findings.append(choose_every(timed.value, burn_in, samples, wanted))
+    return findings
 
 
 def _problem(cfg: DictConfig, datamodule: Any) -> Problem:
@@ -160,8 +179,8 @@ def _items(datamodule: Any, split: str, device: torch.device = CPU) -> tuple[Ten
     return tuple(torch.cat([batch[i] for batch in batches]).to(device) for i in (0, 1))  # type: ignore[return-value]
 
 
-def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: int) -> float:
-    """Where the run begins at a deep ensemble, train the stack as one, for a tenth of the steps at most.
+def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: float) -> float:
+    """Where the run begins at a deep ensemble, train the stack as one, for so many steps or up to its early stop.
 
     Returns the seconds that the run's own training is expected to take: as many epochs, or twice as many where the end
     was not in sight.
@@ -169,8 +188,7 @@ def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: int) -> fl
     if cfg.get("start") is None:
         return 0.0
     start = instantiate(cfg.start)
-    least = max(FEWEST_STEPS, int(START_SHARE * steps))
-    epochs = max(FEWEST_EPOCHS, round(least * start.batch_size / datamodule.num_data))
+    epochs = max(FEWEST_EPOCHS, round(steps * start.batch_size / datamodule.num_data))
     val = datamodule.val_dataloader() or None
     began = time.perf_counter()
     trained = replace(start, epochs=min(start.epochs, epochs)).train(

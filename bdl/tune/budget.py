@@ -1,4 +1,4 @@
-"""Steps from a time: how long a step takes, and how many steps fit."""
+"""Steps and samples from a time: how long each takes, and how many fit."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ TIMED = 0.2  # seconds of steps, at least, from which the time of a step is take
 STILL = 1e-9  # lr of timed steps
 CALLBACKS = 1.15  # time of a step in a run, which keeps and measures samples, over the time of a step alone
 FEWEST = 100  # steps of a run
+EVALUATION = 0.25  # share of a budget in which the report may predict
+FEWEST_SAMPLES = 10  # of a chain
 
 
 def seconds_per_step(problem: Problem, dynamics: Transition) -> float:
@@ -36,13 +38,13 @@ def seconds_per_step(problem: Problem, dynamics: Transition) -> float:
 
 
 @torch.no_grad()
-def seconds_of_evaluation(problem: Problem, items: int, samples: int) -> float:
-    """Time to predict `items` items with `samples` samples of every chain, from a forward pass of some of them."""
+def seconds_of_evaluation(problem: Problem, items: int) -> float:
+    """Time to predict so many items with one sample of every chain, from a forward pass of some of them."""
     x = problem.items[0][:512]
     problem.stack.broadcast(x)
     began = time.perf_counter()
     problem.stack.broadcast(x)
-    return (time.perf_counter() - began) * items / len(x) * samples
+    return (time.perf_counter() - began) * items / len(x)
 
 
 def choose_steps(budget: float, per_step: float, stacks: int, before: float, after: float) -> Finding:
@@ -57,3 +59,17 @@ def choose_steps(budget: float, per_step: float, stacks: int, before: float, aft
         f"{budget:,.0f} s, less {before:.0f} before and {after:.0f} after sampling, at {1e3 * per_step:.2g} ms a step"
     )
     return Finding("steps", steps, reason + (f", {stacks} stacks in turn" if stacks > 1 else ""))
+
+
+def choose_samples(budget: float, per_sample: float, wanted: int) -> int:
+    """Samples of a chain whose predictions leave the budget to the steps: as many as wanted, or fewer.
+
+    per_sample: seconds in which the report predicts with one sample of every chain.
+    """
+    return min(wanted, max(FEWEST_SAMPLES, int(EVALUATION * budget / per_sample)))
+
+
+def choose_every(steps: int, burn_in: int, samples: int, wanted: int) -> Finding:
+    """The steps between two samples that keep so many of a chain."""
+    reason = f"the budget allows to predict with {samples} samples of a chain, not {wanted}"
+    return Finding("every", max(1, -(-(steps - burn_in) // samples)), reason)

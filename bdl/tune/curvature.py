@@ -10,9 +10,11 @@ from torch import Tensor
 from bdl.likelihoods import mean_loss
 from bdl.seeding import generator
 from bdl.tune.trial import Trial
+from bdl.tune.work import curvature_rows
 
-ROWS = 1024  # items whose loss is differentiated twice
+MOST = 1024  # items whose loss is differentiated twice; fewer where that costs more than a trial
 FIRST, NEXT = 10, 3  # products of the Hessian with a vector, which come within 10 % where the largest stands apart
+CALLS = 6  # in a trial
 
 
 class Curvature:
@@ -24,7 +26,8 @@ class Curvature:
         self.directions = [torch.randn(p.shape, generator=stream).to(p) for p in self.params]
         x, y = trial.problem.items
         self.products = FIRST
-        rows = torch.linspace(0, len(y) - 1, min(ROWS, len(y)), device=y.device).long()
+        count = curvature_rows(trial.problem, FIRST + (CALLS - 1) * NEXT, most=min(MOST, len(y)))
+        rows = torch.linspace(0, len(y) - 1, count, device=y.device).long()
         c = trial.stack.chains
         self.x, self.y = x[rows].expand(c, *[-1] * x.ndim), y[rows].expand(c, *[-1] * y.ndim)
 

@@ -166,7 +166,7 @@ def _writer(stack: ChainStack, problem: Problem, sampler: Sampler) -> Write:
     def write(x: Tensor, y: Tensor, out: Sequence[Tensor]) -> Tensor:
         with torch.enable_grad():
             losses = mean_loss(loss, stack(x), y, stack.chains)
-        gradients: Any = torch.autograd.grad(losses.sum(), params)
+            gradients: Any = torch.autograd.grad(losses.sum(), params)
         torch._foreach_copy_(out, gradients)  # type: ignore[attr-defined]
         return losses.detach()
 

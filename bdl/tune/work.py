@@ -1,4 +1,4 @@
-"""How many steps the trials may take."""
+"""How much work the trials may do, counted in operations."""
 
 from __future__ import annotations
 
@@ -11,18 +11,27 @@ TRIALS = 8  # trials of about this many times `trial_steps` steps in all
 SHARE = 0.2  # of the steps of the run
 FEWEST, MOST = 20, 1000
 OPERATIONS = 2e11  # floating-point operations of one trial, some ten seconds of a core
+BACKWARD = 3  # operations of a gradient, in those of a forward pass
 
 
 def trial_steps(problem: Problem, steps: int) -> int:
     """Steps of one trial: by the length of the run and by the cost of a step, which are the same on any machine.
 
-    A time limit would make the settings depend on the machine's load, so operations are counted instead: three times
-    those of a forward pass of the batch, for all chains.
+    A time limit would make the settings depend on the machine's load, so operations are counted instead.
     """
-    x, _ = problem.items
-    rows = x[:8]
+    affordable = OPERATIONS / (_gradient_of_an_item(problem) * problem.batch_size)
+    return int(max(FEWEST, min(MOST, affordable, SHARE * steps / TRIALS)))
+
+
+def curvature_rows(problem: Problem, products: int, most: int) -> int:
+    """Items of a Hessian whose `products` with vectors cost about as much as a trial; a batch of them at least."""
+    affordable = OPERATIONS / (2 * _gradient_of_an_item(problem) * products)  # a product is the gradient of a gradient
+    return int(min(most, max(problem.batch_size, affordable)))
+
+
+def _gradient_of_an_item(problem: Problem) -> float:
+    """Operations of the gradients that all chains take of one item."""
+    rows = problem.items[0][:8]
     with FlopCounterMode(display=False) as counter, evaluating(problem.stack):
         problem.stack.broadcast(rows)
-    per_step = 3 * counter.get_total_flops() / len(rows) * problem.batch_size
-    affordable = OPERATIONS / max(per_step, 1)
-    return int(max(FEWEST, min(MOST, affordable, SHARE * steps / TRIALS)))
+    return max(1.0, BACKWARD * counter.get_total_flops() / len(rows))

@@ -78,10 +78,10 @@ def test_a_run_that_has_begun_is_not_tuned_again(finished, monkeypatch):
 
 def test_given_keys_are_kept(table):
     typed = ["sampler.lr=0.01", "sampler/prior=laplace", "collect=last", "data.batch_size=16", "chains=2"]
-    assert given_names(compose(*options(table)), typed) == {"lr", "prior", "burn_in", "batch_size"}
+    assert given_names(compose(*options(table)), typed) == {"lr", "prior", "burn_in", "every", "batch_size"}
     assert given_names(compose(*options(table)), ["sampler.prior.precision=2", "+length=3"]) == {"prior", "steps"}
     assert given_names(compose(*options(table)), ["sampler=sghmc"]) == set()
-    assert given_names(compose(*options(table, "schedule=cyclical")), []) == {"burn_in"}
+    assert given_names(compose(*options(table, "schedule=cyclical")), []) == {"burn_in", "every"}
 
 
 def test_literature_keeps_its_settings(table):
@@ -110,11 +110,22 @@ def test_an_optimiser_has_nothing_to_find(table, tmp_path, capsys):
 
 def test_a_budget_sets_the_steps(table, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "seconds_per_step", lambda *_: 0.01)
-    monkeypatch.setattr(tuning, "seconds_of_evaluation", lambda *_: 0.0)
+    monkeypatch.setattr(tuning, "seconds_of_evaluation", lambda *_: 1e-6)
     cfg = compose(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
     found = tuning.tuned(cfg, SINGLE).found.settings
     assert found["trainer.max_steps"] == found["length"]
     assert 0.9 * 587 / 0.0115 < found["length"] <= 587 / 0.0115  # less start-up and report, and the time of this test
+    assert "collect.keep.every" not in found
+
+
+def test_a_budget_bounds_the_predictions_too(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "seconds_per_step", lambda *_: 0.01)
+    monkeypatch.setattr(tuning, "seconds_of_evaluation", lambda *_: 2.0)
+    cfg = compose(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
+    found = tuning.tuned(cfg, SINGLE).found.settings
+    steps, every = found["length"], found["collect.keep.every"]
+    assert 0.9 * (587 - 150) / 0.0115 < steps <= (587 - 150) / 0.0115  # a quarter of the budget predicts
+    assert 0.6 * steps / every == pytest.approx(75, abs=1)
 
 
 @pytest.mark.parametrize("text, seconds", [("90s", 90), ("10m", 600), ("1.5h", 5400)])

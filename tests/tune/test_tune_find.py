@@ -50,6 +50,26 @@ def small():
     return bdl.ChainStack(torch.nn.Linear(2, 2), 2), bdl.HeteroscedasticNLL(), (x, x[:, :1])
 
 
+class Plain(torch.nn.Module):
+    """A linear layer that is no `nn.Linear`, so that its gradient comes from autograd."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(2, 2)
+
+    def forward(self, x):
+        return torch.nn.functional.linear(x, self.inner.weight, self.inner.bias)
+
+
+def test_a_network_that_needs_autograd_has_the_settings_of_its_twin(small):
+    twin = bdl.ChainStack(Plain(), 2)
+    twin.load_state_dict({name.replace("net.", "net.inner."): value for name, value in small[0].state_dict().items()})
+    assert twin.gradient() is None and small[0].gradient() is not None
+    wanted, found = (bdl.find_settings(stack, *small[1:], steps=800).settings for stack in (small[0], twin))
+    assert found["lr"] == pytest.approx(wanted["lr"], rel=0.05)
+    assert {**found, "lr": 0} == {**wanted, "lr": 0}
+
+
 def test_the_same_seed_finds_the_same_and_leaves_the_stack_alone(small):
     before = [p.clone() for p in small[0].parameters()]
     first, second = (bdl.find_settings(*small, steps=800, seed=3) for _ in range(2))
