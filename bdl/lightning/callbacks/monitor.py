@@ -39,8 +39,8 @@ class Monitor(StepCallback):
 
     def __init__(self, every: int = 50):
         self.every = every
-        self._rows: list[Tensor] = []  # a row holds step, lr, temperature, zeta, then PER_CHAIN x C numbers
-        self._stride = 1
+        self._table: Tensor | None = None  # (ROWS, 4 + PER_CHAIN x C): step, lr, temperature, zeta, and the chains'
+        self._count, self._stride = 0, 1
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._sampler = find_sampler(trainer)
@@ -63,8 +63,7 @@ class Monitor(StepCallback):
             series = each if isinstance(logger, DASHBOARDS) else {}
             logger.log_metrics({k: v for k, v in (means | swaps | series).items() if v == v}, step)
         if step // self.every % self._stride == 0:
-            self._rows.append(torch.tensor([step, *(x for v in values.values() for x in v)], dtype=torch.float64))
-            self._thin()
+            self._add([step, *(x for v in values.values() for x in v)])
 
     def must_see(self, step: int) -> bool:
         return step % self.every == 0
@@ -76,26 +75,42 @@ class Monitor(StepCallback):
 
     def trace(self) -> dict[str, Tensor]:
         """Columns by name: step, lr, temperature, zeta (n,); energy, multiplier, ... (n, C). Empty before any row."""
-        if not self._rows:
+        table = self._rows()
+        if table is None:
             return {}
-        table = torch.stack(self._rows)
         chains = (table.shape[1] - 4) // len(PER_CHAIN)
         columns = {name: table[:, i] for i, name in enumerate(("step", "lr", "temperature", "zeta"))}
         parts = table[:, 4:].split(chains, 1)
         return {**columns, **dict(zip(PER_CHAIN, parts, strict=True))}
 
     def state_dict(self) -> dict[str, Any]:
-        rows = torch.stack(self._rows) if self._rows else None
-        return {"rows": rows, "stride": self._stride, "columns": list(PER_CHAIN)}
+        return {"rows": self._rows(), "stride": self._stride, "columns": list(PER_CHAIN)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         rows = state_dict["rows"] if state_dict.get("columns") == list(PER_CHAIN) else None  # other versions had others
-        self._rows, self._stride = [] if rows is None else list(rows), state_dict["stride"]
+        self._table, self._count, self._stride = None, 0, state_dict["stride"]
+        for row in [] if rows is None else rows.tolist():
+            self._add(row)
 
-    def _thin(self) -> None:
-        if len(self._rows) >= ROWS:
+    def _rows(self) -> Tensor | None:
+        """A copy of what is written of the table; None before any row."""
+        return None if self._table is None else self._table[: self._count].clone()
+
+    def _add(self, row: list[float]) -> None:
+        """Write a row, and let go of every second one where the table is full.
+
+        One block for all rows: small ones, which stay, would lie among the large ones of samples, which come and go,
+        and the process would grow by a hundred megabytes.
+        """
+        if self._table is None:
+            self._table = torch.empty(ROWS, len(row), dtype=torch.float64)
+        self._table[self._count] = torch.tensor(row, dtype=torch.float64)
+        self._count += 1
+        if self._count == ROWS:
             self._stride *= 2
-            self._rows = [r for r in self._rows if int(r[0]) // self.every % self._stride == 0]
+            kept = self._table[self._table[:, 0] // self.every % self._stride == 0]
+            self._count = len(kept)
+            self._table[: self._count] = kept
 
 
 def measured_chains(sampler: Sampler) -> Sequence[int]:
