@@ -9,7 +9,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig
 
+from bdl.errors import ConfigError
 from bdl.run.config import config_folder, register_resolvers
 from bdl.run.console import one_line_errors
 from bdl.run.keys import check_keys
@@ -29,6 +30,7 @@ register_resolvers()
 register_sweeps()
 CONF = str(config_folder())
 WORK = {"report": "compare"}  # commands whose module and function have another name
+OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "report": "runs", "gather": "folder"}
 
 
 @contextmanager
@@ -128,12 +130,45 @@ commands:
   report    {report.__doc__}
   gather    {gather.__doc__}
 
-Overrides are Hydra's: bdl train sampler=sghmc chains=4. `bdl COMMAND --help` lists the configuration."""
+Overrides are Hydra's: bdl train sampler=sghmc chains=4. The others take run directories too: bdl verify outputs/a.
+`bdl COMMAND --help` lists the configuration."""
+
+
+def with_key(name: str, words: Sequence[str]) -> list[str]:
+    """The words of a command line, where folders without a key get the command's: `bdl verify a` is run=a.
+
+    Raises ConfigError for several folders where the command takes one, and for the key beside a folder without it.
+
+        >>> with_key("verify", ["a", "repair=true"])
+        ["run='a'", 'repair=true']
+        >>> with_key("report", ["a", "b"])
+        ["runs=['a','b']"]
+    """
+    key = OF_FOLDERS.get(name)
+    after_option = {i + 1 for i, word in enumerate(words) if word.startswith("-")}  # perhaps the option's value
+    alone = [word for i, word in enumerate(words) if i not in after_option and _is_folder(word)]
+    if key is None or not alone:
+        return list(words)
+    others = [word for word in words if word not in alone]
+    if any(word.partition("=")[0] == key for word in others):
+        raise ConfigError(f"{key} is given twice: as {key}= and as {alone[0]}")
+    quoted = ["'" + word.replace("'", "\\'") + "'" for word in alone]
+    if key == "runs":
+        return [f"runs=[{','.join(quoted)}]", *others]
+    if len(alone) > 1:
+        raise ConfigError(f"{name} takes one folder, got {' and '.join(alone)}")
+    return [f"{key}={quoted[0]}", *others]
+
+
+def _is_folder(word: str) -> bool:
+    """Whether a word is no option and no override. A folder of a sweep has = in its name."""
+    return bool(word) and word[0] not in "-+~" and ("=" not in word or Path(word).is_dir())
 
 
 def run_command(name: str) -> None:
     """Run a command with the overrides in sys.argv; an error ends the process with one line and status 1."""
     with one_line_errors():
+        sys.argv[1:] = with_key(name, sys.argv[1:])
         COMMANDS[name]()
 
 

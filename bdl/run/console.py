@@ -22,6 +22,8 @@ def one_line(error: BaseException) -> str:
         cause = cause.__cause__
     if type(cause).__name__ == "OverrideParseException":
         word = getattr(cause, "override", "")
+        if "=" not in word:
+            return f"{word} has no key: write key=value"
         return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
     text = " ".join(str(cause).split()) or type(cause).__name__
     if (remedy := missing_extra(text)) is not None:

@@ -46,6 +46,30 @@ def test_a_whole_run_is_whole(script, run):
     assert before == {path: path.stat().st_mtime_ns for path in run.rglob("*")}  # nothing is written
 
 
+@pytest.mark.parametrize("name", ["copy", "lr=0.1,seed=1", "it's"])
+def test_a_folder_may_stand_without_its_key(script, copy, name, monkeypatch):
+    copy.rename(copy.with_name(name))
+    monkeypatch.chdir(copy.parent)
+    status, out, _ = script("verify", name)
+    assert status == 0 and out.rstrip().endswith("nothing is bad")
+
+
+ALONE = {
+    "no run": (("verify", "nowhere"), "nowhere"),
+    "two for one key": (("verify", "a", "b"), "verify takes one folder, got a and b"),
+    "with and without key": (("evaluate", "a", "runs=[b]"), "runs is given twice: as runs= and as a"),
+    "a word for train": (("train", "sgld"), "sgld has no key: write key=value"),
+    "after an option": (("verify", "run=nowhere", "--config-dir", "absent"), "absent"),
+}
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_words_without_a_key_that_do_not_fit_are_named(script, tmp_path, monkeypatch, name):
+    monkeypatch.chdir(tmp_path)
+    words, message = ALONE[name]
+    assert message in refusal(script(*words))
+
+
 def flip(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
