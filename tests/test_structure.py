@@ -14,7 +14,7 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 LAYERS = [
     {
         "errors", "cpu", "seeding", "batch", "functional", "files", "frozen", "psi", "schedules", "likelihoods",
-        "identity", "owner", "checkpoint",
+        "identity", "owner", "alive", "checkpoint",
     },
     {"samplers"},
     {"posterior", "models", "data", "targets"},
