@@ -28,6 +28,7 @@ from bdl.run.console import one_line_errors
 from bdl.run.provenance import device_name
 
 SCRIPTS = Path(__file__).parent
+RESULTS = SCRIPTS / "results" / "tables"
 SCORES = {"rmse": "RMSE", "nll_normal": "NLL of the normal", "accuracy": "error %", "nll": "-LPPD"}  # with headings
 ROWS = {"bma": "bdl", "start": "its start, a deep ensemble"}  # rows of metrics.json -> of the table
 PUBLISHED = {  # Sommer et al. 2025 and the benchmark of bde 1.0: mean over its runs, 10 cores
@@ -55,12 +56,21 @@ def main() -> None:
         record |= {"device": device_name(), "runs": []}
     record["date"] = date.today().isoformat()
     for seed in arguments.seeds:
-        run = measure(arguments.overrides, seed)
-        record["runs"] = sorted([r for r in record["runs"] if r["seed"] != seed] + [run], key=lambda r: r["seed"])
-        write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
-        write_atomically(path.with_suffix(".md"), table(record).encode())
-        print(f"seed {seed}: {run['core_seconds']:.0f} core-seconds; {path.with_suffix('.md')}", flush=True)
+        add(record["runs"], measure(arguments.overrides, seed))
+        write(record, path)
     print(table(record))
+
+
+def add(runs: list[dict[str, Any]], run: dict[str, Any]) -> None:
+    """Put a run among the others, by its seed, in the place of an earlier one."""
+    runs[:] = sorted([r for r in runs if r["seed"] != run["seed"]] + [run], key=lambda r: r["seed"])
+    print(f"seed {run['seed']}: {run['core_seconds']:.0f} core-seconds", flush=True)
+
+
+def write(record: dict[str, Any], path: Path) -> None:
+    """The numbers as JSON, and the table beside them."""
+    write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+    write_atomically(path.with_suffix(".md"), table(record).encode())
 
 
 def parse() -> argparse.Namespace:
@@ -68,7 +78,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("name", metavar="NAME", help="of the table")
     parser.add_argument("overrides", nargs="*", metavar="override", help="of scripts/train.py")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], metavar="SEED")
-    parser.add_argument("--out", type=Path, default=SCRIPTS / "results" / "tables", metavar="DIR")
+    parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
     return parser.parse_intermixed_args()
 
 
@@ -95,7 +105,7 @@ def cpu_of_children() -> float:
 
 
 def table(record: dict[str, Any]) -> str:
-    """Mean and standard deviation over the seeds, the seeds, and what was published."""
+    """Mean and standard deviation over the seeds, the seeds, and others: measured here, and published."""
     runs = record["runs"]
     scores = [s for s in SCORES if s in runs[0]["bma"]]
     headings = ["", *(SCORES[s] for s in scores), "R-hat", "core-seconds"]
@@ -108,6 +118,10 @@ def table(record: dict[str, Any]) -> str:
     for r in runs:
         numbers = [f"{shown(r['bma'][s], s):.4f}" for s in scores]
         lines.append([f"seed {r['seed']}", *numbers, f"{r['rhat/max']:.2f}", f"{r['core_seconds']:.0f}"])
+    if peer := record.get("bde"):
+        texts = [spread([shown(r[s], s) for r in peer["runs"]]) for s in scores]
+        label = f"bde {peer['version']}, {len(peer['runs'])} seeds, {peer['device']}, {peer['date']}"
+        lines.append([label, *texts, "–", cost(peer["runs"])])
     for label, known in PUBLISHED.get(record["name"], []):
         numbers = [f"{known[s]:.4f}" if s in known else "–" for s in scores]
         lines.append([label, *numbers, "–", f"{known['core_seconds']}" if "core_seconds" in known else "–"])
