@@ -1,8 +1,8 @@
 """`bench.py bde`: the sampling phase of bde (MILE, microcanonical Langevin) against bdl, on whole Landsat.
 
-bde samples with the gradient of the whole data set, so everything here does. A whole fit of bde, which trains, tunes its
-step size for thousands of steps and then samples, takes minutes: bench_bde_fit.py measures it. Timed here is one gradient
-of one chain while it samples. The law is checked on the linear regression of `bench.py jax`.
+bde samples with the gradient of the whole data set, so everything here does. A whole fit, which trains, tunes its step
+size for thousands of steps and then samples, takes minutes: bench_bde_fit.py measures it. Timed here is one gradient of
+one chain while it samples. The law is checked on the linear regression of `bench.py jax`.
 """
 
 from __future__ import annotations
