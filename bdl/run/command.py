@@ -30,6 +30,7 @@ register_resolvers()
 register_sweeps()
 CONF = str(config_folder())
 WORK = {"report": "compare"}  # commands whose module and function have another name
+# Commands without groups -> the key of the folders that they take
 OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "report": "runs", "gather": "folder"}
 
 
@@ -131,7 +132,7 @@ commands:
   gather    {gather.__doc__}
 
 Overrides are Hydra's: bdl train sampler=sghmc chains=4. The others take run directories too: bdl verify outputs/a.
-`bdl COMMAND --help` lists the configuration."""
+`bdl train --help` lists groups and keys; `bdl COMMAND --help` explains the keys of another command."""
 
 
 def with_key(name: str, words: Sequence[str]) -> list[str]:
@@ -160,6 +161,14 @@ def with_key(name: str, words: Sequence[str]) -> list[str]:
     return [f"{key}={quoted[0]}", *others]
 
 
+def help_of(name: str) -> str:
+    """What a command does, and its keys with their defaults and comments, as its configuration file has them."""
+    text = (config_folder() / f"{name}.yaml").read_text()
+    about = text.partition("\n")[0].removeprefix("# ").partition(": ")
+    keys = text.partition("  - _self_\n\n")[2].partition("\nhydra:")[0]
+    return f"{COMMANDS[name].__doc__}\n\n    {about[0]}\n\nKeys, with their defaults; ??? must be given:\n\n{keys}"
+
+
 def _is_folder(word: str) -> bool:
     """Whether a word is no option and no override. A folder of a sweep has = in its name."""
     return bool(word) and word[0] not in "-+~" and ("=" not in word or Path(word).is_dir())
@@ -167,6 +176,9 @@ def _is_folder(word: str) -> bool:
 
 def run_command(name: str) -> None:
     """Run a command with the overrides in sys.argv; an error ends the process with one line and status 1."""
+    if name in OF_FOLDERS and {"-h", "--help"} & set(sys.argv[1:]):
+        print(help_of(name))
+        return
     with one_line_errors():
         sys.argv[1:] = with_key(name, sys.argv[1:])
         COMMANDS[name]()

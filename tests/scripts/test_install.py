@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import setuptools
+from omegaconf import OmegaConf
 from running import ROOT
 
 COMMANDS = {"command": ("-m", "bdl", "train"), "script": (str(ROOT / "scripts" / "train.py"),)}
@@ -52,6 +53,19 @@ def test_the_command_lists_its_commands(capsys, monkeypatch):
     with pytest.raises(SystemExit) as error:
         command.main()
     assert error.value.code == 2 and "sample is not a command: train or evaluate" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["evaluate", "predict", "verify", "report", "gather"])
+def test_the_help_of_a_command_without_groups_explains_each_of_its_keys(name, capsys, monkeypatch):
+    from bdl.run import command
+
+    monkeypatch.setattr(sys, "argv", [f"bdl {name}", "--help"])
+    command.run_command(name)
+    shown = capsys.readouterr().out
+    keys = OmegaConf.load(ROOT / "conf" / f"{name}.yaml").keys() - {"defaults", "hydra"}
+    assert keys and all(f"\n{key}: " in shown for key in keys)
+    assert f"    bdl {name} " in shown and command.OF_FOLDERS[name] in keys
+    assert "sampler" not in shown and "hydra" not in shown
 
 
 @pytest.mark.slow
