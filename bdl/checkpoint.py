@@ -118,7 +118,7 @@ def renamed(saved: Mapping[str, Tensor], present: Collection[str]) -> dict[str, 
 def is_checkpoint(path: Path) -> bool:
     """Whether this is a whole checkpoint of Lightning that holds only tensors and plain values."""
     try:
-        if zipfile.ZipFile(path).testzip():  # torch writes checksums but does not verify them
+        if not path.is_file() or zipfile.ZipFile(path).testzip():  # torch writes checksums but does not verify them
             return False
         return "pytorch-lightning_version" in torch.load(path, "cpu", weights_only=True, mmap=True)
     except OSError as error:

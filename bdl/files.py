@@ -1,10 +1,12 @@
-"""Atomic writes: a file exists complete or not at all."""
+"""Atomic writes: a file exists complete or not at all. And reads that do not wait for a pipe."""
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import platform
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,12 +17,25 @@ from bdl.errors import StoreError
 WRITING = ".writing-"  # temporary names begin with it, then follow host and process
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write to a temporary name, sync, rename. Raises StoreError if the disk is full or not writable."""
+def write_atomically(path: Path, data: bytes, make_folder: bool = True) -> None:
+    """Write to a temporary name, sync, rename. Raises StoreError if the disk is full or not writable.
+
+    make_folder: False where the folder has been there, so that one which was moved meanwhile is not made anew.
+    """
     with disk_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        if make_folder:
+            path.parent.mkdir(parents=True, exist_ok=True)
         with temporary_file(path.parent, data) as written:
             publish(written, path)
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file. Raises OSError for a pipe or a device too, which may never end."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    with os.fdopen(handle, "rb") as f:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        return f.read()
 
 
 @contextlib.contextmanager
@@ -72,6 +87,8 @@ def disk_errors(path: Path) -> Iterator[None]:
         yield
     except StoreError:
         raise
+    except FileNotFoundError as error:
+        raise StoreError(f"cannot write {path}: its folder was moved or removed while a process wrote to it") from error
     except OSError as error:
         raise StoreError(
             f"cannot write {path}: {error.strerror}; free space or choose another hydra.run.dir"

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.module import _has_any_global_hook
 
 from bdl.batch import Inputs, arguments, refuse_unbound
 from bdl.cpu import cpu
@@ -98,9 +99,18 @@ def tensors_of_modules(net: nn.Module) -> dict[str, Tensor]:
 
 
 def hooked(module: nn.Module) -> bool:
-    """Whether the module has hooks, which batched matrix products would not call."""
+    """Whether calling the module does more than its class's `forward`, which batched matrix products would leave out.
+
+    That is hooks, those of all modules included, and a `forward` of its own, as libraries that move or quantise parts
+    of a network give it.
+    """
     return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+        "forward" in vars(module)
+        or module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or _has_any_global_hook()
     )
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from bdl.alive import is_alive, start_of
 from bdl.errors import StoreError
-from bdl.files import disk_errors, temporary_file
+from bdl.files import disk_errors, read_file, temporary_file
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # a store without hard links
 
@@ -30,16 +30,30 @@ class Owner:
     namespace: str  # of the process numbers: two containers on one host may count their own
     pid: int
     started: str  # the boot of the machine, and the process's start in clock ticks after it
+    machine: str = ""  # its id: hosts may have the same name
+    job: str = ""  # of SLURM
+    restart: int = 0  # how often SLURM has put the job into its queue again
 
     @classmethod
     def this_process(cls) -> Owner:
-        return cls(platform.node(), _namespace(), os.getpid(), start_of(os.getpid()) or "")
+        started = start_of(os.getpid()) or ""
+        return cls(platform.node(), _namespace(), os.getpid(), started, _machine(), *_job())
+
+    @property
+    def is_of_this_host(self) -> bool:
+        """Whether its process would be seen from here."""
+        here = (self.host, self.namespace) == (platform.node(), _namespace())
+        return here and self.machine in ("", _machine())  # an older bdl did not write it
 
     def is_dead(self) -> bool:
-        """Whether it is certain that the process is gone: this host has none of its number, or a later one."""
-        if (self.host, self.namespace) != (platform.node(), _namespace()):
-            return False
-        return not is_alive(self.pid) or start_of(self.pid) not in (None, self.started)
+        """Whether it is certain that the process is gone: this host has none of its number, or a later one.
+
+        SLURM starts a job anew, perhaps on another host, only after it has ended what the job ran before.
+        """
+        job, restart = _job()
+        if self.job and self.job == job and self.restart < restart:
+            return True
+        return self.is_of_this_host and (not is_alive(self.pid) or start_of(self.pid) not in (None, self.started))
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -76,7 +90,7 @@ def release(lock: Path) -> None:
 def owner_of(lock: Path) -> Owner | None:
     """The owner of the folder of `lock`, dead or alive; None if there is none. Raises StoreError for a damaged lock."""
     try:
-        return _parse(lock, lock.read_bytes())
+        return _parse(lock, read_file(lock))
     except FileNotFoundError:
         return None
 
@@ -84,8 +98,9 @@ def owner_of(lock: Path) -> Owner | None:
 def _parse(lock: Path, content: bytes) -> Owner:
     try:
         owner = Owner(**json.loads(content))
-        words = (owner.host, owner.namespace, owner.started)
-        if not (type(owner.pid) is int and 0 < owner.pid < 2**31 and all(isinstance(word, str) for word in words)):
+        words = (owner.host, owner.namespace, owner.started, owner.machine, owner.job)
+        numbers = type(owner.pid) is int and 0 < owner.pid < 2**31 and type(owner.restart) is int
+        if not (numbers and all(isinstance(word, str) for word in words)):
             raise ValueError("it names no process")
         return owner
     except (ValueError, TypeError) as error:
@@ -93,8 +108,7 @@ def _parse(lock: Path, content: bytes) -> Owner:
 
 
 def _refusal(lock: Path, owner: Owner) -> str:
-    here = Owner.this_process()
-    if (owner.host, owner.namespace) == (here.host, here.namespace):
+    if owner.is_of_this_host:
         remedy = "wait until it has ended, or choose another folder"
     else:
         remedy = f"if it has ended, which cannot be seen from here, remove {lock}"
@@ -137,6 +151,21 @@ def _break(lock: Path) -> None:
             fcntl.flock(f, fcntl.LOCK_EX)
         if _parse(lock, f.read()).is_dead() and os.path.samestat(os.fstat(f.fileno()), os.stat(lock)):
             os.unlink(lock)
+
+
+def _machine() -> str:
+    """The number that the machine's system was given when it was installed; empty where there is none."""
+    try:
+        return Path("/etc/machine-id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def _job() -> tuple[str, int]:
+    """SLURM's job, empty outside of one, and how often it was put into the queue again."""
+    job, restarts = os.environ.get("SLURM_JOB_ID", ""), os.environ.get("SLURM_RESTART_COUNT", "")
+    cluster = os.environ.get("SLURM_CLUSTER_NAME", "")
+    return (f"{cluster}/{job}", int(restarts) if restarts.isdecimal() else 0) if job else ("", 0)
 
 
 def _namespace() -> str:

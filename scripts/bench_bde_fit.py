@@ -91,9 +91,9 @@ def measure(name: str, keys: list[str], seed: int) -> dict[str, Any]:
     command = [sys.executable, __file__, name, *keys, "--fit", "--seeds", str(seed)]
     environment = {"XLA_FLAGS": f"--xla_force_host_platform_device_count={os.cpu_count()}"}  # one chain a core
     before, began = cpu_of_children(), time.perf_counter()
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment | dict(os.environ))
-    if done.returncode:
-        raise ConfigError(f"seed {seed} failed: {' '.join(command)}")
+    done = subprocess.run(command, capture_output=True, text=True, env=environment | dict(os.environ))
+    if done.returncode:  # without its bars of progress, a line for each of 50,000 steps
+        raise ConfigError(f"seed {seed} failed: {done.stderr.strip().splitlines()[-1]}")
     seconds, cpu = time.perf_counter() - began, cpu_of_children() - before
     scores = json.loads(done.stdout.splitlines()[-1])
     return {"seed": seed, **scores, "core_seconds": round(cpu, 1), "seconds": round(seconds, 1)}

@@ -28,13 +28,15 @@ def hold_out(items: int, fraction: float, seed: int, fold: int = 0) -> tuple[Ten
     Raises ConfigError for a fraction or a fold out of range, and when no item would be kept.
     """
     if not 0 <= fraction < 1:
-        raise ConfigError(f"val_fraction must be in [0, 1), got {fraction}")
+        raise ConfigError(f"data.val_fraction must be in [0, 1), got {fraction}")
     if fold and not 0 < (fold + 1) * fraction <= 1:
-        raise ConfigError(f"fold must be from 0 to 1 / val_fraction - 1, got {fold} with val_fraction {fraction}")
+        raise ConfigError(
+            f"data.fold must be from 0 to 1 / data.val_fraction - 1, got {fold} with data.val_fraction {fraction}"
+        )
     rows = torch.randperm(items, generator=generator("cpu", "split", seed))
     start, end = (round(fraction * items * k) for k in (fold, fold + 1))
     if end - start == items:
-        raise ConfigError(f"val_fraction = {fraction} holds out all of the {items} items: lower it")
+        raise ConfigError(f"data.val_fraction = {fraction} holds out all of the {items} items: lower it")
     return torch.cat([rows[:start], rows[end:]]).sort().values, rows[start:end].sort().values
 
 

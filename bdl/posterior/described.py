@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bdl.errors import StoreError
+from bdl.files import read_file
 
 CHECKSUM = "checksum"  # the key of target.json, and of what a weighting's header says
 
@@ -25,7 +26,7 @@ def target_as_bytes(target: Mapping[str, Any]) -> bytes:
 def read_target(path: Path) -> dict[str, Any]:
     """What `target_as_bytes` was given; a file of an older bdl has no checksum. Raises StoreError."""
     try:
-        target = json.loads(path.read_bytes())
+        target = json.loads(read_file(path))
         if not isinstance(target, dict):
             raise ValueError("it is no mapping")
         if CHECKSUM in target and target.pop(CHECKSUM) != _sum_of(target):
@@ -49,7 +50,7 @@ def read_weighting(path: Path) -> tuple[dict[str, Tensor], dict[str, str]] | Non
     if not path.exists():
         return None
     try:
-        tensors = safetensors.torch.load(path.read_bytes())
+        tensors = safetensors.torch.load(read_file(path))
         with safe_open(path, "pt") as f:
             about = json.loads((f.metadata() or {})["about"])
         if CHECKSUM in about and about.pop(CHECKSUM) != _sum_of(about, tensors):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.errors import StoreError
-from bdl.files import write_atomically
+from bdl.files import read_file, write_atomically
 from bdl.frozen import frozen_tensors
 from bdl.functional import Stack
 
@@ -94,7 +94,7 @@ def read_frozen(folder: Path, target: Mapping[str, Any]) -> dict[str, Tensor]:
         return {}
     path = folder / FILE
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise StoreError(
             f"the frozen part of the network, {path}, cannot be read ({error.strerror}): restore it"

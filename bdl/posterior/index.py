@@ -20,6 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from bdl.errors import StoreError
+from bdl.files import read_file
 
 FORMAT_VERSION = 1
 _NAME = re.compile(r"index-(0|[1-9]\d*)\.jsonl")
@@ -85,14 +86,25 @@ class Digest:
         return digest
 
 
+def stack_of(index: Path) -> int | None:
+    """The stack whose index has this name; None for a name like theirs, such as that of a copy."""
+    name = _NAME.fullmatch(index.name)
+    return None if name is None else int(name[1])
+
+
 def index_files(folder: Path) -> dict[int, Path]:
     """The index of every stack. Raises StoreError for a file with a name like theirs, such as a copy."""
     files = {}
     for path in sorted(folder.glob("index-*.jsonl")):
-        if (name := _NAME.fullmatch(path.name)) is None:
+        if (stack := stack_of(path)) is None:
             raise StoreError(f"{path} is the index of no stack: its samples would count twice; remove this copy")
-        files[int(name[1])] = path
+        files[stack] = path
     return files
+
+
+def sample_name(step: int, stack: int, **_: Any) -> str:
+    """The name of the sample file of a step and a stack."""
+    return f"{step:08d}-{stack}.safetensors"
 
 
 def sample_files(folder: Path) -> dict[tuple[int, int], Path]:
@@ -130,21 +142,23 @@ def read_lines(path: Path) -> list[tuple[int, Record | None]]:
     A last line without its newline counts if it is whole.
     """
     try:
-        *lines, last = path.read_bytes().split(b"\n")
+        *lines, last = read_file(path).split(b"\n")
     except FileNotFoundError:
         return []
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}): restore it") from error
     numbered = [(number, _parse(line)) for number, line in enumerate(lines, 1)]
     cut = _parse(last) if last else None
     return numbered if cut is None else [*numbered, (len(numbered) + 1, cut)]
 
 
 def record_of(path: Path) -> Record | None:
-    """The record that a sample file's header holds; None for a damaged file, and for one that has none."""
+    """The record that a sample file's header holds; None for a damaged file, a copy, and one that has none."""
     try:
+        data = read_file(path)
         with safe_open(path, "pt") as f:
             fields = json.loads((f.metadata() or {})["record"])
-        data = path.read_bytes()
-        if fields.pop("crc32") != _crc32(safetensors.torch.load(data)):
+        if fields.pop("crc32") != _crc32(safetensors.torch.load(data)) or path.name != sample_name(**fields):
             return None
         return _checked(Record(**fields, file=path.name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest()))
     except (SafetensorError, OSError, KeyError, ValueError, TypeError, AttributeError):
@@ -171,12 +185,15 @@ def _parse(line: bytes) -> Record | None:
 
 
 def _checked(record: Record) -> Record:
-    """The record. Raises StoreError for a file outside of the folder, and TypeError for values of another type."""
+    """The record. Raises StoreError for a file outside of the folder, and TypeError or ValueError for other values."""
     if not (isinstance(record.file, str) and _FILE.fullmatch(record.file)):
         raise StoreError(f"an index names the file {record.file!r}, which is no plain name: do not use these samples")
     numbers = (record.step, record.stack, record.bytes, *record.chains)
     if not all(type(number) is int and number >= 0 for number in numbers):
         raise TypeError("steps, stacks, sizes and chains are whole numbers")
+    lists = [value for value in asdict(record).values() if isinstance(value, list)]
+    if len(set(record.chains)) < len(record.chains) or {len(value) for value in lists} != {len(record.chains)}:
+        raise ValueError("each list has one entry for each of the different chains")
     return record
 
 

@@ -19,13 +19,14 @@ from bdl.posterior.batches import Batches, Data
 from bdl.posterior.described import brief
 from bdl.posterior.evaluation import Evaluation
 from bdl.posterior.forward import Method
+from bdl.posterior.merging import refuse_other_target
 from bdl.posterior.module import PosteriorModule, gathered, thinned
 from bdl.posterior.moments import Moments
 from bdl.posterior.outputs import output_shape, outputs_of, positive, weights_of
 from bdl.posterior.part import sampled_part
 from bdl.posterior.prediction import AnyPrediction, predict, with_elements
 from bdl.posterior.samples import Samples
-from bdl.posterior.store import Record, SampleStore, refuse_other_target
+from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.value_evaluation import evaluation_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
@@ -279,9 +280,8 @@ class Posterior:
 
         Raises ConfigError for a pattern that matches no parameter.
         """
-        chosen = Chosen(self._samples.parameters(), parameters, projections)
+        chosen, weights = Chosen(self._samples.parameters(), parameters, projections), self.weights().by_key
         labelled = None if data is None else self._labelled(data)
-        weights = self.weights().by_key
         return tree(self._samples.groups(weights), self.keyed(), self.chains, weights, chosen, labelled, seed)
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
@@ -296,5 +296,5 @@ class Posterior:
         return Batches(data, self.device, self.read)
 
     def _labelled(self, data: Data) -> Labelled:
-        batches = self._batches(data)
-        return Labelled(batches, self._samples.forward(), self.likelihood(data), len(output_shape(self.net, batches)))
+        batches, forward = self._batches(data), self._samples.forward()
+        return Labelled(batches, forward, self.likelihood(data), len(output_shape(self.net, batches)))

@@ -14,17 +14,24 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from bdl.errors import BdlWarning, StoreError
-from bdl.files import disk_errors, sweep_leftovers, write_atomically
+from bdl.files import disk_errors, read_file, sweep_leftovers, write_atomically
 from bdl.posterior.described import (
-    brief,
-    first_difference,
     read_target,
     read_weighting,
     target_as_bytes,
     weighting_as_bytes,
 )
 from bdl.posterior.frozen import FrozenPart, frozen_names
-from bdl.posterior.index import Digest, Record, index_files, read_index, read_lines, record_of, sample_files
+from bdl.posterior.index import (
+    Digest,
+    Record,
+    index_files,
+    read_index,
+    read_lines,
+    record_of,
+    sample_files,
+    sample_name,
+)
 from bdl.posterior.snapshot import (
     SamplerState,
     copies_of_target,
@@ -59,12 +66,12 @@ class SampleStore:
         Raises StoreError if the disk is full or not writable. Earlier samples stay valid.
         """
         step, stack = fields["step"], fields["stack"]
-        name = f"{step:08d}-{stack}.safetensors"
+        name = sample_name(step, stack)
         record = Record(**fields, file=name, bytes=0, sha256="")
         contiguous = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
         data = safetensors.torch.save(contiguous, metadata=record.header(contiguous))
         record = replace(record, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        write_atomically(self.folder / name, data)
+        write_atomically(self.folder / name, data, make_folder=stack not in self._digests)
         self._append(record)
         return record
 
@@ -194,24 +201,23 @@ class SampleStore:
         """
         path = self.folder / record.file
         try:
-            with open(path, "rb") as f:
-                status, data = os.fstat(f.fileno()), f.read()
+            status, data = path.stat(), read_file(path)
         except OSError as error:
-            raise StoreError(
-                f"sample file {path} cannot be read ({error.strerror}); skip_bad=true uses the rest"
-            ) from error
+            raise _unusable(path, f"cannot be read ({error.strerror})") from error
         if len(data) != record.bytes:
-            raise StoreError(
-                f"sample file {path} was cut short to {len(data)} of {record.bytes} bytes; skip_bad=true uses the rest"
-            )
+            raise _unusable(path, f"was cut short to {len(data)} of {record.bytes} bytes")
         version = (record.sha256, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-        if self._verified.get(record.file) != version:
-            if hashlib.sha256(data).hexdigest() != record.sha256:
-                raise StoreError(
-                    f"sample file {path} was altered: its sha256 differs from the index; skip_bad=true uses the rest"
-                )
-            self._verified[record.file] = version
-        return safetensors.torch.load(data)
+        new = self._verified.get(record.file) != version
+        if new and hashlib.sha256(data).hexdigest() != record.sha256:
+            raise _unusable(path, "was altered: its sha256 differs from the index")
+        try:
+            tensors = safetensors.torch.load(data)
+        except Exception as error:  # the parser may raise anything
+            raise _unusable(path, f"is no safetensors file ({error})") from error
+        if new and any(tensor.isnan().any() for tensor in tensors.values()):
+            raise _unusable(path, "holds NaN")
+        self._verified[record.file] = version
+        return tensors
 
     def target(self) -> dict[str, Any]:
         """target.json: N, prior, loss, data, model, ... of the run. Raises StoreError if it cannot be read."""
@@ -275,18 +281,5 @@ class SampleStore:
             )
 
 
-def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
-    """Raise StoreError if two runs sampled different laws. It names the first key in which their targets differ."""
-    difference = first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
-    if difference is not None:
-        key, *values = difference
-        in_a, in_b = (brief(value) for value in values)
-        raise StoreError(
-            f"runs of different targets are not merged: {key} is {in_a} in {a.run_dir}, {in_b} in {b.run_dir}"
-        )
-
-
-def _temperatures(store: SampleStore) -> list[float]:
-    """The different temperatures at which a run kept samples, sorted."""
-    temperatures = (r.temperature if isinstance(r.temperature, list) else [r.temperature] for r in store.records())
-    return sorted({t for of_record in temperatures for t in of_record})
+def _unusable(path: Path, fault: str) -> StoreError:
+    return StoreError(f"sample file {path} {fault}; skip_bad=true uses the rest")

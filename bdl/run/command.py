@@ -5,6 +5,7 @@ This module imports neither torch nor Lightning, so that `--help` answers at onc
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib
 import os
@@ -42,6 +43,7 @@ def importing() -> Iterator[None]:
         yield
     finally:
         gc.freeze()  # later searches leave them out too, and so forked processes share their pages
+        atexit.register(gc.unfreeze)  # or some imports report leaks at the end
         gc.enable()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import glob
-import json
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -18,8 +17,9 @@ from bdl.files import write_atomically
 from bdl.posterior.described import brief, first_difference
 from bdl.posterior.report.comparison import Method, as_json, as_markdown, comparison_page, print_table
 from bdl.posterior.store import SampleStore
-from bdl.run.directory import CONFIG, METRICS, read_config, read_metrics, write_json
 from bdl.run.keys import leaves
+from bdl.run.records import CONFIG, METRICS, TIMING, read_config, read_metrics, read_seconds, write_json
+from bdl.run.stranger import warn_of_altered
 
 HELD_OUT = ("val_fraction", "fold", "augment")  # they change training items; the test items stay
 NOT_THE_METHOD = re.compile(
@@ -78,8 +78,8 @@ def read_run(path: Path) -> Run:
     settings = {key: value for key, value in leaves(config, "") if not NOT_THE_METHOD.fullmatch(key)}
     name = (config.get("provenance") or {}).get("name") or path.name
     number = (config.get("seed"), config.get("stack")) if config else None
-    timing = path / "timing.json"
-    seconds = json.loads(timing.read_bytes())["seconds"] if timing.exists() else math.nan
+    warn_of_altered(path, METRICS)
+    seconds = read_seconds(path / TIMING) if (path / TIMING).exists() else math.nan
     data = target.get("data")
     return Run(
         path, name, number, settings, read_metrics(path / METRICS), seconds, data if isinstance(data, dict) else {}

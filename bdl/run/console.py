@@ -6,10 +6,13 @@ import os
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import yaml
+
 from bdl.errors import BdlError, Stopped
+from bdl.run.config import config_folder
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
 
@@ -26,7 +29,7 @@ def one_line(error: BaseException) -> str:
             return f"{word} has no key: write key=value"
         return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
     text = " ".join(str(cause).split()) or type(cause).__name__
-    if (remedy := missing_extra(text)) is not None:
+    if (remedy := missing_extra(text) or no_choice(text, sys.argv[1:])) is not None:
         return remedy
     key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None
     return text if key is None or isinstance(cause, BdlError) else f"{key[1]}: {text}"
@@ -37,6 +40,18 @@ def missing_extra(text: str) -> str | None:
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
             return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
+    return None
+
+
+def no_choice(text: str, words: Sequence[str]) -> str | None:
+    """The line that names the group, where Hydra's message is about a value such as model=null among these words."""
+    if not text.startswith("Config group override must be a string"):
+        return None
+    for word in words:
+        group, _, value = word.partition("=")
+        folder = config_folder() / group
+        if group and folder.is_dir() and not isinstance(yaml.safe_load(value), str):
+            return f"{word}: {group} must be one of {', '.join(sorted(path.stem for path in folder.glob('*.yaml')))}"
     return None
 
 

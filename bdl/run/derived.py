@@ -6,6 +6,7 @@ This module imports neither torch nor Lightning, because the hash of a configura
 from __future__ import annotations
 
 import os
+import re
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,6 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from bdl.cpu import cpu
 from bdl.errors import ConfigError
 
+UNITS = {"s": 1, "m": 60, "h": 3600}
 SMALL = 100_000  # weights of one network; that of Landsat, with 2,160, is the one that was measured
 CONVOLUTIONAL = ("bdl.models.CNN", "bdl.models.ResNet", "bdl.models.WideResNet")
 BF16_FLAGS = {"avx512_bf16", "amx_bf16"}  # x86 CPUs that multiply bf16 in hardware have one of them
@@ -25,6 +27,16 @@ def found_values(cfg: DictConfig) -> dict[str, Any]:
     """What tuning has found, as arguments of `bdl.run.config.fill_in`."""
     settings: Any = OmegaConf.to_container(cfg.found.settings) if cfg.get("found") else {}
     return {key.replace(".", "__"): value for key, value in settings.items()}
+
+
+def seconds_of(time: str) -> float | None:
+    """The seconds of a time such as 90s, 10m or 1.5h; None for other words, and for no time at all.
+
+    >>> seconds_of("10m")
+    600.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", time)
+    return float(match[1]) * UNITS[match[2]] or None if match is not None else None
 
 
 # ---- stacks ----------------------------------------------------------------------------------------------------------

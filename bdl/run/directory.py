@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
-import math
 import re
 import resource
 import sys
@@ -14,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
@@ -25,19 +22,26 @@ from bdl.errors import ConfigError
 from bdl.files import sweep_leftovers, write_atomically
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.owner import sole_owner
+from bdl.posterior.index import index_files
 from bdl.posterior.report.numbers import Trace
 from bdl.run.provenance import provenance, with_checksum
+from bdl.run.records import (
+    CHECKSUMS,
+    CONFIG,
+    DESCRIBED,
+    METRICS,
+    PREPROCESSING,
+    TIMING,
+    read_config,
+    read_metrics,
+    sha256,
+    write_json,
+)
 
-CONFIG, PREPROCESSING, METRICS = "config.yaml", "preprocessing.json", "metrics.json"
-OWNER, CHECKSUMS = "owner.json", "checksums.json"
-DESCRIBED = (
-    CONFIG, PREPROCESSING, METRICS, "timing.json", "report.html", "samples/target.json", "samples/index-*.jsonl",
-    "samples/weighting-*.safetensors", "samples/excluded-*.json", f"{START}/samples/target.json",
-    f"{START}/samples/index-*.jsonl", f"{TRAINED}/samples/target.json", f"{TRAINED}/samples/index-*.jsonl",
-)  # fmt: skip
+OWNER = "owner.json"
 FOLDERS = ("samples", "checkpoints", f"{START}/samples", f"{TRAINED}/samples")
-# The files that runs make below these folders. Lightning's and W&B's are below the folders of LOGS.
-OURS = re.compile(r"(target|(owner|excluded)-\d+)\.json|index-.*\.jsonl|.*\.(safetensors|ckpt|writing)|\..*")
+# The files that runs make in these folders. Lightning's and W&B's are in the folders of LOGS.
+OURS = re.compile(r"(target|(owner|excluded)-\d+)\.json|index-.*\.jsonl|.*\.(safetensors|ckpt|writing)")
 LOGS = ("logs", "wandb")
 
 
@@ -118,7 +122,7 @@ class RunDirectory:
             "steps_per_second": steps / sampling,
             "peak_memory_mib": memory,
         }
-        write_json(self.path / "timing.json", timing)
+        write_json(self.path / TIMING, timing)
 
     def write_trace(self, stack: int, trace: Trace) -> None:  # of `Monitor`, for the process that writes the report
         write_trace(self.path, stack, trace)
@@ -145,45 +149,56 @@ class RunDirectory:
         (self.path / CHECKSUMS).unlink(missing_ok=True)  # of an earlier end of this run
 
     def _refuse_other_run(self) -> None:
-        config = self.path / CONFIG
-        for name in FOLDERS:
-            foreign = [path for path in (self.path / name).glob("*") if not OURS.fullmatch(path.name)]
-            if foreign:
-                raise ConfigError(f"{foreign[0]} is no file of a run: choose another hydra.run.dir, or move it away")
-        if config.exists():
+        self._refuse_foreign_files()
+        if (self.path / CONFIG).exists():
             recorded = OmegaConf.select(read_config(self.path), "provenance.config_hash")
             if recorded is None or recorded != self.hash and self.started:
                 raise ConfigError(
                     f"{self.path} already holds a run of another configuration ({recorded}, this is {self.hash}): "
                     "choose another hydra.run.dir or remove that folder"
                 )
-        elif self.started:
+        elif self.started or not all(map(is_leftover, self._files())):
             raise ConfigError(
                 f"{self.path} holds samples, checkpoints or metrics without a {CONFIG}: choose another hydra.run.dir"
             )
+
+    def _refuse_foreign_files(self) -> None:
+        """Raise ConfigError for a file of no run, and for a link, through which another run would be written.
+
+        Hidden files are the user's or the file system's. They are neither refused nor touched.
+        """
+        for folder in (self.path / name for name in FOLDERS):
+            paths = [path for path in folder.glob("*") if not path.name.startswith(".")]
+            if foreign := [path for path in paths if not OURS.fullmatch(path.name)]:
+                raise ConfigError(f"{foreign[0]} is no file of a run: choose another hydra.run.dir, or move it away")
+            if links := [path for path in (folder.parent, folder, *paths) if path != self.path and path.is_symlink()]:
+                raise ConfigError(f"{links[0]} is a link, and a run writes only into its own folder: move it away")
+            index_files(folder)  # refuses copies
+
+    def _files(self) -> Iterator[Path]:
+        """The files of this run in its folders."""
+        for folder in (self.path / name for name in FOLDERS):
+            yield from (path for path in folder.glob("*") if OURS.fullmatch(path.name))
 
     def _sweep(self) -> None:
         """Remove what a killed owner left: temporary files, and the beginnings of a run that made no sample."""
         for folder in (self.path, *(self.path / name for name in FOLDERS)):
             sweep_leftovers(folder, every_host=True)
-        for path in (*self.path.glob("checkpoints/*.writing"), *self.path.glob("**/samples/owner-*.json")):
+        for path in filter(is_leftover, self._files()):
             path.unlink()
         if not self.started:
             self._clear()
 
     def _clear(self) -> None:
-        """Remove the files of a run that has not started."""
-        if (self.path / CONFIG).exists():  # it is bdl's, and so are the others
-            for name in (CHECKSUMS, PREPROCESSING, "timing.json", CONFIG):
-                (self.path / name).unlink(missing_ok=True)
-        for folder in (self.path / name for name in FOLDERS):
-            for path in folder.glob("*"):
-                path.unlink()
-            with contextlib.suppress(FileNotFoundError):
-                folder.rmdir()
-        for name in (START, TRAINED):
-            with contextlib.suppress(OSError):
+        """Remove the files of a run that has not started. Without a config.yaml they are not this run's."""
+        if not (self.path / CONFIG).exists():
+            return
+        for path in [*self._files(), *(self.path / name for name in (CHECKSUMS, PREPROCESSING, TIMING))]:
+            path.unlink(missing_ok=True)
+        for name in (*FOLDERS, START, TRAINED):
+            with contextlib.suppress(OSError):  # it is not there, or holds hidden files
                 (self.path / name).rmdir()
+        (self.path / CONFIG).unlink()  # the last, so that a run that is killed here can clear the rest
 
     def _take_back(self, before: set[Path]) -> None:
         """Remove what a refused run wrote, and the files of its loggers. A run that logged metrics has made steps."""
@@ -195,6 +210,11 @@ class RunDirectory:
         for path in new:
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def is_leftover(path: Path) -> bool:
+    """Whether only a killed writer leaves this: half a checkpoint, or the lock of a stack in a run that is ours."""
+    return path.suffix == ".writing" or path.name.startswith("owner-")
 
 
 def write_trace(run: Path, stack: int, trace: Trace) -> None:
@@ -214,76 +234,3 @@ def read_traces(run: Path, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
 
 def _trace_of(run: Path, stack: int) -> Path:
     return run / "checkpoints" / f"trace-{stack}.safetensors"
-
-
-def read_config(run: Path) -> DictConfig:
-    """The config.yaml of a run directory. Raises ConfigError for a folder without one, and for a damaged one."""
-    path = run / CONFIG
-    if not path.exists():
-        raise ConfigError(
-            f"{run} is not a run directory: it has no config.yaml; runs=[...] takes folders that `bdl train` wrote"
-        )
-    try:
-        loaded = OmegaConf.load(path)
-    except Exception as error:  # the parsers may raise anything
-        raise ConfigError(f"{path} is damaged ({_first_line(error)}): restore it") from error
-    if not isinstance(loaded, DictConfig):
-        raise ConfigError(f"{path} is damaged (it is no mapping): restore it")
-    return loaded
-
-
-def read_checksums(run: Path) -> dict[str, str] | None:
-    """The checksums of the files of an ended run; None for a run that goes on, and for one of an older bdl."""
-    path = run / CHECKSUMS
-    return _read_json(path, "remove it, and nothing is compared with it") if path.exists() else None
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def read_preprocessing(run: Path) -> dict[str, Any]:
-    """What makes inputs of new data. Raises ConfigError for a run without it, and for a damaged file."""
-    path = run / PREPROCESSING
-    try:
-        return json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise ConfigError(
-            f"{run} has no {PREPROCESSING}: it is no run on a table (data=csv or data=parquet), whose columns new rows "
-            "could have; use bdl.Posterior in Python"
-        ) from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error}): restore it") from error
-
-
-def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
-    """Write flat `name: number`, NaN and infinities as null."""
-    write_json(path, {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())})
-
-
-def read_metrics(path: Path) -> dict[str, float]:
-    """The metrics. Raises ConfigError for a damaged file."""
-    remedy = "remove it, and the same command makes it again"
-    metrics = _read_json(path, remedy)
-    if not all(value is None or type(value) in (int, float) for value in metrics.values()):
-        raise ConfigError(f"{path} is damaged (a metric is no number): {remedy}")
-    return {k: math.nan if v is None else v for k, v in metrics.items()}
-
-
-def _read_json(path: Path, remedy: str) -> dict[str, Any]:
-    try:
-        content = json.loads(path.read_bytes())
-        if not isinstance(content, dict):
-            raise ValueError("it is no mapping")
-        return content
-    except (ValueError, OSError) as error:
-        raise ConfigError(f"{path} is damaged ({_first_line(error)}): {remedy}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).partition("\n")[0]
-
-
-def write_json(path: Path, content: Any) -> None:
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())

@@ -8,7 +8,8 @@ import warnings
 from bdl.errors import BdlWarning, StoreError
 from bdl.owner import owner_of
 from bdl.posterior.report.terminal import print_summary
-from bdl.run.directory import CHECKSUMS, METRICS, OWNER, RunDirectory
+from bdl.run.directory import OWNER, RunDirectory
+from bdl.run.records import CHECKSUMS, METRICS
 from bdl.run.stranger import altered
 
 
@@ -20,11 +21,9 @@ def answer(directory: RunDirectory) -> None:
     metrics = directory.metrics
     assert metrics is not None
     _complete(directory)
-    for name in altered(directory.path):
+    for name, fault in altered(directory.path).items():
         again = "; remove it, and the same command makes it again" if name == METRICS else ""
-        warnings.warn(
-            f"{directory.path / name} was altered or lost after bdl had written it{again}", BdlWarning, stacklevel=2
-        )
+        warnings.warn(f"{directory.path / name} {fault}{again}", BdlWarning, stacklevel=2)
     print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
     print_summary(metrics)
 

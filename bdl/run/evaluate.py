@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
@@ -19,9 +17,9 @@ from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
 from bdl.posterior.report.numbers import Summary, diverged_fact, summarise
 from bdl.run.build import check_same_data
-from bdl.run.directory import read_metrics
-from bdl.run.machine import find_device, keep_freed_memory
+from bdl.run.machine import find_device, keep_freed_memory, use_threads
 from bdl.run.progress import WorkProgress
+from bdl.run.records import read_metrics
 from bdl.run.report import load_start, out_of_distribution, publish, units_of
 from bdl.run.stranger import read_runs
 
@@ -33,7 +31,7 @@ def evaluate(cfg: DictConfig) -> None:
     runs = [Path(cfg.runs)] if isinstance(cfg.runs, str) else [Path(run) for run in cfg.runs]
     configs = read_runs(runs, cfg.trust)
     keep_freed_memory()
-    torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
+    use_threads(configs[0].threads)
     datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
     loss = instantiate(configs[0].loss)
     likelihood = loss if isinstance(loss, Likelihood) else None

@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
-from bdl.run.derived import check_stacks
+from bdl.run.derived import check_stacks, seconds_of
 
 Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, in words; whether it is
 
@@ -66,6 +66,7 @@ def _words(value: Any) -> bool:
     return WORD[1](value) or list_of(WORD, 1)[1](value)
 
 
+TIME: Rule = ("a time such as 90s, 10m or 1h", lambda v: type(v) is str and seconds_of(v) is not None)
 POSITIVE = number("> 0", lambda v: v > 0)
 NOT_NEGATIVE = number(">= 0", lambda v: v >= 0)
 WIDTH = whole(1, 10**6)
@@ -86,7 +87,7 @@ TRAIN: dict[str, Rule] = {
     "trainer.max_steps": STEPS,  # before the schedules, whose numbers may follow from it
     "tuned.*": NOT_NEGATIVE,
     "tune": one_of("auto", False),
-    "budget": or_null(("a time such as 90s, 10m or 1h", lambda v: type(v) is str)),  # `seconds_of` reads it
+    "budget": or_null(TIME),
     "found": ("null, because train.py fills it in", lambda v: v is None),
     "run_dir": WORD,
     "checkpoint_every": whole(1),
@@ -100,6 +101,8 @@ TRAIN: dict[str, Rule] = {
     "start.batch_size": whole(1),
     "start.*": NOT_NEGATIVE,
     "data.workers": whole(0, 1024),
+    "data.seed": whole(0, SEEDS),
+    "data.stack": whole(0, 10**6),
     "data.split_seed": whole(0, SEEDS),
     "data.max_levels": whole(1, 10**6),
     "data.size": whole(1, 4096),
@@ -112,6 +115,7 @@ TRAIN: dict[str, Rule] = {
     "schedule.*": NOT_NEGATIVE,
     "collect.keep.burn_in": NOT_NEGATIVE,
     "collect.keep.samples_per_cycle": whole(1, MANY),
+    "sampler.seed": whole(0, SEEDS),
     "sampler.lr": POSITIVE,
     "sampler.temperature": NOT_NEGATIVE,
     "sampler.num_data": or_null(whole(1)),
@@ -122,6 +126,7 @@ TRAIN: dict[str, Rule] = {
         lambda v: v is None or OmegaConf.is_dict(v),
     ),
     "sampler.dynamics.leapfrog": whole(1, 10**6),
+    "sampler.dynamics.mass_steps": NOT_NEGATIVE,
     "sampler.weighting.bins": whole(2, 10**6),
     "sampler.weighting.pilot": whole(1, MANY),
     "sampler.weighting.rate.*": NOT_NEGATIVE,
@@ -129,7 +134,7 @@ TRAIN: dict[str, Rule] = {
     "trainer.accelerator": WORD,
     "trainer.devices": ANY,  # `count_processes` compares it with the machine
     "trainer.num_nodes": whole(1, 10**5),
-    "trainer.concurrent": ANY,
+    "trainer.concurrent": ("a number of processes on each device", whole(1, 1024)[1]),
     "trainer.strategy": one_of("auto", "ddp", "chains"),
     "trainer.sync_batchnorm": SWITCH,
     "trainer.precision": one_of("auto", "32-true", "bf16-mixed", "64-true"),
@@ -175,6 +180,7 @@ TABLES = {
     "report": REPORT,
     "gather": GATHER,
 }
+FOLLOW = {"sampler.stack": "stack", "data.chains": "chains"}  # these keys have the value of those, or null
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")
 GLOBAL = ("hydra", "tuned")  # sections that a file of conf/ may bring besides those of the command
 
@@ -191,6 +197,7 @@ def check_keys(command: str, cfg: DictConfig, hydra: Any, conf: Path) -> None:
     check_table(cfg, TABLES[command])
     if command == "train":
         check_sections(cfg)
+        refuse_other_values(cfg)
         _check_length(cfg)
         check_stacks(cfg)
     refuse_not_finite(cfg)
@@ -234,6 +241,13 @@ def _values(cfg: DictConfig, pattern: str) -> Iterator[tuple[str, Any]]:
     else:
         written = OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
         yield from ((k, v) for k, v in leaves(written, key) if type(v) in (int, float))
+
+
+def refuse_other_values(cfg: DictConfig) -> None:
+    """Raise ConfigError for a key that must follow another one and does not."""
+    for key, leader in FOLLOW.items():
+        if OmegaConf.select(cfg, key) not in (None, cfg[leader]):
+            raise ConfigError(f"{key}={OmegaConf.select(cfg, key)}: {key} follows from {leader}; set {leader}")
 
 
 def check_sections(cfg: DictConfig) -> None:

@@ -28,6 +28,12 @@ def prepare_torch(threads: int | None, tf32: bool, processes: int) -> None:
     leave_new_memory_unfilled()
 
 
+def use_threads(recorded: int | None) -> None:
+    """Compute with as many threads as a run did, at most with the cores of this machine; None: with all of them."""
+    cores = usable_cores()
+    torch.set_num_threads(min(recorded or cores, cores))
+
+
 def allow_tf32(allowed: bool) -> None:
     """Allow or forbid fp32 products of 10 bits' precision. By default cuDNN allows them and matmul does not."""
     torch.set_float32_matmul_precision("high" if allowed else "highest")

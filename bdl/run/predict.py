@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,8 +21,8 @@ from bdl.errors import ConfigError
 from bdl.files import write_atomically
 from bdl.likelihoods import Likelihood
 from bdl.posterior.prediction import Prediction, ValuePrediction
-from bdl.run.directory import PREPROCESSING, read_preprocessing
-from bdl.run.machine import find_device, keep_freed_memory
+from bdl.run.machine import find_device, keep_freed_memory, use_threads
+from bdl.run.records import PREPROCESSING, read_preprocessing
 from bdl.run.stranger import read_runs
 
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
@@ -41,7 +40,7 @@ def predict(cfg: DictConfig) -> None:
         raise ConfigError(f"output={cfg.output} is the input: choose another file for the predictions")
     configs, encoding = read_runs(runs, cfg.trust), read_encoding(runs[0])
     keep_freed_memory()
-    torch.set_num_threads(configs[0].threads or os.cpu_count() or 1)
+    use_threads(configs[0].threads)
     net = instantiate(configs[0].model, _convert_="all")
     posterior = load_posterior(runs, configs[0], net.to(find_device(cfg.device)), cfg.skip_bad)
     reading = dataclasses.replace(encoding.reading, format=_format(cfg.input))

@@ -132,4 +132,6 @@ def _cluster() -> ClusterEnvironment | None:
     with warnings.catch_warnings():
         # Where an `srun` is on the PATH, as on every login node, Lightning advises to use it. Most runs need none.
         warnings.simplefilter("ignore", PossibleUserWarning)
-        return next((kind() for kind in kinds if kind.detect()), None)
+        cluster = next((kind() for kind in kinds if kind.detect()), None)
+    # Inside of an allocation of SLURM a command has a number of its own only where srun started it
+    return None if isinstance(cluster, SLURMEnvironment) and "SLURM_PROCID" not in os.environ else cluster

@@ -8,8 +8,9 @@ from pathlib import Path
 from bdl.errors import BdlError
 from bdl.files import sweep_leftovers, write_atomically
 from bdl.owner import sole_owner
-from bdl.posterior.index import read_lines, record_of, sample_files
-from bdl.run.directory import CHECKSUMS, METRICS, OWNER, read_metrics
+from bdl.posterior.index import read_lines, record_of, sample_files, stack_of
+from bdl.run.directory import OWNER
+from bdl.run.records import CHECKSUMS, METRICS, read_metrics
 
 
 def repair(run: Path) -> Iterator[str]:
@@ -21,7 +22,7 @@ def repair(run: Path) -> Iterator[str]:
         for path in (run / "checkpoints").glob("*.writing"):
             path.unlink()
         for path in sorted(folder.glob("index-*.jsonl")):
-            if not path.stem.removeprefix("index-").isdecimal() and _is_copy(path):
+            if stack_of(path) is None and _is_copy(path):
                 path.unlink()
                 yield f"removed {path}: its lines are in the other index files, or in the headers of sample files"
         for stack in sorted({stack for _, stack in sample_files(folder)}):

@@ -22,8 +22,8 @@ from bdl.posterior.report.terminal import print_summary
 from bdl.posterior.report.values import Units
 from bdl.posterior.verdict import verdict
 from bdl.run.dashboards import log_report
-from bdl.run.directory import write_metrics
 from bdl.run.progress import WorkProgress
+from bdl.run.records import write_metrics
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import inspect
 import json
+import pydoc
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,13 +19,18 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import BdlWarning, ConfigError
+from bdl.files import read_file
 from bdl.identity import identity
 from bdl.posterior.described import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.run.build import LAW_OF_DATA
-from bdl.run.directory import CONFIG, read_checksums, read_config, sha256
+from bdl.run.keys import TRAIN
+from bdl.run.known import known_samples
 from bdl.run.provenance import is_as_written
+from bdl.run.records import CHECKSUMS, CONFIG, DESCRIBED, read_checksums, read_config, sha256
 
+ALTERED = "was altered or lost after bdl had written it"
+ADDED = f"was added after the run had ended, or its line in {CHECKSUMS} was lost"
 READ = ("data", "model", "loss", "threads")  # what the commands read of a config.yaml
 PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
 FUNCTIONS = ("bdl.likelihoods", "bdl.models", "bdl.schedules")  # their functions make objects and write nothing
@@ -45,28 +51,64 @@ def read_runs(runs: Sequence[Path], trust: Sequence[str]) -> list[DictConfig]:
         check_names(config, run, trust)
         if missing := [key for key in READ if key not in config]:
             raise ConfigError(f"{run / CONFIG} is damaged (it has no {missing[0]}): restore it")
+        words, fits = TRAIN["threads"]
+        if not fits(config.threads):
+            raise ConfigError(f"{run / CONFIG} is damaged (threads must be {words}, got {config.threads}): restore it")
         if difference := target_difference(run, config):
             raise ConfigError(difference)
-        for name in altered(run):
-            warnings.warn(f"{run / name} was altered or lost after bdl had written it", BdlWarning, stacklevel=2)
+        warn_of_altered(run)
+        warn_of_lost_samples(run)
         configs.append(config)
     return configs
 
 
 def check_names(config: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
-    """Raise ConfigError for the first `_target_` that may not be built. Nothing is imported that is not bdl's own."""
+    """Raise ConfigError for the first `_target_` that may not be built, and for an interpolation.
+
+    Nothing is imported but bdl's own modules and the packages that are trusted.
+    """
     trusted = [trust] if isinstance(trust, str) else list(trust)
-    for key, name in values(OmegaConf.to_container(config)):
-        if isinstance(name, str) and "${" in name:  # bdl writes none, and it could stand for any `_target_`
-            raise ConfigError(f"{run / 'config.yaml'}: {key}={name} is an interpolation, which no run records")
-        if name is None or key.rpartition(".")[2] != "_target_":
+    for key, name in plain_values(config, run):
+        if name is None or key.rpartition(".")[2] != "_target_" or is_public(name):
             continue
-        if not (is_public(name) or any(f"{name}.".startswith(f"{package}.") for package in trusted)):
-            package = str(name).partition(".")[0]
+        if (package := untrusted_package(str(name), trusted)) is not None:
             raise ConfigError(
-                f"{run / 'config.yaml'}: {key}={name} is no public name of bdl, torch.nn or lightning, and could do "
+                f"{run / CONFIG}: {key}={name} is no public name of bdl, torch.nn or lightning, and could do "
                 f"anything: trust=[{package}] allows the whole package, if you trust whoever made this run"
             )
+
+
+def plain_values(config: DictConfig, run: Path) -> Iterator[tuple[str, Any]]:
+    """(key, value) of everything in a config.yaml. Raises ConfigError for an interpolation: bdl writes none.
+
+    It could stand for any `_target_`, or read a variable of the environment.
+    """
+    for key, value in values(OmegaConf.to_container(config)):
+        if isinstance(value, str) and "${" in value:
+            raise ConfigError(f"{run / CONFIG}: {key}={value} is an interpolation, which no run records")
+        yield key, value
+
+
+def untrusted_package(name: str, trusted: Sequence[str]) -> str | None:
+    """The package that one would have to trust to build this name; None if it is trusted.
+
+    A trusted package may import others, so an object belongs to the module that defines it: `mypackage.torch.load` is
+    torch's. Raises ConfigError for a name that does not exist.
+    """
+    if not any(_is_below(name, package) for package in trusted):
+        return name.partition(".")[0]
+    try:
+        value: Any = pydoc.locate(name)
+    except pydoc.ErrorDuringImport as error:
+        raise ConfigError(f"{name} cannot be imported ({error})") from error
+    if value is None:
+        raise ConfigError(f"{name} does not exist here: install its package, or put its folder on PYTHONPATH")
+    origin = value.__name__ if inspect.ismodule(value) else str(getattr(value, "__module__", None))
+    return None if any(_is_below(origin, package) for package in trusted) else origin.partition(".")[0]
+
+
+def _is_below(name: str, package: str) -> bool:
+    return f"{name}.".startswith(f"{package}.")
 
 
 def values(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -140,12 +182,44 @@ def described_law(config: DictConfig) -> dict[str, Any]:
     return json.loads(json.dumps(law))
 
 
-def altered(run: Path) -> list[str]:
-    """The files that are not as bdl wrote them: by checksums.json after the end, before it by their own checksums."""
+def warn_of_altered(run: Path, *only: str) -> None:
+    """Warn of the files, or of these alone, that bdl did not leave so."""
+    for name, fault in altered(run).items():
+        if not only or name in only:
+            warnings.warn(f"{run / name} {fault}", BdlWarning, stacklevel=2)
+
+
+def altered(run: Path) -> dict[str, str]:
+    """What is wrong with the files that are not as bdl left them, by name.
+
+    checksums.json tells after the end of a run, and config.yaml's own checksum before.
+    """
     sums = read_checksums(run)
     if sums is None:
-        return [] if is_as_written((run / CONFIG).read_bytes()) else [CONFIG]
-    return [name for name, value in sums.items() if not is_inside(name) or not matches(run / name, value)]
+        config = run / CONFIG
+        return {CONFIG: ALTERED} if config.exists() and not is_as_written(read_file(config)) else {}
+    wrong = [name for name, value in sums.items() if not is_inside(name) or not matches(run / name, value)]
+    return dict.fromkeys(wrong, ALTERED) | dict.fromkeys(unlisted(run, sums), ADDED)
+
+
+def unlisted(run: Path, sums: Mapping[str, str]) -> list[str]:
+    """The files that describe an ended run and have no checksum: bdl did not write them, or it was lost."""
+    there = {str(path.relative_to(run)) for pattern in DESCRIBED for path in run.glob(pattern)}
+    return sorted(name for name in there - sums.keys() if "(copy)" not in name)  # `read_index` names copies
+
+
+def warn_of_lost_samples(run: Path) -> None:
+    """Warn where the index of a run that has not ended lacks samples that its checkpoint knows."""
+    if read_checksums(run) is not None:
+        return
+    for path, digest, present in known_samples(run):
+        if not present:
+            warnings.warn(
+                f"{path} knows {digest.count} samples, and the index does not begin with them: some are lost or were "
+                f"altered; bdl verify run={run} repair=true, or the command of the run",
+                BdlWarning,
+                stacklevel=2,
+            )
 
 
 def matches(path: Path, checksum: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +12,12 @@ from typing import Any
 import numpy as np
 from omegaconf import OmegaConf
 
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.store import SampleStore
 from bdl.posterior.verdict import Verdict, verdict
-from bdl.run.directory import CONFIG, METRICS, read_config, read_metrics
 from bdl.run.keys import leaves
+from bdl.run.records import CONFIG, METRICS, read_config, read_metrics
+from bdl.run.stranger import plain_values, warn_of_altered
 
 USUAL = (
     "val/bma/nll", "val/bma/accuracy", "val/bma/rmse", "test/bma/nll", "test/bma/accuracy", "test/bma/rmse",
@@ -34,6 +36,7 @@ class Run:
     settings: Mapping[str, Any]  # flat; replicas differ in none of them
     metrics: Mapping[str, float] | None  # None before its end
     verdict: Verdict | None
+    draw: tuple[str, ...] = ()  # its seeds and stacks; two runs with equal settings and draws are one and the same
 
 
 @dataclass(frozen=True)
@@ -63,7 +66,14 @@ def read_all(folder: Path) -> list[Run]:
     if not folder.is_dir():
         raise ConfigError(f"folder={folder} is no folder: name that of a sweep, e.g. folder=outputs")
     configs = sorted(path for path in folder.rglob(CONFIG) if ".submitit" not in path.parts)
-    runs = [run for path in configs if (run := read_run(path.parent)) is not None]
+    runs: list[Run] = []
+    for path in configs:
+        if (run := read_run(path.parent)) is None:
+            continue
+        if twin := next((r for r in runs if (r.draw, r.settings) == (run.draw, run.settings)), None):
+            warnings.warn(f"{run.path} is a copy of {twin.path} and is left out", BdlWarning, stacklevel=2)
+        else:
+            runs.append(run)
     if not runs:
         raise ConfigError(f"folder={folder} holds no run: name a folder above run directories, e.g. folder=outputs")
     return runs
@@ -75,11 +85,17 @@ def read_run(path: Path) -> Run | None:
     name = OmegaConf.select(config, "provenance.name")
     if name is None or "seed" not in config:
         return None
-    plain: Any = OmegaConf.to_container(config, resolve=True)
+    for _ in plain_values(config, path):  # refuses interpolations, which may name secrets of the environment
+        pass
+    warn_of_altered(path, METRICS)
+    plain: Any = OmegaConf.to_container(config)
     del plain["provenance"]
-    settings = {"name": name, **{k: v for k, v in leaves(joined_lists(plain), "") if k not in REPLICAS}}
+    every = dict(leaves(joined_lists(plain), ""))
+    settings = {"name": name, **{k: v for k, v in every.items() if k not in REPLICAS}}
+    draw = tuple(str(every.get(key)) for key in REPLICAS)
     metrics = read_metrics(path / METRICS) if (path / METRICS).exists() else None
-    return Run(path, plain["seed"], settings | identity(path), metrics, None if metrics is None else verdict(metrics))
+    judged = None if metrics is None else verdict(metrics)
+    return Run(path, plain["seed"], settings | identity(path), metrics, judged, draw)
 
 
 def joined_lists(value: Any) -> Any:

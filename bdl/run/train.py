@@ -276,7 +276,7 @@ def describe(cfg: DictConfig, parts: Parts, process: ProcessInfo) -> dict[str, s
     choices = HydraConfig.get().runtime.choices
     strategy, stacks = cfg.trainer.get("strategy", "auto"), count_stacks(cfg)
     several = strategy in ("ddp", "chains") and process.world_size > 1
-    batch = str(getattr(parts.datamodule, "batch_size", cfg.data.batch_size))
+    batch = str(getattr(parts.datamodule, "batch_size", cfg.data.get("batch_size")))
     return {
         "title": f"{run_name(choices)}, seed {cfg.seed}",
         "data": getattr(parts.datamodule, "name", None) or choices["data"],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -21,12 +20,12 @@ import bdl
 from bdl.errors import ConfigError
 from bdl.run import build
 from bdl.run.config import fill_in
-from bdl.run.derived import count_carriers, count_stacks
-from bdl.run.directory import read_config
+from bdl.run.derived import count_carriers, count_stacks, seconds_of
 from bdl.run.from_data import count_outputs, fill_in_from_data
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
 from bdl.run.processes import ProcessInfo
+from bdl.run.records import read_config
 from bdl.samplers.dynamics.base import Transition
 from bdl.tune.budget import (
     FEWEST,
@@ -50,7 +49,6 @@ KEYS = {
     "steps": ("length", "trainer.max_steps"),
     "every": ("collect.keep.every",),
 }
-UNITS = {"s": 1, "m": 60, "h": 3600}
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
@@ -93,18 +91,6 @@ def _aside(cfg: DictConfig, work: Callable[..., list[Finding]], *arguments: Any)
         return work(*arguments)
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
         return pool.submit(work, *arguments).result()
-
-
-def seconds_of(budget: Any) -> float:
-    """The seconds of a time such as 90s, 10m or 1.5h. Raises ConfigError for another value.
-
-    >>> seconds_of("10m")
-    600.0
-    """
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", str(budget))
-    if match is None or not float(match[1]):
-        raise ConfigError(f"budget must be a time such as 90s, 10m or 1h, got {budget!r}")
-    return float(match[1]) * UNITS[match[2]]
 
 
 def given_names(cfg: DictConfig, overrides: Sequence[str]) -> set[str]:

@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.markup import escape
@@ -18,18 +17,18 @@ from rich.table import Table
 
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.checkpoint import is_checkpoint
-from bdl.errors import BdlError, ConfigError, StoreError
-from bdl.files import WRITING
+from bdl.errors import ConfigError, StoreError
+from bdl.files import WRITING, read_file
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.owner import owner_of
-from bdl.posterior.index import Digest, Record, read_index, read_lines, sample_files
+from bdl.posterior.index import Record, read_index, read_lines, sample_files, stack_of
 from bdl.posterior.store import SampleStore
-from bdl.run.directory import (
+from bdl.run.directory import OWNER
+from bdl.run.known import known_samples
+from bdl.run.records import (
     CHECKSUMS,
     CONFIG,
-    DESCRIBED,
     METRICS,
-    OWNER,
     PREPROCESSING,
     read_checksums,
     read_config,
@@ -37,7 +36,7 @@ from bdl.run.directory import (
     read_preprocessing,
 )
 from bdl.run.repair import repair
-from bdl.run.stranger import check_names, is_inside, matches, target_difference
+from bdl.run.stranger import check_names, is_inside, matches, target_difference, unlisted
 
 State = Literal["whole", "bad", "unknown"]
 COLOURS = {"whole": "green", "bad": "red", "unknown": "yellow"}
@@ -131,9 +130,7 @@ def _described(run: Path) -> Iterator[Finding]:
             why = "the run has not ended, or is of an older bdl: small files can only be read, not verified"
             findings.append(Finding(CHECKSUMS, "unknown", why))
         else:
-            there = {str(path.relative_to(run)) for pattern in DESCRIBED for path in run.glob(pattern)}
-            lost = sorted(name for name in there - sums.keys() if "(copy)" not in name)  # copies are named below
-            findings += [Finding(name, "bad", f"has no line in {CHECKSUMS}") for name in lost]
+            findings += [Finding(name, "bad", f"has no line in {CHECKSUMS}") for name in unlisted(run, sums)]
     yield from findings
     named = {finding.what for finding in findings}
     for name, read in readers.items():
@@ -149,14 +146,13 @@ def _samples(run: Path) -> Iterator[Finding]:
     folder = run / "samples"
     listed: set[str] = set()
     for path in sorted(folder.glob("index-*.jsonl")):
-        stack = path.stem.removeprefix("index-")
-        if not stack.isdecimal():
+        if (stack := stack_of(path)) is None:
             yield Finding(
                 f"samples/{path.name}", "bad", "a copy, whose samples would count twice; repair=true removes it"
             )
             continue
         with _as_finding(f"samples/{path.name}") as findings:
-            records = read_index(path, int(stack))
+            records = read_index(path, stack)
             findings.append(Finding(f"samples/{path.name}", "whole", f"{len(records)} lines"))
         yield from findings
         records = _records(path)
@@ -166,7 +162,8 @@ def _samples(run: Path) -> Iterator[Finding]:
     if unlisted and not (run / OWNER).exists():
         note = f"{len(unlisted)} are in no index, {unlisted[0]} first; repair=true lists those that a header describes"
         yield Finding("sample files", "bad", note)
-    yield from _weightings(folder)
+    yield from _by_stack(folder, "weighting-*.safetensors", SampleStore.weighting)
+    yield from _by_stack(folder, "excluded-*.json", SampleStore.excluded)
 
 
 def _records(index: Path) -> list[Record]:
@@ -177,12 +174,12 @@ def _records(index: Path) -> list[Record]:
         return []
 
 
-def _files(folder: Path, stack: str, records: list[Record]) -> Finding:
+def _files(folder: Path, stack: int, records: list[Record]) -> Finding:
     name = f"sample files of stack {stack}"
     bad = []
     for record in records:
         try:
-            data = (folder / record.file).read_bytes()
+            data = read_file(folder / record.file)
             if hashlib.sha256(data).hexdigest() != record.sha256:
                 bad.append(f"{record.file} was altered")
         except OSError:
@@ -192,48 +189,28 @@ def _files(folder: Path, stack: str, records: list[Record]) -> Finding:
     return Finding(name, "whole", f"{len(records)} files")
 
 
-def _weightings(folder: Path) -> Iterator[Finding]:
-    for path in sorted(folder.glob("weighting-*.safetensors")):
+def _by_stack(folder: Path, pattern: str, read: Callable[[SampleStore, int], Any]) -> Iterator[Finding]:
+    """Findings of the files of each stack that cannot be read."""
+    for path in sorted(folder.glob(pattern)):
         with _as_finding(f"samples/{path.name}") as findings:
-            if (stack := path.stem.removeprefix("weighting-")).isdecimal():
-                SampleStore(folder.parent).weighting(int(stack))
+            if (stack := path.stem.partition("-")[2]).isdecimal():
+                read(SampleStore(folder.parent), int(stack))
         yield from findings
 
 
 def _checkpoints(run: Path) -> Iterator[Finding]:
     """Every checkpoint: whether it is whole, and whether the samples that it knows are there."""
+    known = {path: (digest, present) for path, digest, present in known_samples(run)}
     for path in sorted((run / "checkpoints").glob("*.ckpt")):
         name = f"checkpoints/{path.name}"
         if not is_checkpoint(path):
             yield Finding(name, "bad", "truncated, altered or no checkpoint")
-            continue
-        collector = torch.load(path, "cpu", weights_only=True, mmap=True).get("callbacks", {}).get("CollectSamples", {})
-        if "samples" not in collector:
-            yield Finding(name, "unknown", "of an older bdl: it does not know its samples")
-            continue
-        digest = Digest(**collector["samples"]["written"])
-        stack = int(path.stem.partition("-")[2] or first_stack(run))
-        sampled = run / TRAINED if (run / TRAINED).exists() else run
-        present = _begins_with(sampled / "samples" / f"index-{stack}.jsonl", stack, digest)
-        note = f"knows {digest.count} samples" + ("" if present else ", which are not those of the index; repair=true")
-        yield Finding(name, "whole" if present else "bad", note)
-
-
-def first_stack(run: Path) -> int:
-    """The stack whose checkpoint is last.ckpt."""
-    try:
-        stack = OmegaConf.select(read_config(run), "stack")
-    except ConfigError:  # absent or damaged
-        return 0
-    return stack if type(stack) is int else 0
-
-
-def _begins_with(index: Path, stack: int, digest: Digest) -> bool:
-    """Whether the first lines of an index are those that a checkpoint knows."""
-    try:
-        return Digest().add(read_index(index, stack)[: digest.count]) == digest
-    except StoreError:
-        return False
+        elif path not in known:
+            yield Finding(name, "unknown", "of an older bdl or of another program: it knows no samples")
+        else:
+            digest, present = known[path]
+            note = "" if present else ", which are not those of the index; repair=true"
+            yield Finding(name, "whole" if present else "bad", f"knows {digest.count} samples{note}")
 
 
 @contextlib.contextmanager
@@ -242,5 +219,5 @@ def _as_finding(what: str) -> Iterator[list[Finding]]:
     findings: list[Finding] = []
     try:
         yield findings
-    except BdlError as error:
-        findings.append(Finding(what, "bad", " ".join(str(error).split())))
+    except Exception as error:  # whatever a damaged file makes of the code that reads it
+        findings.append(Finding(what, "bad", " ".join(f"{error}".split()) or type(error).__name__))

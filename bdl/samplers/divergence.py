@@ -14,7 +14,7 @@ from bdl.samplers.dynamics.base import Scalar
 
 CHECK_EVERY = 100  # steps between reads of the counter on an accelerator; each is a device sync
 
-FAR = 100.0  # nats per item; a constant predictor's are log K for K classes, and those of the start for other losses
+FAR = 20.0  # nats per item; a constant predictor's are log K for K classes, and those of the start for other losses
 RISE = 10.0  # times the first loss
 PATIENCE = 3  # reads in a row, CHECK_EVERY steps apart
 

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from omegaconf import OmegaConf
 
 from bdl.errors import ConfigError
-from bdl.run.directory import read_metrics
+from bdl.run.records import read_metrics
 from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, RED, canvas, label

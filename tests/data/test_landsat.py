@@ -91,5 +91,5 @@ def test_a_fraction_out_of_range_is_refused(fraction):
 
 @pytest.mark.parametrize("fraction, fold", [(0.0, 1), (0.25, 4), (0.25, -1)])
 def test_a_fold_out_of_range_is_refused(fraction, fold):
-    with pytest.raises(ConfigError, match=f"fold must be from 0 to 1 / val_fraction - 1, got {fold}"):
+    with pytest.raises(ConfigError, match=f"fold must be from 0 to 1 / data.val_fraction - 1, got {fold}"):
         LandsatDataModule(val_fraction=fraction, fold=fold)

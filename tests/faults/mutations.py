@@ -22,7 +22,8 @@ from bdl.errors import BdlError, BdlWarning
 from bdl.posterior.store import SampleStore
 from bdl.run import ended, evaluate, train
 from bdl.run.config import config_hash, register_resolvers
-from bdl.run.directory import RunDirectory, read_metrics
+from bdl.run.directory import RunDirectory
+from bdl.run.records import read_metrics
 from bdl.run.verify import look
 
 register_resolvers()

@@ -17,7 +17,7 @@ from omegaconf import OmegaConf
 from bdl.data.cifar import load_cifar
 from bdl.errors import ConfigError
 from bdl.posterior.metrics import classification_metrics
-from bdl.run.directory import read_metrics, write_metrics
+from bdl.run.records import read_metrics, write_metrics
 
 LABELS = torch.tensor([0, 1, 2, 0])
 CYCLES = [0, 0, 1, 1, 1]

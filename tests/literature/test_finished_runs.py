@@ -7,7 +7,7 @@ import json
 import pytest
 from omegaconf import OmegaConf
 
-from bdl.run.directory import write_metrics
+from bdl.run.records import write_metrics
 
 
 @pytest.fixture

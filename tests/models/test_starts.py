@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import types
+
 import pytest
 import torch
 from torch import nn
@@ -33,6 +35,23 @@ def test_hooks_of_a_linear_layer_are_called(when):
         torch.testing.assert_close(stack(x), 2 * plain)
         with pytest.raises(ConfigError, match="bmm would not call the hooks"):
             fixed(x)
+
+
+@pytest.mark.parametrize("kind", ["a forward of its own", "a hook of all modules"])
+def test_what_replaces_a_layers_forward_is_called(kind):
+    net, x = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2, bias=False)), torch.ones(C, 4, 2)
+    stack = bdl.ChainStack(net, C)
+    plain = stack(x)
+    if kind == "a hook of all modules":
+        hook = nn.modules.module.register_module_forward_hook(
+            lambda module, *rest: double(module, *rest) if getattr(module, "out_features", 0) == 2 else None
+        )
+        torch.testing.assert_close(stack(x), 2 * plain)
+        hook.remove()
+    else:
+        layer = stack.net[2]
+        layer.forward = types.MethodType(lambda self, h: 2 * nn.Linear.forward(self, h), layer)
+        torch.testing.assert_close(stack(x), 2 * plain)
 
 
 def test_predictions_call_hooks_too():

@@ -100,7 +100,18 @@ def test_names_that_are_not_plain_are_neither_read_nor_deleted(store, path, name
     assert victim.read_text() == "mine" and not list(store.folder.glob("*-0.safetensors"))
 
 
-@pytest.mark.parametrize("field", [{"step": "2"}, {"chains": [0, "1"]}, {"stack": -1}, {"bytes": 1.5}])
+@pytest.mark.parametrize(
+    "field",
+    [
+        {"step": "2"},
+        {"chains": [0, "1"]},
+        {"stack": -1},
+        {"bytes": 1.5},
+        {"chains": [0, 0]},
+        {"energy_full": [1.0]},
+        {"lr": [0.1, 0.1, 0.1]},
+    ],  # fmt: skip
+)
 def test_values_of_another_type_are_a_damaged_line(store, path, field):
     values = {**FIELDS, "step": 9, "file": "a.safetensors", "bytes": 4, "sha256": "0" * 64, **field}
     path.write_text(Record(**values).line())
@@ -109,6 +120,20 @@ def test_values_of_another_type_are_a_damaged_line(store, path, field):
 
 
 # ---- what a checkpoint knows -----------------------------------------------------------------------------------------
+
+
+def test_the_header_of_a_copied_file_does_not_count(store):
+    """The copy has the name of another step, and the header of its original."""
+    original, copy = store.folder / "00000002-0.safetensors", store.folder / "00000003-0.safetensors"
+    copy.write_bytes(original.read_bytes())
+    assert record_of(original) is not None and record_of(copy) is None
+
+
+def test_an_index_that_is_a_folder_is_named(store, path):
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(StoreError, match=f"{path} cannot be read"):
+        store.records()
 
 
 def cut_lines(path: Path) -> None:

@@ -7,10 +7,11 @@ import hashlib
 import json
 import os
 import re
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+import safetensors.torch
 import torch
 import toys
 from by_hand import settled
@@ -20,7 +21,8 @@ import bdl
 from bdl.errors import BdlWarning, StoreError
 from bdl.files import write_atomically
 from bdl.models import MLP
-from bdl.posterior.store import SampleStore, refuse_other_target
+from bdl.posterior.merging import refuse_other_target
+from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep
 
 FIELDS = dict(
@@ -172,6 +174,43 @@ def test_a_damaged_file_is_named_and_the_rest_can_be_used(run, words):
     torch.testing.assert_close(probs, mean_without(run, whole.records[1].step))
 
 
+def swap_content(run: Path, tensors: dict[str, torch.Tensor] | None) -> Path:
+    """Give the second sample other content, with an index whose sums are right, as a stranger may send it."""
+    store, records = SampleStore(run), SampleStore(run).records()
+    data = b"\xff" * 64 if tensors is None else safetensors.torch.save(tensors)
+    bad = replace(records[1], bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+    (store.folder / bad.file).write_bytes(data)
+    index(store).write_text("".join(r.line() for r in (records[0], bad, *records[2:])))
+    return store.folder / bad.file
+
+
+@pytest.mark.parametrize("words", ["is no safetensors file", "holds NaN"])
+def test_a_bad_file_with_the_right_checksum_is_named_and_left_out(run, words):
+    store = SampleStore(run)
+    tensors = {name: torch.full_like(t, torch.nan) for name, t in store.read(store.records()[1]).items()}
+    bad = swap_content(run, None if "safetensors" in words else tensors)
+    x, _ = toys.tensors()
+    with pytest.raises(StoreError, match=f"{re.escape(str(bad))} {words}.*skip_bad=true"):
+        bdl.Posterior.load(run, toys.plain()).predict(x)
+    with pytest.warns(BdlWarning, match="left out"):
+        bdl.Posterior.load(run, toys.plain(), skip_bad=True).predict(x)
+
+
+def test_a_pipe_is_not_waited_for(run):
+    bad = SampleStore(run).folder / SampleStore(run).records()[1].file
+    bad.unlink()
+    os.mkfifo(bad)
+    with pytest.raises(StoreError, match="cannot be read .it is no regular file"):
+        bdl.Posterior.load(run, toys.plain()).predict(toys.tensors()[0])
+
+
+def test_a_folder_that_was_moved_meanwhile_is_not_made_anew(store):
+    store.run_dir.rename(store.run_dir.with_name("elsewhere"))
+    with pytest.raises(StoreError, match="its folder was moved or removed while a process wrote to it"):
+        write(store, 9)
+    assert not store.run_dir.exists()
+
+
 def mean_without(run: Path, step: int) -> torch.Tensor:
     store, net, (x, _) = SampleStore(run), toys.plain(), toys.tensors()
     tensors = [{k: v[c] for k, v in store.read(r).items()} for r in store.records() if r.step != step for c in (0, 1)]
@@ -265,8 +304,8 @@ def test_a_full_disk_keeps_the_samples_written_before(store, monkeypatch):
 def test_the_file_is_there_before_its_index_line(store, monkeypatch):
     lines = []
 
-    def spy(path: Path, data: bytes) -> None:
-        write_atomically(path, data)
+    def spy(path: Path, data: bytes, make_folder: bool) -> None:
+        write_atomically(path, data, make_folder)
         lines.append((path.exists(), len(store.records())))
 
     monkeypatch.setattr("bdl.posterior.store.write_atomically", spy)

@@ -65,12 +65,36 @@ def test_a_dead_owner_does_not_block(lock, dead, fate):
         os.waitpid(child, 0)
 
 
-@pytest.mark.parametrize("place", [{"host": "elsewhere"}, {"namespace": "pid:[1]"}])
+@pytest.mark.parametrize("place", [{"host": "elsewhere"}, {"namespace": "pid:[1]"}, {"machine": "a twin of this host"}])
 def test_an_owner_that_cannot_be_seen_is_never_robbed(lock, dead, place):
     there = write(lock, pid=dead, **place)
     with pytest.raises(StoreError, match=f"cannot be seen from here, remove {lock}"):
         take(lock)
     assert owner_of(lock) == there
+
+
+@pytest.mark.parametrize(
+    ("job", "restart", "dead"), [("c/7", 1, True), ("c/7", 2, False), ("c/8", 1, False), ("", 0, False)]
+)
+def test_a_job_that_slurm_starts_anew_takes_over_from_another_host(lock, monkeypatch, job, restart, dead):
+    """SLURM starts job 7 of cluster c for the second time; it has ended what the job ran before."""
+    there = write(lock, host="elsewhere", job=job, restart=restart)
+    for name, value in {"JOB_ID": "7", "CLUSTER_NAME": "c", "RESTART_COUNT": "2"}.items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    if dead:
+        take(lock)
+        assert (owner_of(lock).job, owner_of(lock).restart) == ("c/7", 2)
+    else:
+        with pytest.raises(StoreError, match="cannot be seen from here"):
+            take(lock)
+        assert owner_of(lock) == there
+
+
+def test_the_lock_of_an_older_version_can_be_broken(lock, dead):
+    fields = asdict(write(lock, pid=dead))
+    lock.write_text(json.dumps({name: fields[name] for name in ("host", "namespace", "pid", "started")}))
+    take(lock)
+    assert owner_of(lock) == Owner.this_process()
 
 
 def test_another_users_process_is_alive(lock, monkeypatch):

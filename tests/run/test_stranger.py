@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,9 +42,41 @@ def test_an_interpolation_could_stand_for_anything(value):
         check_names(config, RUN)
 
 
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """mypackage.nets defines Net and imports torch; mypackage.broken cannot be imported."""
+    (tmp_path / "mypackage").mkdir()
+    (tmp_path / "mypackage" / "__init__.py").write_text("")
+    (tmp_path / "mypackage" / "nets.py").write_text("import torch\nclass Net(torch.nn.Module):\n    pass\n")
+    (tmp_path / "mypackage" / "broken.py").write_text("1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    for name in [name for name in sys.modules if name.partition(".")[0] == "mypackage"]:
+        monkeypatch.delitem(sys.modules, name)
+
+
+@pytest.mark.usefixtures("package")
 @pytest.mark.parametrize("trust", ["mypackage", ["torch", "mypackage"], ["mypackage.nets"]])
 def test_packages_that_the_user_trusts_are_allowed(trust):
     check_names(OmegaConf.create({"model": {"_target_": "mypackage.nets.Net"}}), RUN, trust)
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize("name", ["mypackage.nets.torch.load", "mypackage.nets.torch.hub", "mypackage.nets.torch"])
+def test_a_trusted_package_does_not_vouch_for_those_that_it_imports(name):
+    config = OmegaConf.create({"model": {"_target_": name}})
+    with pytest.raises(ConfigError, match=f"{name} is no public name .* trust=.torch. allows"):
+        check_names(config, RUN, ["mypackage"])
+    check_names(config, RUN, ["mypackage", "torch"])
+
+
+@pytest.mark.usefixtures("package")
+@pytest.mark.parametrize(
+    ("name", "words"), [("mypackage.nets.Nett", "does not exist here"), ("mypackage.broken.Net", "cannot be imported")]
+)
+def test_a_name_that_cannot_be_found_is_one_line(name, words):
+    with pytest.raises(ConfigError, match=f"{name} {words}"):
+        check_names(OmegaConf.create({"model": {"_target_": name}}), RUN, ["mypackage"])
 
 
 def test_every_name_that_the_configurations_use_is_public():

@@ -25,7 +25,7 @@ BAD = {
     "model": ("model.sizes=[36,5]", "the model has 5 outputs for 6 classes"),
     "input": ("model.sizes=[35,6]", "the model, bdl.models.MLP, does not take inputs of shape (36,): choose another"),
     "no dynamics": ("sampler=default", "sampler.dynamics has no value: choose a configuration that gives one"),
-    "fold": ("data.fold=1", "fold must be from 0 to 1 / val_fraction - 1, got 1 with val_fraction 0.0"),
+    "fold": ("data.fold=1", "data.fold must be from 0 to 1 / data.val_fraction - 1, got 1 with data.val_fraction 0.0"),
     "one chain": ("sampler=resghmc; chains=1", "replica exchange needs chains to exchange, got 1"),
     "rungs": ("sampler=resghmc; chains=6", "6 chains do not fill a ladder of 4"),
     "weighted swaps": ("sampler=awsghmc; sampler/exchange=ladder; chains=4", "AdaptiveWeight changes that"),

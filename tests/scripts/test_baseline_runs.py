@@ -9,7 +9,7 @@ import torch
 from running import refusal, samples, whole
 
 import bdl
-from bdl.run.directory import read_metrics
+from bdl.run.records import read_metrics
 from bdl.run.train import train  # noqa: F401  the command's module is loaded once
 
 SWAG = ("sampler=swag", "chains=2", "baseline.rank=2", "baseline.draws=3", "logger=none")

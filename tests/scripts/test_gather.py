@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -119,6 +120,31 @@ def test_runs_on_changed_data_are_no_replicas(tmp_path, script):
 )
 def test_a_mean_has_two_digits_of_its_error(mean, error, shown):
     assert mean_and_error(mean, error) == shown
+
+
+@pytest.mark.filterwarnings("default::bdl.errors.BdlWarning")
+def test_a_copied_run_is_no_second_seed(tmp_path, script):
+    write_run(tmp_path / "a", 0, 0.2)
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    write_run(tmp_path / "c", 1, 0.4)
+    status, _, err = script("gather", f"folder={tmp_path}")
+    assert status == 0 and any("b is a copy of" in line for line in err)
+    assert list(pd.read_csv(tmp_path / "sweep.csv")["runs"]) == [2]
+
+
+@pytest.mark.filterwarnings("default::bdl.errors.BdlWarning")
+def test_altered_metrics_are_warned_of(tmp_path, script):
+    write_run(tmp_path / "a", 0, 0.2)
+    (tmp_path / "a" / "checksums.json").write_text(json.dumps({"metrics.json": "0" * 64}))
+    status, _, err = script("gather", f"folder={tmp_path}")
+    assert status == 0 and any("metrics.json was altered" in line for line in err)
+
+
+def test_a_strangers_run_does_not_read_the_environment(tmp_path, script, monkeypatch):
+    monkeypatch.setenv("MY_TOKEN", "secret")
+    write_run(tmp_path / "a", 0, 0.2, sampler__lr="${oc.env:MY_TOKEN}")
+    assert "is an interpolation, which no run records" in refusal(script("gather", f"folder={tmp_path}"))
+    assert not list(tmp_path.glob("*.csv"))
 
 
 def test_text_of_a_stranger_stays_text(tmp_path, script):

@@ -11,7 +11,7 @@ from running import compose, refusal, whole
 import bdl
 from bdl.models import MLP
 from bdl.run.config import config_hash
-from bdl.run.directory import read_metrics
+from bdl.run.records import read_metrics
 
 NET = ("model.sizes=[36,5,6]", "chains=2")
 

@@ -51,6 +51,17 @@ def runs(tmp_path) -> list[str]:
     return [str(run) for run in (*ours, swag, other)]
 
 
+@pytest.mark.filterwarnings("default::bdl.errors.BdlWarning")
+def test_altered_metrics_are_warned_of_and_a_damaged_timing_is_named(runs, tmp_path, script):
+    (Path(runs[0]) / "checksums.json").write_text(json.dumps({"metrics.json": "0" * 64}))
+    status, _, err = script("report", f"runs=[{','.join(runs)}]", f"out={tmp_path / 'out'}")
+    assert status == 0 and any("metrics.json was altered" in line for line in err)
+    (Path(runs[0]) / "checksums.json").unlink()
+    for content in ("[", "[1]", '{"seconds": "long"}'):
+        (Path(runs[1]) / "timing.json").write_text(content)
+        assert "timing.json is damaged" in refusal(script("report", f"runs=[{','.join(runs)}]"))
+
+
 def test_one_row_a_method_with_mean_and_standard_error_over_seeds(runs, tmp_path, script):
     status, out, err = script("report", f"runs=[{','.join(runs)}]", f"out={tmp_path / 'out'}")
     assert status == 0, err

@@ -15,7 +15,7 @@ import bdl
 from bdl.errors import BdlWarning
 from bdl.models import MLP
 from bdl.run.config import config_hash, fill_in
-from bdl.run.directory import read_metrics
+from bdl.run.records import read_metrics
 
 
 def test_the_run_directory_is_complete(run):

@@ -12,7 +12,7 @@ from running import TINY, refusal, sampled, samples, whole
 
 import bdl
 from bdl.models import MLP
-from bdl.run.directory import read_metrics
+from bdl.run.records import read_metrics
 
 START = ("start=adamw", "start.epochs=2")
 

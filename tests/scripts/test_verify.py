@@ -94,6 +94,27 @@ def test_every_damaged_file_is_named(copy, name, how):
         assert FILES[name] in bad(copy), bad(copy)
 
 
+ODD = {
+    "an index of no stack": ("samples/index-00.jsonl", "", "samples/index-00.jsonl", "a copy"),
+    "a damaged list of lost chains": ("samples/excluded-0.json", "[", "samples/excluded-0.json", "is damaged"),
+    "a loss that is a word": ("samples/target.json", '{"loss": "abc", "data": [1, 2]}', "config.yaml", ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_files_of_another_form_are_named(copy, name):
+    """Without checksums, so that the form alone tells."""
+    (copy / "checksums.json").unlink()
+    file, content, what, words = ODD[name]
+    (copy / file).write_text(content)
+    assert words in bad(copy)[what]
+
+
+def test_a_checkpoint_of_another_name_is_no_fault(copy):
+    shutil.copy(copy / "checkpoints" / "last.ckpt", copy / "checkpoints" / "last-v1.ckpt")
+    assert bad(copy) == {}
+
+
 def test_the_table_and_the_exit_status(script, copy):
     flip(copy / "samples" / "00000009-0.safetensors")
     status, out, _ = script("verify", f"run={copy}")
@@ -179,11 +200,47 @@ def test_a_file_that_was_altered_after_the_end_is_warned_of(copy):
         read_runs([copy], [])
 
 
+def test_files_that_were_added_to_an_ended_run_are_warned_of(copy):
+    from bdl.run.stranger import read_runs
+
+    (copy / "samples" / "excluded-0.json").write_text("{}")
+    with pytest.warns(BdlWarning, match="excluded-0.json was added after the run had ended"):
+        read_runs([copy], [])
+
+
+def test_samples_that_a_checkpoint_knows_and_the_index_lacks_are_warned_of(copy):
+    from bdl.run.stranger import read_runs
+
+    (copy / "checksums.json").unlink()
+    index = copy / "samples" / "index-0.jsonl"
+    index.write_text("".join(index.read_text().splitlines(keepends=True)[1:]))
+    with pytest.warns(BdlWarning, match="last.ckpt knows 3 samples, and the index does not begin with them"):
+        read_runs([copy], [])
+
+
+BOMB = "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"
+DAMAGED = {
+    "aliases": (lambda path: path.write_text(BOMB + path.read_text()), "it repeats parts by aliases"),
+    "a pipe": (lambda path: (path.unlink(), os.mkfifo(path)), "it is no regular file"),
+    "threads": (lambda path: edit(path, threads=100000), "threads must be a whole number from 1 to 1,024 or null"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_config_that_would_hang_or_crash_is_refused(copy, name):
+    from bdl.run.stranger import read_runs
+
+    damage, words = DAMAGED[name]
+    damage(copy / "config.yaml")
+    with pytest.raises(ConfigError, match=f"config.yaml is damaged .*{words}"):
+        read_runs([copy], [])
+
+
 # ---- the directory of a run ------------------------------------------------------------------------------------------
 
 
 LEFT = {
-    "killed before config.yaml": lambda run: (run / "samples" / "target.json").write_text("{}"),
+    "of an owner that was killed": lambda run: (run / "samples" / "owner-0.json").write_text("{}"),
     "of another configuration": lambda run: (run / "config.yaml").write_text("provenance: {config_hash: abc}\n"),
     "of a killed writer": lambda run: (run / "samples" / ".writing-elsewhere-1-x").write_text(""),
     "checkpoint half written": lambda run: (run / "checkpoints" / "last.writing").write_text("x"),
@@ -204,6 +261,8 @@ FOREIGN = {
     "config.yaml": ("model: mine\n", "already holds a run of another configuration (None"),
     "samples/cat.png": ("x", "cat.png is no file of a run"),
     "samples/00000001-0.safetensors": ("x", "holds samples, checkpoints or metrics without a config.yaml"),
+    "samples/target.json": ("{}", "holds samples, checkpoints or metrics without a config.yaml"),
+    "samples/index-00.jsonl": ("", "index-00.jsonl is the index of no stack"),
     "metrics.json": ("{}", "holds samples, checkpoints or metrics without a config.yaml"),
 }  # fmt: skip
 
@@ -213,9 +272,46 @@ def test_a_directory_with_other_files_is_refused_by_name(tmp_path, name):
     content, words = FOREIGN[name]
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text(content)
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises((ConfigError, StoreError)) as error:
         RunDirectory(tmp_path, "hash")
     assert words in str(error.value) and (tmp_path / name).read_text() == content
+
+
+@pytest.mark.parametrize("link", ["samples", "checkpoints", "start", "samples/index-0.jsonl"])
+def test_a_link_is_refused_because_another_run_would_be_written(tmp_path, link):
+    mine, other = tmp_path / "mine", tmp_path / "other"
+    mine.mkdir()
+    (mine / "config.yaml").write_text("provenance: {config_hash: hash}\n")
+    for folder in ("samples", "checkpoints", "start/samples"):
+        (other / folder).mkdir(parents=True)
+    (other / "samples" / "index-0.jsonl").write_text("")
+    (mine / link).parent.mkdir(exist_ok=True)
+    (mine / link).symlink_to(other / link)
+    with pytest.raises(ConfigError, match="is a link, and a run writes only into its own folder"):
+        RunDirectory(mine, "hash")
+
+
+def test_hidden_files_and_folders_that_are_not_the_runs_stay(tmp_path):
+    """A refused run takes back what it wrote; what lay there before stays, with or without a config.yaml."""
+    for name in ("samples/.gitkeep", "checkpoints/.env"):
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text("mine")
+    with pytest.raises(ConfigError, match="before"), RunDirectory(tmp_path, "hash").owned():
+        raise ConfigError("before config.yaml")
+    with pytest.raises(ConfigError, match="after"), RunDirectory(tmp_path, "hash").owned():
+        (tmp_path / "config.yaml").write_text("provenance: {config_hash: hash}\n")
+        (tmp_path / "samples" / "target.json").write_text("{}")
+        raise ConfigError("after config.yaml")
+    left = sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file())
+    assert left == ["checkpoints/.env", "samples/.gitkeep"]
+
+
+def test_the_locks_of_runs_below_the_folder_are_not_this_runs(tmp_path):
+    (tmp_path / "a" / "samples").mkdir(parents=True)
+    lock = tmp_path / "a" / "samples" / "owner-0.json"
+    lock.write_text("{}")
+    with RunDirectory(tmp_path, "hash").owned():
+        assert lock.exists()
 
 
 def test_an_error_takes_back_what_was_written_and_nothing_else(tmp_path):

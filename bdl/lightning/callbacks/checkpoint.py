@@ -61,6 +61,8 @@ class SaveLast(StepCallback, Checkpoint):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._saved = trainer.global_step
+        with disk_errors(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
         if threading.current_thread() is threading.main_thread():
             for signum in ending_signals():
                 self._previous[signum] = signal.signal(signum, lambda n, _: self._stop(trainer, n))
@@ -100,6 +102,8 @@ class SaveLast(StepCallback, Checkpoint):
         temporary = self.path.with_suffix(".writing")
         try:
             with disk_errors(self.path):
+                if not self.path.parent.is_dir():  # Lightning would make it anew, without the rest of the run
+                    raise FileNotFoundError(self.path.parent)
                 trainer.save_checkpoint(temporary)
                 if trainer.is_global_zero:
                     with open(temporary, "rb+") as f:

@@ -1,0 +1,111 @@
+"""The small files that describe a run: read with one line for each fault, and written at once."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+
+from bdl.baselines.base import FOLDER as TRAINED
+from bdl.errors import ConfigError
+from bdl.files import read_file, write_atomically
+from bdl.lightning.callbacks.start import FOLDER as START
+
+CONFIG, PREPROCESSING, METRICS = "config.yaml", "preprocessing.json", "metrics.json"
+CHECKSUMS, TIMING = "checksums.json", "timing.json"
+DESCRIBED = (
+    CONFIG, PREPROCESSING, METRICS, TIMING, "report.html", "samples/target.json", "samples/index-*.jsonl",
+    "samples/weighting-*.safetensors", "samples/excluded-*.json", f"{START}/samples/target.json",
+    f"{START}/samples/index-*.jsonl", f"{TRAINED}/samples/target.json", f"{TRAINED}/samples/index-*.jsonl",
+)  # fmt: skip
+
+
+def read_config(run: Path) -> DictConfig:
+    """The config.yaml of a run directory. Raises ConfigError for a folder without one, and for a damaged one."""
+    path = run / CONFIG
+    if not path.exists():
+        raise ConfigError(
+            f"{run} is not a run directory: it has no config.yaml; runs=[...] takes folders that `bdl train` wrote"
+        )
+    try:
+        text = read_file(path)
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
+            raise ValueError("it repeats parts by aliases, which bdl never writes, and a few make billions of parts")
+        loaded = OmegaConf.load(io.BytesIO(text))
+    except Exception as error:  # the parsers may raise anything
+        raise ConfigError(f"{path} is damaged ({_first_line(error)}): restore it") from error
+    if not isinstance(loaded, DictConfig):
+        raise ConfigError(f"{path} is damaged (it is no mapping): restore it")
+    return loaded
+
+
+def read_checksums(run: Path) -> dict[str, str] | None:
+    """The checksums of the files of an ended run; None for a run that goes on, and for one of an older bdl."""
+    path = run / CHECKSUMS
+    return read_json(path, "remove it, and nothing is compared with it") if path.exists() else None
+
+
+def sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_preprocessing(run: Path) -> dict[str, Any]:
+    """What makes inputs of new data. Raises ConfigError for a run without it, and for a damaged file."""
+    path = run / PREPROCESSING
+    try:
+        return json.loads(read_file(path))
+    except FileNotFoundError as error:
+        raise ConfigError(
+            f"{run} has no {PREPROCESSING}: it is no run on a table (data=csv or data=parquet), whose columns new rows "
+            "could have; use bdl.Posterior in Python"
+        ) from error
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}): restore it") from error
+
+
+def read_seconds(path: Path) -> float:
+    """The seconds of a timing.json. Raises ConfigError for a damaged file."""
+    seconds = read_json(path, "remove it").get("seconds")
+    if not isinstance(seconds, (int, float)):
+        raise ConfigError(f"{path} is damaged (seconds is no number): remove it")
+    return float(seconds)
+
+
+def write_metrics(path: Path, metrics: Mapping[str, float]) -> None:
+    """Write flat `name: number`, NaN and infinities as null."""
+    write_json(path, {k: v if math.isfinite(v) else None for k, v in sorted(metrics.items())})
+
+
+def read_metrics(path: Path) -> dict[str, float]:
+    """The metrics. Raises ConfigError for a damaged file."""
+    remedy = "remove it, and the same command makes it again"
+    metrics = read_json(path, remedy)
+    if not all(value is None or type(value) in (int, float) for value in metrics.values()):
+        raise ConfigError(f"{path} is damaged (a metric is no number): {remedy}")
+    return {k: math.nan if v is None else v for k, v in metrics.items()}
+
+
+def read_json(path: Path, remedy: str) -> dict[str, Any]:
+    try:
+        content = json.loads(read_file(path))
+        if not isinstance(content, dict):
+            raise ValueError("it is no mapping")
+        return content
+    except (ValueError, OSError) as error:
+        raise ConfigError(f"{path} is damaged ({_first_line(error)}): {remedy}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
+
+
+def write_json(path: Path, content: Any) -> None:
+    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
