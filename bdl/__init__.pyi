@@ -24,6 +24,7 @@ from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
 from .run.loop import sample
 from .run.own import Report, report
+from .run.predict import predict_table
 from .samplers.blocks import Block
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
@@ -123,6 +124,7 @@ __all__ = [
     "find_settings",
     "models",
     "per_example_gradients",
+    "predict_table",
     "report",
     "sample",
     "schedules",

@@ -133,7 +133,8 @@ class AdamWStart:
             kept, out = hold_out(len(y), self.val_fraction, seed)
             if not len(out):
                 raise ConfigError(
-                    f"start.val_fraction = {self.val_fraction} of {len(y)} training items holds out none: raise it"
+                    f"start.val_fraction = {self.val_fraction} of {len(y)} training items holds out none: raise it, or "
+                    "begin without this start (~start, or start=None in Python)"
                 )
             kept, out = kept.to(y.device), out.to(y.device)
             val, (x, y) = TensorSlices(x[out], y[out], transform=plan.transform), (x[kept], y[kept])

@@ -22,6 +22,7 @@ from bdl.data.frame import (
     brief_list,
     holds_dates,
     holds_truth_values,
+    number_hint,
     require_columns,
 )
 from bdl.errors import BdlWarning, ConfigError
@@ -120,7 +121,7 @@ class InputEncoding:
         Warns of columns without information, which are left out. Raises ConfigError for dates, for columns that mix
         numbers and text, for more than `max_levels` categories, and if no column is left.
         """
-        _refuse_dates(frame, place)
+        _refuse_dates_and_lists(frame, place)
         kinds = {name: _kind(frame[name], name in categorical, place) for name in frame.columns}
         _refuse_free_text(
             {name: frame[name] for name in frame.columns if kinds[name] is CategoryColumn}, max_levels, place
@@ -169,6 +170,8 @@ def refuse_text(values: Series, place: str, remedy: str = "correct them") -> Non
     bad = (numbers.isna() & values.notna()) | np.isinf(numbers)
     if bad.any():
         example, row = values[bad].iloc[0], values.index[bad][0] + 1
+        hint = number_hint(values)
+        remedy = remedy if hint is None else f"set {hint}; or {remedy}"
         raise ConfigError(
             f"{place}: {values.name} has '{example}' in row {row}, and no finite number in {bad.sum()} of "
             f"{len(values)} rows: {remedy}"
@@ -177,15 +180,15 @@ def refuse_text(values: Series, place: str, remedy: str = "correct them") -> Non
 
 def _kind(values: Series, categorical: bool, place: str) -> type[NumberColumn] | type[CategoryColumn]:
     """How a column is read: as categories if asked for or if most of its values are no numbers."""
-    if categorical or holds_truth_values(values):
+    if categorical or holds_truth_values(values) or isinstance(values.dtype, pd.CategoricalDtype):
         return CategoryColumn
+    as_categories = f"data.categorical={as_value([str(values.name)])}"
+    if (hint := number_hint(values)) is not None:
+        raise ConfigError(f"{place}: {values.name} holds numbers that are texts: set {hint}, or {as_categories}")
     share = as_numbers(values).notna().sum() / max(1, values.notna().sum())
     if share < 0.5 and values.notna().any():
         return CategoryColumn
-    name = values.name
-    refuse_text(
-        values, place, f"correct them, add the word to data.missing, or set data.categorical={as_value([str(name)])}"
-    )
+    refuse_text(values, place, f"correct them, add the word to data.missing, or set {as_categories}")
     return NumberColumn
 
 
@@ -195,7 +198,11 @@ def _is_constant(values: Series) -> bool:
     return different == 0 or different == 1 and not values.isna().any()
 
 
-def _refuse_dates(frame: Frame, place: str) -> None:
+def _refuse_dates_and_lists(frame: Frame, place: str) -> None:
+    for name in frame.columns:
+        nested = frame[name].map(lambda value: isinstance(value, (list, tuple, dict, set, np.ndarray)))
+        if nested.any():
+            raise ConfigError(f"{place}: {name} holds lists: data.drop={as_value([name])}, or make columns of them")
     dates = [name for name in frame.columns if holds_dates(frame[name])]
     if dates:
         example, names = frame[dates[0]].dropna().iloc[0], as_value(dates)
@@ -210,13 +217,11 @@ def _refuse_free_text(columns: Mapping[str, Series], max_levels: int, place: str
     if many:
         name, count = next(iter(many.items()))
         listed, them = as_value(list(many)), "it" if len(many) == 1 else "them"
-        numbers = as_numbers(as_texts(columns[name]).str.replace(",", ".", n=1)).notna().mean() > 0.9
-        hint = "; its numbers have decimal commas: data.decimal=comma" if numbers else ""
         first = f"{name} has" if len(many) == 1 else f"{brief_list(list(many))} have many categories, {name}"
         raise ConfigError(
             f"{place}: {first} {count} different texts in {len(columns[name])} training rows, more than "
             f"data.max_levels={max_levels}: data.drop={listed} leaves {them} out, data.id={listed} keeps {them} beside "
-            f"predictions{hint}"
+            f"predictions, and data.max_levels={count} takes {them} as categories"
         )
 
 

@@ -22,7 +22,12 @@ Series: TypeAlias = Any
 Frame: TypeAlias = Any
 Format = Literal["csv", "parquet"]
 PACKAGED = "package:"  # the path of a table that bdl brings along begins with it
-SIGNS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " ", "point": "."}
+SIGNS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " ", "point": ".", "apostrophe": "'"}
+# The words that pandas takes for a gap, but for "None", which is a category of many tables: no basement, no symptoms.
+GAPS = (
+    "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
+    "NULL", "NaN", "n/a", "nan", "null",
+)  # fmt: skip
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 DATE = re.compile(
     rf"\s*(\d{{1,4}}[-/.]\d{{1,2}}[-/.]\d{{1,4}}([ T].*)?|\d{{1,2}}:\d{{2}}(:\d{{2}}.*)?|\d{{4}}-\d{{2}}"
@@ -32,6 +37,9 @@ DATE = re.compile(
 # Numbers and truth values as pandas recognises them in a column that has nothing else.
 WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
 NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+GROUPED = re.compile(r"[+-]?[0-9]{1,3}([,.'’\s][0-9]{3})+")  # thousands, or a decimal of three digits
+WITH_COMMA = re.compile(r"[+-]?[0-9.'’\s]*,[0-9]+")
+WITH_POINT = re.compile(r"[+-]?[0-9]*\.[0-9.]*")
 TRUTH_VALUES = ("true", "True", "TRUE", "false", "False", "FALSE")
 DATE_TYPES = ("datetime64", "datetime", "date", "timedelta64", "timedelta", "time", "period")
 
@@ -44,13 +52,16 @@ class Reading:
         format: "csv" with a header line, or "parquet".
         separator: the sign between the fields of a CSV file: comma, semicolon, tab, bar, space, or the sign itself.
         decimal: the decimal point of a CSV file: point, comma, or the sign itself.
-        missing: words that mean a missing value, besides those that pandas knows (an empty field, NA, NaN, null, ...).
+        thousands: the sign between the thousands of its numbers: none, comma, point, space, apostrophe, or the sign.
+        missing: words that mean a missing value, besides an empty field and those that pandas knows (NA, NaN, null,
+            ...; but None is a text).
     """
 
     format: Format = "csv"
     separator: str = "comma"
     decimal: str = "point"
     missing: Sequence[str] = ("?",)
+    thousands: str = "none"
 
     def read(self, path: str | Path, key: str = "data.path", text: Sequence[str] = ()) -> Frame:
         """The table of one file, rows numbered from 0.
@@ -67,7 +78,7 @@ class Reading:
         if self.format == "parquet" and not find_spec("pyarrow"):
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:
-            frame = pd.read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
+            frame = _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
         except ConfigError:  # a ValueError too
             raise
         except pd.errors.EmptyDataError as error:
@@ -83,7 +94,8 @@ class Reading:
         _refuse_doubled(frame.columns, name)
         if frame.empty:
             raise ConfigError(f"{name} has column names and no rows: give a table with rows")
-        return _without_row_numbers(frame.reset_index(drop=True), name)
+        named = [level for level in frame.index.names if level is not None and level not in frame.columns]
+        return _without_row_numbers(frame.reset_index(named).reset_index(drop=True), name)
 
     def _read_csv(self, path: Path, key: str, name: str, text: Sequence[str]) -> Frame:
         separator, decimal = SIGNS.get(self.separator, self.separator), SIGNS.get(self.decimal, self.decimal)
@@ -93,8 +105,12 @@ class Reading:
         if len(names) == 1:
             self._refuse_one_column(names[0], key, name)
         _refuse_doubled([column for column in names if column], name)
-        options |= {"decimal": decimal, "na_values": list(self.missing), "low_memory": False}
+        thousands = None if self.thousands == "none" else SIGNS.get(self.thousands, self.thousands)
+        options |= {"decimal": decimal, "thousands": thousands, "low_memory": False}
+        options |= {"na_values": [*GAPS, *self.missing], "keep_default_na": False}
         frame = pd.read_csv(path, dtype=dict.fromkeys(text, str), **options)
+        if decimal == ",":
+            _refuse_points(frame.drop(columns=[name for name in text if name in frame]), name)
         if len(frame) and not isinstance(frame.index, pd.RangeIndex):
             raise ConfigError(f"{name}: rows have more fields than the {len(names)} column names: name every column")
         return frame
@@ -205,6 +221,51 @@ def _as_text(value: Any) -> str:
     return text.capitalize() if text in TRUTH_VALUES else text
 
 
+def number_hint(values: Series) -> str | None:
+    """What to set where most texts of a column are numbers with commas or with signs between thousands; else None.
+
+    >>> number_hint(pd.Series(["2,020", "950"]))
+    'data.thousands=comma if its signs stand between thousands, data.decimal=comma if they begin decimals'
+    >>> number_hint(pd.Series(["2,5", "1"]))
+    'data.decimal=comma'
+    >>> number_hint(pd.Series(["a", "2,5"])) is None
+    True
+    """
+    texts = values.dropna().astype(str).str.strip()
+    texts = texts[as_numbers(texts).isna()]
+    if texts.empty:
+        return None
+    if texts.map(lambda text: GROUPED.fullmatch(text) is not None).all():
+        sign = next(word for word, sign in SIGNS.items() if sign in texts.iloc[0].replace("’", "'"))
+        also = "data.decimal=comma if they begin decimals" if sign == "comma" else ""
+        return f"data.thousands={sign}" + (f" if its signs stand between thousands, {also}" if also else "")
+    return "data.decimal=comma" if texts.map(lambda text: WITH_COMMA.fullmatch(text) is not None).all() else None
+
+
+def _read_parquet(path: Path) -> Frame:
+    """The table. Categories stay categories: Parquet itself forgets it of numbers, and what pandas notes does not."""
+    from pyarrow.parquet import read_schema
+
+    noted = (read_schema(path).pandas_metadata or {}).get("columns", [])
+    frame = pd.read_parquet(path)
+    return frame.astype(
+        {c["name"]: "category" for c in noted if c["pandas_type"] == "categorical" and c["name"] in frame}
+    )
+
+
+def _refuse_points(frame: Frame, name: str) -> None:
+    """Raise ConfigError for numbers with points where decimals have commas. Read as decimals they would be others."""
+    for column in frame.select_dtypes(exclude="number"):
+        texts = frame[column].dropna().astype(str).str.strip()
+        points = texts.map(lambda text: WITH_POINT.fullmatch(text) is not None)
+        if points.any() and as_numbers(texts.str.replace(".", "")).notna().mean() > 0.5:
+            raise ConfigError(
+                f"{name}: {column} has numbers with points, such as {texts[points].iloc[0]}, under data.decimal=comma: "
+                f"set data.thousands=point if they stand between thousands, or data.categorical={as_value([column])} "
+                "for codes"
+            )
+
+
 def _refuse_doubled(columns: Iterable[str], name: str) -> None:
     seen: set[str] = set()
     for column in columns:
@@ -214,10 +275,9 @@ def _refuse_doubled(columns: Iterable[str], name: str) -> None:
 
 
 def _without_row_numbers(frame: Frame, name: str) -> Frame:
-    """Leave out a first column without a name that counts the rows, as pandas writes it."""
+    """Leave out a first column without a name that numbers the rows, in whatever order, as pandas writes it."""
     first = frame.columns[0]
-    if re.fullmatch(r"Unnamed: 0|", first) and pd.api.types.is_integer_dtype(frame[first]):
-        if (frame[first].diff().iloc[1:] == 1).all():
-            warnings.warn(f"{name}: the first column, which has no name, counts the rows: left out", BdlWarning, 3)
-            return frame.iloc[:, 1:]
+    if re.fullmatch(r"Unnamed: 0|", first) and pd.api.types.is_integer_dtype(frame[first]) and frame[first].is_unique:
+        warnings.warn(f"{name}: the first column, which has no name, numbers the rows: left out", BdlWarning, 3)
+        return frame.iloc[:, 1:]
     return frame

@@ -83,7 +83,8 @@ class ImageFolderDataModule(TensorDataModule):
             folder `test`.
         val_fraction, fold: share of the training images held out, as in `hold_out`; read only if there is no folder
             `val`.
-        batch_size, chains, seed, stack, replacement: as in `TensorBatches`.
+        batch_size: images per chain and step; None means all training images, "auto" 100 or all of fewer.
+        chains, seed, stack, replacement: as in `TensorBatches`.
         channels_last: memory layout of the inputs.
 
     Mean and standard deviation of the channels come from the training images, at most 2,048 of them.
@@ -103,7 +104,7 @@ class ImageFolderDataModule(TensorDataModule):
         val_fraction: float = 0.0,
         split_seed: int = 0,
         fold: int = 0,
-        batch_size: int | None = 100,
+        batch_size: int | Literal["auto"] | None = "auto",
         chains: int | None = None,
         seed: int = 0,
         stack: int = 0,
@@ -125,8 +126,9 @@ class ImageFolderDataModule(TensorDataModule):
             split: (cast(Tensor, files if on_demand or not len(files) else files.read()), self._labels(split))
             for split, files in paths.items()
         }
+        count = min(100, len(splits["train"][1])) if batch_size == "auto" else batch_size
         super().__init__(
-            splits, batch_size=batch_size, labels=self.classes, chains=chains, seed=seed, stack=stack,
+            splits, batch_size=count, labels=self.classes, chains=chains, seed=seed, stack=stack,
             replacement=replacement, augment=augment, transform=Normalise(*self.pixels, channels_last),
             workers=workers if on_demand else None,
         )  # fmt: skip

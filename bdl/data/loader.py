@@ -70,7 +70,7 @@ class TensorBatches:
         transform: Callable[[Tensor], Tensor] | None = None,
     ):
         if not 1 <= batch_size <= len(x):
-            raise ConfigError(f"batch_size must be between 1 and the {len(x)} training items, got {batch_size}")
+            raise ConfigError(f"data.batch_size must be between 1 and the {len(x)} training items, got {batch_size}")
         if len(x) != len(y):
             raise ConfigError(f"{len(x)} inputs do not match {len(y)} labels")
         self.x, self.y, self.batch_size, self.chains = x, y, batch_size, chains

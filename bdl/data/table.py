@@ -50,8 +50,14 @@ class TableEncoding:
             "columns": self.inputs.to_plain(),
             "target": target_to_plain(self.target),
             "id": list(self.id),
-            "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
+            "reading": self._reading_to_plain(),
         }
+
+    def _reading_to_plain(self) -> dict[str, Any]:
+        plain = {**asdict(self.reading), "missing": list(self.reading.missing)}
+        if self.reading.thousands == "none":  # as runs from before there was this key have it
+            del plain["thousands"]
+        return plain
 
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> TableEncoding:
@@ -88,7 +94,7 @@ class TableDataModule(TensorDataModule):
         drop: further columns that are no inputs.
         categorical: columns of numbers that name categories.
         max_levels: a text column with more categories is refused.
-        format, separator, decimal, missing: as in `Reading`.
+        format, separator, decimal, thousands, missing: as in `Reading`.
         test_fraction, split_seed: the test rows are those of scikit-learn's `train_test_split(test_size=test_fraction,
             random_state=split_seed)`.
         val_fraction, fold: share of the other rows held out for validation, as in `hold_out`.
@@ -113,6 +119,7 @@ class TableDataModule(TensorDataModule):
         format: Format = "csv",
         separator: str = "comma",
         decimal: str = "point",
+        thousands: str = "none",
         missing: Sequence[str] = ("?",),
         test_fraction: float = 0.2,
         val_fraction: float = 0.0,
@@ -127,13 +134,14 @@ class TableDataModule(TensorDataModule):
         stack: int = 0,
         replacement: bool = False,
     ):
-        reading, place = Reading(format, separator, decimal, tuple(missing)), locate(path).name
-        frames = {"train": reading.read(path)}
+        reading, place = Reading(format, separator, decimal, tuple(missing), thousands), locate(path).name
+        frames = {"train": reading.read(path, text=categorical)}
         others = {"test": test_path, "val": val_path}
-        frames |= {split: reading.read(p, f"data.{split}_path") for split, p in others.items() if p is not None}
+        others = {split: p for split, p in others.items() if p is not None}
+        frames |= {split: reading.read(p, f"data.{split}_path", text=categorical) for split, p in others.items()}
         no_inputs = [target, *id, *drop, *([] if split_column is None else [split_column])]
         _check_columns(frames["train"], target, id, drop, categorical, split_column, place)
-        places = {split: place if p is None else locate(p).name for split, p in {"train": None, **others}.items()}
+        places = dict.fromkeys(("train", "val", "test"), place) | {s: locate(p).name for s, p in others.items()}
         frames = {split: _with_target(frame, target, places[split]) for split, frame in frames.items()}
         if split_column is not None:
             frames = _split_by_column(frames, split_column, place)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from bdl.data.encoding import refuse_text
-from bdl.data.frame import Series, as_numbers, as_texts, holds_dates, holds_truth_values
+from bdl.data.frame import Series, as_numbers, as_texts, holds_dates, holds_truth_values, number_hint
 from bdl.data.module import Task
 from bdl.errors import ConfigError
 
@@ -118,6 +118,10 @@ def find_task(values: Series, place: str) -> tuple[Task, str]:
     """
     if holds_dates(values):
         raise ConfigError(f"data.target={values.name} holds dates or times ({values.iloc[0]}): choose another target")
+    if (hint := number_hint(values)) is not None:
+        raise ConfigError(
+            f"data.target={values.name} holds numbers that are texts: set {hint}, or data.task=classification"
+        )
     different = values.nunique()
     numbers = as_numbers(values)
     if holds_truth_values(values) or numbers.notna().mean() < 0.5:

@@ -59,8 +59,8 @@ def repeats(m: Numbers) -> Finding:
     if math.isnan(most):
         words = "the error of the averages was not measured: it needs 2 chains, or 4 samples of one"
         return Finding("not measured", name, "–", words)
-    numbers, limit = not math.isnan(m["test/bma/rmse"]), tolerance(m)
-    what, unit = ("a mean", " predictive std") if numbers else ("p", "")
+    limit = tolerance(m)
+    what, unit = ("a mean", " predictive std") if predicts_numbers(m) else ("p", "")
     value = f"± {most:.2g}{unit}, at worst {worst:.2g}"
     words = f"{what} moves by ± {most:.2g}{unit} or less at 9 of 10 items, by ± {worst:.2g}{unit} at the worst"
     if most <= limit:
@@ -72,7 +72,11 @@ def repeats(m: Numbers) -> Finding:
 
 def tolerance(m: Numbers) -> float:
     """The Monte Carlo error that is small enough for most items."""
-    return TOLERANCE_MEAN if not math.isnan(m["test/bma/rmse"]) else TOLERANCE_P
+    return TOLERANCE_MEAN if predicts_numbers(m) else TOLERANCE_P
+
+
+def predicts_numbers(m: Numbers) -> bool:
+    return not all(math.isnan(m[f"{split}/bma/rmse"]) for split in ("test", "val", "train"))
 
 
 def law(m: Numbers) -> list[Finding]:

@@ -62,6 +62,8 @@ class ValuePrediction:
     def rescaled(self, shift: Tensor | float, scale: Tensor | float) -> ValuePrediction:
         """The prediction of shift + scale x y: undoes a standardisation of the targets with that mean and std.
 
+        Its numbers are float64: beside a large shift, such as seconds since 1970, float32 has no digits for the scale.
+
         Raises ConfigError unless scale > 0, and for counts, which have no other units.
         """
         shift, scale = torch.as_tensor(shift, dtype=torch.float64), torch.as_tensor(scale, dtype=torch.float64)
@@ -72,9 +74,9 @@ class ValuePrediction:
             )
         if not bool((scale > 0).all()):
             raise ConfigError(f"scale must be > 0, the standard deviation of the targets; got {scale.tolist()}")
-        parts = {name: (getattr(self, name) * scale).float() for name in ("aleatoric", "epistemic", "std")}
+        parts = {name: getattr(self, name).double() * scale for name in ("aleatoric", "epistemic", "std")}
         moved = {"shift": shift + scale * self.shift, "scale": scale * self.scale}
-        return replace(self, mean=(shift + scale * self.mean.double()).float(), **parts, **moved)
+        return replace(self, mean=shift + scale * self.mean.double(), **parts, **moved)
 
     @overload
     def quantile(self, q: float) -> Tensor: ...
@@ -84,7 +86,7 @@ class ValuePrediction:
         """(n, k) quantiles of each target; (len(q), n, k) for several q. Raises ConfigError unless 0 < q < 1."""
         if isinstance(q, Sequence):
             return torch.stack([self.quantile(one) for one in q])
-        return (self.shift + self.scale * self.mixture.quantile(q)).float()
+        return (self.shift + self.scale * self.mixture.quantile(q)).to(self.mean.dtype)
 
     def interval(self, level: float) -> tuple[Tensor, Tensor]:
         """(low, high), each (n, k): the central interval that holds y with that probability, such as 0.9.
@@ -110,7 +112,7 @@ class ValuePrediction:
 
     def draw(self, n: int, seed: int = 0) -> Tensor:
         """(n, items, k) draws of y. One draw comes from one network, so its items belong together."""
-        return (self.shift + self.scale * self.mixture.draw(n, seed)).float()
+        return (self.shift + self.scale * self.mixture.draw(n, seed)).to(self.mean.dtype)
 
     def _seen(self, y: Tensor) -> Tensor:
         """y in the units that the networks saw."""

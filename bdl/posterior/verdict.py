@@ -56,7 +56,9 @@ class Verdict:
     def line(self) -> str:
         """One line: the outcome and its reason."""
         reason = self.repeats.words if self.outcome == "trust" else f"{self.decisive.name}: {self.decisive.words}"
-        return f"verdict: {self.outcome}. {reason}"
+        many = self.outcome == "more samples" and not math.isnan(self.needed)
+        needed = f"; about {self.needed:,.0f} samples in all, as far apart as these, would do" if many else ""
+        return f"verdict: {self.outcome}. {reason}{needed}"
 
     @property
     def numbers(self) -> dict[str, float]:

@@ -32,7 +32,8 @@ def evaluate(cfg: DictConfig) -> None:
     configs = read_runs(runs, cfg.trust)
     keep_freed_memory()
     use_threads(configs[0].threads)
-    datamodule, net = instantiate(configs[0].data), instantiate(configs[0].model, _convert_="all")
+    all_rows = {"batch_size": None} if "batch_size" in configs[0].data else {}  # the table may have lost some since
+    datamodule, net = instantiate(configs[0].data, **all_rows), instantiate(configs[0].model, _convert_="all")
     loss = instantiate(configs[0].loss)
     likelihood = loss if isinstance(loss, Likelihood) else None
     device = find_device(cfg.device)

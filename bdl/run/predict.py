@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -13,7 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 import bdl
-from bdl.data.frame import require_columns
+from bdl.data.encoding import CategoryColumn
+from bdl.data.frame import Frame, require_columns
 from bdl.data.loader import TensorSlices
 from bdl.data.table import TableEncoding
 from bdl.data.target import ClassTarget, NumberTarget
@@ -25,8 +27,9 @@ from bdl.run.machine import find_device, keep_freed_memory, use_threads
 from bdl.run.records import PREPROCESSING, read_preprocessing
 from bdl.run.stranger import read_runs
 
+SPREAD = ("std", "aleatoric", "epistemic")
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
-DIGITS = 7  # those of float32
+DIGITS = 7  # those of float32; of numbers that are large beside their spread, so many of the spread
 
 
 def predict(cfg: DictConfig) -> None:
@@ -36,23 +39,62 @@ def predict(cfg: DictConfig) -> None:
             f"{missing[0]} has no value: input=new.csv names a table, output=preds.csv the file for its predictions"
         )
     runs, output = _runs(cfg), Path(cfg.output).expanduser()
+    if output.is_dir():
+        raise ConfigError(f"output={cfg.output} is a folder: name the file for the predictions")
     if output.exists() and output.samefile(Path(cfg.input).expanduser()):
         raise ConfigError(f"output={cfg.output} is the input: choose another file for the predictions")
-    configs, encoding = read_runs(runs, cfg.trust), read_encoding(runs[0])
+    posterior, encoding = load_table_run(runs, cfg.trust, cfg.device, cfg.skip_bad)
+    reading = dataclasses.replace(encoding.reading, format=_format(cfg.input))
+    wanted = encoding.id if cfg.id is None else cfg.id
+    categories = [column.name for column in encoding.inputs.columns if isinstance(column, CategoryColumn)]
+    rows = reading.read(cfg.input, "input", text=[*wanted, *categories])
+    if cfg.id is not None:
+        require_columns(rows, cfg.id, "id=", str(cfg.input))
+    columns = predicted(posterior, encoding, rows, Path(cfg.input).name)
+    copied = [name for name in wanted if name in rows]
+    if doubled := [name for name in copied if name in columns]:
+        raise ConfigError(f"id={doubled[0]} is a column of the predictions too: rename it in {cfg.input}")
+    table = pd.concat([rows[copied], as_texts(columns)], axis=1)
+    write_atomically(output, table.to_csv(index=False).encode())
+    print(f"{len(table):,} rows, {posterior.samples:,} samples of {posterior.chains} chains: {output}")
+
+
+def predict_table(
+    run: str | Path | Sequence[str | Path], rows: Frame, trust: Sequence[str] = (), device: str | None = None
+) -> Frame:
+    """Predictions for the rows of a pandas table, from a run of `data=csv` or `data=parquet`, or from several.
+
+    Args:
+        run: run directories with one law.
+        rows: a pandas.DataFrame with the columns of the run's table. The target may be missing.
+        trust: packages that the config.yaml of a run may build parts from, besides bdl's own.
+        device: None for a GPU if there is one.
+
+    Returns a DataFrame with the index of `rows` and the columns of `predict.py`: `mean`, `std`, `aleatoric`,
+    `epistemic`, `q05`, `q50` and `q95` in the units of the target; or `class`, `p_<label>`, and `entropy` and
+    `epistemic` in nats.
+
+    Raises ConfigError for missing columns, for text where numbers belong, and for a run on other data.
+    """
+    runs = [Path(one).expanduser() for one in ([run] if isinstance(run, str | Path) else run)]
+    posterior, encoding = load_table_run(runs, trust, device)
+    return predicted(posterior, encoding, rows, "the table").set_index(rows.index)
+
+
+def load_table_run(
+    runs: Sequence[Path], trust: Sequence[str], device: str | None, skip_bad: bool = False
+) -> tuple[bdl.Posterior, TableEncoding]:
+    """The samples of runs on a table, and what makes inputs of its rows."""
+    configs, encoding = read_runs(runs, trust), read_encoding(runs[0])
     keep_freed_memory()
     use_threads(configs[0].threads)
     net = instantiate(configs[0].model, _convert_="all")
-    posterior = load_posterior(runs, configs[0], net.to(find_device(cfg.device)), cfg.skip_bad)
-    reading = dataclasses.replace(encoding.reading, format=_format(cfg.input))
-    wanted = encoding.id if cfg.id is None else cfg.id
-    rows = reading.read(cfg.input, "input", text=wanted)
-    if cfg.id is not None:
-        require_columns(rows, cfg.id, "id=", str(cfg.input))
-    x = encoding.inputs.encode(rows, "input: ", Path(cfg.input).name)
-    columns = predicted_columns(posterior, x, encoding.target)
-    table = pd.concat([rows[[name for name in wanted if name in rows]], columns], axis=1)
-    write_atomically(output, table.to_csv(index=False).encode())
-    print(f"{len(table):,} rows, {posterior.samples:,} samples of {posterior.chains} chains: {output}")
+    return load_posterior(runs, configs[0], net.to(find_device(device)), skip_bad), encoding
+
+
+def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, place: str) -> Frame:
+    """The columns of predictions for the rows of a table, which messages call `place`."""
+    return predicted_columns(posterior, encoding.inputs.encode(rows, "input: ", place), encoding.target)
 
 
 def load_posterior(runs: Sequence[Path], config: DictConfig, net: torch.nn.Module, skip_bad: bool) -> bdl.Posterior:
@@ -72,28 +114,42 @@ def read_encoding(run: Path) -> TableEncoding:
         raise ConfigError(f"{run / PREPROCESSING}: {error}") from error
 
 
-def predicted_columns(posterior: bdl.Posterior, x: Tensor, target: ClassTarget | NumberTarget) -> pd.DataFrame:
+def predicted_columns(posterior: bdl.Posterior, x: Tensor, target: ClassTarget | NumberTarget) -> Frame:
     """The columns of predictions for inputs x (n, features), in the target's own units. Entropies are in nats."""
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))))
     if isinstance(target, NumberTarget) and isinstance(prediction, ValuePrediction):
         if target.task == "regression":
             prediction = prediction.rescaled(target.mean, target.std)
         moments = {name: getattr(prediction, name)[:, 0] for name in ("mean", "std", "aleatoric", "epistemic")}
-        quantiles = {name: prediction.quantile(q)[:, 0] for name, q in QUANTILES.items()}
-        return pd.DataFrame(_in_digits({**moments, **quantiles}))
+        return _frame(moments | {name: prediction.quantile(q)[:, 0] for name, q in QUANTILES.items()})
     if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
-        classes = [target.labels[k] for k in prediction.probs.argmax(-1).tolist()]
+        classes = pd.DataFrame({"class": [target.labels[k] for k in prediction.probs.argmax(-1).tolist()]})
         probs = {f"p_{label}": prediction.probs[:, k] for k, label in enumerate(target.labels)}
         uncertainty = {"entropy": prediction.entropy, "epistemic": prediction.epistemic}
-        return pd.DataFrame({"class": classes, **_in_digits({**probs, **uncertainty})})
+        return pd.concat([classes, _frame(probs | uncertainty)], axis=1)
     raise ConfigError(
         f"the run's loss, {posterior.target.get('loss')}, does not predict the {target.task} of {target.name}: sample "
         "again with loss=auto"
     )
 
 
-def _in_digits(columns: dict[str, Tensor]) -> dict[str, list[str]]:
-    return {name: [f"{value:.{DIGITS}g}" for value in column.tolist()] for name, column in columns.items()}
+def _frame(columns: Mapping[str, Tensor]) -> Frame:
+    return pd.DataFrame({name: column.double().numpy() for name, column in columns.items()})
+
+
+def as_texts(columns: Frame) -> Frame:
+    """Numbers with the digits of float32. Places on the axis of a regression's target have so many of their std."""
+    texts = columns.copy()
+    for name in columns.columns[[dtype.kind == "f" for dtype in columns.dtypes]]:
+        units = columns["std"] if "std" in columns and name not in SPREAD else columns[name]
+        texts[name] = [f"{v:.{DIGITS + _magnitude(v, unit)}g}" for v, unit in zip(columns[name], units, strict=True)]
+    return texts
+
+
+def _magnitude(value: float, unit: float) -> int:
+    """How many digits of a number stand before those of the unit."""
+    ratio = abs(value / unit) if unit else 1.0
+    return min(15 - DIGITS, math.floor(math.log10(ratio))) if 1 < ratio < math.inf else 0
 
 
 def _runs(cfg: DictConfig) -> Sequence[Path]:

@@ -107,7 +107,9 @@ def given_names(cfg: DictConfig, overrides: Sequence[str]) -> set[str]:
 
 def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
     """Everything that is to be found, in the order in which it is printed."""
-    budget = None if cfg.budget is None or "steps" in given else seconds_of(cfg.budget)
+    if cfg.budget is not None and "steps" in given:
+        raise ConfigError(f"budget={cfg.budget} and length both say how many steps there are: give one of them")
+    budget = None if cfg.budget is None else seconds_of(cfg.budget)
     datamodule = build.build_data(cfg.data, cfg.shared_batches, warn=False)
     turns = -(-count_stacks(cfg) // count_carriers(cfg))
     cfg = fill_in(cfg, chains=cfg.chains // count_stacks(cfg))

@@ -29,7 +29,7 @@ from bdl.start import AdamWStart
 class BayesianMLP(BaseEstimator):
     """What the classifier and the regressor share: the encoding of inputs, the run, and its predictions."""
 
-    hidden_layer_sizes: Sequence[int]
+    hidden_layer_sizes: int | Sequence[int]
     activation: str
     standardize: bool
     random_state: Any
@@ -64,7 +64,8 @@ class BayesianMLP(BaseEstimator):
 
     def _net(self, outputs: int) -> nn.Module:
         with torch.random.fork_rng(devices=[]):  # layers draw weights, which the chains' own starts replace
-            return MLP([self.n_features_in_, *self.hidden_layer_sizes, outputs], self.activation)
+            hidden = np.atleast_1d(self.hidden_layer_sizes).astype(int).tolist()
+            return MLP([self.n_features_in_, *hidden, outputs], self.activation)
 
 
 def as_it_is(name: str) -> NumberColumn:
@@ -78,7 +79,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     sampler run together. y holds one class for each row, as numbers or as text.
 
     Args:
-        hidden_layer_sizes: units of each hidden layer; () is a linear model.
+        hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model.
         activation: "tanh", "relu", "silu" or "gelu".
         sampler: "mclmc" (microcanonical Langevin) and "hmc" take all rows at every step and find their own step size;
             "sghmc" takes batches. Or dynamics such as `bdl.SGHMC(friction=0.05)`.
@@ -107,7 +108,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (32, 32),
+        hidden_layer_sizes: int | Sequence[int] = (32, 32),
         activation: str = "tanh",
         *,
         sampler: str | Transition = "mclmc",
@@ -187,7 +188,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
     def __init__(
         self,
-        hidden_layer_sizes: Sequence[int] = (32, 32),
+        hidden_layer_sizes: int | Sequence[int] = (32, 32),
         activation: str = "tanh",
         *,
         noise: Literal["input", "constant"] | float = "input",
@@ -226,6 +227,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         Raises ValueError for values that are missing or not finite, and for a constant y.
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        if y.min() == y.max():
+            raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
         values = pd.Series(y, name="y", dtype=np.float64)
         self.target_ = (
             NumberTarget.learn(values, "y", "regression") if self.standardize else NumberTarget("y", 0.0, 1.0)
@@ -260,9 +263,9 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         low, high = self.predictive(X).interval(coverage)
         return _column(low), _column(high)
 
-    def predict_quantiles(self, X: Any, quantiles: Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
-        """(n, len(quantiles)) quantiles of the predictive law."""
-        return self.predictive(X).quantile(list(quantiles))[..., 0].T.double().numpy()
+    def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+        """(n, len(quantiles)) quantiles of the predictive law; (n, 1) for one number."""
+        return self.predictive(X).quantile(np.atleast_1d(quantiles).tolist())[..., 0].T.double().numpy()
 
 
 def _column(values: Tensor) -> np.ndarray:

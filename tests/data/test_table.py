@@ -248,9 +248,11 @@ def test_rows_without_a_target_are_left_out_and_counted(tmp_path):
         assert len(module(tmp_path, table).tensors("test")[1]) + 29 == 37
 
 
-def test_a_first_column_that_counts_the_rows_is_left_out(tmp_path):
-    with pytest.warns(BdlWarning, match="the first column, which has no name, counts the rows"):
-        data = module(tmp_path, frame().to_csv().encode())
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_first_column_that_numbers_the_rows_is_left_out(tmp_path, shuffled):
+    with pytest.warns(BdlWarning, match="the first column, which has no name, numbers the rows"):
+        table = frame().sample(frac=1, random_state=0) if shuffled else frame()
+        data = module(tmp_path, table.to_csv().encode())
     assert data.input_shape == (8,)
 
 
@@ -319,8 +321,10 @@ def test_a_bad_table_is_refused_in_one_line_that_names_the_remedy(tmp_path, name
 def test_decimal_commas_are_named_and_read(tmp_path):
     text = "a;y\n" + "".join(f"{i},5;{i * i},25\n" for i in range(80))
     settings = {"separator": "semicolon", "drop": []}
-    with pytest.raises(ConfigError, match="a has 64 different texts .* decimal commas: data.decimal=comma"):
+    with pytest.raises(ConfigError, match="a holds numbers that are texts: set data.decimal=comma, or data."):
         module(tmp_path, text.encode(), **settings, task="classification", max_levels=20, target="y")
+    with pytest.raises(ConfigError, match="data.target=y holds numbers that are texts: set data.decimal=comma"):
+        module(tmp_path, text.encode(), **settings, target="y")
     data = module(tmp_path, text.encode(), **settings, decimal="comma")
     assert data.input_shape == (1,) and data.task == "regression"
 
@@ -336,7 +340,7 @@ def test_a_missing_file_and_a_missing_reader_are_named(tmp_path, monkeypatch):
 def test_columns_that_know_that_they_are_dates_are_refused_too(tmp_path, monkeypatch):
     """As Parquet stores them; the reader itself is an extra that may be missing here."""
     monkeypatch.setattr("bdl.data.frame.find_spec", lambda name: True)
-    monkeypatch.setattr(pd, "read_parquet", lambda path: frame().assign(day=pd.to_datetime(DATES)))
+    monkeypatch.setattr("bdl.data.frame._read_parquet", lambda path: frame().assign(day=pd.to_datetime(DATES)))
     path, settings = written(tmp_path, b"", "table.parquet"), {"drop": ["name"], "format": "parquet"}
     with pytest.raises(ConfigError, match="day holds dates or times"):
         TableDataModule(path, "y", **settings)
@@ -350,3 +354,62 @@ def test_parquet_gives_what_csv_gives(tmp_path):
     data = TableDataModule(tmp_path / "table.parquet", "y", drop=["name"], format="parquet")
     for one, other in zip(data.tensors("train"), module(tmp_path, frame()).tensors("train"), strict=True):
         torch.testing.assert_close(one, other)
+
+
+THOUSANDS = {
+    "comma": ("comma", "point", ["2,020", "950", "12,345,678", "1,234"]),
+    "point": ("semicolon", "comma", ["2.020", "950", "12.345.678", "1.234"]),
+    "space": ("comma", "point", ["2 020", "950", "12 345 678", "1 234"]),
+    "apostrophe": ("comma", "point", ["2'020", "950", "12'345'678", "1'234"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("sign", THOUSANDS)
+@pytest.mark.parametrize("column", ["input", "target"])
+def test_signs_between_thousands_are_named_and_read_and_never_taken_for_decimals(tmp_path, sign, column):
+    separator, decimal, texts = THOUSANDS[sign]
+    between = {"comma": ",", "semicolon": ";"}[separator]
+    rows = [(texts[i % 4], f"{i}") if column == "input" else (f"{i}", texts[i % 4]) for i in range(40)]
+    text = "".join(between.join(f'"{field}"' for field in row) + "\n" for row in [("a", "y"), *rows])
+    settings = {"separator": separator, "decimal": decimal, "drop": [], "target": "y", "task": "regression"}
+    with pytest.raises(ConfigError, match=f"data.thousands={sign}"):
+        module(tmp_path, text.encode(), **settings)
+    data = module(tmp_path, text.encode(), **settings, thousands=sign)
+    learned = data.encoding.inputs.columns[0] if column == "input" else data.encoding.target
+    values = np.array([2020.0, 950.0, 12345678.0, 1234.0])
+    assert values.min() < learned.mean < values.max() and learned.std > 1e5
+
+
+def test_codes_with_points_are_categories_where_decimals_have_commas(tmp_path):
+    text = "a;b;y\n" + "".join(f"{i % 3}.{i % 2};{i},5;{i}\n" for i in range(40))
+    settings = {"separator": "semicolon", "decimal": "comma", "drop": [], "target": "y", "task": "regression"}
+    with pytest.raises(ConfigError, match=r"a has numbers with points, .* or data.categorical=\[a\] for codes"):
+        module(tmp_path, text.encode(), **settings)
+    data = module(tmp_path, text.encode(), **settings, categorical=["a"])
+    assert data.encoding.inputs.columns[0].levels == ("0", "0.1", "1", "1.1", "2", "2.1")
+
+
+def test_none_is_a_category_and_na_is_a_gap(tmp_path):
+    table = frame()
+    table["y"] = ["None", "Mild", "Severe", "NA"] * 10
+    with pytest.warns(BdlWarning, match="the target y is missing in 10 of 40 rows"):
+        data = module(tmp_path, table.to_csv(index=False).encode())
+    assert data.encoding.target.labels == ("Mild", "None", "Severe")
+
+
+def test_lists_in_a_column_are_refused_by_its_name(tmp_path):
+    pytest.importorskip("pyarrow")
+    table = frame()
+    table["tags"] = [[1, 2]] * len(table)
+    table.to_parquet(tmp_path / "table.parquet")
+    with pytest.raises(ConfigError, match="tags holds lists"):
+        TableDataModule(tmp_path / "table.parquet", "y", format="parquet")
+
+
+def test_parquet_keeps_its_categories_and_its_named_index(tmp_path):
+    pytest.importorskip("pyarrow")
+    table = pd.DataFrame({"zip": pd.Categorical([10115, 20095] * 20), "y": np.arange(40.0)})
+    table.index = pd.Index([f"row {i}" for i in range(40)], name="name")
+    table.to_parquet(tmp_path / "table.parquet")
+    data = TableDataModule(tmp_path / "table.parquet", "y", format="parquet", id=["name"], task="regression")
+    assert data.encoding.inputs.columns[0].levels == ("10115", "20095") and data.input_shape == (3,)

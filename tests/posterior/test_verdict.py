@@ -124,12 +124,15 @@ def test_energies_that_differ_or_drift():
 def test_an_error_that_is_too_large_asks_for_more_chains():
     judged = of(mcse__most=0.06)
     assert judged.outcome == "more samples" and "9.0 times the chains" in judged.line
+    assert "about 18,000 samples in all" in judged.line
     assert judged.numbers["verdict/samples_needed"] == 18000
 
 
 def test_means_of_numbers_are_judged_in_standard_deviations():
     assert of(test__bma__rmse=1.0, mcse__most=0.09).outcome == "trust"
     assert of(test__bma__rmse=1.0, mcse__most=0.2).outcome == "more samples"
+    only_training = of(train__bma__rmse=1.0, mcse__most=0.09)
+    assert only_training.outcome == "trust" and "a mean moves by ± 0.09 predictive std" in only_training.line
 
 
 def test_what_was_not_measured_is_not_trusted():

@@ -143,6 +143,36 @@ def test_predictions_of_numbers_are_in_the_units_of_the_target(script, numbers):
     assert (preds["mean"] - 1000).abs().max() < 500
 
 
+def test_rows_of_pandas_get_the_numbers_of_the_command(script, numbers):
+    rows = table().drop(columns="y").sample(frac=1, random_state=0)
+    rows.to_csv(numbers / "new.csv", index=False)
+    output = numbers / "same.csv"
+    assert script("predict", f"run={numbers / 'run'}", f"input={numbers / 'new.csv'}", f"output={output}")[0] == 0
+    predictions = bdl.predict_table(numbers / "run", rows)
+    assert predictions.index.equals(rows.index)
+    np.testing.assert_allclose(pd.read_csv(output).drop(columns="key"), predictions, rtol=1e-6)
+    with pytest.raises(bdl.ConfigError, match="input: size: the table has no such column"):
+        bdl.predict_table([numbers / "run"], rows.drop(columns="size"))
+
+
+def test_targets_far_from_zero_keep_their_digits(script, tmp_path):
+    """Seconds since 1970: float32 has steps of 128 s there, and seven digits have steps of 1,000 s."""
+    frame = table()
+    frame["y"] = 1.7e9 + 3600 * frame["y"]
+    frame.to_csv(tmp_path / "table.csv", index=False)
+    of_data = (f"data.path={tmp_path / 'table.csv'}", "data.target=y", "data.id=[key]", "sampler.lr=0.001")
+    sampled(tmp_path / "run", "data=csv", *SMALL, *of_data)
+    output = tmp_path / "p.csv"
+    assert script("predict", f"run={tmp_path / 'run'}", f"input={tmp_path / 'table.csv'}", f"output={output}")[0] == 0
+    preds = pd.read_csv(output)
+    exact = bdl.predict_table(tmp_path / "run", frame)
+    assert preds["mean"].nunique() == exact["mean"].nunique() > 50
+    for name in ("mean", "q05", "q50", "q95"):
+        assert (preds[name] - exact[name]).abs().max() < 1e-5 * preds["std"].min()
+    law = (exact["q95"] - exact["q05"]) / exact["std"]
+    assert ((law > 2) & (law < 5)).all()
+
+
 @pytest.mark.filterwarnings("default::bdl.errors.BdlWarning")
 def test_categories_unseen_in_training_are_used_and_counted(script, classes):
     new = table().drop(columns="kind").iloc[10:15]
@@ -161,6 +191,8 @@ BAD = {
     "no input": ({}, ("input=???",), "input has no value: input=new.csv names a table"),
     "no table": ({}, ("input=none.csv",), "input=none.csv is not there"),
     "itself": ({}, ("output=new.csv",), "output=new.csv is the input: choose another file"),
+    "folder": ({}, ("output=.",), "output=. is a folder: name the file for the predictions"),
+    "doubled": ({"entropy": 1}, ("id=[entropy]",), "id=entropy is a column of the predictions too: rename it in new"),
 }
 
 
@@ -200,8 +232,9 @@ def test_evaluate_reads_the_table_again_and_refuses_a_changed_one(script, classe
     try:
         changed = table()
         changed.loc[20, "size"] += 1
-        changed.to_csv(classes / "table.csv", index=False)
-        assert "data.path is no longer the table or folder of this run" in refusal(script(*command))
+        for rows in (changed, changed.iloc[:30]):
+            rows.to_csv(classes / "table.csv", index=False)
+            assert "data.path is no longer the table or folder of this run" in refusal(script(*command))
     finally:
         (classes / "table.csv").write_bytes(before)
 

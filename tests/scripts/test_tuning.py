@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
-from running import compose
+from running import compose, refusal
 
 import bdl
 from bdl.run import train, tuning
@@ -126,6 +126,12 @@ def test_a_budget_bounds_the_predictions_too(table, tmp_path, monkeypatch):
     steps, every = found["length"], found["collect.keep.every"]
     assert 0.9 * (587 - 150) / 0.0115 < steps <= (587 - 150) / 0.0115  # a quarter of the budget predicts
     assert 0.6 * steps / every == pytest.approx(75, abs=1)
+
+
+def test_a_budget_and_a_length_are_refused_together(script, tmp_path, table):
+    command = ("train", *options(table, "budget=90s", "length=100"), f"hydra.run.dir={tmp_path / 'run'}")
+    assert "budget=90s and length both say how many steps there are: give one of them" in refusal(script(*command))
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("text, seconds", [("90s", 90), ("10m", 600), ("1.5h", 5400)])

@@ -103,7 +103,8 @@ def print_table(methods: Sequence[Method]) -> None:
     bold = _bold(methods)
     for i, row in enumerate(rows_of(methods)):
         table.add_row(*(f"[bold]{text}[/bold]" if (i, j) in bold else text for j, text in enumerate(row)))
-    Console().print(table)
+    wanted = Console(width=10_000).measure(table).maximum
+    Console(width=max(wanted, Console().width)).print(table)  # a terminal wraps lines better than rich cuts cells
 
 
 def as_markdown(methods: Sequence[Method]) -> str:
