@@ -123,7 +123,7 @@ def descendants(pid: int) -> list[int]:
 
 def test_a_signal_to_all_processes_at_once_is_one_signal(tmp_path):
     """SLURM signals every process of a job, and the first one forwards what it gets: the others hear it twice."""
-    process = start(f"hydra.run.dir={tmp_path}", *LONG, "processes=2", "trainer.max_steps=100000")
+    process = start(f"hydra.run.dir={tmp_path}", *LONG, "processes=2", "trainer.max_steps=10000000")
     while not all((tmp_path / "samples" / f"index-{stack}.jsonl").exists() for stack in (0, 1)):
         assert process.poll() is None, process.communicate(timeout=10)
         time.sleep(0.01)
