@@ -182,9 +182,13 @@ def _kind(values: Series, categorical: bool, place: str) -> type[NumberColumn] |
     """How a column is read: as categories if asked for or if most of its values are no numbers."""
     if categorical or holds_truth_values(values) or isinstance(values.dtype, pd.CategoricalDtype):
         return CategoryColumn
-    as_categories = f"data.categorical={as_value([str(values.name)])}"
+    named = as_value([str(values.name)])
+    as_categories = f"data.categorical={named}"
     if (hint := number_hint(values)) is not None:
-        raise ConfigError(f"{place}: {values.name} holds numbers that are texts: set {hint}, or {as_categories}")
+        raise ConfigError(
+            f"{place}: {values.name} holds numbers that are texts: set {hint}, or {as_categories} for codes, or "
+            f"data.drop={named}"
+        )
     share = as_numbers(values).notna().sum() / max(1, values.notna().sum())
     if share < 0.5 and values.notna().any():
         return CategoryColumn

@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
@@ -63,12 +63,19 @@ class Reading:
     missing: Sequence[str] = ("?",)
     thousands: str = "none"
 
-    def read(self, path: str | Path, key: str = "data.path", text: Sequence[str] = ()) -> Frame:
+    def read(
+        self,
+        path: str | Path,
+        key: str = "data.path",
+        text: Sequence[str] = (),
+        numbers: Collection[str] | None = None,
+    ) -> Frame:
         """The table of one file, rows numbered from 0.
 
         Args:
             key: name of the path's key, for messages.
             text: columns whose fields are kept as they are written.
+            numbers: columns that may hold numbers; None means all others.
 
         Raises ConfigError for a file that is missing, empty, damaged or no such table, and for a doubled column name.
         """
@@ -78,7 +85,9 @@ class Reading:
         if self.format == "parquet" and not find_spec("pyarrow"):
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:
-            frame = _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
+            frame = (
+                _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text, numbers)
+            )
         except ConfigError:  # a ValueError too
             raise
         except pd.errors.EmptyDataError as error:
@@ -97,7 +106,7 @@ class Reading:
         named = [level for level in frame.index.names if level is not None and level not in frame.columns]
         return _without_row_numbers(frame.reset_index(named).reset_index(drop=True), name)
 
-    def _read_csv(self, path: Path, key: str, name: str, text: Sequence[str]) -> Frame:
+    def _read_csv(self, path: Path, key: str, name: str, text: Sequence[str], numbers: Collection[str] | None) -> Frame:
         separator, decimal = SIGNS.get(self.separator, self.separator), SIGNS.get(self.decimal, self.decimal)
         options: dict[str, Any] = {"sep": separator, "encoding": "utf-8-sig", "skipinitialspace": separator != "\t"}
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **options)
@@ -110,7 +119,7 @@ class Reading:
         options |= {"na_values": [*GAPS, *self.missing], "keep_default_na": False}
         frame = pd.read_csv(path, dtype=dict.fromkeys(text, str), **options)
         if decimal == ",":
-            _refuse_points(frame.drop(columns=[name for name in text if name in frame]), name)
+            _refuse_points(frame[[c for c in frame if c not in text and (numbers is None or c in numbers)]], name)
         if len(frame) and not isinstance(frame.index, pd.RangeIndex):
             raise ConfigError(f"{name}: rows have more fields than the {len(names)} column names: name every column")
         return frame
@@ -257,6 +266,8 @@ def _refuse_points(frame: Frame, name: str) -> None:
     """Raise ConfigError for numbers with points where decimals have commas. Read as decimals they would be others."""
     for column in frame.select_dtypes(exclude="number"):
         texts = frame[column].dropna().astype(str).str.strip()
+        if holds_dates(texts):
+            continue
         points = texts.map(lambda text: WITH_POINT.fullmatch(text) is not None)
         if points.any() and as_numbers(texts.str.replace(".", "")).notna().mean() > 0.5:
             raise ConfigError(

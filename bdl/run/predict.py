@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 import bdl
-from bdl.data.encoding import CategoryColumn
+from bdl.data.encoding import CategoryColumn, NumberColumn
 from bdl.data.frame import Frame, require_columns
 from bdl.data.loader import TensorSlices
 from bdl.data.table import TableEncoding
@@ -46,15 +46,16 @@ def predict(cfg: DictConfig) -> None:
     posterior, encoding = load_table_run(runs, cfg.trust, cfg.device, cfg.skip_bad)
     reading = dataclasses.replace(encoding.reading, format=_format(cfg.input))
     wanted = encoding.id if cfg.id is None else cfg.id
-    categories = [column.name for column in encoding.inputs.columns if isinstance(column, CategoryColumn)]
-    rows = reading.read(cfg.input, "input", text=[*wanted, *categories])
+    columns = encoding.inputs.columns
+    categories, numbers = ([c.name for c in columns if isinstance(c, kind)] for kind in (CategoryColumn, NumberColumn))
+    rows = reading.read(cfg.input, "input", text=[*wanted, *categories], numbers=numbers)
     if cfg.id is not None:
         require_columns(rows, cfg.id, "id=", str(cfg.input))
-    columns = predicted(posterior, encoding, rows, Path(cfg.input).name)
+    predictions = predicted(posterior, encoding, rows, Path(cfg.input).name)
     copied = [name for name in wanted if name in rows]
-    if doubled := [name for name in copied if name in columns]:
+    if doubled := [name for name in copied if name in predictions]:
         raise ConfigError(f"id={doubled[0]} is a column of the predictions too: rename it in {cfg.input}")
-    table = pd.concat([rows[copied], as_texts(columns)], axis=1)
+    table = pd.concat([rows[copied], as_texts(predictions)], axis=1)
     write_atomically(output, table.to_csv(index=False).encode())
     print(f"{len(table):,} rows, {posterior.samples:,} samples of {posterior.chains} chains: {output}")
 

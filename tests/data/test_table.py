@@ -385,8 +385,17 @@ def test_codes_with_points_are_categories_where_decimals_have_commas(tmp_path):
     settings = {"separator": "semicolon", "decimal": "comma", "drop": [], "target": "y", "task": "regression"}
     with pytest.raises(ConfigError, match=r"a has numbers with points, .* or data.categorical=\[a\] for codes"):
         module(tmp_path, text.encode(), **settings)
+    assert module(tmp_path, text.encode(), **{**settings, "drop": ["a"]}).input_shape == (1,)
     data = module(tmp_path, text.encode(), **settings, categorical=["a"])
     assert data.encoding.inputs.columns[0].levels == ("0", "0.1", "1", "1.1", "2", "2.1")
+
+
+def test_dates_with_points_are_dates_where_decimals_have_commas(tmp_path):
+    text = "a;b;y\n" + "".join(f"{1 + i % 28:02d}.05.2020;{i},5;{i}\n" for i in range(40))
+    settings = {"separator": "semicolon", "decimal": "comma", "target": "y", "task": "regression"}
+    with pytest.raises(ConfigError, match="a holds dates or times"):
+        module(tmp_path, text.encode(), **settings, drop=[])
+    assert module(tmp_path, text.encode(), **settings, drop=["a"]).input_shape == (1,)
 
 
 def test_none_is_a_category_and_na_is_a_gap(tmp_path):
