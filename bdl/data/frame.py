@@ -231,7 +231,7 @@ def _as_text(value: Any) -> str:
 
 
 def number_hint(values: Series) -> str | None:
-    """What to set where most texts of a column are numbers with commas or with signs between thousands; else None.
+    """What to set where all texts of a column are numbers with commas or with signs between thousands; else None.
 
     >>> number_hint(pd.Series(["2,020", "950"]))
     'data.thousands=comma if its signs stand between thousands, data.decimal=comma if they begin decimals'

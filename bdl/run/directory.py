@@ -1,4 +1,4 @@
-"""The run directory: which run it belongs to, its checkpoint, and the small files that describe it."""
+"""The run directory: which run it belongs to, its owner, its checkpoint and its traces."""
 
 from __future__ import annotations
 
