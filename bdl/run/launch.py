@@ -204,16 +204,19 @@ def _wait_for_all(processes: list[Any], stop: Callable[[], None]) -> list[tuple[
     """
     first: list[tuple[int, int]] = []
     deadline = float("inf")
-    while alive := [p for p in processes if p.exitcode is None]:
-        wait([p.sentinel for p in alive], timeout=1.0)
+    while True:
+        # In this order: a process closes its sentinel before it has a status, and may get it between any two reads
+        alive = [p for p in processes if p.exitcode is None]
         failed = [(rank, p.exitcode) for rank, p in enumerate(processes) if p.exitcode]
         if failed and not first:
             first, deadline = failed, time.monotonic() + GRACE
             stop()
+        if not alive:
+            return first
         if time.monotonic() > deadline:
             for process in alive:
                 process.kill()
-    return first
+        wait([p.sentinel for p in alive], timeout=1.0)
 
 
 _THREADS_OF_IMPORTS = _native_threads()

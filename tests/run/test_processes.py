@@ -26,7 +26,7 @@ import bdl
 from bdl.errors import BdlError, ReplicaError
 from bdl.models import MLP
 from bdl.models.resnet import FilterResponseNorm
-from bdl.run.launch import launch
+from bdl.run.launch import _wait_for_all, launch
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, count_processes, process_info
 from bdl.samplers import parallel
 
@@ -200,6 +200,27 @@ def test_an_error_in_one_process_ends_all_with_its_message(tmp_path, failing_ran
     with pytest.raises(BdlError, match="^the number is wrong$"):
         launch(2, fails, tmp_path, failing_rank, start=FORK)
     assert (tmp_path / "asked to stop").exists()  # so it did not end by itself
+
+
+class Ending:
+    """A process that has closed its sentinel, and that has its exit status from the third read on."""
+
+    def __init__(self, status: int):
+        self.status, self.reads = status, 0
+        self.sentinel, writer = os.pipe()
+        os.close(writer)
+
+    @property
+    def exitcode(self) -> int | None:
+        self.reads += 1
+        return self.status if self.reads > 2 else None
+
+
+def test_a_failure_between_two_looks_at_a_process_is_seen():
+    """The kernel closes the files of a process before it has a status. Missed, a stopped run ended with status 0."""
+    stops: list[int] = []
+    assert _wait_for_all([Ending(143), Ending(0)], lambda: stops.append(1)) == [(0, 143)] and stops == [1]
+    assert _wait_for_all([Ending(0), Ending(0)], lambda: stops.append(1)) == [] and stops == [1]
 
 
 ELASTIC = """

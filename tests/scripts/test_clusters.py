@@ -129,8 +129,8 @@ def test_a_signal_to_all_processes_at_once_is_one_signal(tmp_path):
         time.sleep(0.01)
     for pid in [process.pid, *descendants(process.pid)]:
         os.kill(pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=200)
-    assert process.returncode == 143
+    out, err = process.communicate(timeout=200)
+    assert process.returncode == 143, (out, err)
     assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command resumes"), err
 
 
