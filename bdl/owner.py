@@ -31,8 +31,8 @@ class Owner:
     pid: int
     started: str  # the boot of the machine, and the process's start in clock ticks after it
     machine: str = ""  # its id: hosts may have the same name
-    job: str = ""  # of SLURM
-    restart: int = 0  # how often SLURM has put the job into its queue again
+    job: str = ""  # the job of SLURM that it belongs to
+    restart: int = 0  # of that job, which SLURM may put into its queue again
 
     @classmethod
     def this_process(cls) -> Owner:

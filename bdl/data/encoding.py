@@ -203,7 +203,7 @@ def _is_constant(values: Series) -> bool:
 
 
 def _refuse_dates_and_lists(frame: Frame, place: str) -> None:
-    for name in frame.columns:
+    for name in frame.select_dtypes(exclude="number"):
         nested = frame[name].map(lambda value: isinstance(value, (list, tuple, dict, set, np.ndarray)))
         if nested.any():
             raise ConfigError(f"{place}: {name} holds lists: data.drop={as_value([name])}, or make columns of them")

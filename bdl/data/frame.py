@@ -234,20 +234,25 @@ def number_hint(values: Series) -> str | None:
     """What to set where all texts of a column are numbers with commas or with signs between thousands; else None.
 
     >>> number_hint(pd.Series(["2,020", "950"]))
-    'data.thousands=comma if its signs stand between thousands, data.decimal=comma if they begin decimals'
+    'data.thousands=comma if its commas stand between thousands, data.decimal=comma if they begin decimals'
     >>> number_hint(pd.Series(["2,5", "1"]))
     'data.decimal=comma'
     >>> number_hint(pd.Series(["a", "2,5"])) is None
     True
     """
+    if pd.api.types.is_numeric_dtype(values):
+        return None
     texts = values.dropna().astype(str).str.strip()
     texts = texts[as_numbers(texts).isna()]
     if texts.empty:
         return None
     if texts.map(lambda text: GROUPED.fullmatch(text) is not None).all():
-        sign = next(word for word, sign in SIGNS.items() if sign in texts.iloc[0].replace("’", "'"))
-        also = "data.decimal=comma if they begin decimals" if sign == "comma" else ""
-        return f"data.thousands={sign}" + (f" if its signs stand between thousands, {also}" if also else "")
+        sign = re.sub("[0-9+-]", "", texts.iloc[0])[0]
+        if sign == ",":
+            between = "data.thousands=comma if its commas stand between thousands"
+            return f"{between}, data.decimal=comma if they begin decimals"
+        word = next((word for word, known in SIGNS.items() if known == sign), None)
+        return f"data.thousands={word or f'space once the file has plain spaces instead of {sign!r}'}"
     return "data.decimal=comma" if texts.map(lambda text: WITH_COMMA.fullmatch(text) is not None).all() else None
 
 
@@ -255,11 +260,10 @@ def _read_parquet(path: Path) -> Frame:
     """The table. Categories stay categories: Parquet itself forgets it of numbers, and what pandas notes does not."""
     from pyarrow.parquet import read_schema
 
-    noted = (read_schema(path).pandas_metadata or {}).get("columns", [])
+    columns = (read_schema(path).pandas_metadata or {}).get("columns", [])
+    noted = [column["name"] for column in columns if column["pandas_type"] == "categorical"]
     frame = pd.read_parquet(path)
-    return frame.astype(
-        {c["name"]: "category" for c in noted if c["pandas_type"] == "categorical" and c["name"] in frame}
-    )
+    return frame.astype({name: "category" for name in noted if name in frame})
 
 
 def _refuse_points(frame: Frame, name: str) -> None:

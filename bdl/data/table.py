@@ -135,11 +135,10 @@ class TableDataModule(TensorDataModule):
         replacement: bool = False,
     ):
         reading, place = Reading(format, separator, decimal, tuple(missing), thousands), locate(path).name
+        others = {split: p for split, p in (("test", test_path), ("val", val_path)) if p is not None}
+        files = {"data.path": path, **{f"data.{split}_path": p for split, p in others.items()}}
         written = [*categorical, *drop, *id]  # as text, so that no number in them is refused
-        frames = {"train": reading.read(path, text=written)}
-        others = {"test": test_path, "val": val_path}
-        others = {split: p for split, p in others.items() if p is not None}
-        frames |= {split: reading.read(p, f"data.{split}_path", text=written) for split, p in others.items()}
+        frames = dict(zip(("train", *others), (reading.read(p, key, written) for key, p in files.items()), strict=True))
         no_inputs = [target, *id, *drop, *([] if split_column is None else [split_column])]
         _check_columns(frames["train"], target, id, drop, categorical, split_column, place)
         places = dict.fromkeys(("train", "val", "test"), place) | {s: locate(p).name for s, p in others.items()}

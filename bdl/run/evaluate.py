@@ -32,8 +32,10 @@ def evaluate(cfg: DictConfig) -> None:
     configs = read_runs(runs, cfg.trust)
     keep_freed_memory()
     use_threads(configs[0].threads)
-    all_rows = {"batch_size": None} if "batch_size" in configs[0].data else {}  # the table may have lost some since
-    datamodule, net = instantiate(configs[0].data, **all_rows), instantiate(configs[0].model, _convert_="all")
+    # Of bdl's own data, whose table may have fewer rows than a batch by now: it is then named as a changed one
+    own = configs[0].data._target_.startswith("bdl.data.")
+    datamodule = instantiate(configs[0].data, **({"batch_size": None} if own else {}))
+    net = instantiate(configs[0].model, _convert_="all")
     loss = instantiate(configs[0].loss)
     likelihood = loss if isinstance(loss, Likelihood) else None
     device = find_device(cfg.device)

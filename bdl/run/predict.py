@@ -79,7 +79,8 @@ def predict_table(
     """
     runs = [Path(one).expanduser() for one in ([run] if isinstance(run, str | Path) else run)]
     posterior, encoding = load_table_run(runs, trust, device)
-    return predicted(posterior, encoding, rows, "the table").set_index(rows.index)
+    numbered = rows.reset_index(drop=True)  # messages count its rows
+    return predicted(posterior, encoding, numbered, "the table").set_index(rows.index)
 
 
 def load_table_run(

@@ -128,10 +128,10 @@ class StepStore:
 
 
 def _cluster() -> ClusterEnvironment | None:
-    kinds = (TorchElasticEnvironment, SLURMEnvironment)
+    # In an allocation of SLURM a command has a number of its own only where srun or a batch script started it
+    slurm = [SLURMEnvironment] if "SLURM_PROCID" in os.environ else []
+    kinds: list[type[ClusterEnvironment]] = [TorchElasticEnvironment, *slurm]
     with warnings.catch_warnings():
         # Where an `srun` is on the PATH, as on every login node, Lightning advises to use it. Most runs need none.
         warnings.simplefilter("ignore", PossibleUserWarning)
-        cluster = next((kind() for kind in kinds if kind.detect()), None)
-    # Inside of an allocation of SLURM a command has a number of its own only where srun started it
-    return None if isinstance(cluster, SLURMEnvironment) and "SLURM_PROCID" not in os.environ else cluster
+        return next((kind() for kind in kinds if kind.detect()), None)

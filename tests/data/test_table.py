@@ -380,6 +380,13 @@ def test_signs_between_thousands_are_named_and_read_and_never_taken_for_decimals
     assert values.min() < learned.mean < values.max() and learned.std > 1e5
 
 
+def test_signs_that_no_reader_knows_are_refused_with_a_remedy(tmp_path):
+    """A narrow space. pandas takes plain signs only."""
+    text = "a,y\n" + "".join(f"2\u202f02{i % 3},{i}\n" for i in range(40))
+    with pytest.raises(ConfigError, match="set data.thousands=space once the file has plain spaces instead of"):
+        module(tmp_path, text.encode(), drop=[], target="y", task="regression")
+
+
 def test_codes_with_points_are_categories_where_decimals_have_commas(tmp_path):
     text = "a;b;y\n" + "".join(f"{i % 3}.{i % 2};{i},5;{i}\n" for i in range(40))
     settings = {"separator": "semicolon", "decimal": "comma", "drop": [], "target": "y", "task": "regression"}

@@ -208,6 +208,19 @@ def test_the_checkpoint_is_replaced_atomically(tmp_path):
     assert torch.load(run.checkpoint, weights_only=True)["global_step"] == 7
 
 
+def test_a_folder_that_was_moved_meanwhile_is_not_made_anew_for_a_checkpoint(tmp_path, monkeypatch):
+    class Move(Callback):
+        def on_train_batch_end(self, trainer, *_):
+            if trainer.global_step == 7:  # between two checkpoints
+                (tmp_path / "checkpoints").rename(tmp_path / "moved")
+
+    plain = toys.trainer
+    monkeypatch.setattr(toys, "trainer", lambda folder, steps, callbacks: plain(folder, steps, [Move(), *callbacks]))
+    with pytest.raises(StoreError, match="its folder was moved or removed while a process wrote to it"):
+        Run("plain", tmp_path).go(WHOLE)
+    assert not (tmp_path / "checkpoints").exists() and list((tmp_path / "moved").iterdir())
+
+
 def test_a_full_disk_leaves_the_last_whole_checkpoint(tmp_path, monkeypatch):
     run = Run("plain", tmp_path)
     run.go(7)

@@ -261,6 +261,23 @@ def test_torchs_elastic_launcher_leaves_an_orphan(tmp_path):
         os.kill(pid, signal.SIGKILL)
 
 
+@pytest.mark.parametrize("launched", [False, True])
+def test_in_an_allocation_of_slurm_only_what_srun_started_has_a_rank(monkeypatch, launched):
+    variables = {
+        "NTASKS": "2",
+        "NTASKS_PER_NODE": "2",
+        "JOB_NAME": "a",
+        "JOB_ID": "7",
+        "NODELIST": "here",
+        "LOCALID": "1",
+        "NODEID": "0",
+    }
+    for name, value in (variables | ({"PROCID": "1"} if launched else {})).items():
+        monkeypatch.setenv(f"SLURM_{name}", value)
+    monkeypatch.delenv("SLURM_PROCID", raising=False) if not launched else None
+    assert process_info() == (ProcessInfo(1, 1, 2, True) if launched else SINGLE)
+
+
 def test_fingerprints_see_one_bit_anywhere():
     tensors = [torch.randn(5, 7), torch.randn(3, dtype=torch.float64), torch.tensor([True, False])]
     whole = int(parallel.fingerprint(tensors))

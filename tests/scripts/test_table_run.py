@@ -153,6 +153,8 @@ def test_rows_of_pandas_get_the_numbers_of_the_command(script, numbers):
     np.testing.assert_allclose(pd.read_csv(output).drop(columns="key"), predictions, rtol=1e-6)
     with pytest.raises(bdl.ConfigError, match="input: size: the table has no such column"):
         bdl.predict_table([numbers / "run"], rows.drop(columns="size"))
+    with pytest.raises(bdl.ConfigError, match="size has 'big' in row 1, and no finite number in 60 of 60 rows"):
+        bdl.predict_table(numbers / "run", rows.assign(size="big").set_index("key"))
 
 
 def test_targets_far_from_zero_keep_their_digits(script, tmp_path):
