@@ -23,8 +23,8 @@ from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
 from .run.loop import sample
-from .run.own import Report, report
 from .run.predict import predict_table
+from .run.report import Report, report
 from .samplers.blocks import Block
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted

@@ -16,7 +16,7 @@ from verdict_runs import Sampled, Scenario, SimulatedRun, simulate
 
 import bdl
 from bdl.posterior.checks import Numbers
-from bdl.posterior.findings import OUTCOMES, tolerance
+from bdl.posterior.judgements import OUTCOMES, tolerance
 from bdl.posterior.verdict import Verdict, verdict
 
 SCENARIOS = (

@@ -13,7 +13,7 @@ MIN_DRAWS = 4  # split R-hat takes the variance of half chains, and a half needs
 
 
 @dataclass(frozen=True)
-class Row:
+class ConvergenceRow:
     """One quantity over all chains and draws; rhat and ess are NaN where they cannot be computed."""
 
     name: str
@@ -76,15 +76,17 @@ def weight_ess(log_weights: np.ndarray) -> float:
     return float(w.sum() ** 2 / np.square(w).sum())
 
 
-def summary(named: Mapping[str, np.ndarray]) -> list[Row]:
+def summary(named: Mapping[str, np.ndarray]) -> list[ConvergenceRow]:
     """One row for each named quantity (chains, draws)."""
     return [_row(name, np.asarray(draws, dtype=float)) for name, draws in named.items()]
 
 
-def _row(name: str, draws: np.ndarray) -> Row:
+def _row(name: str, draws: np.ndarray) -> ConvergenceRow:
     std = draws.std(ddof=1) if draws.size > 1 else np.nan
     one_quantity = draws[..., None]
-    return Row(name, float(draws.mean()), float(std), float(rhat(one_quantity)[0]), float(ess(one_quantity)[0]))
+    return ConvergenceRow(
+        name, float(draws.mean()), float(std), float(rhat(one_quantity)[0]), float(ess(one_quantity)[0])
+    )
 
 
 def _of_each_quantity(statistic: Callable[..., Any], draws: np.ndarray, min_chains: int) -> np.ndarray:

@@ -33,7 +33,7 @@ class Curve:
     chain_rmse: list[float] = field(default_factory=list)
 
 
-class Evaluation(ABC):
+class PosteriorEvaluation(ABC):
     """Accumulates the predictions of n items, several networks at a time, and scores their averages.
 
     Args:
@@ -145,7 +145,7 @@ class Evaluation(ABC):
         return {name: float(np.mean([m[name] for m in each])) for name in each[0]}
 
 
-class ClassEvaluation(Evaluation):
+class ClassEvaluation(PosteriorEvaluation):
     """Evaluation of class probabilities, and of labels, where the k labels of an item count as k items of two classes.
 
     It holds a few tensors (chains, K, n), however many samples there are. Sums run in double precision.

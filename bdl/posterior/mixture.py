@@ -1,4 +1,4 @@
-"""Mixture: the predictive law of numbers, one component for each network of the posterior."""
+"""PredictiveMixture: the predictive law of numbers, one component for each network of the posterior."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class StoredOutputs:
         return torch.from_numpy(mapped)
 
 
-class Mixture:
+class PredictiveMixture:
     """Σ_s w_s p(y | outputs_s) for n items with k targets each; s runs over the networks of the posterior.
 
     Every method works on a chunk of the items at a time, so that memory beyond the outputs does not depend on n.

@@ -1,4 +1,4 @@
-"""Moments: a weighted mean and standard deviation in one pass, in double precision."""
+"""WeightedMoments: a weighted mean and standard deviation in one pass, in double precision."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 
-class Moments:
+class WeightedMoments:
     """Mean and standard deviation of weighted values that arrive k at a time (Chan, Golub & LeVeque 1983, eq. 2.1).
 
     Two sets of values with total weights V and W, means a and b, and sums of squared deviations A and B have together
@@ -17,7 +17,7 @@ class Moments:
 
     E x² - (E x)² would lose all digits of a standard deviation that is small beside the mean.
 
-        >>> moments = Moments()
+        >>> moments = WeightedMoments()
         >>> moments.add(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))
         >>> moments.add(torch.tensor([[5.0]]), torch.tensor([2.0]))
         >>> moments.mean, moments.std

@@ -17,11 +17,11 @@ from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.arviz import Chosen, Labelled, recorded, tree
 from bdl.posterior.batches import Batches, Data
 from bdl.posterior.described import brief
-from bdl.posterior.evaluation import Evaluation
+from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.forward import Method
 from bdl.posterior.merging import refuse_other_target
 from bdl.posterior.module import PosteriorModule, gathered, thinned
-from bdl.posterior.moments import Moments
+from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.outputs import output_shape, outputs_of, positive, weights_of
 from bdl.posterior.part import sampled_part
 from bdl.posterior.prediction import AnyPrediction, predict, with_elements
@@ -154,7 +154,7 @@ class Posterior:
         Sums run in double precision, and no squares of the mean enter them: the standard deviation is right however
         small it is beside the mean.
         """
-        batches, moments = self._batches(data), Moments()
+        batches, moments = self._batches(data), WeightedMoments()
         for outputs, weights in outputs_of(self._samples, batches, self.weights(kind)):
             moments.add(torch.stack([function(one.contiguous()) for one in outputs]), weights)
         return moments.mean.float(), moments.std.float()
@@ -202,14 +202,14 @@ class Posterior:
             )
         return law
 
-    def evaluate(self, loader: Iterable[Any]) -> Evaluation:
+    def evaluate(self, loader: Iterable[Any]) -> PosteriorEvaluation:
         """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
         return self.evaluate_all({"": loader})[""]
 
     @torch.no_grad()
     def evaluate_all(
         self, loaders: Mapping[str, Iterable[Any]], progress: Progress | None = None
-    ) -> dict[str, Evaluation]:
+    ) -> dict[str, PosteriorEvaluation]:
         """`evaluate` on several loaders by name. Every sample is read once.
 
         progress: called with the work that is done and with all the work, in predictions of one network for one item.

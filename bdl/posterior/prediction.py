@@ -12,8 +12,8 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.metrics import uncertainty
-from bdl.posterior.mixture import Mixture, StoredOutputs
-from bdl.posterior.moments import Moments
+from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
+from bdl.posterior.moments import WeightedMoments
 
 Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
 
@@ -55,7 +55,7 @@ class ValuePrediction:
     aleatoric: Tensor  # (n, k) of y around the mean of a network: the root of the mean variance
     epistemic: Tensor  # (n, k) of the networks' means: what more data would reduce
     std: Tensor  # (n, k) of y
-    mixture: Mixture  # in the units that the networks saw
+    mixture: PredictiveMixture  # in the units that the networks saw
     shift: Tensor  # (k,) y = shift + scale x what the networks saw
     scale: Tensor  # (k,)
 
@@ -107,7 +107,7 @@ class ValuePrediction:
         return self.mixture.cdf(self._seen(y)).float()
 
     def crps(self, y: Tensor) -> Tensor:
-        """(n, k) continuous ranked probability scores against y, in its units; see `Mixture.crps`."""
+        """(n, k) continuous ranked probability scores against y, in its units; see `PredictiveMixture.crps`."""
         return (self.scale * self.mixture.crps(self._seen(y))).float()
 
     def draw(self, n: int, seed: int = 0) -> Tensor:
@@ -126,7 +126,7 @@ def predict(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
     """The prediction of the kind that the likelihood's outputs call for."""
     if likelihood.outputs == "values":
         return _of_values(stream, likelihood)
-    probs, entropy = Moments(), Moments()
+    probs, entropy = WeightedMoments(), WeightedMoments()
     for outputs, weights in stream:
         log_p = log_probs(outputs, likelihood)
         p = log_p.exp()
@@ -171,10 +171,10 @@ def _of_values(stream: Stream, likelihood: Likelihood) -> ValuePrediction:
     for each, w in stream:
         outputs.add(each)
         weights.append(w)
-    return of_mixture(Mixture(outputs, likelihood, torch.cat(weights)))
+    return of_mixture(PredictiveMixture(outputs, likelihood, torch.cat(weights)))
 
 
-def of_mixture(mixture: Mixture) -> ValuePrediction:
+def of_mixture(mixture: PredictiveMixture) -> ValuePrediction:
     """The prediction that a mixture makes, in the units that its networks saw."""
     mean, aleatoric, epistemic = mixture.moments()
     noise, spread, std = (variance.sqrt().float() for variance in (aleatoric, epistemic, aleatoric + epistemic))

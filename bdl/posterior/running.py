@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
-from bdl.posterior.moments import Moments
+from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.prediction import log_probs
 
 
@@ -71,7 +71,7 @@ class ValueAverage(RunningAverage):
 
     def __init__(self, likelihood: Likelihood, y: Tensor):
         super().__init__(likelihood, y)
-        self.count, self.means, self.variances = 0, Moments(), Moments()
+        self.count, self.means, self.variances = 0, WeightedMoments(), WeightedMoments()
         self.log_sum = torch.full((len(y),), -math.inf, dtype=torch.float64)  # log of the sum of the densities at y
 
     def add(self, outputs: Tensor) -> None:

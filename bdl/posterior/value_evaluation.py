@@ -12,14 +12,14 @@ from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.convergence import repeat_error
-from bdl.posterior.evaluation import POINTS, ClassEvaluation, Evaluation
-from bdl.posterior.mixture import Mixture, StoredOutputs
+from bdl.posterior.evaluation import POINTS, ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
 from bdl.posterior.prediction import ValuePrediction, of_mixture
 from bdl.posterior.value_metrics import value_metrics
 from bdl.posterior.weights import Weights
 
 
-class ValueEvaluation(Evaluation):
+class ValueEvaluation(PosteriorEvaluation):
     """Evaluation of predictive laws of numbers; y in the units that the networks saw.
 
     It holds the outputs of all networks, see `bdl.posterior.mixture.StoredOutputs`, because their mixture has no short
@@ -85,7 +85,7 @@ class ValueEvaluation(Evaluation):
         return value_metrics(prediction, self.y)
 
     def _of(self, weights: Tensor) -> ValuePrediction:
-        return of_mixture(Mixture(self._outputs, self.likelihood, weights))
+        return of_mixture(PredictiveMixture(self._outputs, self.likelihood, weights))
 
     def _means_of_draws(self) -> np.ndarray:
         """(chains, draws, points) means of single networks, of one target of each item in turn."""
@@ -143,8 +143,8 @@ def constant_law(y: Tensor, counts: bool) -> torch.distributions.Distribution:
 
 def evaluation_of(
     likelihood: Likelihood, y: Tensor, chains: int, importance: Weights | None = None, elements: bool = False
-) -> Evaluation:
-    """An evaluation of the kind that the likelihood's outputs call for. elements: see `Evaluation`."""
+) -> PosteriorEvaluation:
+    """An evaluation of the kind that the likelihood's outputs call for. elements: see `PosteriorEvaluation`."""
     if likelihood.outputs == "values":
         return ValueEvaluation(likelihood, y, chains, importance)
     return ClassEvaluation(likelihood, y, chains, importance, elements)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from bdl.posterior.checks import Check, Level, notes, or_nan
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.findings import LEVELS_OF, OUTCOMES, Finding, Outcome, law, repeats, samples_needed
+from bdl.posterior.judgements import LEVELS_OF, OUTCOMES, Judgement, VerdictOutcome, law, repeats, samples_needed
 
 
 @dataclass(frozen=True)
@@ -20,18 +20,18 @@ class Verdict:
     chains mixed; NaN where it is unknown.
     """
 
-    repeats: Finding
-    law: Sequence[Finding]
+    repeats: Judgement
+    law: Sequence[Judgement]
     notes: Sequence[Check]
     needed: float
 
     @property
-    def decisive(self) -> Finding:
-        """The worst finding, the first of equals; that on the law before that on the predictions."""
+    def decisive(self) -> Judgement:
+        """The worst judgement, the first of equals; that on the law before that on the predictions."""
         return max((*self.law, self.repeats), key=_severity)
 
     @property
-    def outcome(self) -> Outcome:
+    def outcome(self) -> VerdictOutcome:
         return self.decisive.outcome
 
     @property
@@ -40,7 +40,7 @@ class Verdict:
 
     @property
     def checks(self) -> list[Check]:
-        return [self.repeats.check, *(finding.check for finding in self.law), *self.notes]
+        return [self.repeats.check, *(judgement.check for judgement in self.law), *self.notes]
 
     @property
     def answers(self) -> list[tuple[str, str]]:
@@ -66,7 +66,7 @@ class Verdict:
         return {
             "verdict/outcome": OUTCOMES.index(self.outcome),
             "verdict/repeats": float(self.repeats.outcome == "trust"),
-            "verdict/law": float(all(finding.outcome == "trust" for finding in self.law)),
+            "verdict/law": float(all(judgement.outcome == "trust" for judgement in self.law)),
             "verdict/samples_needed": self.needed if self.outcome == "more samples" else math.nan,
         }
 
@@ -79,9 +79,9 @@ def verdict(
     return Verdict(repeats(m), law(m), notes(m, histogram, warnings), samples_needed(m))
 
 
-def _severity(finding: Finding) -> int:
-    return OUTCOMES.index(finding.outcome)
+def _severity(judgement: Judgement) -> int:
+    return OUTCOMES.index(judgement.outcome)
 
 
-def _answer(outcome: Outcome, words: str) -> str:
+def _answer(outcome: VerdictOutcome, words: str) -> str:
     return f"{'yes' if outcome == 'trust' else 'not known' if outcome == 'not measured' else 'no'}: {words}"

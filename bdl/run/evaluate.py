@@ -20,8 +20,8 @@ from bdl.run.build import check_same_data
 from bdl.run.machine import find_device, keep_freed_memory, use_threads
 from bdl.run.progress import WorkProgress
 from bdl.run.records import read_metrics
-from bdl.run.report import load_start, out_of_distribution, publish, units_of
 from bdl.run.stranger import read_runs
+from bdl.run.write_report import load_start, out_of_distribution, publish, units_of
 
 
 def evaluate(cfg: DictConfig) -> None:

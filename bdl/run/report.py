@@ -1,149 +1,134 @@
-"""metrics.json, report.html and the summary table of a finished run."""
+"""`bdl.report` and the callback `bdl.Report`: the report of a run of any Trainer, or of any loop that left samples."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import lightning as L
 import torch
-from lightning.pytorch.loggers import Logger, WandbLogger
+from torch import nn
 
 import bdl
-from bdl.lightning.callbacks.start import FOLDER
-from bdl.likelihoods import Likelihood
-from bdl.posterior.report.numbers import Summary, diverged_fact, summarise
-from bdl.posterior.report.page import write_page
-from bdl.posterior.report.pictures import ReportData
-from bdl.posterior.report.terminal import print_summary
-from bdl.posterior.report.values import Units
-from bdl.posterior.verdict import verdict
-from bdl.run.dashboards import log_report
-from bdl.run.progress import WorkProgress
-from bdl.run.records import write_metrics
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """The steps that sampling has done, and the series recorded on the way."""
-
-    steps: int
-    trace: dict[str, torch.Tensor]
-    swap_rates: torch.Tensor | None
+from bdl.errors import ConfigError
+from bdl.lightning.blocks import StepCallback
+from bdl.lightning.find import find_sampler
+from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.posterior.report.numbers import side_by_side
+from bdl.run.directory import read_traces, write_trace
+from bdl.run.splits import find_splits
+from bdl.run.write_report import Outcome, load_start, units_of, write_report
 
 
 def report(
-    run: Path,
-    net: torch.nn.Module,
-    datamodule: Any,
-    sampler: bdl.Sampler,
-    outcome: Outcome,
-    facts: Mapping[str, str],
-    train_items: int | None,
-    loss: Any = None,
-    loggers: Sequence[Logger] = (),
+    run_dir: str | Path,
+    module: nn.Module,
+    data: Any = None,
+    *,
+    likelihood: Likelihood | None = None,
+    train_items: int | None = None,
 ) -> dict[str, float]:
-    """Evaluate the samples on disk, write metrics.json and report.html into `run`. Returns the metrics.
+    """Evaluate the samples of a run; write its metrics.json and report.html and print a summary. Returns the metrics.
 
-    loss: of the run. A likelihood of the user's own has no other way to here. loggers: show the report too.
+    It is the report of `train.py`. Temperatures come from the run's `Monitor`: of the Trainer that the module still
+    belongs to, or as `bdl.Report` has left them in the folder; otherwise they are unknown, and the report says so.
+
+    Args:
+        run_dir: the folder that `CollectSamples` or `SampleStore.append` wrote to.
+        module: the network that was sampled, or the module that holds it.
+        data: a data module, a loader of labelled test batches, or a dict of loaders named test, val and train. None
+            takes those of the module's Trainer. Validation data stand in for test data that are not there.
+        likelihood: what the outputs mean, where the run's loss does not say so.
+        train_items: number of training items, evenly spaced, for the training metrics; None for all.
+
+    Raises StoreError for a folder without samples, or with those of another network; ConfigError without test data.
     """
-    likelihood = loss if isinstance(loss, Likelihood) else None
-    posterior, start = bdl.Posterior.load(run, net, likelihood=likelihood), load_start([run], net, likelihood)
-    loaders = loaders_of(datamodule, train_items)
-    ood, units = out_of_distribution(datamodule), units_of(datamodule)
-    return write_report(run, posterior, loaders, outcome, facts, sampler, ood, units, start, loggers)
+    run, trainer = Path(run_dir), _trainer_of(module)
+    likelihood = likelihood or _likelihood_of(module)
+    posterior = bdl.Posterior.load(run, module, likelihood=likelihood)
+    splits = find_splits(data, trainer, train_items)
+    sampler = None if trainer is None else find_sampler(trainer)
+    outcome = _outcome(run, posterior, trainer, sampler)
+    datamodule = data if isinstance(data, L.LightningDataModule) else getattr(trainer, "datamodule", None)
+    facts = _facts(run, module, posterior, sampler)
+    start = load_start([run], module, likelihood)
+    units, loggers = units_of(datamodule), [] if trainer is None else trainer.loggers
+    return write_report(run, posterior, splits, outcome, facts, sampler, units=units, start=start, loggers=loggers)
 
 
-def write_report(
-    run: Path,
-    posterior: bdl.Posterior,
-    loaders: Mapping[str, Any],
-    outcome: Outcome,
-    facts: Mapping[str, str],
-    sampler: bdl.Sampler | None = None,
-    ood: Any = None,
-    units: Units | None = None,
-    start: bdl.Posterior | None = None,
-    loggers: Sequence[Logger] = (),
-) -> dict[str, float]:
-    """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
+class Report(StepCallback):
+    """Writes `bdl.report` into the folder of `CollectSamples` when `fit` ends, unless a signal ended it.
 
-    sampler: of the run; None where it is no longer there. start: the deep ensemble at which its chains began.
+    Args:
+        data, likelihood, train_items: see `bdl.report`.
+
+    Raises ConfigError at the start of training without a `CollectSamples`, or if neither the module's `loss` nor
+    `likelihood` says what the outputs mean.
     """
-    with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, outcome.trace, ood, progress, start)
-    rates = outcome.swap_rates
-    summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
-    prior = posterior.target.get("prior") if sampler is None else sampler.prior
-    measured = {
-        **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
-        "samples": f"{posterior.samples:,} of {posterior.chains} chains",
-        **diverged_fact(posterior),
-        "T": f"{summary.metrics['temperature']:g}",
-        **({} if math.isnan(summary.metrics["t_eff"]) else {"T_eff": f"{summary.metrics['t_eff']:.3g}"}),
-        "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
-        **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
-    }
-    explain = "" if sampler is None else sampler.explain()
-    data = publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units)
-    log_report(loggers, run / "report.html", data, outcome.steps)
-    return summary.metrics
+
+    def __init__(self, data: Any = None, *, likelihood: Likelihood | None = None, train_items: int | None = None):
+        self.data, self.likelihood, self.train_items = data, likelihood, train_items
+        self.metrics: dict[str, float] = {}
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self._folder(trainer)
+        loss = getattr(pl_module, "loss", None)
+        if self.likelihood is None and likelihood_of(loss) is None:
+            raise ConfigError(
+                f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass likelihood=, such "
+                "as bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or bdl.HeteroscedasticNLL() for "
+                "numbers"
+            )
+
+    def must_see(self, step: int) -> bool:
+        return False
+
+    def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        stopped = any(isinstance(c, bdl.SaveLast) and c.signum is not None for c in trainer.callbacks)  # type: ignore[attr-defined]
+        if stopped or not trainer.is_global_zero:
+            return
+        run = self._folder(trainer)
+        write_trace(run, find_sampler(trainer).stack, _trace(trainer))
+        self.metrics = report(run, pl_module, self.data, likelihood=self.likelihood, train_items=self.train_items)
+        for logger in trainer.loggers:
+            logger.log_metrics({k: v for k, v in self.metrics.items() if v == v}, find_sampler(trainer).steps)
+
+    def _folder(self, trainer: L.Trainer) -> Path:
+        for callback in trainer.callbacks:  # type: ignore[attr-defined]
+            if isinstance(callback, bdl.CollectSamples):
+                return Path(callback.run_dir or trainer.default_root_dir)
+        raise ConfigError("bdl.Report needs samples: add bdl.CollectSamples(keep) to the Trainer's callbacks")
 
 
-def loaders_of(datamodule: Any, train_items: int | None) -> dict[str, Any]:
-    """The splits of a data module of bdl, in a fixed order."""
-    loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", train_items)}
-    return loaders | ({"val": datamodule.slices("val")} if datamodule.val_dataloader() else {})
-
-
-def publish(
-    folder: Path,
-    posterior: bdl.Posterior,
-    summary: Summary,
-    facts: Mapping[str, str],
-    explain: str = "",
-    trace: Mapping[str, torch.Tensor] | None = None,
-    units: Units | None = None,
-) -> ReportData:
-    """Write report.html and metrics.json into the folder and print the summary. Returns what the report shows."""
-    data = write_page(folder / "report.html", posterior, summary, facts, explain, trace, units)
-    summary.metrics |= verdict(summary.metrics).numbers
-    write_metrics(folder / "metrics.json", summary.metrics)
-    print(f"report: {folder / 'report.html'}")
-    print_summary(summary.metrics)
-    return data
-
-
-def load_start(
-    runs: Sequence[Path], net: torch.nn.Module, likelihood: Likelihood | None, skip_bad: bool = False
-) -> bdl.Posterior | None:
-    """The deep ensembles at which the chains of all runs began; None where a run has none."""
-    folders = [run / FOLDER for run in runs]
-    if not all(folder.exists() for folder in folders):
+def _trainer_of(module: nn.Module) -> L.Trainer | None:
+    """The Trainer that the module belongs to, None if there is none or it never trained."""
+    try:
+        trainer = module.trainer if isinstance(module, L.LightningModule) else None
+    except RuntimeError:  # Lightning's answer of a module without one
         return None
-    return bdl.Posterior.load(folders, net, skip_bad=skip_bad, likelihood=likelihood)
+    return trainer if trainer is not None and trainer.optimizers else None
 
 
-def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> None:
-    """Hand the final metrics to the loggers and close them."""
-    for logger in trainer.loggers:
-        logger.log_metrics({k: v for k, v in metrics.items() if math.isfinite(v)}, steps)
-        logger.finalize("success")
-    if any(isinstance(logger, WandbLogger) for logger in trainer.loggers):
-        import wandb
-
-        wandb.finish()  # otherwise the next job of a sweep would log into this one's W&B run
+def _likelihood_of(module: nn.Module) -> Likelihood | None:
+    """A likelihood of one's own, which target.json names but cannot build."""
+    loss = getattr(module, "loss", None)
+    return loss if isinstance(loss, Likelihood) else None
 
 
-def units_of(datamodule: Any) -> Units | None:
-    """Name and units of the target, for data modules that standardise it: `target_units`, (name, shift, scale)."""
-    units = getattr(datamodule, "target_units", None)
-    return None if units is None else Units(*units)
+def _trace(trainer: L.Trainer) -> dict[str, torch.Tensor]:
+    monitors = [c for c in trainer.callbacks if isinstance(c, bdl.Monitor)]  # type: ignore[attr-defined]
+    return monitors[0].trace() if monitors else {}
 
 
-def out_of_distribution(datamodule: Any) -> Any:
-    """A loader of items from another distribution, for data modules that have one."""
-    return getattr(datamodule, "ood", lambda: None)()
+def _outcome(run: Path, posterior: bdl.Posterior, trainer: L.Trainer | None, sampler: bdl.Sampler | None) -> Outcome:
+    if trainer is not None and sampler is not None:
+        return Outcome(sampler.steps, _trace(trainer), sampler.swap_rates)
+    traces = read_traces(run, sorted({r.stack for r in posterior.records}))
+    return Outcome(posterior.records[-1].step, side_by_side(traces) if traces else {}, None)
+
+
+def _facts(run: Path, module: nn.Module, posterior: bdl.Posterior, sampler: bdl.Sampler | None) -> dict[str, str]:
+    facts = {"title": run.name, "module": type(module).__name__, "network": type(posterior.net).__name__}
+    if sampler is not None:
+        facts["sampler"] = type(sampler.dynamics).__name__
+    return {**facts, "N": f"{posterior.target['num_data']:,}"}

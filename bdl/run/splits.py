@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, Subset
 
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.errors import ConfigError
-from bdl.run.report import loaders_of
+from bdl.run.write_report import loaders_of
 
 SPLITS = ("test", "train", "val")
 

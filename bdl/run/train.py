@@ -38,9 +38,9 @@ from bdl.run.processes import (
     process_info,
     processes_per_machine,
 )
-from bdl.run.report import Outcome, log_metrics, report
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
+from bdl.run.write_report import Outcome, log_metrics, report_run
 from bdl.seeding import derive_seed
 
 
@@ -261,7 +261,7 @@ def finish(
         facts["approximation"] = str(instantiate(cfg.baseline))
     # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
-    metrics = report(
+    metrics = report_run(
         directory.path, parts.net, parts.datamodule, module.sampler, outcome, facts, cfg.train_items, module.loss,
         parts.trainer.loggers,
     )  # fmt: skip

@@ -13,7 +13,7 @@ import toys
 import bdl
 from bdl.data import TensorSlices
 from bdl.errors import BdlWarning
-from bdl.run.report import Outcome, write_report
+from bdl.run.write_report import Outcome, write_report
 from bdl.schedules import EveryStep
 
 STEPS, LOST_AT, KEEP = 30, 13, EveryStep(4, 3)  # kept: 7, 10, 13, ...; 13 awaits its energy when chain 1 is lost

@@ -11,7 +11,7 @@ import torch
 import bdl
 from bdl import ConformalIntervals, ConformalSets, LabelPrediction, Prediction, TemperatureScaling
 from bdl.errors import ConfigError
-from bdl.posterior.mixture import Mixture, StoredOutputs
+from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
 from bdl.posterior.prediction import of_mixture
 
 
@@ -24,7 +24,7 @@ def normal(means: torch.Tensor, std: float) -> bdl.ValuePrediction:
     """One network that predicts N(mean, std²); means (n, k)."""
     outputs = StoredOutputs()
     outputs.add(means.unsqueeze(0))
-    return of_mixture(Mixture(outputs, bdl.GaussianNLL(std), torch.ones(1)))
+    return of_mixture(PredictiveMixture(outputs, bdl.GaussianNLL(std), torch.ones(1)))
 
 
 @pytest.mark.parametrize("true", [0.5, 2.5])

@@ -11,7 +11,7 @@ from scipy import stats
 
 import bdl
 from bdl.posterior.convergence import repeat_error
-from bdl.posterior.evaluation import Evaluation
+from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.value_evaluation import evaluation_of
 
 GENERATOR = torch.Generator().manual_seed(0)
@@ -22,7 +22,7 @@ def randn(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, generator=GENERATOR)
 
 
-def evaluated(likelihood: bdl.Likelihood, y: torch.Tensor, outputs: torch.Tensor) -> Evaluation:
+def evaluated(likelihood: bdl.Likelihood, y: torch.Tensor, outputs: torch.Tensor) -> PosteriorEvaluation:
     """outputs: (draws, chains, n, K)."""
     made = evaluation_of(likelihood, y, outputs.shape[1])
     for round_ in outputs:

@@ -8,11 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdl.posterior.moments import Moments
+from bdl.posterior.moments import WeightedMoments
 
 
-def in_parts(values: torch.Tensor, weights: torch.Tensor, sizes: list[int]) -> Moments:
-    moments = Moments()
+def in_parts(values: torch.Tensor, weights: torch.Tensor, sizes: list[int]) -> WeightedMoments:
+    moments = WeightedMoments()
     for v, w in zip(values.split(sizes), weights.split(sizes), strict=True):
         moments.add(v, w)
     return moments
@@ -48,7 +48,7 @@ def test_the_order_of_arrival_in_parts_does_not_matter(sizes, seed):
 
 
 def test_values_without_weight_count_for_nothing():
-    moments = Moments()
+    moments = WeightedMoments()
     moments.add(torch.full((2, 1), 7.0), torch.zeros(2))
     moments.add(torch.tensor([[1.0], [100.0], [3.0]]), torch.tensor([1.0, 0.0, 1.0]))
     assert (moments.mean.item(), moments.std.item(), moments.weight) == (2.0, 1.0, 2.0)

@@ -19,7 +19,7 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError
 from bdl.posterior import mixture as mixture_module
-from bdl.posterior.mixture import Mixture, StoredOutputs
+from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
 from bdl.posterior.prediction import of_mixture
 from bdl.posterior.store import SampleStore
 from bdl.posterior.value_evaluation import ValueEvaluation
@@ -48,7 +48,11 @@ def make(likelihood, weights=WEIGHTS, shift: float = 0.0):
     outputs.add(each[:2])
     outputs.add(each[2:])
     law = LAWS[likelihood](*each.double().split(K, -1))
-    return of_mixture(Mixture(outputs, likelihood, weights)), law, (weights / weights.sum()).double().view(-1, 1, 1)
+    return (
+        of_mixture(PredictiveMixture(outputs, likelihood, weights)),
+        law,
+        (weights / weights.sum()).double().view(-1, 1, 1),
+    )
 
 
 def targets(likelihood) -> torch.Tensor:
@@ -116,7 +120,7 @@ def test_crps_by_pairs_equals_crps_by_quadrature():
     each = torch.randn(60, N, 2 * K, generator=generator) * 0.3
     outputs = StoredOutputs()
     outputs.add(each)
-    mixture = Mixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(60))
+    mixture = PredictiveMixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(60))
     y = torch.randn(N, K, generator=generator, dtype=D64)
     means, stds = each[..., :K].double(), (each[..., K:].double() / 2).exp()
     gap = lambda m, s: torch.as_tensor(st.foldnorm(m.abs() / s, scale=s).mean())  # noqa: E731
@@ -144,7 +148,7 @@ def test_draws_of_two_items_come_from_the_same_network():
     """Two networks, far apart: both items of a draw lie near one of them."""
     outputs = StoredOutputs()
     outputs.add(torch.tensor([[[0.0], [0.0]], [[100.0], [100.0]]]))
-    draws = of_mixture(Mixture(outputs, bdl.GaussianNLL(1.0), torch.ones(2))).draw(200)
+    draws = of_mixture(PredictiveMixture(outputs, bdl.GaussianNLL(1.0), torch.ones(2))).draw(200)
     near = draws.squeeze(-1) > 50
     assert torch.equal(near[:, 0], near[:, 1]) and 60 < int(near[:, 0].sum()) < 140
 
@@ -156,7 +160,7 @@ def test_quantiles_far_from_zero_and_between_far_components(spread):
     means = 1e4 + spread * torch.arange(3.0, dtype=D64)
     outputs.add(means.float().view(3, 1, 1))
     stored = means.float().double().numpy()
-    prediction = Mixture(outputs, bdl.GaussianNLL(std), torch.ones(3))
+    prediction = PredictiveMixture(outputs, bdl.GaussianNLL(std), torch.ones(3))
     for q in (0.01, 0.4, 0.99):
         cdf = lambda x: st.norm(stored, std).cdf(x).mean() - q  # noqa: E731, B023
         exact = optimize.brentq(cdf, 9e3, 1.1e4, xtol=1e-12)
@@ -175,14 +179,14 @@ def test_quantiles_of_counts_beyond_the_whole_numbers_of_a_double_end():
     """At a rate of exp(60) neighbouring doubles are 2**34 apart, and the law is exp(30) wide."""
     outputs = StoredOutputs()
     outputs.add(torch.full((1, 1, 1), 60.0))
-    quantile = float(Mixture(outputs, bdl.PoissonNLL(), torch.ones(1)).quantile(0.9))
+    quantile = float(PredictiveMixture(outputs, bdl.PoissonNLL(), torch.ones(1)).quantile(0.9))
     assert quantile == pytest.approx(math.exp(60), rel=1e-10)
 
 
 def test_a_scale_of_zero_is_a_point_to_crps():
     outputs = StoredOutputs()
     outputs.add(torch.tensor([[[0.0, -4000.0]], [[1.0, -4000.0]]]))
-    crps = Mixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(2)).crps(torch.tensor([3.0]))
+    crps = PredictiveMixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(2)).crps(torch.tensor([3.0]))
     assert float(crps) == pytest.approx(2.5 - 0.25)  # E|Y - 3| - E|Y - Y'| / 2
 
 
@@ -197,7 +201,7 @@ def test_one_item_that_needs_all_pairs_does_not_change_the_others():
     def crps(items) -> torch.Tensor:
         stored = StoredOutputs()
         stored.add(outputs[:, items])
-        return Mixture(stored, bdl.HeteroscedasticNLL(), torch.ones(40)).crps(y[items])
+        return PredictiveMixture(stored, bdl.HeteroscedasticNLL(), torch.ones(40)).crps(y[items])
 
     std = (0.5 * log_var).exp()
     pairs = means[:, None] - means, (std[:, None].square() + std.square()).sqrt()
@@ -211,7 +215,7 @@ def test_one_item_that_needs_all_pairs_does_not_change_the_others():
 def test_a_scale_that_overflows_leaves_the_other_items_alone():
     outputs = StoredOutputs()
     outputs.add(torch.tensor([[[0.0, 0.0], [0.0, 2000.0]]]).expand(30, 2, 2))
-    mixture = Mixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(30))
+    mixture = PredictiveMixture(outputs, bdl.HeteroscedasticNLL(), torch.ones(30))
     assert float(mixture.quantile(0.5)[0]) == pytest.approx(0, abs=1e-5)
     assert float(mixture.crps(torch.zeros(2))[0]) == pytest.approx(
         2 * st.norm.pdf(0) - 1 / math.sqrt(math.pi), abs=1e-5
@@ -299,7 +303,7 @@ def test_targets_from_the_law_itself_are_calibrated(likelihood):
     """2,000 items: a share deviates by at most 4 standard errors; targets that are too wide are far off."""
     outputs, generator = StoredOutputs(), torch.Generator().manual_seed(0)
     outputs.add(torch.randn(3, 2000, likelihood.num_outputs(1), generator=generator) + 1)
-    prediction = of_mixture(Mixture(outputs, likelihood, torch.ones(3)))
+    prediction = of_mixture(PredictiveMixture(outputs, likelihood, torch.ones(3)))
     # Each item from a network of its own: draws of one network for all items would share its error
     y = torch.stack([prediction.draw(1, seed=s)[0, s::50] for s in range(50)], 1).flatten(0, 1)
     q = torch.tensor(QUANTILES, dtype=D64)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bdl.posterior.convergence import mixing, repeat_error
-from bdl.posterior.findings import OUTCOMES
+from bdl.posterior.judgements import OUTCOMES
 from bdl.posterior.verdict import Verdict, verdict
 
 GOOD = {

@@ -18,7 +18,7 @@ from bdl.run import train
 from bdl.run.config import config_hash
 from bdl.run.directory import RunDirectory
 from bdl.run.processes import SINGLE
-from bdl.run.report import Outcome
+from bdl.run.write_report import Outcome
 
 FOUR = (
     "logger=none", "chains=4", "trainer.max_steps=800", "model.sizes=[36,8,6]", "model.dropout=0.1",

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.posterior.convergence import mixing, trace_error
-from bdl.posterior.diagnostics import Row, rhat, summary
+from bdl.posterior.diagnostics import ConvergenceRow, rhat, summary
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.evaluation import ClassEvaluation, Evaluation
+from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
 from bdl.posterior.metrics import ood_auroc
 from bdl.posterior.predict import Posterior, Progress
 from bdl.posterior.report.weighting import weighting_metrics
@@ -42,8 +42,8 @@ class Summary:
     """Everything that a report says in numbers and words."""
 
     metrics: dict[str, float]
-    evaluations: dict[str, Evaluation]  # by split
-    convergence: list[Row]
+    evaluations: dict[str, PosteriorEvaluation]  # by split
+    convergence: list[ConvergenceRow]
     warnings: list[str] = field(default_factory=list)
 
 
@@ -165,7 +165,7 @@ def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
     return [] if weights.biased is False else [weights.note]
 
 
-def _convergence(posterior: Posterior, evaluation: Evaluation) -> list[Row]:
+def _convergence(posterior: Posterior, evaluation: PosteriorEvaluation) -> list[ConvergenceRow]:
     """R-hat and ESS of the energies, of the mean log-probability, and of the items with the largest R-hat."""
     log_p = evaluation.log_probs  # (chains, draws, points)
     named = {"mean test log-probability": log_p.mean(-1)}

@@ -14,10 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bdl.files import write_atomically
 from bdl.posterior.checks import or_nan
-from bdl.posterior.diagnostics import Row
+from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.evaluation import ClassEvaluation, Evaluation
-from bdl.posterior.findings import Outcome
+from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.judgements import VerdictOutcome
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.links import CONVERGENCE, PREDICTIONS, anchor, links_to
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
@@ -27,7 +27,7 @@ from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.verdict import verdict
 
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
-HEADLINES: dict[Outcome, str] = {
+HEADLINES: dict[VerdictOutcome, str] = {
     "trust": "You can trust these samples",
     "more samples": "More samples are needed",
     "not measured": "Too little was measured to trust these samples",
@@ -45,7 +45,7 @@ VALUE_NOTE = (
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreCell:
     """One cell of the table of scores."""
 
     split: str
@@ -125,7 +125,7 @@ def page(data: ReportData) -> str:
     )
 
 
-def _reliability(test: Evaluation) -> dict[str, tuple[Any, Any]]:
+def _reliability(test: PosteriorEvaluation) -> dict[str, tuple[Any, Any]]:
     if not isinstance(test, ClassEvaluation):
         return {}
     return {"one sample": (test.one_sample[0], test.labels), "average of all chains": (test.bma, test.labels)}
@@ -156,7 +156,7 @@ def score_table(metrics: Mapping[str, float]) -> tuple[list[str], list[list[str]
     return ["average", *scores_of(m).values()], rows
 
 
-def _score_rows(m: Mapping[str, float], splits: Sequence[str]) -> list[tuple[str, list[Score]]]:
+def _score_rows(m: Mapping[str, float], splits: Sequence[str]) -> list[tuple[str, list[ScoreCell]]]:
     """Rows: start, one sample ... weighted average. Columns: the scores on the test set, then on the training set."""
     known = {row for row in ROWS if any(not math.isnan(v) for k, v in m.items() if f"/{row}/" in k)}
     rows = [row for row in ROWS if row in known or row not in ("start", "bma_weighted")]
@@ -165,11 +165,11 @@ def _score_rows(m: Mapping[str, float], splits: Sequence[str]) -> list[tuple[str
     ]
 
 
-def _score(m: Mapping[str, float], split: str, row: str, score: str, rows: Sequence[str]) -> Score:
+def _score(m: Mapping[str, float], split: str, row: str, score: str, rows: Sequence[str]) -> ScoreCell:
     column = {r: shown_score(score, m[f"{split}/{r}/{score}"]) for r in rows}
     if split != "test" or column[row] == "–" or score.startswith("coverage"):
-        return Score(split, column[row], False)
-    return Score(split, column[row], float(column[row]) == min(float(v) for v in column.values() if v != "–"))
+        return ScoreCell(split, column[row], False)
+    return ScoreCell(split, column[row], float(column[row]) == min(float(v) for v in column.values() if v != "–"))
 
 
 def _kept_energies(posterior: Posterior) -> dict[str, np.ndarray]:
@@ -179,7 +179,7 @@ def _kept_energies(posterior: Posterior) -> dict[str, np.ndarray]:
     return {"step": np.asarray(steps, dtype=float), "energy": draws[: len(steps)]}
 
 
-def _row_texts(r: Row) -> tuple[str, str, str, str]:
+def _row_texts(r: ConvergenceRow) -> tuple[str, str, str, str]:
     return f"{r.mean:,.4g}", f"{r.std:,.3g}", f"{r.rhat:.3f}", f"{r.ess:,.0f}"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from bdl.posterior.diagnostics import Row
+from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Curve
 from bdl.posterior.report.values import Values
@@ -58,7 +58,7 @@ class ReportData:
     reliability: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
     values: Values | None = None  # for predictions of numbers
     curve: Curve | None = None
-    convergence: Sequence[Row] = ()
+    convergence: Sequence[ConvergenceRow] = ()
     warnings: Sequence[str] = ()
 
 

@@ -11,9 +11,15 @@ from typing import Literal
 
 from bdl.posterior.checks import Check, Level, Numbers
 
-Outcome = Literal["trust", "more samples", "not measured", "not mixing", "wrong law"]
-OUTCOMES: tuple[Outcome, ...] = ("trust", "more samples", "not measured", "not mixing", "wrong law")  # best to worst
-LEVELS_OF: dict[Outcome, Level] = {
+VerdictOutcome = Literal["trust", "more samples", "not measured", "not mixing", "wrong law"]
+OUTCOMES: tuple[VerdictOutcome, ...] = (
+    "trust",
+    "more samples",
+    "not measured",
+    "not mixing",
+    "wrong law",
+)  # best to worst
+LEVELS_OF: dict[VerdictOutcome, Level] = {
     "trust": "ok",
     "more samples": "look",
     "not measured": "look",
@@ -40,10 +46,10 @@ STAY = "each chain stays in a part of the law: raise lr, start elsewhere, or ave
 
 
 @dataclass(frozen=True)
-class Finding:
+class Judgement:
     """What one check says of a question."""
 
-    outcome: Outcome
+    outcome: VerdictOutcome
     name: str
     value: str
     words: str
@@ -53,21 +59,21 @@ class Finding:
         return Check(LEVELS_OF[self.outcome], self.name, self.value, self.words)
 
 
-def repeats(m: Numbers) -> Finding:
+def repeats(m: Numbers) -> Judgement:
     """Would another run of this budget predict the same?"""
     most, worst, name = m["mcse/most"], m["mcse/worst"], "Monte Carlo error"
     if math.isnan(most):
         words = "the error of the averages was not measured: it needs 2 chains, or 4 samples of one"
-        return Finding("not measured", name, "–", words)
+        return Judgement("not measured", name, "–", words)
     limit = tolerance(m)
     what, unit = ("a mean", " predictive std") if predicts_numbers(m) else ("p", "")
     value = f"± {most:.2g}{unit}, at worst {worst:.2g}"
     words = f"{what} moves by ± {most:.2g}{unit} or less at 9 of 10 items, by ± {worst:.2g}{unit} at the worst"
     if most <= limit:
-        return Finding("trust", name, value, words)
+        return Judgement("trust", name, value, words)
     factor = _times((most / limit) ** 2)
     remedy = f"{factor} times the chains bring it to ± {limit:g}{unit}"
-    return Finding("more samples", name, value, f"{words}; {remedy}, and so do as many samples if the chains mix")
+    return Judgement("more samples", name, value, f"{words}; {remedy}, and so do as many samples if the chains mix")
 
 
 def tolerance(m: Numbers) -> float:
@@ -79,11 +85,11 @@ def predicts_numbers(m: Numbers) -> bool:
     return not all(math.isnan(m[f"{split}/bma/rmse"]) for split in ("test", "val", "train"))
 
 
-def law(m: Numbers) -> list[Finding]:
-    """Is this the law that was asked for? Findings about level, temperature and convergence, in this order."""
+def law(m: Numbers) -> list[Judgement]:
+    """Is this the law that was asked for? Judgements about level, temperature and convergence, in this order."""
     targets = (_kind(m), _level(m), _constant(m), *_temperatures(m))
     convergence = (_apart(m), _chains(m), _rhat(m), _ess(m), _tail(m), _energy(m))
-    return [finding for finding in (*targets, *convergence) if finding]
+    return [judgement for judgement in (*targets, *convergence) if judgement]
 
 
 def samples_needed(m: Numbers) -> float:
@@ -93,22 +99,22 @@ def samples_needed(m: Numbers) -> float:
     return _round_up(m["samples"] * max(known)) if known and math.isfinite(m["samples"]) else math.nan
 
 
-def _kind(m: Numbers) -> Finding | None:
+def _kind(m: Numbers) -> Judgement | None:
     if m["temperature"] == 0:
         words = "at T = 0 this is optimisation: an ensemble of solutions, not a posterior"
-        return Finding("wrong law", "Temperature", "T = 0", words)
+        return Judgement("wrong law", "Temperature", "T = 0", words)
     if m["approximation"] == 1:
         words = (
             "the networks are draws of an approximation to the posterior, and nothing here measures how far it lies off"
         )
-        return Finding("wrong law", "Approximation", "draws made after training", words)
+        return Judgement("wrong law", "Approximation", "draws made after training", words)
     if not math.isnan(m["elbo"]):
         words = "the draws are those of a variational approximation, and nothing here measures how far it lies off"
-        return Finding("wrong law", "Approximation", f"ELBO {m['elbo']:.4g}", words)
+        return Judgement("wrong law", "Approximation", f"ELBO {m['elbo']:.4g}", words)
     return None
 
 
-def _level(m: Numbers) -> Finding | None:
+def _level(m: Numbers) -> Judgement | None:
     """Single networks far above a constant predictor: the chains have left the posterior, and may agree out there."""
     split = "train" if not math.isnan(m["train/draw/nll"]) else "test"
     draw, constant = m[f"{split}/draw/nll"], m[f"{split}/constant/nll"]
@@ -117,54 +123,56 @@ def _level(m: Numbers) -> Finding | None:
     value = f"NLL {draw:.3g}, constant {constant:.3g}"
     temperature = m["temperature"] if m["temperature"] > 1 else 1.0  # NaN reads as 1
     if draw <= constant + EXCESS * temperature:
-        return Finding("trust", "Level of single samples", value, "single samples are not far from what the data allow")
+        return Judgement(
+            "trust", "Level of single samples", value, "single samples are not far from what the data allow"
+        )
     words = f"diverged: single samples predict {split} data far worse than a constant does; lower lr"
-    return Finding("wrong law", "Level of single samples", value, words)
+    return Judgement("wrong law", "Level of single samples", value, words)
 
 
-def _constant(m: Numbers) -> Finding | None:
+def _constant(m: Numbers) -> Judgement | None:
     average, constant = m["test/bma/nll"], m["test/constant/nll"]
     if math.isnan(average + constant):
         return None
     value = f"NLL {average:.3f}, constant {constant:.3f}"
     if average < constant - GAIN:
-        return Finding("trust", "Average against a constant", value, "the average has learnt from the inputs")
+        return Judgement("trust", "Average against a constant", value, "the average has learnt from the inputs")
     words = (
         "the average predicts no better than a constant: the chains diverged, the prior is too tight, or x says nothing"
     )
-    return Finding("wrong law", "Average against a constant", value, words)
+    return Judgement("wrong law", "Average against a constant", value, words)
 
 
-def _temperatures(m: Numbers) -> list[Finding]:
+def _temperatures(m: Numbers) -> list[Judgement]:
     """The momenta show what is reached. T_eff bounds it from above, and counts where there are no momenta."""
     approximate = m["approximation"] == 1 or not math.isnan(m["elbo"])
     if m["temperature"] == 0 or math.isnan(m["temperature"]) or approximate:
         return []
     kinetic, bound = _reached(m, "Kinetic temperature", "kinetic_temperature"), _reached(m, "T_eff", "t_eff")
     if kinetic and bound and bound.outcome != "trust" and kinetic.outcome == "trust":
-        bound = Finding("trust", bound.name, bound.value, "it is an upper bound here: the momenta show T")
-    found = [finding for finding in (kinetic, bound, _width(m)) if finding]
+        bound = Judgement("trust", bound.name, bound.value, "it is an upper bound here: the momenta show T")
+    found = [judgement for judgement in (kinetic, bound, _width(m)) if judgement]
     if found:
         return found
     words = "no temperature was measured: mini-batches may heat the chain by an unknown amount"
-    return [Finding("not measured", "Temperature", f"T = {m['temperature']:.3g}", words)]
+    return [Judgement("not measured", "Temperature", f"T = {m['temperature']:.3g}", words)]
 
 
-def _reached(m: Numbers, title: str, name: str) -> Finding | None:
+def _reached(m: Numbers, title: str, name: str) -> Judgement | None:
     """Heat that the steps bring, against T."""
     ratio, error, value = _against_temperature(m, name)
     if math.isnan(ratio):
         return None
     if ratio - 2 * error > HEAT:
         words = f"mini-batches and the step heat the chain to {ratio:.3g} T: lower lr, raise friction or the batch size"
-        return Finding("wrong law", title, value, words)
+        return Judgement("wrong law", title, value, words)
     if ratio + 2 * error < 1 / HEAT:
         words = f"the chain is colder than intended, {ratio:.3g} T: check lr, friction and clipping"
-        return Finding("wrong law", title, value, words)
-    return Finding("trust", title, value, "mini-batches and the step hardly heat the chain")
+        return Judgement("wrong law", title, value, words)
+    return Judgement("trust", title, value, "mini-batches and the step hardly heat the chain")
 
 
-def _width(m: Numbers) -> Finding | None:
+def _width(m: Numbers) -> Judgement | None:
     """<θ, ∇U>/d, low until slow directions have spread. Batch noise makes it useless without its standard error."""
     title, name = "Configurational temperature", "configurational_temperature"
     ratio, error, value = _against_temperature(m, name)
@@ -172,11 +180,11 @@ def _width(m: Numbers) -> Finding | None:
         return None
     if ratio - 2 * error > HEAT:
         words = f"the parameters lie as wide as at {ratio:.3g} T: lower lr, or keep later samples if they still shrink"
-        return Finding("wrong law", title, value, words)
+        return Judgement("wrong law", title, value, words)
     if ratio + 2 * error < 1 / HEAT:
         words = f"the parameters lie as close together as at {ratio:.3g} T: their slow directions have not spread yet"
-        return Finding("more samples", title, value, words)
-    return Finding("trust", title, value, "the parameters lie as wide as the law")
+        return Judgement("more samples", title, value, words)
+    return Judgement("trust", title, value, "the parameters lie as wide as the law")
 
 
 def _against_temperature(m: Numbers, name: str) -> tuple[float, float, str]:
@@ -186,68 +194,70 @@ def _against_temperature(m: Numbers, name: str) -> tuple[float, float, str]:
     return m[name] / intended, 0.0 if math.isnan(error) else error / intended, value
 
 
-def _chains(m: Numbers) -> Finding | None:
+def _chains(m: Numbers) -> Judgement | None:
     chains = m["chains"]
     if math.isnan(chains):
         return None
     if chains >= CHAINS:
-        return Finding("trust", "Chains", f"{chains:.0f}", "there are enough chains to compare them with each other")
+        return Judgement("trust", "Chains", f"{chains:.0f}", "there are enough chains to compare them with each other")
     who = (
         "one chain cannot show which modes it missed" if chains == 1 else f"{chains:.0f} chains may miss the same modes"
     )
-    return Finding("more samples", "Chains", f"{chains:.0f}", f"{who}: run at least {CHAINS}")
+    return Judgement("more samples", "Chains", f"{chains:.0f}", f"{who}: run at least {CHAINS}")
 
 
-def _apart(m: Numbers) -> Finding | None:
+def _apart(m: Numbers) -> Judgement | None:
     """Chains that move well by themselves, each in its own mode: each alone seems to have many independent draws."""
     alone, together = m["ess/within"], m["ess/min"]
     if math.isnan(alone + together) or m["chains"] == 1:
         return None
     value = f"ESS {alone:,.0f} alone, {together:,.0f} together"
     if alone <= APART * together:
-        return Finding("trust", "Chains against each other", value, "the chains differ no more than their draws allow")
-    return Finding("not mixing", "Chains against each other", value, STAY)
+        return Judgement(
+            "trust", "Chains against each other", value, "the chains differ no more than their draws allow"
+        )
+    return Judgement("not mixing", "Chains against each other", value, STAY)
 
 
-def _rhat(m: Numbers) -> Finding | None:
+def _rhat(m: Numbers) -> Judgement | None:
     value, name = m["rhat/max"], "R-hat (largest)"
     if math.isnan(value):
         if m["chains"] == 1:
             return None
-        return Finding("more samples", name, "–", "R-hat was not measured: it needs 2 chains and 4 samples of each")
+        return Judgement("more samples", name, "–", "R-hat was not measured: it needs 2 chains and 4 samples of each")
     if value <= RHAT:
-        return Finding("trust", name, f"{value:.3f}", "the chains agree on every test item that was checked")
+        return Judgement("trust", name, f"{value:.3f}", "the chains agree on every test item that was checked")
     if _stuck(m):
-        return Finding("not mixing", name, f"{value:.3f}", STAY)
-    return Finding("more samples", name, f"{value:.3f}", "the chains do not agree yet: sample longer")
+        return Judgement("not mixing", name, f"{value:.3f}", STAY)
+    return Judgement("more samples", name, f"{value:.3f}", "the chains do not agree yet: sample longer")
 
 
-def _ess(m: Numbers) -> Finding:
+def _ess(m: Numbers) -> Judgement:
     value, name, samples = m["ess/min"], "ESS (smallest)", m["samples"]
     if math.isnan(value):
         words = "the effective sample size was not measured: it needs 4 samples of each chain"
-        return Finding("more samples", name, "–", words)
+        return Judgement("more samples", name, "–", words)
     shown = f"{value:,.0f}" + ("" if math.isnan(samples) else f" of {samples:,.0f}")
     if value >= ESS:
-        return Finding("trust", name, shown, "there are enough independent draws to compare the chains")
+        return Judgement("trust", name, shown, "there are enough independent draws to compare the chains")
     if _stuck(m):
-        return Finding("not mixing", name, shown, STAY)
+        return Judgement("not mixing", name, shown, STAY)
     needed = samples_needed(m)
     many = "longer" if math.isnan(needed) else f"until there are about {needed:,.0f} samples as far apart as these"
-    return Finding("more samples", name, shown, f"there are too few independent draws: sample {many}")
+    return Judgement("more samples", name, shown, f"there are too few independent draws: sample {many}")
 
 
-def _tail(m: Numbers) -> Finding | None:
+def _tail(m: Numbers) -> Judgement | None:
     value, name = m["ess/tail_min"], "ESS of the tails"
     if math.isnan(value):
         return None
     if value >= TAIL:
-        return Finding("trust", name, f"{value:,.0f}", "there are enough draws in the tails")
-    outcome: Outcome = "not mixing" if _stuck(m) else "more samples"
-    return Finding(outcome, name, f"{value:,.0f}", "there are too few independent draws in the tails: sample longer")
+        return Judgement("trust", name, f"{value:,.0f}", "there are enough draws in the tails")
+    outcome: VerdictOutcome = "not mixing" if _stuck(m) else "more samples"
+    return Judgement(outcome, name, f"{value:,.0f}", "there are too few independent draws in the tails: sample longer")
 
 
-def _energy(m: Numbers) -> Finding | None:
+def _energy(m: Numbers) -> Judgement | None:
     """The energy is one number for the whole law; while it still falls, the law has not been reached."""
     rhat, ess, drift, errors = m["rhat/energy"], m["ess/energy"], m["energy/drift"], m["energy/drift_t"]
     if math.isnan(ess):
@@ -255,12 +265,14 @@ def _energy(m: Numbers) -> Finding | None:
     value = f"ESS {ess:,.0f}" if math.isnan(drift) else f"ESS {ess:,.0f}, drift {drift:+.2f} std"
     if abs(drift) > DRIFT and abs(errors) > DRIFT_T:
         words = f"the energy still {'falls' if drift < 0 else 'rises'}: keep later samples, and sample longer"
-        return Finding("more samples", "Energy", value, words)
+        return Judgement("more samples", "Energy", value, words)
     if rhat > RHAT and _stuck(m):
-        return Finding("not mixing", "Energy", value, "the chains have different energies: they lie in different modes")
+        return Judgement(
+            "not mixing", "Energy", value, "the chains have different energies: they lie in different modes"
+        )
     if rhat > RHAT or ess < ENERGY_ESS:
-        return Finding("more samples", "Energy", value, "the energies do not agree between chains yet: sample longer")
-    return Finding("trust", "Energy", value, "the energy of all chains is the same, and no longer drifts")
+        return Judgement("more samples", "Energy", value, "the energies do not agree between chains yet: sample longer")
+    return Judgement("trust", "Energy", value, "the energy of all chains is the same, and no longer drifts")
 
 
 def _stuck(m: Numbers) -> bool:
