@@ -3,6 +3,8 @@
 from . import data, models, schedules, targets
 from .baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .checkpoint import CheckpointStart
+from .engine.per_example import per_example_gradients
+from .engine.stack import ChainStack
 from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
 from .lightning import callbacks
 from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
@@ -17,7 +19,6 @@ from .likelihoods import (
     StudentTNLL,
     with_constant_scale,
 )
-from .models.stack import ChainStack
 from .posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
@@ -36,7 +37,6 @@ from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
 from .samplers.dynamics.thermostat import SGNHT
 from .samplers.dynamics.variational import MeanField
 from .samplers.exchange import Exchange
-from .samplers.extras import per_example_gradients
 from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
 from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro

@@ -14,10 +14,10 @@ from torch.optim.adamw import adamw
 
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.split import hold_out
+from bdl.engine.functional import evaluating
+from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError, DivergedError
-from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood, Loss, mean_loss
-from bdl.models.stack import ChainStack
 from bdl.seeding import derive_seed
 
 Progress = Callable[[int, int], None]  # called with the epochs that are done, and with the most there may be

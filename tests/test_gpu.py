@@ -25,9 +25,9 @@ from torch import Tensor, nn
 import bdl
 from bdl.data import Augment, TensorBatches
 from bdl.data.augment import Normalise
+from bdl.engine.graphs import record_on_cuda
 from bdl.models import MLP, ResNet
 from bdl.run.machine import compile_if_possible
-from bdl.samplers.graphs import record_on_cuda
 
 DEVICE = "cuda"
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

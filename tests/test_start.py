@@ -13,7 +13,7 @@ from torch import nn
 import bdl
 from bdl.data import TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.split import hold_out
-from bdl.functional import evaluating
+from bdl.engine.functional import evaluating
 from bdl.models import MLP
 from bdl.seeding import derive_seed
 from bdl.start import AdamWStart, Trained

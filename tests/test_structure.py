@@ -13,10 +13,11 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 # From the ground up; a layer may import those before it
 LAYERS = [
     {
-        "errors", "cpu", "seeding", "batch", "functional", "files", "frozen", "psi", "schedules", "likelihoods",
+        "errors", "cpu", "seeding", "batch", "files", "frozen", "psi", "schedules", "likelihoods",
         "identity", "owner", "alive", "checkpoint",
     },
     {"samplers"},
+    {"engine"},
     {"posterior", "models", "data", "targets"},
     {"start"},
     {"baselines"},
@@ -24,7 +25,7 @@ LAYERS = [
     {"lightning"},
     {"run", "__main__", "sklearn"},
 ]  # fmt: skip
-MAY_IMPORT = {"posterior": set(), "models": set(), "data": set(), "targets": {"samplers"}}
+MAY_IMPORT = {"engine": set(), "posterior": {"engine"}, "models": set(), "data": set(), "targets": {"samplers"}}
 
 
 def modules() -> dict[str, Path]:

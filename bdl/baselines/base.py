@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Inputs, feed, map_tensors
+from bdl.engine.functional import call, evaluating, replace_tensors
 from bdl.errors import ConfigError, StoreError
-from bdl.functional import call, evaluating, replace_tensors
 from bdl.identity import identity
 from bdl.likelihoods import Likelihood
 from bdl.posterior.batches import Batches

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from bdl.baselines.base import Baseline, Material, Tensors, check_draws, check_outputs
 from bdl.batch import Inputs
+from bdl.engine.functional import call, evaluating, tensors_of_modules
 from bdl.errors import ConfigError
-from bdl.functional import call, evaluating, tensors_of_modules
 from bdl.likelihoods import Likelihood
 from bdl.seeding import generator
 

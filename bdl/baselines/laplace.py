@@ -22,8 +22,8 @@ from bdl.baselines.base import (
     with_tensors,
 )
 from bdl.batch import Inputs
+from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
-from bdl.functional import evaluating
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood
 from bdl.posterior.batches import Batches
 from bdl.seeding import generator

@@ -10,11 +10,11 @@ from torch import nn
 
 from bdl.baselines.base import Baseline, Material, Tensors, check_outputs, last_linear, parameter_names
 from bdl.batch import Inputs, map_tensors
+from bdl.engine.forward import Forward
+from bdl.engine.functional import call, evaluating
 from bdl.errors import ConfigError
-from bdl.functional import call, evaluating
 from bdl.likelihoods import Likelihood
 from bdl.posterior.calibration import TemperatureScaling
-from bdl.posterior.forward import Forward
 from bdl.posterior.outputs import output_shape
 from bdl.posterior.prediction import LabelPrediction, Prediction, predict
 

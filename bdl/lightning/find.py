@@ -8,8 +8,8 @@ import lightning as L
 from torch import nn
 
 from bdl.batch import Reader
+from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
-from bdl.functional import Stack
 from bdl.samplers.sampler import Sampler
 
 
@@ -35,13 +35,13 @@ def sampled_net(module: nn.Module, name: str | None) -> nn.Module:
 
 def named_parameters(net: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters by the names that the plain network gives them, also those of a stack."""
-    return (net.net if isinstance(net, Stack) else net).named_parameters()
+    return (net.net if isinstance(net, ChainStack) else net).named_parameters()
 
 
 def refuse_shared_freeze(net: nn.Module, sampler: Sampler) -> None:
     """Raise ConfigError for a part that the sampler alone has frozen, in a stack with a copy of it for each chain."""
     live = {id(p) for p in sampler.sampled}
-    if sampler.only is not None and isinstance(net, Stack) and not net.frozen_names:
+    if sampler.only is not None and isinstance(net, ChainStack) and not net.frozen_names:
         if any(id(p) not in live for p in net.parameters()):
             raise ConfigError(
                 f"the Sampler samples only={sampler.only!r} of a stack whose chains share nothing: "
@@ -52,4 +52,4 @@ def refuse_shared_freeze(net: nn.Module, sampler: Sampler) -> None:
 def reader_of(module: nn.Module) -> Reader:
     """Reads the batches of a module: by its own methods, or else by those of its network, also in a stack."""
     net = sampled_net(module, None)
-    return Reader(module, net.net if isinstance(net, Stack) else net)
+    return Reader(module, net.net if isinstance(net, ChainStack) else net)

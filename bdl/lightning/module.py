@@ -15,19 +15,19 @@ from torch.utils.data import DataLoader
 
 from bdl.batch import feed, map_tensors, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.engine.functional import evaluating
+from bdl.engine.graphs import Graphs, recorder_for
+from bdl.engine.mlp_gradient import MLPGradient, WithGradients
+from bdl.engine.mlp_kernel import MLPKernel
+from bdl.engine.per_example import per_example_gradients
+from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval
-from bdl.functional import evaluating
 from bdl.lightning.blocks import Blocks
 from bdl.lightning.find import named_parameters, reader_of, refuse_shared_freeze
 from bdl.lightning.order import in_order
 from bdl.lightning.refuse import check_data, check_mean, check_targets, check_trainer
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, mean_loss
-from bdl.models.mlp_gradient import MLPGradient, WithGradients
-from bdl.models.mlp_kernel import MLPKernel
-from bdl.models.stack import ChainStack
-from bdl.samplers.extras import per_example_gradients
-from bdl.samplers.graphs import Graphs, recorder_for
 from bdl.samplers.sampler import Sampler
 
 
@@ -169,7 +169,7 @@ class BayesianModule(L.LightningModule):
             if self._graphs is not None:
                 x, y = self._graphs.hold(x, y)
             write, data = self._mlp_gradient.write, self._per_chain(x, y)
-            self.sampler.advance(lambda out: write(*data, self.loss, out), measure, self._graphs)
+            self.sampler.advance(lambda out: write(*data, self.loss, out), measure, self._graphs and self._graphs.run)
             return
 
         def closure() -> Tensor:

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 
 from bdl.batch import count_items, part_of
 from bdl.data.loader import TensorBatches
+from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
-from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep

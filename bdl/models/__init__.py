@@ -1,4 +1,4 @@
-"""Networks: MLP, CNN, ResNet, ResNet18, WideResNet; and, in `bdl.models.stack`, C copies of a network run as one."""
+"""Networks: MLP, CNN, ResNet, ResNet18, WideResNet; and, in `bdl.engine.stack`, C copies of a network run as one."""
 
 from bdl.models.cnn import CNN
 from bdl.models.lora import Logits, lora

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdl.engine.forward import Forward
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.batches import Batches
-from bdl.posterior.forward import Forward
 from bdl.posterior.samples import Group, Key
 from bdl.posterior.store import Record
 from bdl.posterior.weights import Keyed

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, SequentialSampler
 
 from bdl.batch import Inputs, Reader, count_items, map_tensors
+from bdl.engine.forward import Forward
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
-from bdl.posterior.forward import Forward
 
 Data = Tensor | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
 

@@ -11,10 +11,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from bdl.engine.stack import ChainStack
 from bdl.errors import StoreError
 from bdl.files import read_file, write_atomically
 from bdl.frozen import frozen_tensors
-from bdl.functional import Stack
 
 FILE = "frozen.safetensors"  # in the folder of the samples
 KEY = "frozen"  # in target.json
@@ -105,7 +105,7 @@ def read_frozen(folder: Path, target: Mapping[str, Any]) -> dict[str, Tensor]:
 
 
 def _tensors(net: nn.Module, sampler: Sampled | None, names: Collection[str] | None) -> dict[str, Tensor]:
-    if isinstance(net, Stack):
+    if isinstance(net, ChainStack):
         inner: Any = {**dict(net.net.named_parameters()), **dict(net.net.named_buffers())}
         return {name: inner[name].detach() for name in sorted(net.frozen_names)}
     if names is not None:

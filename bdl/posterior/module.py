@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import inputs_of_call
+from bdl.engine.forward import Forward, Method
+from bdl.engine.functional import replace_tensors
 from bdl.errors import ConfigError
-from bdl.functional import replace_tensors
 from bdl.likelihoods import Likelihood, likelihood_of
-from bdl.posterior.forward import Forward, Method
 from bdl.posterior.samples import Group, Key
 
 ONNX = ("onnx", "onnxscript")  # packages that torch's exporter needs
@@ -33,7 +33,7 @@ class PosteriorModule(nn.Module):
         tensors: parameters and buffers (S, ...) by name.
         weights: (S,) >= 0 of the networks.
         law: what their outputs mean: a likelihood, or the description of a loss that stands for one.
-        method: how S networks run together, see `bdl.posterior.forward.Forward`.
+        method: how S networks run together, see `bdl.engine.forward.Forward`.
         frozen: tensors (...) by name that all networks share.
     """
 

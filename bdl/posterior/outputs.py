@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import feed, map_tensors, part_of, structure
+from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
-from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood
 from bdl.posterior.batches import Batches
 from bdl.posterior.samples import Group, Key, Samples

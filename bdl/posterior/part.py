@@ -8,8 +8,8 @@ from typing import Any
 
 from torch import nn
 
+from bdl.engine.functional import replace_tensors
 from bdl.errors import StoreError
-from bdl.functional import replace_tensors
 
 Shapes = Mapping[str, Sequence[int]]  # of parameters and buffers by name, without the axis of chains
 

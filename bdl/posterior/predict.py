@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Reader
+from bdl.engine.forward import Method
 from bdl.errors import ConfigError, StoreError
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.arviz import Chosen, Labelled, recorded, tree
 from bdl.posterior.batches import Batches, Data
 from bdl.posterior.described import brief
 from bdl.posterior.evaluation import PosteriorEvaluation
-from bdl.posterior.forward import Method
 from bdl.posterior.merging import refuse_other_target
 from bdl.posterior.module import PosteriorModule, gathered, thinned
 from bdl.posterior.moments import WeightedMoments

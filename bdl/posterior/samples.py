@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from bdl.engine.forward import Forward
 from bdl.errors import BdlWarning, StoreError
-from bdl.posterior.forward import Forward
 from bdl.posterior.frozen import read_frozen
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.weights import Keyed

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from bdl.functional import Stack
+from bdl.engine.stack import ChainStack
 from bdl.identity import identity
 from bdl.likelihoods import outputs_of
 
@@ -112,9 +112,9 @@ def stacked_tensors(net: nn.Module, chains: int | None, frozen: Container[str] =
         chains: C if the tensors carry a leading axis of chains, None if they belong to a single chain.
         frozen: names that are left out, besides those that the chains of a stack share.
     """
-    inner = net.net if isinstance(net, Stack) else net
+    inner = net.net if isinstance(net, ChainStack) else net
     tensors: dict[str, Any] = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
-    shared = net.frozen_names if isinstance(net, Stack) else ()
+    shared = net.frozen_names if isinstance(net, ChainStack) else ()
     kept = {k: v.detach() for k, v in tensors.items() if k not in frozen and k not in shared}
     return {k: v if chains is not None else v.unsqueeze(0) for k, v in kept.items()}
 

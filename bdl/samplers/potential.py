@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,12 +17,14 @@ from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, refuse
 from bdl.samplers.dynamics.base import Scalar
-from bdl.samplers.graphs import Graphs
 from bdl.samplers.priors import Prior
 from bdl.samplers.survivors import Survivors
 
 Closure = Callable[[], Tensor]
 Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the tensors given; returns () or (C,) losses
+
+# Runs the kernels of a function, (work, key, reads) -> its result: see `bdl.engine.graphs.Graphs.run`
+Launch = Callable[[Callable[[], "Evaluation"], Hashable, Sequence[object]], "Evaluation"]
 
 
 @dataclass
@@ -104,16 +106,16 @@ class Potential:
         self.divergence.note(total)
         return Evaluation(loss, energy, self.chain.g, idle, total)
 
-    def evaluate_by(self, gradient: Gradient, measure: bool, graphs: Graphs | None) -> Evaluation:
-        """`evaluate` for a gradient that needs no autograd, by a graph where `graphs` are given."""
+    def evaluate_by(self, gradient: Gradient, measure: bool, launch: Launch | None) -> Evaluation:
+        """`evaluate` for a gradient that needs no autograd, whose kernels `launch` may run together."""
 
         def work() -> Evaluation:
             return self.evaluate(gradient(self.chain.g_views), [], measure)
 
-        if graphs is None:
+        if launch is None:
             return work()
         reads = (self.chain.theta, self.chain.g, self.prior, self.divergence)
-        e = graphs.run(work, (measure, self.loss_is_whole), reads)
+        e = launch(work, (measure, self.loss_is_whole), reads)
         return replace(e, energy=None if e.energy is None else e.energy.clone())  # others keep it beyond this step
 
     def accept(self, e: Evaluation, lr: Scalar) -> None:

@@ -24,9 +24,8 @@ from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.explain import explain
 from bdl.samplers.extras import Extras
 from bdl.samplers.forwarded import forwarded, per_chain
-from bdl.samplers.graphs import Graphs
 from bdl.samplers.moves import Parts, by_closure, by_gradient, full_batch_move, gradient_move
-from bdl.samplers.potential import Closure, Gradient, Potential
+from bdl.samplers.potential import Closure, Gradient, Launch, Potential
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.resume import check_saved, refuse_copy, to_save
 from bdl.samplers.settings import Settings, check_numbers
@@ -145,19 +144,18 @@ class Sampler(torch.optim.Optimizer):
         return not hooked and list(map(id, params)) == list(map(id, self.chain.buffer.params))
 
     @torch.no_grad()
-    def advance(self, gradient: Gradient, measure: bool = True, graphs: Graphs | None = None) -> Tensor:
+    def advance(self, gradient: Gradient, measure: bool = True, launch: Launch | None = None) -> Tensor:
         """One step without autograd, hooks and process group; returns the () or (C,) losses.
 
         gradient: writes the gradients of the mean losses into tensors of the parameters' shapes; returns the losses.
-        measure: False leaves `energy` None where the step does not need it. graphs: launch the gradient's kernels
-        together, unless the kernel is a `FullBatch`. The batch must then come from `Graphs.hold`, and the next step
-        overwrites the losses.
+        measure: False leaves `energy` None where the step does not need it. launch: runs the gradient's kernels
+        together, as a CUDA graph does, unless the kernel is a `FullBatch`. The next step then overwrites the losses.
         """
         self._follow()
         now = self.used = self._settings()
         if self.dynamics.full_batch:
             return full_batch_move(self.chain, self.potential, self.parts, by_gradient(self.chain, gradient), now)
-        e = self.potential.evaluate_by(gradient, measure or self.parts.read_energy, graphs)
+        e = self.potential.evaluate_by(gradient, measure or self.parts.read_energy, launch)
         gradient_move(self.chain, self.potential, self.parts, e, now)
         return e.loss  # type: ignore[return-value]
 

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from bdl.data.split import hold_out
+from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
-from bdl.models.stack import ChainStack
 from bdl.samplers.dynamics.base import Dynamics, Transition
 from bdl.samplers.dynamics.langevin import BAOAB, SGHMC, SGLD
 from bdl.samplers.dynamics.lattice import SGLRW

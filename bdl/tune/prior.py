@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from bdl.functional import evaluating
+from bdl.engine.functional import evaluating
 from bdl.likelihoods import Likelihood
 from bdl.samplers.priors import Gaussian
 from bdl.seeding import generator

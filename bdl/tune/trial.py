@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from bdl.data.loader import TensorBatches
+from bdl.engine.functional import evaluating
+from bdl.engine.stack import ChainStack
 from bdl.errors import DivergedError
-from bdl.functional import evaluating
 from bdl.likelihoods import Likelihood, Loss, mean_loss
-from bdl.models.stack import ChainStack
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.priors import Prior
 from bdl.samplers.sampler import Sampler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from bdl.functional import evaluating
+from bdl.engine.functional import evaluating
 from bdl.tune.trial import Problem
 
 TRIALS = 8  # trials of about this many times `trial_steps` steps in all

@@ -9,8 +9,8 @@ from torch import nn
 
 import bdl
 from bdl.data import TensorSlices
+from bdl.engine.forward import Forward
 from bdl.errors import ConfigError
-from bdl.posterior.forward import Forward
 
 DRAWS, P = 2000, 0.3
 

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import nn
 
 import bdl
+from bdl.engine.forward import Forward
 from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods import as_columns, law_note, likelihood_of, mean_loss, outputs_of
 from bdl.likelihoods.base import by_autograd
 from bdl.models import MLP
-from bdl.posterior.forward import Forward
 
 D64 = torch.float64
 C, B, TARGETS = 3, 20, 2

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
-from bdl.functional import call
+from bdl.engine.functional import call
 from bdl.posterior.frozen import read_frozen
 
 torch.manual_seed(0)

@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
 from bdl.data import TensorSlices
+from bdl.engine import forward
 from bdl.errors import ConfigError, StoreError
-from bdl.posterior import forward
 from bdl.posterior.predict import Batches
 from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep

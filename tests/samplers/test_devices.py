@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 import bdl
-from bdl.models.mlp_gradient import MLPGradient
+from bdl.engine.graphs import Graphs
+from bdl.engine.mlp_gradient import MLPGradient
 from bdl.samplers import chain
-from bdl.samplers.graphs import Graphs
 from bdl.samplers.priors import ScaleMixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
@@ -141,7 +141,7 @@ def record(prior=None, loss=None) -> int:
     labels = (C, 8) if isinstance(loss, bdl.CategoricalNLL) else (C, 8, 2)
     for step in range(9):
         x, y = graphs.hold(torch.zeros(C, 8, 3, device=CUDA), torch.zeros(labels, device=CUDA).long())
-        sampler.advance(lambda out, x=x, y=y: gradient.write(x, y, loss, out), measure=step % 2 == 0, graphs=graphs)
+        sampler.advance(lambda out, x=x, y=y: gradient.write(x, y, loss, out), measure=step % 2 == 0, launch=graphs.run)
     return len(made)
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from bdl.batch import Inputs, feed, map_tensors, part_of
+from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
-from bdl.functional import evaluating
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler, reader_of
 from bdl.likelihoods import Likelihood, likelihood_of

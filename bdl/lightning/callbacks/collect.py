@@ -12,9 +12,9 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval
-from bdl.functional import Stack
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.find import find_sampler, reader_of, sampled_net
@@ -268,7 +268,7 @@ class CollectSamples(StepCallback):
     def _find_frozen(self, pl_module: L.LightningModule) -> None:
         """Hold the frozen part as the sampler says, and know it. A resumed run must have that of its samples."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
-        if sampler.frozen == "eval" and not isinstance(net, Stack):
+        if sampler.frozen == "eval" and not isinstance(net, ChainStack):
             hold_in_eval(net, {id(p) for p in sampler.sampled})
         resumed = self.store.target() if sampler.steps > 0 and self.store.has_target() else None
         self._frozen = FrozenPart(net, sampler, None if resumed is None else frozen_names(resumed))

@@ -11,11 +11,11 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import outputs_of
-from bdl.models.stack import ChainStack
 from bdl.posterior.frozen import FrozenPart
 from bdl.posterior.snapshot import stacked_tensors
 from bdl.posterior.store import SampleStore

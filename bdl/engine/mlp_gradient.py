@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bdl.functional import tanh
+from bdl.engine.layers import tanh
 from bdl.likelihoods import ConstantOutputs, Loss, mean_loss_and_gradient
 
 aten: Any = torch.ops.aten

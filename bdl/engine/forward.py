@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bdl.batch import Inputs, count_items, feed, map_tensors, part_of, tensors_in
-from bdl.functional import call_with, differ_in_one_linear, evaluating, mlp_layers, tanh, tensors_of_modules
+from bdl.engine.functional import call_with, evaluating, tensors_of_modules
+from bdl.engine.layers import differ_in_one_linear, mlp_layers, tanh
 from bdl.likelihoods.heads import ConstantOutputs
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -136,7 +137,7 @@ class Forward:
         return torch.stack([self._one(dict(zip(names, one, strict=True)), inputs) for one in each])
 
     def _one(self, tensors: Tensors, inputs: Inputs) -> Tensor:
-        """The outputs of one network. `bdl.functional.call` would look the ties up again every time."""
+        """The outputs of one network. `bdl.engine.functional.call` would look the ties up again every time."""
         given = {**self.fixed, **tensors}
         full = {path: given[name] for path, name in self._paths.items() if name in given}
         return call_with(self.net, full, inputs)

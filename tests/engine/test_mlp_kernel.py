@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from torch import nn
 
 import bdl
+from bdl.engine import mlp_kernel, native
+from bdl.engine.mlp_gradient import MLPGradient, WithGradients
+from bdl.engine.mlp_kernel import SOURCE, MLPKernel
 from bdl.errors import ConfigError
 from bdl.likelihoods import mean_loss
-from bdl.models import mlp_kernel, native
-from bdl.models.mlp_gradient import MLPGradient, WithGradients
-from bdl.models.mlp_kernel import SOURCE, MLPKernel
 from bdl.samplers.buffer import ParameterBuffer
 
 NLL = bdl.CategoricalNLL()
@@ -434,7 +434,7 @@ def test_a_folder_that_cannot_be_written_is_no_failure(fresh, monkeypatch):
 
 def test_two_processes_may_build_at_once(tmp_path):
     script = tmp_path / "build.py"
-    script.write_text("from bdl.models import mlp_kernel, native; native.load(mlp_kernel.SOURCE, required=True)")
+    script.write_text("from bdl.engine import mlp_kernel, native; native.load(mlp_kernel.SOURCE, required=True)")
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     for process in [Forked([str(script)], tmp_path, environment) for _ in range(2)]:
         _, err = process.communicate(timeout=200)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import bdl
-from bdl.functional import call
+from bdl.engine.functional import call
 
 
 def convolutional():

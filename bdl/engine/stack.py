@@ -11,19 +11,20 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bdl.batch import Inputs, count_items, inputs_of_call, map_tensors, structure
+from bdl.engine import mlp_kernel
+from bdl.engine.functional import call, replace_tensors
+from bdl.engine.layers import differ_in_one_linear, hooked, mlp_layers
+from bdl.engine.mlp_gradient import MLPGradient, supports
+from bdl.engine.mlp_kernel import MLPKernel
+from bdl.engine.starts import refuse_equal_starts, restore, started_copy, tensors_of
 from bdl.errors import ConfigError
 from bdl.frozen import FrozenMode, Only, freeze, frozen_tensors, hold_in_eval
-from bdl.functional import Stack, call, differ_in_one_linear, hooked, mlp_layers, replace_tensors
-from bdl.models import mlp_kernel
-from bdl.models.mlp_gradient import MLPGradient, supports
-from bdl.models.mlp_kernel import MLPKernel
-from bdl.models.starts import refuse_equal_starts, restore, started_copy, tensors_of
 from bdl.seeding import derive_seed
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
 
 
-class ChainStack(Stack):
+class ChainStack(nn.Module):
     """C copies of a network whose parameters and buffers carry a leading axis C. Every copy has its own start.
 
     `stack(x)` maps x (C, B, ...), one batch per chain, to outputs (C, B, ...). With `shared=True` every chain sees the

@@ -8,11 +8,11 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import bdl
-from bdl import functional
-from bdl.functional import slow_at_tanh, tanh
+from bdl.engine import layers
+from bdl.engine.layers import slow_at_tanh, tanh
+from bdl.engine.mlp_gradient import MLPGradient, WithGradients
 from bdl.likelihoods import mean_loss
 from bdl.models import MLP
-from bdl.models.mlp_gradient import MLPGradient, WithGradients
 
 D64 = torch.float64
 C, B, K = 3, 7, 4
@@ -100,7 +100,7 @@ def test_autograd_hands_the_known_gradients_on_and_scales_them_by_chain():
 
 @pytest.mark.parametrize("vendor", ["GenuineIntel", "AuthenticAMD"])
 def test_tanh_by_the_sigmoid_differs_by_rounding_only(monkeypatch, vendor):
-    monkeypatch.setattr(functional, "cpu", lambda: {"vendor_id": vendor})
+    monkeypatch.setattr(layers, "cpu", lambda: {"vendor_id": vendor})
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     assert slow_at_tanh(torch.ones(1)) == (vendor == "AuthenticAMD")
     x = torch.cat([torch.linspace(-12, 12, 100_001), torch.tensor([0.0, 1e-8, 1e-4, -1e-4, 100.0, -100.0])])

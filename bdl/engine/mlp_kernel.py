@@ -15,11 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bdl.engine import native
+from bdl.engine.mlp_gradient import MLPGradient
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Loss, mean_loss_and_gradient
 from bdl.likelihoods.base import as_columns
-from bdl.models import native
-from bdl.models.mlp_gradient import MLPGradient
 
 SOURCE = Path(__file__).with_suffix(".c")
 LARGEST = 2**16  # numbers in a weight matrix; beyond, torch's products gain from threads and from packed operands

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from bdl.functional import TINY, mlp_layers
+from bdl.engine import forward
+from bdl.engine.forward import Forward
+from bdl.engine.layers import TINY, mlp_layers
 from bdl.models import MLP
-from bdl.posterior import forward
-from bdl.posterior.forward import Forward
 
 EPS = torch.finfo(torch.float32).eps
 

@@ -1,0 +1,1 @@
+"""The engine: a stack of networks, how it makes outputs, and how it makes gradients."""

@@ -1,0 +1,89 @@
+"""Calls a network with other tensors, or in eval mode, and leaves it as it was."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from bdl.batch import Inputs, arguments, refuse_unbound
+
+
+def call(net: nn.Module, tensors: Mapping[str, Tensor], inputs: Inputs) -> Any:
+    """The outputs of the network with its parameters and buffers replaced by name. Tied tensors stay tied.
+
+        >>> import torch
+        >>> double = {"weight": torch.tensor([[2.0]]), "bias": torch.zeros(1)}
+        >>> call(torch.nn.Linear(1, 1), double, torch.tensor([[3.0]]))
+        tensor([[6.]])
+
+    This function resolves ties itself: where one module stands in two places, `functional_call(tie_weights=True)`
+    would leave the replaced tensors in the network.
+    """
+    originals = tensors_of_modules(net)
+    given = {id(originals[name]): value for name, value in tensors.items() if name in originals}
+    full = {name: given[id(value)] for name, value in originals.items() if id(value) in given}
+    return call_with(net, full, inputs)
+
+
+def call_with(net: nn.Module, tensors: dict[str, Tensor], inputs: Inputs) -> Any:
+    """The outputs of the network with tensors by path, one for every module and attribute that holds it.
+
+    Raises ConfigError, with the structure of the inputs, where the network takes others.
+    """
+    args, kwargs = arguments(inputs)
+    try:
+        return functional_call(net, tensors, args, kwargs, tie_weights=False)
+    except TypeError as error:
+        refuse_unbound(net, inputs)
+        raise error
+
+
+@contextmanager
+def evaluating(net: nn.Module) -> Iterator[None]:
+    """Run the block in eval mode, then give every submodule its previous mode back."""
+    modes = [(m, m.training) for m in net.modules()]
+    net.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def tensors_of_modules(net: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by path. A tied tensor appears once for every module and attribute that holds it.
+
+    A module that stands in several places is listed once, under its first path.
+    """
+    return {
+        f"{path}.{name}" if path else name: value
+        for path, module in net.named_modules()
+        for tensors in (module._parameters, module._buffers)  # named_parameters() takes three times as long
+        for name, value in tensors.items()
+        if value is not None
+    }
+
+
+def replace_tensors(net: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Give a network these tensors in place of its parameters and buffers of these names. Tied ones stay tied.
+
+    Returns the network itself. The tensors may have other shapes, such as a leading axis of networks. Parameters and
+    buffers that have no tensor here stay.
+    """
+    name_of = {id(t): name for name, t in [*net.named_parameters(), *net.named_buffers()]}
+    parameters: dict[str, nn.Parameter] = {}
+    for path, original in tensors_of_modules(net).items():
+        module, attribute = net.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]
+        name = name_of[id(original)]
+        if name not in tensors:
+            continue
+        if isinstance(original, nn.Parameter):
+            new = nn.Parameter(tensors[name], requires_grad=original.requires_grad)
+            setattr(module, attribute, parameters.setdefault(name, new))
+        else:
+            setattr(module, attribute, tensors[name])
+    return net
