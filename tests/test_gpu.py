@@ -95,7 +95,7 @@ class Chains:
         return torch.cat([p.detach().flatten(1) for p in self.stack.parameters()], 1)
 
     def numbers(self) -> list[Tensor]:
-        h, s = self.sampler.histogram, self.sampler
+        h, s = self.sampler.reweighting.histogram, self.sampler
         psi = [] if h is None else [h.psi, h.visits, h.window]
         return [t.cpu() for t in (self.theta, s.energy, s.multiplier, s.log_weight, *psi)]
 
@@ -426,7 +426,7 @@ def fit(folder: Path, *callbacks: Callback, steps: int = 100, resume: Path | Non
 
 def left(folder: Path, module: bdl.BayesianModule) -> tuple[dict[str, bytes], list[Tensor]]:
     """Sample files, and parameters, momenta, psi and the random stream."""
-    sampler, h = module.sampler, module.sampler.histogram
+    sampler, h = module.sampler, module.sampler.reweighting.histogram
     files = {p.name: p.read_bytes() for p in sorted((folder / "samples").iterdir())}
     psi = [] if h is None else [h.psi, h.log_psi, h.visits, h.window]
     return files, [*sampler.chain.tensors(), sampler.chain.generator.get_state(), *psi]

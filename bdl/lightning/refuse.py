@@ -160,7 +160,7 @@ def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
         )
     if trainer.world_size == 1:
         return
-    sampler.group = sampler.group or dist.group.WORLD
+    sampler.potential.group = sampler.potential.group or dist.group.WORLD
     if "per_example" in sampler.dynamics.needs:
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs the per-example gradients of the whole batch: use one device, or "
@@ -193,7 +193,7 @@ def _check_accumulation(trainer: L.Trainer, sampler: Sampler) -> None:
             f"accumulate_grad_batches={trainer.accumulate_grad_batches}"
         )
     if not getattr(trainer.lightning_module, "averages_micro_batches", False):
-        sampler.loss_is_whole = False  # Lightning's closure returns the last micro-batch's share of the loss
+        sampler.potential.loss_is_whole = False  # Lightning's closure returns the last micro-batch's share of the loss
     if sampler.weighting.needs_energy:
         raise ConfigError(
             f"accumulate_grad_batches={trainer.accumulate_grad_batches} shows the weighting the energy of the last "

@@ -28,7 +28,6 @@ class SamplerState(Protocol):
     prior_identity: Any
     reweighting: Any
     sampled: Any
-    facts: Any
     survivors: Any
     param_groups: list[dict[str, Any]]
 
@@ -95,7 +94,6 @@ def describe_target(sampler: SamplerState, loss: Any, tensors: dict[str, Tensor]
         "injects_noise": sampler.dynamics.noisy,
         "caveat": sampler.dynamics.caveat,
         "shapes": {k: list(v.shape[1:]) for k, v in tensors.items()},
-        **sampler.facts,
     }
 
 

@@ -80,7 +80,7 @@ TRAIN: dict[str, Rule] = {
     "processes": or_null(whole(1, 1024)),
     "threads": or_null(whole(1, 1024)),
     "shared_batches": SWITCH,
-    "on_divergence": one_of("stop", "drop", "restart"),
+    "on_divergence": one_of("stop", "drop"),
     "tf32": SWITCH,
     "compile": one_of("auto", True, False),
     "length": STEPS,

@@ -1,4 +1,4 @@
-"""Blocks: parameters, named by a pattern, that have a prior, a step size or a temperature of their own."""
+"""Blocks: parameters, named by a pattern, whose prior or step size differs from that of the others."""
 
 from __future__ import annotations
 
@@ -21,40 +21,26 @@ from bdl.samplers.priors import Prior, Shapes, prior_identity
 class Block:
     """What differs for the parameters of one pattern, in `Sampler(blocks={"head.*": Block(...)})`.
 
-    lr_factor multiplies the sampler's lr, and so acts as a fixed diagonal preconditioner: the law stays. With
-    temperature_factor f the block is at f T. Where blocks of different temperatures interact in U, heat flows between
-    them, and their joint law is no exp(-U/T). Schedules move lr and T; the factors stay.
+    lr_factor multiplies the sampler's lr, and so acts as a fixed diagonal preconditioner: the law stays. A
+    schedule moves lr; the factor stays.
 
     Raises ConfigError for a factor that is not > 0.
     """
 
     prior: Any = None  # None: the sampler's
     lr_factor: float = 1.0
-    temperature_factor: float = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("lr_factor", "temperature_factor"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-                raise ConfigError(f"{name} of a block must be a number > 0, got {value!r}")
+        factor: Any = self.lr_factor
+        if isinstance(factor, bool) or not isinstance(factor, int | float) or not 0 < factor < math.inf:
+            raise ConfigError(f"lr_factor of a block must be a number > 0, got {factor!r}")
 
     def __str__(self) -> str:
-        parts = [f"{what} x {f:g}" for what, f in (("lr", self.lr_factor), ("T", self.temperature_factor)) if f != 1]
+        parts = [] if self.lr_factor == 1 else [f"lr x {self.lr_factor:g}"]
         return ", ".join(parts + ([] if self.prior is None else [f"prior {self.prior}"])) or "as the others"
 
 
 Blocks = Mapping[str, Block]
-
-
-@dataclass(frozen=True)
-class Factors:
-    """(d,) factors of lr and of T for every coordinate; None where all are 1."""
-
-    lr: Tensor | None = None
-    temperature: Tensor | None = None
-
-    def to(self, theta: Tensor) -> Factors:
-        return Factors(*(None if f is None else f.to(theta) for f in (self.lr, self.temperature)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,16 +95,13 @@ def prior_of(prior: Prior, blocks: Sequence[Block]) -> Prior:
     return Blockwise(tuple(prior if block.prior is None else block.prior for block in blocks))
 
 
-def factors_of(blocks: Sequence[Block], sizes: Sequence[int], like: Tensor) -> Factors:
-    """The factors of every coordinate. sizes: numbers per parameter tensor and chain."""
-
-    def each(values: list[float]) -> Tensor | None:
-        if all(value == 1 for value in values):
-            return None
-        counts = torch.as_tensor(sizes, device=like.device)
-        return torch.as_tensor(values, dtype=like.dtype, device=like.device).repeat_interleave(counts)
-
-    return Factors(each([b.lr_factor for b in blocks]), each([b.temperature_factor for b in blocks]))
+def lr_factors(blocks: Sequence[Block], sizes: Sequence[int], like: Tensor) -> Tensor | None:
+    """(d,) factors of lr; None where all are 1. sizes: numbers per parameter tensor and chain."""
+    values = [block.lr_factor for block in blocks]
+    if all(value == 1 for value in values):
+        return None
+    counts = torch.as_tensor(sizes, device=like.device)
+    return torch.as_tensor(values, dtype=like.dtype, device=like.device).repeat_interleave(counts)
 
 
 def identity_of_prior(bound: Prior) -> Any:
@@ -128,27 +111,14 @@ def identity_of_prior(bound: Prior) -> Any:
     return {"type": "by block", "parts": [{"stop": stop, "prior": prior_identity(p)} for _, stop, p in bound.parts]}
 
 
-def identity_of_factors(factors: Factors) -> Any:
+def identity_of_factors(factors: Tensor | None) -> Any:
     """Plain values: the runs of equal factors, as [factor, count]; None where all factors are 1."""
-    if factors == Factors():
+    if factors is None:
         return None
-    runs = {}
-    for name, values in vars(factors).items():
-        if values is not None:
-            kinds, counts = torch.unique_consecutive(values.double().cpu(), return_counts=True)
-            runs[name] = identity(torch.stack([kinds, counts.double()], 1))
-    return runs
-
-
-def law_of_factors(factors: Factors) -> dict[str, Any]:
-    """What target.json says of them: the temperatures alone, because factors of lr leave the law."""
-    runs = identity_of_factors(factors) or {}
-    return {"temperature_factors": runs["temperature"]} if "temperature" in runs else {}
+    kinds, counts = torch.unique_consecutive(factors.double().cpu(), return_counts=True)
+    return identity(torch.stack([kinds, counts.double()], 1))
 
 
 def describe_blocks(blocks: Blocks | None) -> list[str]:
     """Lines for `explain`."""
-    lines = [f"block {pattern}: {block}" for pattern, block in (blocks or {}).items()]
-    if any(block.temperature_factor != 1 for block in (blocks or {}).values()):
-        lines.append("blocks of different T: where they interact in U, heat flows between them, and the law is another")
-    return lines
+    return [f"block {pattern}: {block}" for pattern, block in (blocks or {}).items()]

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.blocks import Factors
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.settings import any_positive
@@ -35,7 +34,7 @@ class Chain:
         z: the same shape; standard normal numbers of that step, zero where none are injected.
         state: the dataclass of the dynamics, whose `theta` is `theta`.
         steps: how many steps were taken.
-        factors: those of lr and T, where blocks of parameters have their own.
+        lr_factors: (d,) factors of lr, where blocks of parameters have them, else None.
         left_at: θ after the last step of a full-batch kernel, or None.
         configurational_temperature: () or (C,) <θ, ∇U>/d at the last step, whose expectation is T in equilibrium
             (Wenzel et al. 2020); None except at every 10th step.
@@ -55,7 +54,8 @@ class Chain:
     ):
         self.buffer = ParameterBuffer(params, names, chains)
         self.dynamics, self.chains, self.seed, self.stack = dynamics, chains, seed, stack
-        self.steps, self.factors = 0, Factors()
+        self.steps = 0
+        self.lr_factors: Tensor | None = None
         self.state = checked_state(dynamics, dynamics.init(self.theta))
         self.generator = generator(self.theta.device, "noise", seed, stack)
         self.entropy: Tensor | None = None
@@ -88,12 +88,9 @@ class Chain:
         return value if self.chains is not None else value[0]
 
     def per_coordinate(self, lr: Scalar, temperature: Scalar, num_data: int) -> tuple[Scalar, Scalar]:
-        """lr and tau = T/N as a dynamics takes them: floats, (C, 1), or (..., d) where blocks have factors."""
-        lr, tau, factors = self.column(lr), self.column(temperature) / num_data, self.factors
-        return (
-            lr if factors.lr is None else lr * factors.lr,
-            tau if factors.temperature is None else tau * factors.temperature,
-        )
+        """lr and tau = T/N as a dynamics takes them: floats or (C, 1), lr also (..., d) where blocks have factors."""
+        lr, tau = self.column(lr), self.column(temperature) / num_data
+        return lr if self.lr_factors is None else lr * self.lr_factors, tau
 
     @property
     def acceptance(self) -> Tensor | None:
@@ -172,11 +169,7 @@ class Chain:
     def measure(self, theta: Tensor, g: Tensor, idle: Sequence[int], num_data: int) -> None:
         """Take the configurational temperature of θ with the gradient g of U/N there, both (..., d), if it is due."""
         due = (self.steps + 1) % MEASURE_EVERY == 0 and not (idle or self.dynamics.variational)
-        found = None
-        if due:
-            hot = self.factors.temperature  # each coordinate in units of its own temperature
-            found = torch.linalg.vecdot(theta if hot is None else theta / hot, g) * (num_data / theta.shape[-1])
-        self.configurational_temperature = found
+        self.configurational_temperature = torch.linalg.vecdot(theta, g) * (num_data / theta.shape[-1]) if due else None
 
     # ---- moving, saving, loading ----
 
@@ -198,7 +191,7 @@ class Chain:
             if isinstance(value, Tensor)
         }
         self.state = dataclasses.replace(self.state, **{**changes, "theta": theta})
-        self.factors = self.factors.to(theta)
+        self.lr_factors = None if self.lr_factors is None else self.lr_factors.to(theta)
         if theta.device != old.device:
             self.generator = generator(theta.device, "noise", self.seed, self.stack, self.steps)
         self._allocate()

@@ -42,17 +42,12 @@ def refuse_combinations(
         raise ConfigError(f"{name} needs the gradient as it is: leave clip null")
 
 
-def refuse_factors(
-    dynamics: Transition, weighting: Weighting, exchange: Exchange | None, blocks: Sequence[Block]
-) -> None:
-    """Raise ConfigError for blocks with an lr or a T of their own, where the sampler has one for all parameters."""
-    hot = any(block.temperature_factor != 1 for block in blocks)
-    if not hot and all(block.lr_factor == 1 for block in blocks):
+def refuse_factors(dynamics: Transition, exchange: Exchange | None, blocks: Sequence[Block]) -> None:
+    """Raise ConfigError for blocks with a factor of lr, where the sampler has one lr for all parameters."""
+    if all(block.lr_factor == 1 for block in blocks):
         return
-    name = type(dynamics).__name__
     if not dynamics.per_coordinate:
-        raise ConfigError(f"{name} takes one lr and one T for all parameters: leave the factors of the blocks at 1")
+        name = type(dynamics).__name__
+        raise ConfigError(f"{name} takes one lr for all parameters: leave the lr_factor of the blocks at 1")
     if exchange is not None:
-        raise ConfigError("replica exchange swaps states of one lr and one T: leave the factors of the blocks at 1")
-    if hot and weighting.needs_energy:
-        raise ConfigError(f"{type(weighting).__name__} reads U in units of one T: leave temperature_factor at 1")
+        raise ConfigError("replica exchange swaps states of one lr: leave the lr_factor of the blocks at 1")

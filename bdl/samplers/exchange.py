@@ -14,7 +14,7 @@ from bdl.errors import ConfigError
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.potential import Potential
-from bdl.samplers.settings import Settings
+from bdl.samplers.settings import StepSettings
 
 STATE = ("tried", "done", "turn", "previous", "square", "count")  # fields of Replicas in a checkpoint
 KEEP = 0.99  # decay of the running mean of the energy's variance
@@ -131,7 +131,7 @@ class Replicas:
             self.previous = self.previous[order]
         return order
 
-    def swap(self, chain: Chain, potential: Potential, batch_noise: BatchNoise, now: Settings) -> None:
+    def swap(self, chain: Chain, potential: Potential, batch_noise: BatchNoise, now: StepSettings) -> None:
         """Swap states between neighbouring chains, if it is time. Chains keep their T and what they have learnt at it.
 
         Raises ConfigError where a step has no energy.

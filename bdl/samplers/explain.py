@@ -12,7 +12,7 @@ from bdl.samplers.chain import Chain
 from bdl.samplers.dynamics.base import mean
 from bdl.samplers.exchange import Replicas
 from bdl.samplers.potential import Potential
-from bdl.samplers.settings import Settings
+from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Weighting
 
@@ -20,7 +20,7 @@ from bdl.samplers.weighting.weightings import Weighting
 def explain(
     chain: Chain,
     potential: Potential,
-    now: Settings,
+    now: StepSettings,
     reweighting: Reweighting,
     replicas: Replicas | None,
     heat: tuple[Tensor, Tensor],
@@ -54,7 +54,7 @@ def explain(
     return "\n".join([*lines, *notes])
 
 
-def _law(now: Settings, weighting: Weighting) -> str:
+def _law(now: StepSettings, weighting: Weighting) -> str:
     bayes = bool((torch.as_tensor(now.temperature) == 1).all())
     name = " (the Bayes posterior)" if bayes else ""
     return f"intended law: exp(-U/T), T = {mean(now.temperature):g}{name}{weighting.describe(now.zeta)}"

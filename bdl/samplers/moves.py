@@ -6,7 +6,7 @@ import itertools
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -19,7 +19,8 @@ from bdl.samplers.dynamics.base import Evaluate
 from bdl.samplers.exchange import Replicas
 from bdl.samplers.extras import Extras
 from bdl.samplers.potential import Closure, Evaluation, Gradient, Potential
-from bdl.samplers.settings import Settings
+from bdl.samplers.settings import StepSettings
+from bdl.samplers.survivors import Survivors
 from bdl.samplers.weighting.reweighting import Reweighting
 
 RECHECK = 100  # steps between checks that one θ always has the same energy
@@ -31,38 +32,63 @@ ROUNDING = 1e-4  # relative difference that summation in another order may make 
 AtTheta = Callable[[], tuple[Tensor, list[int]]]
 
 
-@dataclass
-class Parts:
-    """What a step consults besides the chain and its potential."""
+class Follower(Protocol):
+    """A piece of a sampler that follows the parameters to another device, and stands in a checkpoint."""
 
+    def to(self, theta: Tensor) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None: ...
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A chain and all that its steps consult."""
+
+    chain: Chain
+    potential: Potential
     batch_noise: BatchNoise
     reweighting: Reweighting
+    survivors: Survivors
     replicas: Replicas | None
     extras: Extras
 
     @property
-    def read_energy(self) -> bool:
+    def reads_energy(self) -> bool:
         """Whether every step needs the energy of its batch."""
         return self.replicas is not None or self.reweighting.weighting.needs_energy
 
+    def followers(self) -> dict[str, Follower]:
+        """The pieces with a state, besides the chain."""
+        names = ("potential", "batch_noise", "reweighting", "survivors", "replicas")
+        pieces = ((name, getattr(self, name)) for name in names)
+        return {name: piece for name, piece in pieces if piece is not None}
 
-def gradient_move(chain: Chain, potential: Potential, parts: Parts, e: Evaluation, now: Settings) -> None:
+    def tensors(self) -> list[Tensor]:
+        """What the ranks of one chain must agree on."""
+        h = self.reweighting.histogram
+        return [*self.chain.tensors(), *([] if h is None else [h.psi])]
+
+
+def gradient_move(assembly: Assembly, e: Evaluation, now: StepSettings) -> None:
     """One step of a `Dynamics` from e: energy (C,), nats, and gradient (..., d) of the batch loss."""
+    chain, potential, batch_noise = assembly.chain, assembly.potential, assembly.batch_noise
     dynamics: Any = chain.dynamics
     if e.idle:
         potential.note_idle(e)
     potential.accept(e, now.lr)
-    parts.batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
+    batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
     potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
-    if parts.replicas is not None:
-        parts.replicas.swap(chain, potential, parts.batch_noise, now)
-    multiplier = parts.reweighting.weigh(e.g, e.energy, potential, now)  # (..., 1); scales e.g
+    if assembly.replicas is not None:
+        assembly.replicas.swap(chain, potential, batch_noise, now)
+    multiplier = assembly.reweighting.weigh(e.g, e.energy, potential, now)  # (..., 1); scales e.g
     chain.measure(chain.theta, e.g, e.idle, potential.num_data)
     z = chain.draw(now.temperature)
     lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
     chain.entropy = dynamics.entropy(chain.state)
     with chain.leave_alone(e.idle):
-        extra = parts.extras.gather(multiplier)
+        extra = assembly.extras.gather(multiplier)
         chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *extra))
 
 
@@ -86,8 +112,9 @@ def by_gradient(chain: Chain, gradient: Gradient) -> AtTheta:
     return lambda: (gradient(chain.g_views), [])
 
 
-def full_batch_move(chain: Chain, potential: Potential, parts: Parts, at_theta: AtTheta, now: Settings) -> Tensor:
+def full_batch_move(assembly: Assembly, at_theta: AtTheta, now: StepSettings) -> Tensor:
     """One step of a `FullBatch` kernel; returns the loss at the θ from which it started, () or (C,)."""
+    chain, potential = assembly.chain, assembly.potential
     kernel: Any = chain.dynamics
     if not now.all_sample:
         name = type(kernel).__name__
@@ -98,8 +125,8 @@ def full_batch_move(chain: Chain, potential: Potential, parts: Parts, at_theta: 
     evaluate_start(chain, potential, evaluate, now)
     energy = potential.energy = state.potential.reshape(-1) * n
     start_loss = (energy - potential.prior.energy(state.theta)) / n
-    if parts.replicas is not None:
-        parts.replicas.swap(chain, potential, parts.batch_noise, now)
+    if assembly.replicas is not None:
+        assembly.replicas.swap(chain, potential, assembly.batch_noise, now)
     z = chain.draw(now.temperature)
     uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=torch.float64, device=theta.device)
     tau = chain.column(now.temperature) / n
@@ -134,7 +161,7 @@ def evaluator(chain: Chain, potential: Potential, at_theta: AtTheta, start: Tens
     return evaluate
 
 
-def evaluate_start(chain: Chain, potential: Potential, evaluate: Evaluate, now: Settings) -> None:
+def evaluate_start(chain: Chain, potential: Potential, evaluate: Evaluate, now: StepSettings) -> None:
     """Put U/N and its gradient at the present θ into the state, if the last step has not left them there.
 
     Some steps evaluate them nevertheless, to check that one θ always has the same energy. Raises ConfigError if not.

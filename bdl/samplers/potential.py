@@ -21,6 +21,7 @@ from bdl.samplers.priors import Prior
 from bdl.samplers.survivors import Survivors
 
 Closure = Callable[[], Tensor]
+MeanLoss = Callable[[], Tensor]  # returns () or (C,) mean negative log-likelihoods at the present θ
 Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the tensors given; returns () or (C,) losses
 
 # Runs the kernels of a function, (work, key, reads) -> its result: see `bdl.engine.graphs.Graphs.run`
@@ -66,8 +67,8 @@ class Potential:
         self.prior = prior.bind(chain.buffer.shapes, chain.theta)
         self.needs_energy = needs_energy
         self.energy: Tensor | None = None
-        self.full_loss: Callable[[], Tensor] | None = None
-        self.batch_loss: Callable[[], Tensor] | None = None
+        self.full_loss: MeanLoss | None = None
+        self.batch_loss: MeanLoss | None = None
         self.loss_is_whole = True
         self._idle_is_known = False  # True once a parameter without a gradient has been spoken of
         self.energy_watch = EnergyWatch(num_data)
@@ -127,7 +128,6 @@ class Potential:
             for name, view in zip(self.chain.buffer.names, self.chain.g_views, strict=True):
                 yield f"the gradient of {name}", view
 
-        self.survivors.remember_start()
         try:
             self.divergence.see(self.chain.steps, e.total, suspects, lr)
         except DivergedError as error:
@@ -231,7 +231,7 @@ class Potential:
     def check(self, lr: Scalar) -> None:
         """Raise DivergedError if any step so far met numbers that are not finite, or θ is not. A device sync.
 
-        Chains that may be dropped or restarted are, instead.
+        Chains that may be dropped are, instead.
         """
         try:
             refuse(self.chain.steps, [("a parameter", self.chain.theta)], lr)
@@ -257,7 +257,7 @@ class Potential:
 
     def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None:
         self.energy = None if state["energy"] is None else state["energy"].to(theta.device).clone()
-        self.energy_watch.first = state.get("first_loss")  # older checkpoints have none
+        self.energy_watch.first = state["first_loss"]
         self.reset()
 
 

@@ -11,7 +11,7 @@ import torch
 from bdl.errors import BdlWarning, ConfigError
 from bdl.samplers.chain import Chain
 
-FORMAT_VERSION = 4
+FORMAT_VERSION = 5
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -26,14 +26,14 @@ def refuse_copy() -> NoReturn:
     )
 
 
-def to_save(identity: Mapping[str, Any], chain: Chain, parts: Mapping[str, Any]) -> dict[str, Any]:
+def to_save(identity: Mapping[str, Any], chain: Chain, pieces: Mapping[str, Any]) -> dict[str, Any]:
     """What bdl adds to the state dict of an optimizer: tensors and numbers."""
     return {
         "format_version": FORMAT_VERSION,
         "identity": dict(identity),
         "environment": environment(chain.theta.device),
         "chain": chain.state_dict(),
-        **{name: part.state_dict() for name, part in parts.items()},
+        **{name: piece.state_dict() for name, piece in pieces.items()},
     }
 
 
@@ -52,9 +52,9 @@ def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], devi
             f"sampler state of format {saved['format_version']}; this bdl reads {FORMAT_VERSION} only: start afresh"
         )
     for key, here in identity.items():
-        if saved["identity"].get(key) != here:  # checkpoints from before there were blocks have none
+        if saved["identity"][key] != here:
             raise ConfigError(
-                f"the checkpoint was saved with {key} = {saved['identity'].get(key)}, this sampler has {here}: "
+                f"the checkpoint was saved with {key} = {saved['identity'][key]}, this sampler has {here}: "
                 "restore it, or start afresh"
             )
     here = environment(device)

@@ -13,7 +13,7 @@ from bdl.samplers.dynamics.base import Scalar
 
 
 @dataclass(frozen=True)
-class Settings:
+class StepSettings:
     """lr and temperature are floats or (C,) tensors; under replica exchange the temperature is that of every rung."""
 
     lr: Scalar
@@ -21,7 +21,7 @@ class Settings:
     zeta: float
 
     @classmethod
-    def of(cls, group: Mapping[str, Any], step: int) -> Settings:
+    def of(cls, group: Mapping[str, Any], step: int) -> StepSettings:
         """The settings of a parameter group. Raises ConfigError for a float that is negative or NaN."""
         for name in ("lr", "temperature", "zeta"):
             value = group[name]

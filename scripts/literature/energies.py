@@ -42,7 +42,7 @@ class Psi:
 
     @classmethod
     def of(cls, sampler: bdl.Sampler, zeta: float) -> Psi:
-        h: Any = sampler.histogram
+        h: Any = sampler.reweighting.histogram
         return cls(h.all_edges()[0].numpy(), h.psi[0].numpy(), zeta, h.log_psi[0].numpy())
 
     def log_weight_at(self, u: np.ndarray) -> np.ndarray:

@@ -171,8 +171,8 @@ def race(chains: Chains, settings: Settings, methods: list[Method], phase: Phase
     far = FAR * (settings.start[1] - settings.start[0])
     for k in range(phase.cap + 1):
         chains.step()
-        if k < FIRST and chains.sampler.histogram is not None:
-            chains.sampler.histogram.tabulate()
+        if k < FIRST and chains.sampler.reweighting.histogram is not None:
+            chains.sampler.reweighting.histogram.tabulate()
         energy = chains.sampler.energy  # after k iterations
         assert energy is not None
         there = running & (energy < settings.threshold)

@@ -57,10 +57,9 @@ def sampler(request) -> dict:
     return {"weighting": weighting} if request.param == "weighted" else {}
 
 
-@pytest.mark.parametrize("policy", ["drop", "restart"])
-def test_the_samples_of_the_others_keep_every_bit(tmp_path, policy, sampler):
+def test_the_samples_of_the_others_keep_every_bit(tmp_path, sampler):
     fit(tmp_path / "whole", "stop", at=-1, **sampler)
-    lost(tmp_path / "lost", policy, **sampler)
+    lost(tmp_path / "lost", "drop", **sampler)
     stores = [bdl.SampleStore(tmp_path / name) for name in ("whole", "lost")]
     for a, b in zip(stores[0].records(), stores[1].records(), strict=True):
         rows = [b.chains.index(0), b.chains.index(2)]
@@ -92,24 +91,13 @@ def test_a_dropped_chain_is_in_no_average_and_no_report(tmp_path):
     assert "chain 1 at step 13: all their samples up to there are left out" in (tmp_path / "report.html").read_text()
 
 
-def test_a_restarted_chain_counts_anew(tmp_path):
-    """Its burn-in ends 7 steps after the divergence, as that of the run ended at step 7."""
-    lost(tmp_path, "restart")
-    chains = {r.step: r.chains for r in bdl.SampleStore(tmp_path).records()}
-    assert chains[10] == [0, 1, 2] and chains[13] == chains[19] == [0, 2] and chains[22] == [0, 1_000_001, 2]
-    posterior = bdl.Posterior.load(tmp_path, toys.plain())
-    assert posterior.chains == 3 and posterior.diverged == [(1, 13)]
-    assert posterior.samples == 2 * len(chains) + sum(step >= 22 for step in chains)
-
-
-@pytest.mark.parametrize("policy", ["drop", "restart"])
 @pytest.mark.parametrize("stop", [12, 16, 21], ids=["before", "after", "later"])
-def test_a_resumed_run_writes_the_same_files(tmp_path, policy, stop, sampler):
-    lost(tmp_path / "whole", policy, **sampler)
+def test_a_resumed_run_writes_the_same_files(tmp_path, stop, sampler):
+    lost(tmp_path / "whole", "drop", **sampler)
     folder = tmp_path / "resumed"
-    (lost if stop > LOST_AT else fit)(folder, policy, stop, **sampler)
+    (lost if stop > LOST_AT else fit)(folder, "drop", stop, **sampler)
     (folder / "samples" / "excluded-0.json").unlink(missing_ok=True)  # it comes back with the checkpoint
-    (fit if stop > LOST_AT else lost)(folder, policy, checkpoint=folder / "checkpoints" / "last.ckpt", **sampler)
+    (fit if stop > LOST_AT else lost)(folder, "drop", checkpoint=folder / "checkpoints" / "last.ckpt", **sampler)
     assert files(folder) == files(tmp_path / "whole")
 
 

@@ -92,7 +92,10 @@ def test_averages_traces_and_random_streams_are_resumed_too(whole, tmp_path, nam
 
 
 def test_psi_is_resumed(whole, tmp_path):
-    expected, resumed = whole("adaptive").sampler.histogram, stopped("adaptive", tmp_path, 10).sampler.histogram
+    expected, resumed = (
+        whole("adaptive").sampler.reweighting.histogram,
+        stopped("adaptive", tmp_path, 10).sampler.reweighting.histogram,
+    )
     assert expected.updates == resumed.updates == WHOLE and expected.psi.min() < 1
     for name, value in expected.state_dict().items():
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(resumed.state_dict()[name])), name

@@ -493,7 +493,7 @@ def test_settings_that_no_kernel_can_use_are_refused(name: str):
     with pytest.raises(ConfigError, match=f"{kind} needs the mean loss over all the data"):
         single(BUILD[name]).step(lambda: None)
     partial = single(BUILD[name])
-    partial.loss_is_whole = False
+    partial.potential.loss_is_whole = False
     with pytest.raises(ConfigError, match=f"{kind} needs the mean loss over all the data"):
         partial.step(partial.closure)
     cold = single(BUILD[name], temperature=0.0)

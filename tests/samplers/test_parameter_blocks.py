@@ -1,4 +1,4 @@
-"""Blocks of parameters with a prior, an lr or a T of their own have the law that they state; `only` freezes the rest.
+"""Blocks of parameters with a prior or an lr of their own have the law that they state; `only` freezes the rest.
 
 Every dynamics of the table that takes an lr per coordinate is here: by Lyapunov's equation without random numbers, and
 through the whole Sampler against the variance of the discretised chain.
@@ -19,7 +19,6 @@ from bdl.samplers.dynamics.base import Dynamics
 
 D64 = torch.float64
 FACTORS = torch.tensor([1.0, 0.2], dtype=D64)
-SEPARABLE = torch.diag(torch.tensor([1.0, 4.0], dtype=D64))
 Z = 4.5  # standard errors
 VECTORS = [row for row in LINEAR if row.build(2, D64).per_coordinate]
 ORDER_1 = [row for row in VECTORS if row.order == 1]
@@ -61,20 +60,10 @@ def test_noise_of_one_block_that_is_off_is_seen(row: Row):
     assert wrong > right + 0.004
 
 
-@pytest.mark.parametrize("row", VECTORS, ids=str)
-def test_a_temperature_per_coordinate_is_that_of_a_block_that_stands_alone(row: Row):
-    """Where U is a sum over blocks, each has the law exp(-U_i/T_i): T = (.5, 2) and precision (1, 4)."""
-    dynamics, tau = row.build(2, D64), torch.tensor([0.5, 2.0], dtype=D64)
-    expected = torch.diag(tau / SEPARABLE.diagonal())
-    first, half = (error(row, dynamics, SEPARABLE, lr * FACTORS, tau, expected) for lr in (1e-3, 5e-4))
-    assert first < 1e-3 * 1.65 * 5
-    assert row.order == 2 or first / half == pytest.approx(2, abs=2e-3 * 1.65 * 5)
-
-
 # ---- through the whole Sampler ---------------------------------------------------------------------------------------
 
 N, CHAINS, WIDTH = 50, 512, 8
-BLOCKS = {"head.*": bdl.Block(prior=bdl.Gaussian(3.0), lr_factor=0.4, temperature_factor=0.25)}
+BLOCKS = {"head.*": bdl.Block(prior=bdl.Gaussian(3.0), lr_factor=0.4)}
 SHELL = [row for row in VECTORS if row.name in ("sgld", "sghmc-0.1", "baoab-0.1", "sgnht-0.1")]
 SHELL += [row for row in NOISY if row.name == "sglrw"]
 
@@ -104,15 +93,15 @@ def variance(row: Row, h: float, e: float, T: float) -> float:
 
 @pytest.mark.parametrize("row", SHELL, ids=str)
 def test_each_block_has_its_own_law_through_the_shell(row: Row):
-    """Precision, lr and T differ: N(0, 2) at lr for one block, N(0, .5/3) at .4 lr for the other.
+    """Precision and lr differ: N(0, 2) at lr for one block, N(0, 2/3) at .4 lr for the other.
 
-    The thermostat has an error of first order, below 1 % at this lr. Power: with the factor of T, the prior or the lr
-    (where it matters) of the wrong block, the variance is off by 4, 3, and 1 % or more; 3 % is seen (checked).
+    The thermostat has an error of first order, below 1 % at this lr. Power: with the prior of the wrong block the
+    variance is off by a factor of 3, with its lr (where it matters) by 1 % or more; 3 % is seen (checked).
     """
     e = 0.02
     each, kinetic = sampled_blocks(row.build(WIDTH, torch.float32), e, BLOCKS)
     se = each.std(0) / math.sqrt(CHAINS)
-    expected = torch.tensor([variance(row, 1.0, e, 2.0), variance(row, 3.0, 0.4 * e, 0.5)], dtype=D64)
+    expected = torch.tensor([variance(row, 1.0, e, 2.0), variance(row, 3.0, 0.4 * e, 2.0)], dtype=D64)
     allowed = Z * se + (0.01 * expected if row.thermostat else 0)
     assert (allowed < 0.03 * expected).all()
     assert ((each.mean(0) - expected).abs() < allowed).all()
@@ -123,14 +112,14 @@ def test_each_block_has_its_own_law_through_the_shell(row: Row):
 def test_blocks_that_are_taken_for_each_other_are_seen():
     """Negative control: the block of the other pattern."""
     each, _ = sampled_blocks(bdl.SGLD(), 0.02, {"body.*": BLOCKS["head.*"]}, steps=1000)
-    assert abs(each.mean(0)[1] / (0.5 / 3) - 1) > 1
+    assert abs(each.mean(0)[1] / (2 / 3) - 1) > 1
 
 
 def test_configurational_temperature_is_that_of_the_sampler():
-    """<θ, ∇U>/d in units of each block's factor: T for all. 512 chains of 16 numbers, averaged over 100 states."""
+    """<θ, ∇U>/d is T for all blocks together. 512 chains of 16 numbers, averaged over 100 states."""
     body, head = (torch.randn(CHAINS, WIDTH, requires_grad=True) for _ in range(2))
     with torch.no_grad():
-        head.mul_(math.sqrt(0.25 / 3))
+        head.mul_(math.sqrt(1 / 3))
     sampler = bdl.Sampler(
         [("body.weight", body), ("head.weight", head)], bdl.SGLD(), num_data=N, lr=0.5, blocks=BLOCKS, chains=CHAINS
     )
@@ -176,9 +165,9 @@ def test_priors_by_block_add_up():
 
 def test_the_first_pattern_that_matches_counts_and_the_rest_is_as_without_blocks():
     blocks = {"layer0.*": bdl.Block(lr_factor=0.5), "layer*": bdl.Block(lr_factor=2.0)}
-    assert make(named((1,), (2,)), blocks=blocks).chain.factors.lr.tolist() == [0.5, 2.0, 2.0]
+    assert make(named((1,), (2,)), blocks=blocks).chain.lr_factors.tolist() == [0.5, 2.0, 2.0]
     plain = make(named((1,), (2,)), blocks={"layer0.*": bdl.Block(prior=bdl.Gaussian(2.0))})
-    assert plain.chain.factors.lr is None and plain.chain.factors.temperature is None
+    assert plain.chain.lr_factors is None
 
 
 @pytest.mark.parametrize(
@@ -188,26 +177,24 @@ def test_the_first_pattern_that_matches_counts_and_the_rest_is_as_without_blocks
         ({"blocks": {"layer0.*": 0.1}}, r"blocks\['layer0\.\*'\] must be a bdl\.Block, got float"),
         ({"only": "head.*"}, r"only='head\.\*' matches no parameter: there are layer0\.\*, layer1\.\*"),
         ({"only": []}, r"only holds no pattern"),
-        ({"dynamics": bdl.HMC()}, r"HMC takes one lr and one T for all parameters"),
+        ({"dynamics": bdl.HMC()}, r"HMC takes one lr for all parameters"),
         ({"dynamics": bdl.MCLMC()}, r"MCLMC takes one lr"),
         ({"dynamics": bdl.SGFS()}, r"SGFS takes one lr"),
         ({"dynamics": bdl.SGLD(torch.eye(4))}, r"SGLD takes one lr"),
-        ({"weighting": bdl.AdaptiveWeight()}, r"AdaptiveWeight reads U in units of one T"),
         ({"exchange": bdl.Exchange(ladder=[1.0, 2.0]), "chains": 2}, r"replica exchange swaps states of one lr"),
     ],
 )  # fmt: skip
 def test_what_makes_no_sense_is_refused_in_one_line(settings, words):
-    blocks = {"layer0.*": bdl.Block(lr_factor=0.5, temperature_factor=0.5)}
+    blocks = {"layer0.*": bdl.Block(lr_factor=0.5)}
     with pytest.raises(bdl.ConfigError, match=words) as refused:
         make(named((2, 1), (2, 1)), **{"blocks": blocks, **settings})
     assert "\n" not in str(refused.value)
 
 
-@pytest.mark.parametrize("field", ["lr_factor", "temperature_factor"])
 @pytest.mark.parametrize("value", [0, -1.0, math.inf, math.nan, True, "a"])
-def test_factors_are_positive_numbers(field, value):
-    with pytest.raises(bdl.ConfigError, match=f"{field} of a block must be a number > 0"):
-        bdl.Block(**{field: value})
+def test_factors_are_positive_numbers(value):
+    with pytest.raises(bdl.ConfigError, match="lr_factor of a block must be a number > 0"):
+        bdl.Block(lr_factor=value)
 
 
 def test_dynamics_of_ones_own_take_one_lr_unless_they_say_otherwise():
@@ -242,9 +229,8 @@ def test_a_sampler_of_other_blocks_does_not_go_on():
 
 
 def test_explain_names_the_blocks():
-    text = make(named((2,), (3,)), blocks={"layer0.*": bdl.Block(bdl.Gaussian(3.0), 0.5, 0.1)}).explain()
-    assert "block layer0.*: lr x 0.5, T x 0.1, prior Gaussian, precision 3" in text
-    assert "heat flows between them" in text
+    text = make(named((2,), (3,)), blocks={"layer0.*": bdl.Block(bdl.Gaussian(3.0), 0.5)}).explain()
+    assert "block layer0.*: lr x 0.5, prior Gaussian, precision 3" in text
     assert "prior: Gaussian, precision 3; Gaussian, precision 1" in text
 
 
@@ -256,4 +242,4 @@ def test_factors_follow_the_parameters():
     for _, p in params:
         p.grad = torch.ones_like(p)
     sampler.step()
-    assert sampler.chain.factors.lr.dtype == D64
+    assert sampler.chain.lr_factors.dtype == D64

@@ -139,7 +139,7 @@ def test_resumed_run_is_the_uninterrupted_one(row: Row, weighting: str):
     straight.go(k + 16 + m)
     first.go(k + 16)
     if weighting != "flat" and row.friction >= 0.1:  # at friction .01 the pilot is still running
-        assert first.sampler.histogram.updates > 0
+        assert first.sampler.reweighting.histogram.updates > 0
     saved = through_a_file(first.checkpoint())
     assert set(saved["sampler"]) == {"state", "param_groups", "bdl"}
     second.load(saved)
@@ -170,7 +170,7 @@ def test_momentum_is_in_torch_state_and_psi_keeps_its_type():
     resumed = sampler_of(parameter(3, dtype=torch.float32), weighting=bdl.AdaptiveWeight(low=0.0, high=5.0))
     resumed.load_state_dict(saved)
     assert resumed.histogram.psi.dtype == D64
-    assert torch.equal(resumed.histogram.psi, sampler.histogram.psi)
+    assert torch.equal(resumed.histogram.psi, sampler.reweighting.histogram.psi)
     assert torch.equal(resumed.chain.generator.get_state(), sampler.chain.generator.get_state())
 
 

@@ -1,4 +1,4 @@
-"""A chain of a stack that diverges is dropped or restarted, and the others do not notice."""
+"""A chain of a stack that diverges is dropped, and the others do not notice."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ class Stack:
         return loss
 
 
-def with_one_lost(policy: str, steps: int = STEPS, **sampler) -> tuple[Stack, torch.Tensor]:
-    stack = Stack(policy, {BAD[0]: [BAD[1]]}, **sampler)
+def with_one_lost(steps: int = STEPS, **sampler) -> tuple[Stack, torch.Tensor]:
+    stack = Stack("drop", {BAD[0]: [BAD[1]]}, **sampler)
     with pytest.warns(BdlWarning, match="chain 2 has diverged at step 10 and .* the other 3 chains go on"):
         return stack, stack.go(steps)
 
@@ -52,13 +52,12 @@ DYNAMICS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("policy", ["drop", "restart"])
 @pytest.mark.parametrize("weighting", WEIGHTINGS)
 @pytest.mark.parametrize("dynamics", DYNAMICS)
-def test_the_others_keep_every_bit(policy, weighting, dynamics):
+def test_the_others_keep_every_bit(weighting, dynamics):
     arguments = {"dynamics": DYNAMICS[dynamics], **WEIGHTINGS[weighting]}
     undisturbed = Stack("stop", **arguments)
-    stack, states = with_one_lost(policy, **arguments)
+    stack, states = with_one_lost(**arguments)
     assert torch.equal(states[:, OTHERS], undisturbed.go(STEPS)[:, OTHERS])
     assert not torch.equal(states[-1, 2], undisturbed.states[-1][2])
     assert states.isfinite().all() and stack.sampler.energy.isfinite().all()
@@ -66,44 +65,29 @@ def test_the_others_keep_every_bit(policy, weighting, dynamics):
 
 
 def test_a_dropped_chain_counts_no_more():
-    stack, _ = with_one_lost("drop")
+    stack, _ = with_one_lost()
     assert stack.sampler.target_chains == OTHERS and stack.sampler.survivors.excluded() == {2: 10}
 
 
-def test_a_restarted_chain_begins_at_its_start_and_counts_after_its_burn_in():
-    stack = Stack("restart", {BAD[0]: [BAD[1]]}, temperature=0.0, stack=1, prior=bdl.Uniform())
-    stack.sampler.survivors.burn_in = 5
-    with pytest.warns(BdlWarning, match="chain 6 has diverged at step 10 and starts again"):
-        states = stack.go(11)
-    assert torch.equal(states[-1, 2], stack.start[2])  # its first step has no gradient, and here no noise
-    for steps in range(12, 20):
-        stack.go(1)
-        assert stack.sampler.target_chains == ([0, 1, 2, 3] if steps >= 15 else OTHERS)
-    survivors = stack.sampler.survivors
-    assert [survivors.number(c) for c in range(4)] == [4, 5, 1_000_006, 7] and survivors.excluded() == {6: 10}
-
-
-def test_two_restarts_are_two_lost_chains():
-    stack = Stack("restart", {10: [2], 20: [2, 0]})
+def test_two_lost_chains_and_one_that_diverges_again_while_it_is_dropped():
+    stack = Stack("drop", {10: [2], 20: [2, 0]}, stack=1)
     with pytest.warns(BdlWarning, match="has diverged") as heard:
         stack.go(STEPS)
     assert [str(w.message).split(" and ")[0] for w in heard] == [
-        "chain 2 has diverged at step 10", "chain 0 has diverged at step 20", "chain 1000002 has diverged at step 20"
+        "chain 6 has diverged at step 10", "chain 4 has diverged at step 20"
     ]  # fmt: skip
-    assert stack.sampler.survivors.excluded() == {2: 10, 0: 20, 1_000_002: 20}
-    assert stack.sampler.survivors.number(2) == 2_000_002
+    assert stack.sampler.survivors.excluded() == {6: 10, 4: 20} and stack.sampler.target_chains == [1, 3]
 
 
-@pytest.mark.parametrize("policy", ["drop", "restart"])
 @pytest.mark.parametrize("stop", [5, 20], ids=["before", "after"])
-def test_a_resumed_sampler_makes_the_same_states(policy, stop):
-    _, whole = with_one_lost(policy)
-    first = Stack(policy, {BAD[0]: [BAD[1]]})
+def test_a_resumed_sampler_makes_the_same_states(stop):
+    _, whole = with_one_lost()
+    first = Stack("drop", {BAD[0]: [BAD[1]]})
     if stop > BAD[0]:
-        first, _ = with_one_lost(policy, stop)
+        first, _ = with_one_lost(stop)
     else:
         first.go(stop)
-    second = Stack(policy, {BAD[0]: [BAD[1]]})
+    second = Stack("drop", {BAD[0]: [BAD[1]]})
     with torch.no_grad():
         second.theta.copy_(first.theta)
     second.sampler.load_state_dict(first.sampler.state_dict())
@@ -142,10 +126,10 @@ def test_a_parameter_that_is_not_finite_is_found_before_a_state_is_saved():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"on_divergence": "skip"}, "must be stop, drop or restart, got 'skip'"),
+        ({"on_divergence": "skip"}, "must be stop or drop, got 'skip'"),
         ({"on_divergence": "drop", "chains": None}, "and not a single chain"),
         ({"on_divergence": "drop", "dynamics": bdl.HMC()}, "and not HMC"),
-        ({"on_divergence": "restart", "exchange": bdl.Exchange((1.0, 2.0))}, "and not replica exchange"),
+        ({"on_divergence": "drop", "exchange": bdl.Exchange((1.0, 2.0))}, "and not replica exchange"),
     ],
     ids=["word", "one chain", "kernel", "exchange"],
 )
@@ -156,10 +140,9 @@ def test_what_cannot_go_on_is_refused(arguments, message):
         bdl.Sampler([theta], **settings)
 
 
-@pytest.mark.parametrize("policy", ["drop", "restart"])
-def test_a_replaced_chain_takes_over_the_buffers_and_the_noise_estimates_of_one_that_goes_on(policy):
+def test_a_replaced_chain_takes_over_the_buffers_and_the_noise_estimates_of_one_that_goes_on():
     """Its own estimates are of gradients at another place, its BatchNorm statistics of a network that is gone."""
-    stack = Stack(policy, {BAD[0]: [BAD[1]]})
+    stack = Stack("drop", {BAD[0]: [BAD[1]]})
     statistics = torch.arange(2.0 * CHAINS).view(CHAINS, 2)
     stack.sampler.survivors.buffers = lambda: [statistics]
     noise = stack.sampler.survivors.batch_noise

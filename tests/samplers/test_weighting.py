@@ -218,7 +218,7 @@ def learned(target, kind, zeta: float, bins=BIN_COUNT, rate=decaying) -> Estimat
         _, sampler, advance = chains(target, weighting, 256, seed)
         for _ in range(2000):
             advance()
-        ends.append(sampler.histogram.psi[0])
+        ends.append(sampler.reweighting.histogram.psi[0])
     return Estimate.over_chains(torch.stack(ends))
 
 
@@ -371,7 +371,7 @@ def test_reweighting_a_double_well(bins: int, zeta: float):
     """
     weighting = bdl.AdaptiveWeight(zeta=zeta, low=WELL.low, high=WELL.high, bins=bins, shared=True, rate=lambda k: 0.02)
     sums, sampler = reweighted(weighting, 2500, learn=2000)
-    nodes = sampler.histogram.log_psi[0].numpy()
+    nodes = sampler.reweighting.histogram.log_psi[0].numpy()
     law, true, plain = chain_shares(True, nodes, zeta), true_shares(), sums[:, 3:].mean(0).numpy()
     assert near(sums, law)
     assert (np.abs(law - true) < [0.02, 0.09]).all()
@@ -386,7 +386,7 @@ def test_reweighting_with_a_psi_per_chain():
     weighting = bdl.AdaptiveWeight(zeta=1.0, low=WELL.low, high=WELL.high, bins=26)
     sums, sampler = reweighted(weighting, 4000)
     true = true_shares()
-    bias = max(abs(chain_shares(True, row, 1.0) - true)[0] for row in sampler.histogram.log_psi[:4].numpy())
+    bias = max(abs(chain_shares(True, row, 1.0) - true)[0] for row in sampler.reweighting.histogram.log_psi[:4].numpy())
     estimate = ratios(sums)
     tol = 4.5 * estimate.se[0] + bias
     assert tol < 0.05, "no power"
@@ -486,17 +486,17 @@ def test_pilot_finds_the_range(kind):
     """
     _, sampler, advance = gaussian(kind(), e=1.0)
     for step in range(PILOT):
-        assert sampler.histogram is None or sampler.histogram.edges is None
+        assert sampler.reweighting.histogram is None or sampler.reweighting.histogram.edges is None
         assert sampler.multiplier.eq(1).all() and sampler.log_weight.eq(0).all(), step
         advance()
     low, high = gamma.ppf([0.001, 0.999], 5) * 2
-    h = sampler.histogram
+    h = sampler.reweighting.histogram
     quantiles = [h.edges[0, 0].item(), (h.edges[0, -1].item() + 0.1 * h.edges[0, 0].item()) / 1.1]
     density = gamma.pdf([low / 2, high / 2], 5) / 2
     se = np.sqrt(0.001 / (64 * PILOT)) / density
     assert (np.abs(quantiles - np.array([low, high])) < 5 * se).all()
     advance()
-    assert sampler.histogram.updates == 1
+    assert sampler.reweighting.histogram.updates == 1
 
 
 def test_pilot_waits_while_the_energies_drift():
@@ -504,7 +504,7 @@ def test_pilot_waits_while_the_energies_drift():
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(), e=4e-4, start=30.0, count=4)
     for _ in range(2 * PILOT):
         advance()
-    assert sampler.histogram.edges is None
+    assert sampler.reweighting.histogram.edges is None
 
 
 def test_pilot_leaves_a_quick_descent_out_of_the_range():
@@ -512,7 +512,7 @@ def test_pilot_leaves_a_quick_descent_out_of_the_range():
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(), start=12.0, count=4)
     for _ in range(2 * PILOT):
         advance()
-    assert sampler.histogram.edges.max() < 40
+    assert sampler.reweighting.histogram.edges.max() < 40
 
 
 def test_pilot_starts_again_when_the_temperature_changes():
@@ -521,9 +521,9 @@ def test_pilot_starts_again_when_the_temperature_changes():
     for step in range(2 * PILOT - 1):
         if step == PILOT - 1:
             sampler.param_groups[0]["temperature"] = 9.0
-            assert sampler.histogram.edges is None
+            assert sampler.reweighting.histogram.edges is None
         advance()
-    assert sampler.histogram.edges.min() > 9 * gamma.ppf(1e-4, 5) > gamma.ppf(0.001, 5)
+    assert sampler.reweighting.histogram.edges.min() > 9 * gamma.ppf(1e-4, 5) > gamma.ppf(0.001, 5)
 
 
 @pytest.mark.parametrize("weighting", [bdl.Contour(), bdl.AdaptiveWeight(low="0.1%")], ids=lambda w: type(w).__name__)
@@ -533,7 +533,7 @@ def test_pilot_starts_again_when_the_energies_leave_its_range(weighting):
     sampler.param_groups[0]["temperature"] = 9.0
     for _ in range(PILOT + 1):
         advance()
-    h = sampler.histogram
+    h = sampler.reweighting.histogram
     sampler.param_groups[0]["temperature"] = 1.0
     while h.edges is not None:
         advance()
@@ -548,13 +548,13 @@ def test_a_short_pilot():
     """A pilot of 150 steps ends after 150 energies without drift. One shorter than a check of the range is refused."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(pilot=150))
     for _ in range(150):
-        assert sampler.histogram is None or sampler.histogram.edges is None
+        assert sampler.reweighting.histogram is None or sampler.reweighting.histogram.edges is None
         advance()
     advance()
-    assert sampler.histogram.updates == 1
+    assert sampler.reweighting.histogram.updates == 1
     for _ in range(1000):  # its bins hold most energies, so the pilot does not start again
         advance()
-    assert sampler.histogram.updates == 1001
+    assert sampler.reweighting.histogram.updates == 1001
     with pytest.raises(bdl.errors.ConfigError, match="pilot must be at least 100 steps, got 99"):
         bdl.AdaptiveWeight(pilot=99)
 
@@ -565,15 +565,15 @@ def test_psi_is_silent_at_zero_temperature():
     for _ in range(50):
         advance()
     assert (sampler.multiplier > 1).any()
-    before = sampler.histogram.psi.clone()
+    before = sampler.reweighting.histogram.psi.clone()
     sampler.param_groups[0]["temperature"] = 0.0
     for _ in range(10):
         advance()
         assert sampler.multiplier.eq(1).all()
-    assert torch.equal(sampler.histogram.psi, before) and sampler.histogram.updates == 50
+    assert torch.equal(sampler.reweighting.histogram.psi, before) and sampler.reweighting.histogram.updates == 50
     sampler.param_groups[0]["temperature"] = 1.0
     advance()
-    assert not torch.equal(sampler.histogram.psi, before)
+    assert not torch.equal(sampler.reweighting.histogram.psi, before)
 
 
 def test_freezing_waits_until_psi_has_settled():
@@ -588,9 +588,11 @@ def test_freezing_waits_until_psi_has_settled():
         assert not sampler.freeze_weighting() or _ == needed
         advance()
     assert sampler.freeze_weighting()
-    psi, log_psi = sampler.histogram.psi.clone(), sampler.histogram.log_psi.clone()
+    psi, log_psi = sampler.reweighting.histogram.psi.clone(), sampler.reweighting.histogram.log_psi.clone()
     advance()
-    assert torch.equal(sampler.histogram.psi, psi) and torch.equal(sampler.histogram.log_psi, log_psi)
+    assert torch.equal(sampler.reweighting.histogram.psi, psi) and torch.equal(
+        sampler.reweighting.histogram.log_psi, log_psi
+    )
 
 
 PER_CHAIN = pytest.param(torch.full((64,), 1.0, dtype=D64))
@@ -602,16 +604,16 @@ def test_change_of_temperature_in_place_is_noticed(temperature):
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10), T=temperature)
     for _ in range(5):
         advance()
-    clock = sampler.histogram.clock
+    clock = sampler.reweighting.histogram.clock
     sampler.param_groups[0]["temperature"] *= 2
     advance()
-    assert 0 < sampler.histogram.clock < clock
+    assert 0 < sampler.reweighting.histogram.clock < clock
 
 
 def test_flat_has_nothing_to_freeze():
     _, sampler, advance = gaussian(bdl.Flat())
     advance()
-    assert sampler.histogram is None and not sampler.freeze_weighting()
+    assert sampler.reweighting.histogram is None and not sampler.freeze_weighting()
 
 
 @pytest.mark.parametrize("low, high", [(100.0, 200.0), (-5.0, -1.0)])
@@ -627,7 +629,7 @@ def test_bins_that_hold_some_energies_are_kept():
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=5.0, high=8.0, zeta=0.1))
     for _ in range(250):
         advance()
-    below, above = sampler.histogram.outside()
+    below, above = sampler.reweighting.histogram.outside()
     assert 0.2 < below < 0.8 and 0.0 < above < 0.4
 
 
@@ -682,7 +684,7 @@ def test_weighting_reads_its_kind_of_energy(energy: str, chains):
         if psi is not None:
             weight = 2.0 * sampler.weighting.log_psi(psi, expected.reshape(-1)).reshape(batch.shape)
             torch.testing.assert_close(sampler.log_weight, weight)
-        psi = Histogram(**_copy(sampler.histogram.state_dict()), form=sampler.histogram.form)
+        psi = Histogram(**_copy(sampler.reweighting.histogram.state_dict()), form=sampler.reweighting.histogram.form)
     assert sampler.log_weight.abs().max() > 0
 
 
@@ -747,5 +749,5 @@ def test_a_ramp_of_zeta_does_not_hold_up_the_pilot():
     for k in range(3000):
         sampler.param_groups[0]["zeta"] = k / 3000
         sampler.step(closure)
-    assert sampler.histogram.edges is not None
-    assert sampler.histogram.clock < 0.02 and not sampler.freeze_weighting()
+    assert sampler.reweighting.histogram.edges is not None
+    assert sampler.reweighting.histogram.clock < 0.02 and not sampler.freeze_weighting()

@@ -114,9 +114,9 @@ def test_floor_descends_until_few_energies_lie_at_it():
     grows towards that of the exact G, and has passed the pilot's after 3,000 steps."""
     weighting = bdl.AdaptiveWeight(shared=True, rate=lambda k: 0.02, min_visits=0, pilot=300)
     sampler, advance = chains_on(weighting)
-    while sampler.histogram is None or sampler.histogram.edges is None:
+    while sampler.reweighting.histogram is None or sampler.reweighting.histogram.edges is None:
         advance()
-    h = sampler.histogram
+    h = sampler.reweighting.histogram
     log_g = gamma(25, scale=1 / (1 - 0.1 / 2)).logcdf  # of the chain at its step size
     assert -log_g(float(h.edges[0, 0])) == pytest.approx(7, abs=1)
     for _ in range(3000):
@@ -130,7 +130,7 @@ def test_a_given_floor_stays():
     sampler, advance = chains_on(bdl.AdaptiveWeight(zeta=3.0, low=20.0, shared=True, pilot=300))
     for _ in range(600):
         advance()
-    assert sampler.histogram.edges[0, 0] == 20 and sampler.histogram.bins == 100
+    assert sampler.reweighting.histogram.edges[0, 0] == 20 and sampler.reweighting.histogram.bins == 100
 
 
 def test_added_bins_leave_psi_as_it_is():
@@ -138,7 +138,7 @@ def test_added_bins_leave_psi_as_it_is():
     sampler, advance = chains_on(bdl.AdaptiveWeight(low=20.0, high=40.0, bins=10))
     for _ in range(300):
         advance()
-    h, u = sampler.histogram, np.linspace(0, 45, 32)
+    h, u = sampler.reweighting.histogram, np.linspace(0, 45, 32)
     before = h.evaluate(u)
     h.extend_down(7)
     assert h.bins == 17 and h.edges[0, 0] == 20 - 7 * 2 and h.clock == 0
@@ -171,7 +171,7 @@ def test_psi_survives_a_falling_temperature(units: str):
     for step in range(2000):
         sampler.param_groups[0]["temperature"] = 8.0 * 0.999**step
         advance()
-    h = sampler.histogram
+    h = sampler.reweighting.histogram
     assert (h.edges is not None) == (units == "temperature")
     if units == "temperature":
         assert h.clock > 5 and bool((sampler.multiplier > 1).any())
@@ -181,7 +181,7 @@ def test_psi_survives_a_falling_temperature(units: str):
 def test_at_zero_temperature_energies_in_units_of_it_are_left_alone():
     sampler, advance = chains_on(bdl.AdaptiveWeight(low=10.0, high=50.0, units="temperature"), T=0.0, count=1)
     advance()
-    assert sampler.histogram is None and sampler.multiplier.eq(1).all() and sampler.log_weight.eq(0).all()
+    assert sampler.reweighting.histogram is None and sampler.multiplier.eq(1).all() and sampler.log_weight.eq(0).all()
 
 
 def test_one_chain_at_zero_temperature_has_no_energy_in_units_of_it():
@@ -229,7 +229,7 @@ def test_edges_by_hand_need_no_pilot():
     weighting = bdl.AdaptiveWeight(edges=[0, 10, 15, 22, 30, 60])
     sampler, advance = chains_on(weighting)
     advance()
-    h = sampler.histogram
+    h = sampler.reweighting.histogram
     assert h.bins == 5 and h.updates == 1 and h.edges.tolist() == [[0, 10, 15, 22, 30, 60]]
     assert h.bin_of(np.array([-3.0, 9.9, 10.0, 29.0, 70.0] + [0.0] * 27))[:5].tolist() == [0, 0, 1, 3, 4]
 

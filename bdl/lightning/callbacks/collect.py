@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import warnings
 from dataclasses import asdict
 from pathlib import Path
@@ -97,8 +96,6 @@ class CollectSamples(StepCallback):
         check_data(trainer, self._sampler)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
         check_keep_rule(self.keep, self._sampler, self._total)
-        if self._sampler.survivors.policy == "restart":
-            self._sampler.survivors.burn_in = next(step for step in itertools.count(1) if self.keep(step))
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
         self._writes = trainer.is_global_zero
         self._seen = self._sampler.steps

@@ -65,7 +65,7 @@ class Transition(ABC):
             temperature, and stay.
         every_gradient: True where a parameter without a gradient would falsify the step of the others.
         variational: True where the kept states are draws from a fitted approximation.
-        per_coordinate: True where `step` takes lr and tau as tensors (..., d) too, with one number per coordinate.
+        per_coordinate: True where `step` takes lr as a tensor (..., d) too, with one number per coordinate.
         full_batch: True for a kernel that evaluates U over all the data, once or several times a step.
     """
 

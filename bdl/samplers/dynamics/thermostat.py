@@ -73,7 +73,7 @@ class SGNHT(Dynamics):
         add_(s.m, root(2 * self.friction * lr * tau), z)
         s.theta.add_(s.m)
         square = s.m.square()
-        if varies(lr) or varies(tau):
+        if varies(lr):
             square, lr, tau = in_common_units(square, lr, tau)
         excess = (1 - xi / 2) * square.mean(-1, keepdim=True) - lr * tau  # kinetic minus injected heat
         sampling = torch.as_tensor(tau > 0)  # a float tau stays on the CPU, so no kernel waits for it

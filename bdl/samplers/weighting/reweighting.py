@@ -12,7 +12,7 @@ from bdl.errors import ConfigError
 from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.potential import Potential
-from bdl.samplers.settings import Settings, any_positive
+from bdl.samplers.settings import StepSettings, any_positive
 from bdl.samplers.weighting.histogram import Histogram, covered
 from bdl.samplers.weighting.pilot import batch_error
 from bdl.samplers.weighting.weightings import AdaptiveWeight, HistogramWeighting, Weighting
@@ -56,7 +56,7 @@ class Reweighting:
         }
         return tensors, {"energy": weighting.energy, "weighting": type(weighting).__name__}
 
-    def weigh(self, g: Tensor, energy: Tensor | None, potential: Potential, now: Settings) -> Tensor | None:
+    def weigh(self, g: Tensor, energy: Tensor | None, potential: Potential, now: StepSettings) -> Tensor | None:
         """Multiply the gradient g (..., d), in place, by the multiplier (..., 1); psi learns from the energy (C,).
 
         potential: finds the energies of other kinds than "batch". Returns the multiplier, or None where nothing is
@@ -70,7 +70,7 @@ class Reweighting:
         g.mul_(multiplier)
         return multiplier
 
-    def _weigh_and_learn(self, u: Array, now: Settings) -> None:
+    def _weigh_and_learn(self, u: Array, now: StepSettings) -> None:
         t, zeta = now.temperature, now.zeta
         scale = lean(t.to(self.multiplier.device, non_blocking=True)) if isinstance(t, Tensor) else t
         if self._in_temperatures:  # U/T has the law exp(-U/T) at every T, so that no T stands before the slope
@@ -103,7 +103,7 @@ class Reweighting:
             return torch.zeros_like(u)
         return zeta * self.weighting.log_psi(self.histogram, u / at if self._in_temperatures else u)
 
-    def explain(self, now: Settings) -> list[str]:
+    def explain(self, now: StepSettings) -> list[str]:
         """Lines on the bins: where they lie, how deep they reach, and how they compare with the noise of an energy."""
         h = self.histogram
         if h is None or h.edges is None:
@@ -146,9 +146,7 @@ class Reweighting:
         self.multiplier, self.log_weight, self.energy = (
             _to(state[k], theta.device) for k in ("multiplier", "log_weight", "energy")
         )
-        self.reference, self.reference_energy = (
-            _to(state.get(k), theta.device) for k in ("reference", "reference_energy")
-        )
+        self.reference, self.reference_energy = (_to(state[k], theta.device) for k in ("reference", "reference_energy"))
         h, learnt_at = state["histogram"], state["learnt_at"]
         if h is not None:
             h = Histogram(**{k: _to(v, theta.device) for k, v in h.items()}, form=self.weighting.form)

@@ -1,0 +1,137 @@
+"""What can be read of a sampler between its steps: energies, temperatures, weights, and how it explains itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.samplers.batch_noise import BatchNoise
+from bdl.samplers.chain import Chain
+from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.exchange import Replicas
+from bdl.samplers.explain import explain
+from bdl.samplers.potential import Potential
+from bdl.samplers.settings import StepSettings
+from bdl.samplers.survivors import Survivors
+from bdl.samplers.weighting.reweighting import Reweighting
+
+
+class Readings:
+    """The readings of a `Sampler`, which holds the pieces that they are taken of. Shapes are () or (C,)."""
+
+    dynamics: Transition
+    num_data: int
+    chains: int | None
+    chain: Chain
+    potential: Potential
+    batch_noise: BatchNoise
+    reweighting: Reweighting
+    survivors: Survivors
+    replicas: Replicas | None
+    notes: list[str]
+    param_groups: list[dict[str, Any]]
+
+    def settings(self) -> StepSettings:
+        """The present lr, temperature of every chain, and zeta."""
+        now, replicas = StepSettings.of(self.param_groups[0], self.steps), self.replicas
+        return now if replicas is None else replace(now, temperature=replicas.temperatures(now.temperature))
+
+    @property
+    def steps(self) -> int:
+        """How many steps the chain has taken."""
+        return self.chain.steps
+
+    @property
+    def energy(self) -> Tensor | None:
+        """() or (C,) batch estimate of U, nats, at the θ of the last gradient; None where it was not measured."""
+        return None if self.potential.energy is None else self.chain.per_chain(self.potential.energy)
+
+    @property
+    def multiplier(self) -> Tensor:
+        """() or (C,) factor by which the weighting has multiplied the last gradient."""
+        return self.chain.per_chain(self.reweighting.multiplier)
+
+    @property
+    def log_weight(self) -> Tensor:
+        """() or (C,) log importance weight at the last energy that psi has read."""
+        return self.chain.per_chain(self.reweighting.log_weight)
+
+    @property
+    def acceptance(self) -> Tensor | None:
+        """() or (C,) acceptance of an accept/reject kernel; else None."""
+        return self.chain.acceptance
+
+    @property
+    def elbo(self) -> Tensor | None:
+        """() or (C,) estimate of the evidence lower bound, see `Potential.elbo`, or None."""
+        return self.potential.elbo
+
+    @property
+    def configurational_temperature(self) -> Tensor | None:
+        """() or (C,) <θ, ∇U>/d, or None, see `Chain`."""
+        return self.chain.configurational_temperature
+
+    def full_energy(self) -> Tensor:
+        """() or (C,) U over all the data at the present θ, nats. Raises ConfigError without `full_loss`."""
+        return self.chain.per_chain(self.potential.full_energy(self.param_groups[0]["lr"]))
+
+    @property
+    def noise_ratio(self) -> Tensor:
+        """() or (C,) mean of lr Var(g) / (2 a tau), batch noise over injected noise; coordinates may differ much."""
+        return self._batch_share(self.dynamics.noise_ratio)
+
+    @property
+    def t_eff(self) -> Tensor:
+        """() or (C,) effective temperature, about T (1 + noise_ratio) less what the dynamics subtracts or absorbs.
+
+        T itself under a `FullBatch` kernel. An upper bound in slow directions, where a shuffled epoch's noise cancels.
+        """
+        share = self._batch_share(self.dynamics.heating)
+        return torch.as_tensor(self.settings().temperature).to(share.device) * (1 + share)
+
+    @property
+    def kinetic_temperature(self) -> Tensor:
+        """() or (C,) temperature that the momenta show, expected to be T for exact gradients; NaN without momenta."""
+        lr, _ = self.chain.per_coordinate(self.param_groups[0]["lr"], 1.0, 1)
+        return self.num_data * self.dynamics.kinetic_tau(self.chain.state, lr)
+
+    @property
+    def swap_rates(self) -> Tensor | None:
+        """(K - 1,) share of swaps that were made between neighbours of the ladder; None without exchange."""
+        return None if self.replicas is None else self.replicas.rates
+
+    @property
+    def target_chains(self) -> list[int]:
+        """The chains with the intended law: all that count, or under replica exchange those of the first rung."""
+        counting = [c for c in range(self.chains or 1) if c not in self.survivors.lost]
+        return counting if self.replicas is None else self.replicas.target
+
+    def explain(self) -> str:
+        """A few lines: N, T, prior, the intended law, the injected noise of one step, and what adds to it."""
+        target = self.target_chains if self.chains else ...
+        heat = self.noise_ratio[target], self.t_eff[target]
+        now = StepSettings.of(self.param_groups[0], self.steps)
+        return explain(self.chain, self.potential, now, self.reweighting, self.replicas, heat, self.notes)
+
+    def log_weight_at(self, energy: Tensor) -> Tensor:
+        """() or (C,) log importance weight of an energy (nats) of the kind that psi reads, with the present psi."""
+        group = self.param_groups[0]
+        return self.reweighting.log_weight_at(energy.to(self.chain.theta.device), group["zeta"], group["temperature"])
+
+    def _batch_share(self, terms: Callable[..., Tensor]) -> Tensor:
+        """() or (C,) mean over coordinates of `terms`: the noise ratio, or T_eff/T - 1. NaN where it is unknown.
+
+        terms: `noise_ratio` or `heating` of the dynamics.
+        """
+        chain, now, variance = self.chain, self.settings(), self.batch_noise.variance
+        if self.dynamics.full_batch or self.batch_noise.absent:
+            return torch.zeros(chain.lead, device=chain.theta.device)
+        if variance is None or not self.dynamics.noisy or not now.samples:
+            return torch.full(chain.lead, torch.nan, device=chain.theta.device)
+        multiplier = self.reweighting.multiplier.to(variance).view(*chain.lead, 1)
+        lr, tau = chain.per_coordinate(now.lr, now.temperature, self.num_data)
+        return terms(chain.state, variance * multiplier.square(), lr, tau).mean(-1)  # Var(w g) = w² Var(g)
