@@ -36,7 +36,7 @@ from bdl.tune.budget import (
     seconds_per_step,
 )
 from bdl.tune.burn_in import MOST
-from bdl.tune.find import find_settings
+from bdl.tune.find import describe_untuned, find_settings
 from bdl.tune.finding import Finding
 from bdl.tune.trial import Problem
 
@@ -122,6 +122,8 @@ def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
     if cfg.tune and (reason := _no_sampler(cfg, sampler["dynamics"])):
         print(f"tune: there is nothing to find for {reason}")
     elif cfg.tune:
+        if (line := describe_untuned(sampler["dynamics"])) is not None:
+            print(line)
         training = max(START_SHARE * steps, FEWEST_STEPS if budget is None else 0)
         start = _train(cfg, problem, datamodule, training)
         tuning = find_settings(

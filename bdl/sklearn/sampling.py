@@ -82,11 +82,12 @@ class Plan:
     def given(self, dynamics: Transition) -> dict[str, Any]:
         """The settings that need not be found, by the names of `bdl.find_settings`."""
         prior = self.prior_std if self.prior_std is None or isinstance(self.prior_std, str) else self.prior_std**-2
+        given = frozenset() if isinstance(self.sampler, str) else dynamics.tunable
         settings = {
             "lr": self.lr,
             "batch_size": self.batch_size,
             "prior": None if prior is None else bdl.Gaussian(prior),
-            "friction": None if isinstance(self.sampler, str) else vars(dynamics).get("friction"),
+            "friction": dynamics.friction if "friction" in given else None,
         }
         return {name: value for name, value in settings.items() if value is not None}
 

@@ -15,9 +15,7 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Dynamics, Transition
-from bdl.samplers.dynamics.langevin import BAOAB, SGHMC, SGLD
-from bdl.samplers.dynamics.lattice import SGLRW
-from bdl.samplers.dynamics.thermostat import SGNHT
+from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.seeding import derive_seed
 from bdl.tune.batch import choose_batch
@@ -30,8 +28,6 @@ from bdl.tune.trial import Items, Problem, Trial
 from bdl.tune.work import trial_steps
 
 NAMES = ("batch_size", "lr", "friction", "burn_in", "prior")
-PLAIN = (SGHMC, SGLD, BAOAB, SGNHT, SGLRW)  # dynamics whose lr means the same for every coordinate
-WITH_FRICTION = (SGHMC, BAOAB, SGNHT)
 HELD_OUT = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
 PROBES = 32  # items whose predictions are watched
@@ -66,8 +62,8 @@ def find_settings(
         loss: a negative log-likelihood per item (`bdl.likelihoods`), or any loss that returns its mean over the batch.
         train: x (n, ...) as the network takes it, and y (n, ...): the training items, or an even part of them.
         validation: items that compare priors; None holds out a part of `train` for that.
-        dynamics: the sampler, `SGHMC()` for None. One that adapts or preconditions its own step gets no lr, no friction
-            and no burn-in.
+        dynamics: the sampler, `SGHMC()` for None. One whose `tunable` lacks "lr", because it adapts or preconditions
+            its step, gets no lr, no friction and no burn-in.
         num_data: N, where `train` is a part; None means its length.
         temperature: T > 0.
         steps: of the run. The trials together take a fifth of them at most.
@@ -102,8 +98,8 @@ class _Search:
     """What all stages share. trial: steps of one trial."""
 
     problem: Problem
-    dynamics: Dynamics  # of the trials: the sampler's own, or SGHMC for one that adapts its step
-    plain: bool  # whether it is the sampler's own
+    dynamics: Dynamics  # of the trials: SGHMC in place of one whose lr is not tuned
+    tunable: frozenset[str]  # of the sampler's dynamics
     given: Mapping[str, Any]
     steps: int
     trial: int
@@ -115,15 +111,14 @@ class _Search:
         batch = choose_batch(problem.num_data, weights)
         size = given.get("batch_size", batch.value)
         size = problem.num_data if dynamics.full_batch else min(size or problem.num_data, problem.num_data)
-        problem, plain = replace(problem, batch_size=size), _is_plain(dynamics)
-        own: Any = dynamics if plain else SGHMC()
-        return _Search(problem, own, plain, given, steps, trial_steps(problem, steps), batch)
+        problem = replace(problem, batch_size=size)
+        tried: Any = dynamics if "lr" in dynamics.tunable else SGHMC()
+        return _Search(problem, tried, dynamics.tunable, given, steps, trial_steps(problem, steps), batch)
 
     def wants(self, name: str) -> bool:
         """Whether a setting is to be found: it is not given, and the sampler leaves it open."""
-        has_friction = self.plain and isinstance(self.dynamics, WITH_FRICTION)
-        is_open = {"lr": self.plain, "friction": has_friction, "burn_in": self.plain}.get(name, True)
-        return is_open and name not in self.given
+        needed = {"lr": "lr", "friction": "friction", "burn_in": "lr"}.get(name)
+        return (needed is None or needed in self.tunable) and name not in self.given
 
     def trial_of(
         self, prior: Prior, name: str, problem: Problem | None = None, lr: float | None = None, friction: Any = None
@@ -205,13 +200,11 @@ def _split(problem: Problem, validation: Items | None) -> tuple[Problem, Items]:
     return problem.on((x[kept], y[kept])), (x[out], y[out])
 
 
-def _is_plain(dynamics: Transition) -> bool:
-    """Whether one lr holds for every coordinate, so that curvature and noise bound it."""
-    if isinstance(dynamics, SGLD):
-        return dynamics.preconditioner is None
-    if isinstance(dynamics, SGHMC):
-        return dynamics.mass == "unit"
-    return isinstance(dynamics, PLAIN)
+def describe_untuned(dynamics: Transition) -> str | None:
+    """A line on what `find_settings` leaves as it is; None where it finds all settings."""
+    if "lr" in dynamics.tunable:
+        return None
+    return f"tune: lr, friction and burn-in stay as they are, because {dynamics} adapts or preconditions its step"
 
 
 def _check(dynamics: Transition, temperature: float, given: Mapping[str, Any]) -> None:

@@ -1,5 +1,7 @@
 """find_settings: plain settings that never diverge, the same each time, and none that were given."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ import bdl
 from bdl.models import MLP
 from bdl.tune.batch import FULL, choose_batch
 from bdl.tune.burn_in import choose_burn_in, rest
+from bdl.tune.find import describe_untuned
 from bdl.tune.trial import Problem, Trial
 
 
@@ -82,6 +85,37 @@ def test_the_same_seed_finds_the_same_and_leaves_the_stack_alone(small):
 def test_what_is_given_is_not_found(small):
     given = {"lr": 1e-4, "prior": bdl.Gaussian(3.0), "batch_size": 20}
     assert list(bdl.find_settings(*small, steps=800, given=given).settings) == ["friction", "burn_in"]
+
+
+@dataclass(frozen=True)
+class Langevin(bdl.Dynamics):
+    """A user's sampler, equal to SGLD but for the drift, which `tamed` bounds as CONTRIBUTING's example does."""
+
+    tamed: bool = False
+
+    def init(self, theta):
+        return bdl.Position(theta)
+
+    def step(self, s, g, lr, tau, z):
+        drift = lr * g / (1 + lr * g.abs()) if self.tamed else lr * g
+        return bdl.Position(s.theta - drift + (2 * lr * tau) ** 0.5 * z)
+
+
+def test_a_users_sampler_is_tuned_as_its_twin_in_bdl_is(small):
+    """Both make the same states but for rounding. The tamed one has the same settings to find."""
+    wanted, same, tamed = (
+        bdl.find_settings(*small, dynamics=dynamics, steps=800).settings
+        for dynamics in (bdl.SGLD(), Langevin(), Langevin(tamed=True))
+    )
+    assert list(wanted) == list(same) == list(tamed) == ["batch_size", "lr", "burn_in", "prior"]
+    assert same["lr"] == pytest.approx(wanted["lr"], rel=0.05)
+    assert {**same, "lr": 0} == {**wanted, "lr": 0}
+    assert all(describe_untuned(dynamics) is None for dynamics in (bdl.SGLD(), Langevin(), bdl.SGHMC()))
+
+
+def test_what_is_not_tuned_is_said():
+    assert describe_untuned(bdl.PSGLD()).startswith("tune: lr, friction and burn-in stay as they are, because PSGLD(")
+    assert describe_untuned(bdl.SGLD([1.0, 2.0])) and describe_untuned(bdl.SGHMC(mass="diagonal"))
 
 
 def test_a_sampler_that_adapts_its_step_gets_a_batch_and_a_prior_only(small):

@@ -67,6 +67,8 @@ class Transition(ABC):
         variational: True where the kept states are draws from a fitted approximation.
         per_coordinate: True where `step` takes lr as a tensor (..., d) too, with one number per coordinate.
         full_batch: True for a kernel that evaluates U over all the data, once or several times a step.
+        tunable: which of "lr" and "friction" `tune=auto` finds. "lr" where one lr holds for every coordinate, so that
+            curvature and batch noise bound it; "friction" where it is an argument.
     """
 
     noisy: bool = True
@@ -79,6 +81,7 @@ class Transition(ABC):
     variational: bool = False
     per_coordinate: bool = False
     full_batch: bool = False
+    tunable: frozenset[str] = frozenset()
 
     @abstractmethod
     def init(self, theta: Tensor) -> Any:
@@ -149,6 +152,8 @@ class Dynamics(Transition):
     >>> bool(0.95 < theta.var() < 1.16)  # the prior, N(0, 1), and the error of a step of this size
     True
     """
+
+    tunable: frozenset[str] = frozenset(["lr"])
 
     @abstractmethod
     def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Any:

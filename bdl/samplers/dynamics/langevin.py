@@ -114,6 +114,10 @@ class SGLD(Dynamics):
         return self.preconditioner is None or self.preconditioner.ndim == 1
 
     @property
+    def tunable(self) -> frozenset[str]:
+        return frozenset(["lr"] if self.preconditioner is None else [])
+
+    @property
     def caveat(self) -> str | None:
         return subtraction_caveat(self.grad_var)
 
@@ -196,6 +200,10 @@ class SGHMC(Dynamics):
         return self.mass_steps if self.mass == "diagonal" else None
 
     @property
+    def tunable(self) -> frozenset[str]:
+        return frozenset(["lr", "friction"] if self.mass == "unit" else [])
+
+    @property
     def needs(self) -> frozenset[str]:
         return needs_variance(self.grad_var)
 
@@ -264,6 +272,7 @@ class BAOAB(Dynamics):
     friction: float = 0.1
     travels = ("theta", "m")
     per_coordinate = True
+    tunable = frozenset(["lr", "friction"])
 
     def __post_init__(self) -> None:
         check_friction(self.friction)

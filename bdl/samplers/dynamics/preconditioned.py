@@ -66,6 +66,7 @@ class PSGLD(Dynamics):
     damping: float = 1e-3  # λ, units of g; Li et al. have 1e-5, which lets nearly flat directions leap
     adapt_steps: int | None = None
     per_coordinate = True
+    tunable = frozenset()  # the step is scaled per coordinate
 
     def __post_init__(self) -> None:
         if not 0 <= self.a < 1:
@@ -126,6 +127,7 @@ class SGRLD(Dynamics):
     metric: Callable[[Tensor], Tensor] | None = None
     damping: float = 0.1  # in units of the mean Fisher information
     adapt_steps: int | None = 1000
+    tunable = frozenset()  # the step is scaled per coordinate
 
     def __post_init__(self) -> None:
         check_adaptation(self.damping, self.adapt_steps)
@@ -202,6 +204,7 @@ class SGFS(Dynamics):
     b: float = 1.0  # B, a multiple of the identity, in units of I
 
     needs = frozenset(["per_example"])
+    tunable = frozenset()  # the step is scaled per coordinate
     caveat = (
         "the step counts on batch noise: its law is right where batches are independent (data.replacement=true) and "
         "the curvature equals the covariance of per-example gradients"

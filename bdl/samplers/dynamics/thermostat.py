@@ -57,6 +57,7 @@ class SGNHT(Dynamics):
     caveat = SUBTRACTS_INDEPENDENT
     travels = ("theta", "m")
     per_coordinate = True
+    tunable = frozenset(["lr", "friction"])
     every_gradient = True  # its thermostat averages |m|² over all parameters
 
     def __post_init__(self) -> None:

@@ -53,6 +53,7 @@ class MeanField(Dynamics):
 
     caveat = "variational: an independent normal law per coordinate, not exp(-U/T)"
     variational = True
+    tunable = frozenset()  # lr is Adam's
 
     def __post_init__(self) -> None:
         if not self.init_std > 0:
