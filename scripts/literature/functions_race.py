@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 import bdl
+from bdl.samplers.weighting.histogram import Form as PsiForm
 from bdl.seeding import derive_seed, generator
 from bdl.targets import PUBLISHED, Benchmark, Chains, Settings, benchmark
 from literature.functions_code import FAR, ZETA_OF_TEN, race_of_code
@@ -28,12 +29,12 @@ def log_form(s: Settings) -> bdl.AdaptiveWeight:
     """The form of the author's code: unbounded rises that all count, and an empty bin below the lowest energy."""
     low, high = s.energies
     ends = (low - s.bin_width, high - s.bin_width)
-    return bdl.AdaptiveWeight(s.zeta, *ends, BINS, rise="log", min_visits=0, rate=bdl.RobbinsMonro(s.gain))
+    return bdl.AdaptiveWeight(s.zeta, *ends, BINS, form=PsiForm("log", 0), rate=bdl.RobbinsMonro(s.gain))
 
 
 def slides_form(s: Settings) -> bdl.AdaptiveWeight:
     """Eq. 6 of the slides: bounded rises that all count."""
-    return bdl.AdaptiveWeight(s.zeta, *s.energies, BINS, min_visits=0, rate=bdl.RobbinsMonro(s.gain))
+    return bdl.AdaptiveWeight(s.zeta, *s.energies, BINS, form=PsiForm(min_visits=0), rate=bdl.RobbinsMonro(s.gain))
 
 
 def default_form(s: Settings) -> bdl.AdaptiveWeight:

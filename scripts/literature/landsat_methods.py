@@ -27,7 +27,7 @@ class Setting:
         parts += [f"T {self.temperature:g}"] * (self.temperature > 0) + [f"γ {self.gamma:g}"] * (self.gamma > 0)
         w = self.weighting
         if isinstance(w, bdl.AdaptiveWeight):
-            parts += [f"ζ {w.zeta:g}", f"{w.energy} energies", "author's form" if w.rise == "log" else "slides' form"]
+            parts += [f"ζ {w.zeta:g}", f"{w.energy} energies", "author's form" if w.form == "code" else "slides' form"]
         return ", ".join(parts)
 
 
@@ -57,7 +57,7 @@ def slides(zeta: float, energy: str = "batch") -> Weighting:
 
 def author(zeta: float) -> Weighting:
     """The form of the author's code: differences of log θ, θ_i = i/m at first, bins of 20 nats from 0 to 2,500."""
-    return bdl.AdaptiveWeight(zeta, 0.0, 2500.0, 125, rise="log", initial="linear", min_visits=0)
+    return bdl.AdaptiveWeight(zeta, 0.0, 2500.0, 125, form="code")
 
 
 WEIGHTINGS = (slides(100.0), slides(300.0), author(100.0), author(300.0))

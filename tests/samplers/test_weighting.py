@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -15,7 +16,7 @@ from scipy.stats import chi2, gamma
 
 import bdl
 from bdl.psi import lean
-from bdl.samplers.weighting.histogram import Histogram
+from bdl.samplers.weighting.histogram import Form, Histogram
 from bdl.samplers.weighting.reweighting import SETTLED
 
 D64 = torch.float64
@@ -26,7 +27,7 @@ def fitted(weighting, psi):
     """A histogram with the given psi (m,), all of whose bins have been visited often enough to count in full."""
     h = weighting.init(torch.zeros(1, dtype=D64))
     h.psi[:] = torch.as_tensor(psi, dtype=D64)
-    h.visits.fill_(weighting.min_visits)
+    h.visits.fill_(weighting.psi_form.min_visits)
     h.tabulate()
     return h
 
@@ -79,7 +80,7 @@ def from_top(steps):
 def test_log_psi_is_continuous_and_piecewise_linear(rise, psi):
     """Straight lines join its values at the bin centres. It is constant below them and goes on with its last slope
     above them, where a contour weighting is constant too."""
-    adaptive, contour = (kind(shared=True, rise=rise, **BINS) for kind in KINDS)
+    adaptive, contour = (kind(shared=True, form=Form(rise), **BINS) for kind in KINDS)
     at_centres, last = from_top(rises(np.array(psi), rise)), rises(np.array(psi), rise)[-1]
     u = np.linspace(-3, 13, 1601)
     level = np.interp(u, [1, 3, 5, 7, 9], at_centres)
@@ -98,10 +99,10 @@ def test_slope_is_bounded_and_small_where_bins_have_few_visits(visits):
     h.tabulate()
     slope = weighting.slope(h, torch.tensor([2.0, 4.0, 6.0, 8.0], dtype=D64))
     full = np.array([1, 1 - 1e-9 / 0.5, 1 - 0.5 / 0.50001, 1 - 0.50001]) / 2
-    trust = np.minimum(1, np.minimum(visits[1:], visits[:-1]) / np.float64(weighting.min_visits))
+    trust = np.minimum(1, np.minimum(visits[1:], visits[:-1]) / np.float64(weighting.psi_form.min_visits))
     np.testing.assert_allclose(slope, full * trust, atol=1e-12)
-    every = bdl.AdaptiveWeight(shared=True, min_visits=0, **BINS)
-    h.form = every.form
+    every = bdl.AdaptiveWeight(shared=True, form=Form(min_visits=0), **BINS)
+    h.form = every.psi_form
     h.tabulate()
     np.testing.assert_allclose(every.slope(h, torch.tensor([2.0, 4.0, 6.0, 8.0], dtype=D64)), full, atol=1e-12)
 
@@ -722,7 +723,7 @@ def test_readings_are_not_changed_by_later_steps(energy: str):
     [
         dict(zeta=-1.0), dict(zeta=1e10), dict(bins=1), dict(low=2.0, high=1.0), dict(low="5", high=5),
         dict(energy="sum"),
-        dict(rise="steep"), dict(initial="i/m"), dict(units="kT"), dict(min_visits=-1), dict(smoothing=1.0),
+        dict(form="steep"), dict(units="kT"),
         dict(refresh=0), dict(low="0.1 %%"), dict(low="101%"), dict(high="3M"), dict(high=math.inf),
         pytest.param(dict(zeta=math.nan)), pytest.param(dict(low=math.nan, high=1.0)),
     ],
@@ -733,6 +734,26 @@ def test_bad_arguments_are_refused(arguments):
     (value, *_) = arguments.values()
     with pytest.raises(bdl.errors.ConfigError, match=str(value)):
         bdl.AdaptiveWeight(**arguments)
+
+
+@pytest.mark.parametrize("arguments", [dict(rise="steep"), dict(start="i/m"), dict(min_visits=-1)], ids=str)
+def test_bad_arguments_of_a_form_are_refused(arguments):
+    (value,) = arguments.values()
+    with pytest.raises(bdl.errors.ConfigError, match=str(value)):
+        Form(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "form"),
+    [
+        (bdl.AdaptiveWeight, "slides", Form("bounded", 10, "flat", True)),
+        (bdl.AdaptiveWeight, "code", Form("log", 0, "linear", True)),
+        (bdl.Contour, "slides", Form("clipped", 10, "flat", False)),
+        (bdl.Contour, "code", Form("log", 0, "linear", False)),
+    ],
+)
+def test_a_form_by_its_name(kind, name, form):
+    assert kind(form=name).psi_form == form and len(dataclasses.fields(kind)) <= 12
 
 
 def test_a_ramp_of_zeta_does_not_hold_up_the_pilot():

@@ -11,7 +11,7 @@ from scipy.stats import gamma
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.samplers.weighting.histogram import covered
+from bdl.samplers.weighting.histogram import Form, covered
 from bdl.samplers.weighting.pilot import FLOOR_SHARE
 
 D64 = torch.float64
@@ -30,7 +30,7 @@ def settled(weighting: bdl.AdaptiveWeight):
     weighting's own function of energy.
     """
     h = weighting.init(torch.zeros(1, dtype=D64))
-    h.visits.fill_(weighting.min_visits)
+    h.visits.fill_(weighting.psi_form.min_visits)
     edges, psi = h.edges[0].numpy(), h.psi[0].numpy()
     points = np.concatenate([np.linspace(0, edges[0], 50), np.linspace(edges[0], TOP, FINE * h.bins + 1)[1:], [22, 30]])
     points = np.unique(points)
@@ -50,7 +50,7 @@ def settled(weighting: bdl.AdaptiveWeight):
 
 def test_direction_is_that_of_the_recursion():
     """theta_i moves by theta_J (1{i >= J} - theta_i) for an energy in bin J."""
-    weighting = bdl.AdaptiveWeight(low=0.0, high=5.0, bins=5, initial="linear")
+    weighting = bdl.AdaptiveWeight(low=0.0, high=5.0, bins=5, form="code")
     h = weighting.init(torch.zeros(2, dtype=D64))
     ours = weighting.direction(h, np.array([2.5, 9.0]), np.array([2, 4]), 1.0)
     theta = np.arange(1, 6) / 5
@@ -64,7 +64,7 @@ def test_fixed_point_and_multiplier(rise: str, zeta: float, low: float):
     """theta^zeta ∝ G_1 + zeta (G - G_1), and the multiplier is 1 + zeta g / (G_1 + zeta (G - G_1)), within the error of
     bins .1 wide: 12 % of the multiplier's excess over 1, from the eleventh bin on, wherever log theta rises by less
     than .2 a bin. In the first bins above a floor a large zeta changes G_1 + zeta (G - G_1) several times over."""
-    weighting = bdl.AdaptiveWeight(zeta=zeta, low=low, high=TOP, bins=round((TOP - low) / WIDTH), rise=rise)
+    weighting = bdl.AdaptiveWeight(zeta=zeta, low=low, high=TOP, bins=round((TOP - low) / WIDTH), form=Form(rise))
     h, shares = settled(weighting)
     edges = h.edges[0].numpy()
     g_1 = G(edges[1])
@@ -84,9 +84,7 @@ def test_fixed_point_and_multiplier(rise: str, zeta: float, low: float):
 
 def test_a_linear_start_is_the_multiplier_of_the_authors_network_code():
     """Before any energy theta_i = i/m, so that the multiplier between the bins i and i + 1 is 1 + zeta T / U there."""
-    weighting = bdl.AdaptiveWeight(
-        zeta=300.0, low=0.0, high=2500.0, bins=125, initial="linear", min_visits=0, rise="bounded"
-    )
+    weighting = bdl.AdaptiveWeight(zeta=300.0, low=0.0, high=2500.0, bins=125, form=Form("bounded", 0, "linear"))
     h = weighting.init(torch.zeros(3, dtype=D64))
     u = torch.tensor([30.0, 800.0, 2485.0], dtype=D64)
     upper = np.floor(u.numpy() / 20 + 0.5) * 20 + 20  # the upper edge of the upper of the two bins
@@ -112,7 +110,7 @@ def test_floor_descends_until_few_energies_lie_at_it():
     """Energies of N(0, I_50) are about 25 +- 5. The pilot's floor is their .1 % quantile, 7 nats of log G below the
     top; the weighted law reaches about 19 nats before its lowest bin holds less than 5 %. The depth that psi shows
     grows towards that of the exact G, and has passed the pilot's after 3,000 steps."""
-    weighting = bdl.AdaptiveWeight(shared=True, rate=lambda k: 0.02, min_visits=0, pilot=300)
+    weighting = bdl.AdaptiveWeight(shared=True, rate=lambda k: 0.02, form=Form(min_visits=0), pilot=300)
     sampler, advance = chains_on(weighting)
     while sampler.reweighting.histogram is None or sampler.reweighting.histogram.edges is None:
         advance()

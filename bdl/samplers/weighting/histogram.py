@@ -14,22 +14,38 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from bdl.errors import ConfigError
 from bdl.psi import Array, last_below, lean, log_psi_and_slope
 
 
-class Form(NamedTuple):
-    """How log psi follows from psi.
+@dataclass(frozen=True)
+class Form:
+    """Where psi starts, and how log psi follows from psi.
 
-    rise: "bounded", 1 - θ_(J-1)/θ_J between two bins (Liang 2024, eq. 6), which is at most 1; "log", the difference of
-        the logarithms (the author's code), which has no bound; "clipped", that difference, at most 1. They agree to
-        first order.
-    min_visits: the rise at a bin visited less often counts in proportion to its visits; 0 counts all in full.
-    open_top: whether the highest bin has no upper edge, so that log psi keeps rising above it.
+    Args:
+        rise: "bounded", 1 - θ_(J-1)/θ_J between two bins (Liang 2024, eq. 6), which is at most 1; "log", the difference
+            of the logarithms (the author's code), which has no bound; "clipped", that difference, at most 1. They agree
+            to first order.
+        min_visits: the rise at a bin visited less often counts in proportion to its visits; 0 counts all in full.
+        start: psi before any energy, "flat" (1) or "linear" (i/m in bin i of m).
+        open_top: whether the highest bin has no upper edge, so that log psi keeps rising above it. The weighting
+            decides it.
+
+    Raises ConfigError for other words, and for min_visits < 0.
     """
 
     rise: str = "bounded"
     min_visits: int = 10
+    start: str = "flat"
     open_top: bool = True
+
+    def __post_init__(self) -> None:
+        if self.rise not in ("bounded", "clipped", "log"):
+            raise ConfigError(f'rise must be "bounded", "clipped" or "log", got {self.rise!r}')
+        if self.start not in ("flat", "linear"):
+            raise ConfigError(f'start must be "flat" or "linear", got {self.start!r}')
+        if self.min_visits < 0:
+            raise ConfigError(f"min_visits must be >= 0, got {self.min_visits}")
 
     def log_psi(self, psi: Tensor, visits: Tensor) -> Tensor:
         """(R, m) log psi as the sampler reads it, 0 in the top bin."""
@@ -84,7 +100,7 @@ class Histogram:
     _grid: Grid | None = field(default=None, init=False, repr=False, compare=False)  # made when it is first needed
 
     @classmethod
-    def unknown(cls, energies: Tensor, rows: int, bins: int, pilot: int, form: Form = Form()) -> Histogram:  # noqa: B008
+    def unknown(cls, energies: Tensor, rows: int, bins: int, pilot: int, form: Form) -> Histogram:
         """psi = 1 everywhere, without edges. energies: any (C,) tensor of the type and device to use."""
         ones = energies.new_ones(rows, bins)
         return cls(ones, ones.log(), ones - 1, None, energies.new_zeros(pilot, len(energies)), form=form)

@@ -15,8 +15,9 @@ from bdl.samplers.potential import Potential
 from bdl.samplers.settings import StepSettings, any_positive
 from bdl.samplers.weighting.histogram import Histogram, covered
 from bdl.samplers.weighting.pilot import batch_error
-from bdl.samplers.weighting.weightings import AdaptiveWeight, HistogramWeighting, Weighting
+from bdl.samplers.weighting.weightings import Weighting
 
+SMOOTHING = 0.95  # decay of the running mean under energy="ema"
 SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
 
 
@@ -62,7 +63,7 @@ class Reweighting:
         potential: finds the energies of other kinds than "batch". Returns the multiplier, or None where nothing is
         weighted.
         """
-        if energy is None or not isinstance(self.weighting, HistogramWeighting):
+        if energy is None or not self.weighting.needs_energy:
             return None
         self.energy = self._of_kind(energy, potential, now.lr)
         self._weigh_and_learn(lean(self.energy), now)
@@ -110,10 +111,8 @@ class Reweighting:
             return []
         unit = "T" if self._in_temperatures else "nats"
         low, high = float(h.edges[:, 0].mean()), float(h.edges[:, -1].mean())
-        depth = ""
-        if isinstance(self.weighting, AdaptiveWeight):  # the psi of a Contour is a density
-            depth = f"; the floor lies {float(covered(h.psi, now.zeta).mean()):,.0f} nats of log G below the top"
-        lines = [f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}{depth}"]
+        covers = self.weighting.describe_depth(h, now.zeta)
+        lines = [f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}{covers}"]
         if not math.isnan(error := batch_error(h)):
             lines.append(
                 f"energy noise: {error:.3g} {unit} from one step to the next, in bins of {(high - low) / h.bins:.3g}"
@@ -149,7 +148,7 @@ class Reweighting:
         self.reference, self.reference_energy = (_to(state[k], theta.device) for k in ("reference", "reference_energy"))
         h, learnt_at = state["histogram"], state["learnt_at"]
         if h is not None:
-            h = Histogram(**{k: _to(v, theta.device) for k, v in h.items()}, form=self.weighting.form)
+            h = Histogram(**{k: _to(v, theta.device) for k, v in h.items()}, form=self.weighting.psi_form)
         self.histogram = h
         self._learnt_at = None if learnt_at is None else (learnt_at["temperature"], learnt_at["zeta"])
 
@@ -159,7 +158,7 @@ class Reweighting:
         if kind == "ema":
             if last is None:
                 return batch_energy.clone()
-            return torch.lerp(last, batch_energy, 1 - self.weighting.smoothing)
+            return torch.lerp(last, batch_energy, 1 - SMOOTHING)
         if kind == "full":
             return potential.full_energy(lr) if due or last is None else last
         if kind == "control":

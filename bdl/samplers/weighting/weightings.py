@@ -7,8 +7,8 @@ the importance weight back to exp(-U/T) is psi(U)^zeta. The two can therefore ne
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.identity import type_name
 from bdl.psi import Array, exp, lean
-from bdl.samplers.weighting.histogram import Form, Histogram
+from bdl.samplers.weighting.histogram import Form, Histogram, covered
 from bdl.samplers.weighting.partition import HIGHEST, LOWEST, Bound, Given, Partition, checked_edges
 from bdl.samplers.weighting.pilot import RECENT, check_range, end_pilot
 
@@ -79,36 +79,35 @@ class HistogramWeighting(Weighting):
     high: Given = None
     bins: int = 100
     edges: Sequence[float] | None = None
-    rise: str = "bounded"
+    form: str | Form = "slides"
     rate: Callable[[int], float] = RobbinsMonro()
     shared: bool = False
     energy: str = "batch"
-    initial: str = "flat"
-    min_visits: int = 10
     units: str = "nats"
-    smoothing: float = 0.95  # decay of the smoothed energy, `energy="ema"`
     refresh: int = 1  # steps between evaluations of the full-data energy, for `energy="full"` and "control"
     pilot: int = 1000  # steps of the pilot
 
+    forms: ClassVar[Mapping[str, Form]] = {"slides": Form(), "code": Form("log", 0, "linear")}
     open_top: ClassVar[bool] = False  # whether log psi goes on with its last slope above the last bin's centre
     descends: ClassVar[bool] = False  # whether a floor that the pilot found goes down to where the energies are
 
     def __post_init__(self) -> None:
-        for name, allowed in CHOICES.items():
-            if getattr(self, name) not in allowed:
-                raise ConfigError(f"{name} must be {_either(allowed)}, got {getattr(self, name)!r}")
+        if not isinstance(self.form, Form) and self.form not in self.forms:
+            raise ConfigError(f'form must be "slides" or "code", got {self.form!r}')
+        if self.energy not in ("batch", "ema", "full", "control"):
+            raise ConfigError(f'energy must be "batch", "ema", "full" or "control", got {self.energy!r}')
+        if self.units not in ("nats", "temperature"):
+            raise ConfigError(f'units must be "nats" or "temperature", got {self.units!r}')
         if self.bins < 2:
             raise ConfigError(f"bins must be at least 2, got {self.bins}")
         if not 0 <= self.zeta <= MOST_ZETA:
             raise ConfigError(
                 f"zeta must be between 0 and {MOST_ZETA:g}, got {self.zeta}: the gradient's multiplier grows with it"
             )
-        if not 0 <= self.smoothing < 1 or self.refresh < 1:
-            raise ConfigError(f"smoothing must be in [0, 1) and refresh >= 1, got {self.smoothing}, {self.refresh}")
+        if self.refresh < 1:
+            raise ConfigError(f"refresh must be at least 1 step, got {self.refresh}")
         if self.energy == "control" and self.refresh == 1:
             raise ConfigError('energy="control" with refresh = 1 finds the full energy at every step: set refresh > 1')
-        if self.min_visits < 0:
-            raise ConfigError(f"min_visits must be >= 0, got {self.min_visits}")
         if self.pilot < RECENT:
             raise ConfigError(f"pilot must be at least {RECENT} steps, got {self.pilot}")
         if self.edges is not None and (self.low is not None or self.high is not None):
@@ -131,6 +130,10 @@ class HistogramWeighting(Weighting):
     def describe(self, zeta: float) -> str:
         return f", weighted to exp(-U/T) / psi(U)^{zeta:g} by {type(self).__name__} on {self.energy} energies"
 
+    def describe_depth(self, h: Histogram, zeta: float) -> str:
+        """What `Sampler.explain` adds to the line on the bins."""
+        return ""
+
     def partition(self, num_data: int) -> Partition:
         """The bins as asked for. num_data: N, the unit of bounds such as "0.5N"."""
         return Partition(
@@ -143,8 +146,10 @@ class HistogramWeighting(Weighting):
         )
 
     @property
-    def form(self) -> Form:
-        return Form(self.rise, self.min_visits, self.open_top)
+    def psi_form(self) -> Form:
+        """The form that `form` names."""
+        form = self.form if isinstance(self.form, Form) else self.forms[self.form]
+        return replace(form, open_top=self.open_top)
 
     def init(self, energies: Tensor, num_data: int = 1) -> Histogram:
         """A histogram before any energy.
@@ -153,7 +158,7 @@ class HistogramWeighting(Weighting):
         """
         partition = self.partition(num_data)
         bins = self.bins if partition.edges is None else len(partition.edges) - 1
-        h = Histogram.unknown(energies, 1 if self.shared else len(energies), bins, self.pilot, self.form)
+        h = Histogram.unknown(energies, 1 if self.shared else len(energies), bins, self.pilot, self.psi_form)
         h.psi = self._start(h, bins)
         if partition.given:
             self._set_edges(h, partition.edges_for(energies[None]))
@@ -200,7 +205,7 @@ class HistogramWeighting(Weighting):
     def _start(self, h: Histogram, bins: int) -> Tensor:
         """(R, m) psi before any energy."""
         linear = torch.arange(1, bins + 1, dtype=h.psi.dtype, device=h.psi.device) / bins
-        return (linear if self.initial == "linear" else torch.ones_like(linear)).repeat(len(h.psi), 1)
+        return (linear if self.psi_form.start == "linear" else torch.ones_like(linear)).repeat(len(h.psi), 1)
 
     def _set_edges(self, h: Histogram, edges: Tensor) -> None:
         h.edges = edges
@@ -233,17 +238,15 @@ class AdaptiveWeight(HistogramWeighting):
             constant below it.
         bins: how many, of one width.
         edges: all edges of the bins, ascending, instead of low, high and bins.
-        rise: of log psi from bin to bin: "bounded", 1 - θ_(J-1)/θ_J (eq. 6); "log", the difference of the logarithms as
-            in the author's code; or "clipped", that difference, at most 1.
+        form: "slides": log psi rises from bin to bin by 1 - θ_(J-1)/θ_J (eq. 6), in proportion to the visits of a bin
+            until it has 10, and θ starts at 1. "code", as in the author's code: it rises by the difference of the
+            logarithms, every rise counts in full, and θ starts at i/m. Other forms: a `histogram.Form`.
         rate: step of the recursion as a function of its count.
         shared: one psi for all chains.
-        energy: "batch" (N times the batch loss, plus the prior), "ema" (smoothed by `smoothing`), "full"
+        energy: "batch" (N times the batch loss, plus the prior), "ema" (a running mean, decay 0.95), "full"
             (`Sampler.full_loss`, evaluated every `refresh` steps), or "control": the batch's, less what this batch's
             energy differs from the full one at the θ of the last refresh. That costs a second forward pass a step; its
             mean is U, and its noise grows with the distance from that θ (a control variate as in Johnson & Zhang 2013).
-        initial: θ before any energy, "flat" (1) or "linear" (i/m, as in the author's code).
-        min_visits: the rise at a bin visited less often counts in proportion to its visits. 0, as in the author's code:
-            all rises count in full.
         units: of energies and edges, "nats", or "temperature": energies are U/T, so that psi survives a falling T.
 
     Raises ConfigError for values out of range, edges that do not ascend, and low >= high.
@@ -251,6 +254,9 @@ class AdaptiveWeight(HistogramWeighting):
 
     open_top: ClassVar[bool] = True
     descends: ClassVar[bool] = True
+
+    def describe_depth(self, h: Histogram, zeta: float) -> str:
+        return f"; the floor lies {float(covered(h.psi, zeta).mean()):,.0f} nats of log G below the top"
 
     def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
         grid = h.grid()
@@ -268,24 +274,12 @@ class Contour(HistogramWeighting):
     with bounded rises. Only with w is the fixed point the mass of bin i under exp(-U/T). With θ_J^zeta and bounded
     rises, psi collapses where neighbouring masses differ by more than a factor e. psi falls at high energies, so that
     the multiplier may be negative; log psi is constant outside of the bins. Arguments as in AdaptiveWeight, but a floor
-    that the pilot found stays.
+    that the pilot found stays, and under form="slides" log psi rises by the difference of the logarithms, at most 1.
     """
 
-    rise: str = "clipped"
+    forms: ClassVar[Mapping[str, Form]] = {"slides": Form("clipped"), "code": Form("log", 0, "linear")}
 
     def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
         hit = h.grid().numbers == j[:, None]
         log_w = zeta * (h.evaluate(u)[0] - lean(h.log_psi.max(1).values))
         return exp(log_w)[:, None] * (1.0 * hit - h.grid().psi)
-
-
-CHOICES = {
-    "energy": ("batch", "ema", "full", "control"),
-    "rise": ("bounded", "clipped", "log"),
-    "initial": ("flat", "linear"),
-    "units": ("nats", "temperature"),
-}
-
-
-def _either(words: Sequence[str]) -> str:
-    return " or ".join([", ".join(f'"{w}"' for w in words[:-1]), f'"{words[-1]}"'])
