@@ -1,6 +1,6 @@
 # The only list of public names. Type checkers and editors read it as a stub. At run time lazy_loader reads it and
 # imports each name where it is first used, so that `import bdl` costs next to nothing.
-from . import data, models, schedules, targets
+from . import data, models, schedules
 from .baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .checkpoint import CheckpointStart
 from .engine.per_example import per_example_gradients
@@ -128,6 +128,5 @@ __all__ = [
     "report",
     "sample",
     "schedules",
-    "targets",
     "with_constant_scale",
 ]

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from literature.targets import Chains, GaussianLaw
 
 from bdl.posterior.convergence import mixing, repeat_error, trace_error
-from bdl.targets import Chains, GaussianLaw
 
 EVERY = 10  # steps between samples of a sampler, and between its configurational temperatures
 LATENT, ITEMS = 8, 12  # directions of the law, and test items that look at them

@@ -19,5 +19,5 @@ def test_examples(name: str):
 
 def test_the_public_api_has_examples():
     """The bases that users subclass, the stack, the likelihoods and the schedules show how they are used."""
-    wanted = {"bdl.samplers.dynamics.base", "bdl.engine.stack", "bdl.likelihoods", "bdl.schedules", "bdl.targets.base"}
+    wanted = {"bdl.samplers.dynamics.base", "bdl.engine.stack", "bdl.likelihoods", "bdl.schedules"}
     assert wanted <= EXAMPLES.keys()

@@ -18,14 +18,14 @@ LAYERS = [
     },
     {"samplers"},
     {"engine"},
-    {"posterior", "models", "data", "targets"},
+    {"posterior", "models", "data"},
     {"start"},
     {"baselines"},
     {"tune"},
     {"lightning"},
     {"run", "__main__", "sklearn"},
 ]  # fmt: skip
-MAY_IMPORT = {"engine": set(), "posterior": {"engine"}, "models": set(), "data": set(), "targets": {"samplers"}}
+MAY_IMPORT = {"engine": set(), "posterior": {"engine"}, "models": set(), "data": set()}
 
 
 def modules() -> dict[str, Path]:

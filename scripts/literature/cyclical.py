@@ -14,11 +14,11 @@ from torch import Tensor
 
 import bdl
 from bdl.seeding import generator
-from bdl.targets import Chains, Mixture, grid25
 from literature.distances import total_variation, with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREEN, GREY, ORANGE, RED, canvas, label
 from literature.sources import LIGHTNING_POST
+from literature.targets import Chains, Mixture, grid25
 
 SOURCE = f"Zhang et al. 2020, section 5.1; shown in the {LIGHTNING_POST}"
 STEPS, CYCLES = 50_000, 30  # per chain; both from the authors' code

@@ -12,10 +12,10 @@ from torch import Tensor
 
 import bdl
 from bdl.psi import log_psi_and_slope
-from bdl.targets import Chains, GaussianLaw, Mixture, Quadrature, Target, integrate
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREY, ORANGE, PINK, RED, canvas, label
 from literature.sources import SLIDES
+from literature.targets import Chains, GaussianLaw, Mixture, Quadrature, Target, integrate
 
 
 @dataclass(frozen=True)

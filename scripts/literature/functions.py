@@ -8,7 +8,6 @@ from typing import Any
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from bdl.targets import FUNCTIONS, PUBLISHED, benchmark
 from literature import sources
 from literature.experiment import Context, Result, Table, experiment, on_all_cores
 from literature.figures import BLUE, GREEN, GREY, ORANGE, PINK, RED, canvas, label
@@ -29,6 +28,7 @@ from literature.functions_race import (
     Plan,
     tune_and_report,
 )
+from literature.targets import FUNCTIONS, PUBLISHED, benchmark
 
 COLOURS = (GREY, BLUE, RED, ORANGE, PINK, GREEN)
 SHOWN = (DESCENT, SGLD, CODE, LOG, SLIDES, OURS)  # of one hundred bins

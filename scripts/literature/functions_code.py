@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from bdl.targets import Benchmark, Settings
+from literature.targets import Benchmark, Settings
 
 START = 0.1  # θ of every bin before any energy
 FAR = 1e3  # a chain has diverged at this distance from the origin, in widths of the starting box

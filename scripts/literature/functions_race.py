@@ -13,8 +13,8 @@ from torch import Tensor
 import bdl
 from bdl.samplers.weighting.histogram import Form as PsiForm
 from bdl.seeding import derive_seed, generator
-from bdl.targets import PUBLISHED, Benchmark, Chains, Settings, benchmark
 from literature.functions_code import FAR, ZETA_OF_TEN, race_of_code
+from literature.targets import PUBLISHED, Benchmark, Chains, Settings, benchmark
 
 BINS = 100  # of the settings
 CHECK = 50  # steps between checks whether a race is decided

@@ -15,11 +15,11 @@ from torch import Tensor
 import bdl
 from bdl.posterior.diagnostics import ess
 from bdl.seeding import generator
-from bdl.targets import STARTS, Chains, Mixture
 from literature.distances import Slices, total_variation, with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, RED, canvas, label
 from literature.sources import NOTES
+from literature.targets import STARTS, Chains, Mixture
 
 LR = 0.1  # as in Ji's listings
 EXCHANGE, EXACT = "MALA, replica exchange", "independent draws, as many as SGLD keeps"

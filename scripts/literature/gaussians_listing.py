@@ -13,12 +13,12 @@ from torch import Tensor
 
 import bdl
 from bdl.seeding import generator
-from bdl.targets import STARTS, Mixture, Quadrature, Target, integrate
 from literature.distances import Slices, with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, RED, canvas, label
 from literature.gaussians import LR, Case, Method, Run, chains_of, sample, study
 from literature.sources import NOTES
+from literature.targets import STARTS, Mixture, Quadrature, Target, integrate
 
 MEANS = torch.tensor([[0.0, 0.0], [5.0, 5.0]], dtype=torch.float64)
 PRINTED = torch.tensor([[[1, 0.9], [-0.9, 10]], [[10, -0.9], [0.9, 10]]], dtype=torch.float64)  # not symmetric

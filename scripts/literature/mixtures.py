@@ -15,11 +15,11 @@ from torch import Tensor
 
 import bdl
 from bdl.seeding import generator
-from bdl.targets import Chains, Quadrature, WellingTeh, integrate, simulate_welling_teh
 from literature.distances import total_variation, with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREEN, ORANGE, RED, canvas, label
 from literature.sources import BACKPROP_POST
+from literature.targets import Chains, Quadrature, WellingTeh, integrate, simulate_welling_teh
 
 SOURCE = f"Welling & Teh 2011, section 5.1; announced in the {BACKPROP_POST}"
 FIRST, LAST, GAMMA = 1e-2, 1e-4, 0.55  # the paper's step sizes ε, θ <- θ - ε/2 ∇U + sqrt(ε) z

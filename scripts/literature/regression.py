@@ -13,11 +13,11 @@ from matplotlib.figure import Figure
 from torch import Tensor
 
 import bdl
-from bdl.targets import Chains, LinearRegression, simulate_linear
 from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREY, RED, canvas, label
 from literature.sources import HANDOUT
+from literature.targets import Chains, LinearRegression, simulate_linear
 
 # START, ETA, STEPS, batches and temperatures are those of the handout's code
 START = (1.1, -2.0, 0.0)  # b0, b1, log s²

@@ -13,10 +13,10 @@ from torch import Tensor
 
 import bdl
 from bdl.seeding import derive_seed, generator
-from bdl.targets import Ackley, Chains, RuggedSurface, Target
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREEN, ORANGE, RED, canvas, label
 from literature.sources import SLIDES
+from literature.targets import Ackley, Chains, RuggedSurface, Target
 
 ABOVE, BELOW = "AWSGLD, narrow bins above 14", "AWSGLD, narrow bins below 8"
 COLOURS = {"SGLD": BLUE, "AWSGLD": RED, ABOVE: ORANGE, BELOW: GREEN}

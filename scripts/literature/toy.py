@@ -14,11 +14,11 @@ from torch import Tensor
 
 import bdl
 from bdl.seeding import generator
-from bdl.targets import Chains, ToyRegression
 from literature.distances import with_error
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, ORANGE, canvas, label
 from literature.sources import LIGHTNING_POST
+from literature.targets import Chains, ToyRegression
 
 NAMES = ("β₀", "β", "σ")
 POINTS, TRUTH = 30, (-1.0, 2.0, 0.5)  # from the post's listing; its text has σ = .1

@@ -14,10 +14,10 @@ from torch import Tensor
 import bdl
 from bdl.posterior.diagnostics import ess, rhat
 from bdl.seeding import generator
-from bdl.targets import Chains, StochasticVolatility, simulate_volatility
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREEN, GREY, RED, canvas, label
 from literature.sources import BACKPROP_POST
+from literature.targets import Chains, StochasticVolatility, simulate_volatility
 
 SOURCE = f"announced in the {BACKPROP_POST}; model of Kim, Shephard & Chib 1998"
 TRUTH = {"μ": -1.0, "φ": 0.95, "σ": 0.25}

@@ -24,9 +24,9 @@ from literature.functions_race import (
     race_all,
     tune_and_report,
 )
+from literature.targets import PUBLISHED, Chains, GaussianLaw, SumSquares, gradient, integrate
 
 import bdl
-from bdl.targets import PUBLISHED, Chains, GaussianLaw, SumSquares, gradient, integrate
 
 
 def test_the_wells_have_the_gradient_of_their_energy():

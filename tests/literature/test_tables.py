@@ -15,9 +15,8 @@ from literature.functions_code import race_of_code
 from literature.functions_race import METHODS, Job, Phase, log_form, run_code
 from literature.gaussians_listing import Listing, listing_draws, near_origin
 from literature.mixtures import DATA, Ridge
+from literature.targets import PUBLISHED, Mixture, Sphere, WellingTeh, gradient, grid25, integrate, simulate_welling_teh
 from literature.toy import draw_data, root_mean_square, simulate
-
-from bdl.targets import PUBLISHED, Mixture, Sphere, WellingTeh, gradient, grid25, integrate, simulate_welling_teh
 
 D64 = torch.float64
 

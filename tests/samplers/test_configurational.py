@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+from literature.targets import Chains, GaussianLaw
 
 import bdl
-from bdl.targets import Chains, GaussianLaw
 
 C, T, LR = 2000, 0.5, 0.05
 LAW = GaussianLaw([0.0, 0.0], [[1.0, 0.0], [0.0, 4.0]])

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from literature.targets import Chains, DoubleWell, GaussianLaw
 from oracles import COVARIANCE, PRECISION, Estimate
 from scipy.stats import norm
 from table import TABLE
@@ -21,7 +22,6 @@ import bdl
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics import langevin
 from bdl.samplers.exchange import Replicas
-from bdl.targets import Chains, DoubleWell, GaussianLaw
 
 Z = 4.5  # standard errors
 D64 = torch.float64

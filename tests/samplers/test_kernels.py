@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from literature.targets import Banana, Chains, DoubleWell, GaussianLaw
 from oracles import COVARIANCE, Estimate
 from table import KERNELS
 from torch import nn
@@ -23,7 +24,6 @@ from torch.distributions import Normal
 import bdl
 from bdl.errors import ConfigError, DivergedError
 from bdl.samplers.dynamics.metropolis import Accepted, accept
-from bdl.targets import Banana, Chains, DoubleWell, GaussianLaw
 
 Z = 4.5  # standard errors
 N = 20

@@ -11,13 +11,13 @@ import math
 import numpy as np
 import pytest
 import torch
+from literature.targets import Chains, GaussianLaw
 from oracles import COVARIANCE, PRECISION, Estimate, Well
 from scipy.integrate import quad
 from table import Row
 from test_laws import E, Z, gaussian_chains, right, second_moments, wrong
 
 import bdl
-from bdl.targets import Chains, GaussianLaw
 
 D64 = torch.float64
 ROW = Row("sglrw", lambda d, dtype: bdl.SGLRW(), law="elsewhere")

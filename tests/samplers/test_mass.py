@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from literature.targets import Chains, GaussianLaw
 from oracles import Estimate
 from torch import nn
 
@@ -12,7 +13,6 @@ import bdl
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import rescale_swapped_momentum
 from bdl.samplers.dynamics.mass import from_variance
-from bdl.targets import Chains, GaussianLaw
 
 Z = 4.5  # standard errors
 D64 = torch.float64

@@ -12,6 +12,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from literature.targets import Banana, Chains, GaussianLaw
 from oracles import Estimate
 from torch import nn
 
@@ -19,7 +20,6 @@ import bdl
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics import microcanonical
 from bdl.samplers.dynamics.microcanonical import kick
-from bdl.targets import Banana, Chains, GaussianLaw
 
 Z = 4.5  # standard errors
 D64 = torch.float64

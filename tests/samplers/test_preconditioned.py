@@ -11,13 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
+from literature.targets import Banana, Chains, DataTarget, GaussianLaw
 from oracles import COVARIANCE, PRECISION, Estimate, first_order_law, linear_step, panels
 from table import diagonal_metric, full_metric
 
 import bdl
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.preconditioned import metric_and_divergence
-from bdl.targets import Banana, Chains, DataTarget, GaussianLaw
 
 Z = 4.5  # standard errors
 D64 = torch.float64

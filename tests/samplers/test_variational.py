@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 import toys
+from literature.targets import KnownNoiseRegression
 from oracles import Estimate
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
@@ -24,7 +25,6 @@ from torch import Tensor, nn
 import bdl
 from bdl.data import TensorBatches
 from bdl.posterior.store import SampleStore
-from bdl.targets import KnownNoiseRegression
 
 Z = 4.5
 N, D, NOISE, PRECISION = 40, 3, 0.7, 2.0

@@ -12,7 +12,7 @@ from torch.nn.functional import logsigmoid
 
 from bdl.errors import ConfigError
 from bdl.seeding import generator
-from bdl.targets.base import DataTarget, double
+from literature.targets.base import DataTarget, double
 
 # Priors of Kim, Shephard and Chib (1998), section 2.2
 MEAN_VARIANCE = 10.0  # mu ~ N(0, 10)

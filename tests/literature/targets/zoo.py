@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-
-from bdl.targets import (
+from literature.targets import (
     FUNCTIONS,
     Ackley,
     Banana,

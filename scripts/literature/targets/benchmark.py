@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.targets.base import Target
+from literature.targets.base import Target
 
 PI = math.pi
 

@@ -4,10 +4,7 @@ import dataclasses
 
 import pytest
 import torch
-from zoo import ALL, DATA, EXACT, points, stream
-
-from bdl.errors import ConfigError
-from bdl.targets import (
+from literature.targets import (
     Ackley,
     Banana,
     DoubleWell,
@@ -27,7 +24,10 @@ from bdl.targets import (
     integrate,
     simulate_volatility,
 )
-from bdl.targets.base import cast, curvature, value_and_grad
+from literature.targets.base import cast, curvature, value_and_grad
+from zoo import ALL, DATA, EXACT, points, stream
+
+from bdl.errors import ConfigError
 
 each = pytest.mark.parametrize("target", ALL.values(), ids=ALL)
 each_data = pytest.mark.parametrize("target", DATA.values(), ids=DATA)

@@ -4,11 +4,11 @@ import math
 
 import pytest
 import torch
+from literature.targets import Chains, GaussianLaw, KnownNoiseRegression, Rastrigin, Target
 from zoo import EXACT, LINE, points, stream
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.targets import Chains, GaussianLaw, KnownNoiseRegression, Rastrigin, Target
 
 GAUSSIAN = GaussianLaw([1.0, -2.0], [[1.0, 0.5], [0.5, 2.0]])
 REGRESSION = KnownNoiseRegression(*LINE, noise=0.7)

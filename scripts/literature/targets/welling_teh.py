@@ -13,8 +13,8 @@ from torch.nn.functional import softplus
 
 from bdl.errors import ConfigError
 from bdl.seeding import generator
-from bdl.targets.base import DataTarget, double
-from bdl.targets.quadrature import Quadrature, integrate
+from literature.targets.base import DataTarget, double
+from literature.targets.quadrature import Quadrature, integrate
 
 
 def simulate_welling_teh(n: int = 100, theta: tuple[float, float] = (0.0, 1.0), seed: int = 13) -> Tensor:

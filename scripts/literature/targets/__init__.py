@@ -1,7 +1,7 @@
 """Laws with known answers, batched over chains, and the loop that runs chains on them."""
 
-from bdl.targets.base import DataTarget, Target, gradient
-from bdl.targets.benchmark import (
+from literature.targets.base import DataTarget, Target, gradient
+from literature.targets.benchmark import (
     FUNCTIONS,
     Ackley,
     Benchmark,
@@ -16,18 +16,18 @@ from bdl.targets.benchmark import (
     Zakharov,
     benchmark,
 )
-from bdl.targets.chains import Chains
-from bdl.targets.curved import Banana, DoubleWell, Funnel
-from bdl.targets.gaussians import STARTS, GaussianLaw, Mixture, grid25
-from bdl.targets.logistic import LogisticRegression, simulate_logistic
-from bdl.targets.normal_inverse_gamma import NormalInverseGamma
-from bdl.targets.published import PUBLISHED, Settings
-from bdl.targets.quadrature import Quadrature, integrate
-from bdl.targets.regression import KnownNoiseRegression, LinearRegression, simulate_linear
-from bdl.targets.surfaces import RuggedSurface
-from bdl.targets.toy import ToyRegression, simulate_toy
-from bdl.targets.volatility import StochasticVolatility, simulate_volatility
-from bdl.targets.welling_teh import WellingTeh, simulate_welling_teh
+from literature.targets.chains import Chains
+from literature.targets.curved import Banana, DoubleWell, Funnel
+from literature.targets.gaussians import STARTS, GaussianLaw, Mixture, grid25
+from literature.targets.logistic import LogisticRegression, simulate_logistic
+from literature.targets.normal_inverse_gamma import NormalInverseGamma
+from literature.targets.published import PUBLISHED, Settings
+from literature.targets.quadrature import Quadrature, integrate
+from literature.targets.regression import KnownNoiseRegression, LinearRegression, simulate_linear
+from literature.targets.surfaces import RuggedSurface
+from literature.targets.toy import ToyRegression, simulate_toy
+from literature.targets.volatility import StochasticVolatility, simulate_volatility
+from literature.targets.welling_teh import WellingTeh, simulate_welling_teh
 
 __all__ = [
     "FUNCTIONS",

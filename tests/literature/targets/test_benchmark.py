@@ -5,9 +5,8 @@ from math import cos, exp, pi, prod, sin, sqrt
 
 import pytest
 import torch
+from literature.targets import FUNCTIONS, PUBLISHED, benchmark
 from zoo import DEVIANT, points, stream
-
-from bdl.targets import FUNCTIONS, PUBLISHED, benchmark
 
 # x is a list, x[0] its first coordinate. From https://www.sfu.ca/~ssurjano/optimization.html
 

@@ -14,7 +14,7 @@ from bdl.samplers.priors import Uniform
 from bdl.samplers.sampler import Sampler
 from bdl.samplers.weighting.weightings import Flat, Weighting
 from bdl.seeding import generator
-from bdl.targets.base import cast, curvature, value_and_grad
+from literature.targets.base import cast, curvature, value_and_grad
 
 
 class Chains:
@@ -22,7 +22,7 @@ class Chains:
 
     Args:
         target: anything with `dim` and `energy`. Its `energy_and_grad`, or for data `num_data` and `loss_and_grad`, are
-            used if it has them (see `bdl.targets.base`).
+            used if it has them (see `literature.targets.base`).
         dynamics, lr, temperature, weighting, sampler_options: as in `bdl.Sampler`. With num_data = 1 (no data) lr is
             the canonical step: θ <- θ - lr ∇U + sqrt(2 lr T) z for SGLD.
         start: (C, d); the run takes its dtype and device.
@@ -36,7 +36,7 @@ class Chains:
     sampler's extras `curvature` and, for data, `per_example` serve the dynamics that need them.
 
     >>> import bdl
-    >>> from bdl.targets import Chains, GaussianLaw
+    >>> from literature.targets import Chains, GaussianLaw
     >>> law = GaussianLaw([0.0], [[4.0]])
     >>> chains = Chains(law, bdl.SGLD(), torch.zeros(1000, 1), lr=0.1)
     >>> samples = chains.run(steps=100, every=10, burn_in=500)

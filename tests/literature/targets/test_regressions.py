@@ -5,10 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from scipy import stats
-from zoo import EXACT, LINE, points, stream
-
-from bdl.targets import (
+from literature.targets import (
     KnownNoiseRegression,
     LinearRegression,
     LogisticRegression,
@@ -22,6 +19,8 @@ from bdl.targets import (
     simulate_volatility,
     simulate_welling_teh,
 )
+from scipy import stats
+from zoo import EXACT, LINE, points, stream
 
 X, y = (v.numpy() for v in LINE)
 V = np.array([[0.02, 0.01], [0.01, 0.03]])

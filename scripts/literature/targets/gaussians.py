@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.targets.base import Target, double, factor
+from literature.targets.base import Target, double, factor
 
 # Ji 2023, listings: (mean, covariance) of each mode. Two of the printed matrices are not symmetric; we take their upper
 # triangles. Only the last case has modes far apart.

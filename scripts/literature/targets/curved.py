@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.targets.base import Target
-from bdl.targets.quadrature import Quadrature, integrate
+from literature.targets.base import Target
+from literature.targets.quadrature import Quadrature, integrate
 
 
 @dataclass(frozen=True)

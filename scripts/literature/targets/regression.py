@@ -11,9 +11,9 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.seeding import generator
-from bdl.targets.base import DataTarget, double, factor
-from bdl.targets.gaussians import GaussianLaw
-from bdl.targets.normal_inverse_gamma import NormalInverseGamma
+from literature.targets.base import DataTarget, double, factor
+from literature.targets.gaussians import GaussianLaw
+from literature.targets.normal_inverse_gamma import NormalInverseGamma
 
 
 def simulate_linear(n: int = 10_000, correlation: float = 0.9, seed: int = 0) -> tuple[Tensor, Tensor]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.targets.base import double
+from literature.targets.base import double
 
 
 @dataclass(frozen=True, eq=False)

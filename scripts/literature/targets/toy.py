@@ -12,9 +12,9 @@ from torch.nn.functional import logsigmoid, softplus
 
 from bdl.errors import ConfigError
 from bdl.seeding import generator
-from bdl.targets.base import DataTarget, double
-from bdl.targets.normal_inverse_gamma import NormalInverseGamma
-from bdl.targets.regression import design, least_squares, mean_squares
+from literature.targets.base import DataTarget, double
+from literature.targets.normal_inverse_gamma import NormalInverseGamma
+from literature.targets.regression import design, least_squares, mean_squares
 
 LINKS = {  # s = link(r): link, its inverse, log |ds/dr|, ds/dr, d log |ds/dr| / dr
     "abs": (torch.abs, lambda s: s, torch.zeros_like, torch.sign, torch.zeros_like),

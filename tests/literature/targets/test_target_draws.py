@@ -9,9 +9,18 @@ import math
 
 import pytest
 import torch
+from literature.targets import (
+    Banana,
+    DoubleWell,
+    Funnel,
+    GaussianLaw,
+    Mixture,
+    RuggedSurface,
+    WellingTeh,
+    grid25,
+    integrate,
+)
 from zoo import EXACT, WARM, stream
-
-from bdl.targets import Banana, DoubleWell, Funnel, GaussianLaw, Mixture, RuggedSurface, WellingTeh, grid25, integrate
 
 N, LIMIT = 300_000, 4.5  # draws, standard errors
 CASES = [(name, {}) for name in EXACT] + [(name, {"temperature": 1.7}) for name in WARM]

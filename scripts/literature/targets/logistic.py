@@ -12,7 +12,7 @@ from torch.nn.functional import softplus
 
 from bdl.errors import ConfigError
 from bdl.seeding import generator
-from bdl.targets.regression import Regression, design
+from literature.targets.regression import Regression, design
 
 
 def simulate_logistic(n: int = 1000, p: int = 5, seed: int = 0) -> tuple[Tensor, Tensor]:
