@@ -169,8 +169,8 @@ def test_momentum_is_in_torch_state_and_psi_keeps_its_type():
     assert torch.equal(saved["state"][0]["m"], sampler.chain.state.m)
     resumed = sampler_of(parameter(3, dtype=torch.float32), weighting=bdl.AdaptiveWeight(low=0.0, high=5.0))
     resumed.load_state_dict(saved)
-    assert resumed.histogram.psi.dtype == D64
-    assert torch.equal(resumed.histogram.psi, sampler.reweighting.histogram.psi)
+    assert resumed.reweighting.histogram.psi.dtype == D64
+    assert torch.equal(resumed.reweighting.histogram.psi, sampler.reweighting.histogram.psi)
     assert torch.equal(resumed.chain.generator.get_state(), sampler.chain.generator.get_state())
 
 
