@@ -107,20 +107,20 @@ class SWAG(Baseline):
 
     def _refreshed(self, net: nn.Module, tensors: Tensors, material: Material) -> Tensors:
         """The tensors with the statistics of BatchNorm over the training items."""
-        fed = _Fed(with_tensors(net, tensors))
+        fed = _FedWithoutDropout(with_tensors(net, tensors))
         moved = lambda x: map_tensors(lambda t: t.to(material.trained.device), x)  # noqa: E731
         update_bn(([moved(inputs)] for inputs, _ in material.batches("train", self)), fed)
         return {**tensors, **{name: b.detach().clone() for name, b in fed.net.named_buffers()}}
 
 
-class _Fed(nn.Module):
+class _FedWithoutDropout(nn.Module):
     """Takes all inputs as one argument, because `update_bn` hands on one. Only BatchNorm is in training mode."""
 
     def __init__(self, net: nn.Module):
         super().__init__()
         self.net = net
 
-    def train(self, mode: bool = True) -> _Fed:
+    def train(self, mode: bool = True) -> _FedWithoutDropout:
         super().train(mode)
         for module in self.net.modules():
             if isinstance(module, nn.modules.dropout._DropoutNd):  # its noise belongs to training

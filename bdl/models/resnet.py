@@ -38,7 +38,7 @@ class FilterResponseNorm(nn.Module):
         return x if self.threshold is None else torch.maximum(x, self.threshold[:, None, None])
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions and a shortcut. Shortcut "A" subsamples and adds zero channels, "B" is a 1x1 convolution."""
 
     def __init__(self, fan_in: int, fan_out: int, stride: int, shortcut: str, norm: Norm, activation: nn.Module):
@@ -121,7 +121,7 @@ class ResNet(Residual):
         self.norm, self.activation = normalisation(norm, 16), act
         widths = [16, 16, 32, 64]
         blocks = [
-            Block(
+            ResidualBlock(
                 widths[s] if b == 0 else widths[s + 1], widths[s + 1], 2 if s > 0 and b == 0 else 1, shortcut, norm, act
             )
             for s in range(3)

@@ -7,7 +7,7 @@ from typing import Literal
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
-from bdl.models.resnet import Block, Norm, Residual, normalisation
+from bdl.models.resnet import Norm, Residual, ResidualBlock, normalisation
 
 WIDTHS = (64, 128, 256, 512)  # channels of the four stages
 
@@ -38,7 +38,10 @@ class ResNet18(Residual):
         blocks, fan_in = [], WIDTHS[0]
         for width in WIDTHS:
             stride = 1 if width == WIDTHS[0] else 2
-            blocks += [Block(fan_in, width, stride, "B", norm, act), Block(width, width, 1, "B", norm, act)]
+            blocks += [
+                ResidualBlock(fan_in, width, stride, "B", norm, act),
+                ResidualBlock(width, width, 1, "B", norm, act),
+            ]
             fan_in = width
         self.blocks = nn.Sequential(*blocks)
         self.linear = nn.Linear(WIDTHS[-1], num_classes)
