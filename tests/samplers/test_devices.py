@@ -137,7 +137,7 @@ def record(prior=None, loss=None) -> int:
 
     gradient, graphs, loss = MLPGradient(layers, C), Graphs(recorder), loss or bdl.CategoricalNLL()
     sampler = bdl.Sampler(gradient.params, bdl.SGHMC(), num_data=40, lr=0.1, chains=C, prior=prior or bdl.Gaussian(1.0))
-    sampler.steps = 1
+    sampler.chain.steps = 1
     labels = (C, 8) if isinstance(loss, bdl.CategoricalNLL) else (C, 8, 2)
     for step in range(9):
         x, y = graphs.hold(torch.zeros(C, 8, 3, device=CUDA), torch.zeros(labels, device=CUDA).long())

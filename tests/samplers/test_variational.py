@@ -284,7 +284,7 @@ def test_zero_temperature_is_adam():
         mode.closure()
         mode.theta.grad += PRECISION / N * mode.theta.detach()
         adam.step()
-        mode.sampler.steps += 1  # the next batch
+        mode.sampler.chain.steps += 1  # the next batch
     torch.testing.assert_close(fit.theta, mode.theta, rtol=1e-10, atol=1e-12)
 
 
