@@ -105,6 +105,10 @@ class AdamWStart:
         Raises DivergedError for a member whose validation loss was never finite, ConfigError for items that are too few
         to hold some out or do not fit the loss.
         """
+        if not isinstance(batches, TensorBatches | WorkerBatches) or not isinstance(val, TensorSlices | None):
+            raise ConfigError(
+                f"start needs the loaders of bdl.data, got {type(batches).__name__}: use a bdl.data.TensorDataModule"
+            )
         plan = batches.batches if isinstance(batches, WorkerBatches) else batches
         device = next(stack.parameters()).device
         train, held_out = self._split(plan, val, None if stack.shared else stack.chains)

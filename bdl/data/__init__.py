@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from bdl.data.augment import Augment, Normalise
 from bdl.data.landsat import LandsatDataModule
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
-from bdl.data.module import TensorDataModule
+from bdl.data.module import DataModule, as_data_module
+from bdl.data.tensors import TensorDataModule
 
 if TYPE_CHECKING:
     from bdl.data.cifar import CIFARDataModule
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Augment",
     "CIFARDataModule",
+    "DataModule",
     "ImageFolderDataModule",
     "LandsatDataModule",
     "Normalise",
@@ -24,6 +26,7 @@ __all__ = [
     "TensorDataModule",
     "TensorSlices",
     "WorkerBatches",
+    "as_data_module",
 ]
 _SLOW = {"CIFARDataModule": "cifar", "ImageFolderDataModule": "images", "TableDataModule": "table"}
 

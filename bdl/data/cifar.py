@@ -19,8 +19,8 @@ from torchvision.datasets.utils import download_and_extract_archive
 
 from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import TensorSlices
-from bdl.data.module import TensorDataModule
 from bdl.data.split import hold_out
+from bdl.data.tensors import TensorDataModule
 from bdl.errors import ConfigError, StoreError
 from bdl.files import write_atomically
 

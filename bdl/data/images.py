@@ -15,8 +15,8 @@ from torch import Tensor
 from torchvision.datasets import ImageFolder
 
 from bdl.data.augment import Augment, Normalise
-from bdl.data.module import TensorDataModule
 from bdl.data.split import hold_out, train_test_rows
+from bdl.data.tensors import TensorDataModule
 from bdl.errors import ConfigError
 
 FORMAT_VERSION = 1
@@ -135,7 +135,7 @@ class ImageFolderDataModule(TensorDataModule):
         self.name = folder.name
         rows = ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))
         where = "read on demand" if on_demand else "in memory"
-        self.finding = f"{self.name}: {rows} images of {len(self.classes)} classes, {size}x{size} pixels, {where}"
+        self.overview = f"{self.name}: {rows} images of {len(self.classes)} classes, {size}x{size} pixels, {where}"
 
     def _labels(self, split: str) -> Tensor:
         return torch.tensor([label for _, label in self.files[split]], dtype=torch.int64)

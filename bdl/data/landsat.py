@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bdl.data.module import TensorDataModule
 from bdl.data.split import hold_out
+from bdl.data.tensors import TensorDataModule
 
 CLASSES = (
     "red soil",

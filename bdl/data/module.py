@@ -1,98 +1,72 @@
-"""TensorDataModule: the base of bdl's data modules, for items that are tensors in memory."""
+"""DataModule: everything that bdl asks of data, with a default for each optional part."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, get_args
+import copy
+from collections.abc import Sized
+from functools import cached_property
+from typing import Any, Literal, cast
 
 import lightning as L
 import torch
+from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
+from torch.utils.data import DataLoader
 
-from bdl.data.loader import Augmentation, TensorBatches, TensorSlices, WorkerBatches
+from bdl.batch import count_items, structure
+from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
+from bdl.data.order import in_order
 from bdl.errors import ConfigError
 
 Task = Literal["classification", "regression", "counts"]
-Splits = Mapping[str, tuple[Tensor, Tensor]]
+STAGES = {"train": "fit", "val": "validate", "test": "test"}  # Lightning's names of what a split is set up for
 
 
-class TensorDataModule(L.LightningDataModule):
-    """Items (x, y) in the splits "train", "val" and "test". Subclass it, or give it tensors of your own.
+class DataModule(L.LightningDataModule):
+    """The base of bdl's data modules. Only `train_dataloader`, and `num_classes` of a classification, have no default.
 
-        >>> x, y = torch.randn(120, 3), torch.randint(2, (120,))
-        >>> data = TensorDataModule({"train": (x[:90], y[:90]), "test": (x[90:], y[90:])}, batch_size=30)
-        >>> data.num_data, data.input_shape, data.num_classes, len(data.train_dataloader())
-        (90, (3,), 2, 3)
+    A subclass sets the attributes that differ from their defaults, on the class or in its constructor, and overrides
+    the methods. `as_data_module` gives the same defaults to any other LightningDataModule.
 
-    Args:
-        splits: x (n, ...) as stored and y of each split. y holds classes, (n,) int64 in 0..K-1, or numbers, (n, k)
-            float32, which a regression should standardise. "val" may be missing.
-        batch_size: items per chain and step; None means all training items.
-        task: "classification", "regression" or "counts".
-        labels: names of the K classes; None means as many as the labels of all splits name, called "0", "1", ...
-        chains, seed, stack, replacement, augment: as in `TensorBatches`.
-        transform: makes the network's input of stored items, e.g. floats of bytes; None leaves them as they are.
-        workers: None selects batches on the device that holds the items; a number makes them ahead by as many
-            processes, as `WorkerBatches` does.
-
-    Raises ConfigError for splits, labels or a batch size that do not fit the task or each other.
+    Attributes:
+        name: of the data, for reports; None is the name of their configuration.
+        task: what is predicted.
+        num_data: N, the number of training items, each counted once however it is augmented; by default the length of
+            the training loader's data set.
+        num_classes: K of a classification, otherwise 0.
+        num_targets: k, numbers to predict per item; 1 for a class.
+        input_shape: of one item as the network sees it; by default that of the first training item.
+        batch_size: items per chain and step; by default that of the training loader.
+        target_units: name, shift and scale of the target of a regression, whose units are shift + scale x labels.
+        overview: what was read, in one line that a run prints; None prints nothing.
     """
 
-    def __init__(
-        self,
-        splits: Splits,
-        *,
-        batch_size: int | None = None,
-        task: Task = "classification",
-        labels: Sequence[str] | None = None,
-        chains: int | None = None,
-        seed: int = 0,
-        stack: int = 0,
-        replacement: bool = False,
-        augment: Augmentation | None = None,
-        transform: Callable[[Tensor], Tensor] | None = None,
-        workers: int | None = None,
-    ):
-        super().__init__()
-        self.name = self.name or type(self).__name__  # in reports; Lightning's modules have none
-        self.splits, self.task, self.transform = _with_validation(splits), task, transform
-        _check(self.splits, task)
-        self.labels = _class_names(self.splits, labels) if task == "classification" else ()
-        kept = self.splits["train"]
-        self.batch_size = len(kept[1]) if batch_size is None else batch_size
-        self.chains, self.seed, self.stack = chains, seed, stack
-        batches = TensorBatches(
-            *kept, self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement,
-            augment=augment, transform=transform,
-        )  # fmt: skip
-        self.batches = batches if workers is None else WorkerBatches(batches, workers)
+    task: Task = "classification"
+    num_targets: int = 1
+    target_units: tuple[str, float, float] | None = None
+    overview: str | None = None
 
-    @property
+    @cached_property
     def num_data(self) -> int:
-        """N: the number of training items, each counted once however it is augmented."""
-        return len(self.splits["train"][1])
+        if (count := _length(self.train_dataloader())) is None:
+            raise self._lacks("num_data", "the number of training items")
+        return count
 
-    @property
+    @cached_property
     def num_classes(self) -> int:
-        """K; 0 unless the task is classification."""
-        return len(self.labels)
+        if self.task == "classification":
+            raise self._lacks("num_classes", 'the number of classes, or task = "regression"')
+        return 0
 
-    @property
-    def num_targets(self) -> int:
-        """k: numbers to predict per item; 1 for a class."""
-        y = self.splits["train"][1]
-        return 1 if y.ndim == 1 else y.shape[1]
-
-    @property
+    @cached_property
     def input_shape(self) -> tuple[int, ...]:
-        """Shape of one item as the network sees it."""
-        x = self.splits["train"][0][:1]
-        return tuple((x if self.transform is None else self.transform(x)).shape[1:])
+        return tuple(self.items("train", 1)[0].shape[1:])
 
-    @property
-    def target_units(self) -> tuple[str, float, float] | None:
-        """Name, shift and scale of the target of a regression: shift + scale x labels are its own units; or None."""
-        return None
+    @cached_property
+    def batch_size(self) -> int:
+        loader = self.train_dataloader()
+        size = loader.batch_size if isinstance(loader, TensorBatches | WorkerBatches | DataLoader) else None
+        return count_items(next(iter(loader))) if size is None else size
 
     def identity(self) -> dict[str, Any]:
         """Plain values that tell these data from others of the same settings; part of what names the sampled law.
@@ -108,64 +82,97 @@ class TensorDataModule(L.LightningDataModule):
         """
         return None
 
-    def train_dataloader(self) -> TensorBatches | WorkerBatches:
-        return self.batches
+    def ood(self) -> Any:
+        """A loader of items from another distribution, for out-of-distribution scores; None for none."""
+        return None
 
-    def val_dataloader(self) -> TensorSlices | list[TensorSlices]:
-        return self.slices("val") if len(self.splits["val"][1]) else []
+    def train_dataloader(self) -> Any:
+        raise self._lacks("train_dataloader()", "a loader of training batches")
 
-    def test_dataloader(self) -> TensorSlices:
-        return self.slices("test")
+    def val_dataloader(self) -> Any:
+        """Labelled batches for validation; an empty list for none."""
+        return []
 
-    def tensors(self, split: str) -> tuple[Tensor, Tensor]:
-        """x (n, ...) as stored and y of "train", "val" or "test"."""
-        return self.splits[split]
+    def test_dataloader(self) -> Any:
+        """Labelled batches for the report; an empty list for none."""
+        return []
 
-    def slices(self, split: str, items: int | None = None) -> TensorSlices:
-        """The items of "train", "val" or "test" as the network sees them, in order and without augmentation.
+    def slices(self, split: str, items: int | None = None) -> Any:
+        """A loader of a split as the network sees it, in a fixed order and without augmentation.
 
-        Args:
-            items: take only that many items, evenly spaced; None takes all.
+        items: take only that many items, evenly spaced; None takes all.
 
-        Raises ConfigError for items < 1.
+        Raises ConfigError for a split without items or without an order.
         """
-        x, y = self.splits[split]
-        if items is not None and items < len(y):
-            if items < 1:
-                raise ConfigError(f"metrics need at least one item, got {items}")
-            rows = torch.linspace(0, len(y) - 1, items).long()
-            x, y = x[rows], y[rows]
-        return TensorSlices(x, y, transform=self.transform)
+        loader = {"train": self.train_dataloader, "val": self.val_dataloader, "test": self.test_dataloader}[split]()
+        if not loader:
+            raise self._lacks(f"{split}_dataloader()", "labelled batches")
+        if split != "train" and items is None:
+            return loader
+        ordered = in_order(loader, items)
+        if ordered is None:
+            raise self._lacks("slices(split, items)", f'the items of the split "{split}" in a fixed order')
+        return ordered
+
+    def items(self, split: str, most: int | None = None) -> tuple[Tensor, Tensor]:
+        """x (n, ...) as the network sees it and y (n, ...) of a split, of at most so many items, evenly spaced.
+
+        Raises ConfigError for batches that are no pairs of tensors.
+        """
+        batches = list(self.slices(split, most))
+        for batch in batches:
+            if not (isinstance(batch, list | tuple) and len(batch) == 2 and all(isinstance(v, Tensor) for v in batch)):
+                raise ConfigError(
+                    f"data: {type(self).__name__} has batches {structure(batch)}: make them (x, y) tensors"
+                )
+        x, y = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        return x, y
+
+    def count(self, split: str) -> int:
+        """Number of items of a split."""
+        if split == "train":
+            return self.num_data
+        loader = self.val_dataloader() if split == "val" else self.test_dataloader()
+        count = _length(loader)
+        return sum(count_items(batch) for batch in loader) if count is None else count
+
+    def has(self, split: str) -> bool:
+        """Whether "val" or "test" has items."""
+        return bool(self.val_dataloader() if split == "val" else self.test_dataloader())
+
+    def shard(self, rank: int, ranks: int) -> None:
+        """Let the training loader yield only this rank's part of every batch. Raises ConfigError where it cannot."""
+        loader = self.train_dataloader()
+        raise ConfigError(f"trainer=ddp shards the batches of a loader of bdl.data, got {type(loader).__name__}")
+
+    def _lacks(self, member: str, meaning: str) -> ConfigError:
+        return ConfigError(f"data: {type(self).__name__} has no {member}: give it {meaning}")
 
 
-def _with_validation(splits: Splits) -> dict[str, tuple[Tensor, Tensor]]:
-    """The three splits; an empty "val" where it is missing. Raises ConfigError where another one is."""
-    missing = [split for split in ("train", "test") if split not in splits or not len(splits[split][1])]
-    if missing:
-        raise ConfigError(f'the split "{missing[0]}" has no items: give x (n, ...) and y of "train" and "test"')
-    x, y = splits["train"]
-    none = torch.arange(0)
-    return {"train": (x, y), "val": splits.get("val", (x[none], y[none])), "test": splits["test"]}
+def _length(loader: Any) -> int | None:
+    """Items of a loader's data set; None where it does not say."""
+    data = loader.dataset if isinstance(loader, TensorBatches | WorkerBatches | TensorSlices | DataLoader) else None
+    return len(data) if isinstance(data, Sized) else None
 
 
-def _check(splits: Splits, task: str) -> None:
-    if task not in get_args(Task):
-        raise ConfigError(f"task must be {', '.join(get_args(Task)[:-1])} or {get_args(Task)[-1]}, got {task!r}")
-    for split, (x, y) in splits.items():
-        if len(x) != len(y):
-            raise ConfigError(f'the split "{split}" has {len(x)} inputs for {len(y)} labels: give one label per input')
-        whole = y.ndim == 1 and y.dtype == torch.int64
-        if whole != (task == "classification"):
-            wanted = "classes (n,) int64" if task == "classification" else "numbers (n, k) float32"
-            raise ConfigError(
-                f'the labels of the split "{split}" are {tuple(y.shape)} {y.dtype}: task={task} takes {wanted}'
-            )
+def as_data_module(module: Any) -> DataModule:
+    """The module itself if it is a DataModule; else a copy of a LightningDataModule, set up, with bdl's defaults.
 
+    What the module defines stays as it is, Lightning's hooks too.
 
-def _class_names(splits: Splits, labels: Sequence[str] | None) -> tuple[str, ...]:
-    """Names of the classes. Raises ConfigError for labels outside of 0..K-1."""
-    every = torch.cat([y for _, y in splits.values()])
-    names = tuple(labels) if labels is not None else tuple(str(k) for k in range(int(every.max()) + 1))
-    if int(every.min()) < 0 or int(every.max()) >= len(names):
-        raise ConfigError(f"labels go from {int(every.min())} to {int(every.max())}, outside of {len(names)} classes")
-    return names
+    Raises ConfigError for anything else.
+    """
+    if isinstance(module, DataModule):
+        return module
+    if not isinstance(module, L.LightningDataModule):
+        raise ConfigError(
+            f"data: {type(module).__name__} is no LightningDataModule: derive it from bdl.data.DataModule"
+        )
+    kind: Any = type(module)  # no static class: its bases are those of the module
+    adapted = copy.copy(module)
+    adapted.prepare_data()
+    for split, stage in STAGES.items():
+        if is_overridden(f"{split}_dataloader", module, L.LightningDataModule):
+            adapted.setup(stage)
+    adapted.__class__ = type(kind.__name__, (kind, DataModule), {"__module__": kind.__module__})
+    return cast(DataModule, adapted)

@@ -15,9 +15,10 @@ from torch import Tensor
 
 from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Frame, Reading, locate, require_columns
-from bdl.data.module import Task, TensorDataModule
+from bdl.data.module import Task
 from bdl.data.split import hold_out, train_test_rows
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task, target_from_plain, target_to_plain
+from bdl.data.tensors import TensorDataModule
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 1
@@ -162,12 +163,8 @@ class TableDataModule(TensorDataModule):
             stack=stack, replacement=replacement,
         )  # fmt: skip
         self.name = place
-        self.finding = self._describe(of_inputs.shape[1], reason, task is None)
-
-    @property
-    def target_units(self) -> tuple[str, float, float] | None:
-        target = self.encoding.target
-        return (target.name, target.mean, target.std) if isinstance(target, NumberTarget) else None
+        self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
+        self.overview = self._describe(of_inputs.shape[1], reason, task is None)
 
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""

@@ -130,7 +130,7 @@ class ChainStack(nn.Module):
         if not self.shared and count_items(inputs) != self.chains:
             raise ConfigError(
                 f"{self.chains} chains need x of shape ({self.chains}, batch, ...), got {_shapes(inputs)}; "
-                "shared=True sends one batch to all"
+                "shared=True, on the command line shared_batches=true, sends one batch to all"
             )
 
     def gradient(self, compiled: bool | Literal["auto"] = False) -> MLPGradient | MLPKernel | None:

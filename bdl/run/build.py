@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -19,6 +19,7 @@ from lightning.pytorch.callbacks import LambdaCallback
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
+from bdl.data.module import DataModule, as_data_module
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import matching
 from bdl.run.machine import compile_if_possible
@@ -28,21 +29,6 @@ from bdl.start import Trained
 
 OURS = ("concurrent", "max_time", "start_epochs")  # settings of the trainer that bdl reads and Lightning does not know
 LAW_OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold")  # recorded in target.json
-
-
-class Data(Protocol):
-    """What a run asks of a data module, besides Lightning's own methods."""
-
-    num_data: int
-    num_classes: int
-
-    def slices(self, split: str, items: int | None = None) -> Any: ...
-
-    def train_dataloader(self) -> Any: ...
-
-    def val_dataloader(self) -> Any: ...
-
-    def test_dataloader(self) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -64,21 +50,19 @@ class Callbacks:
 
 def build_data(
     data: DictConfig, shared_batches: bool, ranks_of_one_chain: ProcessInfo = SINGLE, warn: bool = True
-) -> Any:
+) -> DataModule:
     """The data module. Each of several ranks of one chain gets its part of every batch."""
     with warnings.catch_warnings():
         if not warn:  # another process says the same
             warnings.simplefilter("ignore", BdlWarning)
-        datamodule = instantiate(data, chains=None) if shared_batches else instantiate(data)
+        shared = {"chains": None} if shared_batches and "chains" in data else {}
+        datamodule = as_data_module(instantiate(data, **shared))
     if ranks_of_one_chain.world_size > 1:
-        loader = datamodule.train_dataloader()
-        if not hasattr(loader, "shard"):
-            raise ConfigError(f"trainer=ddp shards the batches of a loader of bdl.data, got {type(loader).__name__}")
-        loader.shard(ranks_of_one_chain.rank, ranks_of_one_chain.world_size)
+        datamodule.shard(ranks_of_one_chain.rank, ranks_of_one_chain.world_size)
     return datamodule
 
 
-def count_steps(trainer: DictConfig, datamodule: Data) -> int | float:
+def count_steps(trainer: DictConfig, datamodule: DataModule) -> int | float:
     """The sampler's steps in a run: trainer.max_steps, or those of trainer.max_epochs where it is -1."""
     if trainer.max_steps >= 0:
         return trainer.max_steps
@@ -86,12 +70,12 @@ def count_steps(trainer: DictConfig, datamodule: Data) -> int | float:
     return trainer.max_epochs * -(-batches // trainer.accumulate_grad_batches)
 
 
-def build_net(model: DictConfig, datamodule: Data, outputs: int) -> torch.nn.Module:
+def build_net(model: DictConfig, datamodule: DataModule, outputs: int) -> torch.nn.Module:
     """The network. Raises ConfigError if it does not fit the inputs of the data, or has too few outputs."""
     net = instantiate(model, _convert_="all")
-    x, _ = next(iter(datamodule.slices("test")))
+    x, _ = datamodule.items("train", 2)
     try:
-        found = net.eval()(x[:2]).shape[-1]
+        found = net.eval()(x).shape[-1]
     except RuntimeError as error:
         raise ConfigError(
             f"the model, {model._target_}, does not take inputs of shape {tuple(x.shape[1:])}: choose another model or "
@@ -161,22 +145,17 @@ def build_start(cfg: DictConfig, target: dict[str, Any], verbose: bool) -> bdl.c
     return bdl.callbacks.EnsembleStart(start, cfg.run_dir, cfg.stack, target, **(show if verbose else {}))
 
 
-def law_of(model: DictConfig, data: DictConfig, datamodule: Any) -> dict[str, Any]:
+def law_of(model: DictConfig, data: DictConfig, datamodule: DataModule) -> dict[str, Any]:
     """What target.json records besides the sampler's law: the model, the settings and the identity of the data."""
     of_data: Any = OmegaConf.to_container(data, resolve=True)
-    of_data = {key: value for key, value in of_data.items() if key in LAW_OF_DATA} | identity_of(datamodule)
+    of_data = {key: value for key, value in of_data.items() if key in LAW_OF_DATA} | datamodule.identity()
     return {"model": OmegaConf.to_container(model, resolve=True), "data": of_data}
 
 
-def identity_of(datamodule: Any) -> dict[str, Any]:
-    """What tells the data from others of the same settings; nothing where a module of one's own does not say."""
-    return getattr(datamodule, "identity", dict)()
-
-
-def check_same_data(datamodule: Any, posterior: bdl.Posterior) -> None:
+def check_same_data(datamodule: DataModule, posterior: bdl.Posterior) -> None:
     """Raise ConfigError if the data are no longer those that the posterior was sampled with."""
     recorded = posterior.target.get("data") or {}
-    for key, value in identity_of(datamodule).items():
+    for key, value in datamodule.identity().items():
         if recorded.get(key) != value:
             raise ConfigError(
                 f"data.path is no longer the table or folder of this run: its {key} is {value}, and was "
@@ -184,7 +163,7 @@ def check_same_data(datamodule: Any, posterior: bdl.Posterior) -> None:
             )
 
 
-def build_average(keep: Any, datamodule: Data) -> bdl.ModelAverage:
+def build_average(keep: Any, datamodule: DataModule) -> bdl.ModelAverage:
     """The running average of predictions on the validation split, or on the test split where there is none."""
     validation = datamodule.val_dataloader()
     loader = validation or datamodule.test_dataloader()

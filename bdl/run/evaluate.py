@@ -11,6 +11,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 import bdl
+from bdl.data.module import as_data_module
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.evaluation import ClassEvaluation
@@ -21,7 +22,7 @@ from bdl.run.machine import find_device, keep_freed_memory, use_threads
 from bdl.run.progress import WorkProgress
 from bdl.run.records import read_metrics
 from bdl.run.stranger import read_runs
-from bdl.run.write_report import load_start, out_of_distribution, publish, units_of
+from bdl.run.write_report import load_start, publish, units_of
 
 
 def evaluate(cfg: DictConfig) -> None:
@@ -34,7 +35,7 @@ def evaluate(cfg: DictConfig) -> None:
     use_threads(configs[0].threads)
     # Of bdl's own data, whose table may have fewer rows than a batch by now: it is then named as a changed one
     own = configs[0].data._target_.startswith("bdl.data.")
-    datamodule = instantiate(configs[0].data, **({"batch_size": None} if own else {}))
+    datamodule = as_data_module(instantiate(configs[0].data, **({"batch_size": None} if own else {})))
     net = instantiate(configs[0].model, _convert_="all")
     loss = instantiate(configs[0].loss)
     likelihood = loss if isinstance(loss, Likelihood) else None
@@ -45,7 +46,7 @@ def evaluate(cfg: DictConfig) -> None:
     items = {"train": cfg.train_items}
     loaders = {split: datamodule.slices(split, items.get(split)) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, ood=out_of_distribution(datamodule), progress=progress, start=start)
+        summary = summarise(posterior, loaders, ood=datamodule.ood(), progress=progress, start=start)
     summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
     if "test" in summary.evaluations:

@@ -7,6 +7,7 @@ from typing import Any
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, outputs_of
 from bdl.run.config import fill_in, run_settings
@@ -15,7 +16,7 @@ from bdl.run.derived import found_values
 LOSSES = {"classification": "bdl.CategoricalNLL", "regression": "bdl.HeteroscedasticNLL", "counts": "bdl.PoissonNLL"}
 
 
-def fill_in_from_data(cfg: DictConfig, datamodule: Any, steps: int | float) -> DictConfig:
+def fill_in_from_data(cfg: DictConfig, datamodule: DataModule, steps: int | float) -> DictConfig:
     """A copy of the configuration in which nothing is left to the data.
 
     Raises ConfigError for another N than that of the data, a likelihood that does not fit the task, and a network whose
@@ -37,16 +38,16 @@ def settings_of(given: DictConfig, complete: DictConfig) -> dict[str, Any]:
     return settings | decided | ({"found": found} if found else {})
 
 
-def target_fact(datamodule: Any) -> dict[str, str]:
+def target_fact(datamodule: DataModule) -> dict[str, str]:
     """What a report says of a table's target: its name, its task, and what 1 is in the units of the metrics."""
-    target = (getattr(datamodule, "preprocessing", dict)() or {}).get("target")
+    target = (datamodule.preprocessing() or {}).get("target")
     if target is None:
         return {}
     unit = f", standardised: 1 is {target['std']:.4g}" if target["task"] == "regression" else ""
     return {"target": f"{target['name']} ({target['task']}{unit})"}
 
 
-def check_num_data(num_data: int | None, datamodule: Any) -> int:
+def check_num_data(num_data: int | None, datamodule: DataModule) -> int:
     """N, counted in the data. Raises ConfigError if the configuration gives another number."""
     if num_data not in (None, datamodule.num_data):
         raise ConfigError(
@@ -55,18 +56,13 @@ def check_num_data(num_data: int | None, datamodule: Any) -> int:
     return datamodule.num_data
 
 
-def task_of(datamodule: Any) -> str:
-    """The task of a data module; classification where a module of one's own says nothing."""
-    return getattr(datamodule, "task", "classification")
-
-
-def complete_loss(loss: DictConfig, datamodule: Any) -> tuple[dict[str, Any], str]:
+def complete_loss(loss: DictConfig, datamodule: DataModule) -> tuple[dict[str, Any], str]:
     """The loss with its class and without `scale`, and the value of `scale`: "input" or "learned".
 
     Raises ConfigError for a likelihood that does not fit the task.
     """
     plain: Any = OmegaConf.to_container(loss, resolve=True)
-    scale, task = plain.pop("scale", "input"), task_of(datamodule)
+    scale, task = plain.pop("scale", "input"), datamodule.task
     if plain.get("_target_") is None:
         plain["_target_"] = LOSSES[task]
     if scale not in ("input", "learned"):
@@ -81,7 +77,7 @@ def complete_loss(loss: DictConfig, datamodule: Any) -> tuple[dict[str, Any], st
     return plain, scale
 
 
-def complete_model(model: DictConfig, datamodule: Any, loss: Any, scale: str = "input") -> dict[str, Any]:
+def complete_model(model: DictConfig, datamodule: DataModule, loss: Any, scale: str = "input") -> dict[str, Any]:
     """The model with its input and output sizes; with `scale` learned, one more parameter per target behind it.
 
     Raises ConfigError for an MLP over inputs that are no rows of numbers.
@@ -92,7 +88,7 @@ def complete_model(model: DictConfig, datamodule: Any, loss: Any, scale: str = "
         outputs -= datamodule.num_targets
     hidden = plain.pop("hidden", None)
     if "sizes" in plain and plain["sizes"] is None:
-        shape = input_shape(datamodule)
+        shape = datamodule.input_shape
         if len(shape) != 1:
             raise ConfigError(
                 f"the model, {plain['_target_']}, does not take inputs of shape {shape}: choose another model, e.g. "
@@ -106,15 +102,7 @@ def complete_model(model: DictConfig, datamodule: Any, loss: Any, scale: str = "
     return plain
 
 
-def count_outputs(loss: Any, datamodule: Any) -> int:
+def count_outputs(loss: Any, datamodule: DataModule) -> int:
     """Outputs that the likelihood needs for the classes or numbers of the data."""
     count = datamodule.num_classes or datamodule.num_targets
     return loss.num_outputs(count) if isinstance(loss, Likelihood) else count
-
-
-def input_shape(datamodule: Any) -> tuple[int, ...]:
-    """Shape of one input of the network."""
-    if hasattr(datamodule, "input_shape"):
-        return datamodule.input_shape
-    x, _ = next(iter(datamodule.slices("test")))
-    return tuple(x.shape[1:])

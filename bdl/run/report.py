@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import bdl
+from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler
@@ -49,10 +50,11 @@ def report(
     splits = find_splits(data, trainer, train_items)
     sampler = None if trainer is None else find_sampler(trainer)
     outcome = _outcome(run, posterior, trainer, sampler)
-    datamodule = data if isinstance(data, L.LightningDataModule) else getattr(trainer, "datamodule", None)
+    datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
     facts = _facts(run, module, posterior, sampler)
     start = load_start([run], module, likelihood)
-    units, loggers = units_of(datamodule), [] if trainer is None else trainer.loggers
+    units = units_of(datamodule) if isinstance(datamodule, DataModule) else None
+    loggers = [] if trainer is None else trainer.loggers
     return write_report(run, posterior, splits, outcome, facts, sampler, units=units, start=start, loggers=loggers)
 
 

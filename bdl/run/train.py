@@ -18,6 +18,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
+from bdl.data.module import DataModule
 from bdl.errors import ConfigError, Stopped
 from bdl.posterior.report.numbers import side_by_side
 from bdl.run import build
@@ -143,7 +144,7 @@ class Parts:
 
     settings: dict[str, Any]  # as config.yaml records them
     steps: int | float
-    datamodule: Any
+    datamodule: DataModule
     net: torch.nn.Module  # one plain copy of the network, for the posterior
     module: bdl.BayesianModule  # the network's chains, which are sampled
     callbacks: Callbacks
@@ -166,8 +167,8 @@ def build_parts(
     ranks_of_one_chain = process if cfg.trainer.get("strategy") == "ddp" else SINGLE
     first = process.is_main and stack == given.stack
     datamodule = build.build_data(cfg.data, cfg.shared_batches, ranks_of_one_chain, warn=first)
-    if first and hasattr(datamodule, "finding"):
-        print(f"data: {datamodule.finding}", flush=True)
+    if first and datamodule.overview is not None:
+        print(f"data: {datamodule.overview}", flush=True)
     steps = build.count_steps(cfg.trainer, datamodule)
     cfg = fill_in_from_data(cfg, datamodule, steps)
     settings = settings_of(given, cfg)
@@ -185,13 +186,13 @@ def build_parts(
 
 
 def build_callbacks(
-    cfg: DictConfig, datamodule: Any, directory: RunDirectory, settings: dict[str, Any], checkpoint: str,
+    cfg: DictConfig, datamodule: DataModule, directory: RunDirectory, settings: dict[str, Any], checkpoint: str,
     limit: bdl.callbacks.TimeLimit, verbose: bool,
 ) -> Callbacks:  # fmt: skip
     keep = instantiate(cfg.collect.keep)
     name = run_name(HydraConfig.get().runtime.choices)
     run_and_stack = f"{directory.hash}, stack {cfg.stack}"
-    about_data = getattr(datamodule, "preprocessing", lambda: None)()
+    about_data = datamodule.preprocessing()
     law = build.law_of(cfg.model, cfg.data, datamodule)
     return Callbacks(
         build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data)),
@@ -276,10 +277,10 @@ def describe(cfg: DictConfig, parts: Parts, process: ProcessInfo) -> dict[str, s
     choices = HydraConfig.get().runtime.choices
     strategy, stacks = cfg.trainer.get("strategy", "auto"), count_stacks(cfg)
     several = strategy in ("ddp", "chains") and process.world_size > 1
-    batch = str(getattr(parts.datamodule, "batch_size", cfg.data.get("batch_size")))
+    batch = str(parts.datamodule.batch_size)
     return {
         "title": f"{run_name(choices)}, seed {cfg.seed}",
-        "data": getattr(parts.datamodule, "name", None) or choices["data"],
+        "data": parts.datamodule.name or choices["data"],
         **target_fact(parts.datamodule),
         **{k: str(choices[k]) for k in ("model", "sampler", "schedule")},
         "N": f"{parts.datamodule.num_data:,}",

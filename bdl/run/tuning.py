@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 import bdl
+from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.run import build
 from bdl.run.config import fill_in
@@ -99,6 +100,7 @@ def given_names(cfg: DictConfig, overrides: Sequence[str]) -> set[str]:
     groups = {"prior": ("sampler.prior",), "friction": ("sampler.dynamics",)}
     groups |= dict.fromkeys(("burn_in", "every"), ("collect", "collect.keep"))
     given = {name for name, keys in KEYS.items() if typed & {*keys, *groups.get(name, ())}}
+    given |= set() if "batch_size" in cfg.data else {"batch_size"}  # a loader that the user has made decides it
     given |= {"prior"} if any(key.startswith("sampler.prior.") for key in typed) else set()
     return given | (
         {"burn_in", "every"} if cfg.schedule.get("cycle") is not None else set()
@@ -146,7 +148,7 @@ def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
     return findings
 
 
-def _problem(cfg: DictConfig, datamodule: Any) -> Problem:
+def _problem(cfg: DictConfig, datamodule: DataModule) -> Problem:
     """The first stack of the run on its device, with the training items, or an even part of many images."""
     device = torch.device("cpu") if cfg.trainer.get("accelerator") == "cpu" else find_device(None)
     loss = instantiate(cfg.loss)
@@ -160,16 +162,15 @@ def _problem(cfg: DictConfig, datamodule: Any) -> Problem:
     )  # fmt: skip
 
 
-def _items(datamodule: Any, split: str, device: torch.device = CPU) -> tuple[Tensor, Tensor] | None:
+def _items(datamodule: DataModule, split: str, device: torch.device = CPU) -> tuple[Tensor, Tensor] | None:
     """The items of a split as the network sees them; None where there are none."""
-    if split == "val" and not datamodule.val_dataloader():
+    if split == "val" and not datamodule.has("val"):
         return None
-    most = None if len(datamodule.input_shape) == 1 else MOST_IMAGES
-    batches = list(datamodule.slices(split, most))
-    return tuple(torch.cat([batch[i] for batch in batches]).to(device) for i in (0, 1))  # type: ignore[return-value]
+    x, y = datamodule.items(split, None if len(datamodule.input_shape) == 1 else MOST_IMAGES)
+    return x.to(device), y.to(device)
 
 
-def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: float) -> float:
+def _train(cfg: DictConfig, problem: Problem, datamodule: DataModule, steps: float) -> float:
     """Where the run begins at a deep ensemble, train the stack as one, for so many steps or up to its early stop.
 
     Returns the seconds that the run's own training is expected to take: as many epochs, or twice as many where the end
@@ -188,7 +189,7 @@ def _train(cfg: DictConfig, problem: Problem, datamodule: Any, steps: float) -> 
     return seconds if trained.epochs < epochs else 2 * seconds
 
 
-def _values(given: set[str], cfg: DictConfig, datamodule: Any, sampler: dict[str, Any]) -> dict[str, Any]:
+def _values(given: set[str], cfg: DictConfig, datamodule: DataModule, sampler: dict[str, Any]) -> dict[str, Any]:
     """The values of the given settings, as `find_settings` takes them."""
     values = {
         "batch_size": datamodule.batch_size, "prior": sampler["prior"], "lr": sampler["lr"],
@@ -215,10 +216,10 @@ def _shortened(finding: Finding, steps: int) -> Finding:
     return replace(finding, value=min(finding.value, round(MOST * steps))) if finding.name == "burn_in" else finding
 
 
-def _count_items(cfg: DictConfig, datamodule: Any) -> int:
+def _count_items(cfg: DictConfig, datamodule: DataModule) -> int:
     """Items that the report predicts."""
-    splits = {split: len(datamodule.splits[split][1]) for split in ("train", "val", "test")}
-    return sum(splits.values()) - splits["train"] + min(splits["train"], cfg.train_items or splits["train"])
+    train = datamodule.num_data
+    return datamodule.count("val") + datamodule.count("test") + min(train, cfg.train_items or train)
 
 
 def _count_samples(cfg: DictConfig) -> int:

@@ -13,6 +13,7 @@ import torch
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 import bdl
+from bdl.data.module import DataModule
 from bdl.lightning.callbacks.start import FOLDER
 from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import Summary, diverged_fact, summarise
@@ -38,7 +39,7 @@ class Outcome:
 def report_run(
     run: Path,
     net: torch.nn.Module,
-    datamodule: Any,
+    datamodule: DataModule,
     sampler: bdl.Sampler,
     outcome: Outcome,
     facts: Mapping[str, str],
@@ -53,7 +54,7 @@ def report_run(
     likelihood = loss if isinstance(loss, Likelihood) else None
     posterior, start = bdl.Posterior.load(run, net, likelihood=likelihood), load_start([run], net, likelihood)
     loaders = loaders_of(datamodule, train_items)
-    ood, units = out_of_distribution(datamodule), units_of(datamodule)
+    ood, units = datamodule.ood(), units_of(datamodule)
     return write_report(run, posterior, loaders, outcome, facts, sampler, ood, units, start, loggers)
 
 
@@ -93,10 +94,11 @@ def write_report(
     return summary.metrics
 
 
-def loaders_of(datamodule: Any, train_items: int | None) -> dict[str, Any]:
-    """The splits of a data module of bdl, in a fixed order."""
-    loaders = {"test": datamodule.slices("test"), "train": datamodule.slices("train", train_items)}
-    return loaders | ({"val": datamodule.slices("val")} if datamodule.val_dataloader() else {})
+def loaders_of(datamodule: DataModule, train_items: int | None) -> dict[str, Any]:
+    """The splits of a data module, in a fixed order. Validation data stand in for test data that are not there."""
+    val = {"val": datamodule.slices("val")} if datamodule.has("val") else {}
+    test = val.pop("val") if val and not datamodule.has("test") else datamodule.slices("test")
+    return {"test": test, "train": datamodule.slices("train", train_items), **val}
 
 
 def publish(
@@ -138,12 +140,6 @@ def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> No
         wandb.finish()  # otherwise the next job of a sweep would log into this one's W&B run
 
 
-def units_of(datamodule: Any) -> Units | None:
-    """Name and units of the target, for data modules that standardise it: `target_units`, (name, shift, scale)."""
-    units = getattr(datamodule, "target_units", None)
-    return None if units is None else Units(*units)
-
-
-def out_of_distribution(datamodule: Any) -> Any:
-    """A loader of items from another distribution, for data modules that have one."""
-    return getattr(datamodule, "ood", lambda: None)()
+def units_of(datamodule: DataModule) -> Units | None:
+    """Name and units of the target of a regression that standardises it."""
+    return None if datamodule.target_units is None else Units(*datamodule.target_units)

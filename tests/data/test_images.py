@@ -37,7 +37,7 @@ def module(folder: Path, **settings) -> ImageFolderDataModule:
 def test_images_are_cut_to_the_middle_and_normalised_by_the_training_images(folder):
     data = module(folder)
     assert data.labels == ("cat", "dog") and data.num_data == 16 and data.input_shape == (3, SIZE, SIZE)
-    assert data.finding.endswith("16 train, 4 test images of 2 classes, 8x8 pixels, in memory")
+    assert data.overview.endswith("16 train, 4 test images of 2 classes, 8x8 pixels, in memory")
     x, _ = next(iter(data.slices("train")))
     torch.testing.assert_close(x.mean((0, 2, 3)), torch.zeros(3), atol=1e-5, rtol=0)
     torch.testing.assert_close(x.std((0, 2, 3), correction=0), torch.ones(3), atol=1e-5, rtol=0)
@@ -56,7 +56,7 @@ def test_other_sizes_and_grey_images_are_made_alike(tmp_path):
 
 def test_files_read_on_demand_give_the_images_that_memory_gives(folder):
     memory, files = (module(folder, loader=loader, workers=0, val_fraction=0.25) for loader in ("tensor", "files"))
-    assert "read on demand" in files.finding
+    assert "read on demand" in files.overview
     pairs = [(memory.train_dataloader(), files.train_dataloader()), (memory.val_dataloader(), files.val_dataloader())]
     for one, other in [*pairs, (memory.slices("train", 5), files.slices("train", 5))]:
         batches = list(zip(one, other, strict=True))
@@ -67,7 +67,7 @@ def test_files_read_on_demand_give_the_images_that_memory_gives(folder):
 
 def test_many_images_are_read_on_demand(folder, monkeypatch):
     monkeypatch.setattr("bdl.data.images.BYTES", 1000)
-    assert "read on demand" in module(folder, workers=0).finding
+    assert "read on demand" in module(folder, workers=0).overview
 
 
 def test_folders_may_name_the_splits(tmp_path):

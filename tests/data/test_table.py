@@ -223,7 +223,7 @@ def test_the_task_is_found_from_the_target_and_said(tmp_path, name):
     values, task, labels, reason = TARGETS[name]
     data = module(tmp_path, frame().assign(y=list(values)))
     assert data.task == task and data.labels == labels and data.num_classes == len(labels)
-    assert f"target y: {task} ({reason}" in data.finding
+    assert f"target y: {task} ({reason}" in data.overview
     assert data.tensors("train")[1].dtype == (torch.int64 if labels else torch.float32)
 
 

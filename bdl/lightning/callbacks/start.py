@@ -11,6 +11,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from bdl.data.module import as_data_module
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.identity import identity
@@ -59,7 +60,7 @@ class EnsembleStart(L.Callback):
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
         if stage == "fit":
-            datamodule: Any = getattr(trainer, "datamodule", None)
+            datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
             if datamodule is None:
                 raise ConfigError("EnsembleStart needs a data module: trainer.fit(module, datamodule)")
             pl_module.to(trainer.strategy.root_device)
@@ -84,14 +85,15 @@ class EnsembleStart(L.Callback):
         self._trained = None
 
     def _train(self, module: BayesianModule, stack: ChainStack, datamodule: Any) -> None:
-        loader, val = datamodule.train_dataloader(), datamodule.val_dataloader()
-        if not (hasattr(loader, "slices") and (not val or hasattr(val, "x"))):
-            raise ConfigError(
-                f"start needs the loaders of bdl.data, got {type(loader).__name__}: use a bdl.data.TensorDataModule"
-            )
+        data = as_data_module(datamodule)
         with self.progress() as progress:
             trained = self.start.train(
-                stack, loader, module.loss, val or None, compiled=module.compiled, progress=progress
+                stack,
+                data.train_dataloader(),
+                module.loss,
+                data.val_dataloader() or None,
+                compiled=module.compiled,
+                progress=progress,
             )
         self._trained = trained
         self._frozen = FrozenPart(stack)

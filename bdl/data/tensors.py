@@ -1,0 +1,136 @@
+"""TensorDataModule: the base of bdl's data modules, for items that are tensors in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import get_args
+
+import torch
+from torch import Tensor
+
+from bdl.data.loader import Augmentation, TensorBatches, TensorSlices, WorkerBatches
+from bdl.data.module import DataModule, Task
+from bdl.data.order import evenly_spaced
+from bdl.errors import ConfigError
+
+Splits = Mapping[str, tuple[Tensor, Tensor]]
+
+
+class TensorDataModule(DataModule):
+    """Items (x, y) in the splits "train", "val" and "test". Subclass it, or give it tensors of your own.
+
+        >>> x, y = torch.randn(120, 3), torch.randint(2, (120,))
+        >>> data = TensorDataModule({"train": (x[:90], y[:90]), "test": (x[90:], y[90:])}, batch_size=30)
+        >>> data.num_data, data.input_shape, data.num_classes, len(data.train_dataloader())
+        (90, (3,), 2, 3)
+
+    Args:
+        splits: x (n, ...) as stored and y of each split. y holds classes, (n,) int64 in 0..K-1, or numbers, (n, k)
+            float32, which a regression should standardise. "val" may be missing.
+        batch_size: items per chain and step; None means all training items.
+        task: "classification", "regression" or "counts".
+        labels: names of the K classes; None means as many as the labels of all splits name, called "0", "1", ...
+        chains, seed, stack, replacement, augment: as in `TensorBatches`.
+        transform: makes the network's input of stored items, e.g. floats of bytes; None leaves them as they are.
+        workers: None selects batches on the device that holds the items; a number makes them ahead by as many
+            processes, as `WorkerBatches` does.
+
+    Raises ConfigError for splits, labels or a batch size that do not fit the task or each other.
+    """
+
+    def __init__(
+        self,
+        splits: Splits,
+        *,
+        batch_size: int | None = None,
+        task: Task = "classification",
+        labels: Sequence[str] | None = None,
+        chains: int | None = None,
+        seed: int = 0,
+        stack: int = 0,
+        replacement: bool = False,
+        augment: Augmentation | None = None,
+        transform: Callable[[Tensor], Tensor] | None = None,
+        workers: int | None = None,
+    ):
+        super().__init__()
+        self.name = self.name or type(self).__name__  # in reports; Lightning's modules have none
+        self.splits, self.task, self.transform = _with_validation(splits), task, transform
+        _check(self.splits, task)
+        self.labels = _class_names(self.splits, labels) if task == "classification" else ()
+        x, y = self.splits["train"]
+        self.num_data, self.num_classes = len(y), len(self.labels)
+        self.num_targets = 1 if y.ndim == 1 else y.shape[1]
+        self.batch_size = len(y) if batch_size is None else batch_size
+        self.chains, self.seed, self.stack = chains, seed, stack
+        batches = TensorBatches(
+            x, y, self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement, augment=augment,
+            transform=transform,
+        )  # fmt: skip
+        self.batches = batches if workers is None else WorkerBatches(batches, workers)
+
+    def train_dataloader(self) -> TensorBatches | WorkerBatches:
+        return self.batches
+
+    def val_dataloader(self) -> TensorSlices | list[TensorSlices]:
+        return self.slices("val") if len(self.splits["val"][1]) else []
+
+    def test_dataloader(self) -> TensorSlices:
+        return self.slices("test")
+
+    def count(self, split: str) -> int:
+        return len(self.splits[split][1])
+
+    def shard(self, rank: int, ranks: int) -> None:
+        self.batches.shard(rank, ranks)
+
+    def tensors(self, split: str) -> tuple[Tensor, Tensor]:
+        """x (n, ...) as stored and y of "train", "val" or "test"."""
+        return self.splits[split]
+
+    def slices(self, split: str, items: int | None = None) -> TensorSlices:
+        """The items of "train", "val" or "test" as the network sees them, in order and without augmentation.
+
+        Args:
+            items: take only that many items, evenly spaced; None takes all.
+
+        Raises ConfigError for items < 1.
+        """
+        x, y = self.splits[split]
+        if items is not None and items < len(y):
+            rows = evenly_spaced(len(y), items)
+            x, y = x[rows], y[rows]
+        return TensorSlices(x, y, transform=self.transform)
+
+
+def _with_validation(splits: Splits) -> dict[str, tuple[Tensor, Tensor]]:
+    """The three splits; an empty "val" where it is missing. Raises ConfigError where another one is."""
+    missing = [split for split in ("train", "test") if split not in splits or not len(splits[split][1])]
+    if missing:
+        raise ConfigError(f'the split "{missing[0]}" has no items: give x (n, ...) and y of "train" and "test"')
+    x, y = splits["train"]
+    none = torch.arange(0)
+    return {"train": (x, y), "val": splits.get("val", (x[none], y[none])), "test": splits["test"]}
+
+
+def _check(splits: Splits, task: str) -> None:
+    if task not in get_args(Task):
+        raise ConfigError(f"task must be {', '.join(get_args(Task)[:-1])} or {get_args(Task)[-1]}, got {task!r}")
+    for split, (x, y) in splits.items():
+        if len(x) != len(y):
+            raise ConfigError(f'the split "{split}" has {len(x)} inputs for {len(y)} labels: give one label per input')
+        whole = y.ndim == 1 and y.dtype == torch.int64
+        if whole != (task == "classification"):
+            wanted = "classes (n,) int64" if task == "classification" else "numbers (n, k) float32"
+            raise ConfigError(
+                f'the labels of the split "{split}" are {tuple(y.shape)} {y.dtype}: task={task} takes {wanted}'
+            )
+
+
+def _class_names(splits: Splits, labels: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of the classes. Raises ConfigError for labels outside of 0..K-1."""
+    every = torch.cat([y for _, y in splits.values()])
+    names = tuple(labels) if labels is not None else tuple(str(k) for k in range(int(every.max()) + 1))
+    if int(every.min()) < 0 or int(every.max()) >= len(names):
+        raise ConfigError(f"labels go from {int(every.min())} to {int(every.max())}, outside of {len(names)} classes")
+    return names
