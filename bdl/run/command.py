@@ -1,4 +1,4 @@
-"""The commands `bdl train`, `evaluate`, `predict`, `verify`, `report` and `gather`, which scripts of these names run.
+"""The commands `bdl train`, `evaluate`, `predict`, `verify` and `compare`, which scripts of these names run.
 
 This module imports neither torch nor Lightning, so that `--help` answers at once: the work is imported when it begins.
 """
@@ -10,7 +10,7 @@ import gc
 import importlib
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -30,9 +30,15 @@ from bdl.run.sweeps import register_sweeps
 register_resolvers()
 register_sweeps()
 CONF = str(config_folder())
-WORK = {"report": "compare"}  # commands whose module and function have another name
+ABOUT = {
+    "train": "Sample the posterior of a network, keep the samples, evaluate them and write a report.",
+    "evaluate": "Evaluate the samples of one or several runs as one posterior.",
+    "predict": "Predict the rows of a table with the samples of one or several runs.",
+    "verify": "Verify every file of a run directory, and repair what can be repaired.",
+    "compare": "Compare runs side by side, a row for each method, with means over seeds.",
+}
 # Commands without groups -> the key of the folders that they take
-OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "report": "runs", "gather": "folder"}
+OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "compare": "runs"}
 
 
 @contextmanager
@@ -65,76 +71,26 @@ def no_empty_folder() -> Iterator[None]:
         raise
 
 
-def carry_out(name: str, cfg: DictConfig) -> float | None:
-    """Check the keys of a command, then import and call the function that does its work."""
-    check_keys(name, cfg, HydraConfig.get(), config_folder())
-    with importing():
-        module = importlib.import_module(f"bdl.run.{WORK.get(name, name)}")
-    return getattr(module, WORK.get(name, name))(cfg)
+def command(name: str) -> Callable[[], None]:
+    """A command: check its keys, then import `bdl.run.<name>` and call its function of the same name."""
+
+    def carry_out(cfg: DictConfig) -> float | None:
+        with one_line_errors(), no_empty_folder():  # here too: Hydra has a line of its own for errors that reach it
+            check_keys(name, cfg, HydraConfig.get(), config_folder())
+            with importing():
+                module = importlib.import_module(f"bdl.run.{name}")
+            return vars(module)[name](cfg)
+
+    return hydra.main(version_base="1.3", config_path=CONF, config_name=name)(carry_out)
 
 
-@hydra.main(version_base="1.3", config_path=CONF, config_name="train")
-def train(cfg: DictConfig) -> float | None:
-    """Sample the posterior of a network, keep the samples, evaluate them and write a report."""
-    with one_line_errors(), no_empty_folder():  # here too: Hydra has a line of its own for errors that reach it
-        return carry_out("train", cfg)
-
-
-@hydra.main(version_base="1.3", config_path=CONF, config_name="evaluate")
-def evaluate(cfg: DictConfig) -> None:
-    """Evaluate the samples of one or several runs as one posterior."""
-    with one_line_errors():
-        carry_out("evaluate", cfg)
-
-
-@hydra.main(version_base="1.3", config_path=CONF, config_name="predict")
-def predict(cfg: DictConfig) -> None:
-    """Predict the rows of a table with the samples of one or several runs."""
-    with one_line_errors():
-        carry_out("predict", cfg)
-
-
-@hydra.main(version_base="1.3", config_path=CONF, config_name="verify")
-def verify(cfg: DictConfig) -> None:
-    """Verify every file of a run directory, and repair what can be repaired."""
-    with one_line_errors():
-        carry_out("verify", cfg)
-
-
-@hydra.main(version_base="1.3", config_path=CONF, config_name="report")
-def report(cfg: DictConfig) -> None:
-    """Compare finished runs on the same data, a row for each method."""
-    with one_line_errors():
-        carry_out("report", cfg)
-
-
-@hydra.main(version_base="1.3", config_path=CONF, config_name="gather")
-def gather(cfg: DictConfig) -> None:
-    """Gather the results of a sweep into one table and one page."""
-    with one_line_errors():
-        carry_out("gather", cfg)
-
-
-COMMANDS = {
-    "train": train,
-    "evaluate": evaluate,
-    "predict": predict,
-    "verify": verify,
-    "report": report,
-    "gather": gather,
-}
-HELP = f"""usage: bdl COMMAND [OVERRIDES]
-
-commands:
-  train     {train.__doc__}
-  evaluate  {evaluate.__doc__}
-  predict   {predict.__doc__}
-  verify    {verify.__doc__}
-  report    {report.__doc__}
-  gather    {gather.__doc__}
-
+HELP = (
+    "usage: bdl COMMAND [OVERRIDES]\n\ncommands:\n"
+    + "".join(f"  {name:<9} {about}\n" for name, about in ABOUT.items())
+    + """
 Overrides are Hydra's: bdl train sampler=sghmc chains=4. The others take run directories too: bdl verify outputs/a.
 `bdl train --help` lists groups and keys; `bdl COMMAND --help` explains the keys of another command."""
+)
 
 
 def with_key(name: str, words: Sequence[str]) -> list[str]:
@@ -144,7 +100,7 @@ def with_key(name: str, words: Sequence[str]) -> list[str]:
 
         >>> with_key("verify", ["a", "repair=true"])
         ["run='a'", 'repair=true']
-        >>> with_key("report", ["a", "b"])
+        >>> with_key("compare", ["a", "b"])
         ["runs=['a','b']"]
     """
     key = OF_FOLDERS.get(name)
@@ -168,7 +124,7 @@ def help_of(name: str) -> str:
     text = (config_folder() / f"{name}.yaml").read_text()
     about = text.partition("\n")[0].removeprefix("# ").partition(": ")
     keys = text.partition("  - _self_\n\n")[2].partition("\nhydra:")[0]
-    return f"{COMMANDS[name].__doc__}\n\n    {about[0]}\n\nKeys, with their defaults; ??? must be given:\n\n{keys}"
+    return f"{ABOUT[name]}\n\n    {about[0]}\n\nKeys, with their defaults; ??? must be given:\n\n{keys}"
 
 
 def _is_folder(word: str) -> bool:
@@ -183,7 +139,7 @@ def run_command(name: str) -> None:
         return
     with one_line_errors():
         sys.argv[1:] = with_key(name, sys.argv[1:])
-        COMMANDS[name]()
+        command(name)()
 
 
 def main() -> None:
@@ -191,9 +147,9 @@ def main() -> None:
     name, *overrides = sys.argv[1:] or ["--help"]
     if name in ("-h", "--help", "help"):
         print(HELP)
-    elif name in COMMANDS:
+    elif name in ABOUT:
         sys.argv = [f"bdl {name}", *overrides]
         run_command(name)
     else:
-        print(f"bdl: {name} is not a command: {' or '.join(COMMANDS)}; bdl --help says more", file=sys.stderr)
+        print(f"bdl: {name} is not a command: {' or '.join(ABOUT)}; bdl --help says more", file=sys.stderr)
         sys.exit(2)

@@ -170,16 +170,8 @@ PREDICT: dict[str, Rule] = {
     "trust": list_of(WORD),
 }
 VERIFY: dict[str, Rule] = {"run": WORD, "repair": SWITCH, "trust": list_of(WORD)}
-REPORT: dict[str, Rule] = {"out": or_null(WORD)}
-GATHER: dict[str, Rule] = {"folder": WORD, "out": or_null(WORD), "metrics": or_null(list_of(WORD, 1))}
-TABLES = {
-    "train": TRAIN,
-    "evaluate": EVALUATE,
-    "predict": PREDICT,
-    "verify": VERIFY,
-    "report": REPORT,
-    "gather": GATHER,
-}
+COMPARE: dict[str, Rule] = {"out": or_null(WORD), "metrics": or_null(list_of(WORD, 1))}
+TABLES = {"train": TRAIN, "evaluate": EVALUATE, "predict": PREDICT, "verify": VERIFY, "compare": COMPARE}
 FOLLOW = {"sampler.stack": "stack", "data.chains": "chains"}  # these keys have the value of those, or null
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")
 GLOBAL = ("hydra", "tuned")  # sections that a file of conf/ may bring besides those of the command

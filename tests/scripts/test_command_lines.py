@@ -298,8 +298,9 @@ def test_a_refused_command_leaves_nothing(script, tmp_path, monkeypatch, overrid
         ("evaluate", "device=3", "device"),
         ("evaluate", "+sampler=sgld", "sampler"),
         ("predict", "id=name", "id"),
-        ("report", "out=3", "out"),
-        ("report", "+trust=[a]", "trust"),
+        ("compare", "out=3", "out"),
+        ("compare", "metrics=nll", "metrics"),
+        ("compare", "+trust=[a]", "trust"),
         ("verify", "repair=maybe", "repair"),
         ("verify", "trust=mine", "trust"),
         ("predict", "output=3", "output"),
@@ -309,6 +310,6 @@ def test_a_refused_command_leaves_nothing(script, tmp_path, monkeypatch, overrid
 def test_the_other_commands_name_the_key_too(script, tmp_path, monkeypatch, command, override, word):
     monkeypatch.chdir(tmp_path)
     runs, table = ("runs=[a]",), ("run=a", "input=a.csv", "output=b.csv")
-    needed = {"evaluate": runs, "report": runs, "predict": table, "verify": ("run=a",)}[command]
+    needed = {"evaluate": runs, "compare": runs, "predict": table, "verify": ("run=a",)}[command]
     assert f"{word} " in refusal(script(command, *needed, override))
     assert list(tmp_path.iterdir()) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -100,14 +99,12 @@ def page(data: ReportData) -> str:
     m = or_nan(data.metrics)
     judged = verdict(m, data.histogram, data.warnings)
     splits = [s for s in ("test", "train") if any(k.startswith(f"{s}/") and not math.isnan(v) for k, v in m.items())]
-    loader = PackageLoader("bdl.posterior", "report")
-    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     pictures = pictures_of(data)
     titles = [p.title for p in pictures]
     titles += [PREDICTIONS] * bool(splits) + [CONVERGENCE] * bool(data.convergence)
-    return environment.get_template("page.html.jinja").render(
+    return render(
+        "page.html.jinja",
         data=data,
-        style=resources.files("bdl.posterior.report").joinpath("style.css").read_text(),
         marks=MARKS,
         headlines=HEADLINES,
         verdict=judged,
@@ -123,6 +120,14 @@ def page(data: ReportData) -> str:
         convergence=[(r.name, [_dash(t) for t in _row_texts(r)]) for r in data.convergence],
         numbers={k: _dash(f"{v:,.5g}") for k, v in m.items() if not _is_score(k)},
     )
+
+
+def render(template: str, **values: Any) -> str:
+    """The text of a template of this folder, with its style inside. Values are escaped."""
+    loader = PackageLoader("bdl.posterior", "report")
+    environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
+    style = environment.get_template("style.css").render()
+    return environment.get_template(template).render(style=style, **values)
 
 
 def _reliability(test: PosteriorEvaluation) -> dict[str, tuple[Any, Any]]:

@@ -14,9 +14,11 @@ from by_hand import NUMBERS_X, NUMBERS_Y, X, Y
 
 import bdl
 from bdl.data import TensorSlices
-from bdl.posterior.report.comparison import Method, comparison_page
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.report.page import write_page
+from bdl.run.compared_runs import ComparedRun
+from bdl.run.comparison import compare_runs
+from bdl.run.comparison_page import comparison_page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")
@@ -28,7 +30,8 @@ WIDTH = 390  # CSS pixels of a common phone
 MEASURE = """<script>addEventListener("load", () => {
   const wide = [...document.querySelectorAll("h1, h2, p, dd, figcaption, .words, .checks th, .methods td, .methods th")]
     .filter(e => e.getBoundingClientRect().right > innerWidth + 1).map(e => e.textContent.slice(0, 60));
-  const dead = [...document.querySelectorAll("a")].filter(a => !document.querySelector(a.getAttribute("href")));
+  const inside = [...document.querySelectorAll("a[href^='#']")];
+  const dead = inside.filter(a => !document.querySelector(a.getAttribute("href")));
   const images = [...document.images];
   const found = {
     inner: innerWidth, scroll: document.documentElement.scrollWidth, wide, dead: dead.map(a => a.href),
@@ -65,12 +68,15 @@ def report_of(folder, posterior: bdl.Posterior, x, y) -> str:
 def pages(tmp_path_factory, run, weighted, regression):
     folder, (numbers, net, _) = tmp_path_factory.mktemp("pages"), regression
     metrics = {"test/bma/nll": 0.2, "test/bma/accuracy": 0.9, "test/bma/ece": 0.02, "test/one_sample/nll": 0.3}
-    methods = [Method(f"method {i} (sampler.lr=0.1, sampler.temperature=0.2)", [metrics] * 2, [9.0] * 2) for i in "ab"]
+    runs = [
+        ComparedRun(folder, f"method-{i}", {"seed": j}, {"sampler.dynamics.friction": lr}, {}, metrics)
+        for i in "ab" for lr in (0.1, 0.2) for j in (0, 1)
+    ]  # fmt: skip
     return {
         "classes": report_of(folder, bdl.Posterior.load(run, toys.plain()), X, Y),
         "weighted": report_of(folder, bdl.Posterior.load(weighted, toys.plain()), X, Y),
         "numbers": report_of(folder, bdl.Posterior.load(numbers, net), NUMBERS_X, NUMBERS_Y),
-        "comparison": comparison_page(methods, {"runs": "4"}),
+        "comparison": comparison_page(compare_runs(runs, None, same_data=True), folder / "out"),
     }
 
 

@@ -1,0 +1,128 @@
+"""The runs that `bdl compare` reads: settings, data and metrics of each. Nothing that a config.yaml names is built."""
+
+from __future__ import annotations
+
+import glob
+import math
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from bdl.errors import ConfigError
+from bdl.posterior.described import brief, first_difference
+from bdl.posterior.store import SampleStore
+from bdl.run.keys import leaves
+from bdl.run.records import CONFIG, METRICS, TIMING, read_config, read_metrics, read_seconds
+from bdl.run.stranger import plain_values, warn_of_altered
+
+SECONDS = "seconds"  # of timing.json, which stands among the metrics of a compared run
+NUMBERS = "test/bma/rmse"  # a metric of every run that predicts numbers, and of no other
+OF_THE_DRAW = re.compile(r"(.*\.)?(seed|stack)")  # another draw of one method
+NOT_THE_METHOD = re.compile(r"provenance\..*|found\.(seconds|reasons.*)|data\.(path|test_path|val_path)")
+HELD_OUT = ("val_fraction", "fold", "augment")  # they change training items; the test items stay
+
+
+@dataclass(frozen=True)
+class ComparedRun:
+    """One run directory: what it was to sample, and what came out."""
+
+    path: Path
+    method: str  # data-model-sampler, or the experiment; the folder's name for a run of a Trainer of your own
+    draw: Mapping[str, Any]  # its seeds and stacks by key
+    settings: Mapping[str, Any]  # all others by key, lists as texts
+    data: Mapping[str, Any]  # as target.json describes them; empty before the first sample
+    metrics: Mapping[str, float]  # with SECONDS; empty before the end of the run
+
+    @property
+    def seed(self) -> str:
+        return str(self.draw.get("seed", "–"))
+
+
+def find_runs(words: str | Sequence[str]) -> tuple[list[ComparedRun], bool]:
+    """The runs of folders, each once, and whether every folder is itself a run.
+
+    words: run directories, or folders above them. A word with * stands for all that match.
+
+    Raises ConfigError where there is none, and for a damaged run.
+    """
+    words = [words] if isinstance(words, str) else list(words)
+    places = [Path(p).expanduser() for word in words for p in (sorted(glob.glob(word)) if "*" in word else [word])]
+    for place in places:
+        if not place.exists():
+            raise ConfigError(f"{place} is not a run directory, and no folder above one: there is no such folder")
+    runs = [run for place in places for run in runs_below(place)]
+    if not runs:
+        raise ConfigError(
+            f"runs={brief(words)} holds no run: name run directories, or folders above them: runs=outputs"
+        )
+    by_path: dict[Path, ComparedRun] = {}
+    for run in runs:
+        by_path.setdefault(run.path.resolve(), run)
+    return list(by_path.values()), {place.resolve() for place in places} == by_path.keys()
+
+
+def runs_below(folder: Path) -> Iterator[ComparedRun]:
+    """The folder if it is a run, otherwise all runs below it. Hidden folders are left out."""
+    for place, names, _ in os.walk(folder):
+        if (run := read_run(Path(place))) is not None:
+            yield run
+        names[:] = [] if run is not None else sorted(name for name in names if not name.startswith("."))
+
+
+def read_run(path: Path) -> ComparedRun | None:
+    """One run; None for another folder. Raises ConfigError for a damaged file, and for an interpolation in it."""
+    config = read_config(path) if (path / CONFIG).exists() else None
+    name = None if config is None else OmegaConf.select(config, "provenance.name")
+    sampled = (path / "samples" / "target.json").exists()
+    if name is None and not sampled:
+        return None
+    data = SampleStore(path).target().get("data") if sampled else {}
+    metrics = {}
+    if (path / METRICS).exists():
+        warn_of_altered(path, METRICS)
+        metrics = read_metrics(path / METRICS)
+        metrics[SECONDS] = read_seconds(path / TIMING) if (path / TIMING).exists() else math.nan
+    settings = {"folder": str(path)} if config is None or name is None else _settings(config, path)
+    draw = {key: settings.pop(key) for key in list(settings) if OF_THE_DRAW.fullmatch(key)}
+    return ComparedRun(path, name or path.name, draw, settings, data if isinstance(data, dict) else {}, metrics)
+
+
+def data_difference(runs: Sequence[ComparedRun]) -> str | None:
+    """Where the test items, or the units, of a run differ from those of the first; None where they are the same."""
+    first, *others = [run for run in runs if run.data or run.metrics] or runs[:1]
+    for run in others:
+        numbers = [NUMBERS in r.metrics for r in (first, run)]
+        if numbers[0] != numbers[1] and first.metrics and run.metrics:
+            return f"{first.path} and {run.path}: one predicts classes, the other numbers"
+        # Targets are standardised by the training rows, so that these decide the units of RMSE and NLL
+        lax = () if any(numbers) else HELD_OUT
+        difference = first_difference(*({k: v for k, v in r.data.items() if k not in lax} for r in (first, run)))
+        if difference is None and not any(numbers):
+            key = "test/constant/nll"  # it follows from the test labels alone
+            constants = [r.metrics.get(key, math.nan) for r in (first, run)]
+            if abs(constants[0] - constants[1]) > 1e-6:
+                difference = (key, *constants)
+        if difference is not None:
+            key, here, there = difference
+            return f"{key} is {brief(here)} in {first.path}, {brief(there)} in {run.path}"
+    return None
+
+
+def _settings(config: DictConfig, path: Path) -> dict[str, Any]:
+    """The keys of config.yaml that say something of the draw or of the method."""
+    for _ in plain_values(config, path):  # refuses interpolations, which may name secrets of the environment
+        pass
+    every = leaves(_joined_lists(OmegaConf.to_container(config)), "")
+    return {key: value for key, value in every if not NOT_THE_METHOD.fullmatch(key)}
+
+
+def _joined_lists(value: Any) -> Any:
+    """The same value with lists as texts: a list is one setting."""
+    if isinstance(value, dict):
+        return {key: _joined_lists(part) for key, part in value.items()}
+    return str(value) if isinstance(value, list) else value

@@ -1,0 +1,255 @@
+"""Runs side by side: a row for each method, with means and standard errors over its runs."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from bdl.errors import BdlWarning, ConfigError
+from bdl.posterior.checks import LEVELS, Level
+from bdl.posterior.verdict import verdict
+from bdl.run.compared_runs import SECONDS, ComparedRun
+
+HEADINGS = {  # metrics that are shown where no others are asked for
+    "val/bma/nll": "validation NLL",
+    "test/bma/nll": "NLL (nats)",
+    "test/bma/accuracy": "error %",
+    "test/bma/rmse": "RMSE",
+    "test/bma/crps": "CRPS",
+    "test/bma/ece": "ECE",
+    "test/bma/coverage_90": "in 90 % interval, %",
+    "test/one_sample/nll": "NLL of one network",
+    "t_eff": "T_eff",
+    "rhat/max": "R-hat",
+    SECONDS: "time (s)",
+}
+SMALLER_IS_BETTER = ("nll", "rmse", "crps", "ece", "brier")
+ABSENT = "–"
+
+
+@dataclass(frozen=True)
+class ComparedMethod:
+    """Runs whose settings agree, or the deep ensembles at which they began.
+
+    mean and error: of each metric over the finished runs; NaN where unknown. A single run has no standard error.
+    """
+
+    label: str
+    settings: Sequence[str]  # of the columns of the comparison; the first is the method
+    runs: Sequence[ComparedRun]
+    mean: Mapping[str, float]
+    error: Mapping[str, float]
+    judged: bool = True  # whether there is a verdict on it
+
+    @property
+    def finished(self) -> list[ComparedRun]:
+        return [run for run in self.runs if run.metrics]
+
+    @property
+    def count(self) -> str:
+        """How many runs there are, and how many of them have finished if not all."""
+        done, total = len(self.finished), len(self.runs)
+        return f"{total}" if done == total else f"{done} of {total}"
+
+    @property
+    def verdict(self) -> str:
+        """The outcome, with numbers where runs differ: "2 wrong law, 1 trust"."""
+        outcomes = Counter(verdict(run.metrics).outcome for run in self.finished if self.judged)
+        return ", ".join(name if len(outcomes) == 1 else f"{n} {name}" for name, n in outcomes.items()) or ABSENT
+
+    @property
+    def level(self) -> Level | None:
+        """The worst level of all verdicts, None without one."""
+        levels = [verdict(run.metrics).level for run in self.finished if self.judged]
+        return max(levels, key=LEVELS.index, default=None)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All methods, each with the same columns."""
+
+    columns: Mapping[str, Sequence[str]]  # settings that differ within a method -> those that change with them
+    metrics: Sequence[str]
+    methods: Sequence[ComparedMethod]
+    same_data: bool
+
+    @property
+    def headings(self) -> list[str]:
+        return ["method", *self.columns, "runs", "verdict", *(HEADINGS.get(name, name) for name in self.metrics)]
+
+    @property
+    def texts(self) -> list[list[str]]:
+        """The rows of the table, in the order of `headings`."""
+        return [
+            [*m.settings, m.count, m.verdict, *(mean_and_error(n, m.mean[n], m.error[n]) for n in self.metrics)]
+            for m in self.methods
+        ]
+
+    @property
+    def best(self) -> set[tuple[int, int]]:
+        """(row, column) of the best scores: none of runs on different data, and none of a single score."""
+        places = set()
+        for j, name in enumerate(self.metrics, len(self.columns) + 3):
+            losses = [loss(name, method.mean[name]) for method in self.methods]
+            scored = [i for i, value in enumerate(losses) if not math.isnan(value)]
+            if self.same_data and len(scored) > 1:
+                places.add((min(scored, key=losses.__getitem__), j))
+        return places
+
+
+def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, same_data: bool) -> Comparison:
+    """Rows of equal settings. Copies of a run are left out with a warning, and unfinished runs are warned of.
+
+    metrics: names of metrics.json; None for the usual ones. Raises ConfigError for a metric that no run has.
+    """
+    present = {name for run in runs for name, value in run.metrics.items() if not math.isnan(value)}
+    for name in metrics or ():
+        if present and name not in present:
+            raise ConfigError(f"metrics: {name} is no metric of these runs: choose among those of a metrics.json")
+    shown = [name for name in metrics or HEADINGS if name in present]
+    if not same_data:
+        data = [{f"data: {k}": str(v) for k, v in run.data.items() if not isinstance(v, dict)} for run in runs]
+        runs = [replace(run, settings={**run.settings, **of}) for run, of in zip(runs, data, strict=True)]
+    runs = _without_copies(runs)
+    if late := [run for run in runs if not run.metrics]:
+        many = f" and {len(late) - 1} more" if len(late) > 1 else ""
+        warnings.warn(
+            f"{late[0].path}{many}: not finished, and in no mean; the command of a run resumes it",
+            BdlWarning,
+            stacklevel=2,
+        )
+    columns = _differing(runs)
+    groups: dict[tuple[str, ...], list[ComparedRun]] = {}
+    for run in runs:
+        groups.setdefault((run.method, *(_text(run.settings.get(key, ABSENT)) for key in columns)), []).append(run)
+    order = list(dict.fromkeys(run.method for run in runs))
+    settings = sorted(groups, key=lambda words: (order.index(words[0]), [_sort_key(word) for word in words[1:]]))
+    shared = _shared_words(order)
+    methods = []
+    for words in settings:
+        name = "-".join(words[0].split("-")[shared:])
+        rivals = [other for other in settings if other[0] == words[0]]
+        told = [
+            f"{key}={word}"
+            for j, (key, word) in enumerate(zip(columns, words[1:], strict=True), 1)
+            if any(rival[j] != word for rival in rivals)
+        ]
+        label = name + (f" ({', '.join(told)})" if told else "")
+        methods += _rows(label, (name, *words[1:]), groups[words], shown)
+    return Comparison(columns, shown, methods, same_data)
+
+
+def mean_and_error(name: str, mean: float, error: float) -> str:
+    """A mean with two digits of its standard error, as 0.2034 ± 0.0021; four digits where there is none."""
+    mean, error = shown(name, mean, error)
+    if math.isnan(mean):
+        return ABSENT
+    if math.isnan(error):
+        return f"{mean:#.4g}" if abs(mean) < 1000 else f"{mean:,.0f}"
+    digits = 4 if error == 0 else min(12, max(0, 1 - math.floor(math.log10(error))))
+    return f"{mean:,.{digits}f} ± {error:,.{digits}f}"
+
+
+def shown(name: str, mean: float, error: float) -> tuple[float, float]:
+    """Both in the units of the heading: an accuracy as the error in %, a share in %."""
+    if name == "test/bma/accuracy":
+        return 100 * (1 - mean), 100 * error
+    return (100 * mean, 100 * error) if name == "test/bma/coverage_90" else (mean, error)
+
+
+def in_short(comparison: Comparison) -> str:
+    """Which method has the smallest NLL, in one sentence; empty where there are no two on the same data."""
+    name = "test/bma/nll"
+    ranked = [m for m in comparison.methods if not math.isnan(m.mean.get(name, math.nan))]
+    if len(ranked) < 2 or not comparison.same_data:
+        return ""
+    best, second = sorted(ranked, key=lambda m: m.mean[name])[:2]
+    error = math.hypot(best.error[name], second.error[name])
+    gap = f"{second.mean[name] - best.mean[name]:.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
+    return f"The smallest NLL is that of {best.label}, {gap} nats below {second.label}."
+
+
+def _without_copies(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
+    kept: list[ComparedRun] = []
+    for run in runs:
+        same = (r for r in kept if (r.method, r.draw, r.settings) == (run.method, run.draw, run.settings))
+        if twin := next(same, None):
+            warnings.warn(f"{run.path} is a copy of {twin.path} and is left out", BdlWarning, stacklevel=3)
+        else:
+            kept.append(run)
+    return kept
+
+
+def _differing(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
+    """The settings that differ between runs of one method, each with those that change along with it."""
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for key in dict.fromkeys(key for run in runs for key in run.settings):
+        values = [_text(run.settings.get(key, ABSENT)) for run in runs]
+        if len({(run.method, value) for run, value in zip(runs, values, strict=True)}) > len({r.method for r in runs}):
+            alike.setdefault(tuple(values.index(value) for value in values), []).append(key)
+    return {keys[0]: keys[1:] for keys in alike.values()}
+
+
+def _rows(
+    label: str, settings: Sequence[str], runs: Sequence[ComparedRun], shown: Sequence[str]
+) -> list[ComparedMethod]:
+    """The row of a method, and that of the deep ensembles at which its chains began, if they all have one."""
+    runs = sorted(runs, key=lambda run: (_sort_key(run.seed), str(run.path)))
+    rows = [ComparedMethod(label, settings, runs, *_means(runs, shown))]
+    finished = rows[0].finished
+    if finished and all("test/start/nll" in run.metrics for run in finished):
+        start = f": its start, a deep ensemble of {finished[0].metrics['start/members']:.0f}"
+        ensembles = [
+            replace(run, metrics={k.replace("/start/", "/bma/"): v for k, v in run.metrics.items() if "/start/" in k})
+            for run in finished
+        ]
+        texts = (settings[0] + start, *settings[1:])
+        rows.append(ComparedMethod(label + start, texts, ensembles, *_means(ensembles, shown), judged=False))
+    return rows
+
+
+def _means(runs: Sequence[ComparedRun], names: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
+    """Mean and standard error of each metric over the runs that have it; NaN where there are too few."""
+    mean, error = {}, {}
+    for name in names:
+        values = np.array([v for run in runs if not math.isnan(v := run.metrics.get(name, math.nan))])
+        mean[name] = float(values.mean()) if len(values) else math.nan
+        error[name] = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+    return mean, error
+
+
+def _shared_words(names: Sequence[str]) -> int:
+    """How many words, such as data and model, all names begin with; 0 for a single name."""
+    words, shared = [name.split("-") for name in names], 0
+    while len(names) > 1 and all(len(w) > shared + 1 for w in words) and len({w[shared] for w in words}) == 1:
+        shared += 1
+    return shared
+
+
+def loss(name: str, value: float) -> float:
+    """What the best method has least of; NaN for metrics of which neither more nor less is better."""
+    score = name.rpartition("/")[2]
+    if score == "coverage_90":
+        return abs(value - 0.9)
+    return value if score in SMALLER_IS_BETTER else -value if score == "accuracy" else math.nan
+
+
+def _text(value: Any) -> str:
+    """A setting as one writes it on the command line."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _sort_key(word: str) -> tuple[int, float, str]:
+    """Numbers by their size, then words."""
+    try:
+        return 0, float(word), word
+    except ValueError:
+        return 1, 0.0, word

@@ -1,0 +1,6 @@
+"""Compare runs side by side, a row for each method. See conf/compare.yaml."""
+
+from bdl.run.command import run_command
+
+if __name__ == "__main__":
+    run_command("compare")
