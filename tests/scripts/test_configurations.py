@@ -154,8 +154,8 @@ def finished(script, run: Path, folder: Folder) -> dict[str, float]:
 
 
 def test_the_script_can_be_sent_to_a_cluster():
-    """submitit pickles the function below hydra.main. It does so by value, because no module has that function; here all of the module is
-    pickled by value too, as it is where it is the started script."""
+    """submitit pickles the function below hydra.main. It does so by value, because no module has that
+    function; here all of the module is pickled by value too, as it is where it is the started script."""
     function = command.command("train").__wrapped__
     assert cloudpickle.loads(cloudpickle.dumps(function)).__closure__[0].cell_contents == "train"
     cloudpickle.register_pickle_by_value(command)
