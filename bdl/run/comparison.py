@@ -66,8 +66,8 @@ class ComparedMethod:
     @property
     def level(self) -> Level | None:
         """The worst level of all verdicts, None without one."""
-        levels = [verdict(run.metrics).level for run in self.finished if self.judged]
-        return max(levels, key=LEVELS.index, default=None)
+        levels = [LEVELS.index(verdict(run.metrics).level) for run in self.finished if self.judged]
+        return LEVELS[max(levels)] if levels else None
 
 
 @dataclass(frozen=True)
