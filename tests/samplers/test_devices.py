@@ -83,7 +83,7 @@ def steps(count: int, lead: tuple[int, ...] = (C,), **settings) -> bdl.Sampler:
         sampler = bdl.Sampler(params, **settings)
         each = torch.zeros(*lead, 4, 20, device=CUDA)
         sampler.extras |= {"per_example": lambda: each, "curvature": lambda: each[..., 0, :]}
-        sampler.steps, watch.strict = 1, True
+        sampler.chain.steps, watch.strict = 1, True
         for _ in range(count):
             sampler.step(closure)
     return sampler
