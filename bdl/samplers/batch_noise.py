@@ -77,7 +77,7 @@ class BatchNoise:
         self.count = state["count"]
 
 
-def known_variance(grad_var: Any) -> Any:
+def checked_variance(grad_var: Any) -> Any:
     """The argument `grad_var` as None, "estimated" or a tensor. Raises ConfigError for anything else."""
     if grad_var is None or isinstance(grad_var, str) and grad_var == "estimated":
         return grad_var

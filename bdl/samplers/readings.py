@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -11,13 +12,13 @@ from torch import Tensor
 
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
-from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.dynamics.base import Transition, mean
 from bdl.samplers.exchange import Replicas
-from bdl.samplers.explain import explain
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.survivors import Survivors
 from bdl.samplers.weighting.reweighting import Reweighting
+from bdl.samplers.weighting.weightings import Weighting
 
 
 class Readings:
@@ -112,10 +113,29 @@ class Readings:
 
     def explain(self) -> str:
         """A few lines: N, T, prior, the intended law, the injected noise of one step, and what adds to it."""
-        target = self.target_chains if self.chains else ...
-        heat = self.noise_ratio[target], self.t_eff[target]
-        now = StepSettings.of(self.param_groups[0], self.steps)
-        return explain(self.chain, self.potential, now, self.reweighting, self.replicas, heat, self.notes)
+        dynamics, potential, now = self.dynamics, self.potential, StepSettings.of(self.param_groups[0], self.steps)
+        chains = f"{self.chains} chains" if self.chains else "1 chain"
+        lines = [
+            f"{dynamics} on {self.chain.theta.shape[-1]:,} parameters, {chains}, N = {self.num_data:,}, "
+            f"lr = {mean(now.lr):g}, T = {mean(now.temperature):g}",
+            f"prior: {potential.prior}; U = N x mean batch loss - log prior, in nats "
+            "(the loss must be a mean negative log-likelihood)",
+        ]
+        if not dynamics.noisy or mean(now.temperature) == 0:
+            lines.append("intended law: none, this is optimisation: no noise is injected and T is ignored")
+        else:
+            lines += [_law(now, self.reweighting.weighting), *self.reweighting.explain(now)]
+            lines += [dynamics.describe_noise(self.chain.state, now.lr, now.temperature / self.num_data)]
+            if not (dynamics.full_batch or dynamics.variational):
+                target = self.target_chains if self.chains else ...
+                lines.append(_batch_noise(self.noise_ratio[target], self.t_eff[target]))
+        if dynamics.caveat:
+            lines.append(f"caveat: {dynamics.caveat}")
+        if self.replicas is not None:
+            lines.append(self.replicas.describe())
+        if potential.clip is not None:
+            lines.append(f"gradient clipping: {potential.clip}; where it acts, the law is another one")
+        return "\n".join([*lines, *self.notes])
 
     def log_weight_at(self, energy: Tensor) -> Tensor:
         """() or (C,) log importance weight of an energy (nats) of the kind that psi reads, with the present psi."""
@@ -135,3 +155,15 @@ class Readings:
         multiplier = self.reweighting.multiplier.to(variance).view(*chain.lead, 1)
         lr, tau = chain.per_coordinate(now.lr, now.temperature, self.num_data)
         return terms(chain.state, variance * multiplier.square(), lr, tau).mean(-1)  # Var(w g) = w² Var(g)
+
+
+def _law(now: StepSettings, weighting: Weighting) -> str:
+    bayes = bool((torch.as_tensor(now.temperature) == 1).all())
+    name = " (the Bayes posterior)" if bayes else ""
+    return f"intended law: exp(-U/T), T = {mean(now.temperature):g}{name}{weighting.describe(now.zeta)}"
+
+
+def _batch_noise(ratio: Tensor, t_eff: Tensor) -> str:
+    if math.isnan(mean(ratio)):
+        return "batch noise: not measured yet; unless subtracted, it heats the chain to T_eff = T (1 + noise_ratio)"
+    return f"batch noise: noise_ratio {mean(ratio):.3g}, and T_eff is about {mean(t_eff):.3g}"

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.samplers.batch_noise import (
-    known_variance,
+    checked_variance,
     needs_variance,
     remaining_ratio,
     step_variance,
@@ -81,7 +81,7 @@ class SGLD(Dynamics):
     _root: Any = field(init=False, repr=False, default=None)  # R with R R' = P
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "grad_var", known_variance(self.grad_var))
+        object.__setattr__(self, "grad_var", checked_variance(self.grad_var))
         if self.preconditioner is None:
             return
         p = torch.as_tensor(self.preconditioner)
@@ -189,7 +189,7 @@ class SGHMC(Dynamics):
     def __post_init__(self) -> None:
         check_friction(self.friction)
         check_mass(self.mass, self.mass_steps, "mass_steps")
-        object.__setattr__(self, "grad_var", known_variance(self.grad_var))
+        object.__setattr__(self, "grad_var", checked_variance(self.grad_var))
 
     def __str__(self) -> str:
         mass = "" if self.mass == "unit" else ", mass=diagonal"
