@@ -13,8 +13,8 @@ from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_los
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
 from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
 from bdl.likelihoods.heads import ConstantOutputs, with_constant_scale
+from bdl.likelihoods.losses import check_loss, law_note, likelihood_of, outputs_of
 from bdl.likelihoods.normal import GaussianNLL, HeteroscedasticNLL, StudentTNLL
-from bdl.likelihoods.understood import check_loss, law_note, likelihood_of, outputs_of
 
 __all__ = [
     "BernoulliNLL",

@@ -1,4 +1,4 @@
-"""What is known about a loss: its likelihood, the outputs that it reads, and which law it samples instead."""
+"""What a loss stands for: its likelihood, the outputs that it reads, and which law it samples instead."""
 
 from __future__ import annotations
 
