@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +14,7 @@ from torch.optim.adamw import adamw
 
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.split import hold_out
+from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError, DivergedError
@@ -86,7 +87,7 @@ class AdamWStart:
         loss: Loss,
         val: TensorSlices | None = None,
         *,
-        compiled: bool | Literal["auto"] = "auto",
+        compiled: Compile = "auto",
         progress: Progress | None = None,
     ) -> Trained:
         """Train the stack on the items of a training loader, whose position stays.
@@ -125,6 +126,7 @@ class AdamWStart:
                     progress(epoch, self.epochs)
                 if bool(best.stopped.all()):
                     break
+        stack.zero_grad()  # lets the memory of the gradients go
         best.restore()
         return Trained(epoch, best.epoch.cpu(), best.loss.cpu())
 
@@ -186,29 +188,21 @@ class _Best:
 
 
 def _stepper(
-    stack: ChainStack, loss: Loss, compiled: bool | Literal["auto"], settings: AdamWStart
+    stack: ChainStack, loss: Loss, compiled: Compile, settings: AdamWStart
 ) -> Callable[[Tensor, Tensor], None]:
     """A function that takes one step of AdamW on a batch."""
-    stack.train()
-    gradient = stack.gradient(compiled)
-    params: list[Tensor] = []
-    params += [p for p in stack.parameters() if p.requires_grad] if gradient is None else gradient.params
+    gradient = choose_gradient(stack.train(), loss, compiled)
+    params = gradient.params
     means, squares, gradients = ([torch.zeros_like(p) for p in params] for _ in range(3))
     steps = [torch.zeros((), device=p.device) for p in params]
 
     def step(x: Tensor, y: Tensor) -> None:
-        if stack.shared:
-            y = y.expand(stack.chains, *y.shape)
-        if gradient is None:
-            losses = mean_loss(loss, stack(x), y, stack.chains)
-            now = list(torch.autograd.grad(losses.sum(), params, materialize_grads=True))
-        else:
-            gradient.write(x.expand(stack.chains, *x.shape) if stack.shared else x, y, loss, gradients)
-            now = gradients
+        gradient.write(x, y, gradients)
         with torch.no_grad():  # the function behind torch.optim.AdamW, whose own bookkeeping takes as long as the rest
             adamw(
-                params, now, means, squares, [], steps, fused=params[0].device.type in ("cpu", "cuda"), amsgrad=False,
-                beta1=0.9, beta2=0.999, lr=settings.lr, weight_decay=settings.weight_decay, eps=1e-8, maximize=False,
+                params, gradients, means, squares, [], steps, fused=params[0].device.type in ("cpu", "cuda"),
+                amsgrad=False, beta1=0.9, beta2=0.999, lr=settings.lr, weight_decay=settings.weight_decay, eps=1e-8,
+                maximize=False,
             )  # fmt: skip
 
     return step

@@ -366,7 +366,7 @@ class CountedGraphs:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch):
         self.records = self.launches = 0
-        monkeypatch.setattr("bdl.lightning.module.recorder_for", lambda device: self)
+        monkeypatch.setattr("bdl.engine.choose.recorder_for", lambda device: self)
 
     def __call__(self, work):
         launch, result = record_on_cuda(work)

@@ -14,7 +14,7 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 LAYERS = [
     {
         "errors", "cpu", "seeding", "batch", "files", "frozen", "psi", "schedules", "likelihoods",
-        "identity", "owner", "alive", "checkpoint",
+        "identity", "owner", "torch_private", "alive", "checkpoint",
     },
     {"samplers"},
     {"engine"},

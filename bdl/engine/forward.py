@@ -1,8 +1,8 @@
-"""Forward: the outputs of many networks of one architecture for the same inputs."""
+"""Forward: the outputs of many networks of one architecture. Training, averages, predictions and exports all use it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bdl.batch import Inputs, count_items, feed, map_tensors, part_of, tensors_in
-from bdl.engine.functional import call_with, evaluating, tensors_of_modules
+from bdl.engine.functional import call_with, evaluating, named_tensors, tensors_of_modules
 from bdl.engine.layers import differ_in_one_linear, mlp_layers, tanh
+from bdl.errors import ConfigError
 from bdl.likelihoods.heads import ConstantOutputs
 
 Method = Literal["auto", "bmm", "vmap", "loop"]
@@ -29,40 +30,60 @@ _IN_PLACE: dict[type[nn.Module], Callable[[Tensor], Tensor]] = {
 
 
 class Forward:
-    """Maps the tensors (k, ...) of k networks and inputs (n, ...) to outputs (k, n, ...), in eval mode.
+    """Maps the tensors (k, ...) of k networks and inputs to outputs (k, n, ...), in the mode in which `net` is.
 
-    The choice is that of `ChainStack`: batched matrix products for Linear and elementwise layers; otherwise a loop on a
-    CPU, and vmap on an accelerator. Batched products sum in another order than one network alone, and how many
-    networks run together depends on their size and on the number of items: the last bits of float32 differ between the
-    ways, and do not differ between two runs of the same way.
+    "bmm" multiplies batched matrices, for networks made of Linear and elementwise layers; "vmap" and "loop" run any
+    network. "auto" takes bmm where it is possible. Otherwise it loops for one network or on a CPU, which
+    `scripts/bench.py chains` measured as the fastest, and uses vmap on an accelerator, where it was not measured.
+    Timing at run time never decides, because then two runs would differ. Batched products sum in another order than one
+    network alone: the last bits of float32 differ between the ways, and do not differ between two runs of one way.
 
     Args:
-        net: the architecture. Its values are neither used nor changed.
+        net: the architecture, and the values of the tensors that a call does not give. It is not changed.
         method: "auto", or one of "bmm", "vmap" and "loop".
-        fixed: tensors (...) by name that all networks share, in the place of those of `net`. Where the networks differ
-            in one Linear layer alone, vmap runs what comes before it once for all.
+        shared: names of tensors (...) that all networks share; a mapping gives their values too, in place of those of
+            `net`. Where the networks differ in one Linear layer alone, vmap runs what comes before it once for all.
+
+    Raises ConfigError for "bmm" on a network with other layers or with hooks.
     """
 
-    def __init__(self, net: nn.Module, method: Method = "auto", fixed: Mapping[str, Tensor] | None = None):
-        self.net, self.fixed = net, fixed or {}
-        originals = tensors_of_modules(net)
-        name_of = {id(t): name for name, t in [*net.named_parameters(), *net.named_buffers()]}
-        self._name_of = name_of  # tied tensors have one name
-        self._paths = {path: name_of[id(t)] for path, t in originals.items() if id(t) in name_of}
-        self.device = next((t.device for t in originals.values()), torch.device("cpu"))
-        self._head = bool(self.fixed) and differ_in_one_linear(net, self.fixed)
-        layers = mlp_layers(net)
-        self._layers: Sequence[nn.Module] = [] if layers is None else layers
-        if method == "auto":
-            looped = self.device.type == "cpu" and not self._head
-            method = "bmm" if layers is not None else "loop" if looped else "vmap"
+    def __init__(self, net: nn.Module, method: Method = "auto", shared: Collection[str] | Tensors = ()):
+        self.net = net
         self.method: Method = method
+        self._shared: Tensors = shared if isinstance(shared, Mapping) else {}
+        originals = tensors_of_modules(net)
+        self._name_of = {id(tensor): name for name, tensor in named_tensors(net).items()}
+        self._paths = {path: self._name_of[id(tensor)] for path, tensor in originals.items()}
+        self.device = next((t.device for t in originals.values()), torch.device("cpu"))
+        self._head = bool(shared) and differ_in_one_linear(net, shared)
+        self._layers = mlp_layers(net)
+        if method == "bmm" and self._layers is None:
+            raise ConfigError(
+                f"bmm needs a Sequential of Linear and elementwise layers, and {type(net).__name__} has others or "
+                'hooks: use method="auto"'
+            )
 
-    def __call__(self, tensors: Tensors, inputs: Inputs) -> Tensor:
-        if self.method == "bmm" and isinstance(inputs, Tensor) and (x := self._rows(inputs)).ndim == 2:
-            return self._bmm(tensors, x)
+    def way(self, networks: int) -> Method:
+        """How so many networks run: "bmm", "vmap" or "loop"."""
+        if self.method != "auto":
+            return self.method
+        if self._layers is not None:
+            return "bmm"
+        return "loop" if networks == 1 or self.device.type == "cpu" and not self._head else "vmap"
+
+    def __call__(self, tensors: Tensors, inputs: Inputs, each: bool = False) -> Tensor:
+        """The outputs (k, n, ...). inputs: (n, ...) for all networks, or with `each` (k, n, ...), a batch for each."""
+        way = self.way(len(next(iter(tensors.values()))))
+        if way == "vmap":
+            return self._vmap(tensors, inputs, each)
+        if way == "bmm" and isinstance(inputs, Tensor) and (x := self._rows(inputs, each)) is not None:
+            return self._bmm(tensors, x, each)
+        return self._loop(tensors, inputs, each)
+
+    def evaluate(self, tensors: Tensors, inputs: Inputs) -> Tensor:
+        """The outputs (k, n, ...) in eval mode, for inputs (n, ...)."""
         with evaluating(self.net):
-            return self._vmap(tensors, inputs) if self.method == "vmap" else self._loop(tensors, inputs)
+            return self(tensors, inputs)
 
     def together(self, inputs: Inputs, items: int) -> int:
         """How many networks may run together on batches like these inputs (b, ...) of `items` items; at least 1."""
@@ -88,56 +109,67 @@ class Forward:
                 handle.remove()
         return sizes[-1] if self._head else max(sizes), sizes[-1]
 
-    def _rows(self, x: Tensor) -> Tensor:
-        return x.flatten(1) if self._layers and isinstance(self._layers[0], nn.Flatten) else x
+    # ---- the three ways ---------------------------------------------------------------------------------------------
 
-    def _bmm(self, tensors: Tensors, x: Tensor) -> Tensor:
+    def _rows(self, x: Tensor, each: bool) -> Tensor | None:
+        """x as (..., features); None without features, or where a later Flatten would mix further axes of items."""
+        layers, items = self._layers or [], 1 + each  # the axes of networks and items
+        if layers and isinstance(layers[0], nn.Flatten):
+            return x.flatten(items)
+        flattens = any(isinstance(layer, nn.Flatten) for layer in layers)
+        return x if x.ndim == items + 1 or x.ndim > items and not flattens else None
+
+    def _bmm(self, tensors: Tensors, x: Tensor, each: bool) -> Tensor:
         """Activations are (k, features, n): softmax over the few classes of many items is ten times as fast there."""
-        in_place = {} if torch.compiler.is_compiling() else _IN_PLACE  # an exported tanh may not look at its input
-        networks, shared = len(next(iter(tensors.values()))), True  # until the first Linear, all networks share x
-        h = x.mT
-        for layer in self._layers:
+        in_place = {} if torch.compiler.is_compiling() or torch.is_grad_enabled() else _IN_PLACE
+        networks, items = len(next(iter(tensors.values()))), x.shape[int(each) : -1]
+        h, alike = x.flatten(int(each), -2).mT, not each  # alike: all networks have the same values, h is (features, n)
+        given = True  # h is the caller's, which stays as it is, also where a layer works in place
+        for layer in self._layers or []:
             if isinstance(layer, nn.Linear):
                 weight = self._value(tensors, layer.weight)  # (k, out, in), or (out, in) for all networks
                 bias = None if layer.bias is None else self._value(tensors, layer.bias).unsqueeze(-1)
-                if weight.ndim == 2:
-                    h = weight @ h if bias is None else weight @ h + bias
-                    shared = shared and h.ndim == 2
-                    continue
-                bias = None if bias is None else bias.expand(networks, -1, 1)
-                if shared:  # one product for all networks
-                    flat = weight.flatten(0, 1)
-                    h, shared = (flat @ h).view(networks, -1, x.shape[0]), False
+                if alike and weight.ndim == 3:  # one product for all networks
+                    h, alike = (weight.flatten(0, 1) @ h).view(networks, -1, h.shape[-1]), False
                 else:
-                    h = torch.bmm(weight, h)
+                    h = torch.bmm(weight, h) if weight.ndim == 3 else weight @ h
+                if bias is not None and bias.ndim == 3 and alike:
+                    h, alike = h.expand(networks, -1, -1).contiguous(), False
                 if bias is not None:
                     h.add_(bias)  # torch.baddbmm would first copy the bias to every item, which takes longer
+                given = False
             elif isinstance(layer, ConstantOutputs):
                 value = self._value(tensors, layer.value).unsqueeze(-1)  # (k, count, 1), or (count, 1)
-                h = h.expand(networks, *h.shape) if shared else h
-                h, shared = torch.cat([h, value.expand(networks, -1, h.shape[-1])], 1), False
+                h = h.expand(networks, *h.shape) if alike else h
+                h, alike, given = torch.cat([h, value.expand(networks, -1, h.shape[-1])], 1), False, False
+            elif isinstance(layer, nn.Dropout) and layer.training:
+                h = h.expand(networks, *h.shape) if alike else h
+                h, alike, given = layer(h.clone()), False, False
             elif not isinstance(layer, nn.Dropout | nn.Identity | nn.Flatten):
-                # x stays as it is, also where a layer works in place
-                h = layer(h.clone()) if shared else in_place.get(type(layer), layer)(h)
-        return (h.expand(networks, *h.shape) if shared else h).mT
+                h, given = layer(h.clone()) if given else in_place.get(type(layer), layer)(h), False
+        outputs = (h.expand(networks, *h.shape) if alike else h).mT
+        return outputs.unflatten(1, items) if len(items) > 1 else outputs
 
     def _value(self, tensors: Tensors, parameter: Tensor) -> Tensor:
         """The tensor that stands for a parameter of the network."""
         name = self._name_of[id(parameter)]
-        return tensors[name] if name in tensors else self.fixed.get(name, parameter)
+        return tensors[name] if name in tensors else self._shared.get(name, parameter)
 
-    def _vmap(self, tensors: Tensors, inputs: Inputs) -> Tensor:
+    def _vmap(self, tensors: Tensors, inputs: Inputs, each: bool) -> Tensor:
         # Under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
         inputs = map_tensors(torch.Tensor.contiguous, inputs)
-        return vmap(lambda t: self._one(t, inputs))(dict(tensors))
+        axes = (0, 0 if each else None)
+        return vmap(self._one, in_dims=axes, randomness="different")(dict(tensors), inputs)
 
-    def _loop(self, tensors: Tensors, inputs: Inputs) -> Tensor:
-        names, values = list(tensors), [v.unbind(0) for v in tensors.values()]
-        each = zip(*values, strict=True)
-        return torch.stack([self._one(dict(zip(names, one, strict=True)), inputs) for one in each])
+    def _loop(self, tensors: Tensors, inputs: Inputs, each: bool) -> Tensor:
+        # `unbind` has one backward kernel for all networks, squeeze none; v[i] would have two for each network
+        values = [(v.squeeze(0),) if len(v) == 1 else v.unbind(0) for v in tensors.values()]
+        networks = [dict(zip(tensors, one, strict=True)) for one in zip(*values, strict=True)]
+        batch = lambda i: map_tensors(lambda t: t[i], inputs) if each else inputs  # noqa: E731
+        return torch.stack([self._one(one, batch(i)) for i, one in enumerate(networks)])
 
-    def _one(self, tensors: Tensors, inputs: Inputs) -> Tensor:
-        """The outputs of one network. `bdl.engine.functional.call` would look the ties up again every time."""
-        given = {**self.fixed, **tensors}
+    def _one(self, tensors: dict[str, Tensor], inputs: Inputs) -> Tensor:
+        """The outputs of one network."""
+        given = {**self._shared, **tensors}
         full = {path: given[name] for path, name in self._paths.items() if name in given}
         return call_with(self.net, full, inputs)

@@ -68,13 +68,21 @@ def tensors_of_modules(net: nn.Module) -> dict[str, Tensor]:
     }
 
 
+def named_tensors(net: nn.Module) -> dict[str, Tensor]:
+    """All parameters and buffers by name. A tied tensor has one name, the first of its paths."""
+    first: dict[int, tuple[str, Tensor]] = {}
+    for path, tensor in tensors_of_modules(net).items():
+        first.setdefault(id(tensor), (path, tensor))
+    return dict(first.values())
+
+
 def replace_tensors(net: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     """Give a network these tensors in place of its parameters and buffers of these names. Tied ones stay tied.
 
     Returns the network itself. The tensors may have other shapes, such as a leading axis of networks. Parameters and
     buffers that have no tensor here stay.
     """
-    name_of = {id(t): name for name, t in [*net.named_parameters(), *net.named_buffers()]}
+    name_of = {id(t): name for name, t in named_tensors(net).items()}
     parameters: dict[str, nn.Parameter] = {}
     for path, original in tensors_of_modules(net).items():
         module, attribute = net.get_submodule(path.rpartition(".")[0]), path.rpartition(".")[2]

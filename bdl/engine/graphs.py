@@ -52,14 +52,14 @@ class Graphs:
     """
 
     def __init__(self, record: Recorder):
-        self._record = record
+        self.record = record
         self._kinds: list[Any] = []  # shape, strides, type and device of the batch's tensors
         self._batch: tuple[Tensor, ...] = ()
         self._reads: Sequence[object] = ()
         self._graphs: dict[Hashable, tuple[Callable[[], object], Any] | None] = {}  # None: has run once, unrecorded
 
     def __reduce__(self) -> Any:
-        return Graphs, (self._record,)  # a copy reads memory of its own
+        return Graphs, (self.record,)  # a copy reads memory of its own
 
     @torch.no_grad()
     def hold(self, *batch: Tensor) -> tuple[Tensor, ...]:
@@ -91,7 +91,7 @@ class Graphs:
             return work()
         graph = self._graphs[key]
         if graph is None:
-            graph = self._graphs[key] = self._record(work)
+            graph = self._graphs[key] = self.record(work)
         launch, result = graph
         launch()
         return result

@@ -6,10 +6,10 @@ from collections.abc import Container
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import _has_any_global_hook
 
 from bdl.cpu import cpu
 from bdl.likelihoods.heads import ConstantOutputs
+from bdl.torch_private import has_hooks
 
 TINY = 1 / 16  # root mean square of x below which 2 sigmoid(2x) - 1 has fewer digits than tanh
 ELEMENTWISE = (
@@ -30,17 +30,9 @@ BATCHED = (*ELEMENTWISE, nn.Linear, ConstantOutputs)
 def hooked(module: nn.Module) -> bool:
     """Whether calling the module does more than its class's `forward`, which batched matrix products would leave out.
 
-    That is hooks, those of all modules included, and a `forward` of its own, as libraries that move or quantise parts
-    of a network give it.
+    That is hooks, and a `forward` of its own, as libraries that move or quantise parts of a network give it.
     """
-    return bool(
-        "forward" in vars(module)
-        or module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
-        or _has_any_global_hook()
-    )
+    return "forward" in vars(module) or has_hooks(module)
 
 
 def mlp_layers(net: nn.Module) -> list[nn.Module] | None:

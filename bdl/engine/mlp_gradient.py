@@ -14,8 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bdl.batch import Inputs
+from bdl.engine.gradient import Gradient
 from bdl.engine.layers import tanh
+from bdl.engine.stack import check_inputs
 from bdl.likelihoods import ConstantOutputs, Loss, mean_loss_and_gradient
+from bdl.torch_private import copy_all
 
 aten: Any = torch.ops.aten
 
@@ -35,41 +39,47 @@ _DERIVATIVES: dict[type[nn.Module], Derivative] = {
 }
 
 
-class MLPGradient:
+class MLPGradient(Gradient):
     """Mean losses of a stack of MLPs and the gradients of its parameters, one batch at a time.
 
     Args:
         layers: the layers in order; Linear layers hold stacked parameters (C, ...).
         chains: C.
+        loss: a likelihood, or a loss that returns its mean over the batch.
+        shared: whether all chains read the same batch.
 
     Raises ValueError for layers that it cannot run; ask `supports` first.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], chains: int):
+    def __init__(self, layers: Sequence[nn.Module], chains: int, loss: Loss, shared: bool = False):
         if not supports(layers):
             raise ValueError("MLPGradient needs Linear layers, each used once, and smooth elementwise layers")
         self.layers = [layer for layer in layers if not isinstance(layer, nn.Identity | nn.Dropout | nn.Flatten)]
-        self.chains = chains
+        self.chains, self.loss, self.shared = chains, loss, shared
         self.params = [p for layer in self.layers for p in layer.parameters() if p.requires_grad]
         live = [i for i, layer in enumerate(self.layers) if any(p.requires_grad for p in layer.parameters())]
         self._lowest = min(live, default=len(self.layers))  # the backward pass ends at this layer
         self._buffers: dict[tuple[str, int], Tensor] = {}
 
+    def per_chain(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        """The batch with an axis of chains. Raises ConfigError for one that lacks it and is not shared."""
+        if self.shared:
+            return x.expand(self.chains, *x.shape), y.expand(self.chains, *y.shape)
+        check_inputs(x, self.chains)
+        return x, y
+
     @torch.no_grad()
-    def __call__(self, x: Tensor, y: Tensor, loss: Loss) -> tuple[Tensor, list[Tensor]]:
-        """The losses (C,), and the gradient of each loss with respect to its chain's part of every live parameter.
+    def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
+        losses, gradients = self._backward(*self.per_chain(x, y))
+        copy_all(out, gradients)
+        return losses
 
-        The gradients come in the order of `params` and are overwritten by the next call.
-
-        Args:
-            x: (C, B, ...) inputs.
-            y: (C, B, ...) labels.
-            loss: a likelihood, or a loss that returns its mean over the batch.
-        """
+    def _backward(self, x: Tensor, y: Tensor) -> tuple[Tensor, list[Tensor]]:
+        """The losses (C,), and the gradients in the order of `params`, which the next call overwrites."""
         values = [x.flatten(2).mT]  # the input of every layer, then the output of the last; (C, features, B)
         for i, layer in enumerate(self.layers):
             values.append(self._forward(i, layer, values[-1]))
-        losses, d = mean_loss_and_gradient(loss, values[-1].mT, y)
+        losses, d = mean_loss_and_gradient(self.loss, values[-1].mT, y)
         d = d.mT  # gradient of the losses with respect to the output of a layer, from the last to the lowest
         gradients: list[Tensor] = []
         for i in range(len(self.layers) - 1, self._lowest - 1, -1):
@@ -85,13 +95,6 @@ class MLPGradient:
             else:
                 d = _DERIVATIVES[type(layer)](layer, d, values[i], values[i + 1])
         return losses, gradients
-
-    @torch.no_grad()
-    def write(self, x: Tensor, y: Tensor, loss: Loss, out: Sequence[Tensor]) -> Tensor:
-        """The losses (C,); the gradients go into `out`, tensors of the shapes of `params`."""
-        losses, gradients = self(x, y, loss)
-        torch._foreach_copy_(out, gradients)  # type: ignore[attr-defined]
-        return losses
 
     def _forward(self, i: int, layer: nn.Module, x: Tensor) -> Tensor:
         if type(layer) is nn.Tanh:
@@ -137,18 +140,3 @@ def _passes(layer: nn.Module) -> bool:
     """Whether a layer hands its input on as it is."""
     dropped = isinstance(layer, nn.Dropout) and layer.training and layer.p > 0
     return isinstance(layer, nn.Identity | nn.Dropout | nn.Flatten) and not dropped
-
-
-class WithGradients(torch.autograd.Function):
-    """The losses (C,), to which autograd attributes gradients that are known already."""
-
-    @staticmethod
-    def forward(ctx: Any, losses: Tensor, gradients: list[Tensor], *params: Tensor) -> Tensor:
-        ctx.gradients = gradients
-        return losses.clone()
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> Any:
-        scaled = [g * upstream.view(-1, *[1] * (g.ndim - 1)) for g in ctx.gradients]
-        return None, None, *scaled

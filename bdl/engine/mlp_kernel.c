@@ -8,6 +8,7 @@
    for a product of one. */
 
 #include <math.h>
+#include <stddef.h>
 #include <stdint.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -427,6 +428,16 @@ static double heteroscedastic(I k, const float *z, const float *y, float *d, flo
         loss += 0.5 * (double)sum(total);
     }
     return loss;
+}
+
+/* Where the fields of a plan lie, in 8 bytes: its head, a layer, and in a layer what mlp_kernel.py writes */
+void bdl_mlp_layout(I *places) {
+    places[0] = offsetof(Plan, layer) / 8;
+    places[1] = sizeof(Layer) / 8;
+    places[2] = offsetof(Layer, weight) / 8;
+    places[3] = offsetof(Layer, bias) / 8;
+    places[4] = offsetof(Layer, weight_gradient) / 8;
+    places[5] = offsetof(Layer, bias_gradient) / 8;
 }
 
 /* Floats of scratch: *values for one chain's `values`, *work for what a chain needs besides */

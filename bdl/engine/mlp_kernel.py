@@ -15,10 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bdl.batch import Inputs
 from bdl.engine import native
+from bdl.engine.gradient import Gradient
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Loss, mean_loss_and_gradient
+from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, mean_loss_and_gradient
 from bdl.likelihoods.base import as_columns
 
 SOURCE = Path(__file__).with_suffix(".c")
@@ -26,10 +28,11 @@ LARGEST = 2**16  # numbers in a weight matrix; beyond, torch's products gain fro
 _ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3, nn.SiLU: 4}  # the enum in mlp_kernel.c
 _LAWS = {CategoricalNLL: 0, GaussianNLL: 1, HeteroscedasticNLL: 2}  # the likelihoods in mlp_kernel.c
 _HEAD, _FIELDS = 2, 11  # numbers in a Plan before its layers, and in a Layer
+_PLACES = (3, 5, 7, 9)  # in a Layer: weight, bias and their gradients, each with its stride behind it
 _LINE = 64  # bytes; the scratch starts at a line of the cache
 
 
-class MLPKernel:
+class MLPKernel(Gradient):
     """Mean losses of a stack of MLPs and the gradients of its parameters, by the compiled code.
 
     Inputs that the compiled code does not take (other types, other devices) go to the eager MLPGradient.
@@ -42,10 +45,9 @@ class MLPKernel:
     """
 
     def __init__(self, eager: MLPGradient, library: ctypes.CDLL):
-        self.eager, self.chains, self.params = eager, eager.chains, eager.params
+        self.eager, self.chains, self.params, self.loss = eager, eager.chains, eager.params, eager.loss
         self._library, self._block = library, library.bdl_mlp_block()
         self._plan = _Plan(eager.layers, eager.chains)
-        self._own: list[Tensor] = []  # gradients for callers that bring no place for them
         self._scratch: dict[str, tuple[int, int, Tensor]] = {}  # floats, address, the memory
         self._known_shape = torch.Size()  # the shape of the last x that fitted
         self._sizes: dict[int, tuple[int, int]] = {}
@@ -53,37 +55,31 @@ class MLPKernel:
     def __reduce__(self) -> Any:
         return compiled, (self.eager,)  # a copy must not share addresses
 
-    def __call__(self, x: Tensor, y: Tensor, loss: Loss) -> tuple[Tensor, list[Tensor]]:
-        """The losses (C,) and the gradients in the order of `params`, as `MLPGradient.__call__` returns them."""
-        if not self._takes(x):
-            return self.eager(x, y, loss)
-        if not self._own:
-            self._own = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in self.params]
-        return self.write(x, y, loss, self._own), self._own
-
     @torch.no_grad()
-    def write(self, x: Tensor, y: Tensor, loss: Loss, out: Sequence[Tensor]) -> Tensor:
-        """The losses (C,); the gradients go into `out`, tensors of the shapes of `params`.
+    def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
+        """As `Gradient.write`.
 
         Raises ConfigError for a class label outside 0..K-1, for labels that are not (C, B), and for targets that do
         not fit the outputs.
         """
+        batch = x, y
+        x, y = self.eager.per_chain(x, y)
         if not self._takes(x) or not self._plan.point(self.params, out):
-            return self.eager.write(x, y, loss, out)
+            return self.eager.write(*batch, out)
         if not x.is_contiguous() and not x[0].is_contiguous():  # a batch that is expanded over chains is read as it is
             x = x.contiguous()
-        if (law := self._law(loss, x, y)) is not None:
+        if (law := self._law(x, y)) is not None:
             return self._by_law(x, *law)
         outputs, values = self._forward(x)
-        losses, d = mean_loss_and_gradient(loss, outputs.mT, y)
+        losses, d = mean_loss_and_gradient(self.loss, outputs.mT, y)
         d = d.mT.to(torch.float32).contiguous()
         work = self._space("work", self._size(x.shape[1])[1])
         self._library.bdl_mlp_backward(self._plan.pointer, d.data_ptr(), x.shape[1], values, work)
         return losses
 
-    def _law(self, loss: Loss, x: Tensor, y: Tensor) -> tuple[int, Tensor, float] | None:
+    def _law(self, x: Tensor, y: Tensor) -> tuple[int, Tensor, float] | None:
         """Number, targets and given scale of a likelihood that mlp_kernel.c computes; None for all others."""
-        shape, outputs = x.shape[:2], self._plan.outputs
+        loss, shape, outputs = self.loss, x.shape[:2], self._plan.outputs
         if type(loss) is CategoricalNLL and y.dtype == torch.int64:
             if y.shape != shape:
                 raise ConfigError(f"labels of shape {tuple(y.shape)} do not match a batch of shape {tuple(shape)}")
@@ -177,9 +173,10 @@ class _Plan:
         """Write the addresses and strides of parameters and gradients."""
         theta, gradients = iter(params), iter(out)
         for i, biased in enumerate(self._biased):
-            at = _HEAD + _FIELDS * i + 3
-            for parts, start in ((theta, at), (gradients, at + 4)):
-                self._numbers[start : start + 4] = [*next(parts), *(next(parts) if biased else (0, 0))]
+            for parts, places in ((theta, _PLACES[:2]), (gradients, _PLACES[2:])):
+                for place, has in zip(places, (True, biased), strict=True):
+                    at = _HEAD + _FIELDS * i + place
+                    self._numbers[at : at + 2] = next(parts) if has else (0, 0)
 
 
 def available() -> bool:
@@ -193,7 +190,18 @@ def compiled(eager: MLPGradient, required: bool = False) -> MLPGradient | MLPKer
     Raises ConfigError where it is required and cannot be built. Layers that do not fit are no error.
     """
     library = native.load(SOURCE, required) if fits(eager) else None
-    return eager if library is None else MLPKernel(eager, _typed(library))
+    if library is None:
+        return eager
+    if layout_of(_typed(library)) != (_HEAD, _FIELDS, *_PLACES):
+        raise ConfigError(f"{SOURCE} is of another bdl than {__file__}: install bdl again, or set compile=false")
+    return MLPKernel(eager, library)
+
+
+def layout_of(library: ctypes.CDLL) -> tuple[int, ...]:
+    """Where the library reads the fields of a plan, in 8 bytes: its head, a layer, and the places in a layer."""
+    places = (ctypes.c_int64 * (2 + len(_PLACES)))()
+    library.bdl_mlp_layout(places)
+    return tuple(places)
 
 
 def fits(eager: MLPGradient) -> bool:
@@ -230,6 +238,7 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
     for name, result, arguments in (
         ("scratch", None, [address, number, address, address]),
         ("block", number, []),
+        ("layout", None, [address]),
         ("loss", number, [address, address, number, number, address, number, real, number, address, address, address]),
         ("forward", None, [address, address, number, number, address, address]),
         ("backward", None, [address, address, number, address, address]),

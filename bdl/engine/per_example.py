@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from bdl.batch import Inputs, map_tensors
-from bdl.engine.functional import call
+from bdl.engine.functional import call, named_tensors
+from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
+from bdl.likelihoods import Loss
 
 
 def per_example_gradients(
     net: nn.Module,
-    loss: Callable[[Tensor, Tensor], Tensor],
+    loss: Loss,
     x: Inputs,
     y: Tensor,
     tensors: Mapping[str, Tensor] | None = None,
@@ -43,3 +45,11 @@ def per_example_gradients(
     except RuntimeError as error:
         raise ConfigError(f"the network has no per-example gradients: {str(error).splitlines()[0]}") from error
     return torch.cat([rows[k].flatten(1) for k in live], 1)
+
+
+def per_chain_gradients(stack: ChainStack, loss: Loss, x: Inputs, y: Tensor) -> Tensor:
+    """(C, n, d) gradients of the loss of each item, for every network of a stack."""
+    data = None if stack.shared else 0
+    axes = {name: None if name in stack.frozen_names else 0 for name in named_tensors(stack.net)}
+    one = lambda t, x, y: per_example_gradients(stack.net, loss, x, y, t)  # noqa: E731
+    return vmap(one, in_dims=(axes, data, data), randomness="different")(named_tensors(stack.net), x, y)

@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from bdl.data.loader import TensorBatches
+from bdl.lightning.counters import counters_of
 from bdl.samplers.sampler import Sampler
 
 LONGEST = 1000  # steps of a block, so that a run without an end has a bound too
@@ -54,7 +55,7 @@ class StepCallback(Callback):
 class Blocks:
     """Makes the further steps of a block. `active` is False where every step must return to Lightning.
 
-    That is so under a callback, a module or a data module with hooks of its own, on several devices, under gradient
+    That is so under an unknown Lightning, a callback, a module or a data module with hooks of its own, on several devices, under gradient
     accumulation or Lightning's clipping, and for loaders other than TensorBatches.
 
     Args:
@@ -71,6 +72,7 @@ class Blocks:
         self.active = (
             isinstance(self.loader, TensorBatches)
             and isinstance(trainer.strategy, SingleDeviceStrategy)
+            and sampler.is_plain
             and not trainer.gradient_clip_val
             and not self.trainer.lr_scheduler_configs
             and self.trainer.val_check_batch is not None
@@ -79,6 +81,8 @@ class Blocks:
             and not _overrides_transfer(module, L.LightningModule)
             and not _overrides_transfer(self.trainer.datamodule, L.LightningDataModule)
         )
+        self.counters = counters_of(trainer) if self.active else None
+        self.active = self.counters is not None
         self.crosses_epochs = (
             self.active
             and trainer.max_epochs in (None, -1)
@@ -95,9 +99,9 @@ class Blocks:
         ends with its epoch, too, where somebody has a hook there; otherwise it may cross several.
         """
         accumulates = self.trainer.accumulate_grad_batches != 1  # a callback may change it between epochs
-        if not self.active or accumulates or self._due(self.sampler.steps):
+        if self.counters is None or accumulates or self._due(self.sampler.steps):
             return
-        room, made, loader = self._room(), 0, self.loader
+        room, made, loader = self._room(self.counters.batches), 0, self.loader
         ends = room == 0
         while not ends:
             for callback in self.before_step:
@@ -108,15 +112,14 @@ class Blocks:
             ends = made == room or self._due(self.sampler.steps + 1)
             self.module.step_on(batch, measure=ends)
         if made:
-            self._count(made)
+            self.counters.move_on(made)
 
     def _due(self, step: int) -> bool:
         return self.trainer.should_stop or any(callback.must_see(step) for callback in self.callbacks)
 
-    def _room(self) -> int:
-        """How many further steps fit before Lightning itself has something to do."""
-        trainer, loop = self.trainer, self.trainer.fit_loop.epoch_loop
-        batches, steps = loop.batch_progress.current.ready, trainer.global_step + 1
+    def _room(self, batches: int) -> int:
+        """How many further steps fit before Lightning itself has something to do. batches: of the epoch, so far."""
+        trainer, steps = self.trainer, self.trainer.global_step + 1
         limits = [math.inf if self.crosses_epochs else trainer.num_training_batches - batches]
         if batches == trainer.num_training_batches and not self.crosses_epochs:  # Lightning is about to end the epoch
             limits = [0]
@@ -125,27 +128,6 @@ class Blocks:
         if trainer.enable_validation:
             limits.append(-batches % trainer.val_check_batch)
         return max(0, int(min(*limits, LONGEST)))
-
-    def _count(self, steps: int) -> None:
-        """Move Lightning's counters on as if it had made these steps itself."""
-        fit, loop, fetcher = (
-            self.trainer.fit_loop,
-            self.trainer.fit_loop.epoch_loop,
-            self.trainer.fit_loop._data_fetcher,
-        )
-        optimizer = loop.automatic_optimization.optim_progress.optimizer
-        length = self.trainer.num_training_batches
-        batches = loop.batch_progress.current.ready + steps
-        epochs = (batches - 1) // length  # an epoch whose last batch ends the block is left for Lightning to end
-        if epochs:
-            fit.epoch_progress.increment_by(epochs)
-            iter(fetcher)  # an iterator of the present epoch
-        for progress in (loop.batch_progress, optimizer.step, optimizer.zero_grad):
-            progress.total.increment_by(steps)
-            progress.current.increment_by(steps - epochs * length)
-        fetcher.fetched = batches - epochs * length
-        fetcher.done = loop.batch_progress.is_last_batch = fetcher.fetched >= length
-        loop._batches_that_stepped += steps
 
 
 def _overrides(part: Any, hooks: tuple[str, ...]) -> bool:

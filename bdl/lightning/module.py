@@ -5,21 +5,19 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
 from torch.utils.data import DataLoader
 
-from bdl.batch import feed, map_tensors, structure
+from bdl.batch import Inputs, feed, map_tensors, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
-from bdl.engine.graphs import Graphs, recorder_for
-from bdl.engine.mlp_gradient import MLPGradient, WithGradients
-from bdl.engine.mlp_kernel import MLPKernel
-from bdl.engine.per_example import per_example_gradients
+from bdl.engine.gradient import Autograd, Gradient
+from bdl.engine.per_example import per_chain_gradients, per_example_gradients
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval
@@ -67,22 +65,21 @@ class BayesianModule(L.LightningModule):
         net: nn.Module,
         sampler: Callable[..., Sampler],
         loss: Loss | None = None,
-        compile: bool | Literal["auto"] = "auto",
+        compile: Compile = "auto",
     ):
         super().__init__()
         self.net = net
         check_loss(loss)
         self.loss = CategoricalNLL() if loss is None else loss
         self.build_sampler = sampler
-        self.compiled: bool | Literal["auto"] = compile
+        self.compiled: Compile = compile
         self._read = reader_of(self)
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
         self._unchecked = False  # whether the loss is still to be compared with those of half batches
         self._current = SimpleNamespace(batch=None)  # the batch of the step; torch is slow to set attributes of modules
         self._blocks: Blocks | None = None
-        self._mlp_gradient: MLPGradient | MLPKernel | None = None  # where the chain rule is written out for the network
-        self._writes_gradients = False  # whether it gives the gradients of exactly the sampled parameters
-        self._graphs: Graphs | None = None  # launch the kernels of `_mlp_gradient` together
+        self._autograd = Autograd(self._losses, [])
+        self._gradient: Gradient = self._autograd  # its fastest form, once training starts
 
     @property
     def chains(self) -> int | None:
@@ -128,12 +125,14 @@ class BayesianModule(L.LightningModule):
     def _loss_of(self, batch: Any) -> Tensor:
         """() or (C,) mean loss of a training batch."""
         inputs, y = self._current.batch = self._read(batch)
-        if self._mlp_gradient is None or not isinstance(inputs, Tensor):
-            return self.batch_loss(feed(self.net, inputs), y)
-        if self._graphs is not None:  # the same memory as in a graph, since kernels may depend on its alignment
-            inputs, y = self._graphs.hold(inputs, y)
-        losses, gradients = self._mlp_gradient(*self._per_chain(inputs, y), self.loss)
-        return WithGradients.apply(losses, gradients, *self._mlp_gradient.params)  # type: ignore[no-any-return]
+        return self._form(inputs).losses(inputs, y)
+
+    def _losses(self, inputs: Inputs, y: Tensor) -> Tensor:
+        return self.batch_loss(feed(self.net, inputs), y)
+
+    def _form(self, inputs: Inputs) -> Gradient:
+        """The form of the gradient: those other than autograd's take one tensor."""
+        return self._gradient if isinstance(inputs, Tensor) else self._autograd
 
     def batch_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """() or (C,) mean loss of a training batch, from the outputs (B, K) or (C, B, K)."""
@@ -142,9 +141,8 @@ class BayesianModule(L.LightningModule):
                 f"the batch has no target, but {structure(y)}: it is the last part of a tuple, or labels, label, "
                 "target or y of a dict; give the module a method targets(batch) that returns the tensor"
             )
-        if self._shared:
-            y = y.expand(self.chains, *y.shape)  # type: ignore[arg-type]
-        return mean_loss(self.loss, outputs, y, self.chains)
+        labels = self.net.per_chain(y) if isinstance(self.net, ChainStack) else y
+        return mean_loss(self.loss, outputs, labels, self.chains)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
         loss.sum().backward()  # chain c's loss depends on its own parameters only, so the sum keeps gradients apart
@@ -163,23 +161,10 @@ class BayesianModule(L.LightningModule):
 
     def step_on(self, batch: Any, measure: bool = True) -> None:
         """One step of the sampler on a batch, without Lightning's loop. measure: see `Sampler.advance`."""
-        precision = self.trainer.precision_plugin
-        x, y = batch = self._current.batch = precision.convert_input(batch)  # of a TensorBatches
-        if self._mlp_gradient is not None and self._writes_gradients:
-            if self._graphs is not None:
-                x, y = self._graphs.hold(x, y)
-            write, data = self._mlp_gradient.write, self._per_chain(x, y)
-            self.sampler.advance(lambda out: write(*data, self.loss, out), measure, self._graphs and self._graphs.run)
-            return
-
-        def closure() -> Tensor:
-            self.sampler.zero_grad()
-            with precision.train_step_context():
-                loss = self._loss_of(batch)
-            self.backward(loss)
-            return loss
-
-        self.sampler.step(closure)
+        inputs, y = self._current.batch = self._read(self.trainer.precision_plugin.convert_input(batch))
+        gradient = self._form(inputs)
+        x, y = gradient.hold(inputs, y)
+        self.sampler.advance(lambda out: gradient.write(x, y, out), measure, gradient.launch, lambda: gradient.idle)
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise ConfigError for a checkpoint of another network: one line, where torch would list every tensor."""
@@ -214,9 +199,7 @@ class BayesianModule(L.LightningModule):
             self.sampler.full_loss = self.full_loss
         if self.trainer.accumulate_grad_batches == 1:
             self.sampler.batch_loss = self.current_loss
-        gradient = self._mlp_gradient = self._known_gradient()
-        self._writes_gradients = gradient is not None and self.sampler.takes_gradient_of(gradient.params)
-        self._graphs = self._new_graphs()
+        self._choose_gradient()
         self._blocks = Blocks(self.trainer, self, BayesianModule, self.sampler)
 
     @torch.no_grad()
@@ -265,34 +248,16 @@ class BayesianModule(L.LightningModule):
     def per_example(self) -> Tensor:
         """(n, d) or (C, n, d) gradients of the negative log-likelihood of every item of the current batch."""
         x, y = self._current.batch
-        if not isinstance(self.net, ChainStack):
-            return per_example_gradients(self.net, self.loss, x, y)
-        inner, shared = self.net.net, self.net.shared
-        tensors: dict[str, Any] = {**dict(inner.named_parameters()), **dict(inner.named_buffers())}
-        one = lambda t, x, y: per_example_gradients(inner, self.loss, x, y, t)  # noqa: E731
-        data = None if shared else 0
-        axes = {name: None if name in self.net.frozen_names else 0 for name in tensors}
-        return vmap(one, in_dims=(axes, data, data), randomness="different")(tensors, x, y)
+        if isinstance(self.net, ChainStack):
+            return per_chain_gradients(self.net, self.loss, x, y)
+        return per_example_gradients(self.net, self.loss, x, y)
 
-    def _known_gradient(self) -> MLPGradient | MLPKernel | None:
-        """The written-out gradient of the batch loss; None where autograd must find it, as under autocast."""
-        with self.trainer.precision_plugin.train_step_context():
+    def _choose_gradient(self) -> None:
+        """Choose the form of the gradient: autograd's under autocast, and where a subclass has a loss of its own."""
+        context = self.trainer.precision_plugin.train_step_context
+        self._gradient = self._autograd = Autograd(self._losses, self.sampler.sampled, context)
+        with context():
             casts = torch.is_autocast_enabled(self.device.type)
-        if casts or not isinstance(self.net, ChainStack) or type(self).batch_loss is not BayesianModule.batch_loss:
-            return None
-        return self.net.gradient(self.compiled)
-
-    def _new_graphs(self) -> Graphs | None:
-        """Graphs for a gradient whose every kernel is known; None where the loss needs autograd, which is not."""
-        record, loss = recorder_for(self.device), self.loss
-        known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
-        known = known and self._writes_gradients and not self.sampler.dynamics.full_batch
-        return Graphs(record) if record and known and self.compiled else None
-
-    def _per_chain(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        """The batch (C, B, ...) of a stack."""
-        stack: Any = self.net
-        if not stack.shared:
-            stack.check(x)
-            return x, y
-        return x.expand(stack.chains, *x.shape), y.expand(stack.chains, *y.shape)
+        if not casts and type(self).batch_loss is BayesianModule.batch_loss:
+            graphs = not self.sampler.dynamics.full_batch
+            self._gradient = choose_gradient(self.net, self.loss, self.compiled, self._autograd, graphs)

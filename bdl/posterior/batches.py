@@ -53,11 +53,11 @@ class Batches:
 
     def outputs(self, forward: Forward, tensors: Mapping[str, Tensor]) -> Tensor:
         """(k, n, ...) float32 outputs of k networks for all items, on the CPU."""
-        return _joined([forward(tensors, self._moved(inputs)) for inputs, _ in self])
+        return _joined([forward.evaluate(tensors, self._moved(inputs)) for inputs, _ in self])
 
     def rows(self, forward: Forward, tensors: Mapping[str, Tensor], likelihood: Likelihood) -> Tensor:
         """(k, n, K) float32 outputs of k networks for all elements of all items, on the CPU: see `Likelihood.rows`."""
-        outputs = [forward(tensors, self._moved(inputs)) for inputs, _ in self]
+        outputs = [forward.evaluate(tensors, self._moved(inputs)) for inputs, _ in self]
         shapes = {likelihood.arranged(o[:, :0]).shape[2:-1] for o in outputs}
         self.elements = shapes.pop() if len(shapes) == 1 else None
         return _joined([likelihood.rows(o) for o in outputs])

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from bdl.batch import inputs_of_call
 from bdl.engine.forward import Forward, Method
-from bdl.engine.functional import replace_tensors
+from bdl.engine.functional import named_tensors, replace_tensors
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.samples import Group, Key
@@ -60,9 +60,8 @@ class PosteriorModule(nn.Module):
         return super().train(False)
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        tensors: dict[str, Any] = {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
-        fixed = {name: t for name, t in tensors.items() if name not in self.stacked}
-        forward = Forward(self.net, self.method, fixed)
+        tensors = named_tensors(self.net)
+        forward = Forward(self.net, self.method, [name for name in tensors if name not in self.stacked])
         outputs = forward({name: tensors[name] for name in self.stacked}, inputs_of_call(args, kwargs))  # (S, n, ...)
         likelihood = likelihood_of(self.law, outputs.shape[-1], outputs.ndim - 1)
         assert likelihood is not None

@@ -77,7 +77,7 @@ class Samples:
     def forward(self) -> Forward:
         """What maps the tensors of these networks and inputs to outputs."""
         like = self._tensors()
-        return Forward(self.net, fixed={name: value.to(like[name]) for name, value in self.frozen.items()})
+        return Forward(self.net, shared={name: value.to(like[name]) for name, value in self.frozen.items()})
 
     def parameters(self) -> list[str]:
         """Names of the parameters that were sampled."""

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import torch
@@ -20,6 +20,8 @@ from omegaconf import DictConfig, OmegaConf
 
 import bdl
 from bdl.data.module import DataModule, as_data_module
+from bdl.engine.choose import Compile, choose_gradient
+from bdl.engine.gradient import Autograd
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import matching
 from bdl.run.machine import compile_if_possible
@@ -114,13 +116,11 @@ def build_stack(cfg: DictConfig, net: torch.nn.Module, stack: int) -> bdl.ChainS
     )  # fmt: skip
 
 
-def build_module(
-    stack: bdl.ChainStack, sampler: DictConfig, loss: DictConfig, compiled: bool | Literal["auto"]
-) -> bdl.BayesianModule:
-    if compiled is True and stack.gradient() is None:  # a network whose gradient is not written out in C
+def build_module(stack: bdl.ChainStack, sampler: DictConfig, loss: DictConfig, compiled: Compile) -> bdl.BayesianModule:
+    build_sampler, likelihood = instantiate(sampler, _convert_="all"), instantiate(loss)
+    if compiled is True and isinstance(choose_gradient(stack, likelihood, compiled=False), Autograd):
         compile_if_possible(stack)
-    build_sampler = instantiate(sampler, _convert_="all")
-    return bdl.BayesianModule(stack, build_sampler, loss=instantiate(loss), compile=compiled)
+    return bdl.BayesianModule(stack, build_sampler, loss=likelihood, compile=compiled)
 
 
 def build_schedule(schedule: DictConfig) -> bdl.Schedule:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.frozen import Only, freeze
+from bdl.torch_private import gather
 
 
 class ParameterBuffer:
@@ -70,14 +71,7 @@ class ParameterBuffer:
 
     def gather(self, out_views: Sequence[Tensor]) -> list[int]:
         """Copy the gradients into views made by `split`, zeros where there is none; returns the positions of these."""
-        grads = [p.grad for p in self.params]
-        idle = [i for i, grad in enumerate(grads) if grad is None]
-        for i in idle:
-            out_views[i].zero_()
-        used = [v for v, grad in zip(out_views, grads, strict=True) if grad is not None]
-        if used:
-            torch._foreach_copy_(used, [grad for grad in grads if grad is not None])  # type: ignore[attr-defined]
-        return idle
+        return gather(self.params, out_views)
 
 
 Named = dict[str, Tensor]

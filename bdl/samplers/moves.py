@@ -18,7 +18,7 @@ from bdl.samplers.divergence import refuse
 from bdl.samplers.dynamics.base import Evaluate
 from bdl.samplers.exchange import Replicas
 from bdl.samplers.extras import Extras
-from bdl.samplers.potential import Closure, Evaluation, Gradient, Potential
+from bdl.samplers.potential import Closure, Evaluation, Gradient, Idle, Potential
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.survivors import Survivors
 from bdl.samplers.weighting.reweighting import Reweighting
@@ -107,9 +107,9 @@ def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> A
     return at_theta
 
 
-def by_gradient(chain: Chain, gradient: Gradient) -> AtTheta:
-    """Losses and gradients by a function that needs no autograd."""
-    return lambda: (gradient(chain.g_views), [])
+def by_gradient(chain: Chain, gradient: Gradient, idle: Idle) -> AtTheta:
+    """Losses and gradients by a function that writes them."""
+    return lambda: (gradient(chain.g_views), list(idle()))
 
 
 def full_batch_move(assembly: Assembly, at_theta: AtTheta, now: StepSettings) -> Tensor:

@@ -23,6 +23,7 @@ from bdl.samplers.survivors import Survivors
 Closure = Callable[[], Tensor]
 MeanLoss = Callable[[], Tensor]  # returns () or (C,) mean negative log-likelihoods at the present θ
 Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the tensors given; returns () or (C,) losses
+Idle = Callable[[], Sequence[int]]  # positions of the parameters for which the last gradient was none
 
 # Runs the kernels of a function, (work, key, reads) -> its result: see `bdl.engine.graphs.Graphs.run`
 Launch = Callable[[Callable[[], "Evaluation"], Hashable, Sequence[object]], "Evaluation"]
@@ -107,11 +108,11 @@ class Potential:
         self.divergence.note(total)
         return Evaluation(loss, energy, self.chain.g, idle, total)
 
-    def evaluate_by(self, gradient: Gradient, measure: bool, launch: Launch | None) -> Evaluation:
+    def evaluate_by(self, gradient: Gradient, measure: bool, launch: Launch | None, idle: Idle) -> Evaluation:
         """`evaluate` for a gradient that needs no autograd, whose kernels `launch` may run together."""
 
         def work() -> Evaluation:
-            return self.evaluate(gradient(self.chain.g_views), [], measure)
+            return self.evaluate(gradient(self.chain.g_views), list(idle()), measure)
 
         if launch is None:
             return work()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.extras import Extras
 from bdl.samplers.moves import Assembly, by_closure, by_gradient, full_batch_move, gradient_move
-from bdl.samplers.potential import Closure, Gradient, Launch, MeanLoss, Potential
+from bdl.samplers.potential import Closure, Gradient, Idle, Launch, MeanLoss, Potential
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.readings import Readings
 from bdl.samplers.resume import check_saved, refuse_copy, to_save
@@ -31,6 +31,7 @@ from bdl.samplers.settings import StepSettings, check_numbers
 from bdl.samplers.survivors import OnDivergence, Survivors
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Flat, Weighting
+from bdl.torch_private import has_step_hooks
 
 
 class Sampler(Readings, torch.optim.Optimizer):
@@ -143,24 +144,27 @@ class Sampler(Readings, torch.optim.Optimizer):
             parallel.compare_when_due(self.steps, self._assembly.tensors(), group)
         return loss
 
-    def takes_gradient_of(self, params: Sequence[Tensor]) -> bool:
-        """Whether `advance` can take the place of `step` for gradients of just these parameters, in this order."""
-        hooked = self._optimizer_step_pre_hooks or self._optimizer_step_post_hooks or self.potential.group is not None
-        return not hooked and list(map(id, params)) == list(map(id, self.chain.buffer.params))
+    @property
+    def is_plain(self) -> bool:
+        """Whether `advance` can take the place of `step`: there are no hooks of torch, and no process group."""
+        return not has_step_hooks(self) and self.potential.group is None
 
     @torch.no_grad()
-    def advance(self, gradient: Gradient, measure: bool = True, launch: Launch | None = None) -> Tensor:
-        """One step without autograd, hooks and process group; returns the () or (C,) losses.
+    def advance(
+        self, gradient: Gradient, measure: bool = True, launch: Launch | None = None, idle: Idle = tuple
+    ) -> Tensor:
+        """One step without a closure, hooks and process group; returns the () or (C,) losses.
 
         gradient: writes the gradients of the mean losses into tensors of the parameters' shapes; returns the losses.
         measure: False leaves `energy` None where the step does not need it. launch: runs the gradient's kernels
         together, as a CUDA graph does, unless the kernel is a `FullBatch`. The next step then overwrites the losses.
+        idle: the positions of the parameters for which `gradient` has just found no gradient, and written zeros.
         """
         self._follow()
         now = self.used = self.settings()
         if self.dynamics.full_batch:
-            return full_batch_move(self._assembly, by_gradient(self.chain, gradient), now)
-        e = self.potential.evaluate_by(gradient, measure or self._assembly.reads_energy, launch)
+            return full_batch_move(self._assembly, by_gradient(self.chain, gradient, idle), now)
+        e = self.potential.evaluate_by(gradient, measure or self._assembly.reads_energy, launch, idle)
         gradient_move(self._assembly, e, now)
         return e.loss  # type: ignore[return-value]
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdl.data.split import hold_out
+from bdl.engine.choose import Compile
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
@@ -46,7 +47,7 @@ def find_settings(
     steps: int = 80_000,
     given: Mapping[str, Any] = {},
     seed: int = 0,
-    compiled: bool | Literal["auto"] = "auto",
+    compiled: Compile = "auto",
 ) -> Tuning:
     """Settings with which to sample a stack, each with its reason. The stack stays as it is.
 

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdl.data.loader import TensorBatches
+from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import DivergedError
-from bdl.likelihoods import Likelihood, Loss, mean_loss
+from bdl.likelihoods import Likelihood, Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.priors import Prior
 from bdl.samplers.sampler import Sampler
 from bdl.seeding import derive_seed
 
 Items = tuple[Tensor, Tensor]  # x (n, ...) as the network takes it, and y (n, ...)
-Write = Callable[[Tensor, Tensor, Sequence[Tensor]], Tensor]
 Watch = Callable[["Trial"], None]
 SMALLER = 4.0  # by which lr falls after a divergence
 FEWEST = 1e-12  # lr below which the data, and not lr, are to blame for a divergence
@@ -50,7 +50,7 @@ class Problem:
     batch_size: int
     temperature: float = 1.0
     seed: int = 0
-    compiled: bool | Literal["auto"] = "auto"
+    compiled: Compile = "auto"
 
     @property
     def tau(self) -> float:
@@ -109,7 +109,7 @@ class Trial:
         self.sampler.check()
 
     def _step(self, x: Tensor, y: Tensor) -> None:
-        self.sampler.advance(lambda out: self._write(x, y, out))
+        self.sampler.advance(lambda out: self._gradient.write(x, y, out), idle=lambda: self._gradient.idle)
 
     def run_stably(self, steps: int, watch: Watch | None = None, every: int = 1) -> int:
         """`run`, again from the same state with a smaller lr where it diverges; returns how often that was."""
@@ -153,24 +153,7 @@ class Trial:
             self.stack.named_parameters(), dynamics, num_data=problem.num_data, lr=lr, prior=self.prior,
             temperature=problem.temperature, chains=self.stack.chains, seed=seed,
         )  # fmt: skip
-        self._write = _writer(self.stack, problem, self.sampler)
-
-
-def _writer(stack: ChainStack, problem: Problem, sampler: Sampler) -> Write:
-    """A function that writes the gradients of the mean losses of a batch, and returns the losses (C,)."""
-    loss, known = problem.loss, stack.gradient(problem.compiled)
-    if known is not None and list(map(id, known.params)) == list(map(id, sampler.chain.buffer.params)):
-        return lambda x, y, out: known.write(x, y, loss, out)
-    params = [p for p in stack.parameters() if p.requires_grad]
-
-    def write(x: Tensor, y: Tensor, out: Sequence[Tensor]) -> Tensor:
-        with torch.enable_grad():
-            losses = mean_loss(loss, stack(x), y, stack.chains)
-            gradients: Any = torch.autograd.grad(losses.sum(), params)
-        torch._foreach_copy_(out, gradients)  # type: ignore[attr-defined]
-        return losses.detach()
-
-    return write
+        self._gradient = choose_gradient(self.stack, problem.loss, problem.compiled)
 
 
 def _batches(problem: Problem, chains: int, name: str) -> Iterator[Items]:

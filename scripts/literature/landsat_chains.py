@@ -10,6 +10,7 @@ from torch import Tensor
 
 import bdl
 from bdl.data.landsat import LandsatDataModule
+from bdl.engine.choose import choose_gradient
 from bdl.likelihoods import mean_loss
 from bdl.models import MLP
 from literature.experiment import Context
@@ -125,11 +126,10 @@ def _endless(batches: Iterable[tuple[Tensor, Tensor]]) -> Iterator[tuple[Tensor,
 
 def _stepper(sampler: bdl.Sampler, stack: bdl.ChainStack) -> Callable[[Tensor, Tensor], None]:
     """A function that makes one step on a batch x (C, B, 36), y (C, B), without autograd."""
-    gradient = stack.gradient("auto")
-    assert gradient is not None and sampler.takes_gradient_of(gradient.params)
+    gradient = choose_gradient(stack, LOSS)
 
     def step(x: Tensor, y: Tensor) -> None:
-        sampler.advance(lambda out: gradient.write(x, y, LOSS, out), measure=False)
+        sampler.advance(lambda out: gradient.write(x, y, out), measure=False)
 
     return step
 

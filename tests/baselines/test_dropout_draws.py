@@ -28,7 +28,7 @@ def data(*shape: int) -> TensorSlices:
 def outputs_of_draws(folder, net: nn.Module, loader: TensorSlices) -> torch.Tensor:
     """(DRAWS, n, K) from the drawn weights, in eval mode."""
     tensors = drawn(bdl.MCDropout(draws=DRAWS), trained_on(folder / "sgd", net), loader, DRAWS)
-    return Forward(net)(tensors, loader.x).detach()
+    return Forward(net).evaluate(tensors, loader.x).detach()
 
 
 def test_the_moments_are_those_of_bernoulli_masks(tmp_path):

@@ -75,7 +75,7 @@ def test_networks_together_give_what_each_gives_alone(name, method):
     kept = x.clone()
     values = {k: v.clone() for k, v in net.state_dict().items()}
     with torch.no_grad():
-        outputs = Forward(net, method)(tensors, x)
+        outputs = Forward(net, method).evaluate(tensors, x)
     assert net.training and all(torch.equal(v, values[k]) for k, v in net.state_dict().items())
     assert torch.equal(x, kept)
     expected = alone(net, tensors, x.clone())
@@ -86,17 +86,17 @@ def test_networks_together_give_what_each_gives_alone(name, method):
 def test_a_first_layer_that_works_in_place_leaves_the_inputs():
     net, x = nn.Sequential(nn.ELU(inplace=True), nn.Linear(4, 2)), torch.randn(5, 4)
     kept, tensors = x.clone(), random_tensors(net, 2)
-    outputs = [Forward(net)(tensors, x) for _ in range(2)]
+    outputs = [Forward(net).evaluate(tensors, x) for _ in range(2)]
     assert torch.equal(x, kept) and torch.equal(*outputs)
 
 
-def test_the_way_is_that_of_chain_stack():
-    ways = {name: Forward(build()).method for name, build in NETS.items()}
+def test_the_way_is_that_of_the_layers_and_the_device():
+    ways = {name: Forward(build()).way(5) for name, build in NETS.items()}
     assert {name for name, way in ways.items() if way == "bmm"} == {
         n for n in NETS if mlp_layers(NETS[n]()) is not None
     }
     assert {ways[n] for n in ("tied in a module", "batch norm", "convolution")} == {"loop"}
-    assert Forward(NETS["batch norm"]().to("meta")).method == "vmap"
+    assert Forward(NETS["batch norm"]().to("meta")).way(5) == "vmap"
 
 
 @pytest.mark.parametrize("x", [torch.randn(3, 6, 4), torch.randn(3, 2, 5, 4)], ids=["sequences", "grids"])
@@ -104,7 +104,7 @@ def test_inputs_with_more_axes_keep_them(x):
     net = MLP((4, 5, 2))
     tensors = random_tensors(net, 3)
     with torch.no_grad():
-        outputs = Forward(net)(tensors, x)
+        outputs = Forward(net).evaluate(tensors, x)
     torch.testing.assert_close(outputs.double(), alone(net, tensors, x), atol=300 * EPS, rtol=100 * EPS)
 
 
@@ -114,7 +114,7 @@ def test_tanh_is_exact_relative_to_the_size_of_the_activations(scale):
     net = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Tanh())
     x = scale * torch.linspace(-2, 2, 1001).unsqueeze(1)
     with torch.no_grad():
-        outputs = Forward(net)({"0.weight": torch.ones(1, 1, 1)}, x)[0]
+        outputs = Forward(net).evaluate({"0.weight": torch.ones(1, 1, 1)}, x)[0]
     exact = x.double().tanh()
     assert (outputs - exact).abs().max() <= 4 * EPS * min(1.0, exact.abs().max().item() / TINY)
 

@@ -9,12 +9,14 @@ from torch.nn.utils import parametrize
 
 import bdl
 from bdl.engine import layers
+from bdl.engine.choose import choose_gradient
+from bdl.engine.gradient import Autograd, Gradient
 from bdl.engine.layers import slow_at_tanh, tanh
-from bdl.engine.mlp_gradient import MLPGradient, WithGradients
+from bdl.engine.mlp_gradient import MLPGradient
 from bdl.likelihoods import mean_loss
 from bdl.models import MLP
 
-D64 = torch.float64
+D64, NLL = torch.float64, bdl.CategoricalNLL()
 C, B, K = 3, 7, 4
 ACTIVATIONS = {
     "tanh": nn.Tanh(),
@@ -43,10 +45,19 @@ def labels(loss) -> torch.Tensor:
     return torch.randint(K, (C, B), generator=generator)
 
 
-def gradient_of(stack: bdl.ChainStack) -> MLPGradient:
-    gradient = stack.gradient()
-    assert gradient is not None
+def chosen(stack: bdl.ChainStack, loss=NLL) -> Gradient:
+    return choose_gradient(stack, loss, compiled=False)
+
+
+def gradient_of(stack: bdl.ChainStack, loss=NLL) -> MLPGradient:
+    gradient = chosen(stack, loss)
+    assert isinstance(gradient, MLPGradient)
     return gradient
+
+
+def written(gradient: MLPGradient, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    out = [torch.empty_like(p) for p in gradient.params]
+    return gradient.write(x, y, out), out
 
 
 @pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES)
@@ -59,10 +70,10 @@ def test_the_gradient_is_that_of_autograd(activation, loss):
     x, y = torch.randn(C, B, 2, 3, dtype=D64), labels(loss)
     expected = mean_loss(loss, stack(x), y, C)
     expected.sum().backward()
-    gradient = gradient_of(stack)
+    gradient = gradient_of(stack, loss)
     assert [id(p) for p in gradient.params] == [id(p) for p in stack.parameters()]
     for _ in range(2):  # the second call reuses the buffers of the first
-        losses, gradients = gradient(x, y, loss)
+        losses, gradients = written(gradient, x, y)
         torch.testing.assert_close(losses, expected.detach(), rtol=1e-12, atol=1e-12)
         for p, g in zip(gradient.params, gradients, strict=True):
             torch.testing.assert_close(g, p.grad, rtol=1e-10, atol=1e-12)
@@ -80,7 +91,7 @@ def test_batches_of_other_sizes_and_frozen_layers():
         x, y = torch.randn(C, size, 6, dtype=D64), torch.randint(K, (C, size))
         stack.zero_grad()
         mean_loss(bdl.CategoricalNLL(), stack(x), y, C).sum().backward()
-        _, gradients = gradient(x, y, bdl.CategoricalNLL())
+        _, gradients = written(gradient, x, y)
         for p, g in zip(gradient.params, gradients, strict=True):
             torch.testing.assert_close(g, p.grad, rtol=1e-10, atol=1e-12)
 
@@ -92,8 +103,7 @@ def test_autograd_hands_the_known_gradients_on_and_scales_them_by_chain():
     (mean_loss(bdl.CategoricalNLL(), stack(x), y, C) * scale).sum().backward()
     expected = [p.grad.clone() for p in stack.parameters()]
     stack.zero_grad()
-    losses, gradients = gradient(x, y, bdl.CategoricalNLL())
-    (WithGradients.apply(losses, gradients, *gradient.params) * scale).sum().backward()
+    (gradient.losses(x, y) * scale).sum().backward()
     for p, g in zip(stack.parameters(), expected, strict=True):
         torch.testing.assert_close(p.grad, g, rtol=1e-10, atol=1e-12)
 
@@ -118,15 +128,15 @@ def tied() -> nn.Module:
 
 @pytest.mark.parametrize("net", [dropout(), tied(), nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5)), nn.Flatten()])
 def test_other_networks_are_left_to_autograd(net):
-    assert bdl.ChainStack(net, C).gradient() is None
+    assert isinstance(chosen(bdl.ChainStack(net, C)), Autograd)
 
 
 def test_in_place_activations_that_need_their_input_are_left_to_autograd():
-    assert bdl.ChainStack(nn.Sequential(nn.Linear(6, 5), nn.SiLU(inplace=True)), C).gradient() is None
+    assert isinstance(chosen(bdl.ChainStack(nn.Sequential(nn.Linear(6, 5), nn.SiLU(inplace=True)), C)), Autograd)
 
 
 def test_dropout_in_eval_mode_passes_its_input_on():
-    assert bdl.ChainStack(dropout(), C).eval().gradient() is not None
+    assert isinstance(chosen(bdl.ChainStack(dropout(), C).eval()), MLPGradient)
 
 
 @pytest.mark.parametrize("watch", ["forward", "backward", "pre-forward", "tensor", "compiled", "parametrised"])
@@ -145,12 +155,12 @@ def test_a_network_that_somebody_watches_is_left_to_autograd(watch):
         stack.compile()
     else:
         parametrize.register_parametrization(layer, "weight", nn.Identity())
-    assert stack.gradient() is None
+    assert isinstance(chosen(stack), Autograd)
 
 
 def test_the_method_that_the_user_chose_is_kept():
-    assert bdl.ChainStack(MLP((6, 5, K)), C, method="vmap").gradient() is None
-    assert bdl.ChainStack(MLP((6, 5, K)), C, method="bmm").gradient() is not None
+    assert isinstance(chosen(bdl.ChainStack(MLP((6, 5, K)), C, method="vmap")), Autograd)
+    assert isinstance(chosen(bdl.ChainStack(MLP((6, 5, K)), C, method="bmm")), MLPGradient)
 
 
 @pytest.mark.parametrize("transposed", [False, True])

@@ -15,7 +15,8 @@ from torch import nn
 
 import bdl
 from bdl.engine import mlp_kernel, native
-from bdl.engine.mlp_gradient import MLPGradient, WithGradients
+from bdl.engine.choose import choose_gradient
+from bdl.engine.mlp_gradient import MLPGradient
 from bdl.engine.mlp_kernel import SOURCE, MLPKernel
 from bdl.errors import ConfigError
 from bdl.likelihoods import mean_loss
@@ -67,8 +68,8 @@ def exact(stack: bdl.ChainStack, x, y, loss) -> tuple[torch.Tensor, list[torch.T
     return losses.detach(), [p.grad for p in twin.parameters() if p.grad is not None]
 
 
-def kernel_of(stack: bdl.ChainStack) -> MLPKernel:
-    kernel = stack.gradient(compiled=True)
+def kernel_of(stack: bdl.ChainStack, loss=NLL) -> MLPKernel:
+    kernel = choose_gradient(stack, loss, compiled=True)
     assert isinstance(kernel, MLPKernel)
     return kernel
 
@@ -105,7 +106,7 @@ def test_losses_and_gradients_are_autograds(sizes, chains, items, activation, bi
             p.data.copy_(torch.randint(-1, 2, p.shape, generator=torch.Generator().manual_seed(items)) / 4)
     losses, gradients = exact(stack, x, y, NLL)
     kernel = kernel_of(stack)
-    got = kernel.write(x, y, NLL, views)
+    got = kernel.write(x, y, views)
     assert (got - losses).abs().max() <= 2e-5 * losses.abs().max().clamp_min(0.1)
     if sizes[-1] > 1:  # the gradient of one class is zero
         assert_near(views, gradients)
@@ -131,9 +132,9 @@ def test_every_loss_in_batches_of_one_block_and_of_several(loss, items, activati
     x, _ = batch(3, items, 7, 4)
     y = targets(loss, (3, items), 4)
     losses, gradients = exact(stack, x, y, loss)
-    kernel = kernel_of(stack)
-    assert (kernel._law(loss, x, y) is not None) == (loss in LAWS)
-    assert_near([kernel.write(x, y, loss, views), *views], [losses, *gradients])
+    kernel = kernel_of(stack, loss)
+    assert (kernel._law(x, y) is not None) == (loss in LAWS)
+    assert_near([kernel.write(x, y, views), *views], [losses, *gradients])
 
 
 def test_targets_may_be_a_column_or_lie_in_another_order():
@@ -141,13 +142,13 @@ def test_targets_may_be_a_column_or_lie_in_another_order():
     x, loss = batch(3, 300, 7, 2)[0], bdl.HeteroscedasticNLL()
     y = torch.randn(300, 3).mT
     losses, gradients = exact(stack, x, y, loss)
-    kernel = kernel_of(stack)
+    kernel = kernel_of(stack, loss)
     for same in (y, y.contiguous(), y.unsqueeze(-1)):
-        assert_near([kernel.write(x, same, loss, views), *views], [losses, *gradients])
+        assert_near([kernel.write(x, same, views), *views], [losses, *gradients])
     with pytest.raises(ConfigError, match="do not fit"):
-        kernel.write(x, torch.randn(3, 300, 2), loss, views)
+        kernel.write(x, torch.randn(3, 300, 2), views)
     with pytest.raises(ConfigError, match="do not fit"):
-        kernel.write(x, y[:, :299], loss, views)
+        kernel.write(x, y[:, :299], views)
 
 
 @pytest.mark.parametrize("loss", LAWS, ids=repr)
@@ -155,7 +156,7 @@ def test_a_number_that_is_no_number_reaches_the_loss_and_the_gradient(loss):
     stack, g, views = in_buffer(network((7, 9, 4)), 3)
     x, _ = batch(3, 300, 7, 4)
     x[1, 290] = torch.nan
-    losses = kernel_of(stack).write(x, targets(loss, (3, 300), 4), loss, views)
+    losses = kernel_of(stack, loss).write(x, targets(loss, (3, 300), 4), views)
     assert losses.isfinite().tolist() == [True, False, True]
     assert g.isfinite().all(1).tolist() == [True, False, True]
 
@@ -165,7 +166,7 @@ def test_one_batch_for_all_chains(chains):
     stack, g, views = in_buffer(network((6, 5, 3)), chains, shared=True)
     x, y = batch(1, 17, 6, 3)
     losses, gradients = exact(stack, x[0], y.expand(chains, 17), NLL)
-    got = kernel_of(stack).write(x.expand(chains, 17, 6), y.expand(chains, 17), NLL, views)
+    got = kernel_of(stack).write(x[0], y[0], views)
     assert_near([got, *views], [losses, *gradients])
 
 
@@ -176,7 +177,7 @@ def test_images_and_inputs_in_another_memory_order():
     kernel = kernel_of(stack)
     for same in (x.view(2, 10, 3, 2, 2), x.mT.contiguous().mT, x.transpose(0, 1).contiguous().transpose(0, 1)):
         labels = y.mT.contiguous().mT
-        assert_near([kernel.write(same, labels, NLL, views), *views], [losses, *gradients])
+        assert_near([kernel.write(same, labels, views), *views], [losses, *gradients])
 
 
 @pytest.mark.parametrize("activation, function", [("tanh", torch.tanh), ("sigmoid", torch.sigmoid)])
@@ -194,7 +195,7 @@ def test_activations_are_accurate_to_the_last_digits_everywhere(activation, func
         seen.append(outputs.detach().clone())
         return outputs.mean()
 
-    kernel_of(stack).write(x, torch.zeros(x.shape[:2]), loss, views)
+    kernel_of(stack, loss).write(x, torch.zeros(x.shape[:2]), views)
     wanted = function(x.double()).flatten()
     assert ((seen[0].flatten().double() - wanted).abs() <= 5e-7 * wanted.abs() + 1e-37).all()
 
@@ -204,7 +205,7 @@ def test_large_logits_have_finite_losses():
     x, y = batch(2, 9, 4, 3)
     x = 1e4 * x
     losses, gradients = exact(stack, x, y, NLL)
-    assert_near([kernel_of(stack).write(x, y, NLL, views), *views], [losses, *gradients])
+    assert_near([kernel_of(stack).write(x, y, views), *views], [losses, *gradients])
 
 
 def test_a_network_that_is_sure_has_autograds_gradients():
@@ -213,7 +214,7 @@ def test_a_network_that_is_sure_has_autograds_gradients():
     x, y = batch(3, 300, 6, 4)
     x = torch.linspace(1, 100, 300).view(1, -1, 1) * x
     losses, gradients = exact(stack, x, y, NLL)
-    assert_near([kernel_of(stack).write(x, y, NLL, views), *views], [losses, *gradients])
+    assert_near([kernel_of(stack).write(x, y, views), *views], [losses, *gradients])
 
 
 @pytest.mark.skipif(platform.machine() not in {"x86_64", "aarch64"}, reason="another CPU keeps subnormal numbers")
@@ -221,7 +222,7 @@ def test_a_network_that_is_sure_has_autograds_gradients():
 def test_subnormal_numbers_are_zero_in_a_call_and_kept_outside(loss):
     stack, g, views = in_buffer(nn.Sequential(nn.Linear(1, 2, bias=False)), 1)
     small = torch.full((1, 8, 1), 1e-39)
-    kernel_of(stack).write(small, torch.zeros(1, 8, dtype=torch.int64), loss, views)
+    kernel_of(stack, loss).write(small, torch.zeros(1, 8, dtype=torch.int64), views)
     assert (g == 0).all()  # a share of the inputs' mean
     assert (small * 0.5).min() > 0
 
@@ -232,11 +233,11 @@ def test_subnormal_numbers_are_zero_in_a_call_and_kept_outside(loss):
 def test_a_chain_does_not_see_how_many_there_are():
     stack, g, views = in_buffer(network((13, 11, 7)), 5)
     x, y = batch(5, 37, 13, 7)
-    losses = kernel_of(stack).write(x, y, NLL, views)
+    losses = kernel_of(stack).write(x, y, views)
     for c in range(5):
         alone, own, own_views = in_buffer(network((13, 11, 7)), 1)
         alone.load_state_dict({k: v[c : c + 1] for k, v in stack.state_dict().items()})
-        loss = kernel_of(alone).write(x[c : c + 1], y[c : c + 1], NLL, own_views)
+        loss = kernel_of(alone).write(x[c : c + 1], y[c : c + 1], own_views)
         assert torch.equal(loss[0], losses[c]) and torch.equal(own[0], g[c])
 
 
@@ -245,9 +246,10 @@ def test_alignment_and_place_of_the_gradients_change_no_bit(shift):
     stack, g, views = in_buffer(network((13, 11, 7)), 3)
     x, y = batch(3, 37, 13, 7)
     kernel = kernel_of(stack)
-    losses = kernel.write(x, y, NLL, views)
+    losses = kernel.write(x, y, views)
     moved = torch.empty(x.numel() + shift)[shift:].view_as(x).copy_(x)
-    again, gradients = kernel(moved, y, NLL)
+    gradients = [torch.empty(p.shape) for p in kernel.params]
+    again = kernel.write(moved, y, gradients)
     assert torch.equal(again, losses)
     assert all(torch.equal(a, b) for a, b in zip(gradients, views, strict=True))
 
@@ -256,8 +258,8 @@ def test_the_way_through_autograd_has_the_same_bits():
     stack, g, views = in_buffer(network((13, 11, 7)), 3)
     x, y = batch(3, 37, 13, 7)
     kernel = kernel_of(stack)
-    losses = kernel.write(x, y, NLL, views)
-    through = WithGradients.apply(*kernel(x, y, NLL), *kernel.params)
+    losses = kernel.write(x, y, views)
+    through = kernel.losses(x, y)
     through.sum().backward()
     assert torch.equal(through, losses)
     assert all(torch.equal(p.grad, view) for p, view in zip(kernel.params, views, strict=True))
@@ -271,7 +273,7 @@ def test_the_kernel_follows_parameters_and_batches_that_change():
         for p in stack.parameters():
             p.data = 2 * p.data  # new memory, and no longer one buffer
         losses, gradients = exact(stack, x, y, NLL)
-        assert_near([kernel.write(x, y, NLL, views), *views], [losses, *gradients])
+        assert_near([kernel.write(x, y, views), *views], [losses, *gradients])
 
 
 def test_a_bad_batch_leaves_nothing_for_the_next():
@@ -280,22 +282,22 @@ def test_a_bad_batch_leaves_nothing_for_the_next():
     kernel = kernel_of(stack)
     x, y = batch(2, 16, 5, 3)
     x[:, 11:] = torch.nan
-    assert kernel.write(x, y, NLL, views).isnan().all()
+    assert kernel.write(x, y, views).isnan().all()
     x, y = x[:, :11].contiguous(), y[:, :11]
     losses, gradients = exact(stack, x, y, NLL)
-    assert_near([kernel.write(x, y, NLL, views), *views], [losses, *gradients])
+    assert_near([kernel.write(x, y, views), *views], [losses, *gradients])
 
 
 def test_a_copy_has_its_own_parameters():
     stack, g, views = in_buffer(network((6, 5, 3)), 2)
     x, y = batch(2, 8, 6, 3)
     kernel = kernel_of(stack)
-    before = kernel.write(x, y, NLL, views)
+    before = kernel.write(x, y, views)
     twin = copy.deepcopy(kernel)
     with torch.no_grad():
         stack.net[1].weight.zero_()
-    assert torch.equal(twin(x, y, NLL)[0], before)
-    assert not torch.equal(kernel(x, y, NLL)[0], before)
+    assert torch.equal(twin.losses(x, y), before)
+    assert not torch.equal(kernel.losses(x, y), before)
 
 
 # ---- bad numbers -----------------------------------------------------------------------------------------------------
@@ -307,8 +309,8 @@ def test_inputs_that_are_not_finite_show_in_the_loss_of_their_chain(activation, 
     stack, g, views = in_buffer(network((5, 4, 3), activation), 2)
     x, y = batch(2, 11, 5, 3)
     x[1, 10, 0] = bad
-    losses = kernel_of(stack).write(x, y, NLL, views)
-    eager = stack.gradient().write(x, y, NLL, [v.clone() for v in views])
+    losses = kernel_of(stack).write(x, y, views)
+    eager = choose_gradient(stack, NLL, compiled=False).write(x, y, [v.clone() for v in views])
     assert losses.isfinite().tolist() == eager.isfinite().tolist() == [True, False]
     assert g[0].isfinite().all() and not g[1].isfinite().all()
 
@@ -319,7 +321,7 @@ def test_parameters_that_are_nan_show_in_the_loss(activation):
     x, y = batch(2, 11, 5, 3)
     with torch.no_grad():
         stack.net[1].weight[1, 2, 3] = torch.nan
-    losses = kernel_of(stack).write(x, y, NLL, views)
+    losses = kernel_of(stack).write(x, y, views)
     assert losses.isfinite().tolist() == [True, False] and g[1].isnan().any()
 
 
@@ -329,7 +331,7 @@ def test_a_label_that_is_no_class_is_refused(label):
     x, y = batch(2, 11, 5, 3)
     y[1, 10] = label
     with pytest.raises(ConfigError, match=rf"label {label} is none of the network's 3 classes"):
-        kernel_of(stack).write(x, y, NLL, views)
+        kernel_of(stack).write(x, y, views)
     assert g.isnan().all()
 
 
@@ -338,7 +340,7 @@ def test_labels_of_another_shape_are_refused(shape):
     stack, g, views = in_buffer(network((5, 4, 3)), 2)
     x, _ = batch(2, 11, 5, 3)
     with pytest.raises(ConfigError, match="do not match a batch of shape"):
-        kernel_of(stack).write(x, torch.zeros(shape, dtype=torch.int64), NLL, views)
+        kernel_of(stack).write(x, torch.zeros(shape, dtype=torch.int64), views)
 
 
 # ---- where the eager version runs ------------------------------------------------------------------------------------
@@ -362,7 +364,7 @@ EAGER = {
 
 @pytest.mark.parametrize("name", EAGER)
 def test_other_layers_and_types_run_eagerly(name):
-    assert type(bdl.ChainStack(EAGER[name](), 2).gradient(compiled=True)) is MLPGradient
+    assert type(choose_gradient(bdl.ChainStack(EAGER[name](), 2), NLL, compiled=True)) is MLPGradient
 
 
 def test_inputs_and_parameters_of_another_type_run_eagerly():
@@ -372,7 +374,7 @@ def test_inputs_and_parameters_of_another_type_run_eagerly():
     stack.double()
     losses, gradients = exact(stack, x, y, NLL)
     views = [v.double() for v in views]
-    assert_near([kernel.write(x.double(), y, NLL, views), *views], [losses, *gradients], 1e-12)
+    assert_near([kernel.write(x.double(), y, views), *views], [losses, *gradients], 1e-12)
 
 
 def test_without_a_compiler_the_eager_version_runs(fresh, monkeypatch):
@@ -380,9 +382,9 @@ def test_without_a_compiler_the_eager_version_runs(fresh, monkeypatch):
     monkeypatch.delenv("CC", raising=False)
     stack, _, _ = in_buffer(network((5, 4, 3)), 2)
     assert not mlp_kernel.available()
-    assert type(stack.gradient(compiled="auto")) is MLPGradient
+    assert type(choose_gradient(stack, NLL)) is MLPGradient
     with pytest.raises(ConfigError, match="compile=true needs a working C compiler"):
-        stack.gradient(compiled=True)
+        choose_gradient(stack, NLL, compiled=True)
 
 
 def test_with_a_compiler_that_fails_the_eager_version_runs(fresh, monkeypatch):
@@ -393,10 +395,10 @@ def test_with_a_compiler_that_fails_the_eager_version_runs(fresh, monkeypatch):
     monkeypatch.setenv("CC", str(broken))
     stack, _, _ = in_buffer(network((5, 4, 3)), 2)
     assert mlp_kernel.available()  # nothing is known yet
-    assert type(stack.gradient(compiled="auto")) is MLPGradient
+    assert type(choose_gradient(stack, NLL)) is MLPGradient
     assert not mlp_kernel.available()
     with pytest.raises(ConfigError, match="compile=true needs a working C compiler: out of licences"):
-        stack.gradient(compiled=True)
+        choose_gradient(stack, NLL, compiled=True)
 
 
 # ---- the cache -------------------------------------------------------------------------------------------------------
@@ -422,7 +424,7 @@ def test_a_damaged_file_is_built_again(fresh, monkeypatch, keep):
     stack, g, views = in_buffer(network((5, 4, 3)), 2)
     x, y = batch(2, 11, 5, 3)
     losses, gradients = exact(stack, x, y, NLL)
-    assert_near([kernel_of(stack).write(x, y, NLL, views), *views], [losses, *gradients])
+    assert_near([kernel_of(stack).write(x, y, views), *views], [losses, *gradients])
     assert made.read_bytes() == whole
 
 

@@ -18,7 +18,7 @@ from torch import nn
 
 import bdl
 from bdl.data import TensorBatches
-from bdl.lightning import module as lightning_module
+from bdl.engine import choose
 from bdl.models import MLP
 from bdl.schedules import Cosine, EveryStep
 
@@ -76,7 +76,7 @@ class Run:
         labels = x.tanh() if case.values else y
         loader = TensorBatches(x, labels, 1, chains=None if case.shared else case.chains)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(lightning_module, "recorder_for", lambda device: tapes)
+            patch.setattr(choose, "recorder_for", lambda device: tapes)
             self.trainer.fit(self.module, loader, ckpt_path=resume, weights_only=True)
 
     def left(self) -> dict[str, Any]:

@@ -12,7 +12,9 @@ import torch.nn.functional as F
 from torch import nn
 
 import bdl
+from bdl.engine.choose import choose_gradient
 from bdl.engine.forward import Forward
+from bdl.engine.mlp_gradient import MLPGradient
 from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods import as_columns, law_note, likelihood_of, mean_loss, outputs_of
@@ -123,9 +125,10 @@ def test_a_constant_scale_is_a_parameter_of_the_network():
     assert outputs.shape == (C, B, 2 * TARGETS) and bool((outputs[..., TARGETS:] == -1.0).all())
     expected = mean_loss(loss, outputs, y, C)
     expected.sum().backward()
-    gradient = stack.gradient()
-    assert gradient is not None
-    losses, gradients = gradient(x, y, loss)
+    gradient = choose_gradient(stack, loss, compiled=False)
+    assert isinstance(gradient, MLPGradient)
+    gradients = [torch.empty_like(p) for p in gradient.params]
+    losses = gradient.write(x, y, gradients)
     torch.testing.assert_close(losses, expected.detach())
     for p, g in zip(gradient.params, gradients, strict=True):
         torch.testing.assert_close(g, p.grad, rtol=1e-10, atol=1e-12)
@@ -226,7 +229,7 @@ def test_networks_with_constants_run_together_as_they_run_alone(inner):
     stack = bdl.ChainStack(net, 4)
     tensors = {name: p.detach() + torch.randn_like(p) for name, p in stack.net.named_parameters()}
     x = torch.randn(6, 3)
-    together, alone = Forward(net)(tensors, x), Forward(net, "loop")(tensors, x)
-    assert Forward(net).method == "bmm"
+    together, alone = Forward(net).evaluate(tensors, x), Forward(net, "loop").evaluate(tensors, x)
+    assert Forward(net).way(5) == "bmm"
     torch.testing.assert_close(together, alone)
     assert torch.equal(together[..., -2:], tensors["1.value"].unsqueeze(1).expand(4, 6, 2))

@@ -135,13 +135,14 @@ def record(prior=None, loss=None) -> int:
             made.append(work())
         return lambda: None, made[-1]
 
-    gradient, graphs, loss = MLPGradient(layers, C), Graphs(recorder), loss or bdl.CategoricalNLL()
+    loss = loss or bdl.CategoricalNLL()
+    gradient, graphs = MLPGradient(layers, C, loss), Graphs(recorder)
     sampler = bdl.Sampler(gradient.params, bdl.SGHMC(), num_data=40, lr=0.1, chains=C, prior=prior or bdl.Gaussian(1.0))
     sampler.chain.steps = 1
     labels = (C, 8) if isinstance(loss, bdl.CategoricalNLL) else (C, 8, 2)
     for step in range(9):
         x, y = graphs.hold(torch.zeros(C, 8, 3, device=CUDA), torch.zeros(labels, device=CUDA).long())
-        sampler.advance(lambda out, x=x, y=y: gradient.write(x, y, loss, out), measure=step % 2 == 0, launch=graphs.run)
+        sampler.advance(lambda out, x=x, y=y: gradient.write(x, y, out), measure=step % 2 == 0, launch=graphs.run)
     return len(made)
 
 

@@ -1,0 +1,75 @@
+"""The one place that chooses the form of a gradient: compiled, written out, recorded, or by autograd."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from bdl.batch import Inputs
+from bdl.engine import mlp_kernel
+from bdl.engine.gradient import Autograd, Gradient, Recorded
+from bdl.engine.graphs import recorder_for
+from bdl.engine.layers import hooked, mlp_layers
+from bdl.engine.mlp_gradient import MLPGradient, supports
+from bdl.engine.stack import ChainStack
+from bdl.likelihoods import Likelihood, Loss, mean_loss
+from bdl.torch_private import has_tensor_hooks, is_compiled
+
+Compile = bool | Literal["auto"]
+
+
+def choose_gradient(
+    net: nn.Module, loss: Loss, compiled: Compile = "auto", autograd: Autograd | None = None, graphs: bool = False
+) -> Gradient:
+    """The fastest form in which the gradients of the mean losses can be had.
+
+    Stacks of MLPs have the chain rule written out in torch, and in C where the layers fit and the machine has a
+    compiler. Networks with other layers, with hooks, with a frozen part, or compiled by torch go through autograd. The
+    forms agree to rounding, not to the bit.
+
+    Args:
+        net: a ChainStack, or another network, which needs `autograd`.
+        loss: a negative log-likelihood per item, or any loss that returns its mean over the batch.
+        compiled: True or "auto" allows the code in C, and True requires it where the layers fit.
+        autograd: the gradient that the others must equal; None means that of the stack's losses.
+        graphs: whether the kernels may become a CUDA graph, where the device has them.
+
+    Raises ConfigError where compiled code is required and cannot be built.
+    """
+    if autograd is None:
+        assert isinstance(net, ChainStack)
+        autograd = of_stack(net, loss)
+    written = _written_out(net, loss) if isinstance(net, ChainStack) else None
+    if written is None or list(map(id, written.params)) != list(map(id, autograd.params)):
+        return autograd
+    gradient = mlp_kernel.compiled(written, required=compiled is True) if compiled else written
+    record = recorder_for(gradient.params[0].device) if graphs and compiled else None
+    return Recorded(gradient, record) if record and _is_recordable(loss) else gradient
+
+
+def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
+    """The gradient of a stack's mean losses, by autograd."""
+
+    def losses(x: Inputs, y: Tensor) -> Tensor:
+        return mean_loss(loss, stack(x), stack.per_chain(y), stack.chains)
+
+    return Autograd(losses, [p for p in stack.parameters() if p.requires_grad])
+
+
+def _written_out(stack: ChainStack, loss: Loss) -> MLPGradient | None:
+    layers = mlp_layers(stack.net)
+    watched = is_compiled(stack) or stack.frozen_names or any(map(_is_watched, stack.modules()))
+    if watched or layers is None or stack.method not in ("auto", "bmm") or not supports(layers):
+        return None
+    return MLPGradient(layers, stack.chains, loss, stack.shared)
+
+
+def _is_watched(module: nn.Module) -> bool:
+    """Whether something watches or changes what goes through a module or its parameters."""
+    return hooked(module) or any(map(has_tensor_hooks, module.parameters(recurse=False)))
+
+
+def _is_recordable(loss: Loss) -> bool:
+    """Whether every kernel of the loss is known: a loss that needs autograd may wait for the device."""
+    return isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient

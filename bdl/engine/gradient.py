@@ -1,0 +1,125 @@
+"""Gradient: the mean losses of a network or of a stack, and their gradients; and the form of it that autograd finds."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.batch import Inputs
+from bdl.engine.graphs import Graphs, Recorder
+from bdl.torch_private import gather
+
+# (inputs, targets) -> () or (C,) mean losses, which autograd can differentiate
+Losses = Callable[[Inputs, Tensor], Tensor]
+
+
+class Gradient(ABC):
+    """Mean losses of a batch, and the gradients of each chain's loss with respect to that chain's parameters.
+
+    Attributes:
+        params: the parameters, in the order in which gradients are written.
+        idle: positions of the parameters for which the last `write` found no gradient. Their places hold zeros.
+        launch: runs the kernels of a step together, see `Graphs.run`; None launches them one by one.
+    """
+
+    params: list[Tensor]
+    idle: Sequence[int] = ()
+    launch: Callable[..., Any] | None = None
+
+    @abstractmethod
+    def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
+        """The () or (C,) losses; the gradients go into `out`, tensors of the shapes of `params`.
+
+        Args:
+            x: inputs (C, B, ...), one batch per chain; (B, ...) for one network or where the stack shares its batches.
+            y: targets, with the same leading axes.
+        """
+
+    def hold(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+        """The batch where `write` may read it."""
+        return x, y
+
+    def losses(self, x: Inputs, y: Tensor) -> Tensor:
+        """The () or (C,) losses, whose `backward` leaves the gradients in the parameters.
+
+        Their memory is overwritten by the next call.
+        """
+        out = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in self.params]
+        return WithGradients.apply(self.write(x, y, out), out, *self.params)  # type: ignore[no-any-return]
+
+
+class Autograd(Gradient):
+    """The gradient of any loss, by torch's autograd.
+
+    Args:
+        losses: finds the mean losses of a batch.
+        params: the parameters.
+        context: in which the losses are found, such as that of a precision.
+    """
+
+    def __init__(
+        self,
+        losses: Losses,
+        params: Sequence[Tensor],
+        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+    ):
+        self.params, self._losses, self._context = list(params), losses, context
+
+    def losses(self, x: Inputs, y: Tensor) -> Tensor:
+        return self._losses(x, y)
+
+    def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
+        for p in self.params:
+            p.grad = None
+        with torch.enable_grad():
+            with self._context():
+                losses = self._losses(x, y)
+            losses.sum().backward()  # chain c's loss depends on its own parameters only: the sum keeps gradients apart
+        self.idle = gather(self.params, out)
+        return losses.detach()
+
+
+class Recorded(Gradient):
+    """A gradient whose kernels a CUDA graph launches together, with those of the energy. Its batch lies in one place.
+
+    Args:
+        gradient: of kernels that never wait for the device, and depend on the batch and the parameters alone.
+        record: makes a graph.
+    """
+
+    def __init__(self, gradient: Gradient, record: Recorder):
+        self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record)
+        self.launch = self._graphs.run
+
+    def __reduce__(self) -> Any:
+        return Recorded, (self._gradient, self._graphs.record)  # a copy reads memory of its own
+
+    def hold(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
+        x, y = self._graphs.hold(x, y)
+        return x, y
+
+    def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
+        return self._gradient.write(x, y, out)
+
+    def losses(self, x: Inputs, y: Tensor) -> Tensor:
+        return super().losses(*self.hold(x, y))  # kernels may depend on the alignment of memory
+
+
+class WithGradients(torch.autograd.Function):
+    """The losses (C,), to which autograd attributes gradients that are known already."""
+
+    @staticmethod
+    def forward(ctx: Any, losses: Tensor, gradients: list[Tensor], *params: Tensor) -> Tensor:
+        ctx.gradients = gradients
+        return losses.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> Any:
+        scaled = [g * upstream.view(-1, *[1] * (g.ndim - 1)) for g in ctx.gradients]
+        return None, None, *scaled

@@ -1,0 +1,58 @@
+"""What bdl reads of torch's private names, each in one place.
+
+A torch that lacks one of the names is served by a slower way: tensors are copied one by one, and a module counts as one
+that somebody watches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+_foreach_copy: Any = getattr(torch, "_foreach_copy_", None)
+
+
+def copy_all(out: Sequence[Tensor], values: Sequence[Tensor]) -> None:
+    """Copy the values into tensors of the same shapes, in one kernel where torch can."""
+    if not out:
+        return
+    if _foreach_copy is not None:
+        _foreach_copy(out, values)
+        return
+    for place, value in zip(out, values, strict=True):
+        place.copy_(value)
+
+
+def gather(params: Sequence[Tensor], out: Sequence[Tensor]) -> list[int]:
+    """Copy the parameters' gradients into `out`, zeros where there is none; returns the positions of these."""
+    idle = [i for i, p in enumerate(params) if p.grad is None]
+    for i in idle:
+        out[i].zero_()
+    places = [place for place, p in zip(out, params, strict=True) if p.grad is not None]
+    copy_all(places, [p.grad for p in params if p.grad is not None])
+    return idle
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether a call of the module calls hooks, those of all modules included."""
+    names = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+    everywhere = getattr(nn.modules.module, "_has_any_global_hook", lambda: True)
+    return any(getattr(module, name, True) for name in names) or everywhere()
+
+
+def has_tensor_hooks(tensor: Tensor) -> bool:
+    """Whether somebody reads or changes the gradient of a tensor."""
+    return bool(getattr(tensor, "_backward_hooks", True))
+
+
+def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether a step of the optimizer calls hooks."""
+    return any(getattr(optimizer, f"_optimizer_step_{when}_hooks", True) for when in ("pre", "post"))
+
+
+def is_compiled(module: nn.Module) -> bool:
+    """Whether calls of the module go to code that torch.compile has made."""
+    return getattr(module, "_compiled_call_impl", True) is not None
