@@ -55,8 +55,9 @@ class StepCallback(Callback):
 class Blocks:
     """Makes the further steps of a block. `active` is False where every step must return to Lightning.
 
-    That is so under an unknown Lightning, a callback, a module or a data module with hooks of its own, on several devices, under gradient
-    accumulation or Lightning's clipping, and for loaders other than TensorBatches.
+    That is so under a Lightning that counts otherwise than expected, under a callback, a module or a data module with
+    hooks of its own, on several devices, under gradient accumulation or Lightning's clipping, and for loaders other
+    than TensorBatches.
 
     Args:
         module: a BayesianModule; its `step_on(batch, measure)` makes one step of the sampler.

@@ -442,3 +442,11 @@ def test_two_processes_may_build_at_once(tmp_path):
         _, err = process.communicate(timeout=200)
         assert process.returncode == 0, err
     assert {path.suffix for path in (tmp_path / "bdl").iterdir()} == {".so"}
+
+
+def test_a_library_that_reads_a_plan_otherwise_is_refused(monkeypatch):
+    stack = bdl.ChainStack(MLP((6, 5, 3)), 2)
+    assert isinstance(kernel_of(stack), MLPKernel)
+    monkeypatch.setattr(mlp_kernel, "layout_of", lambda library: (2, 12, 3, 5, 7, 9))
+    with pytest.raises(ConfigError, match="is of another bdl"):
+        choose_gradient(stack, NLL)
