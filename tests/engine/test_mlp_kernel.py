@@ -445,7 +445,7 @@ def test_two_processes_may_build_at_once(tmp_path):
 
 
 def test_a_library_that_reads_a_plan_otherwise_is_refused(monkeypatch):
-    stack = bdl.ChainStack(MLP((6, 5, 3)), 2)
+    stack = bdl.ChainStack(network((6, 5, 3)), 2)
     assert isinstance(kernel_of(stack), MLPKernel)
     monkeypatch.setattr(mlp_kernel, "layout_of", lambda library: (2, 12, 3, 5, 7, 9))
     with pytest.raises(ConfigError, match="is of another bdl"):
