@@ -30,7 +30,7 @@ from omegaconf import OmegaConf
 from torch import Tensor
 from torch.nn.functional import nll_loss, softplus
 
-from bdl.data import LandsatDataModule, TableDataModule
+from bdl.data import LandsatDataModule, read_table
 from bdl.errors import ConfigError
 from bdl.run.console import one_line_errors
 from bdl.run.provenance import device_name
@@ -105,7 +105,7 @@ def fit(name: str, keys: list[str], seed: int) -> dict[str, float]:
     from bde.loss import CategoricalCrossEntropy, GaussianNLL  # type: ignore[import-not-found]
 
     settings, data = problem(name)
-    datamodule = TableDataModule(**data | parsed(keys)) if data else LandsatDataModule(**parsed(keys))
+    datamodule = read_table(**data | parsed(keys)) if data else LandsatDataModule(**parsed(keys))
     (x, y), (x_test, y_test) = (datamodule.splits[split] for split in ("train", "test"))
     if not y.is_floating_point():
         classifier = BdeClassifier(**settings, loss=CategoricalCrossEntropy(), seed=seed)

@@ -11,24 +11,31 @@ from bdl.data.tensors import TensorDataModule
 
 if TYPE_CHECKING:
     from bdl.data.cifar import CIFARDataModule
+    from bdl.data.columns import Columns, TableSplit
+    from bdl.data.frame import Reading
     from bdl.data.images import ImageFolderDataModule
-    from bdl.data.table import TableDataModule
+    from bdl.data.table import TableDataModule, read_table
 
 __all__ = [
     "Augment",
     "CIFARDataModule",
+    "Columns",
     "DataModule",
     "ImageFolderDataModule",
     "LandsatDataModule",
     "Normalise",
+    "Reading",
     "TableDataModule",
+    "TableSplit",
     "TensorBatches",
     "TensorDataModule",
     "TensorSlices",
     "WorkerBatches",
     "as_data_module",
+    "read_table",
 ]
-_SLOW = {"CIFARDataModule": "cifar", "ImageFolderDataModule": "images", "TableDataModule": "table"}
+_SLOW = {"CIFARDataModule": "cifar", "ImageFolderDataModule": "images", "Reading": "frame"}
+_SLOW |= dict.fromkeys(("Columns", "TableSplit"), "columns") | dict.fromkeys(("TableDataModule", "read_table"), "table")
 
 
 def __getattr__(name: str) -> Any:

@@ -17,6 +17,7 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 import bdl
+from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.run import build
@@ -113,6 +114,12 @@ def _find(cfg: DictConfig, given: set[str], began: float) -> list[Finding]:
         raise ConfigError(f"budget={cfg.budget} and length both say how many steps there are: give one of them")
     budget = None if cfg.budget is None else seconds_of(cfg.budget)
     datamodule = build.build_data(cfg.data, cfg.shared_batches, warn=False)
+    loader = datamodule.train_dataloader()
+    if budget is not None and not isinstance(loader, TensorBatches | WorkerBatches):  # steps of a trial are faster
+        raise ConfigError(
+            f"budget={cfg.budget} can time the loaders of bdl.data alone, got {type(loader).__name__}: set length, or "
+            "make the data a bdl.data.TensorDataModule"
+        )
     turns = -(-count_stacks(cfg) // count_carriers(cfg))
     cfg = fill_in(cfg, chains=cfg.chains // count_stacks(cfg))
     cfg = fill_in_from_data(cfg, datamodule, build.count_steps(cfg.trainer, datamodule))

@@ -66,11 +66,12 @@ def test_it_is_sampled_and_tuned(train, tmp_path):
 @pytest.mark.parametrize(
     "overrides, words",
     [
-        ((), "shared_batches=true, sends one batch to all"),
+        (("length=60",), "shared_batches=true, sends one batch to all"),
         (("shared_batches=true", "data._target_=plain.Unlabelled"), "Unlabelled has no num_classes: give it"),
         (("shared_batches=true", "start=adamw", "tune=auto"), "start needs the loaders of bdl.data, got DataLoader"),
+        (("shared_batches=true", "budget=20s"), "budget=20s can time the loaders of bdl.data alone, got DataLoader"),
     ],
 )
 def test_what_cannot_be_done_with_its_loaders_is_refused_in_one_line(train, overrides, words):
-    status, _, err = train("length=60", *overrides)
+    status, _, err = train(*overrides)
     assert status == 1 and words in err and len(err.strip().splitlines()) == 1, err

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from running import compose, refusal, sampled, whole
 
 import bdl
-from bdl.data import LandsatDataModule, TableDataModule
+from bdl.data import LandsatDataModule, read_table
 from bdl.run.config import config_hash
 from bdl.run.from_data import target_fact
 
@@ -84,7 +84,7 @@ def test_the_run_says_what_it_read(classes, capsys, tmp_path):
 
 
 def test_the_report_says_what_one_is_in_the_units_of_the_target(numbers):
-    data = TableDataModule(numbers / "table.csv", "y", id=["key"])
+    data = read_table(numbers / "table.csv", "y", id=["key"])
     assert target_fact(data) == {"target": f"y (regression, standardised: 1 is {data.encoding.target.std:.4g})"}
     assert target_fact(LandsatDataModule()) == {}
 
@@ -107,7 +107,7 @@ def test_predictions_of_classes_are_those_of_the_posterior(script, classes):
     assert list(preds) == ["key", "class", "p_a", "p_b", "p_c d", "entropy", "epistemic"]
     assert preds["key"].tolist() == table()["key"].tolist()  # as they are written, zeros included
     config = OmegaConf.load(classes / "run" / "config.yaml")
-    data = TableDataModule(classes / "table.csv", "kind", id=["key"])
+    data = read_table(classes / "table.csv", "kind", id=["key"])
     posterior = bdl.Posterior.load(classes / "run", instantiate(config.model, _convert_="all"))
     rows = data.encoding.reading.read(classes / "table.csv")
     expected = posterior.predict(data.encoding.inputs.encode(rows, "", ""))
@@ -125,7 +125,7 @@ def test_predictions_of_numbers_are_in_the_units_of_the_target(script, numbers):
     assert status == 0, err
     preds = pd.read_csv(numbers / "p.csv")
     assert list(preds) == ["mean", "std", "aleatoric", "epistemic", "q05", "q50", "q95"]
-    data = TableDataModule(numbers / "table.csv", "y", id=["key"])
+    data = read_table(numbers / "table.csv", "y", id=["key"])
     config = OmegaConf.load(numbers / "run" / "config.yaml")
     posterior = bdl.Posterior.load(numbers / "run", instantiate(config.model, _convert_="all"))
     x = data.encoding.inputs.encode(rows, "", "")

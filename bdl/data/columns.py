@@ -1,0 +1,126 @@
+"""What a user says of a table: what its columns are for, and which of its rows are for what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bdl.data.frame import Frame, locate, require_columns
+from bdl.data.module import Task
+from bdl.data.split import hold_out, train_test_rows
+from bdl.errors import ConfigError
+
+SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
+    ("val", "valid", "validation", "dev"), "val"
+)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """What the columns of a table are for; all that are not named are inputs.
+
+    Args:
+        target: the column to predict.
+        task: None finds it: text, truth values and at most 20 different whole numbers are classes, other numbers a
+            regression. "counts" is never found, only asked for.
+        id: columns that name the rows. They are no inputs.
+        drop: further columns that are no inputs.
+        categorical: columns of numbers that name categories.
+        max_levels: a text column with more categories is refused.
+    """
+
+    target: str
+    task: Task | None = None
+    id: Sequence[str] = ()
+    drop: Sequence[str] = ()
+    categorical: Sequence[str] = ()
+    max_levels: int = 50
+
+    @property
+    def written(self) -> list[str]:
+        """Columns that are read as text, so that no number in them is refused."""
+        return [*self.categorical, *self.drop, *self.id]
+
+    def no_inputs(self, split_column: str | None) -> list[str]:
+        return [self.target, *self.id, *self.drop, *([] if split_column is None else [split_column])]
+
+    def check(self, frame: Frame, split_column: str | None, place: str) -> None:
+        """Raise ConfigError for names of columns that the table lacks, and for a target that is an input too."""
+        named = {"target": [self.target], "id": self.id, "drop": self.drop, "categorical": self.categorical}
+        named |= {} if split_column is None else {"split_column": [split_column]}
+        for key, columns in named.items():
+            require_columns(frame, columns, f"data.{key}=", place)
+        for key in ("id", "drop", "categorical"):
+            if self.target in named[key]:
+                raise ConfigError(f"data.{key} names {self.target}, which is the target: take it out of data.{key}")
+
+
+@dataclass(frozen=True)
+class TableSplit:
+    """Which rows of a table are for training, validation and testing: by seed, by a column, or by files.
+
+    Args:
+        test_fraction, seed: the test rows are those of scikit-learn's `train_test_split(test_size=test_fraction,
+            random_state=seed)`.
+        val_fraction, fold: share of the other rows held out for validation, as in `hold_out`.
+        column: a column with "train", "val" and "test" in it, instead of a split by seed.
+        test_path, val_path: files of the test and of the validation rows, instead of a split by seed.
+    """
+
+    test_fraction: float = 0.2
+    val_fraction: float = 0.0
+    seed: int = 0
+    fold: int = 0
+    column: str | None = None
+    test_path: str | Path | None = None
+    val_path: str | Path | None = None
+
+    def files(self, path: str | Path) -> dict[str, tuple[str, str | Path]]:
+        """The key and the file of each split that has one; the table itself stands for "train"."""
+        others = {"test": self.test_path, "val": self.val_path}
+        return {"train": ("data.path", path)} | {s: (f"data.{s}_path", p) for s, p in others.items() if p is not None}
+
+    def places(self, place: str) -> dict[str, str]:
+        """The name of the file that holds each split, for messages."""
+        return {split: place for split in ("train", "val", "test")} | {
+            split: locate(path).name for split, (_, path) in self.files(place).items() if split != "train"
+        }
+
+    def rows(self, frames: dict[str, Frame], place: str) -> dict[str, Frame]:
+        """The rows of the three splits, from those of the files.
+
+        Raises ConfigError for two ways of splitting at once, and for a split without rows.
+        """
+        if self.column is not None:
+            frames = self._by_column(frames, self.column, place)
+        frame = frames["train"]
+        if "test" not in frames:
+            kept, test = train_test_rows(len(frame), self.test_fraction, self.seed)
+            frames = {**frames, "train": frame.iloc[kept], "test": frame.iloc[test]}
+        if "val" in frames:
+            if self.val_fraction:
+                raise ConfigError(
+                    "data.val_fraction holds out rows beside those that are marked: set data.val_fraction=0"
+                )
+            return frames
+        frame = frames["train"]
+        kept, held_out = (rows.numpy() for rows in hold_out(len(frame), self.val_fraction, self.seed, self.fold))
+        return {**frames, "train": frame.iloc[kept], "val": frame.iloc[held_out]}
+
+    def _by_column(self, frames: dict[str, Frame], column: str, place: str) -> dict[str, Frame]:
+        if len(frames) > 1:
+            raise ConfigError(
+                "data.split_column and data.test_path or data.val_path both split the table: keep one of them"
+            )
+        frame = frames["train"]
+        names = frame[column].map(lambda value: SPLITS.get(str(value).strip().lower()))
+        if names.isna().any():
+            raise ConfigError(
+                f"data.split_column={column} has {frame[column][names.isna()].iloc[0]!r} in {place}, which names no "
+                f"split ({names.isna().sum()} of {len(frame)} rows): write train, val or test"
+            )
+        missing = [split for split in ("train", "test") if not (names == split).any()]
+        if missing:
+            raise ConfigError(f"data.split_column={column} has no row with {missing[0]} in {place}: mark some")
+        return {split: frame[names == split] for split in ("train", "val", "test") if (names == split).any()}
