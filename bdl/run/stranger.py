@@ -33,7 +33,12 @@ ALTERED = "was altered or lost after bdl had written it"
 ADDED = f"was added after the run had ended, or its line in {CHECKSUMS} was lost"
 READ = ("data", "model", "loss", "threads")  # what the commands read of a config.yaml
 PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
-FUNCTIONS = ("bdl.data", "bdl.likelihoods", "bdl.models", "bdl.schedules")  # their functions make objects and write nothing
+FUNCTIONS = (
+    "bdl.data",
+    "bdl.likelihoods",
+    "bdl.models",
+    "bdl.schedules",
+)  # their functions make objects and write nothing
 LIGHTNING = {
     "lightning.Trainer", *(f"lightning.pytorch.loggers.{kind}Logger" for kind in ("CSV", "TensorBoard", "Wandb"))
 }  # fmt: skip
