@@ -16,7 +16,7 @@ from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.calibration import TemperatureScaling
 from bdl.posterior.outputs import output_shape
-from bdl.posterior.prediction import LabelPrediction, Prediction, predict
+from bdl.posterior.prediction import LabelPrediction, Prediction, prediction_of
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ScaledPoint(Baseline):
         for tensors in material.last_states():
             with torch.no_grad():
                 outputs = batches.rows(forward, {k: v.unsqueeze(0) for k, v in tensors.items()}, likelihood)
-            prediction = predict(iter([(outputs, torch.ones(1, dtype=torch.float64))]), likelihood)
+            prediction = prediction_of(iter([(outputs, torch.ones(1, dtype=torch.float64))]), likelihood)
             assert isinstance(prediction, Prediction | LabelPrediction)
             T = TemperatureScaling.fit(prediction, labels).temperature
             scaled.append({**tensors, **{name: tensors[name] / T for name in names}})

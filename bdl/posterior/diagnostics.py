@@ -76,7 +76,7 @@ def weight_ess(log_weights: np.ndarray) -> float:
     return float(w.sum() ** 2 / np.square(w).sum())
 
 
-def summary(named: Mapping[str, np.ndarray]) -> list[ConvergenceRow]:
+def convergence_rows(named: Mapping[str, np.ndarray]) -> list[ConvergenceRow]:
     """One row for each named quantity (chains, draws)."""
     return [_row(name, np.asarray(draws, dtype=float)) for name, draws in named.items()]
 

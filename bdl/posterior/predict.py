@@ -24,7 +24,7 @@ from bdl.posterior.module import PosteriorModule, gathered, thinned
 from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.outputs import output_shape, outputs_of, positive, weights_of
 from bdl.posterior.part import sampled_part
-from bdl.posterior.prediction import AnyPrediction, predict, with_elements
+from bdl.posterior.prediction import AnyPrediction, prediction_of, with_elements
 from bdl.posterior.samples import Samples
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.value_evaluation import evaluation_of
@@ -175,7 +175,7 @@ class Posterior:
         likelihood, or if importance weights are not valid.
         """
         batches, likelihood = self._batches(data), self.likelihood(data)
-        prediction = predict(outputs_of(self._samples, batches, self.weights(kind), likelihood), likelihood)
+        prediction = prediction_of(outputs_of(self._samples, batches, self.weights(kind), likelihood), likelihood)
         return with_elements(prediction, batches.elements)
 
     def likelihood(self, data: Data) -> Likelihood:

@@ -122,7 +122,7 @@ class ValuePrediction:
 AnyPrediction = Prediction | LabelPrediction | ValuePrediction
 
 
-def predict(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
+def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
     """The prediction of the kind that the likelihood's outputs call for."""
     if likelihood.outputs == "values":
         return _of_values(stream, likelihood)

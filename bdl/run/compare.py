@@ -82,8 +82,8 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             "unfinished": [str(run.path) for run in m.runs if not run.metrics],
             "metrics": {
                 name: {
-                    "mean": number(m.mean[name]),
-                    "standard_error": number(m.error[name]),
+                    "mean": number(m.scores[name][0]),
+                    "standard_error": number(m.scores[name][1]),
                     "of_runs": [number(run.metrics.get(name, math.nan)) for run in m.finished],
                 }
                 for name in comparison.metrics
@@ -102,7 +102,9 @@ def methods_table(comparison: Comparison) -> pd.DataFrame:
             "runs": len(m.runs),
             "finished": len(m.finished),
             "verdict": m.verdict,
-            **{k: v for name in comparison.metrics for k, v in ((name, m.mean[name]), (f"{name} s.e.", m.error[name]))},
+            **{
+                k: v for name in comparison.metrics for k, v in zip((name, f"{name} s.e."), m.scores[name], strict=True)
+            },
         }
         for m in comparison.methods
     )

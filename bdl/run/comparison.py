@@ -37,14 +37,13 @@ ABSENT = "–"
 class ComparedMethod:
     """Runs whose settings agree, or the deep ensembles at which they began.
 
-    mean and error: of each metric over the finished runs; NaN where unknown. A single run has no standard error.
+    scores: (mean, standard error) of each metric over the finished runs; NaN where unknown. One run has no error.
     """
 
     label: str
     settings: Sequence[str]  # of the columns of the comparison; the first is the method
     runs: Sequence[ComparedRun]
-    mean: Mapping[str, float]
-    error: Mapping[str, float]
+    scores: Mapping[str, tuple[float, float]]
     judged: bool = True  # whether there is a verdict on it
 
     @property
@@ -87,7 +86,7 @@ class Comparison:
     def texts(self) -> list[list[str]]:
         """The rows of the table, in the order of `headings`."""
         return [
-            [*m.settings, m.count, m.verdict, *(mean_and_error(n, m.mean[n], m.error[n]) for n in self.metrics)]
+            [*m.settings, m.count, m.verdict, *(mean_and_error(n, *m.scores[n]) for n in self.metrics)]
             for m in self.methods
         ]
 
@@ -96,7 +95,7 @@ class Comparison:
         """(row, column) of the best scores: none of runs on different data, and none of a single score."""
         places = set()
         for j, name in enumerate(self.metrics, len(self.columns) + 3):
-            losses = [loss(name, method.mean[name]) for method in self.methods]
+            losses = [loss(name, method.scores[name][0]) for method in self.methods]
             scored = [i for i, value in enumerate(losses) if not math.isnan(value)]
             if self.same_data and len(scored) > 1:
                 places.add((min(scored, key=losses.__getitem__), j))
@@ -166,13 +165,15 @@ def shown(name: str, mean: float, error: float) -> tuple[float, float]:
 def in_short(comparison: Comparison) -> str:
     """Which method has the smallest NLL, in one sentence; empty where there are no two on the same data."""
     name = "test/bma/nll"
-    ranked = [m for m in comparison.methods if not math.isnan(m.mean.get(name, math.nan))]
+    ranked = [
+        (m.scores[name], m.label) for m in comparison.methods if not math.isnan(m.scores.get(name, (math.nan,))[0])
+    ]
     if len(ranked) < 2 or not comparison.same_data:
         return ""
-    best, second = sorted(ranked, key=lambda m: m.mean[name])[:2]
-    error = math.hypot(best.error[name], second.error[name])
-    gap = f"{second.mean[name] - best.mean[name]:.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
-    return f"The smallest NLL is that of {best.label}, {gap} nats below {second.label}."
+    (best, of_best), (second, of_second) = sorted(ranked, key=lambda each: each[0][0])[:2]
+    error = math.hypot(best[1], second[1])
+    gap = f"{second[0] - best[0]:.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
+    return f"The smallest NLL is that of {of_best}, {gap} nats below {of_second}."
 
 
 def _without_copies(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
@@ -201,7 +202,7 @@ def _rows(
 ) -> list[ComparedMethod]:
     """The row of a method, and that of the deep ensembles at which its chains began, if they all have one."""
     runs = sorted(runs, key=lambda run: (_sort_key(run.seed), str(run.path)))
-    rows = [ComparedMethod(label, settings, runs, *_means(runs, shown))]
+    rows = [ComparedMethod(label, settings, runs, _scores(runs, shown))]
     finished = rows[0].finished
     if finished and all("test/start/nll" in run.metrics for run in finished):
         start = f": its start, a deep ensemble of {finished[0].metrics['start/members']:.0f}"
@@ -210,18 +211,18 @@ def _rows(
             for run in finished
         ]
         texts = (settings[0] + start, *settings[1:])
-        rows.append(ComparedMethod(label + start, texts, ensembles, *_means(ensembles, shown), judged=False))
+        rows.append(ComparedMethod(label + start, texts, ensembles, _scores(ensembles, shown), judged=False))
     return rows
 
 
-def _means(runs: Sequence[ComparedRun], names: Sequence[str]) -> tuple[dict[str, float], dict[str, float]]:
+def _scores(runs: Sequence[ComparedRun], names: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Mean and standard error of each metric over the runs that have it; NaN where there are too few."""
-    mean, error = {}, {}
+    scores = {}
     for name in names:
         values = np.array([v for run in runs if not math.isnan(v := run.metrics.get(name, math.nan))])
-        mean[name] = float(values.mean()) if len(values) else math.nan
-        error[name] = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-    return mean, error
+        error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
+        scores[name] = (float(values.mean()) if len(values) else math.nan, error)
+    return scores
 
 
 def _shared_words(names: Sequence[str]) -> int:

@@ -45,7 +45,7 @@ def picture(comparison: Comparison, names: list[str]) -> Figure:
     figure = Figure((WIDE, 1.1 + 0.34 * len(methods)), layout="constrained")
     places = np.arange(len(methods))[::-1]
     for ax, name in zip(figure.subplots(1, len(names), sharey=True, squeeze=False)[0], names, strict=True):
-        mean, error = np.array([shown(name, m.mean[name], m.error[name]) for m in methods]).T
+        mean, error = np.array([shown(name, *m.scores[name]) for m in methods]).T
         ax.errorbar(mean, places, xerr=np.nan_to_num(error), ls="", marker="o", ms=5, color=BLUE, capsize=3)
         ax.set_yticks(places, [method.label for method in methods])
         ax.set_ylim(-0.6, len(methods) - 0.4)

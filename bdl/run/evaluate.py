@@ -50,7 +50,7 @@ def evaluate(cfg: DictConfig) -> None:
     summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
     if "test" in summary.evaluations:
-        compare(summary, cfg.reference, out / "probs-test.npy" if cfg.save_probs else None)
+        compare_with_reference(summary, cfg.reference, out / "probs-test.npy" if cfg.save_probs else None)
     facts = {
         "title": f"{len(runs)} runs, merged" if len(runs) > 1 else runs[0].name,
         "runs": ", ".join(str(run) for run in runs),
@@ -62,7 +62,7 @@ def evaluate(cfg: DictConfig) -> None:
     publish(out, posterior, summary, facts, units=units_of(datamodule))
 
 
-def compare(summary: Summary, reference: str | None, save: Path | None) -> None:
+def compare_with_reference(summary: Summary, reference: str | None, save: Path | None) -> None:
     """Compare the probabilities of the test items with those in the file `reference`; write them to the file `save`."""
     test = summary.evaluations["test"]
     if not isinstance(test, ClassEvaluation):

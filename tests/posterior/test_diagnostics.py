@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from bdl.posterior.diagnostics import ess, rhat, summary, weight_ess
+from bdl.posterior.diagnostics import convergence_rows, ess, rhat, weight_ess
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -103,7 +103,7 @@ def test_kish_effective_sample_size(log_weights, expected):
 
 def test_summary_has_a_row_for_each_quantity():
     x = normal(4, 100)
-    rows = summary({"energy": x, "constant": np.ones((4, 100))})
+    rows = convergence_rows({"energy": x, "constant": np.ones((4, 100))})
     assert [r.name for r in rows] == ["energy", "constant"]
     assert rows[0].mean == pytest.approx(x.mean()) and rows[0].std == pytest.approx(x.std(ddof=1))
     assert rows[0].rhat == rhat(x[..., None])[0] and rows[0].ess == ess(x[..., None])[0]

@@ -267,7 +267,7 @@ def test_rows_are_sorted_by_the_size_of_numbers_and_absent_settings_are_shown():
     methods = compare_runs(runs, ["m"], same_data=True).methods
     assert [tuple(row.settings[1:]) for row in methods] == [("9", "1"), ("9", "–"), ("10", "–")]
     assert [row.count for row in methods] == ["1", "2", "1"]
-    assert methods[1].mean["m"] == 2 and methods[1].error["m"] == 2
+    assert methods[1].scores["m"] == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -157,18 +157,20 @@ def has_reliability(probs: Any, labels: Any) -> bool:
 
 
 def learning_curve(curve: Curve) -> Figure:
-    """Accuracy and negative log-likelihood of averages, against the number of networks in the average."""
+    """Accuracy or RMSE, and negative log-likelihood of averages, against the number of networks in the average."""
     figure = Figure((WIDE, 3.1), layout="constrained")
-    accuracy, nll = figure.subplots(1, 2)
-    averages(accuracy, curve.samples, 100 * np.asarray(curve.accuracy), 100 * np.asarray(curve.chain_accuracy))
-    averages(nll, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
-    name_axes(accuracy, "networks in the average", "accuracy (%)")
+    score, nll = figure.subplots(1, 2)
+    each = (curve.rmse, curve.chain_rmse) if curve.rmse else (curve.accuracy, curve.chain_accuracy)
+    all_chains, one_chain = (np.asarray(values) * (1 if curve.rmse else 100) for values in each)
+    _averages(score, curve.samples, all_chains, one_chain)
+    _averages(nll, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
+    name_axes(score, "networks in the average", "RMSE of the mean" if curve.rmse else "accuracy (%)")
     name_axes(nll, "networks in the average", "negative log-likelihood (nats)")
     nll.legend(loc="upper right")
     return figure
 
 
-def averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, one_chain: np.ndarray) -> None:
+def _averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, one_chain: np.ndarray) -> None:
     """Scores of two averages, each against the number of networks in it.
 
     all_chains: (s,) for samples (s,) networks. one_chain: (s,), or empty; its average has 1, 2, ... s networks.

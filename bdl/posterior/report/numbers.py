@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.posterior.convergence import mixing, trace_error
-from bdl.posterior.diagnostics import ConvergenceRow, rhat, summary
+from bdl.posterior.diagnostics import ConvergenceRow, convergence_rows, rhat
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
 from bdl.posterior.metrics import ood_auroc
@@ -174,7 +174,7 @@ def _convergence(posterior: Posterior, evaluation: PosteriorEvaluation) -> list[
         worst_first = np.argsort(-np.nan_to_num(values, nan=-1))
         for rank, i in zip(_RANKS, worst_first, strict=False):
             named[f"log-probability of a test item, {rank} mixed"] = log_p[..., i]
-    return summary(named | {_ENERGIES[name]: draws for name, draws in _energy_draws(posterior).items()})
+    return convergence_rows(named | {_ENERGIES[name]: draws for name, draws in _energy_draws(posterior).items()})
 
 
 def _energy_draws(posterior: Posterior) -> dict[str, np.ndarray]:

@@ -93,14 +93,19 @@ def pictures_of(data: ReportData) -> list[Picture]:
         pictures.append(Picture(*picture))
 
     if data.values is not None:
-        for picture in _value_pictures(data.values, curve):
+        for picture in _value_pictures(data.values):
             add(*picture)
     if known(trace.get("energy", ())):
         add("Energy", figures.energy_trace, (trace["step"], trace["energy"], np.asarray(data.kept_steps)), ENERGY)
     if any(known(trace.get(name, ())) for name in ("lr", "temperature", "t_eff", "kinetic_temperature", "multiplier")):
         add("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE)
-    if data.values is None and curve is not None and len(curve.samples) > 1:
-        add("Accuracy and NLL against the number of networks", figures.learning_curve, (curve,), CURVE)
+    if curve is not None and len(curve.samples) > 1:
+        add(
+            f"{'RMSE' if curve.rmse else 'Accuracy'} and NLL against the number of networks",
+            figures.learning_curve,
+            (curve,),
+            CURVE,
+        )
     if any(figures.has_reliability(*each) for each in data.reliability.values()):
         add("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half")
     if h is not None and (h.ready or known(h.energies)):
@@ -117,19 +122,16 @@ def _figures() -> Any:
     return figures
 
 
-def _value_pictures(values: Values, curve: Curve | None) -> list[tuple[Any, ...]]:
+def _value_pictures(values: Values) -> list[tuple[Any, ...]]:
     """(title, function, arguments, caption, size) of the pictures of predictions of numbers."""
     from bdl.posterior.report import value_figures  # it imports matplotlib, which takes a second
 
     of = f", first of {values.targets} targets" if values.targets > 1 else ""
-    pictures: list[tuple[Any, ...]] = [
+    return [
         (f"Predictions against data{of}", value_figures.intervals, (values,), INTERVALS),
         (f"Residuals{of}", value_figures.residuals, (values,), RESIDUALS, "half"),
         ("Calibration of quantiles", value_figures.quantiles, (values.shares, len(values.y)), QUANTILES, "half"),
     ]
-    if curve is not None and len(curve.samples) > 1:
-        pictures.append(("RMSE and NLL against the number of networks", value_figures.learning_curve, (curve,), CURVE))
-    return pictures
 
 
 def known(values: Any) -> bool:

@@ -1,4 +1,4 @@
-"""The pictures of predictions of numbers: intervals against data, residuals, quantiles, learning curve."""
+"""The pictures of predictions of numbers: intervals against data, residuals, quantiles."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from bdl.posterior.evaluation import Curve
-from bdl.posterior.report.figures import BLUE, GREY, HALF, ORANGE, RED, WIDE, averages, name_axes
+from bdl.posterior.report.figures import BLUE, GREY, HALF, ORANGE, RED, WIDE, name_axes
 from bdl.posterior.report.values import Values
 
 SHOWN = 120  # items with an interval: more would touch each other
@@ -72,16 +71,4 @@ def quantiles(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], items: int) -
     ax.set(xlim=(0, 1), ylim=(0, 1))
     ax.legend(loc="upper left")
     name_axes(ax, "quantile that is predicted", "share of the data below it")
-    return figure
-
-
-def learning_curve(curve: Curve) -> Figure:
-    """RMSE and negative log-likelihood of averages, against the number of networks in the average."""
-    figure = Figure((WIDE, 3.1), layout="constrained")
-    rmse, nll = figure.subplots(1, 2)
-    averages(rmse, curve.samples, np.asarray(curve.rmse), np.asarray(curve.chain_rmse))
-    averages(nll, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
-    name_axes(rmse, "networks in the average", "RMSE of the mean")
-    name_axes(nll, "networks in the average", "negative log-likelihood (nats)")
-    nll.legend(loc="upper right")
     return figure

@@ -17,7 +17,7 @@ from by_hand import X, Y
 import bdl
 from bdl.data import TensorSlices
 from bdl.errors import StoreError
-from bdl.posterior.diagnostics import summary
+from bdl.posterior.diagnostics import convergence_rows
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Curve
 from bdl.posterior.report.figures import schedule
@@ -86,7 +86,7 @@ def data() -> ReportData:
         ),
         reliability={"one sample": (probs, probs.argmax(1)), "average of all chains": (probs, probs.argmin(1))},
         curve=Curve([3, 6, 9], [0.8, 0.85, 0.86], [0.5, 0.4, 0.39], [0.8, 0.82, 0.83], [0.5, 0.45, 0.44]),
-        convergence=summary({"energy": rng.normal(size=(3, 20)), "constant": np.ones((3, 20))}),
+        convergence=convergence_rows({"energy": rng.normal(size=(3, 20)), "constant": np.ones((3, 20))}),
     )
 
 
@@ -166,7 +166,7 @@ def test_text_of_users_is_escaped(data):
         {ATTACK: ATTACK},
         ATTACK,
         {ATTACK: 1.0},
-        convergence=summary({ATTACK: np.ones((2, 5))}),
+        convergence=convergence_rows({ATTACK: np.ones((2, 5))}),
         warnings=[ATTACK],
     )
     text = page(hostile)

@@ -107,7 +107,7 @@ def test_every_picture_can_be_embedded(summary):
         (value_figures.intervals, (values,)),
         (value_figures.residuals, (values,)),
         (value_figures.quantiles, (values.shares, len(values.y))),
-        (value_figures.learning_curve, (curve,)),
+        (figures.learning_curve, (curve,)),
     ):
         assert figures.as_uri(draw, *arguments).startswith("data:image/svg+xml;base64,")
 
