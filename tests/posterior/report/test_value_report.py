@@ -45,9 +45,9 @@ def test_the_page_shows_numbers_in_words_tables_and_pictures(tmp_path, posterior
     write_page(path, posterior, summary, {"title": "toy"}, "", None, Units("price", 100.0, 10.0))
     text = html.unescape(path.read_text())
     titles = re.findall(r"<h2>([^<]+)</h2>", text)
-    assert titles[2:7] == [
+    assert titles[2:8] == [
         "Predictions", "Predictions against data", "Residuals", "Calibration of quantiles",
-        "RMSE and NLL against the number of networks",
+        "Energy", "RMSE and NLL against the number of networks",
     ]  # fmt: skip
     m = summary.metrics
     assert f"RMSE of {m['test/bma/rmse']:.3g}" in text
