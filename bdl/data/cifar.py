@@ -7,7 +7,7 @@ import hashlib
 import io
 import pickle
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import numpy as np
 import safetensors.torch
@@ -20,7 +20,7 @@ from torchvision.datasets.utils import download_and_extract_archive
 from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import TensorSlices
 from bdl.data.split import hold_out
-from bdl.data.tensors import TensorDataModule
+from bdl.data.tensors import Batching, TensorDataModule
 from bdl.errors import ConfigError, StoreError
 from bdl.files import write_atomically
 
@@ -43,17 +43,15 @@ class CIFARDataModule(TensorDataModule):
         classes: 10 or 100, or torchvision's name of the data set.
         batch_size: images per chain and step; None means all images.
         augment: random changes to the training images; None shows the images as they are.
-        chains: C for a stack whose chains see different batches; None for batches that all chains share.
         val_fraction: share of the training images held out.
         split_seed, fold: which images are held out, as in `hold_out`. Nothing else decides it.
-        seed, stack: decide the order of the batches and the augmentation.
-        replacement: whether batches are independent, as in `TensorBatches`.
         download: fetch files that are missing.
         loader: "tensor" keeps all images as bytes on the device, where a batch is selected and augmented at once;
             "torch" is a DataLoader whose workers make the same batches, for images that do not fit on the device.
         workers: processes of the "torch" loader.
         cache: folder of the decoded copy, which loads without unpickling; None means `root`. The copy is optional: a
             folder that cannot be written stays without one.
+        batching: chains, seed, stack and replacement, as in `TensorBatches`.
         channels_last: memory layout of the inputs. Parameters are views of one contiguous buffer, so they keep theirs.
 
     `num_data` counts images. Full-data energies and evaluation see the images as they are.
@@ -75,18 +73,15 @@ class CIFARDataModule(TensorDataModule):
         classes: int | str = 10,
         batch_size: int | None = 128,
         augment: Augment | None = None,
-        chains: int | None = None,
         val_fraction: float = 0.0,
         split_seed: int = 0,
-        seed: int = 0,
-        stack: int = 0,
         download: bool = False,
         loader: Literal["tensor", "torch"] = "tensor",
         workers: int = 2,
         cache: str | Path | None = None,
         channels_last: bool = True,
         fold: int = 0,
-        replacement: bool = False,
+        **batching: Unpack[Batching],
     ):
         if loader not in ("tensor", "torch"):
             raise ConfigError(f'loader must be "tensor" or "torch", got {loader!r}')
@@ -96,9 +91,9 @@ class CIFARDataModule(TensorDataModule):
         kept, held_out = _split(*train, val_fraction, split_seed, fold)
         splits = {"train": kept, "val": held_out, "test": (data["x_test"], data["y_test"])}
         super().__init__(
-            splits, batch_size=batch_size, labels=[str(k) for k in range(count)], chains=chains, seed=seed, stack=stack,
-            replacement=replacement, augment=augment, transform=Normalise(*PIXELS[count], channels_last),
-            workers=workers if loader == "torch" else None,
+            splits, batch_size=batch_size, labels=[str(k) for k in range(count)], augment=augment,
+            transform=Normalise(*PIXELS[count], channels_last), workers=workers if loader == "torch" else None,
+            **batching,
         )  # fmt: skip
         self.root, self.name = root, SOURCES[count].__name__.lower()
 

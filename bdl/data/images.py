@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, Unpack, cast
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torchvision.datasets import ImageFolder
 
 from bdl.data.augment import Augment, Normalise
 from bdl.data.split import hold_out, train_test_rows
-from bdl.data.tensors import TensorDataModule
+from bdl.data.tensors import Batching, TensorDataModule
 from bdl.errors import ConfigError
 
 FORMAT_VERSION = 1
@@ -84,8 +84,8 @@ class ImageFolderDataModule(TensorDataModule):
         val_fraction, fold: share of the training images held out, as in `hold_out`; read only if there is no folder
             `val`.
         batch_size: images per chain and step; None means all training images, "auto" 100 or all of fewer.
-        chains, seed, stack, replacement: as in `TensorBatches`.
         channels_last: memory layout of the inputs.
+        batching: chains, seed, stack and replacement, as in `TensorBatches`.
 
     Mean and standard deviation of the channels come from the training images, at most 2,048 of them.
 
@@ -105,11 +105,8 @@ class ImageFolderDataModule(TensorDataModule):
         split_seed: int = 0,
         fold: int = 0,
         batch_size: int | Literal["auto"] | None = "auto",
-        chains: int | None = None,
-        seed: int = 0,
-        stack: int = 0,
-        replacement: bool = False,
         channels_last: bool = True,
+        **batching: Unpack[Batching],
     ):
         if size < 1:
             raise ConfigError(f"data.size must be at least 1 pixel, got {size}")
@@ -128,9 +125,8 @@ class ImageFolderDataModule(TensorDataModule):
         }
         count = min(100, len(splits["train"][1])) if batch_size == "auto" else batch_size
         super().__init__(
-            splits, batch_size=count, labels=self.classes, chains=chains, seed=seed, stack=stack,
-            replacement=replacement, augment=augment, transform=Normalise(*self.pixels, channels_last),
-            workers=workers if on_demand else None,
+            splits, batch_size=count, labels=self.classes, augment=augment,
+            transform=Normalise(*self.pixels, channels_last), workers=workers if on_demand else None, **batching,
         )  # fmt: skip
         self.name = folder.name
         rows = ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))

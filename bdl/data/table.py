@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import pandas as pd
 from torch import Tensor
@@ -18,7 +18,7 @@ from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Frame, Reading, locate, require_columns
 from bdl.data.module import Task
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task, target_from_plain, target_to_plain
-from bdl.data.tensors import TensorDataModule
+from bdl.data.tensors import Batching, TensorDataModule
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 2
@@ -83,7 +83,7 @@ class TableDataModule(TensorDataModule):
         reading: how the files of the table are written.
         split: which rows are for training, validation and testing.
         batch_size: rows per chain and step; None means all training rows, "auto" 100 or all of fewer.
-        chains, seed, stack, replacement: as in `TensorBatches`.
+        batching: chains, seed, stack and replacement, as in `TensorBatches`.
 
     `read_table` makes one of flat arguments, which are the keys of `data=csv`.
 
@@ -99,10 +99,7 @@ class TableDataModule(TensorDataModule):
         split: TableSplit = TableSplit(),  # noqa: B008
         *,
         batch_size: int | Literal["auto"] | None = "auto",
-        chains: int | None = None,
-        seed: int = 0,
-        stack: int = 0,
-        replacement: bool = False,
+        **batching: Unpack[Batching],
     ):
         place, target = locate(path).name, columns.target
         files, places = split.files(path), split.places(place)
@@ -122,8 +119,7 @@ class TableDataModule(TensorDataModule):
         splits = {s: self._encode(frame, s, places[s]) for s, frame in frames.items()}
         super().__init__(
             splits, batch_size=min(100, len(splits["train"][1])) if batch_size == "auto" else batch_size, task=task,
-            labels=rule.labels if isinstance(rule, ClassTarget) else None, chains=chains, seed=seed, stack=stack,
-            replacement=replacement,
+            labels=rule.labels if isinstance(rule, ClassTarget) else None, **batching,
         )  # fmt: skip
         self.name = place
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
@@ -192,16 +188,10 @@ def read_table(
     test_path: str | Path | None = None,
     val_path: str | Path | None = None,
     batch_size: int | Literal["auto"] | None = "auto",
-    chains: int | None = None,
-    seed: int = 0,
-    stack: int = 0,
-    replacement: bool = False,
+    **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
     columns = Columns(target, task, id, drop, categorical, max_levels)
     reading = Reading(format, separator, decimal, tuple(missing), thousands)
     split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path)
-    return TableDataModule(
-        path, columns, reading, split, batch_size=batch_size, chains=chains, seed=seed, stack=stack,
-        replacement=replacement,
-    )  # fmt: skip
+    return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)

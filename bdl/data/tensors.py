@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import get_args
+from typing import TypedDict, get_args
 
 import torch
 from torch import Tensor
@@ -14,6 +14,15 @@ from bdl.data.order import evenly_spaced
 from bdl.errors import ConfigError
 
 Splits = Mapping[str, tuple[Tensor, Tensor]]
+
+
+class Batching(TypedDict, total=False):
+    """Arguments of `TensorBatches` that a data set leaves to its caller; `TensorDataModule` has their defaults."""
+
+    chains: int | None
+    seed: int
+    stack: int
+    replacement: bool
 
 
 class TensorDataModule(DataModule):

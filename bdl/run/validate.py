@@ -10,7 +10,7 @@ import inspect
 import types
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
@@ -96,19 +96,30 @@ def argument_names(target: Any) -> list[str] | None:
         parameters = inspect.signature(target).parameters.values()
     except (TypeError, ValueError):
         return None
-    if any(p.kind is p.VAR_KEYWORD for p in parameters):
-        return None
-    return [*(p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY), *_OF_HYDRA]
+    typed, names = argument_types(target), [p.name for p in parameters if p.kind is not p.POSITIONAL_ONLY]
+    if options := [p.name for p in parameters if p.kind is p.VAR_KEYWORD]:
+        names.remove(options[0])
+        names += (items := [name for name in typed if name not in names])
+        if not items or options[0] in items:
+            return None
+    return [*names, *_OF_HYDRA]
 
 
 def argument_types(target: Any) -> dict[str, Any]:
-    """Annotated types of a constructor's or a function's arguments; empty where they cannot be evaluated."""
+    """Annotated types of a constructor's or a function's arguments; empty where they cannot be evaluated.
+
+    The items of a TypedDict stand for `**options: Unpack[Options]`.
+    """
     function = target.__init__ if inspect.isclass(target) else target
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError, AttributeError):
         return {}
-    return {name: hint for name, hint in hints.items() if name != "return"}
+    typed: dict[str, Any] = {}
+    for name, hint in hints.items():
+        typed |= get_type_hints(get_args(hint)[0]) if get_origin(hint) is Unpack else {name: hint}
+    typed.pop("return", None)
+    return typed
 
 
 def fits(value: Any, wanted: Any) -> bool:

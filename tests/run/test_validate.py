@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict, Unpack
 
 import pytest
 from torch import Tensor
 
-from bdl.run.validate import argument_types, describe, fits
+from bdl.run.validate import _OF_HYDRA, argument_names, argument_types, describe, fits
 
 CASES = [
     (int, [0, -3], [1.0, True, "1", None], "a whole number"),
@@ -42,3 +42,20 @@ def test_annotations_that_cannot_be_evaluated_are_not_checked():
         pass
 
     assert argument_types(build) == {}
+
+
+class Options(TypedDict, total=False):
+    seed: int
+    chains: int | None
+
+
+def test_the_items_of_typed_options_are_arguments_and_other_options_may_be_any():
+    def typed(path: str, **options: Unpack[Options]) -> None:
+        pass
+
+    def untyped(path: str, **options: int) -> None:
+        pass
+
+    assert argument_names(typed) == ["path", "seed", "chains", *_OF_HYDRA]
+    assert argument_types(typed) == {"path": str, "seed": int, "chains": int | None}
+    assert argument_names(untyped) is None
