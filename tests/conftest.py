@@ -1,13 +1,15 @@
-"""One thread, so that sums are reproducible and two cores can be shared; nothing online."""
+"""One thread, so that sums are reproducible and two cores can be shared; nothing online; a YAML file is parsed once."""
 
 import logging
 import os
+import pickle
 
 os.environ["WANDB_MODE"] = "offline"
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when torch and numpy are imported
 
 import pytest  # noqa: E402
 import torch  # noqa: E402
+import yaml  # noqa: E402
 
 for name in ("lightning.pytorch", "lightning.fabric"):
     logging.getLogger(name).setLevel(logging.WARNING)
@@ -34,3 +36,20 @@ def all_faults(request) -> bool:
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def parsed_once():
+    """Hydra parses some thirty files for a configuration, which takes half of its time. They stay the same."""
+    parse, parsed = yaml.load, {}
+
+    def load(stream, Loader):
+        text = stream if isinstance(stream, str | bytes) else stream.read()
+        key = (text, Loader.__qualname__)
+        if key not in parsed:
+            parsed[key] = pickle.dumps(parse(text, Loader))
+        return pickle.loads(parsed[key])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(yaml, "load", load)
+        yield

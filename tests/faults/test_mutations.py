@@ -12,10 +12,10 @@ import signal
 from pathlib import Path
 
 import pytest
+from fault_runs import TINY, training
 from hypothesis import HealthCheck, given, settings
 from injection import in_child, killed_at, recorded
 from mutations import Damage, answered, compose, damages, evaluated, resumed, verdict, verified
-from runs import TINY, training
 
 pytestmark = pytest.mark.faults
 

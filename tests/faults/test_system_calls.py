@@ -10,8 +10,8 @@ import signal
 from pathlib import Path
 
 import pytest
+from fault_runs import files, goes_on, refused, training
 from injection import GROWS, chosen, full_from, in_child, killed_at, recorded
-from runs import files, goes_on, refused, training
 
 pytestmark = pytest.mark.faults
 PARTS = 4  # so that several processes can share them

@@ -11,8 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
+from fault_runs import files, goes_on, messages, refused, training
 from injection import announce, command, in_child, killed_at, recorded, start_child, wait
-from runs import files, goes_on, messages, refused, training
 
 pytestmark = pytest.mark.faults
 

@@ -6,6 +6,7 @@ import errno
 import json
 import multiprocessing
 import os
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -154,28 +155,27 @@ def test_a_read_only_folder_is_named(lock, monkeypatch):
         take(lock)
 
 
-def compete(lock: Path, ready, won, done) -> None:
-    ready.wait()
-    try:
-        take(lock)
-        won.release()
-    except StoreError:
-        pass
-    done.wait()  # a winner keeps the folder until all have tried
+def compete(locks: list[Path], ready, won) -> None:
+    for lock, winners in zip(locks, won, strict=True):
+        ready.wait()
+        with suppress(StoreError):
+            take(lock)
+            winners.release()
+    ready.wait()  # a winner keeps its folders until all have tried
 
 
 @pytest.mark.parametrize("before", ["nobody", "a dead owner"])
 def test_of_many_processes_one_wins(lock, dead, before):
     """Where `_break` does not look again at whose lock it opened, two won within ten rounds."""
     context, many = multiprocessing.get_context("fork"), 8
-    for _ in range(10):
-        lock.unlink(missing_ok=True)
-        if before == "a dead owner":
-            write(lock, pid=dead)
-        ready, done, won = context.Barrier(many), context.Barrier(many), context.Semaphore(0)
-        processes = [context.Process(target=compete, args=(lock, ready, won, done)) for _ in range(many)]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        assert won.acquire(block=False) and not won.acquire(block=False)
+    locks = [lock.with_name(f"owner-{i}.json") for i in range(10)]
+    if before == "a dead owner":
+        for path in locks:
+            write(path, pid=dead)
+    ready, won = context.Barrier(many), [context.Semaphore(0) for _ in locks]
+    processes = [context.Process(target=compete, args=(locks, ready, won)) for _ in range(many)]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join()
+    assert [winners.get_value() for winners in won] == [1] * len(locks)

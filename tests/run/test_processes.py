@@ -354,6 +354,7 @@ print(start_by("cpu"))
 """
 
 
+@pytest.mark.slow  # a new interpreter, and OpenBLAS with all its threads
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="forks on Linux only")
 def test_a_process_forks_while_it_has_only_the_threads_of_its_imports():
     environment = {k: v for k, v in os.environ.items() if not k.endswith("_NUM_THREADS")}  # OpenBLAS has its threads
@@ -384,6 +385,7 @@ def test_launched_processes_know_their_ranks_and_tell_their_steps(tmp_path, monk
     assert process_info() == ProcessInfo(0, 0, 1, True)
 
 
+@pytest.mark.slow  # two new interpreters
 def test_spawned_processes_do_so_too_and_their_errors_arrive(tmp_path, monkeypatch):
     """One launch for all that could differ in new interpreters, which are slow to start."""
     for name, value in CLUSTER.items():

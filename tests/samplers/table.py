@@ -105,6 +105,16 @@ WIDE = [row for row in TABLE if row.name not in ("sgld-diagonal", "sgld-dense", 
 LINEAR = [row for row in NOISY if row.law == "linear"]
 MIXING = [row for row in NOISY if row.law != "elsewhere" and row.friction >= 0.1]  # these cross a barrier fast enough
 
+REPEATS = {
+    "sgld-dense", "sghmc-0.01", "sghmc-0.5", "sghmc-1", "baoab-0.01", "baoab-0.5", "baoab-1", "sgnht-0.5",
+    "sgrld-diagonal",
+}  # fmt: skip
+
+
+def repeats(row: Row) -> bool:
+    """Whether another row of the same class stands for this one in long runs, which are then marked slow."""
+    return row.name in REPEATS
+
 
 def equip(sampler: bdl.Sampler) -> bdl.Sampler:
     """The sampler, with constants for all extras that any row may need."""

@@ -32,7 +32,11 @@ def heat(dynamics, replacement: bool) -> tuple[float, float]:
     return total / count / T, sampler.t_eff.mean().item() / T
 
 
-@pytest.mark.parametrize("dynamics", [bdl.SGLD(grad_var="estimated"), bdl.SGNHT(1.0, rate=3e-3)], ids=str)
+@pytest.mark.parametrize(
+    "dynamics",
+    [bdl.SGLD(grad_var="estimated"), pytest.param(bdl.SGNHT(1.0, rate=3e-3), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_noise_of_independent_batches_is_subtracted(dynamics):
     """The temperature is right within 6%, four standard errors. With shuffled epochs it is at least 30% too low."""
     assert heat(dynamics, replacement=True)[0] == pytest.approx(1, abs=0.06)

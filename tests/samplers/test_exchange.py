@@ -141,9 +141,10 @@ def right(estimate: Estimate, allowed=0.0, se=0.004) -> bool:
 @pytest.mark.parametrize(
     "dynamics, e, steps",
     [
-        pytest.param(bdl.HMC(leapfrog=5), 0.05, 300, id="hmc"), pytest.param(bdl.MALA(), 0.15, 400, id="mala"),
+        pytest.param(bdl.HMC(leapfrog=5), 0.05, 300, id="hmc"),
+        pytest.param(bdl.MALA(), 0.15, 400, id="mala", marks=pytest.mark.slow),
         pytest.param(bdl.BAOAB(0.1), 0.05, 600, id="baoab-0.1"),
-        pytest.param(bdl.BAOAB(0.5), 0.08, 600, id="baoab-0.5"),
+        pytest.param(bdl.BAOAB(0.5), 0.08, 600, id="baoab-0.5", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_rungs_keep_their_law_exactly(dynamics, e: float, steps: int):
@@ -157,8 +158,9 @@ def test_rungs_keep_their_law_exactly(dynamics, e: float, steps: int):
 @pytest.mark.parametrize(
     "dynamics, e, steps",
     [
-        pytest.param(bdl.SGLD(), 0.02, 1200, id="sgld"), pytest.param(bdl.SGHMC(), 0.02, 700, id="sghmc"),
-        pytest.param(bdl.SGNHT(0.1, 1e-3), 0.02, 700, id="sgnht"),
+        pytest.param(bdl.SGLD(), 0.02, 1200, id="sgld", marks=pytest.mark.slow),
+        pytest.param(bdl.SGHMC(), 0.02, 700, id="sghmc"),
+        pytest.param(bdl.SGNHT(0.1, 1e-3), 0.02, 700, id="sgnht", marks=pytest.mark.slow),
     ],
 )  # fmt: skip
 def test_rungs_keep_their_law_to_first_order(dynamics, e: float, steps: int):
@@ -232,7 +234,7 @@ WELL = DoubleWell(height=8.0, tilt=0.5)
 @pytest.mark.parametrize(
     "dynamics, lr, steps, allowed",
     [
-        pytest.param(bdl.HMC(leapfrog=5), 0.003, 600, 0.0, id="hmc"),
+        pytest.param(bdl.HMC(leapfrog=5), 0.003, 600, 0.0, id="hmc", marks=pytest.mark.slow),
         pytest.param(bdl.SGHMC(0.3), 0.003, 2000, 0.02, id="sghmc"),
     ],
 )

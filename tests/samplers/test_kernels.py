@@ -17,6 +17,7 @@ import pytest
 import torch
 from literature.targets import Banana, Chains, DoubleWell, GaussianLaw
 from oracles import COVARIANCE, Estimate
+from repeats import slow_where
 from table import KERNELS
 from torch import nn
 from torch.distributions import Normal
@@ -249,7 +250,10 @@ CASES = {  # lr at T = 1, and steps
 TARGETS = {"gaussian": GAUSSIAN, "well": WELL, "banana": BANANA}
 
 
-@pytest.mark.parametrize("name, target", list(CASES))
+EACH = {("metropolis", "well"), ("mala", "gaussian"), ("hmc", "banana")}  # every kernel and every target once
+
+
+@pytest.mark.parametrize("name, target", slow_where(lambda *case: case not in EACH, CASES))
 def test_law(name: str, target: str):
     assert right(TARGETS[target], averages(TARGETS[target], BUILD[name], *CASES[name, target]))
 
@@ -371,7 +375,7 @@ def test_reported_numbers(name: str):
     assert "T = 0.5" in sampler.explain()
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", slow_where(lambda name: name in ("metropolis", "hmc"), NAMES))
 def test_law_includes_the_prior_and_N(name: str):
     """U = N loss + |θ|², a prior of precision 2, at T = .5 gives N(0, T (A + 2 I)⁻¹); 8,000 chains."""
     A = torch.linalg.inv(COVARIANCE)

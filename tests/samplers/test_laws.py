@@ -31,7 +31,8 @@ from oracles import (
     settled,
     state_of,
 )
-from table import LINEAR, MIXING, Row
+from repeats import slow_where
+from table import LINEAR, MIXING, Row, repeats
 
 import bdl
 
@@ -397,7 +398,7 @@ def stationary(row: Row, e: float = E, gradient_covariance=None) -> np.ndarray:
     return covariance(row, row.build(2, D64), e, 1.0, gradient_covariance)
 
 
-@pytest.mark.parametrize("row", LINEAR, ids=str)
+@pytest.mark.parametrize("row", slow_where(repeats, LINEAR), ids=str)
 def test_gaussian_through_the_shell(row: Row):
     """A 2-D Gaussian of correlation .8. Power: +2% of variance is at least 9 standard errors (checked), and is seen."""
     estimate = second_moments(row, row.build(2, torch.float32), stationary(row))
@@ -493,7 +494,9 @@ def test_estimated_batch_noise_through_the_shell():
 # ---- a thermostat of few coordinates ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("a, rate, e", [(0.1, 1e-3, E), (0.5, 1e-3, E), (0.5, None, 0.02)])
+@pytest.mark.parametrize(
+    "a, rate, e", [(0.1, 1e-3, E), pytest.param(0.5, 1e-3, E, marks=pytest.mark.slow), (0.5, None, 0.02)]
+)
 def test_thermostat_of_two_coordinates(a: float, rate, e: float):
     """ξ now fluctuates by sqrt(rate/d). This adds an error of rate/d, here .0005 or .01, to the law of a slow ξ. With
     the paper's rate lr tau it is O(lr), like all other errors. Burn-in takes 2/rate. Power: 2% of variance."""
@@ -596,7 +599,7 @@ def well_chains(row: Row, dynamics, se: float, steps: int = 2000) -> Estimate:
     return estimate
 
 
-@pytest.mark.parametrize("row", MIXING, ids=str)
+@pytest.mark.parametrize("row", slow_where(lambda row: row.name == "sgnht-0.5", MIXING), ids=str)
 def test_double_well_is_right_to_the_order_of_the_method(row: Row):
     """The error of the mean energy halves with lr: its order is 1, where a wrong law has order 0. BAOAB's error falls
     faster (by 4 as lr -> 0) and is below a fifth of SGHMC's."""
@@ -612,7 +615,9 @@ def test_double_well_is_right_to_the_order_of_the_method(row: Row):
 HOTTER = quadrature_statistics(1.01**2) - quadrature_statistics()  # what T +2.01% adds
 
 
-@pytest.mark.parametrize("row", [r for r in MIXING if r.name != "sgrld-full"], ids=str)  # test_preconditioned has it
+@pytest.mark.parametrize(  # test_preconditioned.py has sgrld-full
+    "row", slow_where(repeats, [row for row in MIXING if row.name != "sgrld-full"]), ids=str
+)
 def test_double_well_through_the_shell(row: Row):
     """CDF at seven cuts and mean energy agree with the law of the discretised chain.
 

@@ -157,7 +157,10 @@ def extrapolated(kernel, lr: float) -> tuple[Estimate, Estimate]:
     return coarse, Estimate(2 * fine.mean - coarse.mean, np.sqrt(4 * fine.se**2 + coarse.se**2))
 
 
-@pytest.mark.parametrize("integrator, lr, narrowest", [("leapfrog", 0.05, 0.067), ("mclachlan", 0.15, -0.019)])
+@pytest.mark.parametrize(
+    "integrator, lr, narrowest",
+    [pytest.param("leapfrog", 0.05, 0.067, marks=pytest.mark.slow), ("mclachlan", 0.15, -0.019)],
+)
 def test_law_has_an_error_of_first_order(integrator: str, lr: float, narrowest: float):
     """At lr the error is plain to see: 7 % of the narrowest variance at E ΔE²/d = 8e-4 under leapfrog, -2 % at 3e-4
     under McLachlan's integrator. Its part of first order is all of it. Power: 2 % of temperature is seen."""
@@ -181,7 +184,7 @@ def test_a_kick_of_the_wrong_strength_is_seen(monkeypatch):
 
 
 @pytest.mark.parametrize("integrator", INTEGRATORS)
-@pytest.mark.parametrize("energy_var", [1e-2, 1e-3])
+@pytest.mark.parametrize("energy_var", [1e-2, pytest.param(1e-3, marks=pytest.mark.slow)])
 def test_tuning_reaches_its_energy_error_and_length(integrator: str, energy_var: float):
     """From an lr 100 times too large or too small for each of three temperatures. Afterwards both are constant."""
     T, lr = torch.tensor([0.5, 1.0, 2.0], dtype=D64).repeat(40), torch.tensor([1.0, 1e-4], dtype=D64)

@@ -1,6 +1,6 @@
 """A small Bayesian network: bdl's samplers against NUTS from blackjax, another algorithm in another implementation.
 
-nuts.json holds the data and the moments of 1,500 draws of 64 chains of nuts.py; a slow test runs NUTS again.
+nuts.json holds the data and the moments of 1,500 draws of 64 chains of helpers/nuts.py; a slow test runs NUTS again.
 
 The 2-12-1 network is symmetric under permutations and signs of its units. The comparison is therefore in function
 space, where all chains of NUTS agree (checked). Standard errors come from the spread between chains, on both sides.
@@ -90,7 +90,7 @@ def test_nuts_has_the_moments_that_are_stored(reference: Reference, tmp_path: Pa
     """120 draws of 64 chains, started from another seed than those of the file."""
     source, target = tmp_path / "data.npz", tmp_path / "draws.npz"
     np.savez(source, x=X.numpy(), y=Y.numpy(), points=POINTS.numpy())
-    command = [sys.executable, str(Path(__file__).with_name("nuts.py")), source, target, "120", "3"]
+    command = [sys.executable, str(Path(__file__).parents[1] / "helpers" / "nuts.py"), source, target, "120", "3"]
     subprocess.run(command, check=True)
     draws = torch.from_numpy(np.load(target)["draws"]).double()
     per_chain, pooled = draws.var(0).mean(0), draws.var((0, 1))
@@ -153,8 +153,11 @@ def sampled(
 
 @pytest.mark.parametrize(
     "dynamics, e",
-    [(bdl.SGHMC(0.1), 1e-3), (bdl.BAOAB(0.1), 2e-3), (bdl.SGNHT(0.1, rate=None), 1e-3)],
-    ids=["SGHMC", "BAOAB", "SGNHT"],
+    [
+        pytest.param(bdl.SGHMC(0.1), 1e-3, id="SGHMC"),
+        pytest.param(bdl.BAOAB(0.1), 2e-3, id="BAOAB", marks=pytest.mark.slow),
+        pytest.param(bdl.SGNHT(0.1, rate=None), 1e-3, id="SGNHT", marks=pytest.mark.slow),
+    ],
 )
 def test_full_batch(reference: Reference, dynamics, e: float):
     """Curvatures of U reach 130, so SGHMC's variance is 3% too large in the stiffest direction. Halving e moves no
@@ -186,7 +189,7 @@ def test_adaptive_weighting_with_importance_weights(reference: Reference):
     assert z[K + 1] < -Z and (z[K + 2 : 2 * K + 2] < -Z).sum() > 2
 
 
-@pytest.mark.parametrize("batch, agrees", [(75, True), (25, False)])
+@pytest.mark.parametrize("batch, agrees", [(75, True), pytest.param(25, False, marks=pytest.mark.slow)])
 def test_mini_batches(reference: Reference, batch: int, agrees: bool):
     """SGHMC that subtracts the estimated batch noise. Batches of 75 out of 100 bring too little of it to be seen.
 

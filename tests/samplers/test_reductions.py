@@ -8,7 +8,8 @@ import dataclasses
 import pytest
 import torch
 from oracles import COVARIANCE, PRECISION, advance, linear_step
-from table import TABLE, WIDE, Row, equip
+from repeats import slow_where
+from table import TABLE, WIDE, Row, equip, repeats
 from torch import nn
 from torch.nn import functional as F
 
@@ -92,8 +93,14 @@ def test_friction_one_is_sgld():
     assert not torch.allclose(sampled(bdl.SGHMC(friction=1.0), schedule=falling, seed=6), sgld)
 
 
-@pytest.mark.parametrize("weighting", [bdl.AdaptiveWeight, bdl.Contour])
-@pytest.mark.parametrize("row", [r for r in WIDE if r.noisy and r.name != "mean-field"], ids=str)
+UNWEIGHTED = [(r, w) for r in WIDE if r.noisy and r.name != "mean-field" for w in (bdl.AdaptiveWeight, bdl.Contour)]
+
+
+@pytest.mark.parametrize(
+    "row, weighting",
+    slow_where(lambda row, w: repeats(row) or w is bdl.Contour and row.name != "sgld", UNWEIGHTED),
+    ids=str,
+)
 def test_zeta_zero_is_flat_bitwise(row: Row, weighting):
     """At zeta = 0 psi learns but does not act. At zeta = 1 it acts."""
     dynamics = row.build(2, D64)
@@ -208,7 +215,7 @@ def test_grad_var_zero_is_none():
         torch.testing.assert_close(ends[0].theta, ends[1].theta)
 
 
-@pytest.mark.parametrize("clip", [None, bdl.ClipNorm(0.2)], ids=["", "clipped"])
+@pytest.mark.parametrize("clip", [pytest.param(None, marks=pytest.mark.slow), bdl.ClipNorm(0.2)], ids=["", "clipped"])
 @pytest.mark.parametrize("row", WIDE, ids=str)
 def test_chains_are_separate_samplers(row: Row, clip):
     """At T = 0 chains=3 on three streams of batches are three samplers. Clipping uses one norm per chain."""

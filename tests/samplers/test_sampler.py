@@ -5,16 +5,17 @@ from __future__ import annotations
 import copy
 import io
 import math
-import subprocess
-import sys
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import resume
 import torch
+from forked import Forked
 from oracles import advance
-from table import LINEAR, NOISY, TABLE, Row, equip
+from repeats import slow_where
+from table import LINEAR, NOISY, TABLE, Row, equip, repeats
 from torch import nn
 
 import bdl
@@ -128,7 +129,7 @@ RESUMED = [(row, "flat") for row in TABLE] + [
 ]
 
 
-@pytest.mark.parametrize("row, weighting", RESUMED, ids=str)
+@pytest.mark.parametrize("row, weighting", slow_where(lambda row, weighting: repeats(row), RESUMED), ids=str)
 def test_resumed_run_is_the_uninterrupted_one(row: Row, weighting: str):
     """k steps, save, load, m steps give every bit of k + m steps: parameters, momentum, psi, generator and estimates.
 
@@ -154,8 +155,9 @@ def test_resumed_in_a_new_process(tmp_path: Path):
     run.go(41)
     torch.save(run.checkpoint(), tmp_path / "k.pt")
     run.go(30)
-    command = [sys.executable, resume.__file__, "sghmc-0.1", "given", "30", tmp_path / "k.pt", tmp_path / "end.pt"]
-    subprocess.run(command, check=True, timeout=120)
+    command = [resume.__file__, "sghmc-0.1", "given", "30", str(tmp_path / "k.pt"), str(tmp_path / "end.pt")]
+    process = Forked(command, tmp_path, {**os.environ, "PYTHONPATH": str(Path(__file__).parent)})  # of table.py
+    assert process.communicate(timeout=120) == ("", "") and process.returncode == 0
     assert_equal(torch.load(tmp_path / "end.pt", weights_only=True), through_a_file(run.checkpoint()))
 
 

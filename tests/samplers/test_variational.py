@@ -226,7 +226,7 @@ def test_geometric_weights_are_those_of_the_paper(m: int):
     torch.testing.assert_close(geometric.sum(0), uniform.sum(0), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("weights", ["uniform", "geometric"])
+@pytest.mark.parametrize("weights", [pytest.param("uniform", marks=pytest.mark.slow), "geometric"])
 def test_best_fit_on_mini_batches(weights):
     """With four batches an epoch and small lr, q is the same for either way to share the KL term."""
     assert best(Fit(bdl.MeanField(kl_weights=weights, batches=BATCHES), batches=BATCHES).converge(2000).q)

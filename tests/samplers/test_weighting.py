@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ import torch
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from oracles import Estimate, Well, langevin_law, refine
+from repeats import slow_where
 from scipy.stats import chi2, gamma
 
 import bdl
@@ -229,8 +231,14 @@ def tolerance(estimate: Estimate) -> float:
     return 5 * estimate.se.max()
 
 
-@pytest.mark.parametrize("zeta", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("target", [Normal(), Mixture()], ids=lambda t: type(t).__name__)
+SPREADS = [(target, zeta) for target in (Normal(), Mixture()) for zeta in (0.5, 1.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    "target, zeta",
+    slow_where(lambda target, zeta: zeta != (2.0 if isinstance(target, Normal) else 0.5), SPREADS),
+    ids=lambda value: str(value) if isinstance(value, float) else type(value).__name__,
+)
 def test_psi_reaches_the_discrete_fixed_point(target, zeta: float):
     """psi agrees with the fixed point for the chain's step size. Power: the tolerance is below .03, and the fixed point
     of 1.4 zeta is further off."""
@@ -361,8 +369,10 @@ def near(sums, expected, stated=0.0) -> bool:
     return bool((np.abs(estimate.mean - expected) < tol).all())
 
 
-@pytest.mark.parametrize("zeta", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("bins", [7, 13, 26])
+@pytest.mark.parametrize(
+    "bins, zeta",
+    slow_where(lambda *case: case not in ((7, 0.5), (26, 2.0)), itertools.product((7, 13, 26), (0.5, 1.0, 2.0))),
+)
 def test_reweighting_a_double_well(bins: int, zeta: float):
     """exp(zeta log psi) recovers P(x > 0) = .32 and P(U < 0) = .42 with bins .74, .4 and .2 nats wide.
 
@@ -395,8 +405,9 @@ def test_reweighting_with_a_psi_per_chain():
     assert abs(sums[:, 3].mean().item() - true[0]) > 2 * tol
 
 
-@pytest.mark.parametrize("zeta", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("bins", [7, 8, 10])
+@pytest.mark.parametrize(
+    "bins, zeta", slow_where(lambda *case: case != (8, 1.0), itertools.product((7, 8, 10), (0.5, 1.0, 2.0)))
+)
 def test_reweighting_under_contour(bins: int, zeta: float):
     """Bins are .74, .65 and .52 nats wide. The multiplier changes its sign, so the drift jumps and the error is of
     order sqrt(lr): .025 is allowed, .024 was measured at worst. Without weights, at zeta = 1 and 2, a share is off by
@@ -426,7 +437,7 @@ class Published(bdl.AdaptiveWeight):
         return Steps(**h.state_dict(), form=h.form)
 
 
-@pytest.mark.parametrize("bins", [7, 26])
+@pytest.mark.parametrize("bins", [7, pytest.param(26, marks=pytest.mark.slow)])
 def test_published_variant_does_not_lead_back(bins: int):
     """Where AdaptiveWeight passes above, it gives P(x > 0) .1 or more too high and P(U < 0) .2 too low."""
     weighting = Published(zeta=1.0, low=WELL.low, high=WELL.high, bins=bins, shared=True, rate=lambda k: 0.02)
@@ -438,15 +449,14 @@ def test_published_variant_does_not_lead_back(bins: int):
 @pytest.mark.parametrize(
     "dynamics, e, T",
     [
-        (bdl.SGLD(), 0.005, 0.7),
-        (bdl.SGHMC(0.1), 0.003, 1.0),
-        (bdl.SGHMC(0.5), 0.005, 0.7),
-        (bdl.BAOAB(0.5), 0.005, 1.0),
-        (bdl.SGNHT(0.1, rate=1e-3), 0.003, 1.0),
-        (bdl.PSGLD(damping=1e-5, adapt_steps=500), 0.02, 1.0),
-        (bdl.SGRLD(lambda x: (-x / 2).exp()), 0.008, 1.0),
+        pytest.param(bdl.SGLD(), 0.005, 0.7, id="SGLD", marks=pytest.mark.slow),
+        pytest.param(bdl.SGHMC(0.1), 0.003, 1.0, id="SGHMC", marks=pytest.mark.slow),
+        pytest.param(bdl.SGHMC(0.5), 0.005, 0.7, id="SGHMC-half"),
+        pytest.param(bdl.BAOAB(0.5), 0.005, 1.0, id="BAOAB", marks=pytest.mark.slow),
+        pytest.param(bdl.SGNHT(0.1, rate=1e-3), 0.003, 1.0, id="SGNHT"),
+        pytest.param(bdl.PSGLD(damping=1e-5, adapt_steps=500), 0.02, 1.0, id="PSGLD"),
+        pytest.param(bdl.SGRLD(lambda x: (-x / 2).exp()), 0.008, 1.0, id="SGRLD", marks=pytest.mark.slow),
     ],
-    ids=["SGLD", "SGHMC", "SGHMC-half", "BAOAB", "SGNHT", "PSGLD", "SGRLD"],
 )
 def test_reweighting_with_every_dynamics(dynamics, e: float, T: float):
     """The multiplier of the gradient makes the same law under momenta, a thermostat and metrics, and at T = .7. The

@@ -19,6 +19,7 @@ from bench_problem import Quadratic, landsat, regression
 from bench_scale_report import draw, markdown
 from bench_tools import Clock, TakeTurns
 from bench_torch_kernels import BareLoop, SamplerLoop, samples
+from repeats import slow_where
 from running import SCRIPTS
 
 
@@ -64,7 +65,7 @@ def test_the_energy_is_that_of_the_posterior(law):
     np.testing.assert_allclose(law.energy(theta), np.array(potential[:3]) - potential[3], rtol=1e-9)
 
 
-@pytest.mark.parametrize("kind", ["Sampler.step", "bare loop", "train.py"])
+@pytest.mark.parametrize("kind", slow_where(lambda kind: kind != "train.py", ["Sampler.step", "bare loop", "train.py"]))
 def test_torch_contestants_sample_the_law(law, kind, capsys):
     if kind == "train.py":
         states = trained(100)
@@ -226,6 +227,7 @@ def test_files_of_samples_are_timed_beside_plain_writes(monkeypatch):
     assert list(ratios) == ["bdl write, small, " + next(iter(times)).split(", ")[2] + " a second / sampling"]
 
 
+@pytest.mark.slow
 def test_the_memory_of_a_run_is_read_at_a_tenth_and_at_the_end():
     small = ("length=200", "model.sizes=[36,6]", "collect.keep.burn_in=50", "collect.keep.every=50", "compile=false")
     _, ratios = bench_store.bench_memory(*small)

@@ -9,8 +9,10 @@ import pytest
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
+from repeats import slow_where
 from running import CONF, compose, refusal
 
+from bdl.run import train
 from bdl.run.console import one_line
 from bdl.run.keys import check_keys
 from bdl.run.validate import check_config
@@ -168,6 +170,7 @@ ROWS = [
     for key, values in keys.items()
     for value in values.split(" ")
 ]
+FIRST = {(groups, key): values.split(" ")[0] for groups, keys in WRONG.items() for key, values in keys.items()}
 
 
 @functools.lru_cache
@@ -194,7 +197,11 @@ def test_the_table_is_long_and_its_bases_are_right():
         assert message_of(groups, "seed=1") == ""
 
 
-@pytest.mark.parametrize(("groups", "key", "value"), ROWS, ids=["-".join(row).replace(" ", "-") for row in ROWS])
+@pytest.mark.parametrize(
+    ("groups", "key", "value"),
+    slow_where(lambda groups, key, value: value != FIRST[groups, key], ROWS),
+    ids=["-".join(row).replace(" ", "-") for row in ROWS],
+)
 def test_a_bad_value_or_key_is_named(groups, key, value):
     message = message_of(groups, f"{key}={value}")
     section, _, name = key.lstrip("+").rpartition(".")
@@ -284,6 +291,7 @@ WHOLE = [
 @pytest.mark.parametrize(("override", "word"), WHOLE)
 def test_a_refused_command_leaves_nothing(script, tmp_path, monkeypatch, override, word):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(train, "start_by", lambda accelerator: "fork")  # data.fold is refused by launched processes
     assert word in refusal(script("train", override))
     assert list(tmp_path.iterdir()) == []
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from forked import Forked
+from lightning.pytorch.callbacks import timer
 from running import compose, sampled, samples, start, start_interpreter, stop
 from safetensors.torch import load_file
 
@@ -43,18 +46,17 @@ def test_a_signal_stops_after_a_step_and_the_same_command_resumes(tmp_path, unin
     assert (tmp_path / "metrics.json").exists()
 
 
-def test_a_time_limit_is_that_of_one_call(tmp_path, capsys):
-    """Every call samples for a second, and the samples are those of a run without a limit."""
-    long = (*LONG, "trainer.max_steps=60000", "collect.keep.every=1200", "collect.keep.burn_in=3000")
-    train.run(compose(f"run_dir={tmp_path / 'whole'}", *long))
-    folder = tmp_path / "limited"
-    limited, reached = compose(f"run_dir={folder}", *long, "trainer.max_time=00:00:00:01"), [0]
+def test_a_time_limit_is_that_of_one_call(tmp_path, uninterrupted, capsys, monkeypatch):
+    """Every call samples for a second, by a clock that moves on by a millisecond whenever it is read, and the samples
+    are those of a run without a limit."""
+    monkeypatch.setattr(timer, "time", SimpleNamespace(monotonic=itertools.count(0, 0.001).__next__))
+    limited, reached = compose(f"run_dir={tmp_path}", *LONG, "trainer.max_time=00:00:00:01"), [0]
     for _ in range(2):
         train.run(limited.copy())
-        reached.append(torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"])
-    assert 0 < reached[1] < reached[2] < 60000 and f"stopped at step {reached[2]} of 60000" in capsys.readouterr().out
-    train.run(compose(f"run_dir={folder}", *long))
-    assert samples(folder) == samples(tmp_path / "whole")
+        reached.append(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"])
+    assert 0 < reached[1] < reached[2] < 3000 and f"stopped at step {reached[2]} of 3000" in capsys.readouterr().out
+    train.run(compose(f"run_dir={tmp_path}", *LONG))
+    assert samples(tmp_path) == uninterrupted
 
 
 def test_a_refusal_in_a_process_of_its_own(tmp_path):

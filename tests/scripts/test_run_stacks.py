@@ -117,7 +117,10 @@ def test_stacks_that_a_limit_stopped_at_different_steps_have_no_joint_trace_yet(
     assert whole.steps == 800 and whole.trace["energy"].shape == (16, 4)
 
 
-def test_a_launched_run_returns_its_objective_also_when_it_is_complete(tmp_path, uninterrupted, capsys):
+def test_a_launched_run_returns_its_objective_also_when_it_is_complete(tmp_path, uninterrupted, capsys, monkeypatch):
+    monkeypatch.setattr(
+        train, "start_by", lambda accelerator: "fork"
+    )  # the threads of the tests before would need spawn
     cfg = compose(f"run_dir={tmp_path}", *FOUR, "processes=2")
     nll = json.loads((uninterrupted / "metrics.json").read_text())["test/bma/nll"]
     assert train.train(cfg) == pytest.approx(nll, rel=1e-12)

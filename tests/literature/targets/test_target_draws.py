@@ -20,11 +20,13 @@ from literature.targets import (
     grid25,
     integrate,
 )
+from repeats import slow_where
 from zoo import EXACT, WARM, stream
 
 N, LIMIT = 300_000, 4.5  # draws, standard errors
 CASES = [(name, {}) for name in EXACT] + [(name, {"temperature": 1.7}) for name in WARM]
-each = pytest.mark.parametrize("name, settings", CASES, ids=lambda v: str(v) if v else "")
+costly = slow_where(lambda name, settings: name == "Welling and Teh" and settings, CASES)
+each = pytest.mark.parametrize("name, settings", costly, ids=lambda v: str(v) if v else "")
 
 
 def z_score(values, expected):

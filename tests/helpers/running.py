@@ -35,9 +35,12 @@ def compose(*overrides: str) -> DictConfig:
     return cfg
 
 
-def sampled(folder: Path, *overrides: str) -> Callbacks:
-    """A run up to the end of sampling, without evaluation and report."""
+def sampled(folder: Path, *overrides: str, steps: int | None = None) -> Callbacks:
+    """A run up to the end of sampling, without evaluation and report. steps: in place of the 200 of trainer=debug."""
     cfg = compose(f"run_dir={folder}", *overrides)
+    if steps is not None:
+        assert cfg.trainer.max_steps == 200
+        cfg.trainer.max_steps = steps
     parts = train.build_parts(cfg, RunDirectory(cfg.run_dir, config_hash(cfg)), cfg.stack)
     train.sample(parts, checkpoint=None)
     return parts.callbacks

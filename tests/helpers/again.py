@@ -12,15 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import toys
 from torch import nn
+from toys import MLP
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-import toys  # noqa: E402
-from toys import MLP  # noqa: E402
-
-import bdl  # noqa: E402
-from bdl.data import TensorSlices, WorkerBatches  # noqa: E402
-from bdl.schedules import Cycle, CyclicalCosine, EveryStep, PerCycle, WhileSampling  # noqa: E402
+import bdl
+from bdl.data import TensorSlices, WorkerBatches
+from bdl.schedules import Cycle, CyclicalCosine, EveryStep, PerCycle, WhileSampling
 
 WHOLE = 42  # steps of an uninterrupted run; an epoch has 4 steps, and every third state is kept
 CYCLE = Cycle(40, 4, 0.5)
