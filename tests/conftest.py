@@ -3,6 +3,9 @@
 import logging
 import os
 import pickle
+import runpy
+import sys
+from pathlib import Path
 
 os.environ["WANDB_MODE"] = "offline"
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when torch and numpy are imported
@@ -10,6 +13,9 @@ os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read
 import pytest  # noqa: E402
 import torch  # noqa: E402
 import yaml  # noqa: E402
+from hydra.core.global_hydra import GlobalHydra  # noqa: E402
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
 
 for name in ("lightning.pytorch", "lightning.fabric"):
     logging.getLogger(name).setLevel(logging.WARNING)
@@ -53,3 +59,27 @@ def parsed_once():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(yaml, "load", load)
         yield
+
+
+@pytest.fixture(autouse=True)
+def no_hydra_left_over():
+    yield
+    GlobalHydra.instance().clear()
+
+
+@pytest.fixture
+def script(monkeypatch, capsys):
+    """Runs a script as its command line would, in this process: (exit status, stdout, lines on stderr)."""
+
+    def run(name: str, *overrides: str) -> tuple[int, str, list[str]]:
+        monkeypatch.setattr(sys, "argv", [str(SCRIPTS / f"{name}.py"), *overrides])
+        capsys.readouterr()
+        status = 0
+        try:
+            runpy.run_path(str(SCRIPTS / f"{name}.py"), run_name="__main__")
+        except SystemExit as error:
+            status = error.code
+        out, err = capsys.readouterr()
+        return status, out, [line for line in err.splitlines() if line.strip()]
+
+    return run

@@ -1,4 +1,7 @@
-"""Atomic writes: an error leaves the old file and no temporary one."""
+"""Tests of `bdl.files` and `.errors`.
+
+Atomic writes: an error leaves the old file and no temporary one.
+"""
 
 from __future__ import annotations
 

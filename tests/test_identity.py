@@ -1,4 +1,7 @@
-"""Identities are plain values: equal for objects that mean the same, different for others, whatever `str` says."""
+"""Tests of `bdl.identity` and `.frozen`.
+
+Identities are plain values: equal for objects that mean the same, different for others, whatever `str` says.
+"""
 
 from __future__ import annotations
 

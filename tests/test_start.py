@@ -1,4 +1,7 @@
-"""AdamWStart: every member is trained by AdamW and stopped by itself, on items that it is not stopped on."""
+"""Tests of `bdl.start` and `.data.split`.
+
+AdamWStart: every member is trained by AdamW and stopped by itself, on items that it is not stopped on.
+"""
 
 from __future__ import annotations
 

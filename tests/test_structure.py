@@ -105,3 +105,25 @@ def test_files_stay_small():
     for path in [*modules().values(), *scripts]:
         assert len(path.read_text().splitlines()) <= 300, path
     assert len((ROOT / "scripts" / "train.py").read_text().splitlines()) <= 30
+
+
+def named_modules(path: Path) -> set[str]:
+    """The modules that the first line of a test file names; `.name` lies in the package of the module before it."""
+    first = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+    names: set[str] = set()
+    package = ""
+    for name in re.findall(r"`(bdl\.[\w.]+|\.[\w.]+)`", first):
+        names.add(name if name.startswith("bdl") else package + name)
+        package = name.rpartition(".")[0] if name.startswith("bdl") else package
+    return names
+
+
+def test_every_module_has_a_test_file():
+    """tests/a/test_b.py is that of bdl.a.b. Others name their modules: "Tests of `bdl.a.b`, `.c` and `bdl.d.e`."."""
+    tests = ROOT / "tests"
+    files = {name: path for name, path in modules().items() if name.startswith("bdl.") and path.stem != "__init__"}
+    tested = {name for path in tests.rglob("test_*.py") for name in named_modules(path)}
+    assert tested - set(files) == set(), "first lines of test files name modules that are not there"
+    mirrors = {name: tests.joinpath(*name.split(".")[1:-1], f"test_{name.split('.')[-1]}.py") for name in files}
+    missing = {name for name, mirror in mirrors.items() if name not in tested and not mirror.exists()}
+    assert not missing, f'write "Tests of `{min(missing)}`" into the first line of the file that tests it: {missing}'

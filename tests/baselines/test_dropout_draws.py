@@ -1,4 +1,7 @@
-"""MC dropout: moments of the draws against closed forms, and against torch's own dropout."""
+"""Tests of `bdl.baselines.dropout`.
+
+MC dropout: moments of the draws against closed forms, and against torch's own dropout.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Last-layer Laplace against closed forms: the posterior of a linear regression, and of logits."""
+"""Tests of `bdl.baselines.laplace`.
+
+Last-layer Laplace against closed forms: the posterior of a linear regression, and of logits.
+"""
 
 from __future__ import annotations
 

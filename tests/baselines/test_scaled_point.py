@@ -1,4 +1,7 @@
-"""The temperature-scaled point estimate: probabilities of scaled logits, with the temperature that a grid finds."""
+"""Tests of `bdl.baselines.scaled`.
+
+The temperature-scaled point estimate: probabilities of scaled logits, with the temperature that a grid finds.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""SWAG: the law of its draws against moments of the iterates that NumPy computes."""
+"""Tests of `bdl.baselines.swag` and `.base`.
+
+SWAG: the law of its draws against moments of the iterates that NumPy computes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Tables: what is learned from the training rows, splits, tasks, and one clear line for each kind of bad table."""
+"""Tests of `bdl.data.table`, `.frame`, `.encoding` and `.target`.
+
+Tables: what is learned from the training rows, splits, tasks, and one clear line for each kind of bad table.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""TensorDataModule: splits, labels and tasks that fit each other, or one line that says why not."""
+"""Tests of `bdl.data.module`.
+
+TensorDataModule: splits, labels and tasks that fit each other, or one line that says why not.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The compiled MLP gradient: equal to autograd in float64, independent of the other chains and of memory, optional."""
+"""Tests of `bdl.engine.mlp_kernel` and `.native`.
+
+The compiled MLP gradient: equal to autograd in float64, independent of the other chains and of memory, optional.
+"""
 
 from __future__ import annotations
 

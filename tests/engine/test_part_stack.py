@@ -1,4 +1,7 @@
-"""A ChainStack of a part: the chains differ in it alone, and give what each network alone gives."""
+"""Tests of `bdl.engine.stack` and `.functional`.
+
+A ChainStack of a part: the chains differ in it alone, and give what each network alone gives.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""ChainStack: hooks are called, and starts that would be equal are refused."""
+"""Tests of `bdl.engine.starts` and `.layers`.
+
+ChainStack: hooks are called, and starts that would be equal are refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""CollectSamples, ModelAverage, Monitor and Schedule against direct computations."""
+"""Tests of `bdl.lightning.callbacks.collect`, `.average`, `.monitor`, `.schedule` and `.progress`.
+
+CollectSamples, ModelAverage, Monitor and Schedule against direct computations.
+"""
 
 from __future__ import annotations
 

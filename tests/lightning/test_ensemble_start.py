@@ -1,4 +1,7 @@
-"""EnsembleStart: the sampler begins at the ensemble, which is kept once, checked, and never trained twice."""
+"""Tests of `bdl.lightning.callbacks.start`.
+
+EnsembleStart: the sampler begins at the ensemble, which is kept once, checked, and never trained twice.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""BayesianModule, and any other LightningModule that returns a Sampler."""
+"""Tests of `bdl.lightning.module`, `.find`, `.refuse` and `.order`.
+
+BayesianModule, and any other LightningModule that returns a Sampler.
+"""
 
 from __future__ import annotations
 

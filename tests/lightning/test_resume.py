@@ -1,4 +1,7 @@
-"""A run that was stopped and resumed writes the same files as an uninterrupted one, byte for byte."""
+"""Tests of `bdl.lightning.callbacks.checkpoint` and `.batchnorm`.
+
+A run that was stopped and resumed writes the same files as an uninterrupted one, byte for byte.
+"""
 
 from __future__ import annotations
 

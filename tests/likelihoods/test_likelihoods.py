@@ -1,4 +1,7 @@
-"""Likelihoods against torch.distributions and scipy, their gradients against autograd, and the targets they refuse."""
+"""Tests of `bdl.likelihoods.base`, `.categorical`, `.counts`, `.heads`, `.normal` and `.understood`.
+
+Likelihoods against torch.distributions and scipy, their gradients against autograd, and the targets they refuse.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Networks: shapes, sizes, and filter response norm and residual blocks against their formulas."""
+"""Tests of `bdl.models.mlp`, `.resnet` and `.wide_resnet`.
+
+Networks: shapes, sizes, and filter response norm and residual blocks against their formulas.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Running moments against numpy in double precision."""
+"""Tests of `bdl.posterior.moments` and `.running`.
+
+Running moments against numpy in double precision.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Samples of a part: they hold what is sampled, the frozen part lies beside them once, and a changed one is refused."""
+"""Tests of `bdl.posterior.part` and `.frozen`.
+
+Samples of a part: they hold what is sampled, the frozen part lies beside them once, and a changed one is refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The average as one module: equal to `predict`, saved, loaded and exported."""
+"""Tests of `bdl.posterior.module`.
+
+The average as one module: equal to `predict`, saved, loaded and exported.
+"""
 
 from __future__ import annotations
 

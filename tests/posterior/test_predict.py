@@ -1,4 +1,7 @@
-"""Posterior against averages computed by hand."""
+"""Tests of `bdl.posterior.predict`, `.prediction` and `.batches`.
+
+Posterior against averages computed by hand.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Samples on disk: samples come back as written, damage is named, and nothing is written partially."""
+"""Tests of `bdl.posterior.store`, `.snapshot`, `.described`, `.merging` and `.samples`.
+
+Samples on disk: samples come back as written, damage is named, and nothing is written partially.
+"""
 
 from __future__ import annotations
 

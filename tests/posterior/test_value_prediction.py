@@ -1,4 +1,7 @@
-"""Predictions of numbers and of labels, against scipy and against every network by hand."""
+"""Tests of `bdl.posterior.mixture`, `.outputs`, `.value_evaluation` and `.value_metrics`.
+
+Predictions of numbers and of labels, against scipy and against every network by hand.
+"""
 
 from __future__ import annotations
 

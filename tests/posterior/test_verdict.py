@@ -1,4 +1,7 @@
-"""The verdict: what it says of good runs, and of each fault that a run can have."""
+"""Tests of `bdl.posterior.verdict` and `.judgements`.
+
+The verdict: what it says of good runs, and of each fault that a run can have.
+"""
 
 from __future__ import annotations
 

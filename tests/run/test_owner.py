@@ -1,4 +1,7 @@
-"""One owner per folder: a live process is never robbed, a dead one never blocks, and of many only one wins."""
+"""Tests of `bdl.owner` and `.alive`.
+
+One owner per folder: a live process is never robbed, a dead one never blocks, and of many only one wins.
+"""
 
 from __future__ import annotations
 

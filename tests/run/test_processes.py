@@ -1,4 +1,6 @@
-"""One chain on two processes is the chain on one process with twice the batch; failures and signals end all processes.
+"""Tests of `bdl.run.processes`, `.launch` and `bdl.samplers.parallel`.
+
+One chain on two processes is the chain on one process with twice the batch; failures and signals end all processes.
 
 The tests run on CPUs with gloo. `ddp` and `Recorder` are the work of each process, and they also make the reference.
 """

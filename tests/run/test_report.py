@@ -1,4 +1,7 @@
-"""Three modules that were not written for bdl, each from its plain form to samples, predictions and a report."""
+"""Tests of `bdl.run.report`, `.loop` and `.write_report`.
+
+Three modules that were not written for bdl, each from its plain form to samples, predictions and a report.
+"""
 
 from __future__ import annotations
 

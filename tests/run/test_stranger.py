@@ -1,4 +1,7 @@
-"""A stranger's config.yaml builds public parts of bdl, torch.nn and Lightning, and nothing else."""
+"""Tests of `bdl.run.stranger` and `.known`.
+
+A stranger's config.yaml builds public parts of bdl, torch.nn and Lightning, and nothing else.
+"""
 
 from __future__ import annotations
 

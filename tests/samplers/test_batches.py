@@ -1,4 +1,7 @@
-"""Real mini-batches of a regression: subtracting batch noise is right for independent batches, and for those alone."""
+"""Tests of `bdl.samplers.batch_noise`.
+
+Real mini-batches of a regression: subtracting batch noise is right for independent batches, and for those alone.
+"""
 
 from __future__ import annotations
 

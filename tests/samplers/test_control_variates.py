@@ -1,4 +1,7 @@
-"""Energies by control variates: what the noise of a batch becomes, and that nothing else of the step changes."""
+"""Tests of `bdl.samplers.potential`.
+
+Energies by control variates: what the noise of a batch becomes, and that nothing else of the step changes.
+"""
 
 from __future__ import annotations
 

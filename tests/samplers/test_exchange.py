@@ -1,4 +1,6 @@
-"""Replica exchange: swaps preserve the law of every rung, with exact energies and with noisy ones.
+"""Tests of `bdl.samplers.exchange` and `.temperatures`.
+
+Replica exchange: swaps preserve the law of every rung, with exact energies and with noisy ones.
 
 The first tests check the rule of a swap without random numbers. The others run chains on known laws, over every kind of
 dynamics. Negative controls show that a rule that is a little wrong fails.

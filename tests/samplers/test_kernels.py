@@ -1,4 +1,6 @@
-"""Accept/reject kernels are exact at any step size, and the tests tell them from kernels that are nearly right.
+"""Tests of `bdl.samplers.dynamics.metropolis`.
+
+Accept/reject kernels are exact at any step size, and the tests tell them from kernels that are nearly right.
 
 The first tests judge single steps: the acceptance probability makes the law stationary, and HMC's map is reversible and
 keeps volumes. The others run chains: moments and CDFs of exact laws agree within Z standard errors, at temperatures

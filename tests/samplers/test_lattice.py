@@ -1,4 +1,6 @@
-"""SGLRW: its step has the right two moments, its law on a lattice is known exactly, and batch noise moves it little.
+"""Tests of `bdl.samplers.dynamics.lattice`.
+
+SGLRW: its step has the right two moments, its law on a lattice is known exactly, and batch noise moves it little.
 
 In one dimension the chain lives on the points x0 + k δ and moves to a neighbour at every step. Its stationary law
 follows from detailed balance between neighbours, without random numbers.

@@ -1,4 +1,6 @@
-"""Every sampler has its intended law: shown without random numbers, and by chains through the whole Sampler.
+"""Tests of `bdl.samplers.dynamics.langevin` and `.thermostat`.
+
+Every sampler has its intended law: shown without random numbers, and by chains through the whole Sampler.
 
 A Monte Carlo test here compares with the stationary law of the *discretised* chain at the lr of the run, found by
 Lyapunov's equation or as an eigenvector. Its tolerance is therefore Z standard errors and nothing else. That this law

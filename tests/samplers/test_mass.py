@@ -1,4 +1,7 @@
-"""Diagonal masses: they find the scales of a badly scaled law, stop adapting when they say so, and leave the law."""
+"""Tests of `bdl.samplers.dynamics.mass`.
+
+Diagonal masses: they find the scales of a badly scaled law, stop adapting when they say so, and leave the law.
+"""
 
 from __future__ import annotations
 

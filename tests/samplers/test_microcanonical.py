@@ -1,4 +1,6 @@
-"""MCLMC: its kick solves the equation of motion, its step is reversible, and its law has an error of first order in lr.
+"""Tests of `bdl.samplers.dynamics.microcanonical`.
+
+MCLMC: its kick solves the equation of motion, its step is reversible, and its law has an error of first order in lr.
 
 The sampler is not adjusted, so its law is compared with the exact one after extrapolation: twice the moments at lr / 2
 less those at lr have an error of second order only.

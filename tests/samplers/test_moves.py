@@ -1,4 +1,7 @@
-"""One step, in its order; and the dynamics, states and settings that the sampler refuses."""
+"""Tests of `bdl.samplers.moves` and `.dynamics.base`.
+
+One step, in its order; and the dynamics, states and settings that the sampler refuses.
+"""
 
 from __future__ import annotations
 

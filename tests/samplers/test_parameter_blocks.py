@@ -1,4 +1,6 @@
-"""Blocks of parameters with a prior or an lr of their own have the law that they state; `only` freezes the rest.
+"""Tests of `bdl.samplers.blocks`.
+
+Blocks of parameters with a prior or an lr of their own have the law that they state; `only` freezes the rest.
 
 Every dynamics of the table that takes an lr per coordinate is here: by Lyapunov's equation without random numbers, and
 through the whole Sampler against the variance of the discretised chain.

@@ -1,4 +1,6 @@
-"""PSGLD, SGRLD and SGFS have the law that they claim; where they claim none, they have the bias of their docstrings.
+"""Tests of `bdl.samplers.dynamics.preconditioned`.
+
+PSGLD, SGRLD and SGFS have the law that they claim; where they claim none, they have the bias of their docstrings.
 
 Most laws here are those of the discretised chain as functions of lr, computed without random numbers by oracles.py.
 """

@@ -1,4 +1,7 @@
-"""What a Sampler refuses or says because it would be silently wrong."""
+"""Tests of `bdl.samplers.combinations`, `.divergence` and `.settings`.
+
+What a Sampler refuses or says because it would be silently wrong.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""The Sampler: injected noise, batch noise, resuming, errors, and parameters without a gradient."""
+"""Tests of `bdl.samplers.sampler`, `.chain`, `.buffer`, `.clipping`, `.resume`, `.explain` and `.forwarded`.
+
+The Sampler: injected noise, batch noise, resuming, errors, and parameters without a gradient.
+"""
 
 from __future__ import annotations
 

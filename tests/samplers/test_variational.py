@@ -1,4 +1,6 @@
-"""Bayes by Backprop on linear regression, where evidence and best fit are known in closed form.
+"""Tests of `bdl.samplers.dynamics.variational`.
+
+Bayes by Backprop on linear regression, where evidence and best fit are known in closed form.
 
 With a known noise level s the posterior is N(m, L⁻¹), L = precision + X'X/s². Among the independent Gaussians q, the
 one that minimises E_q[U] - T H[q] has mean m and variances T / L_ii. At T = 1 its bound falls short of the log evidence

@@ -1,4 +1,7 @@
-"""Adaptive weighting: log psi is one function; its slope acts on the gradient, its value on the importance weight."""
+"""Tests of `bdl.samplers.weighting.weightings`, `.reweighting` and `.pilot`.
+
+Adaptive weighting: log psi is one function; its slope acts on the gradient, its value on the importance weight.
+"""
 
 from __future__ import annotations
 

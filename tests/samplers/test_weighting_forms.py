@@ -1,4 +1,7 @@
-"""The forms of adaptive weighting on a law whose G is known: fixed points, multipliers, floors, units of energy."""
+"""Tests of `bdl.samplers.weighting.histogram` and `.partition`.
+
+The forms of adaptive weighting on a law whose G is known: fixed points, multipliers, floors, units of energy.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What estimators are used for: seeds, pickles, pipelines, searches, tables, messages."""
+"""Tests of `bdl.sklearn.estimators` and `.sampling`.
+
+What estimators are used for: seeds, pickles, pipelines, searches, tables, messages.
+"""
 
 from __future__ import annotations
 

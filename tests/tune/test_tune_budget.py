@@ -1,4 +1,7 @@
-"""Steps and samples from a time, and the bound on the work of trials."""
+"""Tests of `bdl.tune.budget` and `.work`.
+
+Steps and samples from a time, and the bound on the work of trials.
+"""
 
 import pytest
 import torch

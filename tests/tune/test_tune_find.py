@@ -1,4 +1,7 @@
-"""find_settings: plain settings that never diverge, the same each time, and none that were given."""
+"""Tests of `bdl.tune.find`, `.finding`, `.batch` and `.burn_in`.
+
+find_settings: plain settings that never diverge, the same each time, and none that were given.
+"""
 
 from dataclasses import dataclass
 

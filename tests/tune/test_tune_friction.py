@@ -1,4 +1,7 @@
-"""Friction: the one found is near the best on a spectrum whose autocorrelations are known."""
+"""Tests of `bdl.tune.friction`.
+
+Friction: the one found is near the best on a spectrum whose autocorrelations are known.
+"""
 
 import numpy as np
 import pytest

@@ -1,4 +1,7 @@
-"""The prior: the candidate with the best validation NLL, and what a prior predicts."""
+"""Tests of `bdl.tune.prior`.
+
+The prior: the candidate with the best validation NLL, and what a prior predicts.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""The step size: the energy error and the batch noise at the lr that is found are those of laws with known answers."""
+"""Tests of `bdl.tune.step`, `.curvature` and `.trial`.
+
+The step size: the energy error and the batch noise at the lr that is found are those of laws with known answers.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""The pages in a headless Chromium: a phone's width holds them, dark mode is dark, and links lead somewhere."""
+"""Tests of `bdl.posterior.report.links` and `.comparison`.
+
+The pages in a headless Chromium: a phone's width holds them, dark mode is dark, and links lead somewhere.
+"""
 
 from __future__ import annotations
 

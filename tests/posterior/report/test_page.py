@@ -1,4 +1,7 @@
-"""The report page: complete, self-contained, escaped, and readable when little is known."""
+"""Tests of `bdl.posterior.report.page`, `.figures` and `.pictures`.
+
+The report page: complete, self-contained, escaped, and readable when little is known.
+"""
 
 from __future__ import annotations
 

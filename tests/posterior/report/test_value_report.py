@@ -1,4 +1,7 @@
-"""The report of predictions of numbers: its table, its pictures, its words, in the units of the target."""
+"""Tests of `bdl.posterior.report.values` and `.value_figures`.
+
+The report of predictions of numbers: its table, its pictures, its words, in the units of the target.
+"""
 
 from __future__ import annotations
 

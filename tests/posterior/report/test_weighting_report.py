@@ -1,4 +1,7 @@
-"""What the report says of a weighting: numbers from a histogram, and a sentence for each."""
+"""Tests of `bdl.posterior.report.weighting`.
+
+What the report says of a weighting: numbers from a histogram, and a sentence for each.
+"""
 
 from __future__ import annotations
 

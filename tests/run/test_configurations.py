@@ -1,4 +1,7 @@
-"""Every configuration composes and runs, under every scheduler, sampler and trainer."""
+"""Tests of `bdl.run.build`.
+
+Every configuration composes and runs, under every scheduler, sampler and trainer.
+"""
 
 from __future__ import annotations
 

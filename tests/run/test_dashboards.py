@@ -1,4 +1,7 @@
-"""W&B and TensorBoard: an offline run is read back record by record, and an event file image by image."""
+"""Tests of `bdl.run.dashboards`.
+
+W&B and TensorBoard: an offline run is read back record by record, and an event file image by image.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""An installed bdl is complete, and its commands answer before they import torch."""
+"""Tests of `bdl.__main__` and `.run.command`.
+
+An installed bdl is complete, and its commands answer before they import torch.
+"""
 
 from __future__ import annotations
 

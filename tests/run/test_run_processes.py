@@ -1,4 +1,7 @@
-"""Runs in separate processes: signals lose nothing, and several processes make one run."""
+"""Tests of `bdl.run.train`.
+
+Runs in separate processes: signals lose nothing, and several processes make one run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""What null and auto stand for: it follows from the configuration, and the precision from the CPU too."""
+"""Tests of `bdl.run.derived` and `bdl.cpu`.
+
+What null and auto stand for: it follows from the configuration, and the precision from the CPU too.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Baselines from the command line: their draws are samples of the run, which every other command reads."""
+"""Tests of `bdl.run.baseline`.
+
+Baselines from the command line: their draws are samples of the run, which every other command reads.
+"""
 
 from __future__ import annotations
 

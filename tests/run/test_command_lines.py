@@ -1,4 +1,7 @@
-"""Bad command lines: each is refused in one line that names the key, and nothing is left behind."""
+"""Tests of `bdl.run.keys` and `.console`.
+
+Bad command lines: each is refused in one line that names the key, and nothing is left behind.
+"""
 
 from __future__ import annotations
 

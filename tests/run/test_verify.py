@@ -1,4 +1,7 @@
-"""verify names every damaged file, repair makes whole what it can, and no command trusts a damaged or strange run."""
+"""Tests of `bdl.run.verify` and `.repair`.
+
+verify names every damaged file, repair makes whole what it can, and no command trusts a damaged or strange run.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A table from the command line to predictions: what the data decide, what a run records, and preds.csv."""
+"""Tests of `bdl.run.from_data`, `.predict` and `.splits`.
+
+A table from the command line to predictions: what the data decide, what a run records, and preds.csv.
+"""
 
 from __future__ import annotations
 

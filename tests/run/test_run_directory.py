@@ -1,4 +1,7 @@
-"""Run directories are complete, and several of them merge into one posterior."""
+"""Tests of `bdl.run.directory`, `.records`, `.evaluate`, `.config`, `.provenance` and `bdl.posterior.reference`.
+
+Run directories are complete, and several of them merge into one posterior.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""A sweep optimises the metric that a run returns."""
+"""Tests of `bdl.run.sweeps`.
+
+A sweep optimises the metric that a run returns.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""tune=auto and budget from the command line: what is found is recorded, reused, and kept out of the hash."""
+"""Tests of `bdl.run.tuning`.
+
+tune=auto and budget from the command line: what is found is recorded, reused, and kept out of the hash.
+"""
 
 from __future__ import annotations
 
