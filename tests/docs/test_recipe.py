@@ -92,7 +92,16 @@ def test_one_row_of_the_table_runs_laws_and_reductions(package):
         "import bdl\n", "import bdl\nimport mypackage\n"
     )
     (copy / "table.py").write_text(table)
-    chosen = "-k", "tamed-sgld and not through_the_shell", "-c", str(ROOT / "pyproject.toml"), "-p", "no:cacheprovider"
+    chosen = (
+        "-m",
+        "",
+        "-k",
+        "tamed-sgld and not through_the_shell",
+        "-c",
+        str(ROOT / "pyproject.toml"),
+        "-p",
+        "no:cacheprovider",
+    )
     command = [str(Path(pytest.__file__).with_name("__main__.py")), "-v", *chosen, "test_laws.py", "test_reductions.py"]
     process = Forked(command, copy, environment(package))
     out, _ = process.communicate(timeout=200)
