@@ -1,4 +1,7 @@
-"""Loaders: the order of batches is a function of (seed, stack, epoch, chain), so it can be resumed anywhere."""
+"""Tests of `bdl.data.loader` and `.order`.
+
+Loaders: the order of batches is a function of (seed, stack, epoch, chain), so it can be resumed anywhere.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""bdl compare: rows of equal settings, means over seeds computed by hand, and runs that are not compared."""
+"""Tests of `bdl.run.compare`, `.compared_runs`, `.comparison`, `.comparison_page` and `.ended`.
+
+bdl compare: rows of equal settings, means over seeds computed by hand, and runs that are not compared.
+"""
 
 from __future__ import annotations
 

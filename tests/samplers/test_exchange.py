@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.exchange` and `.temperatures`.
+"""Tests of `bdl.samplers.exchange`.
 
 Replica exchange: swaps preserve the law of every rung, with exact energies and with noisy ones.
 
