@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.table`, `.frame`, `.encoding` and `.target`.
+"""Tests of `bdl.data.table`, `.columns`, `.frame`, `.encoding` and `.target`.
 
 Tables: what is learned from the training rows, splits, tasks, and one clear line for each kind of bad table.
 """

@@ -1,4 +1,7 @@
-"""The written-out chain rule against autograd, and where it steps back for autograd."""
+"""Tests of `bdl.engine.mlp_gradient` and `.choose`.
+
+The written-out chain rule against autograd, and where it steps back for autograd.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.likelihoods.base`, `.categorical`, `.counts`, `.heads`, `.normal` and `.understood`.
+"""Tests of `bdl.likelihoods.base`, `.categorical`, `.counts`, `.heads`, `.losses` and `.normal`.
 
 Likelihoods against torch.distributions and scipy, their gradients against autograd, and the targets they refuse.
 """
