@@ -19,7 +19,7 @@ os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and bdl prints 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.run.config import config_folder, register_resolvers
@@ -77,6 +77,8 @@ def command(name: str) -> Callable[[], None]:
     def carry_out(cfg: DictConfig) -> float | None:
         with one_line_errors(), no_empty_folder():  # here too: Hydra has a line of its own for errors that reach it
             check_keys(name, cfg, HydraConfig.get(), config_folder())
+            if name in OF_FOLDERS and (missing := sorted(OmegaConf.missing_keys(cfg))):
+                raise ConfigError(f"{missing[0]} has no value: write it as in {example_of(name)}")
             with importing():
                 module = importlib.import_module(f"bdl.run.{name}")
             return vars(module)[name](cfg)
@@ -119,12 +121,16 @@ def with_key(name: str, words: Sequence[str]) -> list[str]:
     return [f"{key}={quoted[0]}", *others]
 
 
+def example_of(name: str) -> str:
+    """A call of the command, with which its configuration file begins."""
+    return (config_folder() / f"{name}.yaml").read_text().removeprefix("# ").partition(": ")[0]
+
+
 def help_of(name: str) -> str:
     """What a command does, and its keys with their defaults and comments, as its configuration file has them."""
     text = (config_folder() / f"{name}.yaml").read_text()
-    about = text.partition("\n")[0].removeprefix("# ").partition(": ")
     keys = text.partition("  - _self_\n\n")[2].partition("\nhydra:")[0]
-    return f"{ABOUT[name]}\n\n    {about[0]}\n\nKeys, with their defaults; ??? must be given:\n\n{keys}"
+    return f"{ABOUT[name]}\n\n    {example_of(name)}\n\nKeys, with their defaults; ??? must be given:\n\n{keys}"
 
 
 def _is_folder(word: str) -> bool:

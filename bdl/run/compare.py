@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -26,8 +26,8 @@ from bdl.run.records import write_json
 
 def compare(cfg: DictConfig) -> None:
     """Print the table; write comparison.html, .md, .json and .csv, and runs.csv."""
-    if OmegaConf.is_missing(cfg, "runs") or not cfg.runs:
-        raise ConfigError("runs has no value: runs=outputs names a folder above runs, runs=[outputs/a,outputs/b] runs")
+    if not cfg.runs:
+        raise ConfigError("runs is empty: runs=outputs names a folder above runs, runs=[outputs/a,outputs/b] runs")
     runs, named = find_runs(cfg.runs)
     if difference := data_difference(runs):
         if named:

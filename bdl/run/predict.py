@@ -10,7 +10,7 @@ from pathlib import Path
 import pandas as pd
 import torch
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from torch import Tensor
 
 import bdl
@@ -34,10 +34,6 @@ DIGITS = 7  # those of float32; of numbers that are large beside their spread, s
 
 def predict(cfg: DictConfig) -> None:
     """Read the rows, predict them with all samples, write one row of predictions for each."""
-    if missing := sorted(OmegaConf.missing_keys(cfg)):
-        raise ConfigError(
-            f"{missing[0]} has no value: input=new.csv names a table, output=preds.csv the file for its predictions"
-        )
     runs, output = _runs(cfg), Path(cfg.output).expanduser()
     if output.is_dir():
         raise ConfigError(f"output={cfg.output} is a folder: name the file for the predictions")

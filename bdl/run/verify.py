@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -53,8 +53,6 @@ class Finding:
 
 def verify(cfg: DictConfig) -> None:
     """Print a table of all files. Ends the process with status 1 if one of them is bad."""
-    if missing := sorted(OmegaConf.missing_keys(cfg)):
-        raise ConfigError(f"{missing[0]} has no value: run=outputs/a names a run directory")
     run = Path(cfg.run).expanduser()
     if not (run / CONFIG).exists() and not (run / "samples").exists():
         raise ConfigError(f"run={cfg.run} is not a run directory: it has neither a {CONFIG} nor samples")

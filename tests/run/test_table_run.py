@@ -193,7 +193,7 @@ BAD = {
     "text": ({"size": "big"}, (), "size has 'big' in row 1, and no finite number in 60 of 60 rows: correct them"),
     "id": ({}, ("id=[name]",), "id=name: "),
     "no run": ({}, ("run=null",), "run has no value: run=outputs/a names a run directory"),
-    "no input": ({}, ("input=???",), "input has no value: input=new.csv names a table"),
+    "no input": ({}, ("input=???",), "input has no value: write it as in bdl predict run=outputs/a input=new.csv"),
     "no table": ({}, ("input=none.csv",), "input=none.csv is not there"),
     "itself": ({}, ("output=new.csv",), "output=new.csv is the input: choose another file"),
     "folder": ({}, ("output=.",), "output=. is a folder: name the file for the predictions"),
