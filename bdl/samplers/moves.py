@@ -61,9 +61,9 @@ class Assembly:
 
     def followers(self) -> dict[str, Follower]:
         """The pieces with a state, besides the chain."""
-        names = ("potential", "batch_noise", "reweighting", "survivors", "replicas")
-        pieces = ((name, getattr(self, name)) for name in names)
-        return {name: piece for name, piece in pieces if piece is not None}
+        pieces: dict[str, Follower] = {"potential": self.potential, "batch_noise": self.batch_noise}
+        pieces |= {"reweighting": self.reweighting, "survivors": self.survivors}
+        return pieces if self.replicas is None else {**pieces, "replicas": self.replicas}
 
     def tensors(self) -> list[Tensor]:
         """What the ranks of one chain must agree on."""
