@@ -127,3 +127,24 @@ def test_every_module_has_a_test_file():
     mirrors = {name: tests.joinpath(*name.split(".")[1:-1], f"test_{name.split('.')[-1]}.py") for name in files}
     missing = {name for name, mirror in mirrors.items() if name not in tested and not mirror.exists()}
     assert not missing, f'write "Tests of `{min(missing)}`" into the first line of the file that tests it: {missing}'
+
+
+@pytest.mark.xfail(reason="bdl/run and bdl/posterior are being renamed; remove this mark when it passes")
+def test_no_two_classes_share_a_name():
+    """A class name has one meaning in bdl, so that a reader who meets it knows which one it is."""
+    places: dict[str, list[str]] = {}
+    for module, path in modules().items():
+        if module.startswith("bdl."):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    places.setdefault(node.name, []).append(module)
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+@pytest.mark.xfail(reason="bdl/run and bdl/posterior are being renamed; remove this mark when it passes")
+def test_a_module_says_by_its_name_what_it_holds():
+    says_nothing = {
+        "own", "known", "ended", "stranger", "derived", "from_data", "described", "part", "understood", "forwarded",
+        "found", "other", "left", "utils", "helpers", "misc", "common",
+    }  # fmt: skip
+    assert [module for module in modules() if module.rpartition(".")[2] in says_nothing] == []
