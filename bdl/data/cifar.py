@@ -18,9 +18,9 @@ from torchvision.datasets import CIFAR10, CIFAR100, SVHN
 from torchvision.datasets.utils import download_and_extract_archive
 
 from bdl.data.augment import Augment, Normalise
-from bdl.data.loader import TensorSlices
+from bdl.data.loader import Batching, TensorSlices
 from bdl.data.split import hold_out
-from bdl.data.tensors import Batching, TensorDataModule
+from bdl.data.tensors import TensorDataModule
 from bdl.errors import ConfigError, StoreError
 from bdl.files import write_atomically
 

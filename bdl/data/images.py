@@ -15,8 +15,9 @@ from torch import Tensor
 from torchvision.datasets import ImageFolder
 
 from bdl.data.augment import Augment, Normalise
+from bdl.data.loader import Batching
 from bdl.data.split import hold_out, train_test_rows
-from bdl.data.tensors import Batching, TensorDataModule
+from bdl.data.tensors import TensorDataModule
 from bdl.errors import ConfigError
 
 FORMAT_VERSION = 1

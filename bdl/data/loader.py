@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol
+from typing import Any, Protocol, TypedDict
 
 import torch
 from torch import Tensor
@@ -27,6 +27,15 @@ class Augmentation(Protocol):
     def __call__(self, x: Tensor, decisions: Tensor) -> Tensor:
         """The items x (n, ...) changed according to the decisions (n, k)."""
         ...
+
+
+class Batching(TypedDict, total=False):
+    """Arguments of `TensorBatches` that a data module passes on."""
+
+    chains: int | None
+    seed: int
+    stack: int
+    replacement: bool
 
 
 class TensorBatches:

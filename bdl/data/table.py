@@ -16,9 +16,10 @@ from torch import Tensor
 from bdl.data.columns import Columns, TableSplit
 from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Frame, Reading, locate, require_columns
+from bdl.data.loader import Batching
 from bdl.data.module import Task
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task, target_from_plain, target_to_plain
-from bdl.data.tensors import Batching, TensorDataModule
+from bdl.data.tensors import TensorDataModule
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 2

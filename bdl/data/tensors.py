@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypedDict, get_args
+from typing import Unpack, get_args
 
 import torch
 from torch import Tensor
 
-from bdl.data.loader import Augmentation, TensorBatches, TensorSlices, WorkerBatches
+from bdl.data.loader import Augmentation, Batching, TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.module import DataModule, Task
-from bdl.data.order import evenly_spaced
+from bdl.data.order import in_order
 from bdl.errors import ConfigError
 
 Splits = Mapping[str, tuple[Tensor, Tensor]]
-
-
-class Batching(TypedDict, total=False):
-    """Arguments of `TensorBatches` that a data set leaves to its caller; `TensorDataModule` has their defaults."""
-
-    chains: int | None
-    seed: int
-    stack: int
-    replacement: bool
 
 
 class TensorDataModule(DataModule):
@@ -39,10 +30,11 @@ class TensorDataModule(DataModule):
         batch_size: items per chain and step; None means all training items.
         task: "classification", "regression" or "counts".
         labels: names of the K classes; None means as many as the labels of all splits name, called "0", "1", ...
-        chains, seed, stack, replacement, augment: as in `TensorBatches`.
+        augment: random changes to the training items, as in `TensorBatches`.
         transform: makes the network's input of stored items, e.g. floats of bytes; None leaves them as they are.
         workers: None selects batches on the device that holds the items; a number makes them ahead by as many
             processes, as `WorkerBatches` does.
+        batching: chains, seed, stack and replacement, as in `TensorBatches`.
 
     Raises ConfigError for splits, labels or a batch size that do not fit the task or each other.
     """
@@ -54,13 +46,10 @@ class TensorDataModule(DataModule):
         batch_size: int | None = None,
         task: Task = "classification",
         labels: Sequence[str] | None = None,
-        chains: int | None = None,
-        seed: int = 0,
-        stack: int = 0,
-        replacement: bool = False,
         augment: Augmentation | None = None,
         transform: Callable[[Tensor], Tensor] | None = None,
         workers: int | None = None,
+        **batching: Unpack[Batching],
     ):
         super().__init__()
         self.name = self.name or type(self).__name__  # in reports; Lightning's modules have none
@@ -71,11 +60,8 @@ class TensorDataModule(DataModule):
         self.num_data, self.num_classes = len(y), len(self.labels)
         self.num_targets = 1 if y.ndim == 1 else y.shape[1]
         self.batch_size = len(y) if batch_size is None else batch_size
-        self.chains, self.seed, self.stack = chains, seed, stack
-        batches = TensorBatches(
-            x, y, self.batch_size, chains=chains, seed=seed, stack=stack, replacement=replacement, augment=augment,
-            transform=transform,
-        )  # fmt: skip
+        batches = TensorBatches(x, y, self.batch_size, augment=augment, transform=transform, **batching)
+        self.seed, self.stack = batches.seed, batches.stack
         self.batches = batches if workers is None else WorkerBatches(batches, workers)
 
     def train_dataloader(self) -> TensorBatches | WorkerBatches:
@@ -105,11 +91,7 @@ class TensorDataModule(DataModule):
 
         Raises ConfigError for items < 1.
         """
-        x, y = self.splits[split]
-        if items is not None and items < len(y):
-            rows = evenly_spaced(len(y), items)
-            x, y = x[rows], y[rows]
-        return TensorSlices(x, y, transform=self.transform)
+        return in_order(TensorSlices(*self.splits[split], transform=self.transform), items)
 
 
 def _with_validation(splits: Splits) -> dict[str, tuple[Tensor, Tensor]]:
