@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from bdl.batch import Inputs, feed, map_tensors, structure
-from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.data.loader import TensorBatches
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
 from bdl.engine.gradient import Autograd, Gradient
@@ -23,8 +24,9 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import Blocks
 from bdl.lightning.find import named_parameters, reader_of, refuse_shared_freeze
-from bdl.lightning.order import in_order
-from bdl.lightning.refuse import check_data, check_mean, check_targets, check_trainer
+from bdl.lightning.host import host_under
+from bdl.lightning.loaders import in_order, share_batches
+from bdl.lightning.refuse import check_data, check_mean, check_network, check_targets, check_trainer
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, mean_loss
 from bdl.samplers.sampler import Sampler
 
@@ -58,8 +60,6 @@ class BayesianModule(L.LightningModule):
     checkpoint of another network.
     """
 
-    averages_micro_batches = True  # under gradient accumulation, see `optimizer_step`
-
     def __init__(
         self,
         net: nn.Module,
@@ -89,8 +89,6 @@ class BayesianModule(L.LightningModule):
     def configure_optimizers(self) -> Sampler:
         sampler = self.build_sampler(named_parameters(self.net), chains=self.chains)
         refuse_shared_freeze(self.net, sampler)
-        sampler.extras["per_example"] = self.per_example
-        sampler.survivors.buffers = self.net.buffers
         check_trainer(self.trainer, sampler)
         note = law_note(self.loss)
         if note is not None:
@@ -117,7 +115,8 @@ class BayesianModule(L.LightningModule):
         if self._unchecked:
             self._unchecked = False
             with evaluating(self):
-                check_mean(self._loss_of, batch, axis=0 if self.chains is None or self._shared else 1)
+                each = isinstance(self.net, ChainStack) and not self.net.shared  # a batch for each chain
+                check_mean(self._loss_of, batch, axis=int(each))
         loss = self._loss_of(batch)
         self._micro_losses.append(loss.detach())
         return loss
@@ -168,16 +167,7 @@ class BayesianModule(L.LightningModule):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Raise ConfigError for a checkpoint of another network: one line, where torch would list every tensor."""
-        states = (checkpoint["state_dict"], self.state_dict())
-        saved, present = ({k: tuple(getattr(v, "shape", ())) for k, v in state.items()} for state in states)
-        for name in [*present, *saved]:
-            if saved.get(name) != present.get(name):
-                there, here = (f"shape {d[name]}" if name in d else "no such tensor" for d in (saved, present))
-                raise ConfigError(
-                    "the checkpoint belongs to another network, data set or number of chains: "
-                    f"{name} has {there} in it, and {here} in this module; build the network that was saved, or start "
-                    "without the checkpoint"
-                )
+        check_network(checkpoint["state_dict"], self.state_dict())
         for name, tensor in self.state_dict(keep_vars=True).items():
             tensor.data = tensor.to(checkpoint["state_dict"][name].dtype)  # Lightning loads before it casts to double
 
@@ -187,18 +177,16 @@ class BayesianModule(L.LightningModule):
         loader: Any = self.trainer.train_dataloader
         self._micro_losses = []
         self._unchecked = self.sampler.steps == 0 and not isinstance(self.loss, Likelihood)
-        self._follow_loader(loader)
-        if isinstance(loader, TensorBatches | WorkerBatches) and loader.ranks != self.trainer.world_size:
-            raise ConfigError(
-                f"each of {self.trainer.world_size} devices would see the same batches: "
-                "loader.shard(trainer.global_rank, trainer.world_size) gives each its part"
-            )
+        if isinstance(self.net, ChainStack) and isinstance(loader, DataLoader):
+            share_batches(self.net, self.sampler)
         if isinstance(loader, TensorBatches):
             loader.to(self.device)
+        host = replace(self.sampler.host, per_example=self.per_example, buffers=self.net.buffers)
         if hasattr(loader, "dataset"):
-            self.sampler.full_loss = self.full_loss
+            host = replace(host, full_loss=self.full_loss)
         if self.trainer.accumulate_grad_batches == 1:
-            self.sampler.batch_loss = self.current_loss
+            host = replace(host, batch_loss=self.current_loss)
+        self.sampler.host = host_under(self.trainer, host, self.sampler.num_data, averages_micro_batches=True)
         self._choose_gradient()
         self._blocks = Blocks(self.trainer, self, BayesianModule, self.sampler)
 
@@ -224,26 +212,6 @@ class BayesianModule(L.LightningModule):
         inputs, y = self._current.batch
         with evaluating(self), self.trainer.precision_plugin.train_step_context():
             return self.batch_loss(feed(self.net, inputs), y)
-
-    def _follow_loader(self, loader: Any) -> None:
-        """Let all chains share the batches of a DataLoader, unless the stack was told how to read its batches."""
-        stack = self.net
-        if not isinstance(stack, ChainStack) or not isinstance(loader, DataLoader) or not stack.follows_loader:
-            return
-        note = (
-            f"the {stack.chains} chains share the DataLoader's batches. Each samples the same law as with batches of "
-            "its own, but common batch noise may make chains agree more than independent ones, and R-hat look better. "
-            "ChainStack(net, C, shared=True) says that you mean it; bdl.data.TensorBatches(x, y, batch_size, chains=C) "
-            "gives each chain its own"
-        )
-        if not stack.shared:
-            warnings.warn(note, BdlWarning, stacklevel=2)
-            self.sampler.notes.append(note)
-        stack.shared = True
-
-    @property
-    def _shared(self) -> bool:
-        return isinstance(self.net, ChainStack) and self.net.shared
 
     def per_example(self) -> Tensor:
         """(n, d) or (C, n, d) gradients of the negative log-likelihood of every item of the current batch."""

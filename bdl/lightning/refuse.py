@@ -11,28 +11,23 @@ from typing import Any
 
 import lightning as L
 import torch
-import torch.distributed as dist
 import torchmetrics
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 
 from bdl.batch import count_items, part_of
-from bdl.data.loader import TensorBatches
+from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
 
-RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-
 
 def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError for Trainer settings under which the sampler cannot work.
 
-    Settings that change the law are allowed, and noted in `sampler.notes`. Under ddp the sampler receives the process
-    group whose ranks share its chain. Under gradient accumulation the sampler learns whether the closure returns the
-    mean loss of the whole batch.
+    Settings that change the law are allowed, and noted in `sampler.notes`.
     """
     _check_precision(trainer, sampler)
     _check_devices(trainer, sampler)
@@ -45,8 +40,14 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
 def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError if N differs from the length of the training data, or a kernel would not see all of them.
 
-    The sampler learns whether its gradients have batch noise.
+    Raises it too for devices that would all see the same batches.
     """
+    loader = trainer.train_dataloader
+    if isinstance(loader, TensorBatches | WorkerBatches) and loader.ranks != trainer.world_size:
+        raise ConfigError(
+            f"each of {trainer.world_size} devices would see the same batches: "
+            "loader.shard(trainer.global_rank, trainer.world_size) gives each its part"
+        )
     data = getattr(trainer.train_dataloader, "dataset", None)
     if data is not None and hasattr(data, "__len__") and len(data) != sampler.num_data:
         raise ConfigError(
@@ -60,14 +61,6 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"{sampler.num_data} items: set it to {sampler.num_data} (data.batch_size=null) on one device, or use a "
             "stochastic-gradient sampler"
         )
-    sampler.batch_noise.absent = _sees_all_data(trainer, sampler)
-
-
-def _sees_all_data(trainer: L.Trainer, sampler: Sampler) -> bool:
-    """Whether the gradient is always that of all the data: in one batch, without augmentation and random layers."""
-    loader = trainer.train_dataloader
-    whole = isinstance(loader, TensorBatches) and loader.batch_size == sampler.num_data and loader.augment is None
-    return whole and not any(isinstance(m, RANDOM) and m.p > 0 for m in trainer.lightning_module.modules())
 
 
 def check_targets(trainer: L.Trainer, loss: Any) -> None:
@@ -160,7 +153,6 @@ def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
         )
     if trainer.world_size == 1:
         return
-    sampler.potential.group = sampler.potential.group or dist.group.WORLD
     if "per_example" in sampler.dynamics.needs:
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs the per-example gradients of the whole batch: use one device, or "
@@ -192,8 +184,6 @@ def _check_accumulation(trainer: L.Trainer, sampler: Sampler) -> None:
             f"{type(sampler.dynamics).__name__} needs the per-example gradients of the whole batch: remove "
             f"accumulate_grad_batches={trainer.accumulate_grad_batches}"
         )
-    if not getattr(trainer.lightning_module, "averages_micro_batches", False):
-        sampler.potential.loss_is_whole = False  # Lightning's closure returns the last micro-batch's share of the loss
     if sampler.weighting.needs_energy:
         raise ConfigError(
             f"accumulate_grad_batches={trainer.accumulate_grad_batches} shows the weighting the energy of the last "
@@ -235,3 +225,16 @@ def check_saved(net: nn.Module, module: L.LightningModule, sampler: Sampler) -> 
     missing = [n for n, p in module.named_parameters() if p.requires_grad and id(p) in sampled - saved]
     if missing:
         raise ConfigError(f'{missing[0]} is sampled but not part of the network that is saved: pass net="" to save all')
+
+
+def check_network(saved: Mapping[str, Any], present: Mapping[str, Any]) -> None:
+    """Raise ConfigError for the state of another network: one line, where torch would list every tensor."""
+    of_saved, of_present = ({k: tuple(getattr(v, "shape", ())) for k, v in s.items()} for s in (saved, present))
+    for name in [*of_present, *of_saved]:
+        if of_saved.get(name) != of_present.get(name):
+            there, here = (f"shape {d[name]}" if name in d else "no such tensor" for d in (of_saved, of_present))
+            raise ConfigError(
+                "the checkpoint belongs to another network, data set or number of chains: "
+                f"{name} has {there} in it, and {here} in this module; build the network that was saved, or start "
+                "without the checkpoint"
+            )

@@ -29,12 +29,8 @@ class BatchNoise:
     second part is smaller than the injected noise by a factor (lr h)²/4a for curvature h of U/N. This factor is small
     for a stable step.
 
-    Attributes:
-        absent: set it where every batch holds all the data and nothing in the network is random. The second part would
-            then be all that the estimate shows.
+    Without batch noise (`Host.sees_all_data`) the second part is all that the estimate shows.
     """
-
-    absent = False
 
     def __init__(self) -> None:
         self.mean: Tensor | None = None  # (..., d); `variance` corrects the bias of its start

@@ -13,6 +13,7 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
+from bdl.samplers.host import Host
 from bdl.samplers.settings import any_positive
 from bdl.seeding import generator
 
@@ -34,6 +35,7 @@ class Chain:
         z: the same shape; standard normal numbers of that step, zero where none are injected.
         state: the dataclass of the dynamics, whose `theta` is `theta`.
         steps: how many steps were taken.
+        host: what the loop around the sampler tells it.
         lr_factors: (d,) factors of lr, where blocks of parameters have them, else None.
         left_at: θ after the last step of a full-batch kernel, or None.
         configurational_temperature: () or (C,) <θ, ∇U>/d at the last step, whose expectation is T in equilibrium
@@ -54,7 +56,7 @@ class Chain:
     ):
         self.buffer = ParameterBuffer(params, names, chains)
         self.dynamics, self.chains, self.seed, self.stack = dynamics, chains, seed, stack
-        self.steps = 0
+        self.steps, self.host = 0, Host()
         self.lr_factors: Tensor | None = None
         self.state = checked_state(dynamics, dynamics.init(self.theta))
         self.generator = generator(self.theta.device, "noise", seed, stack)

@@ -51,9 +51,10 @@ class Extras:
             g = torch.zeros_like(theta)
             self.potential.prior.add_grad_(g, theta, self.potential.num_data)
             return g
-        if name not in self.sources:
+        source = self.sources.get(name, self.chain.host.per_example if name == "per_example" else None)
+        if source is None:
             remedy = REMEDIES.get(name, GENERAL_REMEDY.format(name))
             raise ConfigError(f"{type(self.dynamics).__name__} needs {name}: {remedy}")
         with torch.enable_grad():
-            value = self.sources[name]().detach()
+            value = source().detach()
         return value * multiplier if name == "curvature" and multiplier is not None else value

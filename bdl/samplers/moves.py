@@ -100,7 +100,7 @@ def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> A
 
     def at_theta() -> tuple[Tensor, list[int]]:
         loss = potential.loss(closure)
-        if loss is None or not potential.loss_is_whole:
+        if loss is None or not chain.host.loss_is_whole:
             raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
         return loss, chain.gather()
 

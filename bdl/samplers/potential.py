@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from bdl.errors import BdlWarning, ConfigError, DivergedError
@@ -21,7 +20,6 @@ from bdl.samplers.priors import Prior
 from bdl.samplers.survivors import Survivors
 
 Closure = Callable[[], Tensor]
-MeanLoss = Callable[[], Tensor]  # returns () or (C,) mean negative log-likelihoods at the present θ
 Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the tensors given; returns () or (C,) losses
 Idle = Callable[[], Sequence[int]]  # positions of the parameters for which the last gradient was none
 
@@ -45,11 +43,6 @@ class Potential:
 
     Attributes:
         energy: (C,) batch estimate of U at the θ of the last gradient, nats, or None.
-        full_loss: returns the () or (C,) mean negative log-likelihood over all the data at the present θ, or None.
-        batch_loss: returns that of the step's own batch, without gradients, or None.
-        loss_is_whole: False where the closure returns less than the mean loss of the batch, as under Lightning's
-            gradient accumulation. Energies are then None.
-        group: the process group whose ranks share the chain and average its energy, or None.
     """
 
     def __init__(
@@ -58,19 +51,15 @@ class Potential:
         prior: Prior,
         num_data: int,
         clip: Clip | None,
-        group: dist.ProcessGroup | None,
         needs_energy: str | None,
         survivors: Survivors,
     ):
         """needs_energy: name of the weighting that needs the energy of every step, or None."""
         self.survivors = survivors
-        self.chain, self.num_data, self.clip, self.group = chain, num_data, clip, group
+        self.chain, self.num_data, self.clip = chain, num_data, clip
         self.prior = prior.bind(chain.buffer.shapes, chain.theta)
         self.needs_energy = needs_energy
         self.energy: Tensor | None = None
-        self.full_loss: MeanLoss | None = None
-        self.batch_loss: MeanLoss | None = None
-        self.loss_is_whole = True
         self._idle_is_known = False  # True once a parameter without a gradient has been spoken of
         self.energy_watch = EnergyWatch(num_data)
         self.reset()
@@ -99,7 +88,7 @@ class Potential:
         to follow.
         """
         self.refuse_idle(idle)
-        energy = None if loss is None or not self.loss_is_whole or not measure else self.energy_of(loss)
+        energy = None if loss is None or not self.chain.host.loss_is_whole or not measure else self.energy_of(loss)
         total = self.chain.g.sum()
         if energy is not None:
             total = total + energy.sum()
@@ -117,7 +106,7 @@ class Potential:
         if launch is None:
             return work()
         reads = (self.chain.theta, self.chain.g, self.prior, self.divergence)
-        e = launch(work, (measure, self.loss_is_whole), reads)
+        e = launch(work, (measure, self.chain.host.loss_is_whole), reads)
         return replace(e, energy=None if e.energy is None else e.energy.clone())  # others keep it beyond this step
 
     def accept(self, e: Evaluation, lr: Scalar) -> None:
@@ -180,8 +169,8 @@ class Potential:
     def energy_of(self, loss: Tensor) -> Tensor:
         """(C,) U = N loss + prior energy, double, nats; C = 1 without chains. Averaged over the ranks of `group`."""
         energy = loss.to(torch.float64, copy=True).mul_(self.num_data)
-        if self.group is not None:
-            parallel.mean_over(self.group, energy)
+        if (group := self.chain.host.group) is not None:
+            parallel.mean_over(group, energy)
         return energy.add_(self.prior.energy(self.chain.theta)).view(-1)
 
     @property
@@ -202,12 +191,12 @@ class Potential:
 
         Raises ConfigError without `full_loss`, and DivergedError, which names lr, for an energy that is not finite.
         """
-        if self.full_loss is None:
+        if (full_loss := self.chain.host.full_loss) is None:
             raise ConfigError(
                 "a full-data energy needs sampler.full_loss: set it to a function that returns the mean NLL of all data"
             )
         with torch.no_grad():
-            energy = self.energy_of(self.full_loss())
+            energy = self.energy_of(full_loss())
         refuse(self.chain.steps, [("the full-data energy", energy)], lr)
         return energy
 
@@ -217,7 +206,7 @@ class Potential:
 
         Raises ConfigError without `batch_loss`.
         """
-        if self.batch_loss is None:
+        if (batch_loss := self.chain.host.batch_loss) is None:
             raise ConfigError(
                 'energy="control" needs sampler.batch_loss: set it to a function that returns the mean NLL of the '
                 "step's own batch, which BayesianModule does for batches that are not accumulated"
@@ -225,7 +214,7 @@ class Potential:
         present = self.chain.theta.clone()
         try:
             self.chain.theta.copy_(theta)
-            return self.energy_of(self.batch_loss())
+            return self.energy_of(batch_loss())
         finally:
             self.chain.theta.copy_(present)
 

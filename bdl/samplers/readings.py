@@ -148,7 +148,7 @@ class Readings:
         terms: `noise_ratio` or `heating` of the dynamics.
         """
         chain, now, variance = self.chain, self.settings(), self.batch_noise.variance
-        if self.dynamics.full_batch or self.batch_noise.absent:
+        if self.dynamics.full_batch or self.chain.host.sees_all_data:
             return torch.zeros(chain.lead, device=chain.theta.device)
         if variance is None or not self.dynamics.noisy or not now.samples:
             return torch.full(chain.lead, torch.nan, device=chain.theta.device)

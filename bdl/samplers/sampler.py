@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,8 +23,9 @@ from bdl.samplers.combinations import refuse_combinations, refuse_factors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.extras import Extras
+from bdl.samplers.host import Host, MeanLoss
 from bdl.samplers.moves import Assembly, by_closure, by_gradient, full_batch_move, gradient_move
-from bdl.samplers.potential import Closure, Gradient, Idle, Launch, MeanLoss, Potential
+from bdl.samplers.potential import Closure, Gradient, Idle, Launch, Potential
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.readings import Readings
 from bdl.samplers.resume import check_saved, refuse_copy, to_save
@@ -102,13 +104,14 @@ class Sampler(Readings, torch.optim.Optimizer):
         self.notes = block.describe_blocks(blocks)
         refuse_factors(dynamics, exchange, each)
         self.chain = Chain(list(live.values()), list(live), dynamics, chains, seed, stack)
+        self.chain.host = Host(group=group)
         self.chain.lr_factors = block.lr_factors(each, self.chain.buffer.sizes, self.chain.theta)
         self.sampled, device = self.chain.params, self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
         self.batch_noise, self.reweighting = BatchNoise(), Reweighting(weighting, chains or 1, device, self.num_data)
         self.survivors = Survivors(on_divergence, self.chain, self.batch_noise)
         prior = block.prior_of(prior, each)
-        self.potential = Potential(self.chain, prior, self.num_data, clip, group, needs_energy, self.survivors)
+        self.potential = Potential(self.chain, prior, self.num_data, clip, needs_energy, self.survivors)
         self.prior, self.prior_identity = self.potential.prior, block.identity_of_prior(self.potential.prior)
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         quantities = Extras(dynamics, self.chain, self.potential, self.batch_noise)
@@ -140,14 +143,14 @@ class Sampler(Readings, torch.optim.Optimizer):
             now = self.used = self.settings()
             e = self.potential.evaluate(loss, self.chain.gather())
             gradient_move(self._assembly, e, now)
-        if (group := self.potential.group) is not None:
+        if (group := self.host.group) is not None:
             parallel.compare_when_due(self.steps, self._assembly.tensors(), group)
         return loss
 
     @property
     def is_plain(self) -> bool:
         """Whether `advance` can take the place of `step`: there are no hooks of torch, and no process group."""
-        return not has_step_hooks(self) and self.potential.group is None
+        return not has_step_hooks(self) and self.host.group is None
 
     @torch.no_grad()
     def advance(
@@ -169,22 +172,31 @@ class Sampler(Readings, torch.optim.Optimizer):
         return e.loss  # type: ignore[return-value]
 
     @property
+    def host(self) -> Host:
+        """What the loop around the sampler tells it of the data, the network and the processes. Set it as a whole."""
+        return self.chain.host
+
+    @host.setter
+    def host(self, host: Host) -> None:
+        self.chain.host = host
+
+    @property
     def full_loss(self) -> MeanLoss | None:
         """Set it to a function that returns the mean NLL over all the data, () or (C,)."""
-        return self.potential.full_loss
+        return self.host.full_loss
 
     @full_loss.setter
     def full_loss(self, function: MeanLoss | None) -> None:
-        self.potential.full_loss = function
+        self.host = replace(self.host, full_loss=function)
 
     @property
     def batch_loss(self) -> MeanLoss | None:
         """Set it to a function that returns the mean NLL of the step's batch, () or (C,), without gradients."""
-        return self.potential.batch_loss
+        return self.host.batch_loss
 
     @batch_loss.setter
     def batch_loss(self, function: MeanLoss | None) -> None:
-        self.potential.batch_loss = function
+        self.host = replace(self.host, batch_loss=function)
 
     def freeze_weighting(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""

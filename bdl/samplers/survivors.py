@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Iterable
 from typing import Any, Literal, get_args
 
 import torch
@@ -29,7 +28,6 @@ class Survivors:
 
     Attributes:
         lost: the step of the divergence by chain, in the order in which they were noticed.
-        buffers: returns tensors (C, ...) of the network that are no parameters, such as BatchNorm's statistics.
 
     Raises ConfigError for another policy.
     """
@@ -39,7 +37,6 @@ class Survivors:
             raise ConfigError(f"on_divergence must be stop or drop, got {policy!r}")
         self.policy, self.chain, self.batch_noise = policy, chain, batch_noise
         self.lost: dict[int, int] = {}
-        self.buffers: Callable[[], Iterable[Tensor]] = tuple
 
     def number(self, c: int) -> int:
         """The number of chain c among those of all stacks."""
@@ -74,7 +71,7 @@ class Survivors:
         fields: list[Any] = [getattr(chain.state, field.name) for field in dataclasses.fields(chain.state)]
         of_chains = [f for f in fields if isinstance(f, Tensor) and f.ndim and len(f) == chain.chains]
         estimates = [estimate for estimate in (noise.mean, noise.previous) if estimate is not None]
-        for value in [*of_chains, *values, *self.buffers(), *estimates]:
+        for value in [*of_chains, *values, *chain.host.buffers(), *estimates]:
             value[rows] = value[donor].clone()
         chain.g[rows] = 0.0
 

@@ -499,7 +499,7 @@ def test_settings_that_no_kernel_can_use_are_refused(name: str):
     with pytest.raises(ConfigError, match=f"{kind} needs the mean loss over all the data"):
         single(BUILD[name]).step(lambda: None)
     partial = single(BUILD[name])
-    partial.potential.loss_is_whole = False
+    partial.host = dataclasses.replace(partial.host, loss_is_whole=False)
     with pytest.raises(ConfigError, match=f"{kind} needs the mean loss over all the data"):
         partial.step(partial.closure)
     cold = single(BUILD[name], temperature=0.0)

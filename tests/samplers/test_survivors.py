@@ -9,6 +9,7 @@ import torch
 
 import bdl
 from bdl.errors import BdlWarning, ConfigError, DivergedError
+from bdl.samplers.host import Host
 
 CHAINS, D, STEPS, BAD = 4, 3, 40, (10, 2)  # the step at which the loss of chain 2 is NaN
 OTHERS = [0, 1, 3]
@@ -144,7 +145,7 @@ def test_a_replaced_chain_takes_over_the_buffers_and_the_noise_estimates_of_one_
     """Its own estimates are of gradients at another place, its BatchNorm statistics of a network that is gone."""
     stack = Stack("drop", {BAD[0]: [BAD[1]]})
     statistics = torch.arange(2.0 * CHAINS).view(CHAINS, 2)
-    stack.sampler.survivors.buffers = lambda: [statistics]
+    stack.sampler.host = Host(buffers=lambda: [statistics])
     noise = stack.sampler.survivors.batch_noise
     stack.go(BAD[0])
     assert noise.mean is not None and not torch.equal(noise.mean[2], noise.mean[0])

@@ -17,6 +17,7 @@ from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.find import find_sampler, reader_of, sampled_net
+from bdl.lightning.host import host_under
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
 from bdl.owner import release, take
@@ -94,6 +95,8 @@ class CollectSamples(StepCallback):
         self._sampler = find_sampler(trainer)
         check_trainer(trainer, self._sampler)
         check_data(trainer, self._sampler)
+        if not isinstance(pl_module, BayesianModule):  # which says more itself
+            self._sampler.host = host_under(trainer, self._sampler.host, self._sampler.num_data)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
         check_keep_rule(self.keep, self._sampler, self._total)
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
