@@ -38,6 +38,18 @@ def read_file(path: Path) -> bytes:
         return f.read()
 
 
+def append_line(path: Path, line: bytes) -> None:
+    """Append a whole line and sync it; half a line that a killed writer left is cut first. Raises StoreError."""
+    with disk_errors(path), open(path, "ab") as f:
+        with open(path, "rb") as before:
+            before.seek(-1 if f.tell() else 0, os.SEEK_END)
+            if before.read(1) not in (b"", b"\n"):
+                f.truncate(read_file(path).rfind(b"\n") + 1)
+        f.write(line)
+        f.flush()
+        os.fsync(f.fileno())
+
+
 @contextlib.contextmanager
 def temporary_file(folder: Path, data: bytes) -> Iterator[Path]:
     """A complete, synced file of a temporary name. It is removed in the end, unless it was renamed."""

@@ -111,7 +111,7 @@ class Baseline(ABC):
         samples.
         """
         store = SampleStore(run_dir)
-        if store.has_records(0) and not overwrite:
+        if store.has_files(0) and not overwrite:
             raise StoreError(f"{store.folder} holds samples already: choose another folder, or pass overwrite=True")
         material = Material(trained, train, val, seed)
         if train is not None:

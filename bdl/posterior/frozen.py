@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from bdl.engine.stack import ChainStack
 from bdl.errors import StoreError
-from bdl.files import read_file, write_atomically
+from bdl.files import read_file
 from bdl.frozen import frozen_tensors
 
 FILE = "frozen.safetensors"  # in the folder of the samples
@@ -59,13 +59,12 @@ class FrozenPart:
         """The checksum of its file, computed again only if somebody has written to a tensor."""
         seen = [(t.data_ptr(), t._version) for t in self.tensors.values()]
         if not self._sha256 or seen != self._seen:
-            self._sha256, self._seen = hashlib.sha256(_bytes(self.tensors)).hexdigest(), seen
+            self._sha256, self._seen = hashlib.sha256(self.as_bytes()).hexdigest(), seen
         return self._sha256
 
-    def write(self, folder: Path) -> None:
-        """Write the file, if there is something in it."""
-        if self.tensors:
-            write_atomically(folder / FILE, _bytes(self.tensors))
+    def as_bytes(self) -> bytes:
+        """The content of its file."""
+        return safetensors.torch.save({k: v.to("cpu", copy=True).contiguous() for k, v in self.tensors.items()})
 
     def check(self, folder: Path, target: Mapping[str, Any]) -> None:
         """Raise StoreError, which names the first tensor, if it is not the frozen part of the samples in the folder."""
@@ -114,10 +113,6 @@ def _tensors(net: nn.Module, sampler: Sampled | None, names: Collection[str] | N
     if sampler is None or sampler.chains is not None:
         return {}  # in a stack of one's own every tensor has an axis of chains, and stays in the samples
     return dict(sorted(frozen_tensors(net, {id(p) for p in sampler.sampled}).items()))
-
-
-def _bytes(tensors: Mapping[str, Tensor]) -> bytes:
-    return safetensors.torch.save({k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()})
 
 
 def _first_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str:

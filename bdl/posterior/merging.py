@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
+from typing import Any
+
 from bdl.errors import StoreError
-from bdl.posterior.described import brief, first_difference
 from bdl.posterior.store import SampleStore
 
 
@@ -16,6 +19,27 @@ def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
         raise StoreError(
             f"runs of different targets are not merged: {key} is {in_a} in {a.run_dir}, {in_b} in {b.run_dir}"
         )
+
+
+def first_difference(a: Mapping[str, Any], b: Mapping[str, Any]) -> tuple[str, Any, Any] | None:
+    """(path, value of a, value of b) of the first key that differs, such as `prior.precision`.
+
+    A missing key equals null. `type` is compared first: with another type most of the other keys differ as well.
+    """
+    for key in sorted(a.keys() | b.keys(), key=lambda k: (k != "type", k)):
+        in_a, in_b = a.get(key), b.get(key)
+        if isinstance(in_a, dict) and isinstance(in_b, dict):
+            if inner := first_difference(in_a, in_b):
+                return f"{key}.{inner[0]}", inner[1], inner[2]
+        elif in_a != in_b:
+            return key, in_a, in_b
+    return None
+
+
+def brief(value: Any) -> str:
+    """A value of target.json in at most 60 characters, for a message; "absent" for None."""
+    text = "absent" if value is None else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _temperatures(store: SampleStore) -> list[float]:

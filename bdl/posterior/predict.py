@@ -17,16 +17,15 @@ from bdl.errors import ConfigError, StoreError
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.arviz import Chosen, Labelled, recorded, tree
 from bdl.posterior.batches import Batches, Data
-from bdl.posterior.described import brief
 from bdl.posterior.evaluation import PosteriorEvaluation
-from bdl.posterior.merging import refuse_other_target
+from bdl.posterior.merging import brief, refuse_other_target
 from bdl.posterior.module import PosteriorModule, gathered, thinned
 from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.outputs import output_shape, outputs_of, positive, weights_of
-from bdl.posterior.part import sampled_part
 from bdl.posterior.prediction import AnyPrediction, prediction_of, with_elements
 from bdl.posterior.samples import Samples
 from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.submodule import sampled_part
 from bdl.posterior.value_evaluation import evaluation_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 

@@ -1,12 +1,11 @@
-"""Samples on disk: one safetensors file per kept step and stack, and one index line with a checksum per file."""
+"""Samples on disk: one safetensors file per kept step and stack, a line in the index, and one in the manifest."""
 
 from __future__ import annotations
 
 import hashlib
-import os
+import json
 import warnings
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,24 +13,11 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from bdl.errors import BdlWarning, StoreError
-from bdl.files import disk_errors, read_file, sweep_leftovers, write_atomically
-from bdl.posterior.described import (
-    read_target,
-    read_weighting,
-    target_as_bytes,
-    weighting_as_bytes,
-)
+from bdl.files import append_line, read_file, sweep_leftovers, write_atomically
+from bdl.manifest import SAMPLE, Entry, Manifest, manifests_of, read_listed
+from bdl.posterior.frozen import FILE as FROZEN
 from bdl.posterior.frozen import FrozenPart, frozen_names
-from bdl.posterior.index import (
-    Digest,
-    Record,
-    index_files,
-    read_index,
-    read_lines,
-    record_of,
-    sample_files,
-    sample_name,
-)
+from bdl.posterior.index import Record, line_hash, read_index, sample_files, sample_name, step_and_stack
 from bdl.posterior.snapshot import (
     SamplerState,
     copies_of_target,
@@ -47,33 +33,36 @@ from bdl.posterior.snapshot import (
 class SampleStore:
     """The folder `samples/` of a run directory: one writer per stack, any number of readers.
 
-    A sample file is written to a temporary name, synced and renamed. Its index line is written last. A last line that
-    a crash cut short counts as not written. `digest` is the rolling hash by which a checkpoint knows its samples.
+    A file is written to a temporary name, synced and renamed. Then its line is written to the index, and last its line
+    to the manifest of the stack: a sample that no manifest lists counts as not written.
     """
 
     def __init__(self, run_dir: str | Path):
         self.run_dir = Path(run_dir)
         self.folder = self.run_dir / "samples"
+        self._manifests: dict[int | None, Manifest] = {}
         self._verified: dict[str, tuple[str, int, int, int]] = {}  # files whose checksum was right, as they were then
-        self._digests: dict[int, Digest] = {}
         self._frozen: FrozenPart | None = None  # of the network that `append` keeps
 
     def write(self, tensors: Mapping[str, Tensor], **fields: Any) -> Record:
-        """Write one file of tensors (C, ...) and its index line; returns the line.
+        """Write one file of tensors (C, ...) and its lines; returns the line of the index.
 
         fields: the fields of Record, except file, bytes and sha256.
 
         Raises StoreError if the disk is full or not writable. Earlier samples stay valid.
         """
-        step, stack = fields["step"], fields["stack"]
-        name = sample_name(step, stack)
-        record = Record(**fields, file=name, bytes=0, sha256="")
-        contiguous = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
-        data = safetensors.torch.save(contiguous, metadata=record.header(contiguous))
-        record = replace(record, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        write_atomically(self.folder / name, data, make_folder=stack not in self._digests)
-        self._append(record)
+        stack, name = fields["stack"], sample_name(**fields)
+        data = safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()})
+        record = Record(**fields, file=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
+        manifest = self.manifest(stack)
+        write_atomically(self.folder / name, data, make_folder=not manifest.entries())
+        append_line(self._index(stack), record.line())
+        manifest.add(f"samples/{name}", SAMPLE, record.bytes, record.sha256, line_hash(record.line()))
         return record
+
+    def manifest(self, stack: int) -> Manifest:
+        """What lists the samples of a stack, and the files that describe them."""
+        return self._manifests.setdefault(stack, Manifest(self.run_dir, stack))
 
     def append(self, sampler: SamplerState, net: nn.Module, loss: Any = None) -> Record:
         """Keep the present state of a `bdl.Sampler` in a loop of one's own; call it after a step.
@@ -90,13 +79,13 @@ class SampleStore:
         DivergedError if the state is not finite.
         """
         stack = sampler.stack
-        last = max((r.step for r in read_index(self._index(stack), stack)), default=-1)
+        last = max((_step(entry) for entry in self.manifest(stack).samples()[-1:]), default=-1)
         if last >= sampler.steps:
             raise StoreError(
                 f"{self.folder} holds samples up to step {last}, and this sampler is at step {sampler.steps}: choose "
                 f"another folder; to continue a run from there, call store.truncate({stack}, {sampler.steps - 1}) first"
             )
-        recorded = self.target() if index_files(self.folder) else None
+        recorded = self.target() if any(m.samples() for m in self._all_manifests()) else None
         if self._frozen is None:
             self._frozen = FrozenPart(net, sampler, None if recorded is None else frozen_names(recorded))
         if recorded is not None:
@@ -105,91 +94,101 @@ class SampleStore:
         fields = describe_state(sampler, 0, full_energy=True, freeze_weighting=True)
         weight = of_target(sampler, full_log_weight(sampler, fields["energy_full"]))
         if last < 0:
-            self._frozen.write(self.folder)
-            self.write_target(describe_target(sampler, loss, tensors) | self._frozen.entry())
+            self.write_target(describe_target(sampler, loss, tensors), stack, self._frozen)
         if (described := describe_weighting(sampler)) is not None:
             self.write_weighting(stack, *described)
         self.write_excluded(stack, sampler.survivors.excluded())
         return self.write(copies_of_target(sampler, tensors), energy_batch=None, log_weight=weight, **fields)
 
-    def write_target(self, target: Mapping[str, Any]) -> None:
-        """Write target.json: what must be equal for runs to be merged, and how to read the outputs."""
-        write_atomically(self.folder / "target.json", target_as_bytes(target))
+    def write_target(self, target: Mapping[str, Any], stack: int = 0, frozen: FrozenPart | None = None) -> None:
+        """Write target.json: what must be equal for runs to be merged, and how to read the outputs.
+
+        stack: of the writer. frozen: what no sample holds, which gets a file of its own.
+        """
+        if frozen is not None and frozen.tensors:
+            self._write(stack, FROZEN, "frozen", frozen.as_bytes())
+            target = {**target, **frozen.entry()}
+        self._write(stack, "target.json", "target", json.dumps(target, indent=1, sort_keys=True).encode())
 
     def write_weighting(self, stack: int, tensors: Mapping[str, Tensor], about: Mapping[str, str]) -> None:
         """Write `weighting-<stack>.safetensors`: bin edges, log psi, zeta and T per chain.
 
         about: the names `energy` and `weighting`, see `about_weighting`.
         """
-        write_atomically(self._weighting(stack), weighting_as_bytes(tensors, about))
+        contiguous = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+        data = safetensors.torch.save(contiguous, {"about": json.dumps(about, sort_keys=True)})
+        self._write(stack, f"weighting-{stack}.safetensors", "weighting", data)
 
     def write_excluded(self, stack: int, steps: Mapping[int, int]) -> None:
         """Write the numbers of the chains whose samples do not count, with the steps at which they diverged."""
-        path = self._excluded(stack)
         if steps:
-            write_atomically(path, target_as_bytes({str(number): step for number, step in steps.items()}))
-        else:
-            path.unlink(missing_ok=True)
+            named = {str(number): step for number, step in steps.items()}
+            self._write(stack, f"excluded-{stack}.json", "excluded", json.dumps(named, indent=1).encode())
 
     def excluded(self, stack: int) -> dict[int, int]:
         """The step of divergence of every chain of a stack whose samples do not count. Raises StoreError if damaged."""
-        path = self._excluded(stack)
-        steps = read_target(path) if path.exists() else {}
-        return {int(number): step for number, step in steps.items()}
+        steps = self._read_json(f"excluded-{stack}.json")
+        return {int(number): step for number, step in (steps or {}).items()}
 
     def about_weighting(self, stack: int) -> dict[str, str] | None:
         """`energy`: the energy that psi was fitted on (batch, ema or full). `weighting`: its class (AdaptiveWeight).
 
         None if the stack wrote no weighting. Raises StoreError for a damaged file.
         """
-        return None if (read := read_weighting(self._weighting(stack))) is None else read[1]
+        return None if (read := self._read_weighting(stack)) is None else read[1]
 
     def weighting(self, stack: int) -> dict[str, Tensor] | None:
         """The tensors of `write_weighting`, None if the stack wrote none. Raises StoreError for a damaged file."""
-        return None if (read := read_weighting(self._weighting(stack))) is None else read[0]
+        return None if (read := self._read_weighting(stack)) is None else read[0]
 
-    def truncate(self, stack: int, step: int, known: Digest | None = None) -> None:
+    def truncate(self, stack: int, step: int, last_hash: str | None = None) -> None:
         """Remove the samples of a stack after `step`: a run that resumes there writes them again.
 
-        known: `digest` as it was at that step. The index is then made whole: damaged and doubled lines go, and lost
-        lines come back from the headers of the sample files. Raises StoreError, and removes nothing, if the samples
-        up to `step` are not those, or if files of them are missing.
+        last_hash: of the manifest as it was at that step. Raises StoreError, and removes nothing, if no line of the
+        manifest has it, or if samples up to there are missing.
         """
         sweep_leftovers(self.folder)
-        kept = self._up_to(stack, step, known)
-        self._refuse_missing(kept)
-        index, lines = self._index(stack), "".join(r.line() for r in kept).encode()
-        if index.exists() and index.read_bytes() != lines or kept and not index.exists():
-            write_atomically(index, lines)
-        for (of_step, of_stack), path in sample_files(self.folder).items():
-            if of_stack == stack and of_step > step:
+        manifest = self.manifest(stack)
+        kept = [] if step <= 0 else self._up_to(manifest, step, last_hash)  # a run that starts again reads nothing
+        records = read_index(self._index(stack), stack, [entry for entry in kept if entry.kind == SAMPLE])
+        self._refuse_missing(records)
+        files = {record.file for record in records}
+        for (_, of_stack), path in sample_files(self.folder).items():
+            if of_stack == stack and path.name not in files:
                 path.unlink(missing_ok=True)
-        self._digests[stack] = Digest().add(kept)
-
-    def digest(self, stack: int) -> Digest:
-        """The number of lines in the index of a stack, and a hash of all of them."""
-        if stack not in self._digests:
-            self._digests[stack] = Digest().add(read_index(self._index(stack), stack))
-        return self._digests[stack]
+        lines = b"".join(record.line() for record in records)
+        if not lines:
+            self._index(stack).unlink(missing_ok=True)
+        elif read_file(self._index(stack)) != lines:
+            write_atomically(self._index(stack), lines)
+        manifest.cut(len(kept))
 
     def has_records(self, stack: int) -> bool:
-        return bool(read_index(self._index(stack), stack))
+        return bool(self.manifest(stack).samples())
+
+    def has_files(self, stack: int) -> bool:
+        """Whether there are sample files of a stack, listed or not."""
+        return any(of_stack == stack for _, of_stack in sample_files(self.folder))
 
     def records(self) -> list[Record]:
         """All records of all stacks, sorted by step, then by stack. Raises StoreError if there are none."""
-        records = [r for stack, path in index_files(self.folder).items() for r in read_index(path, stack)]
+        listed = {m.stack: m.samples() for m in self._all_manifests() if m.stack is not None}
+        records = [r for stack, entries in listed.items() for r in read_index(self._index(stack), stack, entries)]
         if not records:
-            raise StoreError(f"no samples in {self.folder}: the run kept none, or this is not a run directory")
+            what = "the run kept none, or this is not a run directory"
+            if sample_files(self.folder):
+                what = f"its sample files are in no manifest; bdl verify run={self.run_dir} repair=true lists them"
+            raise StoreError(f"no samples in {self.folder}: {what}")
         return sorted(records, key=lambda r: (r.step, r.stack))
 
     def warn_of_unlisted(self) -> None:
-        """Warn of sample files that no index lists: their lines were lost, or a run is about to write them."""
+        """Warn of sample files that no manifest lists: their lines were lost, or a run is about to write them."""
         listed = {record.file for record in self.records()}
         unlisted = [path.name for path in sample_files(self.folder).values() if path.name not in listed]
         if unlisted:
             warnings.warn(
-                f"{len(unlisted)} sample files in {self.folder} are in no index and are left out, {unlisted[0]} first: "
-                f"bdl verify run={self.run_dir} repair=true lists them again",
+                f"{len(unlisted)} sample files in {self.folder} are in no manifest and are left out, {unlisted[0]} "
+                f"first: bdl verify run={self.run_dir} repair=true lists them again",
                 BdlWarning,
                 stacklevel=2,
             )
@@ -221,54 +220,58 @@ class SampleStore:
 
     def target(self) -> dict[str, Any]:
         """target.json: N, prior, loss, data, model, ... of the run. Raises StoreError if it cannot be read."""
-        return read_target(self.folder / "target.json")
+        if (target := self._read_json("target.json")) is None:
+            raise StoreError(f"{self.run_dir} is not a run directory: no manifest in it lists samples/target.json")
+        return target
 
     def has_target(self) -> bool:
-        return (self.folder / "target.json").exists()
+        return any(manifest.versions("samples/target.json") for manifest in self._all_manifests())
 
-    def _excluded(self, stack: int) -> Path:
-        return self.folder / f"excluded-{stack}.json"
+    def _all_manifests(self) -> list[Manifest]:
+        return [self._manifests.setdefault(m.stack, m) for m in manifests_of(self.run_dir)]
 
-    def _weighting(self, stack: int) -> Path:
-        return self.folder / f"weighting-{stack}.safetensors"
+    def _write(self, stack: int, name: str, kind: str, data: bytes) -> None:
+        self.manifest(stack).write(f"samples/{name}", kind, data)
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        """A mapping, None where no manifest lists the file. Raises StoreError for a damaged one."""
+        if (data := read_listed(self._all_manifests(), f"samples/{name}")) is None:
+            return None
+        try:
+            content = json.loads(data)
+            if not isinstance(content, dict):
+                raise ValueError("it is no mapping")
+            return content
+        except ValueError as error:
+            raise StoreError(f"{self.folder / name} is damaged ({error}): restore it") from error
+
+    def _read_weighting(self, stack: int) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        name = f"weighting-{stack}.safetensors"
+        if (data := read_listed(self._all_manifests(), f"samples/{name}")) is None:
+            return None
+        try:
+            header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+            return safetensors.torch.load(data), json.loads(header["__metadata__"]["about"])
+        except Exception as error:  # the parsers may raise anything
+            raise StoreError(f"{self.folder / name} is no whole safetensors file ({error}): repeat the run") from error
 
     def _index(self, stack: int) -> Path:
         return self.folder / f"index-{stack}.jsonl"
 
-    def _append(self, record: Record) -> None:
-        digest = self.digest(record.stack).add([record])
-        with disk_errors(self._index(record.stack)), open(self._index(record.stack), "ab") as f:
-            f.write(record.line().encode())
-            f.flush()
-            os.fsync(f.fileno())
-        self._digests[record.stack] = digest
-
-    def _up_to(self, stack: int, step: int, known: Digest | None) -> list[Record]:
-        """The records of a stack up to `step`, in the order in which they were written."""
-        if step <= 0:  # nothing is kept, so nothing can be damaged
-            return []
-        path = self._index(stack)
-        if known is None:
-            return [r for r in read_index(path, stack) if r.step <= step]
-        most: list[Record] = []
-        for records in self._readings(stack, step):
-            if Digest().add(records) == known:
-                return records
-            most = max(most, records, key=len)
-        fault = f"{known.count - len(most)} are missing" if len(most) < known.count else "they are not the same"
-        raise StoreError(
-            f"the checkpoint knows {known.count} samples up to step {step} in {path}, and {fault}: restore them, or "
-            f"remove {self.run_dir / 'checkpoints'}, and the same command draws all samples again"
-        )
-
-    def _readings(self, stack: int, step: int) -> Iterator[list[Record]]:
-        """What the records up to `step` may have been: by the index, with what it lacks, and by the files alone."""
-        lines = {r.step: r for _, r in read_lines(self._index(stack)) if r and r.stack == stack and r.step <= step}
-        yield list(lines.values())
-        files = {s: p for (s, k), p in sample_files(self.folder).items() if k == stack and s <= step}
-        headers = {s: record for s, path in files.items() if (record := record_of(path)) is not None}
-        yield [r for _, r in sorted({**headers, **lines}.items())]
-        yield [r for _, r in sorted(headers.items())]
+    def _up_to(self, manifest: Manifest, step: int, last_hash: str | None) -> list[Entry]:
+        """The lines of a manifest up to a hash, or else up to the last sample that is not after `step`."""
+        if last_hash is None:
+            entries = manifest.entries()
+            kept = [i for i, entry in enumerate(entries, 1) if entry.kind == SAMPLE and _step(entry) <= step]
+            return entries[: max(kept, default=0)]
+        entries = manifest.first_entries()
+        hashes = [entry.hash for entry in entries]
+        if last_hash not in hashes:
+            raise StoreError(
+                f"the checkpoint knows samples up to step {step}, and {manifest.path} does not list them: restore it, "
+                f"or remove {self.run_dir / 'checkpoints'}, and the same command draws all samples again"
+            )
+        return entries[: hashes.index(last_hash) + 1]
 
     def _refuse_missing(self, records: list[Record]) -> None:
         """Raise StoreError if files are not there or have another size."""
@@ -279,6 +282,16 @@ class SampleStore:
                 f"{len(bad)} of {len(records)} sample files in {self.folder} are missing or cut short, {bad[0]} first: "
                 f"restore them, or remove {self.run_dir / 'checkpoints'}, and the same command draws all samples again"
             )
+
+
+def _step(entry: Entry) -> int:
+    """The step of a listed sample. Raises StoreError for another name."""
+    named = step_and_stack(entry.path.removeprefix("samples/"))
+    if named is None:
+        raise StoreError(
+            f"a manifest names the sample {entry.path!r}, which is no plain name: do not use these samples"
+        )
+    return named[0]
 
 
 def _unusable(path: Path, fault: str) -> StoreError:

@@ -21,27 +21,16 @@ from bdl.checkpoint import is_checkpoint
 from bdl.errors import ConfigError
 from bdl.files import sweep_leftovers, write_atomically
 from bdl.lightning.callbacks.start import FOLDER as START
+from bdl.manifest import Manifest, read_listed
 from bdl.owner import sole_owner
-from bdl.posterior.index import index_files
 from bdl.posterior.report.numbers import Trace
-from bdl.run.provenance import provenance, with_checksum
-from bdl.run.records import (
-    CHECKSUMS,
-    CONFIG,
-    DESCRIBED,
-    METRICS,
-    PREPROCESSING,
-    TIMING,
-    read_config,
-    read_metrics,
-    sha256,
-    write_json,
-)
+from bdl.run.provenance import provenance
+from bdl.run.records import CONFIG, METRICS, PREPROCESSING, TIMING, read_config, read_metrics, write_json
 
 OWNER = "owner.json"
 FOLDERS = ("samples", "checkpoints", f"{START}/samples", f"{TRAINED}/samples")
 # The files that runs make in these folders. Lightning's and W&B's are in the folders of LOGS.
-OURS = re.compile(r"(target|(owner|excluded)-\d+)\.json|index-.*\.jsonl|.*\.(safetensors|ckpt|writing)")
+OURS = re.compile(r"(target|(owner|excluded)-\d+)\.json|index-\d+\.jsonl|.*\.(safetensors|ckpt|writing)")
 LOGS = ("logs", "wandb")
 
 
@@ -104,12 +93,6 @@ class RunDirectory:
         path = self.path / METRICS
         return read_metrics(path) if path.exists() else None
 
-    def write_checksums(self) -> None:
-        """Write the checksums of the files of an ended run. Sample files have theirs in the index."""
-        files = sorted(path for pattern in DESCRIBED for path in self.path.glob(pattern))
-        sums = {str(path.relative_to(self.path)): sha256(path) for path in files}
-        write_json(self.path / CHECKSUMS, sums)
-
     def write_timing(self, steps: int, sampling: float, total: float) -> None:
         """Write seconds and the peak memory of this process in MiB.
 
@@ -124,29 +107,27 @@ class RunDirectory:
         }
         write_json(self.path / TIMING, timing)
 
-    def write_trace(self, stack: int, trace: Trace) -> None:  # of `Monitor`, for the process that writes the report
-        write_trace(self.path, stack, trace)
-
-    def read_traces(self, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
-        return read_traces(self.path, stacks)
-
     def write_config(
         self,
         settings: Mapping[str, Any],
         name: str,
         device: torch.device,
         preprocessing: Mapping[str, Any] | None = None,
+        first: bool = True,
     ) -> None:
         """Write the settings of the run (`run_settings`), its name, and its provenance on `device`.
 
         preprocessing: what makes inputs of new data, for `preprocessing.json`; None where there is nothing to do.
+        first: whether this is the process that writes the manifest. Others only see to it that there is a file.
         """
         about = {"name": name, **provenance(device), "config_hash": self.hash}
-        described = {**settings, "provenance": about}
-        write_atomically(self.path / CONFIG, with_checksum(OmegaConf.to_yaml(OmegaConf.create(described)).encode()))
-        if preprocessing is not None:
-            write_json(self.path / PREPROCESSING, preprocessing)
-        (self.path / CHECKSUMS).unlink(missing_ok=True)  # of an earlier end of this run
+        config = OmegaConf.to_yaml(OmegaConf.create({**settings, "provenance": about})).encode()
+        if first:
+            Manifest(self.path).write(CONFIG, "config", config)
+            if preprocessing is not None:
+                write_json(self.path / PREPROCESSING, preprocessing)
+        elif not (self.path / CONFIG).exists():
+            write_atomically(self.path / CONFIG, config)
 
     def _refuse_other_run(self) -> None:
         self._refuse_foreign_files()
@@ -173,7 +154,6 @@ class RunDirectory:
                 raise ConfigError(f"{foreign[0]} is no file of a run: choose another hydra.run.dir, or move it away")
             if links := [path for path in (folder.parent, folder, *paths) if path != self.path and path.is_symlink()]:
                 raise ConfigError(f"{links[0]} is a link, and a run writes only into its own folder: move it away")
-            index_files(folder)  # refuses copies
 
     def _files(self) -> Iterator[Path]:
         """The files of this run in its folders."""
@@ -193,7 +173,8 @@ class RunDirectory:
         """Remove the files of a run that has not started. Without a config.yaml they are not this run's."""
         if not (self.path / CONFIG).exists():
             return
-        for path in [*self._files(), *(self.path / name for name in (CHECKSUMS, PREPROCESSING, TIMING))]:
+        manifests = self.path.glob("manifest*.jsonl")
+        for path in [*self._files(), *manifests, *(self.path / name for name in (PREPROCESSING, TIMING))]:
             path.unlink(missing_ok=True)
         for name in (*FOLDERS, START, TRAINED):
             with contextlib.suppress(OSError):  # it is not there, or holds hidden files
@@ -218,19 +199,19 @@ def is_leftover(path: Path) -> bool:
 
 
 def write_trace(run: Path, stack: int, trace: Trace) -> None:
-    """Write the trace of `Monitor` of one stack."""
+    """Write the trace of `Monitor` of one stack, for the process that writes the report."""
     columns = {name: column.contiguous() for name, column in trace.items()}
-    write_atomically(_trace_of(run, stack), save(columns))
+    Manifest(run, stack).write(_trace_of(stack), "trace", save(columns))
 
 
 def read_traces(run: Path, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
     """The traces of these stacks; those that were not written are left out."""
-    paths = [path for stack in stacks if (path := _trace_of(run, stack)).exists()]
     try:
-        return [load(path.read_bytes()) for path in paths]
+        written = [read_listed([Manifest(run, stack)], _trace_of(stack)) for stack in stacks]
+        return [load(data) for data in written if data is not None]
     except SafetensorError as error:
-        raise ConfigError(f"{_trace_of(run, 0).parent} holds a damaged trace ({error}): remove it") from error
+        raise ConfigError(f"{run / _trace_of(0)} or its like is damaged ({error}): remove it") from error
 
 
-def _trace_of(run: Path, stack: int) -> Path:
-    return run / "checkpoints" / f"trace-{stack}.safetensors"
+def _trace_of(stack: int) -> str:
+    return f"checkpoints/trace-{stack}.safetensors"

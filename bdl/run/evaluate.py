@@ -21,7 +21,7 @@ from bdl.run.build import check_same_data
 from bdl.run.machine import find_device, keep_freed_memory, use_threads
 from bdl.run.progress import WorkProgress
 from bdl.run.records import read_metrics
-from bdl.run.stranger import read_runs
+from bdl.run.stored import read_runs
 from bdl.run.write_report import load_start, publish, units_of
 
 

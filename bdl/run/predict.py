@@ -25,7 +25,7 @@ from bdl.likelihoods import Likelihood
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.run.machine import find_device, keep_freed_memory, use_threads
 from bdl.run.records import PREPROCESSING, read_preprocessing
-from bdl.run.stranger import read_runs
+from bdl.run.stored import read_runs
 
 SPREAD = ("std", "aleatoric", "epistemic")
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}

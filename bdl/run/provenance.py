@@ -1,8 +1,7 @@
-"""Where a run came from: git commit, versions, threads, device; and whether a text is as bdl wrote it."""
+"""Where a run came from: git commit, versions, threads and device."""
 
 from __future__ import annotations
 
-import hashlib
 import platform
 import subprocess
 from importlib.metadata import PackageNotFoundError, version
@@ -14,7 +13,6 @@ import torch
 from bdl.cpu import cpu
 
 CPU = torch.device("cpu")
-SUM = b"# sha256 of the lines below: "
 PACKAGES = ("bdl", "torch", "lightning", "torchmetrics", "hydra-core", "numpy")
 
 
@@ -26,17 +24,6 @@ def provenance(device: torch.device = CPU) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": device_name(device),
     }
-
-
-def with_checksum(text: bytes) -> bytes:
-    """A text whose comments begin with #, under a comment with its checksum."""
-    return SUM + hashlib.sha256(text).hexdigest().encode() + b"\n" + text
-
-
-def is_as_written(text: bytes) -> bool:
-    """False where a text of `with_checksum` was altered. One that another program wrote has no checksum."""
-    first, _, rest = text.partition(b"\n")
-    return not first.startswith(SUM) or first == SUM + hashlib.sha256(rest).hexdigest().encode()
 
 
 def device_name(device: torch.device = CPU) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import json
 import math
@@ -13,18 +12,12 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.baselines.base import FOLDER as TRAINED
 from bdl.errors import ConfigError
-from bdl.files import read_file, write_atomically
-from bdl.lightning.callbacks.start import FOLDER as START
+from bdl.files import read_file
+from bdl.manifest import write_listed
 
-CONFIG, PREPROCESSING, METRICS = "config.yaml", "preprocessing.json", "metrics.json"
-CHECKSUMS, TIMING = "checksums.json", "timing.json"
-DESCRIBED = (
-    CONFIG, PREPROCESSING, METRICS, TIMING, "report.html", "samples/target.json", "samples/index-*.jsonl",
-    "samples/weighting-*.safetensors", "samples/excluded-*.json", f"{START}/samples/target.json",
-    f"{START}/samples/index-*.jsonl", f"{TRAINED}/samples/target.json", f"{TRAINED}/samples/index-*.jsonl",
-)  # fmt: skip
+CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
+RUN_FILES = (CONFIG, PREPROCESSING, METRICS, TIMING, "report.html")  # of the whole run, in its manifest
 
 
 def read_config(run: Path) -> DictConfig:
@@ -44,17 +37,6 @@ def read_config(run: Path) -> DictConfig:
     if not isinstance(loaded, DictConfig):
         raise ConfigError(f"{path} is damaged (it is no mapping): restore it")
     return loaded
-
-
-def read_checksums(run: Path) -> dict[str, str] | None:
-    """The checksums of the files of an ended run; None for a run that goes on, and for one of an older bdl."""
-    path = run / CHECKSUMS
-    return read_json(path, "remove it, and nothing is compared with it") if path.exists() else None
-
-
-def sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def read_preprocessing(run: Path) -> dict[str, Any]:
@@ -108,4 +90,4 @@ def _first_line(error: Exception) -> str:
 
 
 def write_json(path: Path, content: Any) -> None:
-    write_atomically(path, (json.dumps(content, indent=1) + "\n").encode())
+    write_listed(path, (json.dumps(content, indent=1) + "\n").encode())

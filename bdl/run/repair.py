@@ -1,58 +1,75 @@
-"""What can be repaired in a run directory without sampling: index lines, copies, leftovers, metrics."""
+"""What can be repaired in a run directory without sampling: manifests, indexes, leftovers and damaged metrics."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from bdl.errors import BdlError
-from bdl.files import sweep_leftovers, write_atomically
+from bdl.files import read_file, sweep_leftovers, write_atomically
+from bdl.manifest import SAMPLE, Entry, Manifest
 from bdl.owner import sole_owner
-from bdl.posterior.index import read_lines, record_of, sample_files, stack_of
+from bdl.posterior.index import line_hash, parse_line, read_lines, sample_files
 from bdl.run.directory import OWNER
-from bdl.run.records import CHECKSUMS, METRICS, read_metrics
+from bdl.run.records import METRICS, RUN_FILES, read_metrics
 
 
 def repair(run: Path) -> Iterator[str]:
-    """Repair what can be repaired, one line about each deed. Raises StoreError if another process owns the run."""
+    """List anew what is whole, with one line about each deed. Raises StoreError if another process owns the run.
+
+    A sample is whole if its file has the sha256 in its line of the index. Other files are listed as they are now.
+    """
     with sole_owner(run / OWNER):
-        folder = run / "samples"
-        for place in (run, folder, run / "checkpoints"):
+        for place in (run, run / "samples", run / "checkpoints"):
             sweep_leftovers(place, every_host=True)
         for path in (run / "checkpoints").glob("*.writing"):
             path.unlink()
-        for path in sorted(folder.glob("index-*.jsonl")):
-            if stack_of(path) is None and _is_copy(path):
-                path.unlink()
-                yield f"removed {path}: its lines are in the other index files, or in the headers of sample files"
-        for stack in sorted({stack for _, stack in sample_files(folder)}):
-            yield from _index(folder, stack)
         yield from _metrics(run)
+        yield from _relist(Manifest(run), _as_they_are(run, RUN_FILES))
+        for stack in sorted({stack for _, stack in sample_files(run / "samples")}):
+            yield from _stack(run, stack)
 
 
-def _is_copy(path: Path) -> bool:
-    """Whether nothing is lost with this index: each of its files describes itself, or stands in another index."""
-    others = [other for other in path.parent.glob("index-*.jsonl") if other != path]
-    listed = {record for other in others for _, r in read_lines(other) if (record := r and r.file)}
-    return all(
-        record is None or record.file in listed or record_of(path.parent / record.file)
-        for _, record in read_lines(path)
-    )
+def _stack(run: Path, stack: int) -> Iterator[str]:
+    """The manifest and the index of one stack."""
+    index, lines = run / "samples" / f"index-{stack}.jsonl", {}
+    for line in read_lines(index):
+        record = parse_line(line)
+        if record is not None and record.stack == stack and _sha256(run / "samples" / record.file) == record.sha256:
+            lines[f"samples/{record.file}"] = line, record
+    first = ("samples/frozen.safetensors", "samples/target.json")
+    last = (f"samples/excluded-{stack}.json", f"samples/weighting-{stack}.safetensors")
+    samples = [Entry(p, SAMPLE, r.bytes, r.sha256, line_hash(line), "") for p, (line, r) in lines.items()]
+    trace = f"checkpoints/trace-{stack}.safetensors"
+    there = [*_as_they_are(run, first), *samples, *_as_they_are(run, (*last, trace))]
+    manifest = Manifest(run, stack)
+    yield from _relist(manifest, there)
+    write_atomically(index, b"".join(lines[entry.path][0] for entry in manifest.samples()))
 
 
-def _index(folder: Path, stack: int) -> Iterator[str]:
-    """Drop damaged and doubled lines, and make lines for files that stand in no line."""
-    index = folder / f"index-{stack}.jsonl"
-    lines = [record for _, record in read_lines(index) if record is not None and record.stack == stack]
-    records = {record.step: record for record in lines}
-    for (step, of_stack), path in sample_files(folder).items():
-        if of_stack == stack and step not in records and (record := record_of(path)) is not None:
-            records[step] = record
-    whole = "".join(record.line() for _, record in sorted(records.items())).encode()
-    before = index.read_bytes() if index.exists() else b""
-    if whole != before:
-        write_atomically(index, whole)
-        yield f"{index} has {len(records)} lines, it had {len(before.splitlines())}"
+def _relist(manifest: Manifest, there: list[Entry]) -> Iterator[str]:
+    """Keep the lines of what is there, and add lines for the rest of it."""
+    before = [replace(entry, hash="") for entry in manifest.first_entries()]
+    paths = {entry.path for entry in there}
+    kept = [entry for entry in before if (entry in there if entry.kind == SAMPLE else entry.path in paths)]
+    latest = {entry.path: entry for entry in kept}
+    entries = kept + [entry for entry in there if latest.get(entry.path) != entry]
+    data = manifest.path.read_bytes() if manifest.path.exists() else b""
+    manifest.rewrite(entries)
+    if data != (manifest.path.read_bytes() if manifest.path.exists() else b""):
+        yield f"{manifest.path} lists {len(paths)} files, it listed {len({entry.path for entry in before})}"
+
+
+def _as_they_are(run: Path, names: Iterable[str]) -> list[Entry]:
+    """Entries for the files of these names that are there."""
+    paths = [run / name for name in names if (run / name).is_file()]
+    kinds = [path.stem.partition("-")[0] for path in paths]
+    return [
+        Entry(str(path.relative_to(run)), kind, path.stat().st_size, _sha256(path), None, "")
+        for path, kind in zip(paths, kinds, strict=True)
+    ]
 
 
 def _metrics(run: Path) -> Iterator[str]:
@@ -63,5 +80,12 @@ def _metrics(run: Path) -> Iterator[str]:
             read_metrics(path)
     except BdlError:
         path.unlink()
-        (run / CHECKSUMS).unlink(missing_ok=True)
         yield f"removed {path}, which was damaged: the same command of train.py evaluates the samples again"
+
+
+def _sha256(path: Path) -> str:
+    """Empty for a file that cannot be read."""
+    try:
+        return hashlib.sha256(read_file(path)).hexdigest()
+    except OSError:
+        return ""

@@ -24,10 +24,10 @@ from bdl.posterior.report.numbers import side_by_side
 from bdl.run import build
 from bdl.run.baseline import check_baseline, fit_baseline, folder_of_training
 from bdl.run.build import Callbacks
+from bdl.run.complete import answer
 from bdl.run.config import config_hash, fill_in, register_resolvers, run_name
 from bdl.run.derived import choose_precision, count_carriers, count_stacks, found_values
-from bdl.run.directory import RunDirectory
-from bdl.run.ended import answer
+from bdl.run.directory import RunDirectory, read_traces, write_trace
 from bdl.run.from_data import count_outputs, fill_in_from_data, settings_of, target_fact
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
@@ -195,7 +195,7 @@ def build_callbacks(
     about_data = datamodule.preprocessing()
     law = build.law_of(cfg.model, cfg.data, datamodule)
     return Callbacks(
-        build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data)),
+        build.write_config_at_start(lambda device: directory.write_config(settings, name, device, about_data, verbose)),
         build.build_schedule(cfg.schedule),
         build.build_collector(cfg.collect, keep, folder_of_training(cfg), law),
         build.build_average(keep, datamodule),
@@ -235,7 +235,7 @@ def gather_outcomes(
     """
     for stack, outcome in zip(own, outcomes, strict=False):
         rates = {} if outcome.swap_rates is None else {"swap_rates": outcome.swap_rates}
-        directory.write_trace(stack, outcome.trace | rates)
+        write_trace(directory.path, stack, outcome.trace | rates)
     done = min(outcome.steps for outcome in outcomes) if len(outcomes) == len(own) else 0
     if store is not None:
         store.set(done)
@@ -244,7 +244,7 @@ def gather_outcomes(
         done = min(store.wait())
     if done < steps:
         return Outcome(done, {}, None)
-    traces = directory.read_traces(stacks)
+    traces = read_traces(directory.path, stacks)
     swap_rates = [trace.pop("swap_rates") for trace in traces if "swap_rates" in trace]
     return Outcome(done, side_by_side(traces), torch.stack(swap_rates).mean(0) if swap_rates else None)
 
@@ -268,7 +268,6 @@ def finish(
     )  # fmt: skip
     log_metrics(parts.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
-    directory.write_checksums()
     return objective_value(metrics, cfg.objective)
 
 

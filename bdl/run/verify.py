@@ -1,14 +1,13 @@
-"""Every file of a run against what is known of it: checksums, index, target. See conf/verify.yaml."""
+"""Every file of a run against the manifests, the index and the checkpoints too. See conf/verify.yaml."""
 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from omegaconf import DictConfig
 from rich.console import Console
@@ -18,33 +17,25 @@ from rich.table import Table
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.checkpoint import is_checkpoint
 from bdl.errors import ConfigError, StoreError
-from bdl.files import WRITING, read_file
+from bdl.files import WRITING
 from bdl.lightning.callbacks.start import FOLDER as START
+from bdl.manifest import Manifest, manifests_of
 from bdl.owner import owner_of
-from bdl.posterior.index import Record, read_index, read_lines, sample_files, stack_of
+from bdl.posterior.index import read_index, read_lines, sample_files
 from bdl.posterior.store import SampleStore
 from bdl.run.directory import OWNER
-from bdl.run.known import known_samples
-from bdl.run.records import (
-    CHECKSUMS,
-    CONFIG,
-    METRICS,
-    PREPROCESSING,
-    read_checksums,
-    read_config,
-    read_metrics,
-    read_preprocessing,
-)
+from bdl.run.records import CONFIG, METRICS, PREPROCESSING, read_config, read_metrics, read_preprocessing
 from bdl.run.repair import repair
-from bdl.run.stranger import check_names, is_inside, matches, target_difference, unlisted
+from bdl.run.stored import described_files, known_samples, target_difference
+from bdl.run.trust import check_names
 
 State = Literal["whole", "bad", "unknown"]
 COLOURS = {"whole": "green", "bad": "red", "unknown": "yellow"}
 
 
 @dataclass(frozen=True)
-class Finding:
-    """What is known of one file, or of many."""
+class FileState:
+    """Whether one file is as it was written, or several."""
 
     what: str
     state: State
@@ -59,163 +50,133 @@ def verify(cfg: DictConfig) -> None:
     if cfg.repair:
         for line in repair(run):
             print(f"repaired: {line}")
-    findings = list(look(run, cfg.trust))
+    rows = list(look(run, cfg.trust))
     table = Table("what", "state", "note", box=None, pad_edge=False)
-    for finding in findings:
-        note = escape(finding.note.replace(f"{run}/", ""))
-        table.add_row(escape(finding.what), f"[{COLOURS[finding.state]}]{finding.state}", note)
+    for row in rows:
+        note = escape(row.note.replace(f"{run}/", ""))
+        table.add_row(escape(row.what), f"[{COLOURS[row.state]}]{row.state}", note)
     Console().print(table)
-    bad = sum(finding.state == "bad" for finding in findings)
-    print(f"{run}: {bad} of {len(findings)} bad" if bad else f"{run}: nothing is bad")
+    bad = sum(row.state == "bad" for row in rows)
+    print(f"{run}: {bad} of {len(rows)} bad" if bad else f"{run}: nothing is bad")
     if bad:
         sys.exit(1)
 
 
-def look(run: Path, trust: Sequence[str] = ()) -> Iterator[Finding]:
-    """Findings of all parts of a run directory, which is only read."""
+def look(run: Path, trust: Sequence[str] = ()) -> Iterator[FileState]:
+    """The states of all files of a run directory, which is only read."""
     yield from _owner(run)
     yield from _configuration(run, trust)
     yield from _described(run)
-    yield from _samples(run)
-    for name in (START, TRAINED):
-        for finding in _samples(run / name) if (run / name).exists() else ():
-            yield replace(finding, what=f"{name}: {finding.what}")
+    for before, folder in {"": run, f"{START}: ": run / START, f"{TRAINED}: ": run / TRAINED}.items():
+        yield from (replace(row, what=before + row.what) for row in _samples(folder))
     yield from _checkpoints(run)
     leftovers = [*run.glob(f"{WRITING}*"), *run.glob(f"*/{WRITING}*"), *run.glob("checkpoints/*.writing")]
     if leftovers and not (run / OWNER).exists():
-        yield Finding("leftovers", "unknown", f"{len(leftovers)} temporary files of killed writers; repair=true")
+        yield FileState("leftovers", "unknown", f"{len(leftovers)} temporary files of killed writers; repair=true")
 
 
-def _owner(run: Path) -> Iterator[Finding]:
+def _owner(run: Path) -> Iterator[FileState]:
     try:
         owner = owner_of(run / OWNER)
     except StoreError as error:
-        yield Finding(OWNER, "bad", str(error))
+        yield FileState(OWNER, "bad", str(error))
         return
     if owner is not None:
         fate = "was killed; the next command takes the run over" if owner.is_dead() else "may be writing now"
-        yield Finding(OWNER, "unknown", f"{owner} {fate}")
+        yield FileState(OWNER, "unknown", f"{owner} {fate}")
 
 
-def _configuration(run: Path, trust: Sequence[str]) -> Iterator[Finding]:
+def _configuration(run: Path, trust: Sequence[str]) -> Iterator[FileState]:
     """config.yaml: its form, its names, and whether it describes the samples."""
     if not (run / CONFIG).exists():
-        yield Finding(CONFIG, "unknown", "absent: the samples of a Trainer of one's own have none")
+        yield FileState(CONFIG, "unknown", "absent: the samples of another Trainer than bdl's have none")
         return
-    with _as_finding(CONFIG) as findings:
+    with _errors_as_states(CONFIG) as states:
         config = read_config(run)
         check_names(config, run, trust)
         if difference := target_difference(run, config):
             raise ConfigError(difference)
-        findings.append(Finding(f"{CONFIG} against target.json", "whole"))
-    yield from findings
+        states.append(FileState(f"{CONFIG} against target.json", "whole"))
+    yield from states
 
 
-def _described(run: Path) -> Iterator[Finding]:
-    """The files that have a line in checksums.json, and the form of those that have none."""
-    readers: dict[str, Any] = {
-        METRICS: lambda: read_metrics(run / METRICS),
-        PREPROCESSING: lambda: read_preprocessing(run),
-        "samples/target.json": lambda: SampleStore(run).target(),
-    }
-    with _as_finding(CHECKSUMS) as findings:
-        sums = read_checksums(run)
-        for name, value in (sums or {}).items():
-            right = is_inside(name) and matches(run / name, value)
-            fault = "altered" if is_inside(name) and (run / name).exists() else "missing"
-            findings.append(Finding(name, "whole" if right else "bad", "" if right else f"{fault} since the run ended"))
-        if sums is None:
-            why = "the run has not ended, or is of an older bdl: small files can only be read, not verified"
-            findings.append(Finding(CHECKSUMS, "unknown", why))
-        else:
-            findings += [Finding(name, "bad", f"has no line in {CHECKSUMS}") for name in unlisted(run, sums)]
-    yield from findings
-    named = {finding.what for finding in findings}
+def _described(run: Path) -> Iterator[FileState]:
+    """The files that describe the run and its samples: as they were written, and of the right form."""
+    for name, fault in described_files(run).items():
+        yield FileState(name, "whole" if fault is None else "bad", fault or "")
+    store = SampleStore(run)
+    readers = {METRICS: lambda: read_metrics(run / METRICS), PREPROCESSING: lambda: read_preprocessing(run)}
+    for manifest in manifests_of(run):
+        if (stack := manifest.stack) is not None:
+            readers[f"samples/weighting-{stack}.safetensors"] = lambda stack=stack: store.weighting(stack)
+            readers[f"samples/excluded-{stack}.json"] = lambda stack=stack: store.excluded(stack)
     for name, read in readers.items():
-        if name not in named and (run / name).exists():
-            with _as_finding(name) as findings:
+        if (run / name).exists():
+            with _errors_as_states(name) as states:
                 read()
-                findings.append(Finding(name, "unknown", "can be read; no checksum"))
-            yield from findings
+            yield from states
 
 
-def _samples(run: Path) -> Iterator[Finding]:
-    """The index of every stack, line by line, and every file against its checksum."""
-    folder = run / "samples"
+def _samples(run: Path) -> Iterator[FileState]:
+    """The manifest and the index of every stack, line by line, and every sample file."""
     listed: set[str] = set()
-    for path in sorted(folder.glob("index-*.jsonl")):
-        if (stack := stack_of(path)) is None:
-            yield Finding(
-                f"samples/{path.name}", "bad", "a copy, whose samples would count twice; repair=true removes it"
-            )
-            continue
-        with _as_finding(f"samples/{path.name}") as findings:
-            records = read_index(path, stack)
-            findings.append(Finding(f"samples/{path.name}", "whole", f"{len(records)} lines"))
-        yield from findings
-        records = _records(path)
-        listed |= {record.file for record in records}
-        yield _files(folder, stack, records)
-    unlisted = [path.name for path in sample_files(folder).values() if path.name not in listed]
+    for manifest in manifests_of(run):
+        with _errors_as_states(manifest.path.name) as states:
+            states.append(FileState(manifest.path.name, "whole", f"{len(manifest.entries())} lines"))
+        yield from states
+        if manifest.stack is not None:
+            yield from _stack(manifest, manifest.stack)
+        listed |= {entry.path for entry in manifest.first_entries()}
+    unlisted = [path.name for path in sample_files(run / "samples").values() if f"samples/{path.name}" not in listed]
     if unlisted and not (run / OWNER).exists():
-        note = f"{len(unlisted)} are in no index, {unlisted[0]} first; repair=true lists those that a header describes"
-        yield Finding("sample files", "bad", note)
-    yield from _by_stack(folder, "weighting-*.safetensors", SampleStore.weighting)
-    yield from _by_stack(folder, "excluded-*.json", SampleStore.excluded)
+        note = (
+            f"{len(unlisted)} are in no manifest, {unlisted[0]} first; repair=true lists those that an index describes"
+        )
+        yield FileState("sample files", "bad", note)
 
 
-def _records(index: Path) -> list[Record]:
-    """The records of all lines that can be read."""
-    try:
-        return [record for _, record in read_lines(index) if record is not None]
-    except StoreError:  # another format, or a file outside of the folder
-        return []
-
-
-def _files(folder: Path, stack: int, records: list[Record]) -> Finding:
-    name = f"sample files of stack {stack}"
+def _stack(manifest: Manifest, stack: int) -> Iterator[FileState]:
+    store, name = SampleStore(manifest.folder), f"samples/index-{stack}.jsonl"
+    index, records = manifest.folder / name, []
+    with _errors_as_states(name) as states:
+        records = read_index(index, stack, manifest.samples())
+        if [record.line() for record in records] != read_lines(index):
+            raise StoreError("it has lines that the manifest does not list, or in another order; repair=true")
+        states.append(FileState(name, "whole", f"{len(records)} lines"))
+    yield from states
     bad = []
     for record in records:
         try:
-            data = read_file(folder / record.file)
-            if hashlib.sha256(data).hexdigest() != record.sha256:
-                bad.append(f"{record.file} was altered")
-        except OSError:
-            bad.append(f"{record.file} is missing")
+            store.read(record)
+        except StoreError as error:
+            bad.append(str(error).removeprefix("sample file ").partition(";")[0])
+    what = f"sample files of stack {stack}"
     if bad:
-        return Finding(name, "bad", f"{len(bad)} of {len(records)}: {', '.join(bad[:3])}{' ...' if bad[3:] else ''}")
-    return Finding(name, "whole", f"{len(records)} files")
+        yield FileState(what, "bad", f"{len(bad)} of {len(records)}: {', '.join(bad[:3])}{' ...' if bad[3:] else ''}")
+    elif records:
+        yield FileState(what, "whole", f"{len(records)} files")
 
 
-def _by_stack(folder: Path, pattern: str, read: Callable[[SampleStore, int], Any]) -> Iterator[Finding]:
-    """Findings of the files of each stack that cannot be read."""
-    for path in sorted(folder.glob(pattern)):
-        with _as_finding(f"samples/{path.name}") as findings:
-            if (stack := path.stem.partition("-")[2]).isdecimal():
-                read(SampleStore(folder.parent), int(stack))
-        yield from findings
-
-
-def _checkpoints(run: Path) -> Iterator[Finding]:
-    """Every checkpoint: whether it is whole, and whether the samples that it knows are there."""
-    known = {path: (digest, present) for path, digest, present in known_samples(run)}
+def _checkpoints(run: Path) -> Iterator[FileState]:
+    """Every checkpoint: whether it is whole, and whether the samples that it knows are listed."""
+    known = dict(known_samples(run))
     for path in sorted((run / "checkpoints").glob("*.ckpt")):
         name = f"checkpoints/{path.name}"
         if not is_checkpoint(path):
-            yield Finding(name, "bad", "truncated, altered or no checkpoint")
+            yield FileState(name, "bad", "truncated, altered or no checkpoint")
         elif path not in known:
-            yield Finding(name, "unknown", "of an older bdl or of another program: it knows no samples")
+            yield FileState(name, "unknown", "of another program, or under another name: it knows no samples")
+        elif known[path]:
+            yield FileState(name, "whole", "the samples that it knows are listed")
         else:
-            digest, present = known[path]
-            note = "" if present else ", which are not those of the index; repair=true"
-            yield Finding(name, "whole" if present else "bad", f"knows {digest.count} samples{note}")
+            yield FileState(name, "bad", "it knows samples that no manifest lists")
 
 
 @contextlib.contextmanager
-def _as_finding(what: str) -> Iterator[list[Finding]]:
-    """The findings of a block. An error becomes one."""
-    findings: list[Finding] = []
+def _errors_as_states(what: str) -> Iterator[list[FileState]]:
+    """The states that a block adds. An error becomes one."""
+    states: list[FileState] = []
     try:
-        yield findings
+        yield states
     except Exception as error:  # whatever a damaged file makes of the code that reads it
-        findings.append(Finding(what, "bad", " ".join(f"{error}".split()) or type(error).__name__))
+        states.append(FileState(what, "bad", " ".join(f"{error}".split()) or type(error).__name__))

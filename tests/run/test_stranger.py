@@ -11,11 +11,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from bdl.run.stranger import check_names, is_inside, is_public, target_difference
 from omegaconf import OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.run.config import config_folder
-from bdl.run.stranger import check_names, is_inside, is_public, target_difference
 
 RUN = Path("outputs/a")
 ATTACKS = [

@@ -196,7 +196,7 @@ def test_a_damaged_psi_is_refused_after_the_warning_that_it_was_altered(script, 
 
 
 def test_a_file_that_was_altered_after_the_end_is_warned_of(copy):
-    from bdl.run.stranger import read_runs
+    from bdl.run.stored import read_runs
 
     edit(copy / "config.yaml", monitor_every=7)
     with pytest.warns(BdlWarning, match="config.yaml was altered or lost after bdl had written it"):
@@ -204,7 +204,7 @@ def test_a_file_that_was_altered_after_the_end_is_warned_of(copy):
 
 
 def test_files_that_were_added_to_an_ended_run_are_warned_of(copy):
-    from bdl.run.stranger import read_runs
+    from bdl.run.stored import read_runs
 
     (copy / "samples" / "excluded-0.json").write_text("{}")
     with pytest.warns(BdlWarning, match="excluded-0.json was added after the run had ended"):
@@ -212,7 +212,7 @@ def test_files_that_were_added_to_an_ended_run_are_warned_of(copy):
 
 
 def test_samples_that_a_checkpoint_knows_and_the_index_lacks_are_warned_of(copy):
-    from bdl.run.stranger import read_runs
+    from bdl.run.stored import read_runs
 
     (copy / "checksums.json").unlink()
     index = copy / "samples" / "index-0.jsonl"
@@ -231,7 +231,7 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_config_that_would_hang_or_crash_is_refused(copy, name):
-    from bdl.run.stranger import read_runs
+    from bdl.run.stored import read_runs
 
     damage, words = DAMAGED[name]
     damage(copy / "config.yaml")

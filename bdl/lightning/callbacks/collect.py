@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
@@ -12,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bdl.engine.stack import ChainStack
-from bdl.errors import BdlWarning, ConfigError
+from bdl.errors import ConfigError
 from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
@@ -20,9 +18,9 @@ from bdl.lightning.find import find_sampler, reader_of, sampled_net
 from bdl.lightning.host import host_under
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
+from bdl.manifest import Manifest
 from bdl.owner import release, take
 from bdl.posterior.frozen import FrozenPart, frozen_names
-from bdl.posterior.index import Digest
 from bdl.posterior.snapshot import (
     copies_of_target,
     describe_state,
@@ -87,7 +85,7 @@ class CollectSamples(StepCallback):
         self._pending: dict[str, Any] | None = None  # a kept state that awaits its batch energy
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
         self._finished, self._owns, self._lost = False, False, 0  # lost: divergences that the store knows of
-        self._known: Digest | None = None  # of the samples that a run keeps that resumes from the present state
+        self._last_hash: str | None = None  # of the manifest of a run that resumes from the present state
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
 
@@ -113,6 +111,7 @@ class CollectSamples(StepCallback):
         if self._writes:
             self._truncate(self._sampler.steps - (awaited is not None), "kept")
             self._write_target(pl_module)
+            self._last_hash = self._manifest.last_hash()
         if awaited is not None:
             self._pending = {**awaited, "tensors": self._tensors(trainer, pl_module, awaited.get("rows"))}
 
@@ -167,9 +166,8 @@ class CollectSamples(StepCallback):
         # The tensors of the pending state are the module's, which the checkpoint holds already
         pending = None if self._pending is None else {k: v for k, v in self._pending.items() if k != "tensors"}
         state = {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}
-        if self._known is not None:
-            written = self.store.digest(self._sampler.stack)
-            state |= {"samples": {"kept": asdict(self._known), "written": asdict(written)}}
+        if self._last_hash is not None:
+            state |= {"manifest": {"kept": self._last_hash, "written": self._manifest.last_hash()}}
         return state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -215,7 +213,7 @@ class CollectSamples(StepCallback):
             log_weight=of_target(self._sampler, log_weight, rows),
             **pending,
         )
-        self._known = self.store.digest(self._sampler.stack)
+        self._last_hash = self._manifest.last_hash()
 
     def _leave_out_diverged(self) -> None:
         """Take chains that have diverged since the state was kept out of it, and tell the store of them."""
@@ -233,17 +231,21 @@ class CollectSamples(StepCallback):
 
     def _finish(self) -> None:
         """Write the pending state without its energy. A checkpoint made now still says that the state awaits one."""
-        pending, known = self._pending, self._known
+        pending, last_hash = self._pending, self._last_hash
         if not self._finished:
             self._write(None, None)
             self._write_weighting()
-        self._pending, self._known, self._finished = pending, known, True
+        self._pending, self._last_hash, self._finished = pending, last_hash, True
 
     # ---- the folder -------------------------------------------------------------------------------------------------
 
     @property
     def _lock(self) -> Path:
         return self.store.folder / f"owner-{self._sampler.stack}.json"
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self.store.manifest(self._sampler.stack)
 
     def _release(self) -> None:
         if self._owns:
@@ -255,13 +257,9 @@ class CollectSamples(StepCallback):
 
         which: the samples that a run keeps that goes on, or those that were written at the end.
         """
-        known = None if self._restored is None else self._restored.get("samples")
-        if self._restored is not None and known is None:
-            warnings.warn("the checkpoint is of an older bdl: lost samples go unnoticed", BdlWarning, stacklevel=2)
-        digest = None if known is None else Digest(**known[which])
-        self.store.truncate(self._sampler.stack, step, digest)
+        hashes = {} if self._restored is None else self._restored.get("manifest", {})
+        self.store.truncate(self._sampler.stack, step, hashes.get(which))
         self.store.write_excluded(self._sampler.stack, self._sampler.survivors.excluded())
-        self._known = self.store.digest(self._sampler.stack)
 
     # ---- what is refused, and what describes the law ----------------------------------------------------------------
 
@@ -281,7 +279,7 @@ class CollectSamples(StepCallback):
 
     def _refuse_overwriting(self) -> None:
         fresh = self._sampler.steps == 0 and not self.overwrite
-        if fresh and self.store.has_records(self._sampler.stack):
+        if fresh and self.store.has_files(self._sampler.stack):
             raise ConfigError(
                 f"{self.store.folder} holds samples already: resume with Trainer.fit(ckpt_path=...), choose another "
                 "run_dir, or remove them"
@@ -290,8 +288,7 @@ class CollectSamples(StepCallback):
     def _write_target(self, pl_module: L.LightningModule) -> None:
         tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains, self._frozen.tensors)
         target = describe_target(self._sampler, getattr(pl_module, "loss", None), tensors) | self.target
-        self._frozen.write(self.store.folder)
-        self.store.write_target(target | self._frozen_entry)
+        self.store.write_target(target, self._sampler.stack, self._frozen)
 
     def _write_weighting(self) -> None:
         described = describe_weighting(self._sampler)

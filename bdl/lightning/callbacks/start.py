@@ -28,7 +28,7 @@ FOLDER = "start"  # in the run directory; a run directory itself, whose samples 
 class EnsembleStart(L.Callback):
     """Trains the stack of a BayesianModule by `AdamWStart`; the sampler begins at these parameters.
 
-    The ensemble is written to `<run_dir>/start`, one file per stack with a checksum, once the run has passed its
+    The ensemble is written to `<run_dir>/start`, one file per stack, once the run has passed its
     checks: `Posterior.load(run_dir / "start", net)` predicts with it. A run that finds its ensemble there loads it. A
     run that was killed before begins again and trains the same ensemble to the bit.
 
@@ -113,9 +113,8 @@ class EnsembleStart(L.Callback):
         loss, tensors = getattr(module, "loss", None), self._tensors
         shapes = {k: list(v.shape[1:]) for k, v in tensors.items()}
         target = {"loss": identity(loss), "outputs": outputs_of(loss), "injects_noise": False, "shapes": shapes}
-        target |= {"start": identity(self.start), **self.target, **self._frozen.entry()}
-        self._frozen.write(self.store.folder)
-        self.store.write_target(target)
+        target |= {"start": identity(self.start), **self.target}
+        self.store.write_target(target, self.stack, self._frozen)
         chains = len(next(iter(tensors.values())))
         self.store.write(
             tensors, step=self._trained.epochs, stack=self.stack,

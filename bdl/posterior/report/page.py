@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from bdl.files import write_atomically
+from bdl.manifest import write_listed
 from bdl.posterior.checks import or_nan
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram
@@ -90,7 +90,7 @@ def write_page(
         convergence=summary.convergence,
         warnings=summary.warnings,
     )
-    write_atomically(path, page(data).encode())
+    write_listed(path, page(data).encode())
     return data
 
 

@@ -1,4 +1,4 @@
-"""The part of a module that was sampled: the whole of it, or the submodule whose tensors the samples hold."""
+"""The submodule whose tensors the samples hold, found in the module that holds it."""
 
 from __future__ import annotations
 

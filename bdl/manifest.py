@@ -1,0 +1,200 @@
+"""The manifests of a run: what every file was when it was written, a line for each, chained by hashes.
+
+`manifest.jsonl` lists the files of the whole run, and `manifest-<stack>.jsonl` those of one stack of chains. Each has
+one writer at a time, so that no line needs a lock, over NFS neither. A later line for a path replaces an earlier one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path, PurePosixPath
+
+from bdl.errors import StoreError
+from bdl.files import append_line, disk_errors, publish, read_file, temporary_file, write_atomically
+
+SAMPLE = "sample"  # the kind of a sample file
+SHARED = ("target", "frozen")  # kinds of files that all stacks list
+_NAME = re.compile(r"manifest(-(0|[1-9]\d*))?\.jsonl")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of a manifest. `hash` is the sha256 of the line with the hash of the line before in its place."""
+
+    path: str  # relative to the folder of the manifest
+    kind: str
+    bytes: int
+    sha256: str
+    line: str | None  # of a sample: the sha256 of its line in the index
+    hash: str
+
+    def after(self, before: str) -> Entry:
+        """The entry in the place that follows the hash `before`."""
+        return replace(self, hash=_sha256(replace(self, hash=before).text()))
+
+    def text(self) -> bytes:
+        return json.dumps(asdict(self)).encode() + b"\n"
+
+    def is_plain(self) -> bool:
+        """Whether the values have their types, and the path stays in the folder. A stranger may have written them."""
+        path = PurePosixPath(self.path)
+        texts = all(isinstance(text, str) for text in (self.kind, self.sha256, self.line or ""))
+        return texts and type(self.bytes) is int and not path.is_absolute() and ".." not in path.parts
+
+
+class Manifest:
+    """One manifest. It is read again only when the file has changed.
+
+    Args:
+        folder: of the run.
+        stack: whose files it lists; None for those of the whole run.
+    """
+
+    def __init__(self, folder: str | Path, stack: int | None = None):
+        self.folder, self.stack = Path(folder), stack
+        self.path = self.folder / ("manifest.jsonl" if stack is None else f"manifest-{stack}.jsonl")
+        self._version: tuple[int, int, int] | None = None  # of the file when it was read
+        self._entries: list[Entry] = []
+        self._whole = True
+
+    def entries(self) -> list[Entry]:
+        """All lines. A last line without its newline counts as not written. Raises StoreError for a damaged line."""
+        entries = self.first_entries()
+        if not self._whole:
+            raise StoreError(
+                f"line {len(entries) + 1} of {self.path} is damaged, or a line before it was lost: restore it, or bdl "
+                f"verify run={self.folder} repair=true lists anew the samples that are whole"
+            )
+        return entries
+
+    def first_entries(self) -> list[Entry]:
+        """The lines before the first damaged one."""
+        if (version := self._present_version()) != self._version or version is None:
+            *lines, _ = (b"" if version is None else self._read()).split(b"\n")
+            self._entries = list(_entries(lines, self.path.name))
+            self._whole, self._version = len(self._entries) == len(lines), version
+        return self._entries
+
+    def samples(self) -> list[Entry]:
+        return [entry for entry in self.entries() if entry.kind == SAMPLE]
+
+    def last_hash(self) -> str:
+        """The hash that stands for all lines: a checkpoint knows its samples by it."""
+        return _last_hash(self.entries(), self.path.name)
+
+    def versions(self, path: str) -> list[Entry]:
+        """The last line of a file, and the one before: a writer that is killed before its rename leaves the file so."""
+        return [entry for entry in self.entries() if entry.path == path][-2:]
+
+    def add(self, path: str, kind: str, size: int, sha256: str, line: str | None = None) -> None:
+        """Write the line of a file. Raises StoreError if the disk is full or not writable."""
+        entries = self.entries()
+        entry = Entry(path, kind, size, sha256, line, "").after(self.last_hash())
+        append_line(self.path, entry.text())
+        entries.append(entry)
+        self._version = self._present_version()
+
+    def write(self, path: str, kind: str, data: bytes) -> None:
+        """Replace a file. Its line is written before it gets its name. Raises StoreError as `add` does."""
+        place, sha256 = self.folder / path, _sha256(data)
+        versions = self.versions(path)
+        with disk_errors(place):
+            if versions and versions[-1].sha256 == sha256 and place.is_file() and read_file(place) == data:
+                return
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with temporary_file(place.parent, data) as written:
+                if not versions or versions[-1].sha256 != sha256:
+                    self.add(path, kind, len(data), sha256)
+                publish(written, place)
+
+    def cut(self, count: int) -> None:
+        """Keep the first lines, and remove the files of the stack that only later ones list. Damaged lines go too."""
+        entries = self.first_entries()
+        stay = {entry.path for entry in entries[:count]}
+        for entry in entries[count:]:
+            if entry.path not in stay and entry.kind not in SHARED:
+                (self.folder / entry.path).unlink(missing_ok=True)
+        self.rewrite(entries[:count])
+
+    def rewrite(self, entries: Iterable[Entry]) -> None:
+        """Write these lines in place of all, chained anew."""
+        chained: list[Entry] = []
+        for entry in entries:
+            chained.append(entry.after(_last_hash(chained, self.path.name)))
+        data = b"".join(entry.text() for entry in chained)
+        if not data:
+            self.path.unlink(missing_ok=True)
+        elif not self.path.exists() or read_file(self.path) != data:
+            write_atomically(self.path, data)
+        self._version = None
+
+    def _read(self) -> bytes:
+        try:
+            return read_file(self.path)
+        except OSError as error:
+            raise StoreError(f"{self.path} cannot be read ({error.strerror}): restore it") from error
+
+    def _present_version(self) -> tuple[int, int, int] | None:
+        try:
+            status = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return status.st_ino, status.st_size, status.st_mtime_ns
+
+
+def manifests_of(folder: Path) -> list[Manifest]:
+    """The manifests in a folder: of the whole run, then of every stack. A copy under another name is none."""
+    named = [name for path in folder.glob("manifest*.jsonl") if (name := _NAME.fullmatch(path.name))]
+    stacks = sorted(int(name[2]) for name in named if name[2])
+    return [Manifest(folder, stack) for stack in ([None] if len(stacks) < len(named) else []) + stacks]
+
+
+def read_listed(manifests: Sequence[Manifest], path: str) -> bytes | None:
+    """The bytes of a file; None where no manifest lists it. Raises StoreError if it is lost or altered."""
+    listed = [(manifest, entry) for manifest in manifests for entry in manifest.versions(path)]
+    if not listed:
+        return None
+    place, manifest = listed[0][0].folder / path, listed[0][0].path
+    try:
+        data = read_file(place)
+    except OSError as error:
+        raise StoreError(f"{place} cannot be read ({error.strerror}): restore it") from error
+    if _sha256(data) not in {entry.sha256 for _, entry in listed}:
+        raise StoreError(f"{place} was altered: its sha256 is not that of {manifest}; restore it")
+    return data
+
+
+def write_listed(path: Path, data: bytes) -> None:
+    """Write a file, and its line where its folder is that of a run. Raises StoreError as `Manifest.add` does."""
+    if manifests_of(path.parent):
+        Manifest(path.parent).write(path.name, path.stem, data)
+    else:
+        write_atomically(path, data)
+
+
+def _entries(lines: Iterable[bytes], start: str) -> Iterator[Entry]:
+    """The lines up to the first that is damaged or does not follow from those before. start: what the first follows."""
+    before = start
+    for line in lines:
+        try:
+            entry = Entry(**json.loads(line))
+            follows = entry.is_plain() and entry.after(before) == entry and entry.text() == line + b"\n"
+        except (ValueError, TypeError):
+            return
+        if not follows:
+            return
+        before = entry.hash
+        yield entry
+
+
+def _last_hash(entries: Sequence[Entry], start: str) -> str:
+    return entries[-1].hash if entries else start
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
