@@ -74,7 +74,10 @@ class Manifest:
 
     def first_entries(self) -> list[Entry]:
         """The lines before the first damaged one."""
-        if (version := self._present_version()) != self._version or version is None:
+        version = self._present_version()
+        if version is None and self._entries:
+            raise StoreError(f"{self.path} is gone: its folder was moved or removed while a process wrote to it")
+        if version != self._version or version is None:
             *lines, _ = (b"" if version is None else self._read()).split(b"\n")
             self._entries = list(_entries(lines, self.path.name))
             self._whole, self._version = len(self._entries) == len(lines), version
@@ -93,10 +96,9 @@ class Manifest:
 
     def add(self, path: str, kind: str, size: int, sha256: str, line: str | None = None) -> None:
         """Write the line of a file. Raises StoreError if the disk is full or not writable."""
-        entries = self.entries()
         entry = Entry(path, kind, size, sha256, line, "").after(self.last_hash())
         append_line(self.path, entry.text())
-        entries.append(entry)
+        self._entries.append(entry)
         self._version = self._present_version()
 
     def write(self, path: str, kind: str, data: bytes) -> None:
@@ -131,7 +133,7 @@ class Manifest:
             self.path.unlink(missing_ok=True)
         elif not self.path.exists() or read_file(self.path) != data:
             write_atomically(self.path, data)
-        self._version = None
+        self._version, self._entries = None, []
 
     def _read(self) -> bytes:
         try:

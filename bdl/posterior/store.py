@@ -221,7 +221,9 @@ class SampleStore:
     def target(self) -> dict[str, Any]:
         """target.json: N, prior, loss, data, model, ... of the run. Raises StoreError if it cannot be read."""
         if (target := self._read_json("target.json")) is None:
-            raise StoreError(f"{self.run_dir} is not a run directory: no manifest in it lists samples/target.json")
+            raise StoreError(
+                f"{self.run_dir} is not a run directory, or its manifest was lost: none lists samples/target.json"
+            )
         return target
 
     def has_target(self) -> bool:

@@ -30,7 +30,7 @@ from bdl.run.records import CONFIG, METRICS, PREPROCESSING, TIMING, read_config,
 OWNER = "owner.json"
 FOLDERS = ("samples", "checkpoints", f"{START}/samples", f"{TRAINED}/samples")
 # The files that runs make in these folders. Lightning's and W&B's are in the folders of LOGS.
-OURS = re.compile(r"(target|(owner|excluded)-\d+)\.json|index-\d+\.jsonl|.*\.(safetensors|ckpt|writing)")
+OURS = re.compile(r"(target|(owner|excluded)-\d+)\.json|index-(0|[1-9]\d*)\.jsonl|.*\.(safetensors|ckpt|writing)")
 LOGS = ("logs", "wandb")
 
 

@@ -19,7 +19,8 @@ from bdl.run.records import METRICS, RUN_FILES, read_metrics
 def repair(run: Path) -> Iterator[str]:
     """List anew what is whole, with one line about each deed. Raises StoreError if another process owns the run.
 
-    A sample is whole if its file has the sha256 in its line of the index. Other files are listed as they are now.
+    A sample is whole if its file has the sha256 in its line of the index, and the line the hash in the manifest, where
+    the manifest still has it. Other files are listed as they are now.
     """
     with sole_owner(run / OWNER):
         for place in (run, run / "samples", run / "checkpoints"):
@@ -34,19 +35,23 @@ def repair(run: Path) -> Iterator[str]:
 
 def _stack(run: Path, stack: int) -> Iterator[str]:
     """The manifest and the index of one stack."""
-    index, lines = run / "samples" / f"index-{stack}.jsonl", {}
+    manifest, index = Manifest(run, stack), run / "samples" / f"index-{stack}.jsonl"
+    listed = {entry.path: entry.line for entry in manifest.first_entries()}
+    lines: dict[str, bytes] = {}
+    samples: list[Entry] = []
     for line in read_lines(index):
-        record = parse_line(line)
-        if record is not None and record.stack == stack and _sha256(run / "samples" / record.file) == record.sha256:
-            lines[f"samples/{record.file}"] = line, record
+        record, of_line = parse_line(line), line_hash(line)
+        if record is None or record.stack != stack or (path := f"samples/{record.file}") in lines:
+            continue
+        if _sha256(run / path) == record.sha256 and listed.get(path, of_line) == of_line:
+            lines[path] = line
+            samples.append(Entry(path, SAMPLE, record.bytes, record.sha256, of_line, ""))
     first = ("samples/frozen.safetensors", "samples/target.json")
     last = (f"samples/excluded-{stack}.json", f"samples/weighting-{stack}.safetensors")
-    samples = [Entry(p, SAMPLE, r.bytes, r.sha256, line_hash(line), "") for p, (line, r) in lines.items()]
     trace = f"checkpoints/trace-{stack}.safetensors"
     there = [*_as_they_are(run, first), *samples, *_as_they_are(run, (*last, trace))]
-    manifest = Manifest(run, stack)
     yield from _relist(manifest, there)
-    write_atomically(index, b"".join(lines[entry.path][0] for entry in manifest.samples()))
+    write_atomically(index, b"".join(lines[entry.path] for entry in manifest.samples()))
 
 
 def _relist(manifest: Manifest, there: list[Entry]) -> Iterator[str]:

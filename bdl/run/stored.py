@@ -110,8 +110,10 @@ def described_files(run: Path) -> dict[str, str | None]:
 
 def _faults(folder: Path) -> dict[str, str | None]:
     faults: dict[str, str | None] = {}
-    whole = []
-    for manifest in manifests_of(folder):
+    whole, manifests = [], manifests_of(folder)
+    if not manifests:  # a folder that bdl did not write
+        return {}
+    for manifest in manifests:
         try:
             manifest.entries()
             whole.append(manifest)

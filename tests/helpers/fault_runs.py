@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import arviz_stats  # noqa: F401  imported before the forks, because it is slow to import
@@ -12,13 +11,15 @@ import bdl.posterior.report.page
 import bdl.run.evaluate
 import bdl.run.train
 import bdl.run.verify  # noqa: F401
+from bdl.manifest import Manifest
+from bdl.run.stored import altered
 
 # The gradients in torch: no compiler, and no cache in somebody's home.
 TINY = (
     "logger=none", "chains=2", "train_items=200", "length=30", "model.sizes=[36,6]", "collect.keep.every=3",
     "collect.keep.burn_in=6", "checkpoint_every=8", "monitor_every=4", "compile=false",
 )  # fmt: skip
-OF_THE_MACHINE = ("timing.json", "checksums.json")  # seconds, and a checksum of them
+OF_THE_MACHINE = ("timing.json",)  # seconds
 LAUNCHER = "`srun` command"  # Lightning's hint on the login node of a cluster
 
 
@@ -31,14 +32,17 @@ def messages(ended: Ended) -> list[str]:
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    """All files of an ended run that do not depend on the clock, with the checksums but that of timing.json."""
+    """All files of an ended run that do not depend on the clock. Every one of them is as its manifest says.
+
+    The manifest of a stack is the same to the byte. That of the whole run lists seconds too.
+    """
     assert not any(path.name.startswith((".writing-", "owner")) for path in folder.rglob("*"))
+    assert altered(folder) == {}
     names = {str(path.relative_to(folder)): path for path in folder.rglob("*") if path.is_file()}
     found = {name: path.read_bytes() for name, path in names.items() if name not in OF_THE_MACHINE}
-    found = {name: data for name, data in found.items() if not name.startswith("checkpoints/")}
-    sums = json.loads((folder / "checksums.json").read_text())
-    del sums["timing.json"]
-    return found | {"checksums.json": json.dumps(sums).encode()}
+    found = {name: data for name, data in found.items() if not name.endswith(".ckpt")}
+    last = {entry.path: entry.sha256 for entry in Manifest(folder).entries()}
+    return found | {"manifest.jsonl": repr(sorted(last.keys() - {"timing.json"})).encode()}
 
 
 def goes_on(folder: Path, *overrides: str) -> dict[str, bytes]:

@@ -20,7 +20,7 @@ from omegaconf import DictConfig, open_dict
 
 from bdl.errors import BdlError, BdlWarning
 from bdl.posterior.store import SampleStore
-from bdl.run import ended, evaluate, train
+from bdl.run import complete, evaluate, train
 from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import RunDirectory
 from bdl.run.records import read_metrics
@@ -137,7 +137,7 @@ def answered(run: Path, cfg: DictConfig) -> Any:
     made: list[dict[str, float]] = []
     cfg = cfg.copy()
     cfg.run_dir = str(run)
-    with mock.patch.object(ended, "print_summary", lambda metrics: made.append(dict(metrics))):
+    with mock.patch.object(complete, "print_summary", lambda metrics: made.append(dict(metrics))):
         train.train(cfg)
     return repr(sorted((made[0] if made else read_metrics(run / "metrics.json")).items()))  # or evaluated again
 

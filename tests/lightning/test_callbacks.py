@@ -64,7 +64,7 @@ def test_an_index_line_has_the_documented_fields(tmp_path):
     lines = [json.loads(line) for line in (tmp_path / "samples/index-3.jsonl").read_text().splitlines()]
     assert set(lines[0]) == {
         "format_version", "step", "stack", "chains", "cycle", "lr", "temperature", "zeta", "energy_batch",
-        "energy_full", "log_weight", "psi_frozen", "file", "bytes", "sha256", "checksum",
+        "energy_full", "log_weight", "psi_frozen", "file", "bytes", "sha256",
     }  # fmt: skip
     assert [line["step"] for line in lines] == [5, 6, 11, 12]
     assert [line["cycle"] for line in lines] == [0, 0, 1, 1]

@@ -6,19 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-import torch
 from again import WHOLE, Run
 from test_resume import files
 
 import bdl
-from bdl.errors import BdlWarning, StoreError
+from bdl.errors import StoreError
 from bdl.owner import Owner
 
-DAMAGE = {
-    "deleted": Path.unlink,
-    "cut": lambda path: path.write_bytes(path.read_bytes()[:-100]),
+HEALED = {
     "doubled": lambda path: path.write_bytes(path.read_bytes() * 2),
+    "with half a line": lambda path: path.write_bytes(path.read_bytes() + b'{"step": 99'),
 }
+LOST = {"deleted": Path.unlink, "cut": lambda path: path.write_bytes(path.read_bytes()[:-1000])}
 
 
 @pytest.fixture(scope="module")
@@ -29,14 +28,27 @@ def whole(tmp_path_factory) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("stop", [12, WHOLE], ids=["in the middle", "at the end"])
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize("damage", HEALED)
 def test_a_damaged_index_is_made_whole_by_resuming(whole, tmp_path, damage, stop):
     """Step 12 is a kept one, whose sample awaits its energy. At the end no further step is made."""
     Run("plain", tmp_path).go(stop)
-    DAMAGE[damage](tmp_path / "samples" / "index-0.jsonl")
+    HEALED[damage](tmp_path / "samples" / "index-0.jsonl")
     run = Run("plain", tmp_path)
     run.go(WHOLE, run.checkpoint)
     assert files(tmp_path) == whole
+
+
+@pytest.mark.parametrize("stop", [12, WHOLE], ids=["in the middle", "at the end"])
+@pytest.mark.parametrize("name", ["samples/index-0.jsonl", "manifest-0.jsonl"])
+@pytest.mark.parametrize("damage", LOST)
+def test_lost_lines_are_no_silent_loss(tmp_path, damage, name, stop):
+    Run("plain", tmp_path).go(stop)
+    LOST[damage](tmp_path / name)
+    before = files(tmp_path)
+    run = Run("plain", tmp_path)
+    with pytest.raises(StoreError, match="restore it, or "):
+        run.go(WHOLE, run.checkpoint)
+    assert files(tmp_path) == before
 
 
 @pytest.mark.parametrize("stop", [12, WHOLE], ids=["in the middle", "at the end"])
@@ -50,17 +62,6 @@ def test_a_lost_sample_is_no_silent_loss(tmp_path, stop):
     ):
         run.go(WHOLE, run.checkpoint)
     assert files(tmp_path) == before  # the lock is gone too
-
-
-def test_a_checkpoint_of_an_older_bdl_resumes_with_a_warning(whole, tmp_path):
-    Run("plain", tmp_path).go(12)
-    run = Run("plain", tmp_path)
-    checkpoint = torch.load(run.checkpoint, weights_only=True)
-    del checkpoint["callbacks"]["CollectSamples"]["samples"]
-    torch.save(checkpoint, run.checkpoint)
-    with pytest.warns(BdlWarning, match="of an older bdl: lost samples go unnoticed"):
-        run.go(WHOLE, run.checkpoint)
-    assert files(tmp_path) == whole
 
 
 def test_a_second_trainer_in_the_folder_of_a_live_one_is_refused(tmp_path):

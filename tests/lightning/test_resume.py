@@ -29,7 +29,8 @@ STOPS = {"at a kept step": 9, "in an epoch": 10, "at the end of an epoch": 20, "
 
 
 def files(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in sorted((folder / "samples").iterdir())}
+    """The samples, and the manifests that list them."""
+    return {p.name: p.read_bytes() for p in sorted([*(folder / "samples").iterdir(), *folder.glob("manifest-*")])}
 
 
 @pytest.fixture(scope="module")

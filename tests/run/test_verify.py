@@ -1,6 +1,6 @@
 """Tests of `bdl.run.verify` and `.repair`.
 
-verify names every damaged file, repair makes whole what it can, and no command trusts a damaged or strange run.
+verify names every damaged file, repair lists what is whole, and no command trusts a damaged or strange run.
 """
 
 from __future__ import annotations
@@ -17,10 +17,12 @@ from running import TINY, compose, refusal, sampled, samples
 import bdl
 from bdl.alive import start_of
 from bdl.errors import BdlWarning, ConfigError, StoreError
+from bdl.manifest import Manifest
 from bdl.owner import Owner
 from bdl.run import train
 from bdl.run.config import config_hash
 from bdl.run.directory import RunDirectory
+from bdl.run.stored import read_runs
 from bdl.run.verify import look
 
 
@@ -83,6 +85,7 @@ FILES = {
     "config.yaml": "config.yaml", "metrics.json": "metrics.json", "report.html": "report.html",
     "samples/target.json": "samples/target.json", "samples/index-0.jsonl": "samples/index-0.jsonl",
     "samples/weighting-0.safetensors": "samples/weighting-0.safetensors", "timing.json": "timing.json",
+    "manifest-0.jsonl": "manifest-0.jsonl", "manifest.jsonl": "manifest.jsonl",
     "checkpoints/last.ckpt": "checkpoints/last.ckpt", "samples/00000009-0.safetensors": "sample files of stack 0",
 }  # fmt: skip
 
@@ -93,12 +96,13 @@ def test_every_damaged_file_is_named(copy, name, how):
     how(copy / name)
     if name == "checkpoints/last.ckpt" and how is Path.unlink:
         assert bad(copy) == {}  # a finished run does without
+    elif name.startswith("manifest") and how is Path.unlink:
+        assert bad(copy)["samples/target.json" if "0" in name else "metrics.json"].startswith("is in no manifest")
     else:
         assert FILES[name] in bad(copy), bad(copy)
 
 
 ODD = {
-    "an index of no stack": ("samples/index-00.jsonl", "", "samples/index-00.jsonl", "a copy"),
     "a damaged list of lost chains": ("samples/excluded-0.json", "[", "samples/excluded-0.json", "is damaged"),
     "a loss that is a word": ("samples/target.json", '{"loss": "abc", "data": [1, 2]}', "config.yaml", ""),
 }  # fmt: skip
@@ -106,10 +110,9 @@ ODD = {
 
 @pytest.mark.parametrize("name", ODD)
 def test_files_of_another_form_are_named(copy, name):
-    """Without checksums, so that the form alone tells."""
-    (copy / "checksums.json").unlink()
+    """They are listed as they are, so that the form alone tells."""
     file, content, what, words = ODD[name]
-    (copy / file).write_text(content)
+    Manifest(copy, 0).write(file, "text", content.encode())
     assert words in bad(copy)[what]
 
 
@@ -124,29 +127,32 @@ def test_the_table_and_the_exit_status(script, copy):
     assert status == 1 and "00000009-0.safetensors was altered" in " ".join(out.split()) and "1 of" in out
 
 
-def test_a_run_of_an_older_bdl_is_read_with_a_note(copy):
-    """It has no checksums."""
-    (copy / "checksums.json").unlink()
-    unknown = {finding.what: finding.note for finding in look(copy) if finding.state == "unknown"}
-    assert bad(copy) == {} and "of an older bdl" in unknown["checksums.json"] and "metrics.json" in unknown
-
-
 def test_what_can_be_repaired(script, copy, run):
-    """A lost line, a doubled one, a copy, a leftover and damaged metrics, which the same command makes again."""
-    index = copy / "samples" / "index-0.jsonl"
-    lines = index.read_bytes().splitlines(keepends=True)
-    shutil.copy(index, index.with_name("index-0 (copy).jsonl"))
-    index.write_bytes(lines[0] * 2)
+    """A damaged manifest, a doubled line, a leftover and damaged metrics, which the same command makes again."""
+    index, manifest = copy / "samples" / "index-0.jsonl", copy / "manifest-0.jsonl"
+    lines, listed = index.read_bytes(), manifest.read_bytes()
+    index.write_bytes(lines * 2)
     (copy / "samples" / ".writing-elsewhere-1-x").write_text("")
-    assert len(bad(copy)) >= 3
-    status, out, _ = script("verify", f"run={copy}", "repair=true")
-    assert status == 0 and "repaired: " in out and "has 3 lines, it had 2" in out, out
-    assert samples(copy) == samples(run)
+    for damage in (flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-300])):
+        damage(manifest)
+        assert len(bad(copy)) >= 2
+        status, out, _ = script("verify", f"run={copy}", "repair=true")
+        assert status == 0 and "repaired: " in out and "manifest-0.jsonl lists 5 files, it listed" in out, out
+        assert samples(copy) == samples(run) and manifest.read_bytes() == listed
     (copy / "metrics.json").write_text("{")
     status, out, _ = script("verify", f"run={copy}", "repair=true")
     assert status == 0 and "metrics.json, which was damaged" in out and not (copy / "metrics.json").exists()
     assert script("train", f"hydra.run.dir={copy}", "trainer=debug", *TINY, "sampler=awsghmc")[0] == 0
     assert (copy / "metrics.json").read_bytes() == (run / "metrics.json").read_bytes() and bad(copy) == {}
+
+
+@pytest.mark.parametrize("name", ["samples/00000009-0.safetensors", "samples/index-0.jsonl"])
+def test_a_repaired_run_leaves_out_what_is_not_whole(script, copy, name):
+    flip(copy / name)
+    status, out, _ = script("verify", f"run={copy}", "repair=true")
+    assert "manifest-0.jsonl lists 4 files, it listed 5" in out
+    assert [r.step for r in bdl.SampleStore(copy).records()] in ([7, 11], [7, 9], [9, 11])
+    assert status == 1 and "1 are in no manifest" in " ".join(out.split())  # the checkpoint is bad, too
 
 
 def test_no_run_directory(script, tmp_path):
@@ -172,9 +178,9 @@ REFUSED = {
     "torch.load": (lambda run: edit(run / "config.yaml", data__x={"_target_": "torch.load"}), "_target_=torch.load"),
     "config": (garble("config.yaml"), "config.yaml is damaged"),
     "list": (lambda run: (run / "config.yaml").write_text("- 1"), "config.yaml is damaged (it is no mapping)"),
-    "target": (garble("samples/target.json"), "target.json is damaged"),
+    "target": (garble("samples/target.json"), "target.json was altered"),
     "metrics": (garble("metrics.json"), "metrics.json is damaged"),
-    "checksums": (garble("checksums.json"), "checksums.json is damaged"),
+    "manifest": (lambda run: flip(run / "manifest-0.jsonl"), "manifest-0.jsonl is damaged"),
 }  # fmt: skip
 
 
@@ -191,33 +197,26 @@ def test_a_damaged_or_strange_run_is_refused_in_one_line(script, copy, tmp_path,
 def test_a_damaged_psi_is_refused_after_the_warning_that_it_was_altered(script, copy, tmp_path):
     garble("samples/weighting-0.safetensors")(copy)
     status, _, err = script("evaluate", f"runs={copy}", f"out={tmp_path / 'out'}")
-    assert status == 1 and "weighting-0.safetensors is not a whole safetensors file" in err[-1]
+    assert status == 1 and "weighting-0.safetensors was altered: its sha256 is not that of" in err[-1]
     assert not (tmp_path / "out").exists()
 
 
 def test_a_file_that_was_altered_after_the_end_is_warned_of(copy):
-    from bdl.run.stored import read_runs
-
     edit(copy / "config.yaml", monitor_every=7)
     with pytest.warns(BdlWarning, match="config.yaml was altered or lost after bdl had written it"):
         read_runs([copy], [])
 
 
 def test_files_that_were_added_to_an_ended_run_are_warned_of(copy):
-    from bdl.run.stored import read_runs
-
     (copy / "samples" / "excluded-0.json").write_text("{}")
-    with pytest.warns(BdlWarning, match="excluded-0.json was added after the run had ended"):
+    with pytest.warns(BdlWarning, match="excluded-0.json is in no manifest: it was added, or its line was lost"):
         read_runs([copy], [])
 
 
-def test_samples_that_a_checkpoint_knows_and_the_index_lacks_are_warned_of(copy):
-    from bdl.run.stored import read_runs
-
-    (copy / "checksums.json").unlink()
-    index = copy / "samples" / "index-0.jsonl"
-    index.write_text("".join(index.read_text().splitlines(keepends=True)[1:]))
-    with pytest.warns(BdlWarning, match="last.ckpt knows 3 samples, and the index does not begin with them"):
+def test_samples_that_a_checkpoint_knows_and_the_manifest_lacks_are_warned_of(copy):
+    manifest = Manifest(copy, 0)
+    manifest.rewrite([entry for entry in manifest.entries() if not entry.path.endswith("09-0.safetensors")])
+    with pytest.warns(BdlWarning, match="last.ckpt knows samples that no manifest lists: some are lost"):
         read_runs([copy], [])
 
 
@@ -231,8 +230,6 @@ DAMAGED = {
 
 @pytest.mark.parametrize("name", DAMAGED)
 def test_a_config_that_would_hang_or_crash_is_refused(copy, name):
-    from bdl.run.stored import read_runs
-
     damage, words = DAMAGED[name]
     damage(copy / "config.yaml")
     with pytest.raises(ConfigError, match=f"config.yaml is damaged .*{words}"):
@@ -265,7 +262,7 @@ FOREIGN = {
     "samples/cat.png": ("x", "cat.png is no file of a run"),
     "samples/00000001-0.safetensors": ("x", "holds samples, checkpoints or metrics without a config.yaml"),
     "samples/target.json": ("{}", "holds samples, checkpoints or metrics without a config.yaml"),
-    "samples/index-00.jsonl": ("", "index-00.jsonl is the index of no stack"),
+    "samples/index-00.jsonl": ("", "index-00.jsonl is no file of a run"),
     "metrics.json": ("{}", "holds samples, checkpoints or metrics without a config.yaml"),
 }  # fmt: skip
 

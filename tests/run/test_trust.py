@@ -5,17 +5,16 @@ A stranger's config.yaml builds public parts of bdl, torch.nn and Lightning, and
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from pathlib import Path
 
 import pytest
-from bdl.run.stranger import check_names, is_inside, is_public, target_difference
 from omegaconf import OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.run.config import config_folder
+from bdl.run.trust import check_names, is_public
 
 RUN = Path("outputs/a")
 ATTACKS = [
@@ -90,50 +89,3 @@ def test_every_name_that_the_configurations_use_is_public():
     found -= {"null", "bdl.run.sweeps.ResumeStudy"}  # the second is a callback of Hydra, which config.yaml never holds
     names = found | {"torch.nn.CrossEntropyLoss", "torch.nn.Linear", "bdl.likelihoods.with_constant_scale"}
     assert len(names) > 50 and [name for name in sorted(names) if not is_public(name)] == []
-
-
-TARGET = {
-    "num_data": 40, "model": {"_target_": "bdl.models.MLP", "sizes": [3, 3], "activation": "tanh"},
-    "data": {"_target_": "bdl.data.LandsatDataModule", "encoding": "abc"}, "loss": {"type": "bdl.CategoricalNLL"},
-}  # fmt: skip
-CONFIG = {
-    "model": TARGET["model"], "data": {"_target_": "bdl.data.LandsatDataModule", "batch_size": 10},
-    "loss": {"_target_": "bdl.CategoricalNLL"}, "sampler": {"num_data": 40}, "seed": 0,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({}, None),
-        ({"seed": 1}, None),  # not part of the law
-        ({"data": {**CONFIG["data"], "root": "elsewhere"}}, None),
-        (
-            {"model": {**TARGET["model"], "activation": "relu"}},
-            'model.activation is "relu", and "tanh" in samples/target',
-        ),
-        ({"model": {**TARGET["model"], "sizes": [3, 5, 3]}}, "model.sizes is [3, 5, 3], and [3, 3] in samples"),
-        ({"data": {"_target_": "bdl.data.CIFARDataModule"}}, "data._target_ is"),
-        ({"loss": {"_target_": "bdl.PoissonNLL"}}, 'loss.type is "bdl.PoissonNLL"'),
-        ({"sampler": {"num_data": 41}}, "num_data is 41, and 40 in samples/target.json"),
-    ],
-)
-def test_a_configuration_that_does_not_describe_the_samples_is_noticed(tmp_path, change, words):
-    (tmp_path / "samples").mkdir()
-    (tmp_path / "samples" / "target.json").write_text(json.dumps(TARGET))
-    difference = target_difference(tmp_path, OmegaConf.create({**CONFIG, **change}))
-    assert difference is None if words is None else words in str(difference), difference
-
-
-def test_a_target_of_an_older_bdl_is_compared_where_it_says_something(tmp_path):
-    (tmp_path / "samples").mkdir()
-    for target in ({"num_data": 40}, {"num_data": 40, "loss": "CategoricalNLL()"}):
-        (tmp_path / "samples" / "target.json").write_text(json.dumps(target))
-        assert target_difference(tmp_path, OmegaConf.create(CONFIG)) is None
-        other = OmegaConf.create({**CONFIG, "sampler": {"num_data": 41}})
-        assert "num_data is 41" in str(target_difference(tmp_path, other))
-
-
-@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "samples/../../x"])
-def test_checksums_name_no_file_outside(name):
-    assert not is_inside(name) and is_inside("samples/target.json")

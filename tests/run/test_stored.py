@@ -1,0 +1,47 @@
+"""Whether a stored config.yaml describes the samples beside it."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from bdl.posterior.store import SampleStore
+from bdl.run.stored import target_difference
+
+TARGET = {
+    "num_data": 40, "model": {"_target_": "bdl.models.MLP", "sizes": [3, 3], "activation": "tanh"},
+    "data": {"_target_": "bdl.data.LandsatDataModule", "encoding": "abc"}, "loss": {"type": "bdl.CategoricalNLL"},
+}  # fmt: skip
+CONFIG = {
+    "model": TARGET["model"], "data": {"_target_": "bdl.data.LandsatDataModule", "batch_size": 10},
+    "loss": {"_target_": "bdl.CategoricalNLL"}, "sampler": {"num_data": 40}, "seed": 0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, None),
+        ({"seed": 1}, None),  # not part of the law
+        ({"data": {**CONFIG["data"], "root": "elsewhere"}}, None),
+        (
+            {"model": {**TARGET["model"], "activation": "relu"}},
+            'model.activation is "relu", and "tanh" in samples/target',
+        ),
+        ({"model": {**TARGET["model"], "sizes": [3, 5, 3]}}, "model.sizes is [3, 5, 3], and [3, 3] in samples"),
+        ({"data": {"_target_": "bdl.data.CIFARDataModule"}}, "data._target_ is"),
+        ({"loss": {"_target_": "bdl.PoissonNLL"}}, 'loss.type is "bdl.PoissonNLL"'),
+        ({"sampler": {"num_data": 41}}, "num_data is 41, and 40 in samples/target.json"),
+    ],
+)
+def test_a_configuration_that_does_not_describe_the_samples_is_noticed(tmp_path, change, words):
+    SampleStore(tmp_path).write_target(TARGET)
+    difference = target_difference(tmp_path, OmegaConf.create({**CONFIG, **change}))
+    assert difference is None if words is None else words in str(difference), difference
+
+
+def test_what_the_target_does_not_name_is_not_compared(tmp_path):
+    SampleStore(tmp_path).write_target({"num_data": 40})
+    assert target_difference(tmp_path, OmegaConf.create(CONFIG)) is None
+    other = OmegaConf.create({**CONFIG, "sampler": {"num_data": 41}})
+    assert "num_data is 41" in str(target_difference(tmp_path, other))
