@@ -13,7 +13,7 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 # From the ground up; a layer may import those before it
 LAYERS = [
     {
-        "errors", "cpu", "seeding", "batch", "files", "frozen", "psi", "schedules", "likelihoods",
+        "errors", "cpu", "seeding", "batch", "files", "manifest", "frozen", "psi", "schedules", "likelihoods",
         "identity", "owner", "torch_private", "alive", "checkpoint",
     },
     {"samplers"},

@@ -14,11 +14,12 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
-from bdl.posterior.described import brief, first_difference
+from bdl.posterior.merging import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.run.keys import leaves
 from bdl.run.records import CONFIG, METRICS, TIMING, read_config, read_metrics, read_seconds
-from bdl.run.stranger import plain_values, warn_of_altered
+from bdl.run.stored import warn_of_altered
+from bdl.run.trust import plain_values
 
 SECONDS = "seconds"  # of timing.json, which stands among the metrics of a compared run
 NUMBERS = "test/bma/rmse"  # a metric of every run that predicts numbers, and of no other

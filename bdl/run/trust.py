@@ -19,7 +19,12 @@ from bdl.errors import ConfigError
 from bdl.run.records import CONFIG
 
 PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
-FUNCTIONS = ("bdl.likelihoods", "bdl.models", "bdl.schedules")  # their functions make objects and write nothing
+FUNCTIONS = (
+    "bdl.data",
+    "bdl.likelihoods",
+    "bdl.models",
+    "bdl.schedules",
+)  # their functions make objects and write nothing
 LIGHTNING = {
     "lightning.Trainer", *(f"lightning.pytorch.loggers.{kind}Logger" for kind in ("CSV", "TensorBoard", "Wandb"))
 }  # fmt: skip

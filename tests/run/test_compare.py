@@ -17,6 +17,8 @@ import pytest
 from omegaconf import OmegaConf
 from running import refusal
 
+from bdl.manifest import Manifest
+from bdl.posterior.store import SampleStore
 from bdl.run.compared_runs import ComparedRun
 from bdl.run.comparison import compare_runs, mean_and_error
 
@@ -43,7 +45,7 @@ def written(
     (folder / "samples").mkdir(parents=True)
     OmegaConf.save(config, folder / "config.yaml")
     target = {"data": {"_target_": "bdl.data.LandsatDataModule", "val_fraction": 0.0, "split_seed": 0, **(data or {})}}
-    (folder / "samples" / "target.json").write_text(json.dumps(target))
+    SampleStore(folder).write_target(target)
     if nll is not None:
         scores = {"nll": nll, "accuracy": 0.9 + nll / 10, "ece": 0.02}
         metrics = {f"test/bma/{k}": v for k, v in scores.items()} | {"test/one_sample/nll": nll + 0.1, "t_eff": 0.3}
@@ -207,10 +209,10 @@ def test_a_copied_run_is_no_second_seed(tmp_path, script):
 
 @WARNS
 def test_altered_metrics_are_warned_of_and_a_damaged_timing_is_named(runs, tmp_path, script):
-    (Path(runs[0]) / "checksums.json").write_text(json.dumps({"metrics.json": "0" * 64}))
+    Manifest(runs[0]).add("metrics.json", "metrics", 2, "0" * 64)
     status, _, err = script("compare", *runs, f"out={tmp_path / 'out'}")
     assert status == 0 and any("metrics.json was altered" in line for line in err)
-    (Path(runs[0]) / "checksums.json").unlink()
+    Manifest(runs[0]).path.unlink()
     for content in ("[", "[1]", '{"seconds": "long"}'):
         (Path(runs[1]) / "timing.json").write_text(content)
         assert "timing.json is damaged" in refusal(script("compare", *runs))
