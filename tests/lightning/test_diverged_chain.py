@@ -11,6 +11,7 @@ import torch
 import toys
 
 import bdl
+from bdl.manifest import Manifest
 from bdl.data import TensorSlices
 from bdl.errors import BdlWarning
 from bdl.run.write_report import Outcome, write_report
@@ -112,5 +113,9 @@ def test_a_chain_lost_after_the_last_sample_is_left_out_too(tmp_path):
 def test_a_lost_list_of_excluded_chains_does_not_bring_them_back(tmp_path):
     lost(tmp_path, "drop")
     (tmp_path / "samples" / "excluded-0.json").unlink()
+    with pytest.raises(bdl.StoreError, match="excluded-0.json cannot be read .*: restore it"):
+        bdl.Posterior.load(tmp_path, toys.plain())
+    manifest = Manifest(tmp_path, 0)
+    manifest.rewrite([entry for entry in manifest.entries() if entry.kind != "excluded"])
     posterior = bdl.Posterior.load(tmp_path, toys.plain())
     assert posterior.chains == 2 and posterior.diverged == [(1, None)]
