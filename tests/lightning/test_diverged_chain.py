@@ -11,9 +11,9 @@ import torch
 import toys
 
 import bdl
-from bdl.manifest import Manifest
 from bdl.data import TensorSlices
 from bdl.errors import BdlWarning
+from bdl.manifest import Manifest
 from bdl.run.write_report import Outcome, write_report
 from bdl.schedules import EveryStep
 

@@ -17,10 +17,10 @@ import pytest
 from omegaconf import OmegaConf
 from running import refusal
 
-from bdl.manifest import Manifest
 from bdl.posterior.store import SampleStore
 from bdl.run.compared_runs import ComparedRun
 from bdl.run.comparison import compare_runs, mean_and_error
+from bdl.run.records import write_json
 
 NLL = [0.20, 0.23, 0.21]
 BASE = {"chains": 8, "sampler": {"lr": 0.15, "temperature": 0.2, "seed": 0}, "data": {"val_fraction": 0.0}}
@@ -50,7 +50,7 @@ def written(
         scores = {"nll": nll, "accuracy": 0.9 + nll / 10, "ece": 0.02}
         metrics = {f"test/bma/{k}": v for k, v in scores.items()} | {"test/one_sample/nll": nll + 0.1, "t_eff": 0.3}
         metrics |= {"test/constant/nll": 1.75, "temperature": 0.0, "samples": 8, "chains": 8, **more}
-        (folder / "metrics.json").write_text(json.dumps(metrics))
+        write_json(folder / "metrics.json", metrics)
         (folder / "timing.json").write_text(json.dumps({"seconds": 10.0 + seed}))
         (folder / "report.html").write_text("")
     return folder
@@ -209,10 +209,11 @@ def test_a_copied_run_is_no_second_seed(tmp_path, script):
 
 @WARNS
 def test_altered_metrics_are_warned_of_and_a_damaged_timing_is_named(runs, tmp_path, script):
-    Manifest(runs[0]).add("metrics.json", "metrics", 2, "0" * 64)
+    path = Path(runs[0]) / "metrics.json"
+    path.write_text(path.read_text() + " ")
     status, _, err = script("compare", *runs, f"out={tmp_path / 'out'}")
     assert status == 0 and any("metrics.json was altered" in line for line in err)
-    Manifest(runs[0]).path.unlink()
+    path.write_text(path.read_text()[:-1])
     for content in ("[", "[1]", '{"seconds": "long"}'):
         (Path(runs[1]) / "timing.json").write_text(content)
         assert "timing.json is damaged" in refusal(script("compare", *runs))
