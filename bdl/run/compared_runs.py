@@ -85,8 +85,8 @@ def read_run(path: Path) -> ComparedRun | None:
     data = SampleStore(path).target().get("data") if sampled else {}
     metrics = {}
     if (path / METRICS).exists():
-        warn_of_altered(path, METRICS)
         metrics = read_metrics(path / METRICS)
+        warn_of_altered(path, METRICS)
         metrics[SECONDS] = read_seconds(path / TIMING) if (path / TIMING).exists() else math.nan
     settings = {"folder": str(path)} if config is None or name is None else _settings(config, path)
     draw = {key: settings.pop(key) for key in list(settings) if OF_THE_DRAW.fullmatch(key)}
