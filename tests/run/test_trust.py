@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.stranger` and `.known`.
+"""Tests of `bdl.run.trust`.
 
 A stranger's config.yaml builds public parts of bdl, torch.nn and Lightning, and nothing else.
 """
