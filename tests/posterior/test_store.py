@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.store`, `.snapshot`, `.described`, `.merging` and `.samples`.
+"""Tests of `bdl.posterior.store`, `.snapshot`, `.merging` and `.samples`.
 
 Samples on disk: samples come back as written, damage is named, and nothing is written partially.
 """
