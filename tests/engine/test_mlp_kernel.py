@@ -416,7 +416,7 @@ def test_the_code_is_built_once(fresh, monkeypatch):
     assert [*fresh.iterdir()] == [made]
 
 
-@pytest.mark.parametrize("keep", [0, 1000])
+@pytest.mark.parametrize("keep", [pytest.param(0, marks=pytest.mark.slow), 1000])
 def test_a_damaged_file_is_built_again(fresh, monkeypatch, keep):
     native.load(SOURCE, required=True)
     (made,) = fresh.iterdir()

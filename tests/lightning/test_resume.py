@@ -72,7 +72,9 @@ def test_a_stopped_run_ends_with_the_same_files(whole, tmp_path, name, stop):
     assert_same(whole(name), stopped(name, tmp_path, STOPS[stop]))
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+@pytest.mark.parametrize(
+    "name", slow_where(lambda name: name in ("baoab", "corrected", "scoring", "metropolis", "mala"), SAMPLERS)
+)
 def test_a_resumed_run_of_every_sampler_ends_with_the_same_files(whole, tmp_path, name):
     """It stops at a kept step, and some dynamics have adapted by then."""
     assert_same(whole(name), stopped(name, tmp_path, 9))

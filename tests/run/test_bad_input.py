@@ -9,6 +9,7 @@ import pytest
 import torch
 from cifar_files import Folder
 from hydra.errors import MissingConfigException
+from repeats import slow_where
 from running import TINY, refusal, sampled, samples
 
 import bdl
@@ -43,7 +44,14 @@ BAD = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", BAD)
+REPEATS = {  # of the messages of the other cases, or of those that test_command_lines.py asks for without a run
+    "burn-in", "rungs", "weighted kernel", "machines", "quotes", "time in numbers", "no time", "concurrent",
+    "clipped kernel",
+    "model of rows", "erase", "flip", "val_fraction", "loader", "workers", "batchnorm",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", slow_where(REPEATS.__contains__, BAD))
 def test_bad_input_gets_one_line_and_leaves_nothing(script, tmp_path, name):
     override, words = BAD[name]
     folder = tmp_path / "run"
@@ -70,7 +78,7 @@ IMAGES = {
 }
 
 
-@pytest.mark.parametrize("name", IMAGES)
+@pytest.mark.parametrize("name", slow_where(REPEATS.__contains__, IMAGES))
 def test_bad_input_about_images_gets_one_line_and_leaves_nothing(script, tmp_path, monkeypatch, name):
     override, words = IMAGES[name]
     images, folder = Folder(tmp_path / "data", monkeypatch), tmp_path / "run"

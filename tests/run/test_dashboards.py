@@ -71,6 +71,7 @@ def test_an_offline_run_of_wandb_holds_report_pictures_table_and_series(tmp_path
     assert json.loads(summary["verdict"]).startswith("verdict: ")
 
 
+@pytest.mark.slow
 def test_tensorboard_shows_the_same_pictures(tmp_path, script):
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     options = ("chains=2", "stacks=1", "monitor_every=4", "trainer.max_steps=12", "collect.keep.every=2")

@@ -123,6 +123,7 @@ def test_a_run_is_the_same_wherever_its_data_lie():
         assert named(**other) != named()
 
 
+@pytest.mark.slow
 def test_wandb_runs_offline(tmp_path, script):
     pytest.importorskip("wandb")
     overrides = [o for o in TINY if not o.startswith("logger")]

@@ -203,7 +203,9 @@ def test_momenta_scale_with_the_lr_of_each_rung(with_lr: bool, monkeypatch):
     assert right(energies(bdl.BAOAB(0.1), 0.02 * LADDER.repeat(1024), 500)[0], 0.04, se=0.006) == with_lr
 
 
-@pytest.mark.parametrize("energy_var, allowed", [(9.0, 0.0), ("estimated", 0.01), (0.0, None)])
+@pytest.mark.parametrize(
+    "energy_var, allowed", [pytest.param(9.0, 0.0, marks=pytest.mark.slow), ("estimated", 0.01), (0.0, None)]
+)
 def test_noisy_energies(energy_var, allowed):
     """The penalty compensates errors of variance 9 nats², an estimated one to 1%. Without it the cold rung is a fifth
     too hot."""

@@ -189,7 +189,8 @@ def test_adaptive_weighting_with_importance_weights(reference: Reference):
     assert z[K + 1] < -Z and (z[K + 2 : 2 * K + 2] < -Z).sum() > 2
 
 
-@pytest.mark.parametrize("batch, agrees", [(75, True), pytest.param(25, False, marks=pytest.mark.slow)])
+@pytest.mark.slow  # test_batches.py has batch noise that is subtracted
+@pytest.mark.parametrize("batch, agrees", [(75, True), (25, False)])
 def test_mini_batches(reference: Reference, batch: int, agrees: bool):
     """SGHMC that subtracts the estimated batch noise. Batches of 75 out of 100 bring too little of it to be seen.
 

@@ -227,6 +227,7 @@ def test_mistaken_sgrld_is_seen(how: str, name: str, T: float):
     assert extrapolated(Mistaken(full_metric, how), name, T) > 0.025
 
 
+@pytest.mark.slow  # test_sgrld_has_the_law_in_two_dimensions shows it without random numbers
 def test_sgrld_through_the_shell():
     """A full metric on a 2-D Gaussian has the law of the discretised chain. Power: a temperature 3% too high moves a
     second moment by more than 6 standard errors (checked)."""
@@ -392,7 +393,8 @@ class Normal(DataTarget):
         return torch.zeros_like(theta[..., 0]), r @ PRECISION.to(r)
 
 
-@pytest.mark.parametrize("T", [pytest.param(1.0, marks=pytest.mark.slow), 0.25])
+@pytest.mark.slow  # test_sgfs_is_right_at_any_lr shows the law without random numbers
+@pytest.mark.parametrize("T", [1.0, 0.25])
 def test_sgfs_on_real_batches(T: float):
     """A conjugate mean on batches of 10 out of 40 items, at lr = .5, has the posterior's law. Power: 2% of variance.
 

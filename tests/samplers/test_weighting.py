@@ -299,6 +299,7 @@ def test_contour_reaches_the_bin_masses():
     assert np.abs(estimate.mean - g).max() < tol
 
 
+@pytest.mark.slow
 def test_contour_survives_a_heavy_bin():
     """2 U ~ χ²₁: the lowest of 12 bins holds 68%. It is more than e times as heavy as the next, which exceeds the
     largest rise of log psi. psi must still be close to the bin masses (.68, .16, .07, ...)."""
@@ -454,7 +455,7 @@ def test_published_variant_does_not_lead_back(bins: int):
     [
         pytest.param(bdl.SGLD(), 0.005, 0.7, id="SGLD", marks=pytest.mark.slow),
         pytest.param(bdl.SGHMC(0.1), 0.003, 1.0, id="SGHMC", marks=pytest.mark.slow),
-        pytest.param(bdl.SGHMC(0.5), 0.005, 0.7, id="SGHMC-half"),
+        pytest.param(bdl.SGHMC(0.5), 0.005, 0.7, id="SGHMC-half", marks=pytest.mark.slow),
         pytest.param(bdl.BAOAB(0.5), 0.005, 1.0, id="BAOAB", marks=pytest.mark.slow),
         pytest.param(bdl.SGNHT(0.1, rate=1e-3), 0.003, 1.0, id="SGNHT"),
         pytest.param(bdl.PSGLD(damping=1e-5, adapt_steps=500), 0.02, 1.0, id="PSGLD"),

@@ -9,7 +9,7 @@ from bdl.sklearn import BayesianMLPClassifier, BayesianMLPRegressor
 
 # Enough for scikit-learn's blobs, and a fit takes a tenth of a second
 SMALL = dict(
-    hidden_layer_sizes=(8,), start=bdl.AdamWStart(lr=0.02, epochs=30), chains=2, samples=2, steps=6, prior_std=1.0
+    hidden_layer_sizes=(8,), start=bdl.AdamWStart(lr=0.05, epochs=12), chains=2, samples=2, steps=6, prior_std=1.0
 )
 
 
