@@ -87,7 +87,7 @@ def test_every_experiment_on_cifar_runs_under_the_debug_trainer(tmp_path, monkey
     folder = Folder(tmp_path / "data", monkeypatch, 100 if experiment.startswith("cifar100") else 10)
     short = ("collect.keep.every=2", "collect.keep.samples_per_cycle=1", "logger=none")
     small = (f"data.root={folder.root}", "data.batch_size=2", *(() if "/cnn" in experiment else ("model.depth=8",)))
-    run = sampled(tmp_path / "run", f"experiment={experiment}", "trainer=debug", *short, *small, steps=20)
+    run = sampled(tmp_path / "run", f"experiment={experiment}", "trainer=debug", *short, *small, steps=40)
     assert run.collect.store.records() and run.average.count == len(run.collect.store.records())
 
 
