@@ -48,6 +48,6 @@ def has_matplotlib(tree: ast.AST) -> bool:
 def test_matplotlib_is_imported_where_pictures_are_drawn():
     users = {name for name, tree in TREES.items() if has_matplotlib(tree)}
     report = "bdl.posterior.report"
-    assert users == {f"{report}.comparison", f"{report}.figures", f"{report}.value_figures"}
+    assert users == {f"{report}.figures", f"{report}.value_figures"}
     others = [tree for name, tree in TREES.items() if name not in users]
     assert not any(user in imported(tree.body) for user in users for tree in others)
