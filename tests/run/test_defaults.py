@@ -11,6 +11,8 @@ import pytest
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
+import bdl
+
 CONF = Path(__file__).parents[2] / "conf"
 COMPLETED = ("hidden", "scale")  # bdl/run/from_data.py makes arguments of them, with what the data say
 
@@ -30,7 +32,10 @@ def literals(node: Any) -> Iterator[tuple[str, str, Any]]:
 
 def default(target: str, key: str) -> Any:
     """The constructor's default, lists for tuples; the `empty` of inspect where the argument is required."""
-    value = inspect.signature(get_object(target)).parameters[key].default
+    parameters = inspect.signature(get_object(target)).parameters
+    if key not in parameters and "batching" in parameters:  # passed on
+        parameters = inspect.signature(bdl.data.TensorBatches).parameters
+    value = parameters[key].default
     return list(value) if isinstance(value, tuple) else value
 
 
