@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -57,6 +58,7 @@ class Forward:
         self.device = next((t.device for t in originals.values()), torch.device("cpu"))
         self._head = bool(shared) and differ_in_one_linear(net, shared)
         self._layers = mlp_layers(net)
+        self._has_modes = self._layers is None or any(isinstance(layer, nn.Dropout) for layer in self._layers)
         if method == "bmm" and self._layers is None:
             raise ConfigError(
                 f"bmm needs a Sequential of Linear and elementwise layers, and {type(net).__name__} has others or "
@@ -82,7 +84,7 @@ class Forward:
 
     def evaluate(self, tensors: Tensors, inputs: Inputs) -> Tensor:
         """The outputs (k, n, ...) in eval mode, for inputs (n, ...)."""
-        with evaluating(self.net):
+        with evaluating(self.net) if self._has_modes else nullcontext():  # to enter it takes as long as a small MLP
             return self(tensors, inputs)
 
     def together(self, inputs: Inputs, items: int) -> int:
