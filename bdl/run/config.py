@@ -1,4 +1,4 @@
-"""The composed configuration: its folder, its resolvers, its hash, and a copy with derived numbers filled in.
+"""The composed configuration: its folder, its resolvers, its hash, and a copy with further values filled in.
 
 This module imports neither torch nor Lightning: Hydra needs it before it can answer `--help`.
 """
@@ -10,13 +10,14 @@ import functools
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
-from bdl.run.derived import choose_precision, count_stacks
+from bdl.run.auto import choose_precision, count_stacks
 
 # The one list of keys that do not change the samples. Two configurations that differ only in these have one hash,
 # hence one run directory. `tuned` counts through the keys of the sampler that read it.
@@ -26,7 +27,6 @@ NO_EFFECT_ON_SAMPLES = (
     "data.workers",
 )  # fmt: skip
 PATHS = ("path", "test_path", "val_path")  # keys of the data whose files count, not their place
-OF_PARTS = {"only": None, "frozen": "eval", "blocks": None}  # runs from before there were these keep their hash
 BEGINNING = 2**14  # bytes of each file of a folder; most small images have fewer
 
 
@@ -72,14 +72,6 @@ def wandb_offline() -> bool:
 def config_hash(cfg: DictConfig) -> str:
     """Eight hexadecimal digits of the keys that decide which samples are drawn."""
     settings = run_settings(cfg)
-    if settings["stacks"] == 1:  # runs from before there were several have the same samples, and keep their hash
-        del settings["stacks"]
-    if settings["tune"] is False and settings["budget"] is None:  # the same holds for runs from before there were these
-        del settings["tune"], settings["budget"]
-    settings["sampler"] = {k: v for k, v in settings["sampler"].items() if k not in OF_PARTS or v != OF_PARTS[k]}
-    for section in (settings, settings["sampler"]):
-        if section.get("on_divergence") == "stop":  # and this
-            del section["on_divergence"]
     settings["data"] = _with_contents(_with_effect("data", settings["data"]))
     if isinstance(settings.get("start"), dict):
         settings["start"] = _with_contents(settings["start"])
@@ -128,16 +120,20 @@ def _checksum(files: tuple[Path, ...], modified: tuple[int, ...], most: int | No
     return checksum.hexdigest()
 
 
-def fill_in(cfg: DictConfig, **values: Any) -> DictConfig:
-    """A copy of the configuration with derived values, e.g. `steps`; keys that depend on them follow.
+def fill_in(cfg: DictConfig, values: Mapping[str, Any]) -> DictConfig:
+    """A copy of the configuration with these values by key, e.g. `steps`; keys that depend on them follow.
 
-    `cfg` stays as it is, so that its hash remains the one in the name of the run directory. A double underscore in an
-    argument's name stands for the dot of a key.
+    `cfg` stays as it is, so that its hash remains the one in the name of the run directory.
     """
     filled = copy.deepcopy(cfg)
-    for name, value in values.items():
-        OmegaConf.update(filled, name.replace("__", "."), value, merge=False)
+    put(filled, values)
     return filled
+
+
+def put(cfg: DictConfig, values: Mapping[str, Any]) -> None:
+    """Set these values by key."""
+    for key, value in values.items():
+        OmegaConf.update(cfg, key, value, merge=False)
 
 
 def _resolved(cfg: DictConfig, key: str) -> Any:

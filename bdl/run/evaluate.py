@@ -7,22 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 import bdl
-from bdl.data.module import as_data_module
+from bdl.data.module import DataModule, as_data_module
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
 from bdl.posterior.report.numbers import Summary, diverged_fact, summarise
-from bdl.run.build import check_same_data
-from bdl.run.machine import find_device, keep_freed_memory, use_threads
+from bdl.run.machine import keep_freed_memory, use_threads
+from bdl.run.predict import load_posterior
 from bdl.run.progress import WorkProgress
+from bdl.run.recipe import Recipe
 from bdl.run.records import read_metrics
-from bdl.run.stored import read_runs
 from bdl.run.write_report import load_start, publish, units_of
+from bdl.run.stranger import read_runs
 
 
 def evaluate(cfg: DictConfig) -> None:
@@ -33,20 +32,14 @@ def evaluate(cfg: DictConfig) -> None:
     configs = read_runs(runs, cfg.trust)
     keep_freed_memory()
     use_threads(configs[0].threads)
-    # Of bdl's own data, whose table may have fewer rows than a batch by now: it is then named as a changed one
-    own = configs[0].data._target_.startswith("bdl.data.")
-    datamodule = as_data_module(instantiate(configs[0].data, **({"batch_size": None} if own else {})))
-    net = instantiate(configs[0].model, _convert_="all")
-    loss = instantiate(configs[0].loss)
-    likelihood = loss if isinstance(loss, Likelihood) else None
-    device = find_device(cfg.device)
-    posterior = bdl.Posterior.load(runs, net.to(device), skip_bad=cfg.skip_bad, likelihood=likelihood)
-    check_same_data(datamodule, posterior)
-    start = load_start(runs, net, likelihood, cfg.skip_bad)
+    data = recorded_data(configs[0])
+    posterior = load_posterior(runs, configs[0], cfg.device, cfg.skip_bad)
+    check_same_data(data, posterior)
+    start = load_start(runs, posterior.net, posterior.given_likelihood, cfg.skip_bad)
     items = {"train": cfg.train_items}
-    loaders = {split: datamodule.slices(split, items.get(split)) for split in cfg.splits}
+    loaders = {split: data.slices(split, items.get(split)) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, ood=datamodule.ood(), progress=progress, start=start)
+        summary = summarise(posterior, loaders, ood=data.ood(), progress=progress, start=start)
     summary.metrics |= chain_temperatures(runs)
     out = Path(cfg.out or runs[0] / "evaluation")
     if "test" in summary.evaluations:
@@ -54,12 +47,30 @@ def evaluate(cfg: DictConfig) -> None:
     facts = {
         "title": f"{len(runs)} runs, merged" if len(runs) > 1 else runs[0].name,
         "runs": ", ".join(str(run) for run in runs),
-        "N": f"{datamodule.num_data:,}",
+        "N": f"{data.num_data:,}",
         "samples": f"{posterior.samples:,} of {posterior.chains} chains",
         **diverged_fact(posterior),
         "T": f"{summary.metrics['temperature']:g}",
     }
-    publish(out, posterior, summary, facts, units=units_of(datamodule))
+    publish(out, posterior, summary, facts, units=units_of(data))
+
+
+def recorded_data(config: DictConfig) -> DataModule:
+    """The data of a run; bdl's own without a batch size, for a table with fewer rows than a batch has changed."""
+    recipe: Recipe[DataModule] = Recipe.of(config.data)
+    ours = recipe.target.startswith("bdl.data.")
+    return as_data_module((recipe.having(batch_size=None) if ours else recipe).build())
+
+
+def check_same_data(data: DataModule, posterior: bdl.Posterior) -> None:
+    """Raise ConfigError if the data are no longer those that the posterior was sampled with."""
+    recorded = posterior.target.get("data") or {}
+    for key, value in data.identity().items():
+        if recorded.get(key) != value:
+            raise ConfigError(
+                f"data.path is no longer the table or folder of this run: its {key} is {value}, and was "
+                f"{recorded.get(key)}; restore it"
+            )
 
 
 def compare_with_reference(summary: Summary, reference: str | None, save: Path | None) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
-from bdl.run.derived import check_stacks, seconds_of
+from bdl.run.auto import check_stacks, seconds_of
 
 Rule = tuple[str, Callable[[Any], bool]]  # what a value must be, in words; whether it is
 

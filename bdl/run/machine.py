@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from bdl.errors import BdlWarning, ConfigError
-from bdl.run.derived import usable_cores
+from bdl.run.auto import usable_cores
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 _LARGEST = 32 * 2**20  # bytes, the largest M_MMAP_THRESHOLD that glibc accepts

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import Tensor
 
@@ -21,9 +20,10 @@ from bdl.data.table import TableEncoding
 from bdl.data.target import ClassTarget, NumberTarget
 from bdl.errors import ConfigError
 from bdl.files import write_atomically
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, Loss
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.run.machine import find_device, keep_freed_memory, use_threads
+from bdl.run.recipe import Recipe
 from bdl.run.records import PREPROCESSING, read_preprocessing
 from bdl.run.stored import read_runs
 
@@ -86,8 +86,7 @@ def load_table_run(
     configs, encoding = read_runs(runs, trust), read_encoding(runs[0])
     keep_freed_memory()
     use_threads(configs[0].threads)
-    net = instantiate(configs[0].model, _convert_="all")
-    return load_posterior(runs, configs[0], net.to(find_device(device)), skip_bad), encoding
+    return load_posterior(runs, configs[0], device, skip_bad), encoding
 
 
 def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, place: str) -> Frame:
@@ -95,9 +94,10 @@ def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, pl
     return predicted_columns(posterior, encoding.inputs.encode(rows, "input: ", place), encoding.target)
 
 
-def load_posterior(runs: Sequence[Path], config: DictConfig, net: torch.nn.Module, skip_bad: bool) -> bdl.Posterior:
-    """The samples of the runs; their configuration says what the outputs of the network mean."""
-    loss = instantiate(config.loss)
+def load_posterior(runs: Sequence[Path], config: DictConfig, device: str | None, skip_bad: bool) -> bdl.Posterior:
+    """The samples of the runs, for the network of their configuration, which says what its outputs mean too."""
+    net: torch.nn.Module = Recipe[torch.nn.Module].of(config.model).build().to(find_device(device))
+    loss: Loss = Recipe[Loss].of(config.loss).build()
     return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=loss if isinstance(loss, Likelihood) else None)
 
 

@@ -22,8 +22,8 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from bdl.errors import ConfigError
 from bdl.owner import sole_owner
+from bdl.run.auto import cpus_per_task, gpus_per_node, tasks_per_node
 from bdl.run.console import one_line_errors
-from bdl.run.derived import cpus_per_task, gpus_per_node, tasks_per_node
 
 FILE = "sqlite:///"
 DEFAULTS: dict[str, dict[str, Any]] = {

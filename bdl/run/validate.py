@@ -29,7 +29,9 @@ _NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: 
 
 
 def check_config(cfg: DictConfig) -> None:
-    """Raise ConfigError for the first argument that is unknown, of a wrong type or out of range; it names its key."""
+    """Raise ConfigError for a key without a value, or an argument that is unknown, of a wrong type or out of range."""
+    if missing := sorted(OmegaConf.missing_keys(cfg)):
+        raise ConfigError(f"{missing[0]} has no value: choose a configuration that gives one, or set it")
     for key in map(str, cfg):
         if key not in _NOT_OURS and OmegaConf.is_dict(cfg[key]):
             _check_targets(key, cfg[key])

@@ -22,7 +22,7 @@ from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Lik
 from bdl.models import MLP
 from bdl.posterior.prediction import AnyPrediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
-from bdl.sklearn.sampling import Plan, sample
+from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
 
 
@@ -53,8 +53,8 @@ class BayesianMLP(BaseEstimator):
             tuple(NumberColumn.learn(frame[name]) if self.standardize else as_it_is(name) for name in columns)
         )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        names = Plan.__dataclass_fields__.keys() - {"seed"}
-        plan = Plan(**{name: getattr(self, name) for name in names}, seed=seed)
+        names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
+        plan = SamplingPlan(**{name: getattr(self, name) for name in names}, seed=seed)
         self.posterior_ = sample(net, likelihood, self._encode(X), y, plan)
 
     def _encode(self, X: np.ndarray) -> Tensor:

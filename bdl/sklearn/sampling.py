@@ -37,7 +37,7 @@ ROWS = 100  # of the trace of a run
 
 
 @dataclass(frozen=True)
-class Plan:
+class SamplingPlan:
     """How to sample; the estimators' arguments of the same names say what they mean."""
 
     sampler: str | Transition
@@ -92,7 +92,7 @@ class Plan:
         return {name: value for name, value in settings.items() if value is not None}
 
 
-def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan) -> bdl.Posterior:
+def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan) -> bdl.Posterior:
     """Sample the posterior of a network for all items x (n, features) and y.
 
     The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
@@ -112,7 +112,7 @@ def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: P
 
 
 def run(
-    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan, settings: dict[str, Any],
+    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, settings: dict[str, Any],
     folder: str,
 ) -> bdl.Monitor:  # fmt: skip
     """Sample with these settings, and leave the samples in the folder. Returns what watched the chains."""
@@ -135,11 +135,13 @@ def run(
     return monitor
 
 
-def batches_of(x: Tensor, y: Tensor, size: int, plan: Plan) -> TensorBatches:
+def batches_of(x: Tensor, y: Tensor, size: int, plan: SamplingPlan) -> TensorBatches:
     return TensorBatches(x, y, size, chains=plan.chains, seed=plan.seed)
 
 
-def find_missing(stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: Plan) -> dict[str, Any]:
+def find_missing(
+    stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan
+) -> dict[str, Any]:
     """All settings: those given, and those that `bdl.find_settings` finds for the stack."""
     dynamics = plan.dynamics()
     given = plan.given(dynamics)
@@ -150,7 +152,7 @@ def find_missing(stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Te
         seed=plan.seed,
     )  # fmt: skip
     if plan.verbose:
-        print(*tuning.findings, sep="\n")
+        print(*tuning.choices, sep="\n")
     found = tuning.settings
     return {**given, **found, **({"prior": bdl.Gaussian(found["prior"])} if "prior" in found else {})}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bdl.tune.finding import Finding
+from bdl.tune.choice import Choice
 
 FULL = 2048  # items up to which every step sees all of them
 LARGEST = 1024  # items of a mini-batch
@@ -11,7 +11,7 @@ LARGE_NETWORK = 100_000  # weights of one network
 BATCH_OF_LARGE = 128  # for a network whose step costs more than the data
 
 
-def choose_batch(num_data: int, weights: int) -> Finding:
+def choose_batch(num_data: int, weights: int) -> Choice:
     """The batch size by N and by the weights of one network.
 
     A step on all the data has no batch noise, and lr may be as large as the curvature allows. Batch noise heats the
@@ -21,8 +21,8 @@ def choose_batch(num_data: int, weights: int) -> Finding:
     """
     if weights > LARGE_NETWORK:
         size = min(num_data, BATCH_OF_LARGE)
-        return Finding("batch_size", size, f"a network of {weights:,} weights takes small batches")
+        return Choice("batch_size", size, f"a network of {weights:,} weights takes small batches")
     if num_data <= FULL:
-        return Finding("batch_size", num_data, f"all {num_data:,} items, which is few, so no batch noise")
+        return Choice("batch_size", num_data, f"all {num_data:,} items, which is few, so no batch noise")
     size = max(100, min(LARGEST, round(num_data / SHARE)))
-    return Finding("batch_size", size, f"{num_data:,} items are many; the larger a batch, the larger lr may be")
+    return Choice("batch_size", size, f"{num_data:,} items are many; the larger a batch, the larger lr may be")

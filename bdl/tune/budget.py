@@ -9,7 +9,7 @@ import torch
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.samplers.priors import Gaussian
-from bdl.tune.finding import Finding
+from bdl.tune.choice import Choice
 from bdl.tune.trial import Problem, Trial
 
 TIMED = 0.2  # seconds of steps, at least, from which the time of a step is taken
@@ -47,7 +47,7 @@ def seconds_of_evaluation(problem: Problem, items: int) -> float:
     return (time.perf_counter() - began) * items / len(x)
 
 
-def choose_steps(budget: float, per_step: float, stacks: int, before: float, after: float) -> Finding:
+def choose_steps(budget: float, per_step: float, stacks: int, before: float, after: float) -> Choice:
     """The steps for which the budget leaves time.
 
     budget, before, after: seconds in all, until the first step, and after the last. per_step: seconds of a step of one
@@ -58,7 +58,7 @@ def choose_steps(budget: float, per_step: float, stacks: int, before: float, aft
     reason = (
         f"{budget:,.0f} s, less {before:.0f} before and {after:.0f} after sampling, at {1e3 * per_step:.2g} ms a step"
     )
-    return Finding("steps", steps, reason + (f", {stacks} stacks in turn" if stacks > 1 else ""))
+    return Choice("steps", steps, reason + (f", {stacks} stacks in turn" if stacks > 1 else ""))
 
 
 def choose_samples(budget: float, per_sample: float, wanted: int) -> int:
@@ -69,7 +69,7 @@ def choose_samples(budget: float, per_sample: float, wanted: int) -> int:
     return min(wanted, max(FEWEST_SAMPLES, int(EVALUATION * budget / per_sample)))
 
 
-def choose_every(steps: int, burn_in: int, samples: int, wanted: int) -> Finding:
+def choose_every(steps: int, burn_in: int, samples: int, wanted: int) -> Choice:
     """The steps between two samples that keep so many of a chain."""
     reason = f"the budget allows to predict with {samples} samples of a chain, not {wanted}"
-    return Finding("every", max(1, -(-(steps - burn_in) // samples)), reason)
+    return Choice("every", max(1, -(-(steps - burn_in) // samples)), reason)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from bdl.tune.finding import Finding
+from bdl.tune.choice import Choice
 
 LEAST = 0.1  # share of a run; what looked at rest in a trial may still move slowly
 MOST = 0.4  # the default of conf/collect
@@ -34,7 +34,7 @@ def rest(trace: Tensor) -> int | None:
     return length * (int(away.max()) + 1 if len(away) else 0)
 
 
-def choose_burn_in(traces: list[Tensor], autocorrelation: float, steps: int) -> Finding:
+def choose_burn_in(traces: list[Tensor], autocorrelation: float, steps: int) -> Choice:
     """Twice the steps that the traces took to come to rest, or 20 autocorrelation times if that is more.
 
     traces: (C, steps) each, of the energy and of predictions, from the start of a trial. autocorrelation: in steps, at
@@ -43,11 +43,11 @@ def choose_burn_in(traces: list[Tensor], autocorrelation: float, steps: int) -> 
     least, most = round(LEAST * steps), round(MOST * steps)
     rests = [rest(trace) for trace in traces]
     if any(step is None for step in rests):
-        return Finding("burn_in", most, f"the trial was still moving at its end, so {MOST:.0%} of the run")
+        return Choice("burn_in", most, f"the trial was still moving at its end, so {MOST:.0%} of the run")
     settled = max([step for step in rests if step is not None], default=0)
     wanted = max(2 * settled, round(20 * autocorrelation))
     reason = f"energy and predictions came to rest after {settled:,} steps and forget in {autocorrelation:,.0f}"
-    return Finding("burn_in", min(most, max(least, wanted)), reason)
+    return Choice("burn_in", min(most, max(least, wanted)), reason)
 
 
 def mean_trace(series: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ from bdl.samplers.priors import Gaussian, Prior
 from bdl.seeding import derive_seed
 from bdl.tune.batch import choose_batch
 from bdl.tune.burn_in import choose_burn_in, mean_trace
-from bdl.tune.finding import Finding, Tuning
+from bdl.tune.choice import Choice, Tuning
 from bdl.tune.friction import autocorrelation_time, choose_friction
 from bdl.tune.prior import CANDIDATES, SHORTEST, Score, choose_prior, prior_predictive
 from bdl.tune.step import Limits, choose_lr, measure_noise, warm_up
@@ -88,10 +88,10 @@ def find_settings(
     friction = search.friction(times)
     lr = search.lr(limits, friction.value)
     rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
-    lr = lr if rehearsed.lr == lr.value else Finding("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
+    lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
     order = [search.batch_size, lr, friction, burn_in, of_prior]
-    findings = [finding for finding in order if search.wants(finding.name)]
-    return Tuning(tuple(findings), time.perf_counter() - began, step_seconds)
+    choices = [choice for choice in order if search.wants(choice.name)]
+    return Tuning(tuple(choices), time.perf_counter() - began, step_seconds)
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ class _Search:
     given: Mapping[str, Any]
     steps: int
     trial: int
-    batch_size: Finding
+    batch_size: Choice
 
     @staticmethod
     def begin(problem: Problem, dynamics: Transition, given: Mapping[str, Any], steps: int) -> _Search:
@@ -127,25 +127,25 @@ class _Search:
         dynamics: Any = self.dynamics if friction is None else replace(self.dynamics, friction=friction)  # type: ignore
         return Trial(problem or self.problem, dynamics, prior, lr or self.given.get("lr", 1e-3), name)
 
-    def friction(self, times: tuple[Tensor, int]) -> Finding:
+    def friction(self, times: tuple[Tensor, int]) -> Choice:
         present = self.dynamics.friction
         if not self.wants("friction"):
-            return Finding("friction", present, "given")
+            return Choice("friction", present, "given")
         return choose_friction(times[0], present, times[1])
 
-    def lr(self, limits: Limits, friction: float) -> Finding:
-        return choose_lr(limits, friction) if "lr" not in self.given else Finding("lr", self.given["lr"], "given")
+    def lr(self, limits: Limits, friction: float) -> Choice:
+        return choose_lr(limits, friction) if "lr" not in self.given else Choice("lr", self.given["lr"], "given")
 
 
-def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Finding]:
+def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Choice]:
     """The prior with the best predictions for items that its trials have not seen."""
     given = search.given.get("prior")
     if given is not None:
-        return given, Finding("prior", None, "given")
+        return given, Choice("prior", None, "given")
     problem, held_out = _split(search.problem, validation)
     if search.trial < SHORTEST:
         about = prior_predictive(problem, Gaussian(), held_out[0][:PROBES])
-        return Gaussian(), Finding("prior", 1.0, f"trials of {search.trial} steps are too short to compare; {about}")
+        return Gaussian(), Choice("prior", 1.0, f"trials of {search.trial} steps are too short to compare; {about}")
     scores: dict[Any, Tensor] = {}
     for precision in CANDIDATES:
         trial, score = search.trial_of(Gaussian(precision), f"prior {precision}", problem), Score(held_out)
@@ -153,8 +153,8 @@ def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Finding]:
         trial.run_stably(search.trial // 2, score, max(1, search.trial // 40))
         scores[precision] = score.nll
     about = {p: prior_predictive(problem, Gaussian(p), held_out[0][:PROBES]) for p in CANDIDATES}
-    finding = choose_prior(scores, about)
-    return Gaussian(finding.value), finding
+    choice = choose_prior(scores, about)
+    return Gaussian(choice.value), choice
 
 
 def _limits(search: _Search, prior: Prior) -> tuple[Limits, tuple[Tensor, int]]:
@@ -167,7 +167,7 @@ def _limits(search: _Search, prior: Prior) -> tuple[Limits, tuple[Tensor, int]]:
     return measure_noise(trial, limits), (autocorrelation_time(draws), every)
 
 
-def _rehearse(search: _Search, prior: Prior, lr: Finding, friction: Finding) -> tuple[Trial, Finding, float]:
+def _rehearse(search: _Search, prior: Prior, lr: Choice, friction: Choice) -> tuple[Trial, Choice, float]:
     """A run from the start with the settings found: the trial, its burn-in, and the seconds of a step."""
     own = friction.value if search.wants("friction") else None
     trial = search.trial_of(prior, "rehearsal", lr=lr.value, friction=own)

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from bdl.tune.finding import Finding
+from bdl.tune.choice import Choice
 
 SMALLEST, LARGEST = 0.01, 1.0
 WINDOW = 5.0  # autocorrelation times up to which autocorrelations are summed (Sokal 1997)
@@ -32,7 +32,7 @@ def autocorrelation_time(series: Tensor) -> Tensor:
     return times.gather(0, first.unsqueeze(0)).squeeze(0).clamp_min(0).where(covariance[0] > 0, 1.0)
 
 
-def choose_friction(times: Tensor, friction: float, every: int) -> Finding:
+def choose_friction(times: Tensor, friction: float, every: int) -> Choice:
     """The friction at which the slowest direction is forgotten fastest.
 
     times: (C, quantities) integrated autocorrelation times of predictions, in draws that lie `every` steps apart, at
@@ -44,4 +44,4 @@ def choose_friction(times: Tensor, friction: float, every: int) -> Finding:
     slowest = float(times.mean(0).quantile(0.9)) * every
     best = math.sqrt(2 * friction / max(slowest, 2 * friction))
     value = float(f"{min(LARGEST, max(SMALLEST, best)):.2g}")
-    return Finding("friction", value, f"predictions take {slowest:,.0f} steps to forget at friction {friction:g}")
+    return Choice("friction", value, f"predictions take {slowest:,.0f} steps to forget at friction {friction:g}")

@@ -13,7 +13,7 @@ from bdl.engine.functional import evaluating
 from bdl.likelihoods import Likelihood
 from bdl.samplers.priors import Gaussian
 from bdl.seeding import generator
-from bdl.tune.finding import Finding
+from bdl.tune.choice import Choice
 from bdl.tune.trial import Items, Problem, Trial
 
 CANDIDATES = (1.0, 0.1, "he", "fan_in")  # of Gaussian's precision; the first stays unless another is clearly better
@@ -86,7 +86,7 @@ def prior_predictive(problem: Problem, prior: Gaussian, x: Tensor) -> str:
     return f"outputs of the prior spread by {float(drawn.std(0).median()):.2g}"
 
 
-def choose_prior(scores: dict[float | str, Tensor], about: dict[float | str, str]) -> Finding:
+def choose_prior(scores: dict[float | str, Tensor], about: dict[float | str, str]) -> Choice:
     """The candidate with the lowest validation NLL, if it is better than the first by more than two standard errors.
 
     scores: (n,) negative log densities of the validation items by precision. A prior that is too tight makes chains
@@ -99,4 +99,4 @@ def choose_prior(scores: dict[float | str, Tensor], about: dict[float | str, str
     chosen = best if float(gain.mean()) > ERRORS * error else first
     listed = ", ".join(str(name) for name in scores)
     values = ", ".join(f"{float(nll.mean()):.3f}" for nll in scores.values())
-    return Finding("prior", chosen, f"validation NLL {values} for precision {listed}; {about[chosen]}")
+    return Choice("prior", chosen, f"validation NLL {values} for precision {listed}; {about[chosen]}")

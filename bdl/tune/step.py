@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from bdl.tune.choice import Choice
 from bdl.tune.curvature import Curvature
-from bdl.tune.finding import Finding
 from bdl.tune.trial import SMALLER, Trial
 
 ENERGY_BUDGET = 0.1  # share by which the energy of the stiffest direction may be too large
@@ -77,7 +77,7 @@ def measure_noise(trial: Trial, limits: Limits) -> Limits:
     return limits
 
 
-def choose_lr(limits: Limits, friction: float) -> Finding:
+def choose_lr(limits: Limits, friction: float) -> Choice:
     """The lr that both budgets allow."""
     lr = limits.lr(friction)
     noise, energy = limits.noise_per_lr * lr / friction, limits.energy_error(lr, friction)
@@ -88,4 +88,4 @@ def choose_lr(limits: Limits, friction: float) -> Finding:
     else:
         reason = f"the stiffest direction has {energy:.0%} too much energy, the budget is {ENERGY_BUDGET:.0%}"
         reason += f"; noise adds {noise:.1%} to the temperature" if noise else ""
-    return Finding("lr", lr, reason)
+    return Choice("lr", lr, reason)

@@ -19,7 +19,7 @@ from running import CONF, SMOOTHED, TINY, compose, sampled, samples
 
 from bdl.errors import BdlWarning
 from bdl.run import build, command, train
-from bdl.run.from_data import check_num_data
+from bdl.run.law import check_num_data
 
 CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
 SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]

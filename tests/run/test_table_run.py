@@ -19,7 +19,7 @@ from running import compose, refusal, sampled, whole
 import bdl
 from bdl.data import LandsatDataModule, read_table
 from bdl.run.config import config_hash
-from bdl.run.from_data import target_fact
+from bdl.run.facts import target_fact
 
 SMALL = (
     "trainer=debug", "logger=none", "chains=2", "trainer.max_steps=12", "model.hidden=[4]", "collect.keep.every=2",

@@ -15,8 +15,8 @@ from running import compose, refusal
 
 import bdl
 from bdl.run import train, tuning
+from bdl.run.auto import seconds_of
 from bdl.run.config import config_hash, fill_in
-from bdl.run.derived import seconds_of
 from bdl.run.directory import RunDirectory
 from bdl.run.processes import SINGLE
 from bdl.run.tuning import given_names

@@ -82,7 +82,7 @@ def test_the_same_seed_finds_the_same_and_leaves_the_stack_alone(small):
     before = [p.clone() for p in small[0].parameters()]
     first, second = (bdl.find_settings(*small, steps=800, seed=3) for _ in range(2))
     assert first.settings == second.settings
-    assert [f.reason for f in first.findings] == [f.reason for f in second.findings]
+    assert [f.reason for f in first.choices] == [f.reason for f in second.choices]
     assert list(first.settings) == ["batch_size", "lr", "friction", "burn_in", "prior"]
     assert all(map(torch.equal, before, small[0].parameters()))
 

@@ -7,10 +7,10 @@ from typing import Any
 
 
 @dataclass(frozen=True)
-class Finding:
+class Choice:
     """One setting that was found.
 
-        >>> print(Finding("lr", 0.0031, "noise adds 8 % to the temperature, the budget is 10 %"))
+        >>> print(Choice("lr", 0.0031, "noise adds 8 % to the temperature, the budget is 10 %"))
         tune: lr 0.0031: noise adds 8 % to the temperature, the budget is 10 %
 
     Args:
@@ -33,16 +33,16 @@ class Tuning:
     """Everything that was found.
 
     Args:
-        findings: in the order in which they were made. What was given is not among them.
+        choices: in the order in which they were made. What was given is not among them.
         seconds: that finding them took.
         step_seconds: of one step of all chains of the stack, with the settings found.
     """
 
-    findings: tuple[Finding, ...]
+    choices: tuple[Choice, ...]
     seconds: float
     step_seconds: float
 
     @property
     def settings(self) -> dict[str, Any]:
         """The values by name."""
-        return {finding.name: finding.value for finding in self.findings}
+        return {choice.name: choice.value for choice in self.choices}

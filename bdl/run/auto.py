@@ -20,15 +20,6 @@ CONVOLUTIONAL = ("bdl.models.CNN", "bdl.models.ResNet", "bdl.models.WideResNet")
 BF16_FLAGS = {"avx512_bf16", "amx_bf16"}  # x86 CPUs that multiply bf16 in hardware have one of them
 
 
-# ---- tuning ----------------------------------------------------------------------------------------------------------
-
-
-def found_values(cfg: DictConfig) -> dict[str, Any]:
-    """What tuning has found, as arguments of `bdl.run.config.fill_in`."""
-    settings: Any = OmegaConf.to_container(cfg.found.settings) if cfg.get("found") else {}
-    return {key.replace(".", "__"): value for key, value in settings.items()}
-
-
 def seconds_of(time: str) -> float | None:
     """The seconds of a time such as 90s, 10m or 1.5h; None for other words, and for no time at all.
 

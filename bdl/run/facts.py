@@ -1,0 +1,32 @@
+"""The facts of a run that its report shows: what was sampled, on which data, by how many devices."""
+
+from __future__ import annotations
+
+from bdl.data.module import DataModule
+from bdl.run.plan import Plan
+from bdl.run.processes import ProcessInfo
+
+
+def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, str]:
+    """What the report says of the settings, in the order in which it says it."""
+    strategy, stacks = plan.compute.strategy, plan.stacks
+    several = strategy != "auto" and process.world_size > 1
+    return {
+        "title": f"{plan.name}, seed {plan.seed}",
+        "data": data.name or plan.choices["data"],
+        **target_fact(data),
+        **{name: plan.choices[name] for name in ("model", "sampler", "schedule")},
+        "N": f"{data.num_data:,}",
+        "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
+        "devices": f"{process.world_size}, {strategy}" if several else "1",
+        **({"stacks": f"{stacks.count} of {stacks.chains} chains"} if stacks.count > 1 else {}),
+    }
+
+
+def target_fact(data: DataModule) -> dict[str, str]:
+    """What a report says of a table's target: its name, its task, and what 1 is in the units of the metrics."""
+    target = (data.preprocessing() or {}).get("target")
+    if target is None:
+        return {}
+    unit = f", standardised: 1 is {target['std']:.4g}" if target["task"] == "regression" else ""
+    return {"target": f"{target['name']} ({target['task']}{unit})"}

@@ -1,0 +1,77 @@
+"""The law that is sampled, as far as the data decide it: N, the likelihood of the task, the ends of the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from bdl.data import DataModule
+from bdl.errors import ConfigError
+from bdl.likelihoods import Likelihood, Loss, outputs_of
+from bdl.run.recipe import Recipe
+
+LOSSES = {"classification": "bdl.CategoricalNLL", "regression": "bdl.HeteroscedasticNLL", "counts": "bdl.PoissonNLL"}
+OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold")  # recorded in target.json
+
+
+def check_num_data(num_data: int | None, data: DataModule) -> int:
+    """N, counted in the data. Raises ConfigError if the configuration gives another number."""
+    if num_data not in (None, data.num_data):
+        raise ConfigError(
+            f"sampler.num_data = {num_data}, but the training data have {data.num_data} items: leave it null"
+        )
+    return data.num_data
+
+
+def complete_loss(loss: dict[str, Any], data: DataModule) -> Recipe[Loss]:
+    """The loss with its class, and without `scale`, which is about the network.
+
+    Raises ConfigError for a likelihood that does not fit the task.
+    """
+    node = {key: value for key, value in loss.items() if key != "scale"}
+    node["_target_"] = node.get("_target_") or LOSSES[data.task]
+    recipe: Recipe[Loss] = Recipe(node)
+    kind = outputs_of(recipe.build())
+    if kind != "unknown" and (kind == "values") == (data.task == "classification"):
+        about = "numbers" if kind == "values" else "classes"
+        raise ConfigError(
+            f"loss._target_={recipe.target} is a law of {about}, and the task is {data.task}: loss=auto chooses one "
+            "that fits, data.task another task"
+        )
+    return recipe
+
+
+def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: str) -> Recipe[nn.Module]:
+    """The model with its input and output sizes; with the scale "learned", one more parameter per target behind it.
+
+    Raises ConfigError for an MLP over inputs that are no rows of numbers, and for another scale than "input".
+    """
+    if scale not in ("input", "learned"):
+        raise ConfigError(f"loss.scale must be input or learned, got {scale!r}")
+    node = {key: value for key, value in model.items() if key != "hidden"}
+    outputs = count_outputs(loss, data) - (data.num_targets if scale == "learned" else 0)
+    if "sizes" in node and node["sizes"] is None:
+        if len(data.input_shape) != 1:
+            raise ConfigError(
+                f"the model, {node['_target_']}, does not take inputs of shape {data.input_shape}: choose another "
+                "model, e.g. model=resnet20"
+            )
+        node["sizes"] = [*data.input_shape, *(model.get("hidden") or []), outputs]
+    if "num_classes" in node and node["num_classes"] is None:
+        node["num_classes"] = outputs
+    if scale == "learned":
+        return Recipe({"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": data.num_targets})
+    return Recipe(node)
+
+
+def count_outputs(loss: Loss, data: DataModule) -> int:
+    """Outputs that the likelihood needs for the classes or numbers of the data."""
+    count = data.num_classes or data.num_targets
+    return loss.num_outputs(count) if isinstance(loss, Likelihood) else count
+
+
+def target_of(model: Recipe[nn.Module], data_section: dict[str, Any], data: DataModule) -> dict[str, Any]:
+    """What target.json records besides the sampler's law: the model, and the settings and the identity of the data."""
+    settings = {key: value for key, value in data_section.items() if key in OF_DATA}
+    return {"model": dict(model.node), "data": settings | data.identity()}
