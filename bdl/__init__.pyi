@@ -41,8 +41,8 @@ from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
 from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro
 from .start import AdamWStart
+from .tune.choice import Tuning
 from .tune.find import find_settings
-from .tune.finding import Tuning
 
 __version__: str
 

@@ -18,6 +18,8 @@ from lightning.pytorch.loggers import Logger
 
 import bdl
 from bdl.data.module import DataModule, as_data_module
+from bdl.engine.choose import choose_gradient
+from bdl.engine.gradient import Autograd
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import matching
 from bdl.run.baseline import check_baseline, folder_of_training
@@ -141,10 +143,10 @@ def build_chains(plan: Plan, stack: StackPlan, net: torch.nn.Module) -> bdl.Chai
 
 
 def build_module(plan: Plan, stack: StackPlan, chains: bdl.ChainStack) -> bdl.BayesianModule:
-    compiled = plan.compute.compiled
-    if compiled is True and chains.gradient() is None:  # a network whose gradient is not written out in C
+    compiled, loss = plan.compute.compiled, stack.loss.build()
+    if compiled is True and isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
         compile_if_possible(chains)
-    return bdl.BayesianModule(chains, stack.sampler.build(), loss=stack.loss.build(), compile=compiled)
+    return bdl.BayesianModule(chains, stack.sampler.build(), loss=loss, compile=compiled)
 
 
 def build_callbacks(
@@ -154,7 +156,7 @@ def build_callbacks(
     keep, target, preprocessing = stack.keep.build(), dict(stack.target), data.preprocessing()
     functions = {name: None if recipe is None else recipe.build() for name, recipe in stack.schedule.items()}
     return Callbacks(
-        at_start(lambda device: directory.write_config(settings, plan.name, device, preprocessing)),
+        at_start(lambda device: directory.write_config(settings, plan.name, device, preprocessing, verbose)),
         bdl.Schedule(**functions),
         bdl.CollectSamples(
             keep, folder_of_training(plan.folder, stack.baseline), overwrite=True, target=target, **stack.collect

@@ -42,7 +42,7 @@ def register_resolvers() -> None:
     for name, function in (
         ("fraction", fraction),
         ("run_name", run_name),
-        ("config_hash", config_hash_of_root),
+        ("config_hash", lambda *, _root_: config_hash(_root_)),
         ("wandb_offline", wandb_offline),
     ):
         OmegaConf.register_new_resolver(name, function, replace=True)
@@ -55,13 +55,9 @@ def fraction(steps: Any, part: float, least: int = 1) -> int:
     return max(least, round(int(steps) * part))
 
 
-def run_name(choices: Any) -> str:
+def run_name(choices: Mapping[str, Any]) -> str:
     """The experiment's name, or data-model-sampler."""
     return choices.get("experiment") or "-".join(choices[k] for k in ("data", "model", "sampler"))
-
-
-def config_hash_of_root(*, _root_: DictConfig) -> str:
-    return config_hash(_root_)
 
 
 def wandb_offline() -> bool:

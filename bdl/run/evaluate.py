@@ -20,8 +20,8 @@ from bdl.run.predict import load_posterior
 from bdl.run.progress import WorkProgress
 from bdl.run.recipe import Recipe
 from bdl.run.records import read_metrics
+from bdl.run.stored import read_runs
 from bdl.run.write_report import load_start, publish, units_of
-from bdl.run.stranger import read_runs
 
 
 def evaluate(cfg: DictConfig) -> None:

@@ -13,10 +13,12 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.queues import SimpleQueue
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
 from lightning.fabric.utilities.rank_zero import rank_zero_only
@@ -27,12 +29,12 @@ from bdl.run.console import one_line_errors
 from bdl.run.processes import STORE
 
 Start = Literal["spawn", "fork"]
-WARNING: Any = getattr(signal, "SIGUSR2", None)  # a scheduler's, see `ending_signals`
-ENDING = {signal.SIGINT, signal.SIGTERM, WARNING} - {None}
+WARNING = signal.SIGUSR2 if hasattr(signal, "SIGUSR2") else None  # a scheduler's, see `ending_signals`
+ENDING = {signum for signum in (signal.SIGINT, signal.SIGTERM, WARNING) if signum is not None}
 GRACE = 60.0  # seconds for the other processes to finish a step and write a checkpoint after one of them has failed
 
 
-def launch(count: int, work: Callable[..., None], *arguments: Any, start: Start = "spawn") -> None:
+def launch(count: int, work: Callable[..., None], *arguments: object, start: Start = "spawn") -> None:
     """Run `work(*arguments)` in `count` new processes of this machine, in the environment that torchrun would make.
 
     Every process receives the signals of this one. When one fails, the others are asked to stop, and killed after GRACE
@@ -47,9 +49,9 @@ def launch(count: int, work: Callable[..., None], *arguments: Any, start: Start 
 
     start: "spawn" starts new interpreters, which import everything again; "fork" copies this process, see `start_by`.
     """
-    context: Any = multiprocessing.get_context(start)
-    messages: Any = context.SimpleQueue()
-    running: list[Any] = []
+    context = multiprocessing.get_context("fork") if start == "fork" else multiprocessing.get_context("spawn")
+    messages: SimpleQueue[str] = context.SimpleQueue()
+    running: list[BaseProcess] = []
     port = find_free_network_port()
     with tempfile.TemporaryDirectory(prefix="bdl-") as folder, _forward_signals(running) as signals:
         for rank in range(count):
@@ -91,8 +93,9 @@ def given_back() -> Iterator[None]:
     try:
         yield
     except Stopped as stop:
-        if WARNING in ending_signals() and (stop.signum == WARNING or preempted()):
-            handler: Any = signal.getsignal(WARNING)
+        if WARNING is not None and WARNING in ending_signals() and (stop.signum == WARNING or preempted()):
+            handler = signal.getsignal(WARNING)
+            assert callable(handler)
             handler(WARNING, None)
         raise
 
@@ -113,18 +116,18 @@ def _native_threads() -> list[str]:
 
 
 @contextlib.contextmanager
-def _forward_signals(processes: list[Any]) -> Iterator[list[int]]:
+def _forward_signals(processes: Sequence[BaseProcess]) -> Iterator[list[int]]:
     """Forward signals that ask for a stop to the processes. Yields those that were received; the third one kills.
 
     Ctrl-Z stops the processes too, and they continue with this one.
     """
     received: list[int] = []
 
-    def on_signal(signum: int, _: Any) -> None:
+    def on_signal(signum: int, _: object) -> None:
         received.append(signum)
         _send(signum if len(received) < 3 else signal.SIGKILL, processes)
 
-    def on_stop(*_: Any) -> None:
+    def on_stop(*_: object) -> None:
         _send(signal.SIGSTOP, processes)
         os.kill(os.getpid(), signal.SIGSTOP)  # returns when this process continues
         _send(signal.SIGCONT, processes)
@@ -155,9 +158,9 @@ def _let_signals_through() -> None:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
-def _send(signum: int, processes: list[Any]) -> None:
+def _send(signum: int, processes: Sequence[BaseProcess]) -> None:
     for process in processes:
-        if process.exitcode is None:
+        if process.exitcode is None and process.pid is not None:
             os.kill(process.pid, signum)
 
 
@@ -174,16 +177,18 @@ def _environment(rank: int, size: int, port: int, store: Path) -> Iterator[None]
         os.environ.update(before)
 
 
-def _run_worker(messages: Any, rank: int, work: Callable[..., None], arguments: tuple[Any, ...]) -> None:
+def _run_worker(
+    messages: SimpleQueue[str], rank: int, work: Callable[..., None], arguments: tuple[object, ...]
+) -> None:
     os.setpgrp()  # Ctrl-C then reaches only the parent, which forwards it; a second signal would mean "stop at once"
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a forked process has the parent's handlers
-    if WARNING in ending_signals():  # the parent's: what a scheduler's warning does is the parent's affair
+    if WARNING is not None and WARNING in ending_signals():  # what a scheduler's warning does is the parent's affair
         signal.signal(WARNING, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     if hasattr(signal, "SIGTSTP"):
         signal.signal(signal.SIGTSTP, signal.SIG_DFL)
     _let_signals_through()
-    rank_zero_only.rank = rank  # Lightning read it when it was imported, in a forked process before the fork
+    rank_zero_only.rank = rank  # type: ignore[attr-defined]  # Lightning read it when it was imported, in a forked process before the fork
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with one_line_errors(messages.put):
         work(*arguments)
@@ -197,7 +202,7 @@ def _die_with_parent() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _wait_for_all(processes: list[Any], stop: Callable[[], None]) -> list[tuple[int, int]]:
+def _wait_for_all(processes: Sequence[BaseProcess], stop: Callable[[], None]) -> list[tuple[int, int]]:
     """Wait until all have ended; call `stop` at the first failure.
 
     Returns (rank, status) of the processes that failed first.

@@ -201,5 +201,5 @@ def _decided(cfg: DictConfig, stack: int | None = None) -> DictConfig:
     return fill_in(cfg, {**chains, "trainer.precision": choose_precision(cfg), **found})
 
 
-def _words(choices: DictConfig) -> dict[str, str]:
+def _words(choices: Mapping[str, Any]) -> dict[str, str]:
     return {name: str(choices[name]) for name in ("data", "model", "sampler", "schedule")}

@@ -19,7 +19,7 @@ from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.manifest import SAMPLE, manifests_of, read_listed
 from bdl.posterior.merging import brief, first_difference
 from bdl.posterior.store import SampleStore
-from bdl.run.build import LAW_OF_DATA
+from bdl.run.law import OF_DATA
 from bdl.run.keys import TRAIN
 from bdl.run.records import CONFIG, RUN_FILES, read_config
 from bdl.run.trust import check_names
@@ -82,7 +82,7 @@ def described_law(config: DictConfig) -> dict[str, Any]:
     if "model" in plain:
         law["model"] = plain["model"]
     if isinstance(plain.get("data"), dict):
-        law["data"] = {key: value for key, value in plain["data"].items() if key in LAW_OF_DATA}
+        law["data"] = {key: value for key, value in plain["data"].items() if key in OF_DATA}
     if isinstance(plain.get("sampler"), dict) and plain["sampler"].get("num_data") is not None:
         law["num_data"] = plain["sampler"]["num_data"]
     if "loss" in plain:

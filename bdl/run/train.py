@@ -18,9 +18,9 @@ from bdl.errors import ConfigError, Stopped
 from bdl.posterior.report.numbers import side_by_side
 from bdl.run.baseline import fit_baseline
 from bdl.run.build import StackRun, build_stack
+from bdl.run.complete import answer
 from bdl.run.config import register_resolvers
-from bdl.run.directory import RunDirectory
-from bdl.run.ended import answer
+from bdl.run.directory import RunDirectory, read_traces, write_trace
 from bdl.run.facts import facts_of
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
@@ -38,8 +38,8 @@ def train(cfg: DictConfig) -> float | None:
     Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
     """
     check_config(cfg)
-    plan, process = Plan.of(cfg), process_info()
-    compute, directory = plan.compute, RunDirectory(plan.folder, plan.hash)
+    plan = Plan.of(cfg)
+    process, compute, directory = process_info(), plan.compute, RunDirectory(plan.folder, plan.hash)
     if process.launched:
         check_count(process, compute.per_machine * compute.machines)
     if directory.metrics is not None:
@@ -143,7 +143,7 @@ def gather_outcomes(
     """
     for stack, outcome in zip(mine, outcomes, strict=False):
         rates = {} if outcome.swap_rates is None else {"swap_rates": outcome.swap_rates}
-        directory.write_trace(stack, outcome.trace | rates)
+        write_trace(directory.path, stack, outcome.trace | rates)
     done = min(outcome.steps for outcome in outcomes) if len(outcomes) == len(mine) else 0
     if store is not None:
         store.set(done)
@@ -152,7 +152,7 @@ def gather_outcomes(
         done = min(store.wait())
     if done < steps:
         return Outcome(done, {}, None)
-    traces = directory.read_traces(stacks)
+    traces = read_traces(directory.path, stacks)
     swap_rates = [trace.pop("swap_rates") for trace in traces if "swap_rates" in trace]
     return Outcome(done, side_by_side(traces), torch.stack(swap_rates).mean(0) if swap_rates else None)
 
@@ -176,7 +176,6 @@ def finish(
     )  # fmt: skip
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
-    directory.write_checksums()
     return objective_value(metrics, plan.output.objective)
 
 

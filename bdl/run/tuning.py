@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 import bdl
+from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.run.build import build_data, build_net
@@ -31,7 +32,7 @@ from bdl.tune.budget import (
 )
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
-from bdl.tune.find import find_settings
+from bdl.tune.find import describe_untuned, find_settings
 from bdl.tune.trial import Problem
 
 KEYS = {
@@ -102,6 +103,8 @@ def _choose(plan: Plan, began: float) -> list[Choice]:
     if budget is not None and "steps" in given:
         raise ConfigError(f"budget={plan.tuning.budget} and length both say how many steps there are: give one of them")
     case, turns = _Case.of(plan, given), -(-plan.stacks.count // plan.stacks.carriers)
+    if budget is not None:
+        _check_timed(plan.tuning.budget, case.data)
     if budget is None:
         tuning, _ = case.tune(int(case.stack.steps), FEWEST_STEPS)
         return list(tuning.choices)
@@ -127,6 +130,8 @@ class _Case:
         data = build_data(plan, plan.stacks.first, warn=False)
         stack = plan.of_stack(plan.stacks.first, data)
         its_own = {"burn_in", "every"} if stack.keep.get("cycle") is not None else set()  # it keeps by its own rule
+        if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
+            its_own.add("batch_size")
         build: Any = stack.sampler.build()
         return cls(plan, stack, data, build.keywords, _problem(plan, stack, data), given | its_own)
 
@@ -142,6 +147,8 @@ class _Case:
         if (reason := self._no_sampler()) is not None:
             print(f"tune: there is nothing to find for {reason}")
             return nothing, 0.0
+        if (line := describe_untuned(self.sampler["dynamics"])) is not None:
+            print(line)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         present = {
             "batch_size": self.data.batch_size, "prior": self.sampler["prior"], "lr": self.sampler["lr"],
@@ -225,6 +232,16 @@ def _problem(plan: Plan, stack: StackPlan, data: DataModule) -> Problem:
         chains, stack.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
         float(stack.sampler.get("temperature")), plan.seed, plan.compute.compiled,
     )  # fmt: skip
+
+
+def _check_timed(budget: str | None, data: DataModule) -> None:
+    """Raise ConfigError for a loader whose steps a trial cannot time: its own steps would be faster."""
+    loader = data.train_dataloader()
+    if not isinstance(loader, TensorBatches | WorkerBatches):
+        raise ConfigError(
+            f"budget={budget} can time the loaders of bdl.data alone, got {type(loader).__name__}: set length, or "
+            "make the data a bdl.data.TensorDataModule"
+        )
 
 
 def _items(data: DataModule, split: str) -> tuple[Tensor, Tensor]:

@@ -21,8 +21,10 @@ from omegaconf import DictConfig, open_dict
 from bdl.errors import BdlError, BdlWarning
 from bdl.posterior.store import SampleStore
 from bdl.run import complete, evaluate, train
+from bdl.run.build import build_stack
 from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import RunDirectory
+from bdl.run.plan import Plan
 from bdl.run.records import read_metrics
 from bdl.run.verify import look
 
@@ -133,7 +135,7 @@ def evaluated(run: Path) -> Any:
 
 
 def answered(run: Path, cfg: DictConfig) -> Any:
-    """The metrics that `train.py` prints of a run that has ended."""
+    """The metrics that `train.py` prints of a run that has complete."""
     made: list[dict[str, float]] = []
     cfg = cfg.copy()
     cfg.run_dir = str(run)
@@ -149,13 +151,13 @@ def resumed(run: Path, cfg: DictConfig) -> Any:
     directory = RunDirectory(cfg.run_dir, config_hash(cfg))
     assert directory.metrics is None
     with directory.owned():
-        parts = train.build_parts(cfg, directory, 0)
-        train.sample(parts, directory.checkpoint())
+        stack = build_stack(Plan.of(cfg), directory, 0)
+        train.sample_stack(stack, directory)
     store = SampleStore(run)
     for record in store.records():
         store.read(record)
     files = {p.name: p.read_bytes() for p in sorted((run / "samples").iterdir()) if not p.name.startswith("owner")}
-    trace = {name: column.nan_to_num(nan=-1.0).tolist() for name, column in parts.callbacks.monitor.trace().items()}
+    trace = {name: column.nan_to_num(nan=-1.0).tolist() for name, column in stack.callbacks.monitor.trace().items()}
     return repr((sorted(files.items()), (run / "config.yaml").read_bytes(), trace))
 
 

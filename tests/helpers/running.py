@@ -14,9 +14,10 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig, open_dict
 
 from bdl.run import train
-from bdl.run.build import Callbacks
-from bdl.run.config import config_hash, register_resolvers
+from bdl.run.build import Callbacks, build_stack
+from bdl.run.config import register_resolvers
 from bdl.run.directory import RunDirectory
+from bdl.run.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS, CONF = ROOT / "scripts", ROOT / "conf"
@@ -35,15 +36,22 @@ def compose(*overrides: str) -> DictConfig:
     return cfg
 
 
-def sampled(folder: Path, *overrides: str, steps: int | None = None) -> Callbacks:
-    """A run up to the end of sampling, without evaluation and report. steps: in place of the 200 of trainer=debug."""
-    cfg = compose(f"run_dir={folder}", *overrides)
+def planned(*overrides: str, steps: int | None = None) -> Plan:
+    """The plan of a run. steps: in place of the 200 of trainer=debug."""
+    cfg = compose(*overrides)
     if steps is not None:
         assert cfg.trainer.max_steps == 200
         cfg.trainer.max_steps = steps
-    parts = train.build_parts(cfg, RunDirectory(cfg.run_dir, config_hash(cfg)), cfg.stack)
-    train.sample(parts, checkpoint=None)
-    return parts.callbacks
+    return Plan.of(cfg)
+
+
+def sampled(folder: Path, *overrides: str, steps: int | None = None) -> Callbacks:
+    """A run up to the end of sampling, without evaluation and report. steps: see `planned`."""
+    plan = planned(f"run_dir={folder}", *overrides, steps=steps)
+    directory = RunDirectory(plan.folder, plan.hash)
+    stack = build_stack(plan, directory, plan.stacks.first)
+    train.sample_stack(stack, directory)
+    return stack.callbacks
 
 
 def samples(folder: Path) -> dict[str, bytes]:
@@ -51,8 +59,7 @@ def samples(folder: Path) -> dict[str, bytes]:
 
 
 def whole(folder: Path, *overrides: str) -> None:
-    cfg = compose(f"run_dir={folder}", "trainer=debug", *TINY, *overrides)
-    train.run(cfg)
+    train.run(planned(f"run_dir={folder}", "trainer=debug", *TINY, *overrides))
     GlobalHydra.instance().clear()
 
 

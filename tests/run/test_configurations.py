@@ -15,7 +15,7 @@ import torch
 from cifar_files import Folder
 from hydra.utils import instantiate
 from repeats import slow_where
-from running import CONF, SMOOTHED, TINY, compose, sampled, samples
+from running import CONF, SMOOTHED, TINY, compose, planned, sampled, samples
 
 from bdl.errors import BdlWarning
 from bdl.run import build, command, train
@@ -127,7 +127,7 @@ def test_tf32_is_a_switch(tmp_path, monkeypatch):
     monkeypatch.setattr(train, "RunDirectory", lambda *_: pytest.fail("far enough"))
     for tf32 in (True, False):
         with pytest.raises(pytest.fail.Exception):
-            train.run(compose(f"run_dir={tmp_path}", f"tf32={tf32}"))
+            train.run(planned(f"run_dir={tmp_path}", f"tf32={tf32}"))
         assert torch.backends.cudnn.allow_tf32 is torch.backends.cuda.matmul.allow_tf32 is tf32
 
 

@@ -8,7 +8,7 @@ import math
 import pytest
 import torch
 from omegaconf import open_dict
-from running import compose, samples
+from running import compose, planned, samples
 
 import bdl
 from bdl.errors import BdlWarning
@@ -24,7 +24,7 @@ OPTIONS = (
 
 
 def run(folder, *overrides: str) -> None:
-    train.run(compose(f"run_dir={folder}", *OPTIONS, *overrides))
+    train.run(planned(f"run_dir={folder}", *OPTIONS, *overrides))
 
 
 def test_one_chain_of_two_stacks_is_dropped_and_the_others_keep_every_bit(tmp_path, monkeypatch, script):

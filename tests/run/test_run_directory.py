@@ -104,7 +104,7 @@ def test_the_number_of_stacks_changes_the_samples_and_that_of_processes_does_not
 def test_filling_in_numbers_changes_a_copy():
     cfg = compose("run_dir=x", "schedule=cosine")
     before = OmegaConf.to_yaml(cfg)
-    filled = fill_in(cfg, sampler__num_data=5, steps=1000, stack=3)
+    filled = fill_in(cfg, {"sampler.num_data": 5, "steps": 1000, "stack": 3})
     assert (filled.sampler.num_data, filled.schedule.lr.steps, filled.collect.keep.burn_in) == (5, 1000, 400)
     assert filled.data.stack == filled.sampler.stack == 3 and OmegaConf.to_yaml(cfg) == before
 

@@ -15,7 +15,7 @@ import pytest
 import torch
 from forked import Forked
 from lightning.pytorch.callbacks import timer
-from running import compose, sampled, samples, start, start_interpreter, stop
+from running import compose, planned, sampled, samples, start, start_interpreter, stop
 from safetensors.torch import load_file
 
 import bdl
@@ -47,7 +47,7 @@ def test_a_signal_stops_after_a_step_and_the_same_command_resumes(tmp_path, unin
     assert err.splitlines() == [f"bdl: stopped by signal {signum:d}; the same command resumes from {checkpoint}"]
     assert 0 < torch.load(checkpoint, weights_only=True)["global_step"] < 3000
     assert not (tmp_path / "metrics.json").exists()
-    train.run(compose(f"run_dir={tmp_path}", *LONG))
+    train.run(planned(f"run_dir={tmp_path}", *LONG))
     assert samples(tmp_path) == uninterrupted
     assert (tmp_path / "metrics.json").exists()
 
@@ -56,12 +56,12 @@ def test_a_time_limit_is_that_of_one_call(tmp_path, uninterrupted, capsys, monke
     """Every call samples for a second, by a clock that moves on by a millisecond whenever it is read, and the samples
     are those of a run without a limit."""
     monkeypatch.setattr(timer, "time", SimpleNamespace(monotonic=itertools.count(0, 0.001).__next__))
-    limited, reached = compose(f"run_dir={tmp_path}", *LONG, "trainer.max_time=00:00:00:01"), [0]
+    limited, reached = planned(f"run_dir={tmp_path}", *LONG, "trainer.max_time=00:00:00:01"), [0]
     for _ in range(2):
-        train.run(limited.copy())
+        train.run(limited)
         reached.append(torch.load(tmp_path / "checkpoints" / "last.ckpt", weights_only=True)["global_step"])
     assert 0 < reached[1] < reached[2] < 3000 and f"stopped at step {reached[2]} of 3000" in capsys.readouterr().out
-    train.run(compose(f"run_dir={tmp_path}", *LONG))
+    train.run(planned(f"run_dir={tmp_path}", *LONG))
     assert samples(tmp_path) == uninterrupted
 
 

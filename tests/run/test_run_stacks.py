@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import torch
 from omegaconf import OmegaConf
-from running import compose, finish, refusal, samples, start, stop
+from running import compose, finish, planned, refusal, samples, start, stop
 
 import bdl
 from bdl.run import train
-from bdl.run.config import config_hash
 from bdl.run.directory import RunDirectory
 from bdl.run.processes import SINGLE
 from bdl.run.write_report import Outcome
@@ -38,7 +37,7 @@ def of_stack(stack: int, folder: Path) -> dict[str, bytes]:
 def uninterrupted(tmp_path_factory):
     """Two stacks of two chains, one after the other in this process."""
     folder = tmp_path_factory.mktemp("stacks")
-    train.run(compose(f"run_dir={folder}", *FOUR))
+    train.run(planned(f"run_dir={folder}", *FOUR))
     return folder
 
 
@@ -52,7 +51,7 @@ def differences(folder: Path, reference: Path) -> list[str]:
 
 @pytest.mark.parametrize("stack", [0, 1])
 def test_each_stack_is_the_run_of_that_stack_alone(tmp_path, uninterrupted, stack):
-    train.run(compose(f"run_dir={tmp_path}", *FOUR, f"stack={stack}", "stacks=1", "chains=2"))
+    train.run(planned(f"run_dir={tmp_path}", *FOUR, f"stack={stack}", "stacks=1", "chains=2"))
     assert len(of_stack(stack, tmp_path)) > 35
     assert of_stack(stack, tmp_path) == of_stack(stack, uninterrupted)
 
@@ -83,25 +82,25 @@ def test_a_run_that_is_stopped_continues_on_another_number_of_processes(tmp_path
     assert len(err.splitlines()) == (0 if signum == signal.SIGKILL else 1)
     assert not (tmp_path / "metrics.json").exists()
     if after == 1:
-        train.run(compose(f"run_dir={tmp_path}", *FOUR))
+        train.run(planned(f"run_dir={tmp_path}", *FOUR))
     else:
         assert finish(on(after, tmp_path))[1] == ""
     assert differences(tmp_path, uninterrupted) == []
 
 
 def test_a_finished_stack_is_not_sampled_again(tmp_path, uninterrupted, capsys):
-    cfg = compose(f"run_dir={tmp_path}", *FOUR)
-    train.sample_stacks(cfg, RunDirectory(tmp_path, config_hash(cfg)), range(1), 2, SINGLE)
+    plan = planned(f"run_dir={tmp_path}", *FOUR)
+    train.sample_stacks(plan, RunDirectory(tmp_path, plan.hash), range(1), 2, SINGLE)
     written = {path: path.stat().st_mtime_ns for path in (tmp_path / "samples").glob("*-0.*")}
     assert len(written) > 35
-    train.run(cfg)
+    train.run(plan)
     assert capsys.readouterr().out.count("resuming from") == 1
     assert written == {path: path.stat().st_mtime_ns for path in written}
     assert differences(tmp_path, uninterrupted) == []
 
 
 def test_a_time_limit_is_that_of_all_stacks_together(tmp_path, capsys):
-    train.run(compose(f"run_dir={tmp_path}", *FOUR, "trainer.max_steps=200000", "trainer.max_time=00:00:00:01"))
+    train.run(planned(f"run_dir={tmp_path}", *FOUR, "trainer.max_steps=200000", "trainer.max_time=00:00:00:01"))
     assert "stopped at step 0 of 200000 in the slowest of 2 stacks" in capsys.readouterr().out
     checkpoints = [path.name for path in (tmp_path / "checkpoints").glob("*.ckpt")]
     assert checkpoints == ["last.ckpt"]

@@ -11,13 +11,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from omegaconf import OmegaConf
-from running import compose, refusal
+from running import compose, planned, refusal
 
 import bdl
 from bdl.run import train, tuning
 from bdl.run.auto import seconds_of
+from bdl.run.build import build_stack
 from bdl.run.config import config_hash, fill_in
 from bdl.run.directory import RunDirectory
+from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE
 from bdl.run.tuning import given_names
 
@@ -49,9 +51,8 @@ def finished(table, tmp_path_factory):
     """A run up to the end of sampling: its configuration, and the one that it recorded."""
     folder = tmp_path_factory.mktemp("tuned")
     cfg = compose(f"run_dir={folder}", *options(table))
-    with_settings = tuning.tuned(cfg, SINGLE)
-    parts = train.build_parts(with_settings, RunDirectory(folder, config_hash(cfg)), 0)
-    train.sample(parts, checkpoint=None)
+    plan, directory = tuning.tuned(Plan.of(cfg), SINGLE), RunDirectory(folder, config_hash(cfg))
+    train.sample_stack(build_stack(plan, directory, 0), directory)
     return cfg, OmegaConf.load(folder / "config.yaml")
 
 
@@ -69,28 +70,37 @@ def test_what_is_found_is_recorded_where_it_belongs(finished):
 def test_the_hash_depends_on_what_was_typed_alone(finished, table):
     cfg, recorded = finished
     assert recorded.provenance.config_hash == config_hash(cfg)
-    assert config_hash(fill_in(cfg, found={"settings": {"sampler.lr": 1.0}})) == config_hash(cfg)
+    assert config_hash(fill_in(cfg, {"found": {"settings": {"sampler.lr": 1.0}}})) == config_hash(cfg)
     assert config_hash(compose(*options(table, "tune=false"))) != config_hash(compose(*options(table)))
 
 
 def test_a_run_that_has_begun_is_not_tuned_again(finished, monkeypatch):
     cfg, recorded = finished
     monkeypatch.setattr(tuning, "find_settings", lambda *_, **__: pytest.fail("tuned twice"))
-    assert tuning.tuned(cfg, SINGLE).found == recorded.found
+    assert tuning.tuned(Plan.of(cfg), SINGLE).found == recorded.found
 
 
-def test_given_keys_are_kept(table):
+def test_given_keys_are_kept():
     typed = ["sampler.lr=0.01", "sampler/prior=laplace", "collect=last", "data.batch_size=16", "chains=2"]
-    assert given_names(compose(*options(table)), typed) == {"lr", "prior", "burn_in", "every", "batch_size"}
-    assert given_names(compose(*options(table)), ["sampler.prior.precision=2", "+length=3"]) == {"prior", "steps"}
-    assert given_names(compose(*options(table)), ["sampler=sghmc"]) == set()
-    assert given_names(compose(*options(table, "schedule=cyclical")), []) == {"burn_in", "every"}
+    assert given_names(typed) == {"lr", "prior", "burn_in", "every", "batch_size"}
+    assert given_names(["sampler.prior.precision=2", "+length=3"]) == {"prior", "steps"}
+    assert given_names(["sampler=sghmc"]) == set()
+
+
+def test_a_cyclical_schedule_keeps_by_its_own_rule(table, tmp_path):
+    found = tuning.tuned(planned(f"run_dir={tmp_path}", *options(table, "schedule=cyclical")), SINGLE).found
+    assert found["settings"].keys() == {
+        "data.batch_size",
+        "sampler.prior.precision",
+        "sampler.lr",
+        "sampler.dynamics.friction",
+    }
 
 
 def test_literature_keeps_its_settings(table):
     for overrides in ([], ["experiment=airfoil"], ["data=cifar10"], ["experiment=landsat/bayes"]):
-        cfg = compose(*overrides)
-        assert cfg.tune is False and tuning.tuned(cfg, SINGLE) is cfg
+        plan = planned("run_dir=x", *overrides)
+        assert plan.tuning is None and tuning.tuned(plan, SINGLE) is plan
     assert compose(*options(table)).tune == "auto" and compose(*options(table)).start is not None
 
 
@@ -98,7 +108,7 @@ def test_a_short_run_has_the_step_size_of_a_long_one(tmp_path):
     """The curvature rises while a network trains: after a trial that trained little, a 16 times larger lr diverged."""
     airfoil = [f"data.path={AIRFOIL}", "data.target=target", "sampler=sghmc", "logger=none", f"run_dir={tmp_path}"]
     short, long = (
-        tuning.tuned(compose("data=csv", *airfoil, f"length={steps}"), SINGLE).found.settings["sampler.lr"]
+        tuning.tuned(planned("data=csv", *airfoil, f"length={steps}"), SINGLE).found["settings"]["sampler.lr"]
         for steps in (400, 20_000)
     )
     assert 0.5 < short / long < 2
@@ -106,16 +116,16 @@ def test_a_short_run_has_the_step_size_of_a_long_one(tmp_path):
 
 def test_an_optimiser_has_nothing_to_find(table, tmp_path, capsys):
     untrained = [option for option in options(table) if not option.startswith("start.")]
-    cfg = compose(f"run_dir={tmp_path}", *untrained, "sampler=sgd", "~start")
-    assert not tuning.tuned(cfg, SINGLE).found.settings
+    plan = planned(f"run_dir={tmp_path}", *untrained, "sampler=sgd", "~start")
+    assert not tuning.tuned(plan, SINGLE).found["settings"]
     assert "there is nothing to find for an optimiser" in capsys.readouterr().out
 
 
 def test_a_budget_sets_the_steps(table, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "seconds_per_step", lambda *_: 0.01)
     monkeypatch.setattr(tuning, "seconds_of_evaluation", lambda *_: 1e-6)
-    cfg = compose(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
-    found = tuning.tuned(cfg, SINGLE).found.settings
+    plan = planned(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
+    found = tuning.tuned(plan, SINGLE).found["settings"]
     assert found["trainer.max_steps"] == found["length"]
     assert 0.9 * 587 / 0.0115 < found["length"] <= 587 / 0.0115  # less start-up and report, and the time of this test
     assert "collect.keep.every" not in found
@@ -124,8 +134,8 @@ def test_a_budget_sets_the_steps(table, tmp_path, monkeypatch):
 def test_a_budget_bounds_the_predictions_too(table, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "seconds_per_step", lambda *_: 0.01)
     monkeypatch.setattr(tuning, "seconds_of_evaluation", lambda *_: 2.0)
-    cfg = compose(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
-    found = tuning.tuned(cfg, SINGLE).found.settings
+    plan = planned(f"run_dir={tmp_path}", *options(table, "tune=false", "budget=10m"))
+    found = tuning.tuned(plan, SINGLE).found["settings"]
     steps, every = found["length"], found["collect.keep.every"]
     assert 0.9 * (587 - 150) / 0.0115 < steps <= (587 - 150) / 0.0115  # a quarter of the budget predicts
     assert 0.6 * steps / every == pytest.approx(75, abs=1)
