@@ -19,8 +19,8 @@ from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.manifest import SAMPLE, manifests_of, read_listed
 from bdl.posterior.merging import brief, first_difference
 from bdl.posterior.store import SampleStore
-from bdl.run.law import OF_DATA
 from bdl.run.keys import TRAIN
+from bdl.run.law import OF_DATA
 from bdl.run.records import CONFIG, RUN_FILES, read_config
 from bdl.run.trust import check_names
 

@@ -26,9 +26,9 @@ from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
-from bdl.run.report import Outcome, log_metrics, report
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
+from bdl.run.write_report import Outcome, log_metrics, report_run
 from bdl.seeding import derive_seed
 
 
@@ -170,7 +170,7 @@ def finish(
         facts["approximation"] = str(baseline)
     # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
-    metrics = report(
+    metrics = report_run(
         directory.path, stack.net, stack.data, module.sampler, outcome, facts, plan.output.train_items, module.loss,
         stack.trainer.loggers,
     )  # fmt: skip

@@ -135,7 +135,7 @@ def evaluated(run: Path) -> Any:
 
 
 def answered(run: Path, cfg: DictConfig) -> Any:
-    """The metrics that `train.py` prints of a run that has complete."""
+    """The metrics that `train.py` prints of a run that has ended."""
     made: list[dict[str, float]] = []
     cfg = cfg.copy()
     cfg.run_dir = str(run)
