@@ -15,7 +15,7 @@ import pytest
 import torch
 from forked import Forked
 from lightning.pytorch.callbacks import timer
-from running import compose, planned, sampled, samples, start, start_interpreter, stop
+from running import planned, sampled, samples, start, start_interpreter, stop
 from safetensors.torch import load_file
 
 import bdl
