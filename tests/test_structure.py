@@ -129,7 +129,6 @@ def test_every_module_has_a_test_file():
     assert not missing, f'write "Tests of `{min(missing)}`" into the first line of the file that tests it: {missing}'
 
 
-@pytest.mark.xfail(reason="bdl/run and bdl/posterior are being renamed; remove this mark when it passes")
 def test_no_two_classes_share_a_name():
     """A class name has one meaning in bdl, so that a reader who meets it knows which one it is."""
     places: dict[str, list[str]] = {}
@@ -141,7 +140,6 @@ def test_no_two_classes_share_a_name():
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
 
 
-@pytest.mark.xfail(reason="bdl/run and bdl/posterior are being renamed; remove this mark when it passes")
 def test_a_module_says_by_its_name_what_it_holds():
     says_nothing = {
         "own", "known", "ended", "stranger", "derived", "from_data", "described", "part", "understood", "forwarded",

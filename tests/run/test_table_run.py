@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.from_data`, `.predict` and `.splits`.
+"""Tests of `bdl.run.law`, `.predict` and `.splits`.
 
 A table from the command line to predictions: what the data decide, what a run records, and preds.csv.
 """

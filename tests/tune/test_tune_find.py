@@ -1,4 +1,4 @@
-"""Tests of `bdl.tune.find`, `.finding`, `.batch` and `.burn_in`.
+"""Tests of `bdl.tune.find`, `.choice`, `.batch` and `.burn_in`.
 
 find_settings: plain settings that never diverge, the same each time, and none that were given.
 """

@@ -1,0 +1,73 @@
+"""Tests of `bdl.run.plan`, `.recipe` and `.facts`.
+
+What a configuration decides once, and what the data add: the parts that the rest of a run takes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from omegaconf import OmegaConf
+from running import planned
+
+import bdl
+from bdl.data import TensorDataModule
+from bdl.errors import ConfigError
+from bdl.run.facts import facts_of
+from bdl.run.processes import SINGLE
+from bdl.run.recipe import Recipe
+
+
+def test_chains_are_divided_once(tmp_path):
+    plan = planned(f"run_dir={tmp_path}", "chains=8", "stacks=4", "stack=3")
+    assert (plan.stacks.count, plan.stacks.chains) == (4, 2)
+    assert list(plan.numbers(SINGLE)) == [3, 4, 5, 6]
+    assert [plan.checkpoint(n) for n in plan.numbers(SINGLE)] == ["last", "last-4", "last-5", "last-6"]
+
+
+def test_the_data_complete_a_stack(tmp_path):
+    """N, the steps, the likelihood and the ends of the network are those of the data, and keys that follow them."""
+    plan = planned(f"run_dir={tmp_path}", "chains=4", "stacks=2", "length=1000")
+    stack = plan.of_stack(1, plan.data(1).build())
+    assert stack.sampler.get("num_data") == 4435 and stack.steps == 1000 and stack.keep.get("burn_in") == 400
+    assert stack.model.get("sizes")[0] == 36 and stack.model.get("sizes")[-1] == 6
+    assert isinstance(stack.loss.build(), bdl.CategoricalNLL)
+    assert plan.recorded(stack)["sampler"]["num_data"] == 4435
+
+
+def test_what_tuning_found_completes_the_plan_and_leaves_its_folder(tmp_path):
+    plan = planned(f"run_dir={tmp_path}")
+    tuned = plan.with_found({"settings": {"sampler.lr": 0.125}, "reasons": [], "seconds": 1.0})
+    stack = tuned.of_stack(0, tuned.data(0).build())
+    assert stack.sampler.get("lr") == 0.125 and (tuned.hash, tuned.folder) == (plan.hash, plan.folder)
+    assert tuned.recorded(stack)["sampler"]["lr"] == 0.125
+
+
+def test_another_n_than_that_of_the_data_is_refused(tmp_path):
+    plan = planned(f"run_dir={tmp_path}", "sampler.num_data=7")
+    with pytest.raises(ConfigError, match="sampler.num_data = 7, but the training data have 4435 items"):
+        plan.of_stack(0, plan.data(0).build())
+
+
+def test_a_plan_cannot_be_changed(tmp_path):
+    plan = planned(f"run_dir={tmp_path}")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plan.seed = 1
+
+
+def test_a_recipe_builds_what_its_section_names():
+    section = OmegaConf.create({"prior": {"_target_": "bdl.Gaussian", "precision": "${number}"}, "number": 2.0})
+    recipe: Recipe[bdl.Gaussian] = Recipe.of(section.prior)
+    assert recipe.build().precision == 2.0 and recipe.having(precision=3.0).build().precision == 3.0
+    assert recipe.target == "bdl.Gaussian" and recipe.get("mean") is None
+    assert Recipe.optional(None) is None and Recipe.optional(OmegaConf.create({"_target_": None})) is None
+
+
+def test_facts_name_the_run_and_its_stacks(tmp_path):
+    plan = planned(f"run_dir={tmp_path}", "seed=5", "chains=8", "stacks=2")
+    data = plan.data(0).build()
+    assert isinstance(data, TensorDataModule)
+    facts = facts_of(plan, data, SINGLE)
+    assert facts["title"].endswith("seed 5") and facts["N"] == "4,435" and facts["stacks"] == "2 of 4 chains"
+    assert facts["devices"] == "1" and facts["batch"] == "100"
