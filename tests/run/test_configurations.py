@@ -18,7 +18,7 @@ from repeats import slow_where
 from running import CONF, SMOOTHED, TINY, compose, planned, sampled, samples
 
 from bdl.errors import BdlWarning
-from bdl.run import build, command, train
+from bdl.run import command, train
 from bdl.run.law import check_num_data
 
 CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
@@ -169,9 +169,9 @@ def test_the_script_can_be_sent_to_a_cluster():
 
 
 def test_a_run_counted_in_epochs_counts_the_samplers_steps():
-    cfg = compose("run_dir=x", "trainer.max_steps=-1", "trainer.max_epochs=4", "trainer.accumulate_grad_batches=2")
-    data = instantiate(cfg.data)  # 44 batches an epoch
-    assert build.count_steps(cfg.trainer, data) == 4 * 22 and check_num_data(None, data) == 4435
+    plan = planned("run_dir=x", "trainer.max_steps=-1", "trainer.max_epochs=4", "trainer.accumulate_grad_batches=2")
+    data = plan.data(0).build()  # 44 batches an epoch
+    assert plan.of_stack(0, data).steps == 4 * 22 and check_num_data(None, data) == 4435
 
 
 def test_a_loss_that_is_no_likelihood_gets_a_warning(tmp_path):
