@@ -67,8 +67,8 @@ class Manifest:
         entries = self.first_entries()
         if not self._whole:
             raise StoreError(
-                f"line {len(entries) + 1} of {self.path} is damaged, or a line before it was lost: restore it, or bdl "
-                f"verify run={self.folder} repair=true lists anew the samples that are whole"
+                f"line {len(entries) + 1} of {self.path} is damaged, or a line before it was lost: restore it, or give "
+                "the command of the run in another folder, where it draws the same samples"
             )
         return entries
 
@@ -121,17 +121,10 @@ class Manifest:
         for entry in entries[count:]:
             if entry.path not in stay and entry.kind not in SHARED:
                 (self.folder / entry.path).unlink(missing_ok=True)
-        self.rewrite(entries[:count])
-
-    def rewrite(self, entries: Iterable[Entry]) -> None:
-        """Write these lines in place of all, chained anew."""
-        chained: list[Entry] = []
-        for entry in entries:
-            chained.append(entry.after(_last_hash(chained, self.path.name)))
-        data = b"".join(entry.text() for entry in chained)
+        data = b"".join(entry.text() for entry in entries[:count])
         if not data:
             self.path.unlink(missing_ok=True)
-        elif not self.path.exists() or read_file(self.path) != data:
+        elif read_file(self.path) != data:
             write_atomically(self.path, data)
         self._version, self._entries = None, []
 

@@ -43,7 +43,7 @@ class Owner:
     def is_of_this_host(self) -> bool:
         """Whether its process would be seen from here."""
         here = (self.host, self.namespace) == (platform.node(), _namespace())
-        return here and self.machine in ("", _machine())  # an older bdl did not write it
+        return here and self.machine in ("", _machine())
 
     def is_dead(self) -> bool:
         """Whether it is certain that the process is gone: this host has none of its number, or a later one.

@@ -14,7 +14,7 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 LAYERS = [
     {
         "errors", "cpu", "seeding", "batch", "files", "manifest", "frozen", "psi", "schedules", "likelihoods",
-        "identity", "owner", "torch_private", "alive", "checkpoint",
+        "identity", "owner", "snapshot", "torch_private", "alive", "checkpoint",
     },
     {"samplers"},
     {"engine"},

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import safetensors.torch
 import torch
@@ -15,18 +15,10 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import StoreError
 from bdl.files import read_file
 from bdl.frozen import frozen_tensors
+from bdl.snapshot import Sampled
 
 FILE = "frozen.safetensors"  # in the folder of the samples
 KEY = "frozen"  # in target.json
-
-
-class Sampled(Protocol):
-    """What is read of a `bdl.Sampler`."""
-
-    chains: int | None
-
-    @property
-    def sampled(self) -> Any: ...
 
 
 class FrozenPart:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bdl.errors import StoreError
+from bdl.errors import BdlWarning, StoreError
 from bdl.files import read_file
 from bdl.manifest import Entry
 
@@ -70,20 +71,25 @@ def sample_files(folder: Path) -> dict[tuple[int, int], Path]:
     return {key: path for key, path in named if key is not None}
 
 
-def read_index(path: Path, stack: int, listed: Iterable[Entry]) -> list[Record]:
+def read_index(path: Path, stack: int, listed: Iterable[Entry], skip_bad: bool = False) -> list[Record]:
     """The records of the samples that the manifest lists. Other lines of the file were not written to their end.
 
-    Raises StoreError for a damaged or lost line, another format, and a line of another stack.
+    skip_bad: leave out samples whose line is damaged or lost, each with a warning. Raises StoreError for one otherwise,
+    for another format, and for a line of another stack.
     """
     lines = {line_hash(line): line for line in read_lines(path)}
     records: dict[int, Record] = {}
     for number, entry in enumerate(listed, 1):
         record = parse_line(lines.get(entry.line or "", b""))
         if record is None or entry.path != f"samples/{record.file}" or record.step in records:
-            raise StoreError(
-                f"line {number} of {path} is damaged or lost, that of {entry.path}: restore it, or bdl verify "
-                f"run={path.parents[1]} repair=true leaves this sample out"
-            )
+            fault = f"line {number} of {path} is damaged or lost, that of {entry.path}"
+            if not skip_bad:
+                raise StoreError(
+                    f"{fault}: restore it, or remove {path.parents[1] / 'checkpoints'}, and the same command of train.py "
+                    "draws all samples again; skip_bad=true uses the rest"
+                )
+            warnings.warn(f"left out: {fault}", BdlWarning, stacklevel=2)
+            continue
         if record.stack != stack:
             raise StoreError(f"line {number} of {path} belongs to stack {record.stack}: is it a copy? Remove it")
         records[record.step] = record

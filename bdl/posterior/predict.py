@@ -81,14 +81,15 @@ class Posterior:
             net: the network that was sampled, all of it or a part, or a module that holds it, such as the
                 LightningModule. Its values are neither used nor changed: those of a frozen part come from the run. Its
                 methods `inputs(batch)` and `targets(batch)`, if it has them, read the batches.
-            skip_bad: leave out sample files that are missing, cut short or altered, each with a warning.
+            skip_bad: leave out samples whose file, or line in the index, is missing, cut short or altered, each with a
+                warning.
             likelihood: what the outputs mean; None for the one that the run was sampled with. Runs whose loss is none
                 that bdl knows need it for predictions.
 
         Raises StoreError without samples, if a run is given twice, or for runs of different targets (N, T, data, ...).
         """
         dirs = [run_dirs] if isinstance(run_dirs, str | Path) else list(run_dirs)
-        stores = [SampleStore(d) for d in dirs]
+        stores = [SampleStore(d, skip_bad) for d in dirs]
         first = [s.records()[0].sha256 for s in stores]
         if len(set(first)) < len(first):
             raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each run once")

@@ -18,16 +18,8 @@ from bdl.manifest import SAMPLE, Entry, Manifest, manifests_of, read_listed
 from bdl.posterior.frozen import FILE as FROZEN
 from bdl.posterior.frozen import FrozenPart, frozen_names
 from bdl.posterior.index import Record, line_hash, read_index, sample_files, sample_name, step_and_stack
-from bdl.posterior.snapshot import (
-    SamplerState,
-    copies_of_target,
-    describe_state,
-    describe_target,
-    describe_weighting,
-    full_log_weight,
-    of_target,
-    stacked_tensors,
-)
+from bdl.posterior.tensors import copies_of, stacked_tensors
+from bdl.snapshot import Sampled, describe_target
 
 
 class SampleStore:
@@ -35,10 +27,12 @@ class SampleStore:
 
     A file is written to a temporary name, synced and renamed. Then its line is written to the index, and last its line
     to the manifest of the stack: a sample that no manifest lists counts as not written.
+
+    skip_bad: `records` leaves out samples whose line in the index is damaged or lost, each with a warning.
     """
 
-    def __init__(self, run_dir: str | Path):
-        self.run_dir = Path(run_dir)
+    def __init__(self, run_dir: str | Path, skip_bad: bool = False):
+        self.run_dir, self.skip_bad = Path(run_dir), skip_bad
         self.folder = self.run_dir / "samples"
         self._manifests: dict[int | None, Manifest] = {}
         self._verified: dict[str, tuple[str, int, int, int]] = {}  # files whose checksum was right, as they were then
@@ -64,7 +58,7 @@ class SampleStore:
         """What lists the samples of a stack, and the files that describe them."""
         return self._manifests.setdefault(stack, Manifest(self.run_dir, stack))
 
-    def append(self, sampler: SamplerState, net: nn.Module, loss: Any = None) -> Record:
+    def append(self, sampler: Sampled, net: nn.Module, loss: Any = None) -> Record:
         """Keep the present state of a `bdl.Sampler` in a loop of one's own; call it after a step.
 
         The first call also writes `target.json`, and every call psi of a weighting. The energy of a state is recorded
@@ -78,12 +72,13 @@ class SampleStore:
         Raises StoreError if the folder holds samples of this stack at this step or later, or the disk is full;
         DivergedError if the state is not finite.
         """
-        stack = sampler.stack
+        now = sampler.snapshot()
+        stack = now.stack
         last = max((_step(entry) for entry in self.manifest(stack).samples()[-1:]), default=-1)
-        if last >= sampler.steps:
+        if last >= now.step:
             raise StoreError(
-                f"{self.folder} holds samples up to step {last}, and this sampler is at step {sampler.steps}: choose "
-                f"another folder; to continue a run from there, call store.truncate({stack}, {sampler.steps - 1}) first"
+                f"{self.folder} holds samples up to step {last}, and this sampler is at step {now.step}: choose "
+                f"another folder; to continue a run from there, call store.truncate({stack}, {now.step - 1}) first"
             )
         recorded = self.target() if any(m.samples() for m in self._all_manifests()) else None
         if self._frozen is None:
@@ -91,17 +86,16 @@ class SampleStore:
         if recorded is not None:
             self._frozen.check(self.folder, recorded)
         tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
-        fields = describe_state(sampler, 0, full_energy=True, freeze_weighting=True)
-        weight = of_target(sampler, full_log_weight(sampler, fields["energy_full"]))
         if last < 0:
             self.write_target(describe_target(sampler, loss, tensors), stack, self._frozen)
-        if (described := describe_weighting(sampler)) is not None:
-            self.write_weighting(stack, *described)
-        self.write_excluded(stack, sampler.survivors.excluded())
-        return self.write(copies_of_target(sampler, tensors), energy_batch=None, log_weight=weight, **fields)
+        if (psi := sampler.psi()) is not None:
+            self.write_weighting(stack, *psi)
+        self.write_excluded(stack, sampler.excluded())
+        copies = copies_of(now.rows, tensors, sampler.chains)
+        return self.write(copies, energy_batch=None, log_weight=now.log_weight, **now.fields())
 
     def write_target(self, target: Mapping[str, Any], stack: int = 0, frozen: FrozenPart | None = None) -> None:
-        """Write target.json: what must be equal for runs to be merged, and how to read the outputs.
+        """Write target.json, see `describe_target`.
 
         stack: of the writer. frozen: what no sample holds, which gets a file of its own.
         """
@@ -173,22 +167,22 @@ class SampleStore:
     def records(self) -> list[Record]:
         """All records of all stacks, sorted by step, then by stack. Raises StoreError if there are none."""
         listed = {m.stack: m.samples() for m in self._all_manifests() if m.stack is not None}
-        records = [r for stack, entries in listed.items() for r in read_index(self._index(stack), stack, entries)]
-        if not records:
+        each = (read_index(self._index(s), s, entries, self.skip_bad) for s, entries in listed.items())
+        if not (records := [record for of_stack in each for record in of_stack]):
             what = "the run kept none, or this is not a run directory"
             if sample_files(self.folder):
-                what = f"its sample files are in no manifest; bdl verify run={self.run_dir} repair=true lists them"
+                what = "its sample files are in no manifest, or their lines are lost: restore manifest and index"
             raise StoreError(f"no samples in {self.folder}: {what}")
         return sorted(records, key=lambda r: (r.step, r.stack))
 
     def warn_of_unlisted(self) -> None:
         """Warn of sample files that no manifest lists: their lines were lost, or a run is about to write them."""
-        listed = {record.file for record in self.records()}
-        unlisted = [path.name for path in sample_files(self.folder).values() if path.name not in listed]
+        listed = {entry.path for manifest in self._all_manifests() for entry in manifest.samples()}
+        unlisted = [p.name for p in sample_files(self.folder).values() if f"samples/{p.name}" not in listed]
         if unlisted:
             warnings.warn(
                 f"{len(unlisted)} sample files in {self.folder} are in no manifest and are left out, {unlisted[0]} "
-                f"first: bdl verify run={self.run_dir} repair=true lists them again",
+                "first: restore the manifest, or give the command of the run in another folder",
                 BdlWarning,
                 stacklevel=2,
             )

@@ -34,7 +34,7 @@ ABOUT = {
     "train": "Sample the posterior of a network, keep the samples, evaluate them and write a report.",
     "evaluate": "Evaluate the samples of one or several runs as one posterior.",
     "predict": "Predict the rows of a table with the samples of one or several runs.",
-    "verify": "Verify every file of a run directory, and repair what can be repaired.",
+    "verify": "Verify every file of a run directory.",
     "compare": "Compare runs side by side, a row for each method, with means over seeds.",
 }
 # Commands without groups -> the key of the folders that they take
@@ -100,8 +100,8 @@ def with_key(name: str, words: Sequence[str]) -> list[str]:
 
     Raises ConfigError for several folders where the command takes one, and for the key beside a folder without it.
 
-        >>> with_key("verify", ["a", "repair=true"])
-        ["run='a'", 'repair=true']
+        >>> with_key("verify", ["a", "trust=[mypackage]"])
+        ["run='a'", 'trust=[mypackage]']
         >>> with_key("compare", ["a", "b"])
         ["runs=['a','b']"]
     """

@@ -169,7 +169,7 @@ PREDICT: dict[str, Rule] = {
     "device": or_null(WORD),
     "trust": list_of(WORD),
 }
-VERIFY: dict[str, Rule] = {"run": WORD, "repair": SWITCH, "trust": list_of(WORD)}
+VERIFY: dict[str, Rule] = {"run": WORD, "trust": list_of(WORD)}
 COMPARE: dict[str, Rule] = {"out": or_null(WORD), "metrics": or_null(list_of(WORD, 1))}
 TABLES = {"train": TRAIN, "evaluate": EVALUATE, "predict": PREDICT, "verify": VERIFY, "compare": COMPARE}
 FOLLOW = {"sampler.stack": "stack", "data.chains": "chains"}  # these keys have the value of those, or null

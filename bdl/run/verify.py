@@ -25,7 +25,6 @@ from bdl.posterior.index import read_index, read_lines, sample_files
 from bdl.posterior.store import SampleStore
 from bdl.run.directory import OWNER
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, read_config, read_metrics, read_preprocessing
-from bdl.run.repair import repair
 from bdl.run.stored import described_files, known_samples, target_difference
 from bdl.run.trust import check_names
 
@@ -47,9 +46,6 @@ def verify(cfg: DictConfig) -> None:
     run = Path(cfg.run).expanduser()
     if not (run / CONFIG).exists() and not (run / "samples").exists():
         raise ConfigError(f"run={cfg.run} is not a run directory: it has neither a {CONFIG} nor samples")
-    if cfg.repair:
-        for line in repair(run):
-            print(f"repaired: {line}")
     rows = list(look(run, cfg.trust))
     table = Table("what", "state", "note", box=None, pad_edge=False)
     for row in rows:
@@ -72,7 +68,8 @@ def look(run: Path, trust: Sequence[str] = ()) -> Iterator[FileState]:
     yield from _checkpoints(run)
     leftovers = [*run.glob(f"{WRITING}*"), *run.glob(f"*/{WRITING}*"), *run.glob("checkpoints/*.writing")]
     if leftovers and not (run / OWNER).exists():
-        yield FileState("leftovers", "unknown", f"{len(leftovers)} temporary files of killed writers; repair=true")
+        note = f"{len(leftovers)} temporary files of killed writers: the same command of train.py removes them"
+        yield FileState("leftovers", "unknown", note)
 
 
 def _owner(run: Path) -> Iterator[FileState]:
@@ -129,10 +126,7 @@ def _samples(run: Path) -> Iterator[FileState]:
         listed |= {entry.path for entry in manifest.first_entries()}
     unlisted = [path.name for path in sample_files(run / "samples").values() if f"samples/{path.name}" not in listed]
     if unlisted and not (run / OWNER).exists():
-        note = (
-            f"{len(unlisted)} are in no manifest, {unlisted[0]} first; repair=true lists those that an index describes"
-        )
-        yield FileState("sample files", "bad", note)
+        yield FileState("sample files", "bad", f"{len(unlisted)} are in no manifest, {unlisted[0]} first")
 
 
 def _stack(manifest: Manifest, stack: int) -> Iterator[FileState]:
@@ -141,7 +135,7 @@ def _stack(manifest: Manifest, stack: int) -> Iterator[FileState]:
     with _errors_as_states(name) as states:
         records = read_index(index, stack, manifest.samples())
         if [record.line() for record in records] != read_lines(index):
-            raise StoreError("it has lines that the manifest does not list, or in another order; repair=true")
+            raise StoreError("it has lines that the manifest does not list, or in another order")
         states.append(FileState(name, "whole", f"{len(records)} lines"))
     yield from states
     bad = []

@@ -10,15 +10,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.identity import identity
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
-from bdl.samplers.dynamics.base import Transition, mean
+from bdl.samplers.dynamics.base import Scalar, Transition, mean
 from bdl.samplers.exchange import Replicas
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.survivors import Survivors
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Weighting
+from bdl.snapshot import Snapshot, of_rows
 
 
 class Readings:
@@ -34,6 +36,8 @@ class Readings:
     survivors: Survivors
     replicas: Replicas | None
     notes: list[str]
+    used: StepSettings
+    prior_identity: Any
     param_groups: list[dict[str, Any]]
 
     def settings(self) -> StepSettings:
@@ -142,6 +146,61 @@ class Readings:
         group = self.param_groups[0]
         return self.reweighting.log_weight_at(energy.to(self.chain.theta.device), group["zeta"], group["temperature"])
 
+    def snapshot(self, full_energy: bool = True, freeze_weighting: bool = True) -> Snapshot:
+        """The present state, as plain values. Raises DivergedError if it is not finite.
+
+        full_energy: evaluate U over all the data, where `full_loss` is set. freeze_weighting: stop psi from learning if
+        it has settled, which importance weights need.
+        """
+        self.potential.check(self.param_groups[0]["lr"])
+        frozen = self.reweighting.freeze() if freeze_weighting else False
+        rows, used = self.target_chains, self.used
+        measured = full_energy and self.chain.host.full_loss is not None
+        energy = of_rows(self.full_energy(), self.chains, rows) if measured else None
+        return Snapshot(
+            step=self.steps,
+            stack=self.chain.stack,
+            rows=rows,
+            chains=[self.survivors.number(c) for c in rows],
+            lr=_number(used.lr, rows),
+            temperature=_number(used.temperature, rows),
+            zeta=float(used.zeta),
+            energy_full=energy,
+            log_weight=of_rows(self.full_log_weight(energy, rows), self.chains, rows),
+            psi_frozen=frozen,
+        )
+
+    def full_log_weight(self, energy_full: list[float] | None, rows: list[int]) -> Tensor | None:
+        """(C,) log importance weights at full-data energies, nats, of the chains `rows`; those of others mean nothing.
+
+        None without such energies, and where psi reads others.
+        """
+        if self.reweighting.weighting.energy != "full" or energy_full is None:
+            return None
+        each = torch.full((self.chains or 1,), energy_full[0], dtype=torch.float64)
+        each[rows] = torch.tensor(energy_full, dtype=torch.float64)
+        return self.log_weight_at(each)
+
+    def law(self) -> dict[str, Any]:
+        """What runs must share to be merged into one posterior, as JSON values."""
+        return {
+            "num_data": self.num_data,
+            "prior": self.prior_identity,
+            "clip": identity(self.potential.clip),
+            "weighting": self.reweighting.weighting.identity(),
+            "injects_noise": self.dynamics.noisy,
+            "caveat": self.dynamics.caveat,
+        }
+
+    def psi(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
+        """psi and how it was fitted, see `Reweighting.describe`; None without a weighting."""
+        group = self.param_groups[0]
+        return self.reweighting.describe(float(group["zeta"]), group["temperature"])
+
+    def excluded(self) -> dict[int, int]:
+        """The step of the divergence by the number of every chain whose samples do not count."""
+        return self.survivors.excluded()
+
     def _batch_share(self, terms: Callable[..., Tensor]) -> Tensor:
         """() or (C,) mean over coordinates of `terms`: the noise ratio, or T_eff/T - 1. NaN where it is unknown.
 
@@ -155,6 +214,13 @@ class Readings:
         multiplier = self.reweighting.multiplier.to(variance).view(*chain.lead, 1)
         lr, tau = chain.per_coordinate(now.lr, now.temperature, self.num_data)
         return terms(chain.state, variance * multiplier.square(), lr, tau).mean(-1)  # Var(w g) = w² Var(g)
+
+
+def _number(value: Scalar, rows: list[int]) -> float | list[float]:
+    """One number for all chains, or one for each of `rows`."""
+    if isinstance(value, Tensor) and value.ndim:
+        return [float(value[c]) for c in rows]
+    return float(value)
 
 
 def _law(now: StepSettings, weighting: Weighting) -> str:

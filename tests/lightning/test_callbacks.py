@@ -1,4 +1,4 @@
-"""Tests of `bdl.lightning.callbacks.collect`, `.average`, `.monitor`, `.schedule` and `.progress`.
+"""Tests of `bdl.lightning.callbacks.collect`, `.sample_writer`, `.average`, `.monitor`, `.schedule` and `.progress`.
 
 CollectSamples, ModelAverage, Monitor and Schedule against direct computations.
 """

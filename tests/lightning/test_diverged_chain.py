@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import toys
+from manifests import rewrite
 
 import bdl
 from bdl.data import TensorSlices
@@ -116,6 +117,6 @@ def test_a_lost_list_of_excluded_chains_does_not_bring_them_back(tmp_path):
     with pytest.raises(bdl.StoreError, match="excluded-0.json cannot be read .*: restore it"):
         bdl.Posterior.load(tmp_path, toys.plain())
     manifest = Manifest(tmp_path, 0)
-    manifest.rewrite([entry for entry in manifest.entries() if entry.kind != "excluded"])
+    rewrite(manifest, [entry for entry in manifest.entries() if entry.kind != "excluded"])
     posterior = bdl.Posterior.load(tmp_path, toys.plain())
     assert posterior.chains == 2 and posterior.diverged == [(1, None)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import toys
+from manifests import rewrite
 from test_store import FIELDS, write
 
 import bdl
@@ -75,7 +76,7 @@ def test_a_manifest_under_the_name_of_another_stack_is_refused(store):
 def test_an_index_of_another_stack_is_refused(store, path):
     """A stranger's, whose manifest has been made for it."""
     copy = Manifest(store.run_dir, 2)
-    copy.rewrite(store.manifest(0).entries())
+    rewrite(copy, store.manifest(0).entries())
     (store.folder / "index-2.jsonl").write_bytes(path.read_bytes())
     with pytest.raises(StoreError, match="line 1 of .*index-2.jsonl belongs to stack 0"):
         store.records()
@@ -83,7 +84,7 @@ def test_an_index_of_another_stack_is_refused(store, path):
 
 def test_a_step_that_a_manifest_lists_twice_is_refused(store, path):
     manifest = store.manifest(0)
-    manifest.rewrite([*manifest.entries(), manifest.entries()[0]])
+    rewrite(manifest, [*manifest.entries(), manifest.entries()[0]])
     with pytest.raises(StoreError, match="line 5 of .* is damaged or lost"):
         store.records()
 
@@ -100,9 +101,7 @@ def test_samples_whose_line_was_lost_are_warned_of(tmp_path, cut):
 def test_samples_without_a_manifest_are_refused_with_a_remedy(store):
     for path in store.run_dir.glob("manifest*"):
         path.unlink()
-    with pytest.raises(
-        StoreError, match="its sample files are in no manifest; bdl verify run=.* repair=true lists them"
-    ):
+    with pytest.raises(StoreError, match="its sample files are in no manifest, .*: restore manifest and index"):
         SampleStore(store.run_dir).records()
 
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.store`, `.snapshot`, `.merging` and `.samples`.
+"""Tests of `bdl.posterior.store`, `.tensors`, `.merging` and `.samples`.
 
 Samples on disk: samples come back as written, damage is named, and nothing is written partially.
 """
@@ -18,6 +18,7 @@ import safetensors.torch
 import torch
 import toys
 from by_hand import settled
+from manifests import rewrite
 from torch import nn
 
 import bdl
@@ -189,7 +190,7 @@ def swap_content(run: Path, tensors: dict[str, torch.Tensor] | None) -> Path:
     index(store).write_bytes(b"".join(r.line() for r in (records[0], bad, *records[2:])))
     manifest = store.manifest(0)
     altered = {"bytes": bad.bytes, "sha256": bad.sha256, "line": line_hash(bad.line())}
-    manifest.rewrite([replace(e, **altered) if e.path.endswith(bad.file) else e for e in manifest.entries()])
+    rewrite(manifest, [replace(e, **altered) if e.path.endswith(bad.file) else e for e in manifest.entries()])
     return store.folder / bad.file
 
 

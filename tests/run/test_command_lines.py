@@ -312,7 +312,7 @@ def test_a_refused_command_leaves_nothing(script, tmp_path, monkeypatch, overrid
         ("compare", "out=3", "out"),
         ("compare", "metrics=nll", "metrics"),
         ("compare", "+trust=[a]", "trust"),
-        ("verify", "repair=maybe", "repair"),
+        ("verify", "+repair=true", "repair"),
         ("verify", "trust=mine", "trust"),
         ("predict", "output=3", "output"),
         ("predict", "+weights=uniform", "weights"),

@@ -1,7 +1,4 @@
-"""Tests of `bdl.run.verify` and `.repair`.
-
-verify names every damaged file, repair lists what is whole, and no command trusts a damaged or strange run.
-"""
+"""verify names every damaged file, and no command trusts a damaged or strange run."""
 
 from __future__ import annotations
 
@@ -11,6 +8,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from manifests import rewrite
 from omegaconf import OmegaConf
 from running import TINY, compose, refusal, sampled, samples
 
@@ -127,32 +125,33 @@ def test_the_table_and_the_exit_status(script, copy):
     assert status == 1 and "00000009-0.safetensors was altered" in " ".join(out.split()) and "1 of" in out
 
 
-def test_what_can_be_repaired(script, copy, run):
-    """A damaged manifest, a doubled line, a leftover and damaged metrics, which the same command makes again."""
-    index, manifest = copy / "samples" / "index-0.jsonl", copy / "manifest-0.jsonl"
-    lines, listed = index.read_bytes(), manifest.read_bytes()
-    index.write_bytes(lines * 2)
+def test_leftovers_and_doubled_lines_are_named(copy):
+    index = copy / "samples" / "index-0.jsonl"
+    index.write_bytes(index.read_bytes() * 2)
     (copy / "samples" / ".writing-elsewhere-1-x").write_text("")
-    for damage in (flip, Path.unlink, lambda path: path.write_bytes(path.read_bytes()[:-300])):
-        damage(manifest)
-        assert len(bad(copy)) >= 2
-        status, out, _ = script("verify", f"run={copy}", "repair=true")
-        assert status == 0 and "repaired: " in out and "manifest-0.jsonl lists 5 files, it listed" in out, out
-        assert samples(copy) == samples(run) and manifest.read_bytes() == listed
-    (copy / "metrics.json").write_text("{")
-    status, out, _ = script("verify", f"run={copy}", "repair=true")
-    assert status == 0 and "metrics.json, which was damaged" in out and not (copy / "metrics.json").exists()
+    assert "lines that the manifest does not list" in bad(copy)["samples/index-0.jsonl"]
+    assert "the same command of train.py removes them" in {row.what: row.note for row in look(copy)}["leftovers"]
+
+
+def test_the_same_command_mends_what_it_can(script, copy, run):
+    """Leftovers are removed, and metrics that a user has removed are computed again."""
+    leftover = copy / "samples" / ".writing-elsewhere-1-x"
+    leftover.write_text("")
+    (copy / "metrics.json").unlink()
     assert script("train", f"hydra.run.dir={copy}", "trainer=debug", *TINY, "sampler=awsghmc")[0] == 0
-    assert (copy / "metrics.json").read_bytes() == (run / "metrics.json").read_bytes() and bad(copy) == {}
+    assert not leftover.exists() and bad(copy) == {} and samples(copy) == samples(run)
+    assert (copy / "metrics.json").read_bytes() == (run / "metrics.json").read_bytes()
 
 
-@pytest.mark.parametrize("name", ["samples/00000009-0.safetensors", "samples/index-0.jsonl"])
-def test_a_repaired_run_leaves_out_what_is_not_whole(script, copy, name):
-    flip(copy / name)
-    status, out, _ = script("verify", f"run={copy}", "repair=true")
-    assert "manifest-0.jsonl lists 4 files, it listed 5" in out
-    assert [r.step for r in bdl.SampleStore(copy).records()] in ([7, 11], [7, 9], [9, 11])
-    assert status == 1 and "1 are in no manifest" in " ".join(out.split())  # the checkpoint is bad, too
+@pytest.mark.filterwarnings("default::bdl.errors.BdlWarning")
+@pytest.mark.parametrize("how", ["file", "line"])
+def test_the_rest_of_a_run_can_be_evaluated(script, copy, tmp_path, how):
+    """Of three samples of two chains, one has lost its file, or its line in the index."""
+    flip(copy / "samples" / ("00000009-0.safetensors" if how == "file" else "index-0.jsonl"))
+    words = ("evaluate", f"runs={copy}", f"out={tmp_path / 'out'}")
+    assert "skip_bad=true uses the rest" in refusal(script(*words))
+    assert script(*words, "skip_bad=true")[0] == 0
+    assert json.loads((tmp_path / "out" / "metrics.json").read_text())["samples"] == 2 * 2
 
 
 def test_no_run_directory(script, tmp_path):
@@ -215,7 +214,7 @@ def test_files_that_were_added_to_an_ended_run_are_warned_of(copy):
 
 def test_samples_that_a_checkpoint_knows_and_the_manifest_lacks_are_warned_of(copy):
     manifest = Manifest(copy, 0)
-    manifest.rewrite([entry for entry in manifest.entries() if not entry.path.endswith("09-0.safetensors")])
+    rewrite(manifest, [entry for entry in manifest.entries() if not entry.path.endswith("09-0.safetensors")])
     with pytest.warns(BdlWarning, match="last.ckpt knows samples that no manifest lists: some are lost"):
         read_runs([copy], [])
 

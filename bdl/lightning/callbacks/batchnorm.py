@@ -13,7 +13,7 @@ from torch.optim.swa_utils import update_bn
 from bdl.batch import Inputs, Reader, feed, map_tensors
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.stack import ChainStack
-from bdl.posterior.snapshot import stacked_tensors
+from bdl.posterior.tensors import stacked_tensors
 from bdl.samplers.sampler import Sampler
 from bdl.seeding import derive_seed
 

@@ -14,24 +14,16 @@ from bdl.errors import ConfigError
 from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
+from bdl.lightning.callbacks.sample_writer import SampleWriter
 from bdl.lightning.find import find_sampler, reader_of, sampled_net
 from bdl.lightning.host import host_under
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
-from bdl.manifest import Manifest
-from bdl.owner import release, take
 from bdl.posterior.frozen import FrozenPart, frozen_names
-from bdl.posterior.snapshot import (
-    copies_of_target,
-    describe_state,
-    describe_target,
-    describe_weighting,
-    full_log_weight,
-    of_target,
-    stacked_tensors,
-)
 from bdl.posterior.store import SampleStore
+from bdl.posterior.tensors import copies_of, stacked_tensors
 from bdl.schedules import Keep
+from bdl.snapshot import describe_target
 
 
 class CollectSamples(StepCallback):
@@ -82,10 +74,8 @@ class CollectSamples(StepCallback):
         self.keep, self.run_dir, self.net, self.full_energy = keep, run_dir, net, full_energy
         self.batchnorm, self.freeze_weighting = batchnorm, freeze_weighting
         self.overwrite, self.target = overwrite, target or {}
-        self._pending: dict[str, Any] | None = None  # a kept state that awaits its batch energy
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
-        self._finished, self._owns, self._lost = False, False, 0  # lost: divergences that the store knows of
-        self._last_hash: str | None = None  # of the manifest of a run that resumes from the present state
+        self._writer: SampleWriter | None = None  # of the run that is going on, or was the last
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
 
@@ -98,22 +88,19 @@ class CollectSamples(StepCallback):
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
         check_keep_rule(self.keep, self._sampler, self._total)
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
-        self._writes = trainer.is_global_zero
         self._seen = self._sampler.steps
         check_saved(sampled_net(pl_module, self.net), pl_module, self._sampler)
         self._find_frozen(pl_module)
-        if self._writes:
-            take(self._lock)
-            self._owns = True
+        writer = self._writer = SampleWriter(self.store, self._sampler, writes=trainer.is_global_zero)
+        if writer.writes:
+            writer.take()
         self._refuse_overwriting()
-        self._pending, self._finished, self._lost = None, False, len(self._sampler.survivors.lost)
-        awaited = None if self._restored is None else self._restored["pending"]
-        if self._writes:
-            self._truncate(self._sampler.steps - (awaited is not None), "kept")
-            self._write_target(pl_module)
-            self._last_hash = self._manifest.last_hash()
-        if awaited is not None:
-            self._pending = {**awaited, "tensors": self._tensors(trainer, pl_module, awaited.get("rows"))}
+        waiting = None if self._restored is None else self._restored["pending"]
+        if writer.writes:
+            writer.truncate(self._sampler.steps - (waiting is not None), self._known("kept"))
+            writer.begin(self._describe_target(pl_module), self._frozen)
+        if waiting is not None:
+            writer.waiting = {**waiting, "tensors": self._tensors(trainer, pl_module, waiting["rows"])}
 
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
@@ -129,26 +116,31 @@ class CollectSamples(StepCallback):
     def on_train_batch_end(
         self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        if self._sampler.steps == self._seen:  # a micro-batch: its gradient accumulates, and no step was made
+        sampler, writer = self._sampler, self._writer
+        if writer is None or sampler.steps == self._seen:  # a micro-batch: its gradient accumulates, no step was made
             return
-        self._seen = self._sampler.steps
-        if self._pending is not None:
-            self._sampler.check()  # a GPU reports numbers that are not finite only when asked
-        self._leave_out_diverged()
-        self._write(self._sampler.energy, self._sampler.log_weight)
+        self._seen = sampler.steps
+        if writer.waiting is not None:
+            sampler.check()  # a GPU reports numbers that are not finite only when asked
+        writer.leave_out_diverged()
+        writer.write(sampler.energy, sampler.log_weight)
         if self.keep(self._seen):
-            self._snapshot(trainer, pl_module)
+            self._frozen.check(self.store.folder, self._frozen_entry)
+            now = sampler.snapshot(self.full_energy, self.freeze_weighting)
+            writer.leave_out_diverged()
+            writer.keep(now, self.keep.cycle_of(now.step), self._tensors(trainer, pl_module, now.rows))
         if self._seen >= self._total:
-            self._finish()  # last step: write now, because on_train_end may never run
+            writer.finish()  # last step: write now, because on_train_end may never run
 
     def must_see(self, step: int) -> bool:
-        return self._pending is not None or self.keep(step) or step >= self._total
+        waits = self._writer is not None and self._writer.waiting is not None
+        return waits or self.keep(step) or step >= self._total
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._restored is not None and trainer.is_global_zero:  # a run that had ended: no step was made
-            self._sampler = find_sampler(trainer)
+            sampler = find_sampler(trainer)
             self.store = SampleStore(self.run_dir or trainer.default_root_dir)
-            self._truncate(self._sampler.steps, "written")
+            SampleWriter(self.store, sampler, writes=True).truncate(sampler.steps, self._known("written"))
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
         self._release()
@@ -157,111 +149,44 @@ class CollectSamples(StepCallback):
         self._release()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not trainer.should_stop:  # a run that was asked to stop writes its pending state after it is resumed
-            self._finish()
-        self._write_weighting()
+        if self._writer is not None:
+            if not trainer.should_stop:  # a run that was asked to stop writes its waiting state after it is resumed
+                self._writer.finish()
+            self._writer.write_weighting()
 
     def state_dict(self) -> dict[str, Any]:
         cuda = torch.cuda.get_rng_state() if torch.cuda.is_initialized() else None  # this process's device
-        # The tensors of the pending state are the module's, which the checkpoint holds already
-        pending = None if self._pending is None else {k: v for k, v in self._pending.items() if k != "tensors"}
-        state = {"pending": pending, "rng": torch.get_rng_state(), "cuda_rng": cuda}
-        if self._last_hash is not None:
-            state |= {"manifest": {"kept": self._last_hash, "written": self._manifest.last_hash()}}
-        return state
+        written = {"pending": None} if self._writer is None else self._writer.state_dict()
+        return {**written, "rng": torch.get_rng_state(), "cuda_rng": cuda}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._restored = state_dict
 
-    # ---- one sample -------------------------------------------------------------------------------------------------
+    # ---- what is written --------------------------------------------------------------------------------------------
 
-    def _snapshot(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        """Copy the present state and all that is known of it, until its batch energy is known too."""
-        self._frozen.check(self.store.folder, self._frozen_entry)
-        cycle = self.keep.cycle_of(self._sampler.steps)
-        fields = describe_state(self._sampler, cycle, self.full_energy, self.freeze_weighting)
-        self._leave_out_diverged()
-        rows = self._sampler.target_chains
-        if rows:  # else all chains have begun again
-            self._pending = {"tensors": self._tensors(trainer, pl_module, rows), "rows": rows, **fields}
-
-    def _tensors(self, trainer: L.Trainer, pl_module: L.LightningModule, rows: list[int] | None) -> dict[str, Tensor]:
-        """Copies on the CPU of these rows of the tensors (C, ...); None for the chains that sample the intended law."""
+    def _tensors(self, trainer: L.Trainer, pl_module: L.LightningModule, rows: list[int]) -> dict[str, Tensor]:
+        """Copies on the CPU of these rows of the tensors (C, ...)."""
         net, sampler = sampled_net(pl_module, self.net), self._sampler
         if self.batchnorm == "refresh":
             loader = trainer.train_dataloader
             tensors = refreshed_tensors(net, sampler, loader, reader_of(pl_module), self._frozen.tensors)
         else:
             tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
-        return copies_of_target(sampler, tensors, rows)
+        return copies_of(rows, tensors, sampler.chains)
 
-    def _write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
-        """Write the pending state with its batch energy and log weight."""
-        if self._pending is None:
-            return
-        pending = dict(self._pending)
-        self._pending = None
-        # Where psi reads the full energy, the sampler's last evaluation may be some steps old
-        rows = pending.pop("rows", None)
-        at_full = full_log_weight(self._sampler, pending["energy_full"], rows)
-        log_weight = at_full if at_full is not None else None if energy is None else log_weight
-        if not self._writes:
-            return
-        self.store.write(
-            pending.pop("tensors"),
-            energy_batch=of_target(self._sampler, energy, rows),
-            log_weight=of_target(self._sampler, log_weight, rows),
-            **pending,
-        )
-        self._last_hash = self._manifest.last_hash()
+    def _describe_target(self, pl_module: L.LightningModule) -> dict[str, Any]:
+        tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains, self._frozen.tensors)
+        return describe_target(self._sampler, getattr(pl_module, "loss", None), tensors) | self.target
 
-    def _leave_out_diverged(self) -> None:
-        """Take chains that have diverged since the state was kept out of it, and tell the store of them."""
-        survivors = self._sampler.survivors
-        if len(survivors.lost) == self._lost:
-            return
-        self._lost, excluded = len(survivors.lost), survivors.excluded()
-        if self._writes:
-            self.store.write_excluded(self._sampler.stack, excluded)
-        if self._pending is not None:
-            rows = [row for row, chain in enumerate(self._pending["chains"]) if chain not in excluded]
-            of_rows = {k: [v[row] for row in rows] for k, v in self._pending.items() if isinstance(v, list)}
-            tensors = {name: values[rows] for name, values in self._pending["tensors"].items()}
-            self._pending = {**self._pending, **of_rows, "tensors": tensors} if rows else None
-
-    def _finish(self) -> None:
-        """Write the pending state without its energy. A checkpoint made now still says that the state awaits one."""
-        pending, last_hash = self._pending, self._last_hash
-        if not self._finished:
-            self._write(None, None)
-            self._write_weighting()
-        self._pending, self._last_hash, self._finished = pending, last_hash, True
-
-    # ---- the folder -------------------------------------------------------------------------------------------------
-
-    @property
-    def _lock(self) -> Path:
-        return self.store.folder / f"owner-{self._sampler.stack}.json"
-
-    @property
-    def _manifest(self) -> Manifest:
-        return self.store.manifest(self._sampler.stack)
+    def _known(self, which: Literal["kept", "written"]) -> str | None:
+        """The last hash of the manifest that the checkpoint knows: of a run that goes on, or as it was at the end."""
+        return None if self._restored is None else self._restored.get("manifest", {}).get(which)
 
     def _release(self) -> None:
-        if self._owns:
-            self._owns = False
-            release(self._lock)
+        if self._writer is not None:
+            self._writer.release()
 
-    def _truncate(self, step: int, which: Literal["kept", "written"]) -> None:
-        """Remove the samples after `step`, and make sure that those before it are the ones the checkpoint knows.
-
-        which: the samples that a run keeps that goes on, or those that were written at the end.
-        """
-        hashes = {} if self._restored is None else self._restored.get("manifest", {})
-        self.store.truncate(self._sampler.stack, step, hashes.get(which))
-        self.store.write_excluded(self._sampler.stack, self._sampler.survivors.excluded())
-
-    # ---- what is refused, and what describes the law ----------------------------------------------------------------
+    # ---- what is refused --------------------------------------------------------------------------------------------
 
     def _find_frozen(self, pl_module: L.LightningModule) -> None:
         """Hold the frozen part as the sampler says, and know it. A resumed run must have that of its samples."""
@@ -284,13 +209,3 @@ class CollectSamples(StepCallback):
                 f"{self.store.folder} holds samples already: resume with Trainer.fit(ckpt_path=...), choose another "
                 "run_dir, or remove them"
             )
-
-    def _write_target(self, pl_module: L.LightningModule) -> None:
-        tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains, self._frozen.tensors)
-        target = describe_target(self._sampler, getattr(pl_module, "loss", None), tensors) | self.target
-        self.store.write_target(target, self._sampler.stack, self._frozen)
-
-    def _write_weighting(self) -> None:
-        described = describe_weighting(self._sampler)
-        if described is not None and self._writes:
-            self.store.write_weighting(self._sampler.stack, *described)

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.find import find_sampler
-from bdl.posterior.snapshot import per_chain
 from bdl.samplers.sampler import Sampler
+from bdl.snapshot import per_chain
 
 TEMPERATURES = ("t_eff", "kinetic_temperature", "configurational_temperature")
 PER_CHAIN = ("energy", "multiplier", "noise_ratio", *TEMPERATURES, "acceptance", "elbo")

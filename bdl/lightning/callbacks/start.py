@@ -18,8 +18,8 @@ from bdl.identity import identity
 from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import outputs_of
 from bdl.posterior.frozen import FrozenPart
-from bdl.posterior.snapshot import stacked_tensors
 from bdl.posterior.store import SampleStore
+from bdl.posterior.tensors import stacked_tensors
 from bdl.start import AdamWStart, Progress, Trained
 
 FOLDER = "start"  # in the run directory; a run directory itself, whose samples are the ensemble

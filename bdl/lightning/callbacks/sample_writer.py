@@ -1,0 +1,117 @@
+"""SampleWriter: writes the kept states of a sampler, each once a new batch has given its energy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from bdl.manifest import Manifest
+from bdl.owner import release, take
+from bdl.posterior.frozen import FrozenPart
+from bdl.posterior.store import SampleStore
+from bdl.samplers.sampler import Sampler
+from bdl.snapshot import Snapshot, of_rows
+
+
+class SampleWriter:
+    """Writes the samples of one stack of chains to a store.
+
+    A state waits for the next step, which measures its energy on a new batch. A run that is resumed from a checkpoint
+    writes it then: `state_dict` says that it waits, and which samples the manifest listed.
+
+    Args:
+        sampler: whose states are kept.
+        writes: whether this process writes. Under ddp the others only follow.
+
+    Attributes:
+        waiting: the fields of the state that waits, its `tensors` and their `rows` among the chains; None without one.
+    """
+
+    def __init__(self, store: SampleStore, sampler: Sampler, writes: bool):
+        self.store, self.sampler, self.writes = store, sampler, writes
+        self.waiting: dict[str, Any] | None = None
+        self._owns, self._finished = False, False
+        self._lost = len(sampler.survivors.lost)  # divergences that the store knows of
+        self._last_hash: str | None = None  # of the manifest of a run that resumes from the present state
+
+    def take(self) -> None:
+        """Own the samples of the stack. Raises StoreError if another process does."""
+        take(self._lock)
+        self._owns = True
+
+    def release(self) -> None:
+        if self._owns:
+            self._owns = False
+            release(self._lock)
+
+    def truncate(self, step: int, last_hash: str | None) -> None:
+        """Remove the samples after `step`, and make sure that those before it are the ones the checkpoint knows."""
+        self.store.truncate(self.sampler.stack, step, last_hash)
+        self.store.write_excluded(self.sampler.stack, self.sampler.excluded())
+
+    def begin(self, target: dict[str, Any], frozen: FrozenPart) -> None:
+        """Write what describes the samples, see `SampleStore.write_target`."""
+        self.store.write_target(target, self.sampler.stack, frozen)
+        self._last_hash = self._manifest.last_hash()
+
+    def state_dict(self) -> dict[str, Any]:
+        # The tensors of the waiting state are the module's, which the checkpoint holds already
+        waiting = None if self.waiting is None else {k: v for k, v in self.waiting.items() if k != "tensors"}
+        if self._last_hash is None:
+            return {"pending": waiting}
+        return {"pending": waiting, "manifest": {"kept": self._last_hash, "written": self._manifest.last_hash()}}
+
+    def keep(self, now: Snapshot, cycle: int, tensors: dict[str, Tensor]) -> None:
+        """Let a state wait. tensors: copies (rows, ...) of its chains."""
+        self.waiting = {"tensors": tensors, "rows": now.rows, **now.fields(cycle)}
+
+    def write(self, energy: Tensor | None, log_weight: Tensor | None) -> None:
+        """Write the waiting state with its batch energy and log weight, () or (C,)."""
+        if self.waiting is None:
+            return
+        fields, self.waiting = dict(self.waiting), None
+        tensors, rows, chains = fields.pop("tensors"), fields.pop("rows"), self.sampler.chains
+        # Where psi reads the full energy, the sampler's last evaluation may be some steps old
+        at_full = self.sampler.full_log_weight(fields["energy_full"], rows)
+        log_weight = at_full if at_full is not None else None if energy is None else log_weight
+        if not self.writes:
+            return
+        of_each = {"energy_batch": of_rows(energy, chains, rows), "log_weight": of_rows(log_weight, chains, rows)}
+        self.store.write(tensors, **of_each, **fields)
+        self._last_hash = self._manifest.last_hash()
+
+    def leave_out_diverged(self) -> None:
+        """Take chains that have diverged since then out of the waiting state, and tell the store of them."""
+        excluded = self.sampler.excluded()
+        if len(excluded) == self._lost:
+            return
+        self._lost = len(excluded)
+        if self.writes:
+            self.store.write_excluded(self.sampler.stack, excluded)
+        if self.waiting is not None:
+            rows = [row for row, chain in enumerate(self.waiting["chains"]) if chain not in excluded]
+            of_chains = {k: [v[row] for row in rows] for k, v in self.waiting.items() if isinstance(v, list)}
+            tensors = {name: values[rows] for name, values in self.waiting["tensors"].items()}
+            self.waiting = {**self.waiting, **of_chains, "tensors": tensors} if rows else None
+
+    def finish(self) -> None:
+        """Write the waiting state without its energy. A checkpoint made now still says that the state waits for one."""
+        waiting, last_hash = self.waiting, self._last_hash
+        if not self._finished:
+            self.write(None, None)
+            self.write_weighting()
+        self.waiting, self._last_hash, self._finished = waiting, last_hash, True
+
+    def write_weighting(self) -> None:
+        if self.writes and (psi := self.sampler.psi()) is not None:
+            self.store.write_weighting(self.sampler.stack, *psi)
+
+    @property
+    def _lock(self) -> Path:
+        return self.store.folder / f"owner-{self.sampler.stack}.json"
+
+    @property
+    def _manifest(self) -> Manifest:
+        return self.store.manifest(self.sampler.stack)

@@ -1,0 +1,74 @@
+"""What a store of samples reads of a sampler: plain values, so that neither knows the other."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from bdl.identity import identity
+from bdl.likelihoods import outputs_of
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A sampler between two steps. Lists have one entry for each of `rows`, energies are in nats."""
+
+    step: int
+    stack: int
+    rows: list[int]  # the chains (of C) with the intended law, whose samples count
+    chains: list[int]  # their numbers, counted through all stacks
+    lr: float | list[float]  # of the last step, as temperature and zeta
+    temperature: float | list[float]
+    zeta: float
+    energy_full: list[float] | None  # U over all the data
+    log_weight: list[float] | None  # importance weight at that energy, where psi reads such energies
+    psi_frozen: bool
+
+    def fields(self, cycle: int = 0) -> dict[str, Any]:
+        """The fields of `bdl.posterior.index.Record` that the present state decides."""
+        fields = asdict(self) | {"cycle": cycle}
+        return {name: value for name, value in fields.items() if name not in ("rows", "log_weight")}
+
+
+class Sampled(Protocol):
+    """A `bdl.Sampler`, as a store sees it."""
+
+    chains: int | None  # C if the tensors carry a leading axis of chains, None for a single chain
+    sampled: list[Tensor]
+
+    def snapshot(self, full_energy: bool = True, freeze_weighting: bool = True) -> Snapshot: ...
+
+    def law(self) -> dict[str, Any]: ...
+
+    def psi(self) -> tuple[dict[str, Tensor], dict[str, str]] | None: ...
+
+    def excluded(self) -> dict[int, int]: ...
+
+
+def describe_target(sampler: Sampled, loss: Any, tensors: Mapping[str, Tensor]) -> dict[str, Any]:
+    """What must be equal for runs to be merged into one posterior, as JSON values, and how to read the outputs.
+
+    tensors: the stacked tensors (C, ...) of a sample.
+    """
+    shapes = {name: list(tensor.shape[1:]) for name, tensor in tensors.items()}
+    return sampler.law() | {"loss": identity(loss), "outputs": outputs_of(loss), "shapes": shapes}
+
+
+def per_chain(value: float | Tensor, chains: int | None) -> list[float]:
+    """One number per chain, from a float, a () tensor or a (C,) tensor."""
+    count = chains or 1
+    if not isinstance(value, Tensor):
+        return [float(value)] * count
+    numbers = value.detach().double().reshape(-1).tolist()
+    return numbers * count if len(numbers) == 1 else numbers
+
+
+def of_rows(value: Tensor | None, chains: int | None, rows: list[int]) -> list[float] | None:
+    """The numbers of the chains `rows`."""
+    if value is None:
+        return None
+    each = per_chain(value, chains)
+    return [each[c] for c in rows]
