@@ -80,7 +80,12 @@ def test_the_law_and_the_shapes_are_json():
 
 @pytest.mark.parametrize(
     ("value", "chains", "expected"),
-    [(2.0, 3, [2.0] * 3), (torch.tensor(2.0), 2, [2.0] * 2), (torch.tensor([1.0, 2.0]), 2, [1.0, 2.0]), (2.0, None, [2.0])],
+    [
+        (2.0, 3, [2.0] * 3),
+        (torch.tensor(2.0), 2, [2.0] * 2),
+        (torch.tensor([1.0, 2.0]), 2, [1.0, 2.0]),
+        (2.0, None, [2.0]),
+    ],
 )
 def test_one_number_per_chain(value, chains, expected):
     assert per_chain(value, chains) == expected

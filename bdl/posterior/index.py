@@ -85,8 +85,8 @@ def read_index(path: Path, stack: int, listed: Iterable[Entry], skip_bad: bool =
             fault = f"line {number} of {path} is damaged or lost, that of {entry.path}"
             if not skip_bad:
                 raise StoreError(
-                    f"{fault}: restore it, or remove {path.parents[1] / 'checkpoints'}, and the same command of train.py "
-                    "draws all samples again; skip_bad=true uses the rest"
+                    f"{fault}: restore it, or remove {path.parents[1] / 'checkpoints'}, and the same command of "
+                    "train.py draws all samples again; skip_bad=true uses the rest"
                 )
             warnings.warn(f"left out: {fault}", BdlWarning, stacklevel=2)
             continue
