@@ -1,16 +1,18 @@
 """What bdl reads of torch's private names, each in one place.
 
-A torch that lacks one of the names is served by a slower way: tensors are copied one by one, and a module counts as one
-that somebody watches.
+A torch that lacks one of the names is served by a slower way: tensors are copied one by one, a module counts as one
+that somebody watches, and compiled code runs evaluations too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+Call = Callable[..., Any]
 
 _foreach_copy: Any = getattr(torch, "_foreach_copy_", None)
 
@@ -56,3 +58,14 @@ def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
 def is_compiled(module: nn.Module) -> bool:
     """Whether calls of the module go to code that torch.compile has made."""
     return getattr(module, "_compiled_call_impl", True) is not None
+
+
+def replace_compiled(module: nn.Module, around: Callable[[Call, Call], Call] | None) -> None:
+    """Let the calls of a compiled module go to around(compiled call, plain call), or for None to the plain call.
+
+    A torch without these names keeps its compiled call.
+    """
+    private: Any = module
+    if hasattr(module, "_compiled_call_impl") and hasattr(module, "_call_impl"):
+        compiled = private._compiled_call_impl
+        private._compiled_call_impl = around and around(compiled, private._call_impl)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from bdl import torch_private
-from bdl.torch_private import copy_all, gather, has_hooks, has_step_hooks, has_tensor_hooks, is_compiled
+from bdl.torch_private import copy_all, gather, has_hooks, has_step_hooks, has_tensor_hooks, is_compiled, replace_compiled
 
 
 @pytest.mark.parametrize("foreach", [True, False], ids=["", "a torch without it"])
@@ -63,3 +63,21 @@ def test_a_torch_without_the_names_counts_as_watched():
         pass
 
     assert has_hooks(Other()) and has_tensor_hooks(Other()) and has_step_hooks(Other()) and is_compiled(Other())
+
+
+def test_a_compiled_call_is_replaced_and_a_torch_without_its_name_keeps_it():
+    module = nn.Linear(2, 1)
+    module.compile(backend="eager")
+    replace_compiled(module, lambda compiled, plain: lambda x: (compiled(x), plain(x)))
+    first, second = module(torch.ones(1, 2))
+    assert torch.equal(first, second)
+    replace_compiled(module, None)
+    assert not is_compiled(module) and torch.equal(module(torch.ones(1, 2)), first)
+
+    class Other(nn.Module):
+        __slots__ = ()
+        _compiled_call_impl = property()  # hasattr says no
+
+    other = Other()
+    replace_compiled(other, None)
+    assert "_compiled_call_impl" not in vars(other)

@@ -7,7 +7,7 @@ import ctypes
 import gc
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -15,6 +15,7 @@ from torch import nn
 
 from bdl.errors import BdlWarning, ConfigError
 from bdl.run.auto import usable_cores
+from bdl.torch_private import replace_compiled
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 _LARGEST = 32 * 2**20  # bytes, the largest M_MMAP_THRESHOLD that glibc accepts
@@ -91,19 +92,21 @@ def compile_if_possible(net: nn.Module) -> None:
     network runs uncompiled, after one BdlWarning.
     """
     net.compile()
-    compiled: Any = net._compiled_call_impl
 
-    def call(*args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled():
-            return net._call_impl(*args, **kwargs)
-        try:
-            return compiled(*args, **kwargs)
-        except Exception as error:  # no compiler, an operation it lacks, or a wrong call
-            net._compiled_call_impl = None
-            outputs = net(*args, **kwargs)  # raises the error of a wrong call
-            cause = getattr(error, "inner_exception", error)  # the compiler's own error
-            reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
-            warnings.warn(f"torch.compile failed, running without it: {reason}", BdlWarning, stacklevel=2)
-            return outputs
+    def around(compiled: Callable[..., Any], plain: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not torch.is_grad_enabled():
+                return plain(*args, **kwargs)
+            try:
+                return compiled(*args, **kwargs)
+            except Exception as error:  # no compiler, an operation it lacks, or a wrong call
+                replace_compiled(net, None)
+                outputs = net(*args, **kwargs)  # raises the error of a wrong call
+                cause = getattr(error, "inner_exception", error)  # the compiler's own error
+                reason = " ".join(f"{type(cause).__name__}: {cause}".split())[:300]
+                warnings.warn(f"torch.compile failed, running without it: {reason}", BdlWarning, stacklevel=2)
+                return outputs
 
-    net._compiled_call_impl = call
+        return call
+
+    replace_compiled(net, around)
