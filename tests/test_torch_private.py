@@ -7,7 +7,15 @@ import torch
 from torch import nn
 
 from bdl import torch_private
-from bdl.torch_private import copy_all, gather, has_hooks, has_step_hooks, has_tensor_hooks, is_compiled, replace_compiled
+from bdl.torch_private import (
+    copy_all,
+    gather,
+    has_hooks,
+    has_step_hooks,
+    has_tensor_hooks,
+    is_compiled,
+    replace_compiled,
+)
 
 
 @pytest.mark.parametrize("foreach", [True, False], ids=["", "a torch without it"])
