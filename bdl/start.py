@@ -114,7 +114,7 @@ class AdamWStart:
         device = next(stack.parameters()).device
         train, held_out = self._split(plan, val, None if stack.shared else stack.chains)
         _check_targets(loss, train.y)
-        best = _Best(stack, self.patience)
+        best, epoch = _Best(stack, self.patience), 0
         loader, held_out = _like(batches, train.to(device)), held_out.to(device)
         with _own_randomness(device, derive_seed("start", "torch", plan.seed, plan.stack)):
             step = _stepper(stack, loss, compiled, self)

@@ -120,6 +120,6 @@ class WithGradients(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> Any:
+    def backward(ctx: Any, upstream: Tensor) -> Any:  # type: ignore[override]
         scaled = [g * upstream.view(-1, *[1] * (g.ndim - 1)) for g in ctx.gradients]
         return None, None, *scaled

@@ -79,7 +79,8 @@ class MLPKernel(Gradient):
 
     def _law(self, x: Tensor, y: Tensor) -> tuple[int, Tensor, float] | None:
         """Number, targets and given scale of a likelihood that mlp_kernel.c computes; None for all others."""
-        loss, shape, outputs = self.loss, x.shape[:2], self._plan.outputs
+        loss: Any = self.loss  # whose class is compared, because a subclass may compute something else
+        shape, outputs = x.shape[:2], self._plan.outputs
         if type(loss) is CategoricalNLL and y.dtype == torch.int64:
             if y.shape != shape:
                 raise ConfigError(f"labels of shape {tuple(y.shape)} do not match a batch of shape {tuple(shape)}")

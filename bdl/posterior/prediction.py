@@ -126,17 +126,17 @@ def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
     """The prediction of the kind that the likelihood's outputs call for."""
     if likelihood.outputs == "values":
         return _of_values(stream, likelihood)
-    probs, entropy = WeightedMoments(), WeightedMoments()
+    probs, entropy, shape = WeightedMoments(), WeightedMoments(), torch.Size()
     for outputs, weights in stream:
         log_p = log_probs(outputs, likelihood)
         p = log_p.exp()
         entropy.add(-log_p.clamp_min_(torch.finfo(log_p.dtype).min).mul_(p).sum(1), weights)  # 0 log 0 = 0
         probs.add(p, weights)
+        shape = outputs.shape[1:]  # (n, k) of labels; those of an item stand one after the other
     mean = probs.mean.mT.contiguous()
     total, aleatoric, epistemic = (part.float() for part in uncertainty(mean, entropy.mean).values())
     if likelihood.outputs == "logits":
         return Prediction(mean.float(), total, aleatoric, epistemic, probs.std.mT.float().contiguous())
-    shape = outputs.shape[1:]  # (n, k); the labels of an item stand one after the other
     of_one = (mean[:, 1].float(), total, aleatoric, epistemic, probs.std[1].float())
     p, total, aleatoric, epistemic, std = (part.reshape(shape) for part in of_one)
     return LabelPrediction(p, total, aleatoric, epistemic, std)

@@ -139,8 +139,9 @@ class Trial:
         outputs, loss = self.outputs(x), self.problem.loss
         if isinstance(loss, Likelihood) and loss.outputs == "logits":
             return outputs.softmax(-1).flatten(1)
-        known = isinstance(loss, Likelihood) and loss.outputs in ("labels", "values")
-        return (loss.mean(outputs) if known else outputs).flatten(1)
+        if isinstance(loss, Likelihood) and loss.outputs in ("labels", "values"):
+            return loss.mean(outputs).flatten(1)
+        return outputs.flatten(1)
 
     def energy_trace(self) -> Tensor:
         """(C, steps) batch estimates of U, nats."""

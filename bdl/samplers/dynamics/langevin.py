@@ -153,7 +153,7 @@ class SGLD(Dynamics):
         ratio = self.noise_ratio(s, grad_var, lr, tau)
         return remaining_ratio(ratio, self.grad_var, lambda v: self.noise_ratio(s, v, lr, tau))
 
-    def describe_noise(self, s: Position, lr: float, tau: float) -> str:
+    def describe_noise(self, s: Position, lr: Scalar, tau: Scalar) -> str:
         plain = super().describe_noise(s, lr, tau)
         return plain if self.preconditioner is None else f"{plain}, times the root of the preconditioner"
 

@@ -221,7 +221,7 @@ class SGFS(Dynamics):
             return Averaged(theta, torch.zeros_like(theta))
         return AveragedMatrix(theta, theta.new_zeros(*theta.shape, theta.shape[-1]))
 
-    def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: Extra) -> Any:
+    def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: Extra) -> Any:  # type: ignore[override]
         each = extra["per_example"]  # (..., n, d)
         n = each.shape[-2]
         if n < 2:
