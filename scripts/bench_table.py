@@ -22,8 +22,8 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
-from bdl.files import write_atomically
 from bdl.run.console import one_line_errors
 from bdl.run.provenance import device_name
 

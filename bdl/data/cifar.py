@@ -21,8 +21,8 @@ from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import Batching, TensorSlices
 from bdl.data.split import hold_out
 from bdl.data.tensors import TensorDataModule
+from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError, StoreError
-from bdl.files import write_atomically
 
 SOURCES: dict[int, type[CIFAR10]] = {
     10: CIFAR10,

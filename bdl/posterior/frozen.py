@@ -11,9 +11,9 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from bdl.disk.files import read_file
 from bdl.engine.stack import ChainStack
 from bdl.errors import StoreError
-from bdl.files import read_file
 from bdl.frozen import frozen_tensors
 from bdl.snapshot import Sampled
 

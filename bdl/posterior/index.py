@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from bdl.disk.files import read_file
+from bdl.disk.manifest import Entry
 from bdl.errors import BdlWarning, StoreError
-from bdl.files import read_file
-from bdl.manifest import Entry
 
 FORMAT_VERSION = 2
 _FILE = re.compile(r"\w[\w.-]*\.safetensors")  # a plain name: what it names lies in the folder of the index

@@ -12,9 +12,9 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor, nn
 
+from bdl.disk.files import append_line, read_file, sweep_leftovers, write_atomically
+from bdl.disk.manifest import SAMPLE, Entry, Manifest, manifests_of, read_listed
 from bdl.errors import BdlWarning, StoreError
-from bdl.files import append_line, read_file, sweep_leftovers, write_atomically
-from bdl.manifest import SAMPLE, Entry, Manifest, manifests_of, read_listed
 from bdl.posterior.frozen import FILE as FROZEN
 from bdl.posterior.frozen import FrozenPart, frozen_names
 from bdl.posterior.index import Record, line_hash, read_index, sample_files, sample_name, step_and_stack

@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, ConfigError
-from bdl.files import write_atomically
 from bdl.posterior.verdict import verdict
 from bdl.run.compared_runs import data_difference, find_runs
 from bdl.run.comparison import Comparison, compare_runs, in_short

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import warnings
 
+from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, StoreError
-from bdl.owner import owner_of
 from bdl.posterior.report.terminal import print_summary
 from bdl.run.directory import OWNER, RunDirectory
 from bdl.run.records import METRICS

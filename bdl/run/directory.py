@@ -18,11 +18,11 @@ from torch import Tensor
 
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.checkpoint import is_checkpoint
+from bdl.disk.files import sweep_leftovers, write_atomically
+from bdl.disk.manifest import Manifest, read_listed
+from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
-from bdl.files import sweep_leftovers, write_atomically
 from bdl.lightning.callbacks.start import FOLDER as START
-from bdl.manifest import Manifest, read_listed
-from bdl.owner import sole_owner
 from bdl.posterior.report.numbers import Trace
 from bdl.run.provenance import provenance
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, TIMING, read_config, read_metrics, write_json

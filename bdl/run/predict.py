@@ -18,8 +18,8 @@ from bdl.data.frame import Frame, require_columns
 from bdl.data.loader import TensorSlices
 from bdl.data.table import TableEncoding
 from bdl.data.target import ClassTarget, NumberTarget
+from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
-from bdl.files import write_atomically
 from bdl.likelihoods import Likelihood, Loss
 from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.run.machine import find_device, keep_freed_memory, use_threads

@@ -12,9 +12,9 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
+from bdl.disk.files import read_file
+from bdl.disk.manifest import write_listed
 from bdl.errors import ConfigError
-from bdl.files import read_file
-from bdl.manifest import write_listed
 
 CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
 RUN_FILES = (CONFIG, PREPROCESSING, METRICS, TIMING, "report.html")  # of the whole run, in its manifest

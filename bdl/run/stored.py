@@ -13,10 +13,10 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.baselines.base import FOLDER as TRAINED
+from bdl.disk.manifest import SAMPLE, manifests_of, read_listed
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.identity import identity
 from bdl.lightning.callbacks.start import FOLDER as START
-from bdl.manifest import SAMPLE, manifests_of, read_listed
 from bdl.posterior.merging import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.run.keys import TRAIN

@@ -20,8 +20,8 @@ from hydra.core.plugins import Plugins
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf, flag_override
 
+from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
-from bdl.owner import sole_owner
 from bdl.run.auto import cpus_per_task, gpus_per_node, tasks_per_node
 from bdl.run.console import one_line_errors
 

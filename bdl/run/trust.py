@@ -91,7 +91,7 @@ def values(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 def is_public(name: Any) -> bool:
     """Whether this is a public class or function of bdl, a module of torch.nn, or Lightning's trainer or a logger.
 
-    A name with one more dot, such as `bdl.files.os.remove`, is none: it may lead out of the package.
+    A name with one more dot, such as `bdl.disk.files.os.remove`, is none: it may lead out of the package.
     """
     module, _, last = str(name).rpartition(".")
     if module in PUBLIC:

@@ -16,11 +16,11 @@ from rich.table import Table
 
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.checkpoint import is_checkpoint
+from bdl.disk.files import WRITING
+from bdl.disk.manifest import Manifest, manifests_of
+from bdl.disk.owner import owner_of
 from bdl.errors import ConfigError, StoreError
-from bdl.files import WRITING
 from bdl.lightning.callbacks.start import FOLDER as START
-from bdl.manifest import Manifest, manifests_of
-from bdl.owner import owner_of
 from bdl.posterior.index import read_index, read_lines, sample_files
 from bdl.posterior.store import SampleStore
 from bdl.run.directory import OWNER

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from bdl.data.cifar import decoded_copy
+from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
-from bdl.files import write_atomically
 from bdl.seeding import generator
 from literature.experiment import Context
 

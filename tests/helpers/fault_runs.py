@@ -11,7 +11,7 @@ import bdl.posterior.report.page
 import bdl.run.evaluate
 import bdl.run.train
 import bdl.run.verify  # noqa: F401
-from bdl.manifest import Manifest
+from bdl.disk.manifest import Manifest
 from bdl.run.stored import altered
 
 # The gradients in torch: no compiler, and no cache in somebody's home.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from bdl.manifest import Entry, Manifest
+from bdl.disk.manifest import Entry, Manifest
 
 
 def rewrite(manifest: Manifest, entries: Iterable[Entry]) -> None:

@@ -10,8 +10,8 @@ from again import WHOLE, Run
 from test_resume import files
 
 import bdl
+from bdl.disk.owner import Owner
 from bdl.errors import StoreError
-from bdl.owner import Owner
 
 HEALED = {
     "doubled": lambda path: path.write_bytes(path.read_bytes() * 2),

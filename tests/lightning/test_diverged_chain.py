@@ -13,8 +13,8 @@ from manifests import rewrite
 
 import bdl
 from bdl.data import TensorSlices
+from bdl.disk.manifest import Manifest
 from bdl.errors import BdlWarning
-from bdl.manifest import Manifest
 from bdl.run.write_report import Outcome, write_report
 from bdl.schedules import EveryStep
 

@@ -12,8 +12,8 @@ from manifests import rewrite
 from test_store import FIELDS, write
 
 import bdl
+from bdl.disk.manifest import Entry, Manifest
 from bdl.errors import BdlWarning, StoreError
-from bdl.manifest import Entry, Manifest
 from bdl.posterior.index import Record, line_hash
 from bdl.posterior.store import SampleStore
 
@@ -230,7 +230,7 @@ def test_the_lines_of_a_written_sample_need_no_other_line(store, monkeypatch):
     """The cost of a sample does not grow with their number: nothing is read again, one line is hashed."""
     store.manifest(0).entries()
     monkeypatch.setattr("bdl.posterior.store.read_index", lambda *_: pytest.fail("the index is read again"))
-    monkeypatch.setattr("bdl.manifest.read_file", lambda *_: pytest.fail("the manifest is read again"))
+    monkeypatch.setattr("bdl.disk.manifest.read_file", lambda *_: pytest.fail("the manifest is read again"))
     after, hashed = Entry.after, []
     monkeypatch.setattr(Entry, "after", lambda self, before: hashed.append(self.path) or after(self, before))
     written = write(store, 10)

@@ -22,8 +22,8 @@ from manifests import rewrite
 from torch import nn
 
 import bdl
+from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, StoreError
-from bdl.files import write_atomically
 from bdl.models import MLP
 from bdl.posterior.index import line_hash
 from bdl.posterior.merging import refuse_other_target

@@ -14,8 +14,8 @@ import yaml
 from omegaconf import OmegaConf
 from running import TINY, compose, refusal
 
+from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
-from bdl.owner import sole_owner
 from bdl.run import train
 from bdl.run.sweeps import ResumeStudy
 

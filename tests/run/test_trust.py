@@ -19,7 +19,8 @@ from bdl.run.trust import check_names, is_public
 RUN = Path("outputs/a")
 ATTACKS = [
     "torch.load", "torch.hub.load", "shutil.copy", "builtins.open", "os.system", "subprocess.Popen", "eval", "",
-    "bdl.files.write_atomically", "bdl.files.os.remove", "bdl.run.launch.launch", "bdl.engine.native.subprocess.run",
+    "bdl.disk.files.write_atomically", "bdl.disk.files.os.remove", "bdl.run.launch.launch",
+    "bdl.engine.native.subprocess.run",
     "bdl.data.cifar.pickle.loads", "bdl.import_module", "bdl.errors.BdlError", "bdl.models.import_module",
     "bdl.schedules.math.sqrt", "bdl.likelihoods.torch.load", "bdl.data.import_module", "bdl.__getattr__",
     "torch.nn.init.torch.load", "torch.nn.modules.module.torch.load", "torch.nn.Module.load_state_dict",

@@ -13,10 +13,10 @@ from omegaconf import OmegaConf
 from running import TINY, compose, refusal, sampled, samples
 
 import bdl
-from bdl.alive import start_of
+from bdl.disk.alive import start_of
+from bdl.disk.manifest import Manifest
+from bdl.disk.owner import Owner
 from bdl.errors import BdlWarning, ConfigError, StoreError
-from bdl.manifest import Manifest
-from bdl.owner import Owner
 from bdl.run import train
 from bdl.run.config import config_hash
 from bdl.run.directory import RunDirectory

@@ -18,8 +18,8 @@ import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, Timer
 
+from bdl.disk.files import disk_errors, publish
 from bdl.errors import ConfigError
-from bdl.files import disk_errors, publish
 from bdl.lightning.blocks import StepCallback
 
 ASK_EVERY = 10  # steps between two agreements of the ranks of one chain on whether to stop

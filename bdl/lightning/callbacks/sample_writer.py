@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import Tensor
 
-from bdl.manifest import Manifest
-from bdl.owner import release, take
+from bdl.disk.manifest import Manifest
+from bdl.disk.owner import release, take
 from bdl.posterior.frozen import FrozenPart
 from bdl.posterior.store import SampleStore
 from bdl.samplers.sampler import Sampler

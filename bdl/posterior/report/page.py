@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from bdl.manifest import write_listed
+from bdl.disk.manifest import write_listed
 from bdl.posterior.checks import or_nan
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
+from bdl.disk.files import append_line, disk_errors, publish, read_file, temporary_file, write_atomically
 from bdl.errors import StoreError
-from bdl.files import append_line, disk_errors, publish, read_file, temporary_file, write_atomically
 
 SAMPLE = "sample"  # the kind of a sample file
 SHARED = ("target", "frozen")  # kinds of files that all stacks list

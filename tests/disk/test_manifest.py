@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from bdl.disk.manifest import Entry, Manifest, manifests_of, read_listed, write_listed
 from bdl.errors import StoreError
-from bdl.manifest import Entry, Manifest, manifests_of, read_listed, write_listed
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_kill_between_a_line_and_its_file_leaves_the_version_before(manifest):
 
 def test_a_file_gets_its_name_after_its_line(manifest, monkeypatch):
     seen: list[bool] = []
-    monkeypatch.setattr("bdl.manifest.publish", lambda *_: seen.append(bool(again(manifest).versions("d"))))
+    monkeypatch.setattr("bdl.disk.manifest.publish", lambda *_: seen.append(bool(again(manifest).versions("d"))))
     manifest.write("d", "text", b"5")
     assert seen == [True] and not (manifest.folder / "d").exists()
 

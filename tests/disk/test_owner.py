@@ -1,4 +1,4 @@
-"""Tests of `bdl.owner` and `.alive`.
+"""Tests of `bdl.disk.owner` and `.alive`.
 
 One owner per folder: a live process is never robbed, a dead one never blocks, and of many only one wins.
 """
@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from bdl.disk.owner import Owner, owner_of, release, sole_owner, take
 from bdl.errors import StoreError
-from bdl.owner import Owner, owner_of, release, sole_owner, take
 
 
 def write(lock: Path, **changes) -> Owner:
@@ -107,8 +107,8 @@ def test_another_users_process_is_alive(lock, monkeypatch):
 
     owner = write(lock, pid=1, started="not to be read")
     monkeypatch.setattr(os, "kill", forbidden)
-    monkeypatch.setattr("bdl.alive.start_of", lambda _: None)
-    monkeypatch.setattr("bdl.owner.start_of", lambda _: None)
+    monkeypatch.setattr("bdl.disk.alive.start_of", lambda _: None)
+    monkeypatch.setattr("bdl.disk.owner.start_of", lambda _: None)
     assert not owner.is_dead()
 
 

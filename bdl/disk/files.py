@@ -11,7 +11,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bdl.alive import is_alive
+from bdl.disk.alive import is_alive
 from bdl.errors import StoreError
 
 WRITING = ".writing-"  # temporary names begin with it, then follow host and process

@@ -15,9 +15,9 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bdl.alive import is_alive, start_of
+from bdl.disk.alive import is_alive, start_of
+from bdl.disk.files import disk_errors, read_file, temporary_file
 from bdl.errors import StoreError
-from bdl.files import disk_errors, read_file, temporary_file
 
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # a store without hard links
 

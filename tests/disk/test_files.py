@@ -1,4 +1,4 @@
-"""Tests of `bdl.files` and `.errors`.
+"""Tests of `bdl.disk.files` and `bdl.errors`.
 
 Atomic writes: an error leaves the old file and no temporary one.
 """
@@ -13,8 +13,8 @@ import sys
 
 import pytest
 
+from bdl.disk.files import sweep_leftovers, write_atomically
 from bdl.errors import StoreError
-from bdl.files import sweep_leftovers, write_atomically
 
 
 def full_disk(*_):
