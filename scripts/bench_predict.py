@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +65,7 @@ def write_samples(folder: Path) -> None:
         store.write(
             {k: 0.3 * torch.randn(CHAINS, *s, generator=generator) for k, s in shapes.items()}, step=step, **FIELDS
         )
-    (store.folder / "target.json").write_text(json.dumps({}))
+    store.write_target({})
 
 
 def load_and_forward(folder: Path, x: Tensor) -> Callable[[], Tensor]:

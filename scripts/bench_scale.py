@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import multiprocessing
 import os
 import statistics
@@ -161,8 +160,7 @@ def write_samples(folder: str, count: int) -> None:
     stack = bdl.ChainStack(MLP((36, 30, 30, 6)), SAMPLE_CHAINS)
     state = {name: p.detach() for name, p in stack.named_parameters()}
     state = {name.removeprefix("net."): p for name, p in state.items()}
-    store.folder.mkdir(parents=True)
-    (store.folder / "target.json").write_text(json.dumps({"num_data": 4435, "outputs": "logits"}))
+    store.write_target({"num_data": 4435, "outputs": "logits"})
     for step in range(count // SAMPLE_CHAINS):
         store.write(
             {name: p + 0.1 * torch.randn_like(p) for name, p in state.items()},

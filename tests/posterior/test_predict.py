@@ -252,7 +252,7 @@ def write_regression(folder, mean: float, std: float) -> tuple[nn.Module, torch.
         fields = {"step": step, "stack": 0, "chains": [0, 1, 2], "cycle": 0, "lr": 0.1 * (step + 1), "temperature": 1.0}
         fields |= {"zeta": 0.0, "energy_batch": None, "energy_full": None, "log_weight": None, "psi_frozen": False}
         store.write({"weight": torch.zeros(3, 1, 2), "bias": bias}, **fields)
-    (store.folder / "target.json").write_text('{"num_data": 1, "outputs": "values"}')
+    store.write_target({"num_data": 1, "outputs": "values"})
     return nn.Linear(2, 1), biases.float()
 
 

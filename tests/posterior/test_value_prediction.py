@@ -412,6 +412,8 @@ def test_a_run_that_does_not_say_is_asked_about_in_one_line(regression, tmp_path
     (path / "samples").mkdir(parents=True)
     for file in (folder / "samples").iterdir():
         (path / "samples" / file.name).write_bytes(file.read_bytes())
+    for manifest in folder.glob("manifest*.jsonl"):
+        (path / manifest.name).write_bytes(manifest.read_bytes())
     target = bdl.SampleStore(folder).target()
     for loss in (None, "mymodule.my_loss", {"type": "torch.nn.modules.loss.L1Loss", "reduction": "mean"}):
         bdl.SampleStore(path).write_target({**target, "loss": loss})
