@@ -94,7 +94,7 @@ def test_a_wheel_samples_in_an_empty_folder(tmp_path):
     where = [sys.executable, "-c", "import bdl.run.config as c; print(c.config_folder())"]
     folder = subprocess.run(where, check=True, cwd=work, env=environment, capture_output=True, text=True).stdout
     assert folder.strip() == str(site / "bdl" / "conf")
-    assert (site / "bdl" / "models" / "mlp_kernel.c").is_file()
+    assert (site / "bdl" / "engine" / "mlp_kernel.c").is_file()
     assert "all chains' average" in bdl("train", "trainer=debug", "chains=2")
     (run,) = (work / "outputs" / "landsat-mlp-sghmc").iterdir()
     assert json.loads((run / "metrics.json").read_text())["chains"] == 2
