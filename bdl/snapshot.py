@@ -20,7 +20,7 @@ class Snapshot:
     stack: int
     rows: list[int]  # the chains (of C) with the intended law, whose samples count
     chains: list[int]  # their numbers, counted through all stacks
-    lr: float | list[float]  # of the last step, as temperature and zeta
+    lr: float | list[float]  # lr, temperature and zeta are those of the last step
     temperature: float | list[float]
     zeta: float
     energy_full: list[float] | None  # U over all the data

@@ -30,7 +30,7 @@ class Entry:
     kind: str
     bytes: int
     sha256: str
-    line: str | None  # of a sample: the sha256 of its line in the index
+    line: str | None  # for a sample, the sha256 of its line in the index
     hash: str
 
     def after(self, before: str) -> Entry:
@@ -58,7 +58,7 @@ class Manifest:
     def __init__(self, folder: str | Path, stack: int | None = None):
         self.folder, self.stack = Path(folder), stack
         self.path = self.folder / ("manifest.jsonl" if stack is None else f"manifest-{stack}.jsonl")
-        self._version: tuple[int, int, int] | None = None  # of the file when it was read
+        self._version: tuple[int, int, int] | None = None  # inode, size and time of the file as it was read
         self._entries: list[Entry] = []
         self._whole = True
 

@@ -9,7 +9,7 @@ import lightning as L
 
 from bdl.errors import BdlWarning
 
-CHECKED = "2.5 to 2.6"  # versions of Lightning whose loop was read; pyproject.toml allows these
+CHECKED = "2.6"  # whose loop was read, and whose `fit` takes `weights_only`; pyproject.toml allows these
 
 
 class Counters:
@@ -67,7 +67,7 @@ def counters_of(trainer: L.Trainer) -> Counters | None:
     except (AttributeError, TypeError) as error:
         warnings.warn(
             f"Lightning {L.__version__} counts its steps otherwise than the versions that bdl knows, {CHECKED} "
-            f"({error}): every step returns to Lightning's loop, which is slower; install lightning>=2.5,<2.7",
+            f"({error}): every step returns to Lightning's loop, which is slower; install lightning>=2.6,<2.7",
             BdlWarning,
             stacklevel=2,
         )

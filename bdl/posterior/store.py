@@ -36,7 +36,7 @@ class SampleStore:
         self.folder = self.run_dir / "samples"
         self._manifests: dict[int | None, Manifest] = {}
         self._verified: dict[str, tuple[str, int, int, int]] = {}  # files whose checksum was right, as they were then
-        self._frozen: FrozenPart | None = None  # of the network that `append` keeps
+        self._frozen: FrozenPart | None = None  # the part of the network that `append` writes once
 
     def write(self, tensors: Mapping[str, Tensor], **fields: Any) -> Record:
         """Write one file of tensors (C, ...) and its lines; returns the line of the index.

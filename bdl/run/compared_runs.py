@@ -21,7 +21,7 @@ from bdl.run.records import CONFIG, METRICS, TIMING, read_config, read_metrics, 
 from bdl.run.stored import warn_of_altered
 from bdl.run.trust import plain_values
 
-SECONDS = "seconds"  # of timing.json, which stands among the metrics of a compared run
+SECONDS = "seconds"  # timing.json has it; a compared run has it among its metrics
 NUMBERS = "test/bma/rmse"  # a metric of every run that predicts numbers, and of no other
 OF_THE_DRAW = re.compile(r"(.*\.)?(seed|stack)")  # another draw of one method
 NOT_THE_METHOD = re.compile(r"provenance\..*|found\.(seconds|reasons.*)|data\.(path|test_path|val_path)")

@@ -41,7 +41,7 @@ class ComparedMethod:
     """
 
     label: str
-    settings: Sequence[str]  # of the columns of the comparison; the first is the method
+    settings: Sequence[str]  # one for each column; the first is the method
     runs: Sequence[ComparedRun]
     scores: Mapping[str, tuple[float, float]]
     judged: bool = True  # whether there is a verdict on it

@@ -48,7 +48,7 @@ class Compute:
     accelerator: str
     strategy: Strategy  # ddp: one chain on several devices; chains: a stack on each; auto: one device
     per_machine: int  # processes on each machine under ddp and chains; otherwise 1
-    concurrent: int  # of them on one device
+    concurrent: int  # processes that share one device
     machines: int
     threads: int | None
     tf32: bool
@@ -106,7 +106,7 @@ class StackPlan:
     model: Recipe[nn.Module]
     loss: Recipe[Loss]
     sampler: Recipe[Callable[..., bdl.Sampler]]  # num_data = N
-    schedule: Mapping[str, Recipe[Function] | None]  # of lr, temperature and zeta
+    schedule: Mapping[str, Recipe[Function] | None]  # the functions of lr, temperature and zeta
     keep: Recipe[Keep]
     collect: Mapping[str, Any]  # further arguments of CollectSamples
     start: Recipe[bdl.AdamWStart | bdl.CheckpointStart] | None
@@ -119,9 +119,9 @@ class Plan:
     """What a run does, as far as the configuration and the machine decide it."""
 
     folder: Path
-    hash: str  # of the configuration as the user gave it, see `config_hash`
+    hash: str  # `config_hash` of what the user gave
     name: str
-    choices: Mapping[str, str]  # of data, model, sampler and schedule
+    choices: Mapping[str, str]  # the names of data, model, sampler and schedule
     seed: int
     stacks: Stacks
     compute: Compute

@@ -17,7 +17,7 @@ from bdl.disk.manifest import write_listed
 from bdl.errors import ConfigError
 
 CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
-RUN_FILES = (CONFIG, PREPROCESSING, METRICS, TIMING, "report.html")  # of the whole run, in its manifest
+RUN_FILES = (CONFIG, PREPROCESSING, METRICS, TIMING, "report.html")  # listed in the manifest of the whole run
 
 
 def read_config(run: Path) -> DictConfig:

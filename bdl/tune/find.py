@@ -100,7 +100,7 @@ class _Search:
 
     problem: Problem
     dynamics: Dynamics  # of the trials: SGHMC in place of one whose lr is not tuned
-    tunable: frozenset[str]  # of the sampler's dynamics
+    tunable: frozenset[str]  # as the sampler's dynamics says
     given: Mapping[str, Any]
     steps: int
     trial: int

@@ -75,7 +75,7 @@ class CollectSamples(StepCallback):
         self.batchnorm, self.freeze_weighting = batchnorm, freeze_weighting
         self.overwrite, self.target = overwrite, target or {}
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
-        self._writer: SampleWriter | None = None  # of the run that is going on, or was the last
+        self._writer: SampleWriter | None = None  # the present run's, or the last one's
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
 

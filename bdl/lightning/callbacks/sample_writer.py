@@ -34,7 +34,7 @@ class SampleWriter:
         self.waiting: dict[str, Any] | None = None
         self._owns, self._finished = False, False
         self._lost = len(sampler.survivors.lost)  # divergences that the store knows of
-        self._last_hash: str | None = None  # of the manifest of a run that resumes from the present state
+        self._last_hash: str | None = None  # the manifest's, if a run resumed from the present state
 
     def take(self) -> None:
         """Own the samples of the stack. Raises StoreError if another process does."""
