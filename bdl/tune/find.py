@@ -72,8 +72,8 @@ def find_settings(
         seed: with the same seed, stack and data, and on the same machine, the settings are the same.
         compiled: as `compile` of `BayesianModule`.
 
-    Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, "prior"
-    the precision of a `Gaussian`, "burn_in" in steps.
+    Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, and
+    missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps.
 
     Raises ConfigError for T <= 0, a dynamics without noise, and an unknown name in `given`; DivergedError where even a
     tiny lr diverges.
@@ -101,6 +101,7 @@ class _Search:
     problem: Problem
     dynamics: Dynamics  # of the trials: SGHMC in place of one whose lr is not tuned
     tunable: frozenset[str]  # as the sampler's dynamics says
+    full_batch: bool  # the sampler's dynamics takes all items at every step
     given: Mapping[str, Any]
     steps: int
     trial: int
@@ -114,10 +115,14 @@ class _Search:
         size = problem.num_data if dynamics.full_batch else min(size or problem.num_data, problem.num_data)
         problem = replace(problem, batch_size=size)
         tried: Any = dynamics if "lr" in dynamics.tunable else SGHMC()
-        return _Search(problem, tried, dynamics.tunable, given, steps, trial_steps(problem, steps), batch)
+        return _Search(
+            problem, tried, dynamics.tunable, dynamics.full_batch, given, steps, trial_steps(problem, steps), batch
+        )
 
     def wants(self, name: str) -> bool:
         """Whether a setting is to be found: it is not given, and the sampler leaves it open."""
+        if name == "batch_size" and self.full_batch:
+            return False
         needed = {"lr": "lr", "friction": "friction", "burn_in": "lr"}.get(name)
         return (needed is None or needed in self.tunable) and name not in self.given
 

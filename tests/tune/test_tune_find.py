@@ -123,9 +123,19 @@ def test_what_is_not_tuned_is_said():
     assert describe_untuned(bdl.SGLD([1.0, 2.0])) and describe_untuned(bdl.SGHMC(mass="diagonal"))
 
 
-def test_a_sampler_that_adapts_its_step_gets_a_batch_and_a_prior_only(small):
-    found = bdl.find_settings(*small, dynamics=bdl.MCLMC(adapt_steps=100), steps=800).settings
+def test_a_sampler_that_preconditions_its_step_gets_a_batch_and_a_prior_only(small):
+    found = bdl.find_settings(*small, dynamics=bdl.PSGLD(), steps=800).settings
     assert list(found) == ["batch_size", "prior"] and found["batch_size"] == 60
+
+
+@pytest.mark.parametrize("dynamics", [bdl.MCLMC(adapt_steps=100), bdl.HMC()])
+def test_a_sampler_that_takes_all_items_gets_no_batch_size(dynamics):
+    """Even of more items than SGHMC would take at once."""
+    x = torch.randn(FULL + 100, 1, generator=torch.Generator().manual_seed(0))
+    stack = bdl.ChainStack(torch.nn.Linear(1, 2), 2)
+    assert list(bdl.find_settings(stack, bdl.HeteroscedasticNLL(), (x, x), None, dynamics, steps=800).settings) == [
+        "prior"
+    ]
 
 
 @pytest.mark.parametrize(
