@@ -10,29 +10,40 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import yaml
+from hydra.errors import InstantiationException
 
 from bdl.errors import BdlError, Stopped
 from bdl.run.config import config_folder
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
+TRACEBACK = "Traceback (most recent call last)"
 
 
 def one_line(error: BaseException) -> str:
     """The error as one line of text, multi-line messages of Hydra and OmegaConf included."""
     cause: BaseException = error
-    # Hydra wraps the error that a constructor raised.
-    while cause.__cause__ is not None and "Error in call to target" in str(cause):
-        cause = cause.__cause__
+    # Hydra wraps the error that a constructor raised. In an error from another process a page of text stands for it.
+    while isinstance(cause, InstantiationException) and (inner := cause.__cause__) and TRACEBACK not in str(inner):
+        cause = inner
     if type(cause).__name__ == "OverrideParseException":
         word = getattr(cause, "override", "")
         if "=" not in word:
             return f"{word} has no key: write key=value"
         return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
-    text = " ".join(str(cause).split()) or type(cause).__name__
+    text = " ".join(without_traceback(str(cause)).split()) or type(cause).__name__
     if (remedy := missing_extra(text) or no_choice(text, sys.argv[1:])) is not None:
         return remedy
     key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None
     return text if key is None or isinstance(cause, BdlError) else f"{key[1]}: {text}"
+
+
+def without_traceback(text: str) -> str:
+    """The message itself, where the text of an error from another process holds a traceback, as of a worker of torch.
+
+    >>> without_traceback("In worker 0. Traceback (most recent call last): ...\\nbdl.errors.ConfigError: a is b")
+    'a is b'
+    """
+    return text.strip().splitlines()[-1].removeprefix("bdl.errors.ConfigError: ") if TRACEBACK in text else text
 
 
 def missing_extra(text: str) -> str | None:

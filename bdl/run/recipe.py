@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
+
+from bdl.errors import BdlError
 
 T = TypeVar("T")
 
@@ -41,8 +44,13 @@ class Recipe(Generic[T]):
         return Recipe({**self.node, **arguments})
 
     def build(self) -> T:
-        """A new T."""
-        return instantiate(dict(self.node), _convert_="all")
+        """A new T. An error of bdl's is raised without what Hydra wraps around it, which not every process keeps."""
+        try:
+            return instantiate(dict(self.node), _convert_="all")
+        except InstantiationException as error:
+            if isinstance(error.__cause__, BdlError):
+                raise error.__cause__ from None
+            raise
 
 
 def plain(section: DictConfig) -> dict[str, Any]:

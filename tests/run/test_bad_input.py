@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import shutil
+from concurrent.futures import ProcessPoolExecutor
 from fractions import Fraction
 
 import pytest
@@ -10,11 +12,12 @@ import torch
 from cifar_files import Folder
 from hydra.errors import MissingConfigException
 from repeats import slow_where
-from running import TINY, refusal, sampled, samples
+from running import TINY, refusal, sampled, samples, start
 
 import bdl
 from bdl.run import build
 from bdl.run.console import one_line, one_line_errors
+from bdl.run.recipe import Recipe
 
 BAD = {
     "group": ("sampler=nuts", "sampler/nuts"),
@@ -198,6 +201,38 @@ def test_debugging_keeps_the_traceback(monkeypatch):
     monkeypatch.setenv("BDL_DEBUG", "1")
     with pytest.raises(bdl.ConfigError), one_line_errors():
         raise bdl.ConfigError("what")
+
+
+def test_an_error_of_a_table_is_one_line_where_tuning_runs_in_a_copy_of_the_process(tmp_path):
+    (tmp_path / "t.csv").write_text("a,y\n" + "".join(f"{i},{i}.5\n" for i in range(40)) + "abc,1.5\n" * 3)
+    of_data = ("data=csv", f"data.path={tmp_path / 't.csv'}", "data.target=y", "tune=auto", "processes=2")
+    process = start(f"hydra.run.dir={tmp_path / 'run'}", *of_data)
+    _, err = process.communicate(timeout=200)
+    assert process.returncode == 1 and err.startswith("bdl: t.csv: a has 'abc' in row 41, and no finite number in")
+    assert len(err.splitlines()) == 1 and len(err) < 300
+
+
+@pytest.mark.parametrize(
+    ("target", "line"),
+    [
+        ("bdl.Block", "lr_factor of a block must be a number > 0, got -1.0"),
+        ("datetime.date", "Error in call to target 'datetime.date': TypeError"),
+    ],
+)
+def test_an_error_of_another_process_is_one_line_without_a_traceback(target, line):
+    """Pickled errors lose their cause; in its place comes a text with the traceback of the other process."""
+    recipe = Recipe({"_target_": target, "lr_factor": -1.0})
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
+        error = pool.submit(recipe.build).exception()
+    assert isinstance(error, Exception) and one_line(error).startswith(line) and len(one_line(error)) < 300
+
+
+def test_an_error_of_a_worker_of_torch_is_its_last_line():
+    worker = "Caught ConfigError in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n  a\n"
+    assert (
+        one_line(bdl.ConfigError(f"{worker}bdl.errors.ConfigError: data.path=a is no image"))
+        == "data.path=a is no image"
+    )
 
 
 def test_ctrl_c_before_sampling_is_one_line_too(capsys):
