@@ -3,8 +3,6 @@
 from bdl.models.cnn import CNN
 from bdl.models.lora import Logits, lora
 from bdl.models.mlp import MLP
-from bdl.models.resnet import FilterResponseNorm, ResNet
-from bdl.models.resnet18 import ResNet18
-from bdl.models.wide_resnet import WideResNet
+from bdl.models.resnet import FilterResponseNorm, ResNet, ResNet18, WideResNet
 
 __all__ = ["CNN", "MLP", "FilterResponseNorm", "Logits", "ResNet", "ResNet18", "WideResNet", "lora"]

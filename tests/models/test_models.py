@@ -1,4 +1,4 @@
-"""Tests of `bdl.models.mlp`, `.resnet` and `.wide_resnet`.
+"""Tests of `bdl.models.mlp` and `.resnet`.
 
 Networks: shapes, sizes, and filter response norm and residual blocks against their formulas.
 """

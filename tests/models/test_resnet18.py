@@ -1,4 +1,4 @@
-"""ResNet18: its size and shape, and that it is the network of its formula."""
+"""ResNet18 of `bdl.models.resnet`: its size and shape, and that it is the network of its formula."""
 
 from __future__ import annotations
 
