@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Literal
 
 import torch
@@ -137,7 +138,7 @@ class ResNet(Residual):
             raise ConfigError(f"shortcut must be A or B, got {shortcut!r}")
         act = activation_of(norm, activation)
         self.conv, self.norm, self.activation = convolution(3, 16), normalisation(norm, 16), act
-        block = lambda *shape: ResidualBlock(*shape, shortcut, norm, act)  # noqa: E731
+        block = partial(ResidualBlock, shortcut=shortcut, norm=norm, activation=act)
         self.blocks = stages(16, (16, 32, 64), (depth - 2) // 6, block)
         self.linear = nn.Linear(64, num_classes)
         self.reset_parameters()
@@ -162,7 +163,8 @@ class ResNet18(Residual):
         super().__init__()
         act = activation_of(norm, activation)
         self.conv, self.norm, self.activation = convolution(3, 64), normalisation(norm, 64), act
-        self.blocks = stages(64, (64, 128, 256, 512), 2, lambda *shape: ResidualBlock(*shape, "B", norm, act))
+        block = partial(ResidualBlock, shortcut="B", norm=norm, activation=act)
+        self.blocks = stages(64, (64, 128, 256, 512), 2, block)
         self.linear = nn.Linear(512, num_classes)
         self.reset_parameters()
 
@@ -194,7 +196,8 @@ class WideResNet(Residual):
             raise ConfigError(f"depth must be 6n + 4 (16, 22, 28, ...) and width >= 1, got {depth} and {width}")
         act, widths = activation_of(norm, activation), (16 * width, 32 * width, 64 * width)
         self.conv = convolution(3, 16)
-        self.blocks = stages(16, widths, (depth - 4) // 6, lambda *shape: WideBlock(*shape, dropout, norm, act))
+        block = partial(WideBlock, dropout=dropout, norm=norm, activation=act)
+        self.blocks = stages(16, widths, (depth - 4) // 6, block)
         self.norm, self.activation, self.linear = normalisation(norm, widths[2]), act, nn.Linear(widths[2], num_classes)
         self.reset_parameters()
 

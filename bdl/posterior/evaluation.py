@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,9 @@ from torch import Tensor
 
 from bdl.likelihoods import Likelihood
 from bdl.posterior.convergence import repeat_error
+from bdl.posterior.draws import Draws
 from bdl.posterior.metrics import classification_metrics
 from bdl.posterior.prediction import log_probs
-from bdl.posterior.weights import Weights
 
 POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
 
@@ -25,12 +25,17 @@ class Curve:
     """Scores of the averages after each round of one sample per chain: accuracy for classes, RMSE for numbers."""
 
     samples: list[int] = field(default_factory=list)  # networks in the average over all chains
-    accuracy: list[float] = field(default_factory=list)
+    score: list[float] = field(default_factory=list)  # accuracy, or RMSE in the units of y
     nll: list[float] = field(default_factory=list)  # nats
-    chain_accuracy: list[float] = field(default_factory=list)
-    chain_nll: list[float] = field(default_factory=list)  # nats
-    rmse: list[float] = field(default_factory=list)  # in the units of y
-    chain_rmse: list[float] = field(default_factory=list)
+    chain_score: list[float] = field(default_factory=list)  # of one chain's average, the mean over chains
+    chain_nll: list[float] = field(default_factory=list)
+    of_numbers: bool = False  # the score is an RMSE
+
+    def add(self, *point: float) -> None:
+        """Add one point: its samples, score, nll, chain_score and chain_nll."""
+        columns = (self.samples, self.score, self.nll, self.chain_score, self.chain_nll)
+        for column, value in zip(columns, point, strict=True):
+            column.append(value)  # type: ignore[arg-type]
 
 
 class PosteriorEvaluation(ABC):
@@ -40,25 +45,13 @@ class PosteriorEvaluation(ABC):
         likelihood: what the outputs mean.
         y: (n,) or (n, k) labels or targets.
         chains: number of chains.
-        importance: weights of the samples, where there are any.
-        elements: whether the n items are elements, such as tokens. Those that do not count, such as padding, are left
-            out.
     """
 
-    def __init__(
-        self,
-        likelihood: Likelihood,
-        y: Tensor,
-        chains: int,
-        importance: Weights | None = None,
-        elements: bool = False,
-    ):
-        self._counted = likelihood.counted(y) if elements else None
-        self.y = y if self._counted is None else y[self._counted]
-        self.likelihood, self.chains, self.importance = likelihood, chains, importance
-        self.curve = Curve()
+    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int):
+        self.likelihood, self.y, self.chains = likelihood, y, chains
+        self.curve = Curve(of_numbers=likelihood.outputs == "values")
         self._count = torch.zeros(chains, dtype=torch.int64)
-        self._traces: list[list[np.ndarray]] = [[] for _ in range(chains)]
+        self._log_p = Draws(chains)  # at the points
 
     @property
     def items(self) -> int:
@@ -71,28 +64,19 @@ class PosteriorEvaluation(ABC):
 
         Raises ConfigError for targets outside the domain of the likelihood, or that do not fit the outputs.
         """
-        if self._counted is not None:
-            outputs = outputs[:, self._counted]
         if not int(self._count.sum()):
             self.likelihood.check(self.y, outputs.shape[-1])
-        values = self._prepared(outputs)
-        self._record(chains, values, weights)
-        for chain, row in zip(chains, self._log_density(values).numpy(), strict=True):
-            self._traces[chain].append(row)
-        begin = 0
-        for i, chain in enumerate(chains):
+        for chain, values in zip(chains, self._record(chains, outputs, weights), strict=True):
+            self._add_up(chain, values)
             self._count[chain] += 1
             if bool((self._count == self._count[0]).all()):  # a round is complete
-                self._add_up(chains[begin : i + 1], values[begin : i + 1])
-                self._extend_curve(int(self._count[0]))
-                begin = i + 1
-        self._add_up(chains[begin:], values[begin:])
+                count = int(self._count[0])
+                self.curve.add(count * self.chains, *self._scores_of_sums(count))
 
     @property
     def log_probs(self) -> np.ndarray:
         """(chains, draws, points) log p(y|x) of up to 50 evenly spaced items, nats."""
-        draws = min(len(t) for t in self._traces)
-        return np.stack([np.stack(t[:draws]) for t in self._traces])
+        return self._log_p.array()
 
     @property
     @abstractmethod
@@ -109,8 +93,8 @@ class PosteriorEvaluation(ABC):
 
     def metrics(self) -> dict[str, float]:
         """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
-        each = self.averages()
-        return {f"{row}/{name}": value for row, parts in each.items() for name, value in self._mean(parts).items()}
+        each = {row: [self.scores(p) for p in predictions] for row, predictions in self.averages().items()}
+        return {f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]}
 
     @abstractmethod
     def averages(self) -> dict[str, list[Any]]:
@@ -121,28 +105,16 @@ class PosteriorEvaluation(ABC):
         """The scores of one of the predictions of `averages`."""
 
     @abstractmethod
-    def _prepared(self, outputs: Tensor) -> Tensor:
-        """(s, ...) what is accumulated of the outputs (s, n, K)."""
+    def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Iterable[Any]:
+        """Keep what belongs to single networks; returns what `_add_up` takes, for each network."""
 
     @abstractmethod
-    def _log_density(self, values: Tensor) -> Tensor:
-        """(s, points) log p(y|x) of the chosen items."""
+    def _add_up(self, chain: int, values: Any) -> None:
+        """Add a network to the sums of its chain."""
 
     @abstractmethod
-    def _record(self, chains: Sequence[int], values: Tensor, weights: Tensor | None) -> None:
-        """Keep what belongs to single networks."""
-
-    @abstractmethod
-    def _add_up(self, chains: Sequence[int], values: Tensor) -> None:
-        """Add to the sums of the chains."""
-
-    @abstractmethod
-    def _extend_curve(self, count: int) -> None:
-        """Score the sums of `count` networks of each chain."""
-
-    def _mean(self, predictions: Sequence[Any]) -> Mapping[str, float]:
-        each = [self.scores(p) for p in predictions]
-        return {name: float(np.mean([m[name] for m in each])) for name in each[0]}
+    def _scores_of_sums(self, count: int) -> tuple[float, float, float, float]:
+        """(score, NLL) of the sums of `count` networks of each chain together, then of each chain's, the means."""
 
 
 class ClassEvaluation(PosteriorEvaluation):
@@ -151,18 +123,11 @@ class ClassEvaluation(PosteriorEvaluation):
     It holds a few tensors (chains, K, n), however many samples there are. Sums run in double precision.
     """
 
-    def __init__(
-        self,
-        likelihood: Likelihood,
-        y: Tensor,
-        chains: int,
-        importance: Weights | None = None,
-        elements: bool = False,
-    ):
-        super().__init__(likelihood, y, chains, importance, elements)
+    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int):
+        super().__init__(likelihood, y, chains)
         self.labels = self.y.flatten().long() if likelihood.outputs == "labels" else self.y
-        self._last: list[Tensor | None] = [None] * chains  # (K, n) each
-        self._sum: Tensor | None = None  # (chains, K, n) sum of probabilities
+        self._last: dict[int, Tensor] = {}  # (K, n) of each chain
+        self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
         self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities
         self._weight = 0.0
         self._points = torch.linspace(0, len(self.labels) - 1, min(POINTS, len(self.labels))).long()
@@ -170,23 +135,23 @@ class ClassEvaluation(PosteriorEvaluation):
     @property
     def one_sample(self) -> Tensor:
         """(chains, n, K) probabilities of each chain's last sample."""
-        return torch.stack([p for p in self._last if p is not None]).mT
+        return torch.stack([self._last[chain] for chain in sorted(self._last)]).mT
 
     @property
     def chain_bma(self) -> Tensor:
         """(chains, n, K) uniform average over the samples of each chain."""
         seen = self._count > 0
-        return (self._sum[seen] / self._count[seen].view(-1, 1, 1)).float().mT  # type: ignore[index]
+        return (self._sum[seen] / self._count[seen].view(-1, 1, 1)).float().mT
 
     @property
     def bma(self) -> Tensor:
         """(n, K) uniform average over all samples of all chains."""
-        return (self._sum.sum(0) / self._count.sum()).float().mT  # type: ignore[union-attr]
+        return (self._sum.sum(0) / self._count.sum()).float().mT
 
     @property
     def bma_weighted(self) -> Tensor | None:
         """(n, K) importance-weighted average over all samples; None without such weights."""
-        return (self._weighted / self._weight).float().mT if self._weighted is not None and self._weight else None
+        return None if self._weighted is None else (self._weighted / self._weight).float().mT
 
     @property
     def quantities(self) -> np.ndarray:
@@ -204,50 +169,35 @@ class ClassEvaluation(PosteriorEvaluation):
         return float(torch.special.entr(counts / counts.sum()).sum())
 
     def averages(self) -> dict[str, list[Any]]:
-        weighted = self.bma_weighted
-        rows: dict[str, list[Any]] = {
-            "one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]
-        }  # fmt: skip
-        return rows if weighted is None else rows | {"bma_weighted": [weighted]}
+        rows = {"one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]}
+        return rows if (weighted := self.bma_weighted) is None else rows | {"bma_weighted": [weighted]}
 
     def scores(self, prediction: Tensor) -> dict[str, float]:
         return classification_metrics(prediction, self.labels)
 
-    def _prepared(self, outputs: Tensor) -> Tensor:
-        return log_probs(outputs, self.likelihood).exp()
-
-    def _log_density(self, values: Tensor) -> Tensor:
-        return values[:, self.labels[self._points], self._points].clamp_min(torch.finfo(values.dtype).tiny).log()
-
-    def _record(self, chains: Sequence[int], values: Tensor, weights: Tensor | None) -> None:
-        """Keep the last probabilities of each chain, and add to the weighted sums."""
-        if self._sum is None:
-            self._sum = torch.zeros(self.chains, *values.shape[1:], dtype=torch.float64)
-            self._weighted = torch.zeros_like(self._sum[0]) if self.importance else None
-        for i, chain in enumerate(chains):
-            if chain not in chains[i + 1 :]:
-                self._last[chain] = values[i].clone()  # a view would keep the other networks' values in memory
-        if self._weighted is not None and weights is not None and bool(weights.any()):
-            self._weighted += (values * weights.view(-1, 1, 1)).sum(0)
+    def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Tensor:
+        """(s, K, n) the probabilities."""
+        probs = log_probs(outputs, self.likelihood).exp()
+        if not self._last:
+            self._sum = torch.zeros(self.chains, *probs.shape[1:], dtype=torch.float64)
+        of_labels = probs[:, self.labels[self._points], self._points]
+        self._log_p.add(chains, of_labels.clamp_min(torch.finfo(probs.dtype).tiny).log().numpy())
+        for chain, i in {chain: i for i, chain in enumerate(chains)}.items():
+            self._last[chain] = probs[i].clone()  # a view would keep the other networks' values in memory
+        if weights is not None and bool(weights.any()):
+            self._weighted = (0 if self._weighted is None else self._weighted) + (probs * weights.view(-1, 1, 1)).sum(0)
             self._weight += float(weights.sum())
+        return probs
 
-    def _add_up(self, chains: Sequence[int], values: Tensor) -> None:
-        for chain, p in zip(chains, values, strict=True):
-            self._sum[chain] += p  # type: ignore[index]
+    def _add_up(self, chain: int, values: Tensor) -> None:
+        self._sum[chain] += values
 
-    def _extend_curve(self, count: int) -> None:
-        sums = self._sum
-        assert sums is not None
-        accuracy, nll = _accuracy_and_nll(sums.sum(0, keepdim=True), count * self.chains, self.labels)
-        chain_accuracy, chain_nll = _accuracy_and_nll(sums, count, self.labels)
-        self.curve.samples.append(count * self.chains)
-        self.curve.accuracy.append(accuracy)
-        self.curve.nll.append(nll)
-        self.curve.chain_accuracy.append(chain_accuracy)
-        self.curve.chain_nll.append(chain_nll)
+    def _scores_of_sums(self, count: int) -> tuple[float, float, float, float]:
+        together = accuracy_and_nll(self._sum.sum(0, keepdim=True), count * self.chains, self.labels)
+        return *together, *accuracy_and_nll(self._sum, count, self.labels)
 
 
-def _accuracy_and_nll(sums: Tensor, count: int, labels: Tensor) -> tuple[float, float]:
+def accuracy_and_nll(sums: Tensor, count: int, labels: Tensor) -> tuple[float, float]:
     """Means over chains and items of sums (chains, K, n) of `count` probabilities.
 
     Only the curve's two metrics, because it is extended every round.

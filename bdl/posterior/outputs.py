@@ -1,8 +1,9 @@
-"""The outputs of the networks of a posterior for batches, group by group."""
+"""The outputs of the networks of a posterior for the items of batches, and what these outputs mean."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -10,9 +11,9 @@ from torch import Tensor, nn
 from bdl.batch import feed, map_tensors, part_of, structure
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.batches import Batches
-from bdl.posterior.samples import Group, Key, Samples
+from bdl.posterior.samples import Group, Samples
 from bdl.posterior.weights import Weights
 
 
@@ -33,27 +34,55 @@ def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
     return outputs.shape
 
 
-def outputs_of(
-    samples: Samples, batches: Batches, weights: Weights, likelihood: Likelihood | None = None
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """The outputs (k, n, ...) of k networks for all items, and the weights (k,) of these networks.
+def likelihood_for(law: Any, net: nn.Module, batches: Batches) -> Likelihood:
+    """The likelihood that a law or a loss stands for, as a network takes these batches."""
+    likelihood = likelihood_of(law)
+    if likelihood != likelihood_of(law, 2, 3):  # torch's losses mean what the outputs' shape says
+        shape = output_shape(net, batches)
+        likelihood = likelihood_of(law, shape[-1], len(shape))
+    assert likelihood is not None
+    return likelihood
 
-    likelihood: for the outputs (k, n, K) of all elements of the items instead.
+
+class ItemOutputs:
+    """The outputs of networks for all items of batches, as many networks at a time as the caches hold.
+
+    likelihood: for the outputs (k, n, K) of all elements of the items; None for outputs (k, n, ...) as they are.
     """
-    forward = samples.forward()
-    size = forward.together(*batches.sizes())
-    for group in samples.groups(positive(weights.by_key)):
-        for block in group.blocks(size):
-            tensors = block.tensors
-            outputs = batches.rows(forward, tensors, likelihood) if likelihood else batches.outputs(forward, tensors)
-            yield outputs, weights_of(block, weights)
+
+    def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood | None = None):
+        self.batches, self.likelihood, self._forward = batches, likelihood, samples.forward()
+        self._together = self._forward.together(*batches.sizes())
+
+    def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:
+        """Parts of a group of networks, with the outputs (k, n, ...) of their k networks."""
+        for block in group.blocks(self._together):
+            if self.likelihood is None:
+                yield block, self.batches.outputs(self._forward, block.tensors)
+            else:
+                yield block, self.batches.rows(self._forward, block.tensors, self.likelihood)
+
+    def weighted(self, samples: Samples, weights: Weights) -> Iterator[tuple[Tensor, Tensor]]:
+        """The outputs of all networks, and their weights (k,). Files none of whose networks has one are not read."""
+        for group in samples.groups(weights.used):
+            yield from ((outputs, weights.of(block.keys)) for block, outputs in self.blocks(group))
 
 
-def positive(weights: Mapping[Key, float]) -> Container[Key]:
-    """The keys of the networks that have a weight."""
-    return {key for key, weight in weights.items() if weight}
+class LabelledOutputs(ItemOutputs):
+    """The outputs (k, n, K) for labelled batches, and the labels y (n, ...) of these n rows.
 
+    Elements that do not count, such as padding, are left out. Raises ConfigError for batches without labels.
+    """
 
-def weights_of(group: Group, weights: Weights) -> Tensor:
-    """(k,) weights of the networks; 0 for those that have none."""
-    return torch.tensor([weights.by_key.get(key, 0.0) for key in group.keys], dtype=torch.float64)
+    likelihood: Likelihood
+
+    def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood):
+        super().__init__(samples, batches, likelihood)
+        axes = len(output_shape(samples.net, batches))
+        y = batches.labels(axes)
+        self._counted = likelihood.counted(y) if axes > 2 else None
+        self.y = y if self._counted is None else y[self._counted]
+
+    def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:
+        for block, outputs in super().blocks(group):
+            yield block, outputs if self._counted is None else outputs[:, self._counted]

@@ -15,13 +15,13 @@ from bdl.batch import Reader
 from bdl.engine.forward import Method
 from bdl.errors import ConfigError, StoreError
 from bdl.likelihoods import Likelihood, likelihood_of
-from bdl.posterior.arviz import Chosen, Labelled, recorded, tree
+from bdl.posterior.arviz import recorded, tree
 from bdl.posterior.batches import Batches, Data
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.merging import brief, refuse_other_target
 from bdl.posterior.module import PosteriorModule, gathered, thinned
 from bdl.posterior.moments import WeightedMoments
-from bdl.posterior.outputs import output_shape, outputs_of, positive, weights_of
+from bdl.posterior.outputs import ItemOutputs, LabelledOutputs, likelihood_for
 from bdl.posterior.prediction import AnyPrediction, prediction_of, with_elements
 from bdl.posterior.samples import Samples
 from bdl.posterior.store import Record, SampleStore
@@ -154,8 +154,10 @@ class Posterior:
         Sums run in double precision, and no squares of the mean enter them: the standard deviation is right however
         small it is beside the mean.
         """
-        batches, moments = self._batches(data), WeightedMoments()
-        for outputs, weights in outputs_of(self._samples, batches, self.weights(kind)):
+        moments = WeightedMoments()
+        for outputs, weights in ItemOutputs(self._samples, self._batches(data)).weighted(
+            self._samples, self.weights(kind)
+        ):
             moments.add(torch.stack([function(one.contiguous()) for one in outputs]), weights)
         return moments.mean.float(), moments.std.float()
 
@@ -174,33 +176,17 @@ class Posterior:
         Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
         likelihood, or if importance weights are not valid.
         """
-        batches, likelihood = self._batches(data), self.likelihood(data)
-        prediction = prediction_of(outputs_of(self._samples, batches, self.weights(kind), likelihood), likelihood)
-        return with_elements(prediction, batches.elements)
+        batches = self._batches(data)
+        likelihood = self._likelihood(batches)
+        stream = ItemOutputs(self._samples, batches, likelihood).weighted(self._samples, self.weights(kind))
+        return with_elements(prediction_of(stream, likelihood), batches.elements)
 
     def likelihood(self, data: Data) -> Likelihood:
         """What the outputs mean, for a network that takes such data.
 
         Raises ConfigError in one line where neither the run nor the caller of `load` says so.
         """
-        law = self._law()
-        self.given_likelihood = likelihood_of(law)
-        if self.given_likelihood != likelihood_of(law, 2, 3):  # torch's losses mean what the outputs' shape says
-            shape = output_shape(self.net, self._batches(data))
-            self.given_likelihood = likelihood_of(law, shape[-1], len(shape))
-        assert self.given_likelihood is not None
-        return self.given_likelihood
-
-    def _law(self) -> Any:
-        """The likelihood, or the loss that stands for one. Raises ConfigError where it does not stand for any."""
-        law = self.given_likelihood or self.target.get("loss")
-        if likelihood_of(law) is None:
-            raise ConfigError(
-                f"the run does not say what its outputs mean (its loss is {brief(law)}): pass the law to "
-                "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
-                "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
-            )
-        return law
+        return self._likelihood(self._batches(data))
 
     def evaluate(self, loader: Iterable[Any]) -> PosteriorEvaluation:
         """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
@@ -218,22 +204,13 @@ class Posterior:
             importance = self.weights("importance")
         except ConfigError:
             importance = None
-        batches = {name: self._batches(loader) for name, loader in loaders.items()}
-        likelihood = self.likelihood(next(iter(loaders.values())))
-        axes = {name: len(output_shape(self.net, b)) for name, b in batches.items()}
-        evaluations = {
-            name: evaluation_of(likelihood, b.labels(axes[name]), self.chains, importance, elements=axes[name] > 2)
-            for name, b in batches.items()
-        }
-        forward, done = self._samples.forward(), 0
-        sizes = {name: forward.together(*b.sizes()) for name, b in batches.items()}
-        total = self.samples * sum(e.items for e in evaluations.values())
+        labelled = {name: self._labelled(loader) for name, loader in loaders.items()}
+        evaluations = {name: evaluation_of(one.likelihood, one.y, self.chains) for name, one in labelled.items()}
+        done, total = 0, self.samples * sum(e.items for e in evaluations.values())
         for group in self._samples.groups(self.weights().by_key):
             for name, evaluation in evaluations.items():
-                for block in group.blocks(sizes[name]):
-                    outputs = batches[name].rows(forward, block.tensors, likelihood)
-                    weights = None if importance is None else weights_of(block, importance)
-                    evaluation.add(block.chains, outputs, weights)
+                for block, outputs in labelled[name].blocks(group):
+                    evaluation.add(block.chains, outputs, None if importance is None else importance.of(block.keys))
                     done += len(block) * evaluation.items
                     if progress is not None:
                         progress(done, total)
@@ -280,14 +257,13 @@ class Posterior:
 
         Raises ConfigError for a pattern that matches no parameter.
         """
-        chosen, weights = Chosen(self._samples.parameters(), parameters, projections), self.weights().by_key
         labelled = None if data is None else self._labelled(data)
-        return tree(self._samples.groups(weights), self.keyed(), self.chains, weights, chosen, labelled, seed)
+        return tree(self._samples, self.weights().by_key, parameters, projections, labelled, seed)
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
         """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
         weights = self.weights(kind).by_key
-        for group in self._samples.groups(positive(weights)):
+        for group in self._samples.groups(self.weights(kind).used):
             for i, (chain, record) in enumerate(zip(group.chains, group.records, strict=True)):
                 tensors = {name: values[i] for name, values in group.tensors.items()}
                 yield Sample(chain, record, weights.get((chain, record.step), 0.0), tensors)
@@ -295,6 +271,21 @@ class Posterior:
     def _batches(self, data: Data) -> Batches:
         return Batches(data, self.device, self.read)
 
-    def _labelled(self, data: Data) -> Labelled:
-        batches, forward = self._batches(data), self._samples.forward()
-        return Labelled(batches, forward, self.likelihood(data), len(output_shape(self.net, batches)))
+    def _labelled(self, data: Data) -> LabelledOutputs:
+        batches = self._batches(data)
+        return LabelledOutputs(self._samples, batches, self._likelihood(batches))
+
+    def _likelihood(self, batches: Batches) -> Likelihood:
+        self.given_likelihood = likelihood_for(self._law(), self.net, batches)
+        return self.given_likelihood
+
+    def _law(self) -> Any:
+        """The likelihood, or the loss that stands for one. Raises ConfigError where it does not stand for any."""
+        law = self.given_likelihood or self.target.get("loss")
+        if likelihood_of(law) is None:
+            raise ConfigError(
+                f"the run does not say what its outputs mean (its loss is {brief(law)}): pass the law to "
+                "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
+                "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
+            )
+        return law

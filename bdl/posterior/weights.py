@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.posterior.diagnostics import weight_ess
@@ -28,6 +30,15 @@ class Weights:
     ess: float  # Kish effective sample size over all chains
     biased: bool | None  # does the error of batch energies exceed the spread of U? None: unknown
     note: str
+
+    @property
+    def used(self) -> set[tuple[int, int]]:
+        """The networks whose weight is not 0."""
+        return {key for key, weight in self.by_key.items() if weight}
+
+    def of(self, keys: Iterable[tuple[int, int]]) -> Tensor:
+        """(k,) the weights of these networks; 0 for those that have none."""
+        return torch.tensor([self.by_key.get(key, 0.0) for key in keys], dtype=torch.float64)
 
 
 def sample_weights(

@@ -1,4 +1,4 @@
-"""The ArviZ tree against numbers computed by hand, and arviz_stats on it."""
+"""Tests of `bdl.posterior.arviz` and `.draws`: the tree against numbers computed by hand, and arviz_stats on it."""
 
 from __future__ import annotations
 
@@ -90,5 +90,5 @@ def test_numbers_have_densities_and_draws(regression):
 
 
 def test_a_pattern_that_matches_nothing_is_refused(posterior):
-    with pytest.raises(ConfigError, match=r"parameters='conv\*' matches none of"):
+    with pytest.raises(ConfigError, match=r"parameters='conv\*' matches no parameter: there are"):
         posterior.to_arviz(parameters="conv*")

@@ -27,7 +27,6 @@ from bdl.posterior.prediction import of_mixture
 from bdl.posterior.store import SampleStore
 from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.value_metrics import QUANTILES, shares_below, value_metrics
-from bdl.posterior.weights import Weights
 from bdl.schedules import EveryStep
 
 D64 = torch.float64
@@ -360,7 +359,7 @@ def test_one_sample_and_the_averages_against_hand_computed_ones(regression):
     }
     assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4)
     assert evaluation.curve.samples == [2, 4, 6, 8]
-    ends = (evaluation.curve.nll, evaluation.curve.chain_nll, evaluation.curve.rmse, evaluation.curve.chain_rmse)
+    ends = (evaluation.curve.nll, evaluation.curve.chain_nll, evaluation.curve.score, evaluation.curve.chain_score)
     names = ("bma/nll", "chain_bma/nll", "bma/rmse", "chain_bma/rmse")
     assert [curve[-1] for curve in ends] == pytest.approx([expected[name] for name in names], rel=1e-4)
     torch.testing.assert_close(torch.as_tensor(evaluation.log_probs[1, 2]), log_p[2, 1], atol=1e-4, rtol=1e-4)
@@ -484,8 +483,7 @@ def test_an_average_that_cannot_be_is_refused_before_the_first_step(tmp_path, li
 def test_the_importance_weighted_mixture_has_one_normalisation():
     """Chain 0 has weights .1 and .3, chain 1 has .8 and 0."""
     outputs, y = torch.randn(4, N, 1, generator=torch.Generator().manual_seed(5)), torch.zeros(N)
-    weights = Weights({}, math.nan, None, "")
-    evaluation = ValueEvaluation(bdl.GaussianNLL(0.5), y, 2, weights)
+    evaluation = ValueEvaluation(bdl.GaussianNLL(0.5), y, 2)
     evaluation.add([0, 1], outputs[:2], torch.tensor([0.1, 0.8]))
     evaluation.add([0, 1], outputs[2:], torch.tensor([0.3, 0.0]))
     mean = (0.1 * outputs[0] + 0.8 * outputs[1] + 0.3 * outputs[2]) / 1.2

@@ -160,11 +160,11 @@ def learning_curve(curve: Curve) -> Figure:
     """Accuracy or RMSE, and negative log-likelihood of averages, against the number of networks in the average."""
     figure = Figure((WIDE, 3.1), layout="constrained")
     score, nll = figure.subplots(1, 2)
-    each = (curve.rmse, curve.chain_rmse) if curve.rmse else (curve.accuracy, curve.chain_accuracy)
-    all_chains, one_chain = (np.asarray(values) * (1 if curve.rmse else 100) for values in each)
+    unit = 1 if curve.of_numbers else 100
+    all_chains, one_chain = unit * np.asarray(curve.score), unit * np.asarray(curve.chain_score)
     _averages(score, curve.samples, all_chains, one_chain)
     _averages(nll, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
-    name_axes(score, "networks in the average", "RMSE of the mean" if curve.rmse else "accuracy (%)")
+    name_axes(score, "networks in the average", "RMSE of the mean" if curve.of_numbers else "accuracy (%)")
     name_axes(nll, "networks in the average", "negative log-likelihood (nats)")
     nll.legend(loc="upper right")
     return figure

@@ -101,7 +101,7 @@ def pictures_of(data: ReportData) -> list[Picture]:
         add("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE)
     if curve is not None and len(curve.samples) > 1:
         add(
-            f"{'RMSE' if curve.rmse else 'Accuracy'} and NLL against the number of networks",
+            f"{'RMSE' if curve.of_numbers else 'Accuracy'} and NLL against the number of networks",
             figures.learning_curve,
             (curve,),
             CURVE,
