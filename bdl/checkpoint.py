@@ -17,7 +17,7 @@ from bdl.errors import ConfigError
 from bdl.frozen import matching
 
 OF_TRANSFORMERS = ("model.safetensors", "pytorch_model.bin")  # files of a folder that `save_pretrained` wrote
-COUNTER = "num_batches_tracked"  # of BatchNorm; old files have none
+COUNTER = "num_batches_tracked"  # a buffer of BatchNorm, which old files lack
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ A schedule is a frozen dataclass. It is called with the number of steps done so 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from bdl.errors import ConfigError
 
@@ -176,12 +177,7 @@ class Cycle:
     @property
     def first_sampling(self) -> int:
         """First step of the sampling part, counted from the beginning of the cycle: phase >= `explore`."""
-        k = math.ceil(self.explore * self.length)  # the product may be rounded up or down past the exact step
-        while k > 0 and (k - 1) / self.length >= self.explore:
-            k -= 1
-        while k < self.length and k / self.length < self.explore:
-            k += 1
-        return k
+        return bisect_left(range(self.length), self.explore, key=self.phase)
 
 
 @dataclass(frozen=True)
@@ -216,24 +212,24 @@ class WhileSampling:
         return self.value if self.cycle.sampling(step) else self.otherwise
 
 
-class Keep(Protocol):
+class Keep(ABC):
     """A rule that says which states are samples, given the number of steps done, k >= 1."""
 
+    @abstractmethod
     def __call__(self, step: int) -> bool:
         """Whether the state after `step` steps is a sample."""
-        ...
+
+    @abstractmethod
+    def count(self, steps: int) -> int:
+        """Number of samples that a run of `steps` steps keeps."""
 
     def cycle_of(self, step: int) -> int:
         """Number of the cycle in which that state was made; 0 without cycles."""
-        ...
-
-    def count(self, steps: int) -> int:
-        """Number of samples that a run of `steps` steps keeps."""
-        ...
+        return 0
 
 
 @dataclass(frozen=True)
-class EveryStep:
+class EveryStep(Keep):
     """Keeps every `every`-th state after the first `burn_in` steps.
 
         >>> keep = EveryStep(burn_in=4, every=3)
@@ -253,15 +249,12 @@ class EveryStep:
     def __call__(self, step: int) -> bool:
         return step > self.burn_in and (step - self.burn_in) % self.every == 0
 
-    def cycle_of(self, step: int) -> int:
-        return 0
-
     def count(self, steps: int) -> int:
         return max(0, steps - self.burn_in) // self.every
 
 
 @dataclass(frozen=True)
-class PerCycle:
+class PerCycle(Keep):
     """Keeps `samples` states of every cycle, evenly spaced over its sampling part. The last one is at its end.
 
         >>> keep = PerCycle(Cycle(steps=20, cycles=2, explore=0.5), samples=2)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,10 +112,13 @@ class AdamWStart:
         plan = batches.batches if isinstance(batches, WorkerBatches) else batches
         device = next(stack.parameters()).device
         train, held_out = self._split(plan, val, None if stack.shared else stack.chains)
-        _check_targets(loss, train.y)
+        if isinstance(loss, Likelihood):
+            loss.check(train.y)
         best, epoch = _Best(stack, self.patience), 0
-        loader, held_out = _like(batches, train.to(device)), held_out.to(device)
-        with _own_randomness(device, derive_seed("start", "torch", plan.seed, plan.stack)):
+        loader, held_out = train.to(device), held_out.to(device)
+        loader = WorkerBatches(loader, batches.workers) if isinstance(batches, WorkerBatches) else loader
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(derive_seed("start", "torch", plan.seed, plan.stack))  # dropout draws from it
             step = _stepper(stack, loss, compiled, self)
             for epoch in range(1, self.epochs + 1):
                 for x, y in loader:
@@ -217,21 +219,3 @@ def _losses(stack: ChainStack, loss: Loss, items: TensorSlices) -> Tensor:
             labels = y.expand(stack.chains, *y.shape)
             total = total + mean_loss(loss, stack.broadcast(x), labels, stack.chains).double() * len(y)
     return total / len(items.y)
-
-
-def _check_targets(loss: Loss, y: Tensor) -> None:
-    if isinstance(loss, Likelihood):
-        loss.check(y)
-
-
-def _like(batches: TensorBatches | WorkerBatches, train: TensorBatches) -> TensorBatches | WorkerBatches:
-    """The training loader with workers where the given one has them."""
-    return WorkerBatches(train, batches.workers) if isinstance(batches, WorkerBatches) else train
-
-
-@contextmanager
-def _own_randomness(device: torch.device, seed: int) -> Iterator[None]:
-    """Draw dropout from a stream of its own, and leave the global ones as they were."""
-    with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
-        yield

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Inputs, feed, map_tensors
-from bdl.engine.functional import call, evaluating, replace_tensors
+from bdl.engine.functional import call, evaluating, replace_tensors, watching
 from bdl.errors import ConfigError, StoreError
 from bdl.identity import identity
 from bdl.likelihoods import Likelihood
@@ -22,7 +22,7 @@ from bdl.posterior.batches import Batches
 from bdl.posterior.predict import Posterior
 from bdl.posterior.store import SampleStore
 
-FOLDER = "trained"  # in the run directory; a run directory itself, whose samples are the trained networks
+FOLDER = "trained"  # a folder of the run directory, and a run directory itself: its samples are the networks
 Tensors = dict[str, Tensor]  # parameters and buffers of one network by name
 Progress = Callable[[int, int], None]  # called with the draws that are done, and with their number
 
@@ -33,7 +33,7 @@ class Material:
 
     trained: Posterior
     train: Iterable[Any] | None  # labelled batches of the training items
-    val: Iterable[Any] | None  # of items that were neither trained on nor will be judged
+    val: Iterable[Any] | None  # batches of items that were neither trained on nor will be judged
     seed: int
 
     def batches(self, split: str, baseline: Baseline) -> Batches:
@@ -43,9 +43,9 @@ class Material:
             raise ConfigError(f"{type(baseline).__name__} needs {split} data: {baseline.remedies[split]}")
         return Batches(loader, self.trained.device, self.trained.read)
 
-    def first(self, baseline: Baseline) -> Inputs:
-        """The inputs of the first batch of training items, on the device of the network."""
-        inputs, _ = next(iter(self.batches("train", baseline)))
+    def first(self, baseline: Baseline, split: str = "train") -> Inputs:
+        """The inputs of the first batch of a split, on the device of the network."""
+        inputs, _ = next(iter(self.batches(split, baseline)))
         return map_tensors(lambda t: t.to(self.trained.device), inputs)
 
     def last_states(self) -> list[Tensors]:
@@ -65,11 +65,15 @@ class Baseline(ABC):
     """
 
     draws: int
-    temperature = 1.0  # of the law that the draws stand for; 0 for point estimates
+    temperature = 1.0  # T of the law that the draws stand for; 0 for point estimates
     remedies = {
         "train": "pass train=, a loader of labelled training batches",
         "val": "hold some items out, data.val_fraction=0.1, or pass val=, a loader of labelled batches",
     }
+
+    def __post_init__(self) -> None:
+        if type(self.draws) is not int or self.draws < 1:
+            raise ConfigError(f"draws must be a whole number of at least 1, got {self.draws!r}")
 
     def check(self, net: nn.Module, inputs: Inputs, likelihood: Likelihood | None, val: bool) -> None:  # noqa: B027
         """Raise ConfigError for a network, a likelihood or data that do not fit; before the training too.
@@ -139,12 +143,6 @@ class Baseline(ABC):
         )  # fmt: skip
 
 
-def check_draws(draws: int) -> None:
-    """Raise ConfigError unless draws is a whole number of at least 1."""
-    if type(draws) is not int or draws < 1:
-        raise ConfigError(f"draws must be a whole number of at least 1, got {draws!r}")
-
-
 def with_tensors(net: nn.Module, tensors: Tensors) -> nn.Module:
     """A copy of the network, in eval mode, that holds these tensors."""
     return replace_tensors(copy.deepcopy(net), {k: v.clone() for k, v in tensors.items()}).eval()
@@ -164,17 +162,9 @@ def check_outputs(net: nn.Module, tensors: Tensors, inputs: Inputs, wanted: Tens
 def last_linear(net: nn.Module, inputs: Inputs, who: str) -> str:
     """The name of the Linear layer whose output is that of the network. Raises ConfigError if there is none."""
     made: list[tuple[str, Any]] = []
-    hooks = [
-        module.register_forward_hook(lambda _m, _in, out, name=name: made.append((name, out)))
-        for name, module in net.named_modules()
-        if isinstance(module, nn.Linear)
-    ]
-    try:
-        with torch.no_grad(), evaluating(net):
-            outputs = feed(net, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    linear = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear)}
+    with watching(linear, lambda name, _, out: made.append((name, out))), torch.no_grad(), evaluating(net):
+        outputs = feed(net, inputs)
     if not made or made[-1][1] is not outputs:
         raise ConfigError(
             f"{who} needs a network that ends with a Linear layer, and {type(net).__name__} does not: use another "

@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bdl.baselines.base import Baseline, Material, Tensors, check_draws, check_outputs
+from bdl.baselines.base import Baseline, Material, Tensors, check_outputs
 from bdl.batch import Inputs
-from bdl.engine.functional import call, evaluating, tensors_of_modules
+from bdl.engine.functional import call, evaluating, tensors_of_modules, watching
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.seeding import generator
@@ -26,7 +26,7 @@ class Link:
 
     dropout: str
     p: float
-    features: int  # of the layers' input: what the mask has one number for
+    features: int  # numbers of the mask: features of the layers' input
     readers: tuple[str, ...]
 
     def mask(self, random: torch.Generator) -> Tensor:
@@ -55,9 +55,6 @@ class MCDropout(Baseline):
 
     draws: int = 30
 
-    def __post_init__(self) -> None:
-        check_draws(self.draws)
-
     def check(self, net: nn.Module, inputs: Inputs, likelihood: Likelihood | None, val: bool) -> None:
         find_links(net, inputs)
 
@@ -76,29 +73,23 @@ class MCDropout(Baseline):
 
 
 def find_links(net: nn.Module, inputs: Inputs) -> list[Link]:
-    """Every dropout with p > 0, and the layers that read its output, as seen on one batch.
-
-    Raises ConfigError where there is none, or where what reads it is no Linear layer or convolution of its kind.
-    """
+    """Every dropout with p > 0, and the layers that read its output, as seen on one batch."""
     dropouts = {n: m for n, m in net.named_modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0}
     if not dropouts:
         raise ConfigError("MCDropout needs a network that was trained with dropout: set model.dropout=0.1")
     left: list[Any] = []  # (name, output) of every dropout
     read: list[Any] = []  # (name, input) of every layer
-    hooks = [m.register_forward_hook(lambda _m, _in, out, n=n: left.append((n, out))) for n, m in dropouts.items()]
-    hooks += [
-        m.register_forward_pre_hook(lambda _m, given, n=n: read.append((n, given[0])))
-        for n, m in net.named_modules()
-        if isinstance(m, (nn.Linear, *CONVOLUTIONS))
-    ]
-    try:
-        with torch.no_grad(), evaluating(net), torch.random.fork_rng():
-            for module in dropouts.values():
-                module.train()  # in eval mode it hands on the tensor that it was given
-            call(net, tensors_of_modules(net), inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    layers = {n: m for n, m in net.named_modules() if isinstance(m, (nn.Linear, *CONVOLUTIONS))}
+    with (
+        watching(dropouts, lambda name, _, out: left.append((name, out))),
+        watching(layers, lambda name, given, _: read.append((name, given[0]))),
+        torch.no_grad(),
+        evaluating(net),
+        torch.random.fork_rng(),
+    ):
+        for module in dropouts.values():
+            module.train()  # eval mode would hand on the tensor that it was given
+        call(net, tensors_of_modules(net), inputs)
     if repeated := [n for n, _ in left if [m for m, _ in left].count(n) > 1]:
         raise _refusal(repeated[0])
     return [_link(net, name, dropouts[name], out, [n for n, x in read if x is out]) for name, out in left]
@@ -133,16 +124,11 @@ def masked(net: nn.Module, tensors: Tensors, links: list[Link], masks: dict[str,
 def _compare(net: nn.Module, tensors: Tensors, drawn: Tensors, masks: dict[str, Tensor], inputs: Inputs) -> None:
     """Raise ConfigError unless the thinned weights do what the masks do."""
 
-    def multiply(name: str) -> Any:
-        return lambda _m, _in, out: out * masks[name].to(out).view(1, -1, *[1] * (out.ndim - 2))
+    def multiply(name: str, _: Any, out: Tensor) -> Tensor:
+        return out * masks[name].to(out).view(1, -1, *[1] * (out.ndim - 2))
 
-    hooks = [net.get_submodule(name).register_forward_hook(multiply(name)) for name in masks]
-    try:
-        with torch.no_grad(), evaluating(net):
-            wanted = call(net, tensors, inputs)
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with watching({name: net.get_submodule(name) for name in masks}, multiply), torch.no_grad(), evaluating(net):
+        wanted = call(net, tensors, inputs)
     check_outputs(net, drawn, inputs, wanted, str(_refusal(next(iter(masks)))))
 
 

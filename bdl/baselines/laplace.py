@@ -15,7 +15,6 @@ from bdl.baselines.base import (
     Baseline,
     Material,
     Tensors,
-    check_draws,
     last_linear,
     parameter_names,
     split_vector,
@@ -57,7 +56,7 @@ class LastLayerLaplace(Baseline):
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
-        check_draws(self.draws)
+        super().__post_init__()
         if self.structure not in ("full", "kron", "diag"):
             raise ConfigError(f"structure must be full, kron or diag, got {self.structure!r}")
         if not self.temperature > 0:

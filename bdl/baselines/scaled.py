@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from bdl.baselines.base import Baseline, Material, Tensors, check_outputs, last_linear, parameter_names
-from bdl.batch import Inputs, map_tensors
+from bdl.batch import Inputs
 from bdl.engine.forward import Forward
 from bdl.engine.functional import call, evaluating
 from bdl.errors import ConfigError
@@ -45,8 +45,7 @@ class ScaledPoint(Baseline):
         net, trained = material.trained.net, material.trained
         batches = material.batches("val", self)
         likelihood = trained.likelihood(material.val)  # type: ignore[arg-type]
-        inputs, _ = next(iter(batches))
-        inputs = map_tensors(lambda t: t.to(trained.device), inputs)
+        inputs = material.first(self, "val")
         self.check(net, inputs, likelihood, True)
         layer = last_linear(net, inputs, "ScaledPoint")
         names, labels = parameter_names(net, layer), batches.labels(len(output_shape(net, batches)))

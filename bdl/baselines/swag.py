@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from bdl.baselines.base import Baseline, Material, Tensors, check_draws, split_vector, with_tensors
-from bdl.batch import Inputs, feed, map_tensors
+from bdl.baselines.base import Baseline, Material, Tensors, split_vector, with_tensors
+from bdl.batch import Fed, map_tensors
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
@@ -73,7 +73,7 @@ class SWAG(Baseline):
     rank: int = 20
 
     def __post_init__(self) -> None:
-        check_draws(self.draws)
+        super().__post_init__()
         if type(self.rank) is not int or self.rank < 0 or self.rank == 1:
             raise ConfigError(f"rank must be 0 or a whole number of at least 2, got {self.rank!r}")
 
@@ -113,19 +113,12 @@ class SWAG(Baseline):
         return {**tensors, **{name: b.detach().clone() for name, b in fed.net.named_buffers()}}
 
 
-class _FedWithoutDropout(nn.Module):
-    """Takes all inputs as one argument, because `update_bn` hands on one. Only BatchNorm is in training mode."""
-
-    def __init__(self, net: nn.Module):
-        super().__init__()
-        self.net = net
+class _FedWithoutDropout(Fed):
+    """Only BatchNorm is in training mode: the noise of dropout belongs to training."""
 
     def train(self, mode: bool = True) -> _FedWithoutDropout:
         super().train(mode)
         for module in self.net.modules():
-            if isinstance(module, nn.modules.dropout._DropoutNd):  # its noise belongs to training
+            if isinstance(module, nn.modules.dropout._DropoutNd):
                 module.eval()
         return self
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        return feed(self.net, inputs)

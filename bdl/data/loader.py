@@ -226,7 +226,7 @@ class WorkerBatches:
         for _ in range(first, len(self)):
             try:
                 batch = next(batches)
-            except ConfigError as error:  # from a worker, whose traceback is part of the message
+            except ConfigError as error:  # a worker's traceback is part of the message
                 raise ConfigError(str(error).splitlines()[-1].removeprefix("bdl.errors.ConfigError: ")) from None
             self.batches.advance()
             yield batch

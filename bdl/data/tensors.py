@@ -52,7 +52,7 @@ class TensorDataModule(DataModule):
         **batching: Unpack[Batching],
     ):
         super().__init__()
-        self.name = self.name or type(self).__name__  # in reports; Lightning's modules have none
+        self.name = self.name or type(self).__name__  # reports show it; Lightning's modules have none
         self.splits, self.task, self.transform = _with_validation(splits), task, transform
         _check(self.splits, task)
         self.labels = _class_names(self.splits, labels) if task == "classification" else ()

@@ -30,7 +30,7 @@ class Entry:
     kind: str
     bytes: int
     sha256: str
-    line: str | None  # for a sample, the sha256 of its line in the index
+    line: str | None  # the sha256 of a sample's line in the index
     hash: str
 
     def after(self, before: str) -> Entry:

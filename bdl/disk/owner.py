@@ -27,12 +27,12 @@ class Owner:
     """A process, named so that no other one can be taken for it."""
 
     host: str
-    namespace: str  # of the process numbers: two containers on one host may count their own
+    namespace: str  # two containers on one host may count their own processes
     pid: int
     started: str  # the boot of the machine, and the process's start in clock ticks after it
     machine: str = ""  # its id: hosts may have the same name
     job: str = ""  # the job of SLURM that it belongs to
-    restart: int = 0  # of that job, which SLURM may put into its queue again
+    restart: int = 0  # how often SLURM has put that job into its queue again
 
     @classmethod
     def this_process(cls) -> Owner:

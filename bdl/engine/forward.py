@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 from bdl.batch import Inputs, count_items, feed, map_tensors, part_of, tensors_in
-from bdl.engine.functional import call_with, evaluating, named_tensors, tensors_of_modules
+from bdl.engine.functional import call_with, evaluating, named_tensors, tensors_of_modules, watching
 from bdl.engine.layers import differ_in_one_linear, mlp_layers, tanh
 from bdl.errors import ConfigError
 from bdl.likelihoods.heads import ConstantOutputs
@@ -84,7 +84,7 @@ class Forward:
 
     def evaluate(self, tensors: Tensors, inputs: Inputs) -> Tensor:
         """The outputs (k, n, ...) in eval mode, for inputs (n, ...)."""
-        with evaluating(self.net) if self._has_modes else nullcontext():  # to enter it takes as long as a small MLP
+        with evaluating(self.net) if self._has_modes else nullcontext():  # entering it takes as long as a small MLP
             return self(tensors, inputs)
 
     def together(self, inputs: Inputs, items: int) -> int:
@@ -98,17 +98,12 @@ class Forward:
         """Numbers in the largest activation and in the outputs for the inputs (1, ...) of one item."""
         sizes = [sum(t.numel() for t in tensors_in(one))]
 
-        def measure(module: nn.Module, inputs: object, outputs: object) -> None:
+        def measure(name: str, given: object, outputs: object) -> None:
             if isinstance(outputs, Tensor):
                 sizes.append(outputs.numel())
 
-        handles = [module.register_forward_hook(measure) for module in self.net.modules()]
-        try:
-            with evaluating(self.net):
-                feed(self.net, one)
-        finally:
-            for handle in handles:
-                handle.remove()
+        with watching(dict(self.net.named_modules()), measure), evaluating(self.net):
+            feed(self.net, one)
         return sizes[-1] if self._head else max(sizes), sizes[-1]
 
     # ---- the three ways ---------------------------------------------------------------------------------------------

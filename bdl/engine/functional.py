@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -30,10 +30,7 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], inputs: Inputs) -> Any:
 
 
 def call_with(net: nn.Module, tensors: dict[str, Tensor], inputs: Inputs) -> Any:
-    """The outputs of the network with tensors by path, one for every module and attribute that holds it.
-
-    Raises ConfigError, with the structure of the inputs, where the network takes others.
-    """
+    """The outputs of the network with tensors by path, one for every module and attribute that holds it."""
     args, kwargs = arguments(inputs)
     try:
         return functional_call(net, tensors, args, kwargs, tie_weights=False)
@@ -52,6 +49,20 @@ def evaluating(net: nn.Module) -> Iterator[None]:
     finally:
         for module, training in modes:
             module.training = training
+
+
+@contextmanager
+def watching(modules: Mapping[str, nn.Module], see: Callable[[str, Any, Any], Any]) -> Iterator[None]:
+    """In the block, call see(name, arguments, outputs) after each forward. What it returns replaces the outputs."""
+    hooks = [
+        module.register_forward_hook(lambda _, given, outputs, name=name: see(name, given, outputs))
+        for name, module in modules.items()
+    ]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 def tensors_of_modules(net: nn.Module) -> dict[str, Tensor]:

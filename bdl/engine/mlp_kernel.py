@@ -28,7 +28,7 @@ LARGEST = 2**16  # numbers in a weight matrix; beyond, torch's products gain fro
 _ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3, nn.SiLU: 4}  # the enum in mlp_kernel.c
 _LAWS = {CategoricalNLL: 0, GaussianNLL: 1, HeteroscedasticNLL: 2}  # the likelihoods in mlp_kernel.c
 _HEAD, _FIELDS = 2, 11  # numbers in a Plan before its layers, and in a Layer
-_PLACES = (3, 5, 7, 9)  # in a Layer: weight, bias and their gradients, each with its stride behind it
+_PLACES = (3, 5, 7, 9)  # a Layer's weight, bias and their gradients, each with its stride behind it
 _LINE = 64  # bytes; the scratch starts at a line of the cache
 
 
@@ -57,11 +57,7 @@ class MLPKernel(Gradient):
 
     @torch.no_grad()
     def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
-        """As `Gradient.write`.
-
-        Raises ConfigError for a class label outside 0..K-1, for labels that are not (C, B), and for targets that do
-        not fit the outputs.
-        """
+        """As `Gradient.write`."""
         batch = x, y
         x, y = self.eager.per_chain(x, y)
         if not self._takes(x) or not self._plan.point(self.params, out):
@@ -79,7 +75,7 @@ class MLPKernel(Gradient):
 
     def _law(self, x: Tensor, y: Tensor) -> tuple[int, Tensor, float] | None:
         """Number, targets and given scale of a likelihood that mlp_kernel.c computes; None for all others."""
-        loss: Any = self.loss  # whose class is compared, because a subclass may compute something else
+        loss: Any = self.loss  # its class is compared, because a subclass may compute something else
         shape, outputs = x.shape[:2], self._plan.outputs
         if type(loss) is CategoricalNLL and y.dtype == torch.int64:
             if y.shape != shape:
@@ -178,11 +174,6 @@ class _Plan:
                 for place, has in zip(places, (True, biased), strict=True):
                     at = _HEAD + _FIELDS * i + place
                     self._numbers[at : at + 2] = next(parts) if has else (0, 0)
-
-
-def available() -> bool:
-    """Whether a C compiler is there, and has not failed in this process. Nothing is compiled."""
-    return native.available(SOURCE)
 
 
 def compiled(eager: MLPGradient, required: bool = False) -> MLPGradient | MLPKernel:

@@ -22,16 +22,8 @@ _NATIVE = ("-march=native", "-mcpu=native")  # the second where a compiler for A
 _outcome: dict[Path, ctypes.CDLL | str] = {}  # the library of a source, or why there is none
 
 
-def available(source: Path) -> bool:
-    """Whether a C compiler is there, and has not failed on this source in this process. Nothing is compiled."""
-    return _compiler() is not None and not isinstance(_outcome.get(source), str)
-
-
 def load(source: Path, required: bool = False) -> ctypes.CDLL | None:
-    """The library of a C file, built at the first call; None where that is not possible.
-
-    Raises ConfigError instead if it is required.
-    """
+    """The library of a C file, built at the first call; None where that is not possible."""
     if source not in _outcome:
         compiler = _compiler()
         _outcome[source] = "there is none on PATH" if compiler is None else _build(source, compiler)

@@ -1,8 +1,9 @@
-"""ChainStack: C independent copies of a network, run as one."""
+"""ChainStack: C independent copies of a network, run as one, and where they start."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Container
 from typing import Any, Literal
 
 import torch
@@ -11,7 +12,6 @@ from torch import Tensor, nn
 from bdl.batch import Inputs, count_items, inputs_of_call, structure
 from bdl.engine.forward import Forward, Method
 from bdl.engine.functional import named_tensors, replace_tensors
-from bdl.engine.starts import refuse_equal_starts, restore, started_copy, tensors_of
 from bdl.errors import ConfigError
 from bdl.frozen import FrozenMode, Only, freeze, frozen_tensors, hold_in_eval
 from bdl.seeding import derive_seed
@@ -80,11 +80,15 @@ class ChainStack(nn.Module):
         if frozen == "eval":
             hold_in_eval(self.net, self._sampled())
         self.frozen_names = frozenset(frozen_tensors(self.net, self._sampled()))
-        each = [tensors_of(one, self.frozen_names) for one in (self.net, *copies)]
+        values = [named_tensors(one) for one in (self.net, *copies)]
+        each = [{k: t.detach() for k, t in one.items() if k not in self.frozen_names} for one in values]
         if isinstance(net, nn.Module):
             if fresh:
                 refuse_equal_starts(each, {name for name, p in self.net.named_parameters() if p.requires_grad})
-            restore(self.net, net, self.frozen_names)
+            with torch.no_grad():
+                for name, given in named_tensors(net).items():
+                    if name in self.frozen_names:
+                        values[0][name].copy_(given)
         self.follows_loader = shared is None
         self.method: Method = method
         Forward(self.net, method)  # refuses bmm where it is impossible
@@ -128,3 +132,39 @@ def check_inputs(inputs: Inputs, chains: int) -> None:
             f"{chains} chains need x of shape ({chains}, batch, ...), got {shapes}; shared=True, on the command line "
             "shared_batches=true, sends one batch to all"
         )
+
+
+def started_copy(net: nn.Module | Callable[[], nn.Module], seed: int, fresh: bool) -> nn.Module:
+    """One copy of the network, if `fresh` initialised under the seed. The CPU's global random stream is restored."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        if not isinstance(net, nn.Module):
+            return net()
+        one = copy.deepcopy(net)
+        if fresh:
+            initialise(one)
+        return one
+
+
+def initialise(module: nn.Module) -> None:
+    """Draw the parameters of a module, and of those in it, anew, where it knows how."""
+    reset: Any = getattr(module, "reset_parameters", None)
+    if callable(reset):
+        reset()
+        return
+    for child in module.children():
+        initialise(child)
+    if isinstance(module, nn.MultiheadAttention):
+        module._reset_parameters()  # torch's name of what other layers call reset_parameters
+
+
+def refuse_equal_starts(each: list[dict[str, Tensor]], sampled: Container[str]) -> None:
+    """Raise ConfigError for a sampled parameter of random values, not of one constant, that all copies share."""
+    if len(each) == 1:
+        return
+    for name, values in each[0].items():
+        if name in sampled and torch.equal(values, each[1][name]) and bool((values != values.flatten()[:1]).any()):
+            raise ConfigError(
+                f"{name} would start equal in all chains, because its module has no reset_parameters that draws it: "
+                "give ChainStack a function that builds the network in place of the network"
+            )

@@ -17,6 +17,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from bdl.data.loader import TensorBatches
 from bdl.lightning.counters import counters_of
+from bdl.lightning.find import find_sampler
 from bdl.samplers.sampler import Sampler
 
 LONGEST = 1000  # steps of a block, so that a run without an end has a bound too
@@ -50,6 +51,27 @@ class StepCallback(Callback):
 
     def before_step(self) -> None:
         """Called before every step, also inside a block."""
+
+
+class SamplerCallback(StepCallback):
+    """A callback that reads the Sampler, `sampler`. Raises ConfigError at the start of training if there is none."""
+
+    sampler: Sampler
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.sampler = find_sampler(trainer)
+        self._seen = self.sampler.steps
+
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        step = self.sampler.steps
+        if step != self._seen:  # a micro-batch makes none: its gradient accumulates
+            self._seen = step
+            self.after_step(trainer, pl_module, step)
+
+    def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
+        """Called after the steps that somebody must see, with the number of steps that the sampler has made."""
 
 
 class Blocks:

@@ -24,8 +24,7 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import Blocks
 from bdl.lightning.find import named_parameters, reader_of, refuse_shared_freeze
-from bdl.lightning.host import host_under
-from bdl.lightning.loaders import in_order, share_batches
+from bdl.lightning.host import host_under, in_order, share_batches
 from bdl.lightning.refuse import check_data, check_mean, check_network, check_targets, check_trainer
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, mean_loss
 from bdl.samplers.sampler import Sampler
@@ -95,17 +94,19 @@ class BayesianModule(L.LightningModule):
             warnings.warn(note, BdlWarning, stacklevel=2)
             sampler.notes.append(f"loss: {note}")
         self.sampler = sampler
-        if sampler.frozen == "eval" and self.chains is None:
-            hold_in_eval(self.net, {id(p) for p in sampler.sampled})
+        self._hold_frozen_part()
         return sampler
 
     def train(self, mode: bool = True) -> BayesianModule:
         """As torch's, but a frozen part stays in eval mode unless the sampler says otherwise."""
         super().train(mode)
+        self._hold_frozen_part()
+        return self
+
+    def _hold_frozen_part(self) -> None:
         sampler = getattr(self, "sampler", None)
         if sampler is not None and sampler.frozen == "eval" and self.chains is None:
             hold_in_eval(self.net, {id(p) for p in sampler.sampled})
-        return self
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Outputs (B, K) of the network for x (B, ...); (C, B, K) of every chain of a stack."""

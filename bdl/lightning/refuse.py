@@ -30,11 +30,8 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
     Settings that change the law are allowed, and noted in `sampler.notes`.
     """
     _check_precision(trainer, sampler)
-    _check_devices(trainer, sampler)
-    _check_exactness(trainer, sampler)
+    _check_parts(trainer, sampler)
     _check_clipping(trainer, sampler)
-    _check_accumulation(trainer, sampler)
-    _note_clipping(trainer, sampler)
 
 
 def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
@@ -145,66 +142,42 @@ def _check_precision(trainer: L.Trainer, sampler: Sampler) -> None:
         )
 
 
-def _check_devices(trainer: L.Trainer, sampler: Sampler) -> None:
+def _check_parts(trainer: L.Trainer, sampler: Sampler) -> None:
+    """Raise ConfigError where what the sampler needs as a whole would be split over devices or micro-batches."""
+    name, micro_batches = type(sampler.dynamics).__name__, trainer.accumulate_grad_batches
     if not isinstance(trainer.strategy, DDPStrategy | SingleDeviceStrategy):
         raise ConfigError(
             f"{type(trainer.strategy).__name__} may give a device only a part of the parameters: run a chain on one "
             "device, or on several with strategy=ddp"
         )
-    if trainer.world_size == 1:
-        return
-    if "per_example" in sampler.dynamics.needs:
+    if "per_example" in sampler.dynamics.needs and (trainer.world_size > 1 or micro_batches > 1):
+        remedy = f"remove accumulate_grad_batches={micro_batches}"
+        remedy = "use one device, or trainer=chains" if trainer.world_size > 1 else remedy
+        raise ConfigError(f"{name} needs the per-example gradients of the whole batch: {remedy}")
+    if sampler.dynamics.full_batch and (trainer.gradient_clip_val or micro_batches > 1):
         raise ConfigError(
-            f"{type(sampler.dynamics).__name__} needs the per-example gradients of the whole batch: use one device, or "
-            "trainer=chains"
+            f"{name} needs the unchanged gradient of all the data: remove gradient_clip_val and accumulate_grad_batches"
         )
-
-
-def _check_exactness(trainer: L.Trainer, sampler: Sampler) -> None:
-    """Raise ConfigError where a full-batch kernel would not see the gradient of all the data as it is."""
-    if sampler.dynamics.full_batch and (trainer.gradient_clip_val or trainer.accumulate_grad_batches > 1):
+    if sampler.weighting.needs_energy and micro_batches > 1:
         raise ConfigError(
-            f"{type(sampler.dynamics).__name__} needs the unchanged gradient of all the data: remove gradient_clip_val "
-            "and accumulate_grad_batches"
+            f"accumulate_grad_batches={micro_batches} shows the weighting the energy of the last micro-batch only: "
+            "use a larger batch, or Flat weighting"
         )
 
 
 def _check_clipping(trainer: L.Trainer, sampler: Sampler) -> None:
-    if trainer.gradient_clip_val and _clip_algorithm(trainer) == "norm" and sampler.chains:
+    """Note that Lightning clips. Raise ConfigError where that couples chains."""
+    if not trainer.gradient_clip_val:
+        return
+    algorithm = getattr(trainer.gradient_clip_algorithm, "value", None) or "norm"  # None means "norm" to Lightning
+    if algorithm == "norm" and sampler.chains:
         raise ConfigError(
             "gradient_clip_val takes one norm over all chains, which couples them: use clip=bdl.ClipNorm(c)"
         )
-
-
-def _check_accumulation(trainer: L.Trainer, sampler: Sampler) -> None:
-    if trainer.accumulate_grad_batches == 1:
-        return
-    if "per_example" in sampler.dynamics.needs:
-        raise ConfigError(
-            f"{type(sampler.dynamics).__name__} needs the per-example gradients of the whole batch: remove "
-            f"accumulate_grad_batches={trainer.accumulate_grad_batches}"
-        )
-    if sampler.weighting.needs_energy:
-        raise ConfigError(
-            f"accumulate_grad_batches={trainer.accumulate_grad_batches} shows the weighting the energy of the last "
-            "micro-batch only: use a larger batch, or Flat weighting"
-        )
-
-
-def _note_clipping(trainer: L.Trainer, sampler: Sampler) -> None:
-    if not trainer.gradient_clip_val:
-        return
-    note = (
-        f"Lightning clips the loss gradient at {trainer.gradient_clip_val} ({_clip_algorithm(trainer)}); "
-        "the clipped steps follow another law"
-    )
+    clips = f"Lightning clips the loss gradient at {trainer.gradient_clip_val} ({algorithm})"
+    note = f"{clips}; the clipped steps follow another law"
     if note not in sampler.notes:
         sampler.notes.append(note)
-
-
-def _clip_algorithm(trainer: L.Trainer) -> str:
-    """Lightning's name of its way to clip; None means "norm" to Lightning."""
-    return getattr(trainer.gradient_clip_algorithm, "value", None) or "norm"
 
 
 def check_keep_rule(keep: Keep, sampler: Sampler, total: float) -> None:

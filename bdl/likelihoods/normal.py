@@ -108,7 +108,7 @@ class HeteroscedasticNLL(Likelihood):
         The last is that by log std²; by s it is multiplied by the derivative of log std², 2 sigmoid(s) / std for
         std = softplus(s).
         """
-        gradient = torch.empty_like(outputs)  # in the order in memory of the outputs
+        gradient = torch.empty_like(outputs)  # keeps the order in memory of the outputs
         mean, s = outputs.chunk(2, -1)
         by_mean, by_s = gradient.chunk(2, -1)
         std = softplus(s) if self.link == "softplus" else None

@@ -13,8 +13,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.frozen import matching
-from bdl.identity import identity
-from bdl.samplers.priors import Prior, Shapes, prior_identity
+from bdl.samplers.priors import Prior, Shapes
 
 
 @dataclass(frozen=True)
@@ -44,7 +43,7 @@ Blocks = Mapping[str, Block]
 
 
 @dataclass(frozen=True, eq=False)
-class Blockwise:
+class Blockwise(Prior):
     """A prior for every parameter tensor. `parts` are those of its bound form: (start, stop, prior) in coordinates."""
 
     priors: tuple[Prior, ...]
@@ -70,15 +69,18 @@ class Blockwise:
     def constant(self, d: int) -> float:
         return sum(prior.constant(stop - start) for start, stop, prior in self.parts)
 
+    def identity(self) -> Any:
+        return {
+            "type": "by block",
+            "parts": [{"stop": stop, "prior": prior.identity()} for _, stop, prior in self.parts],
+        }
+
     def __str__(self) -> str:
         return "; ".join(dict.fromkeys(str(prior) for _, _, prior in self.parts))
 
 
 def chosen_blocks(blocks: Blocks | None, names: Sequence[str]) -> list[Block]:
-    """The block of every parameter: the first whose pattern matches, or one that changes nothing.
-
-    Raises ConfigError for a pattern that matches no sampled parameter, and for what is no Block.
-    """
+    """The block of every parameter: the first whose pattern matches, or one that changes nothing."""
     default, chosen = Block(), {}
     for pattern, block in (blocks or {}).items():
         if not isinstance(block, Block):
@@ -102,23 +104,3 @@ def lr_factors(blocks: Sequence[Block], sizes: Sequence[int], like: Tensor) -> T
         return None
     counts = torch.as_tensor(sizes, device=like.device)
     return torch.as_tensor(values, dtype=like.dtype, device=like.device).repeat_interleave(counts)
-
-
-def identity_of_prior(bound: Prior) -> Any:
-    """`prior_identity`, also of a prior by block."""
-    if not isinstance(bound, Blockwise):
-        return prior_identity(bound)
-    return {"type": "by block", "parts": [{"stop": stop, "prior": prior_identity(p)} for _, stop, p in bound.parts]}
-
-
-def identity_of_factors(factors: Tensor | None) -> Any:
-    """Plain values: the runs of equal factors, as [factor, count]; None where all factors are 1."""
-    if factors is None:
-        return None
-    kinds, counts = torch.unique_consecutive(factors.double().cpu(), return_counts=True)
-    return identity(torch.stack([kinds, counts.double()], 1))
-
-
-def describe_blocks(blocks: Blocks | None) -> list[str]:
-    """Lines for `explain`."""
-    return [f"block {pattern}: {block}" for pattern, block in (blocks or {}).items()]

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.frozen import Only, freeze
-from bdl.torch_private import gather
 
 
 class ParameterBuffer:
@@ -69,10 +68,6 @@ class ParameterBuffer:
         """Whether something has replaced the storage of a parameter since `attach`."""
         return [p.data_ptr() for p in self.params] != self._pointers
 
-    def gather(self, out_views: Sequence[Tensor]) -> list[int]:
-        """Copy the gradients into views made by `split`, zeros where there is none; returns the positions of these."""
-        return gather(self.params, out_views)
-
 
 Named = dict[str, Tensor]
 
@@ -81,8 +76,6 @@ def sampled(group: dict[str, Any], only: Only = None) -> tuple[Named, Named]:
     """The parameters of the group that require a gradient, and the frozen ones.
 
     only: patterns of the names that shall require one; the others are frozen. None leaves all as they are.
-
-    Raises ConfigError if none requires a gradient, and for a pattern that matches none.
     """
     names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
     if only is not None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.host import Host
 from bdl.samplers.settings import any_positive
 from bdl.seeding import generator
+from bdl.torch_private import gather
 
 MEASURE_EVERY = 10  # steps between two configurational temperatures, each of which reads θ and g once
 
@@ -31,6 +31,7 @@ class Chain:
 
     Attributes:
         theta: (d,) or (C, d) positions, one contiguous buffer.
+        lead: the leading axes, () or (C,).
         g: the same shape; gradient of U/N in the step that is being made.
         z: the same shape; standard normal numbers of that step, zero where none are injected.
         state: the dataclass of the dynamics, whose `theta` is `theta`.
@@ -56,6 +57,7 @@ class Chain:
     ):
         self.buffer = ParameterBuffer(params, names, chains)
         self.dynamics, self.chains, self.seed, self.stack = dynamics, chains, seed, stack
+        self.lead = self.buffer.lead
         self.steps, self.host = 0, Host()
         self.lr_factors: Tensor | None = None
         self.state = checked_state(dynamics, dynamics.init(self.theta))
@@ -68,16 +70,6 @@ class Chain:
     @property
     def theta(self) -> Tensor:
         return self.buffer.theta
-
-    @property
-    def params(self) -> list[Tensor]:
-        """The tensors that are sampled."""
-        return self.buffer.params
-
-    @property
-    def lead(self) -> tuple[int, ...]:
-        """The leading axes: () or (C,)."""
-        return self.buffer.lead
 
     def column(self, value: Scalar) -> Scalar:
         """A (C,) tensor as (C, 1), in the type and on the device of theta; floats stay."""
@@ -94,23 +86,14 @@ class Chain:
         lr, tau = self.column(lr), self.column(temperature) / num_data
         return lr if self.lr_factors is None else lr * self.lr_factors, tau
 
-    @property
-    def acceptance(self) -> Tensor | None:
-        """() or (C,) mean acceptance probability of an accept/reject kernel since it stopped adapting; else None."""
-        rate = self.dynamics.acceptance(self.state)
-        return None if rate is None else self.per_chain(rate.reshape(-1))
-
     # ---- a step, in its order ----
 
     def gather(self) -> list[int]:
         """Copy the parameters' gradients into g; returns the positions of parameters that have none."""
-        return self.buffer.gather(self.g_views)
+        return gather(self.buffer.params, self.g_views)
 
     def draw(self, temperature: Scalar) -> Tensor:
-        """z for this step: standard normal where noise is injected, else zero.
-
-        Raises ConfigError where neither noise, nor starts, nor gradients tell the chains apart.
-        """
+        """z for this step: standard normal where noise is injected, else zero."""
         if self.dynamics.noisy and any_positive(temperature):
             self.z.normal_(generator=self.generator)
             self._z_is_zero, self._known_distinct = False, True
@@ -123,15 +106,12 @@ class Chain:
             self._known_distinct = True
         return self.z
 
-    def leave_alone(self, idle: Sequence[int]) -> contextlib.AbstractContextManager[None]:
-        """Restore every state coordinate of the parameters `idle`, which have no gradient, after the step inside."""
-        return self._restoring(idle) if idle else contextlib.nullcontext()
+    def values_of(self, idle: Sequence[int]) -> list[tuple[str, int, Tensor]]:
+        """Copies of every state coordinate of the parameters `idle`, which have no gradient, for `put_back`."""
+        return [(name, i, self._view(name, i).clone()) for i in idle for name in self.vector_fields()]
 
-    @contextlib.contextmanager
-    def _restoring(self, idle: Sequence[int]) -> Iterator[None]:
-        kept = [(name, i, self._view(name, i).clone()) for name in self.vector_fields() for i in idle]
-        yield
-        for name, i, value in kept:
+    def put_back(self, values: list[tuple[str, int, Tensor]]) -> None:
+        for name, i, value in values:
             self._view(name, i).copy_(value)
 
     def advance(self, state: Any) -> None:
@@ -162,11 +142,8 @@ class Chain:
 
     def link(self, optimizer_state: MutableMapping[Tensor, Any]) -> None:
         """Let `state[p]` show every parameter-shaped part of the state, as torch's own optimisers do."""
-        for name in self.vector_fields():
-            if name != "theta":
-                views = self.buffer.split(getattr(self.state, name))
-                for p, view in zip(self.buffer.params, views, strict=True):
-                    optimizer_state[p][name] = view
+        for p, name, view in self._memory():
+            optimizer_state[p][name] = view
 
     def measure(self, theta: Tensor, g: Tensor, idle: Sequence[int], num_data: int) -> None:
         """Take the configurational temperature of θ with the gradient g of U/N there, both (..., d), if it is due."""
@@ -175,13 +152,8 @@ class Chain:
 
     # ---- moving, saving, loading ----
 
-    def follow(self) -> bool:
-        """Follow parameters that `.to()`, `.double()` or a teardown has replaced; returns whether they were.
-
-        Raises ConfigError where one has changed its shape.
-        """
-        if not self.buffer.moved():
-            return False
+    def follow(self) -> None:
+        """Follow parameters that `.to()`, `.double()` or a teardown has replaced."""
         old = self.theta
         if any(p.numel() != n * (self.chains or 1) for p, n in zip(self.buffer.params, self.buffer.sizes, strict=True)):
             raise ConfigError("a parameter changed its shape: build a new Sampler after changing the network")
@@ -197,7 +169,6 @@ class Chain:
         if theta.device != old.device:
             self.generator = generator(theta.device, "noise", self.seed, self.stack, self.steps)
         self._allocate()
-        return True
 
     def state_dict(self) -> dict[str, Any]:
         """All but the fields of theta's shape, which torch saves as `state[p]`, and theta, which the network saves."""
@@ -211,11 +182,8 @@ class Chain:
 
     def load_state_dict(self, state: dict[str, Any], optimizer_state: MutableMapping[Tensor, Any]) -> None:
         """optimizer_state: torch's `state`, which holds copies of the fields of theta's shape."""
-        for name in self.vector_fields():
-            if name != "theta":
-                views = self.buffer.split(getattr(self.state, name))
-                for p, view in zip(self.buffer.params, views, strict=True):
-                    view.copy_(optimizer_state[p][name])
+        for p, name, view in self._memory():
+            view.copy_(optimizer_state[p][name])
         self.link(optimizer_state)
         for name, value in state["dynamics"].items():
             setattr(self.state, name, value.to(self.theta.device).clone() if isinstance(value, Tensor) else value)
@@ -233,6 +201,13 @@ class Chain:
 
     def _fields(self) -> list[tuple[str, Any]]:
         return [(f.name, getattr(self.state, f.name)) for f in dataclasses.fields(self.state)]
+
+    def _memory(self) -> Iterator[tuple[Tensor, str, Tensor]]:
+        """Each parameter with its view of every field of theta's shape, but theta, and the name of the field."""
+        for name in self.vector_fields():
+            if name != "theta":
+                for p, view in zip(self.buffer.params, self.buffer.split(getattr(self.state, name)), strict=True):
+                    yield p, name, view
 
     def _view(self, name: str, i: int) -> Tensor:
         return self.buffer.split(getattr(self.state, name))[i]

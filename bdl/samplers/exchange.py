@@ -14,9 +14,9 @@ from bdl.errors import ConfigError
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.potential import Potential
+from bdl.samplers.resume import Saved
 from bdl.samplers.settings import StepSettings
 
-STATE = ("tried", "done", "turn", "previous", "square", "count")  # fields of Replicas in a checkpoint
 KEEP = 0.99  # decay of the running mean of the energy's variance
 
 
@@ -67,8 +67,10 @@ class Exchange:
             raise ConfigError(f'energy_var must be "estimated" or a variance >= 0, got {self.energy_var!r}')
 
 
-class Replicas:
+class Replicas(Saved):
     """Runs an Exchange along one stack of chains. Shapes (C,)."""
+
+    saved = ("tried", "done", "turn", "previous", "square", "count")
 
     def __init__(self, exchange: Exchange, chains: int | None, device: torch.device):
         rungs = len(exchange.ladder)
@@ -82,7 +84,7 @@ class Replicas:
         self.factor = torch.tensor(list(exchange.ladder), dtype=torch.float64).repeat(chains // rungs)  # CPU, like T
         self.tried = torch.zeros(rungs - 1, dtype=torch.float64, device=device)  # swaps proposed per pair
         self.done = torch.zeros_like(self.tried)
-        self.turn = 0  # which pairs swap next: those whose lower rung is even (0) or odd (1)
+        self.turn = 0  # the pairs that swap next: those whose lower rung is even (0) or odd (1)
         self.previous: Tensor | None = None  # (C,) energies of the last step
         # Running mean: σ² of each chain and the next
         self.square = torch.zeros(chains, dtype=torch.float64, device=device)
@@ -132,10 +134,7 @@ class Replicas:
         return order
 
     def swap(self, chain: Chain, potential: Potential, batch_noise: BatchNoise, now: StepSettings) -> None:
-        """Swap states between neighbouring chains, if it is time. Chains keep their T and what they have learnt at it.
-
-        Raises ConfigError where a step has no energy.
-        """
+        """Swap states between neighbours, if it is time. Chains keep their T and what they have learnt at it."""
         energy, exact = potential.energy, chain.dynamics.full_batch
         if energy is None:
             raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
@@ -157,17 +156,6 @@ class Replicas:
         ladder = ", ".join(f"{f:g}" for f in self.exchange.ladder)
         known = ", ".join(f"{r:.2f}" for r in self.rates.tolist() if r == r) or "unknown yet"
         return f"replica exchange: temperatures T times {ladder}; the first rung is kept; swap rates {known}"
-
-    def to(self, theta: Tensor) -> None:
-        self.load_state_dict(self.state_dict(), theta)
-
-    def state_dict(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in STATE}
-
-    def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None:
-        for name in STATE:
-            value = state[name]
-            setattr(self, name, value.to(theta.device, copy=True) if isinstance(value, Tensor) else value)
 
     def variance(self, low: Tensor) -> Tensor | float:
         """σ² of the pairs (low, low + 1); infinite while it is unknown, which forbids every swap."""

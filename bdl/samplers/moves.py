@@ -5,23 +5,19 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.divergence import refuse
 from bdl.samplers.dynamics.base import Evaluate
-from bdl.samplers.exchange import Replicas
-from bdl.samplers.extras import Extras
+from bdl.samplers.extras import gather_extra
 from bdl.samplers.potential import Closure, Evaluation, Gradient, Idle, Potential
+from bdl.samplers.readings import Readings
 from bdl.samplers.settings import StepSettings
-from bdl.samplers.survivors import Survivors
-from bdl.samplers.weighting.reweighting import Reweighting
 
 RECHECK = 100  # steps between checks that one θ always has the same energy
 ROUNDING = 1e-4  # relative difference that summation in another order may make in single precision
@@ -32,64 +28,25 @@ ROUNDING = 1e-4  # relative difference that summation in another order may make 
 AtTheta = Callable[[], tuple[Tensor, list[int]]]
 
 
-class Follower(Protocol):
-    """A piece of a sampler that follows the parameters to another device, and stands in a checkpoint."""
-
-    def to(self, theta: Tensor) -> None: ...
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None: ...
-
-
-@dataclass(frozen=True)
-class Assembly:
-    """A chain and all that its steps consult."""
-
-    chain: Chain
-    potential: Potential
-    batch_noise: BatchNoise
-    reweighting: Reweighting
-    survivors: Survivors
-    replicas: Replicas | None
-    extras: Extras
-
-    @property
-    def reads_energy(self) -> bool:
-        """Whether every step needs the energy of its batch."""
-        return self.replicas is not None or self.reweighting.weighting.needs_energy
-
-    def followers(self) -> dict[str, Follower]:
-        """The pieces with a state, besides the chain."""
-        pieces: dict[str, Follower] = {"potential": self.potential, "batch_noise": self.batch_noise}
-        pieces |= {"reweighting": self.reweighting, "survivors": self.survivors}
-        return pieces if self.replicas is None else {**pieces, "replicas": self.replicas}
-
-    def tensors(self) -> list[Tensor]:
-        """What the ranks of one chain must agree on."""
-        h = self.reweighting.histogram
-        return [*self.chain.tensors(), *([] if h is None else [h.psi])]
-
-
-def gradient_move(assembly: Assembly, e: Evaluation, now: StepSettings) -> None:
+def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings) -> None:
     """One step of a `Dynamics` from e: energy (C,), nats, and gradient (..., d) of the batch loss."""
-    chain, potential, batch_noise = assembly.chain, assembly.potential, assembly.batch_noise
+    chain, potential, batch_noise = sampler.chain, sampler.potential, sampler.batch_noise
     dynamics: Any = chain.dynamics
     if e.idle:
         potential.note_idle(e)
     potential.accept(e, now.lr)
     batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
     potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
-    if assembly.replicas is not None:
-        assembly.replicas.swap(chain, potential, batch_noise, now)
-    multiplier = assembly.reweighting.weigh(e.g, e.energy, potential, now)  # (..., 1); scales e.g
+    if sampler.replicas is not None:
+        sampler.replicas.swap(chain, potential, batch_noise, now)
+    multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now)  # (..., 1); scales e.g
     chain.measure(chain.theta, e.g, e.idle, potential.num_data)
     z = chain.draw(now.temperature)
     lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
     chain.entropy = dynamics.entropy(chain.state)
-    with chain.leave_alone(e.idle):
-        extra = assembly.extras.gather(multiplier)
-        chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *extra))
+    alone = chain.values_of(e.idle)
+    chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *gather_extra(sampler, multiplier)))
+    chain.put_back(alone)
 
 
 def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> AtTheta:
@@ -112,9 +69,9 @@ def by_gradient(chain: Chain, gradient: Gradient, idle: Idle) -> AtTheta:
     return lambda: (gradient(chain.g_views), list(idle()))
 
 
-def full_batch_move(assembly: Assembly, at_theta: AtTheta, now: StepSettings) -> Tensor:
+def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> Tensor:
     """One step of a `FullBatch` kernel; returns the loss at the θ from which it started, () or (C,)."""
-    chain, potential = assembly.chain, assembly.potential
+    chain, potential = sampler.chain, sampler.potential
     kernel: Any = chain.dynamics
     if not now.all_sample:
         name = type(kernel).__name__
@@ -125,8 +82,8 @@ def full_batch_move(assembly: Assembly, at_theta: AtTheta, now: StepSettings) ->
     evaluate_start(chain, potential, evaluate, now)
     energy = potential.energy = state.potential.reshape(-1) * n
     start_loss = (energy - potential.prior.energy(state.theta)) / n
-    if assembly.replicas is not None:
-        assembly.replicas.swap(chain, potential, assembly.batch_noise, now)
+    if sampler.replicas is not None:
+        sampler.replicas.swap(chain, potential, sampler.batch_noise, now)
     z = chain.draw(now.temperature)
     uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=torch.float64, device=theta.device)
     tau = chain.column(now.temperature) / n

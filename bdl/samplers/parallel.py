@@ -22,13 +22,12 @@ def mean_over(group: dist.ProcessGroup, value: Tensor) -> Tensor:
 
 
 def compare_when_due(step: int, tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
-    """`compare` after the first step, where ranks may have started apart, and every COMPARE_EVERY steps."""
-    if step == 1 or step % COMPARE_EVERY == 0:
-        compare(step, tensors, group)
+    """Raise ReplicaError, on every rank, if the bits of the tensors differ between the ranks.
 
-
-def compare(step: int, tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
-    """Raise ReplicaError, on every rank, if the bits of the tensors differ between the ranks."""
+    They are compared after the first step, where ranks may have started apart, and every COMPARE_EVERY steps.
+    """
+    if step != 1 and step % COMPARE_EVERY:
+        return
     mine = fingerprint(tensors)
     ends = torch.stack([mine, ~mine])  # ~ reverses the order: one minimum then finds lowest and highest
     dist.all_reduce(ends, dist.ReduceOp.MIN, group=group)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.priors import Prior
+from bdl.samplers.resume import Saved
 from bdl.samplers.survivors import Survivors
 
 Closure = Callable[[], Tensor]
@@ -38,12 +39,14 @@ class Evaluation:
     total: Tensor  # () a sum that is not finite if the loss, the energy or the gradient is not
 
 
-class Potential:
+class Potential(Saved):
     """Turns a closure into energies and gradients of U = N loss - log prior.
 
     Attributes:
         energy: (C,) batch estimate of U at the θ of the last gradient, nats, or None.
     """
+
+    saved = ("energy",)
 
     def __init__(
         self,
@@ -65,17 +68,16 @@ class Potential:
         self.reset()
 
     def loss(self, closure: Closure | None) -> Tensor | None:
-        """() or (C,) the loss that the closure returns, after it has back-propagated it.
-
-        Raises ConfigError for a loss of another shape, and for none where an energy is needed.
-        """
+        """() or (C,) the loss that the closure returns, after it has back-propagated it."""
         loss: Any = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
         if loss is not None:
             loss = torch.as_tensor(loss).detach()
-            refuse_shape(loss, self.chain.lead)
+            if loss.shape != (lead := self.chain.lead):
+                wanted = f"the {lead[0]} mean losses, shape ({lead[0]},)" if lead else "one mean loss, shape ()"
+                raise ConfigError(f"the closure must return {wanted}, got shape {tuple(loss.shape)}")
         elif self.needs_energy:
             cause = "call step(closure)" if closure is None else "the closure returned no loss"
             raise ConfigError(f"{self.needs_energy} needs the energy of every step: {cause}")
@@ -173,24 +175,8 @@ class Potential:
             parallel.mean_over(group, energy)
         return energy.add_(self.prior.energy(self.chain.theta)).view(-1)
 
-    @property
-    def elbo(self) -> Tensor | None:
-        """() or (C,) one-draw estimate of the evidence lower bound, nats, at T = 1; None unless variational.
-
-        Its mean over draws is the bound. NaN under an improper prior, and at the first step, which starts from the
-        parameters of the network instead of a draw.
-        """
-        entropy = self.chain.entropy
-        if entropy is None or self.energy is None:
-            return None
-        constant = self.prior.constant(self.chain.theta.shape[-1])
-        return self.chain.per_chain(entropy.reshape(-1) - self.energy - constant)
-
     def full_energy(self, lr: Scalar) -> Tensor:
-        """(C,) U over all the data at the present θ, nats.
-
-        Raises ConfigError without `full_loss`, and DivergedError, which names lr, for an energy that is not finite.
-        """
+        """(C,) U over all the data at the present θ, nats."""
         if (full_loss := self.chain.host.full_loss) is None:
             raise ConfigError(
                 "a full-data energy needs sampler.full_loss: set it to a function that returns the mean NLL of all data"
@@ -202,10 +188,7 @@ class Potential:
 
     @torch.no_grad()
     def batch_energy_at(self, theta: Tensor) -> Tensor:
-        """(C,) estimate of U at theta (..., d) from the step's own batch, nats.
-
-        Raises ConfigError without `batch_loss`.
-        """
+        """(C,) estimate of U at theta (..., d) from the step's own batch, nats."""
         if (batch_loss := self.chain.host.batch_loss) is None:
             raise ConfigError(
                 'energy="control" needs sampler.batch_loss: set it to a function that returns the mean NLL of the '
@@ -239,20 +222,10 @@ class Potential:
         device = self.chain.theta.device
         self.divergence = DivergenceWatch(device, at_once=device.type == "cpu")
 
-    def to(self, theta: Tensor) -> None:
-        self.reset()
-
     def state_dict(self) -> dict[str, Any]:
-        return {"energy": self.energy, "first_loss": self.energy_watch.first}
+        return {**super().state_dict(), "first_loss": self.energy_watch.first}
 
-    def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None:
-        self.energy = None if state["energy"] is None else state["energy"].to(theta.device).clone()
+    def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
+        super().load_state_dict(state, theta)
         self.energy_watch.first = state["first_loss"]
         self.reset()
-
-
-def refuse_shape(loss: Tensor, lead: tuple[int, ...]) -> None:
-    """Raise ConfigError unless the closure returned one mean loss, or one per chain: shape `lead`."""
-    if loss.shape != lead:
-        wanted = f"the {lead[0]} mean losses, shape ({lead[0]},)" if lead else "one mean loss, shape ()"
-        raise ConfigError(f"the closure must return {wanted}, got shape {tuple(loss.shape)}")

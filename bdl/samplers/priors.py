@@ -7,9 +7,10 @@ A scale is one number, a list with one number per parameter tensor, or a name. "
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,30 +23,40 @@ Shapes = Sequence[tuple[int, ...]]  # shapes of one chain's parameter tensors
 GAINS = {"he": 2.0, "fan_in": 1.0}  # variance of a weight times its fan-in
 
 
-class Prior(Protocol):
+class Prior(ABC):
+    """A density over θ (..., d), whose leading axes are chains."""
+
     def bind(self, shapes: Shapes, like: Tensor) -> Prior:
         """The same prior with the scale of each tensor repeated for its coordinates; shapes of one chain's tensors."""
-        ...
+        return self
 
+    @abstractmethod
     def energy(self, theta: Tensor) -> Tensor | float:
         """(...,) -log p(θ), nats, constants dropped."""
-        ...
 
+    @abstractmethod
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
         """g += ∇(-log p(θ)) / num_data, in place."""
-        ...
 
+    @abstractmethod
     def constant(self, d: int) -> float:
         """The constant that `energy` drops, for d coordinates: -log p(θ) = energy(θ) + constant. NaN if improper."""
-        ...
+
+    def identity(self) -> Any:
+        """Plain values that are equal for bound priors with the same scale at every coordinate, however it was given.
+
+        Scales per coordinate become the values and lengths of their runs of equal numbers.
+        """
+        plain = identity(self)
+        for name, scale in vars(self).items():
+            if isinstance(scale, Tensor):
+                plain[name] = runs_of(scale)
+        return plain
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Uniform(Prior):
     """Improper uniform prior, p(θ) ∝ 1."""
-
-    def bind(self, shapes: Shapes, like: Tensor) -> Uniform:
-        return self
 
     def energy(self, theta: Tensor) -> float:
         return 0.0
@@ -61,7 +72,7 @@ class Uniform:
 
 
 @dataclass(frozen=True, eq=False)
-class Gaussian:
+class Gaussian(Prior):
     """N(0, 1/precision) on every coordinate; precision: one number >= 0, one per parameter tensor, "he" or "fan_in".
 
     At T = 0 it acts as SGD's weight decay, with weight_decay = precision / N.
@@ -73,11 +84,7 @@ class Gaussian:
         check_scale("prior precision", self.precision, "is bdl.Uniform()")
 
     def bind(self, shapes: Shapes, like: Tensor) -> Gaussian:
-        if isinstance(self.precision, int | float):
-            return self
-        named = isinstance(self.precision, str)
-        values = [1 / v for v in variances(self.precision, shapes)] if named else self.precision
-        return replace(self, precision=per_coordinate(values, shapes, like))
+        return replace(self, precision=bound(self.precision, shapes, like, lambda variance: 1 / variance))
 
     def energy(self, theta: Tensor) -> Tensor:
         if isinstance(self.precision, int | float):
@@ -99,7 +106,7 @@ class Gaussian:
 
 
 @dataclass(frozen=True, eq=False)
-class Laplace:
+class Laplace(Prior):
     """exp(-|θ| / scale) on every coordinate; scale: one number > 0, one per tensor, "he" or "fan_in" (by variance)."""
 
     scale: Any = 1.0
@@ -124,7 +131,7 @@ class Laplace:
 
 
 @dataclass(frozen=True, eq=False)
-class StudentT:
+class StudentT(Prior):
     """(1 + θ² / (df scale²))^(-(df + 1)/2) on every coordinate; scale: one number > 0, one per tensor, "he", "fan_in".
 
     A named scale sets the variance where that exists, at df > 2, and else the scale.
@@ -158,7 +165,7 @@ class StudentT:
 
 
 @dataclass(frozen=True)
-class ScaleMixture:
+class ScaleMixture(Prior):
     """share N(0, wide²) + (1 - share) N(0, narrow²) on every coordinate (Blundell et al. 2015, eq. 7)."""
 
     share: float = 0.5
@@ -171,9 +178,6 @@ class ScaleMixture:
                 "a scale mixture needs 0 < share < 1 and 0 < narrow < wide, "
                 f"got {self.share}, {self.narrow}, {self.wide}"
             )
-
-    def bind(self, shapes: Shapes, like: Tensor) -> ScaleMixture:
-        return self
 
     def energy(self, theta: Tensor) -> Tensor:
         return -torch.logaddexp(*self._parts(theta)).sum(-1)
@@ -198,18 +202,10 @@ class ScaleMixture:
         )
 
 
-def prior_identity(bound: Prior) -> Any:
-    """Plain values that are equal for priors with the same scale at every coordinate, however those were given.
-
-    bound: as `bind` returns it. Scales per coordinate become the values and lengths of their runs of equal numbers.
-    """
-    plain = identity(bound)
-    if isinstance(plain, dict):
-        for name, scale in vars(bound).items():
-            if isinstance(scale, Tensor):
-                values, counts = torch.unique_consecutive(scale.double().cpu(), return_counts=True)
-                plain[name] = {"values": values.tolist(), "counts": counts.tolist()}
-    return plain
+def runs_of(values: Tensor) -> dict[str, list[float]]:
+    """The values (d,) as their runs of equal numbers, and how long each is."""
+    each, counts = torch.unique_consecutive(values.double().cpu(), return_counts=True)
+    return {"values": each.tolist(), "counts": counts.tolist()}
 
 
 def check_scale(what: str, value: Any, zero: str | None = None) -> None:
@@ -223,29 +219,23 @@ def check_scale(what: str, value: Any, zero: str | None = None) -> None:
         raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
 
 
-def variances(name: str, shapes: Shapes) -> list[float]:
-    """Variance per tensor under a named scale: gain / fan-in for weights, 1 for vectors."""
-    return [GAINS[name] / math.prod(shape[1:]) if len(shape) > 1 else 1.0 for shape in shapes]
+def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Callable[[float], float]) -> Any:
+    """A scale as a number, or per coordinate (d,). Raises ConfigError for another number of scales than of tensors.
 
-
-def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Any) -> Any:
-    """A scale as a number, or per coordinate (d,)."""
+    of_variance: the scale that gives a coordinate such a variance.
+    """
     if isinstance(scale, int | float):
         return scale
-    values = [of_variance(v) for v in variances(scale, shapes)] if isinstance(scale, str) else scale
-    return per_coordinate(values, shapes, like)
-
-
-def per_coordinate(scales: Sequence[float] | Tensor, shapes: Shapes, like: Tensor) -> Tensor:
-    """(d,) the scale of every coordinate, from one scale per tensor; ConfigError for another number of them."""
-    values = _numbers(scales).reshape(-1)
+    if isinstance(scale, str):
+        fans = [math.prod(shape[1:]) if len(shape) > 1 else None for shape in shapes]  # None for vectors
+        scale = [of_variance(1.0 if fan is None else GAINS[scale] / fan) for fan in fans]
+    values = _numbers(scale).reshape(-1)
     if len(values) != len(shapes):
         raise ConfigError(
             f"the prior has {len(values)} scales for {len(shapes)} parameter tensors: give one, or one each"
         )
-    return values.to(like).repeat_interleave(
-        torch.as_tensor([math.prod(shape) for shape in shapes], device=like.device)
-    )
+    sizes = torch.as_tensor([math.prod(shape) for shape in shapes], device=like.device)
+    return values.to(like).repeat_interleave(sizes)
 
 
 def _like(scale: Any, theta: Tensor) -> Any:

@@ -35,9 +35,9 @@ class Readings:
     reweighting: Reweighting
     survivors: Survivors
     replicas: Replicas | None
+    extras: dict[str, Callable[[], Tensor]]
     notes: list[str]
     used: StepSettings
-    prior_identity: Any
     param_groups: list[dict[str, Any]]
 
     def settings(self) -> StepSettings:
@@ -67,13 +67,23 @@ class Readings:
 
     @property
     def acceptance(self) -> Tensor | None:
-        """() or (C,) acceptance of an accept/reject kernel; else None."""
-        return self.chain.acceptance
+        """() or (C,) mean acceptance probability of an accept/reject kernel since it stopped adapting; else None."""
+        rate = self.dynamics.acceptance(self.chain.state)
+        return None if rate is None else self.chain.per_chain(rate.reshape(-1))
 
     @property
     def elbo(self) -> Tensor | None:
-        """() or (C,) estimate of the evidence lower bound, see `Potential.elbo`, or None."""
-        return self.potential.elbo
+        """() or (C,) one-draw estimate of the evidence lower bound, nats, at T = 1; None unless variational.
+
+        Its mean over draws is the bound. NaN under an improper prior, and at the first step, which starts from the
+        parameters of the network instead of a draw.
+        """
+        chain, energy = self.chain, self.potential.energy
+        if chain.entropy is None or energy is None:
+            return None
+        return chain.per_chain(
+            chain.entropy.reshape(-1) - energy - self.potential.prior.constant(chain.theta.shape[-1])
+        )
 
     @property
     def configurational_temperature(self) -> Tensor | None:
@@ -185,7 +195,7 @@ class Readings:
         """What runs must share to be merged into one posterior, as JSON values."""
         return {
             "num_data": self.num_data,
-            "prior": self.prior_identity,
+            "prior": self.potential.prior.identity(),
             "clip": identity(self.potential.clip),
             "weighting": self.reweighting.weighting.identity(),
             "injects_noise": self.dynamics.noisy,

@@ -1,17 +1,44 @@
-"""Whether a saved sampler can be continued, and what a bitwise continuation depends on besides its state."""
+"""What a sampler saves, and whether what was saved can be continued."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from typing import Any, NoReturn
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
 from bdl.errors import BdlWarning, ConfigError
-from bdl.samplers.chain import Chain
 
 FORMAT_VERSION = 5
+
+
+class Saved:
+    """A piece of a sampler that stands in a checkpoint and follows the parameters to another device.
+
+    Attributes:
+        saved: names of the attributes that make its state: tensors, numbers, dicts of numbers, None.
+    """
+
+    saved: ClassVar[tuple[str, ...]]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.saved}
+
+    def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
+        """theta: the parameters (..., d), to whose device the tensors go."""
+        for name in self.saved:
+            setattr(self, name, copied(state[name], theta.device))
+
+    def to(self, theta: Tensor) -> None:
+        """Follow the parameters, which are theta now."""
+        self.load_state_dict(self.state_dict(), theta)
+
+
+def copied(value: Any, device: torch.device) -> Any:
+    """A copy of a tensor on a device; other values as they are."""
+    return value.to(device, copy=True) if isinstance(value, Tensor) else value
 
 
 def environment(device: torch.device) -> dict[str, Any]:
@@ -19,29 +46,19 @@ def environment(device: torch.device) -> dict[str, Any]:
     return {"torch": str(torch.__version__), "device": device.type, "threads": torch.get_num_threads()}
 
 
-def refuse_copy() -> NoReturn:
-    raise ConfigError(
-        "a Sampler cannot be copied or pickled, because its functions, such as full_loss, would still belong to the "
-        "original's network: build another Sampler and load state_dict() into it"
-    )
-
-
-def to_save(identity: Mapping[str, Any], chain: Chain, pieces: Mapping[str, Any]) -> dict[str, Any]:
+def to_save(identity: Mapping[str, Any], device: torch.device, pieces: Mapping[str, Any]) -> dict[str, Any]:
     """What bdl adds to the state dict of an optimizer: tensors and numbers."""
+    states = {name: piece.state_dict() for name, piece in pieces.items()}
     return {
         "format_version": FORMAT_VERSION,
-        "identity": dict(identity),
-        "environment": environment(chain.theta.device),
-        "chain": chain.state_dict(),
-        **{name: piece.state_dict() for name, piece in pieces.items()},
+        "identity": identity,
+        "environment": environment(device),
+        **states,
     }
 
 
 def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
-    """The part of a state dict that bdl wrote, once it is known to belong to a sampler of this identity.
-
-    Raises ConfigError for another optimizer's state, another format, or another sampler. Warns of another environment.
-    """
+    """The part of a state dict that bdl wrote, once it is known to belong to a sampler of this identity."""
     if "bdl" not in state_dict:
         raise ConfigError(
             "this optimizer state was not saved by bdl.Sampler: start without it, or from another checkpoint"

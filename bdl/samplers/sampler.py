@@ -22,13 +22,12 @@ from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations, refuse_factors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
-from bdl.samplers.extras import Extras
 from bdl.samplers.host import Host, MeanLoss
-from bdl.samplers.moves import Assembly, by_closure, by_gradient, full_batch_move, gradient_move
+from bdl.samplers.moves import by_closure, by_gradient, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Idle, Launch, Potential
-from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.priors import Gaussian, Prior, runs_of
 from bdl.samplers.readings import Readings
-from bdl.samplers.resume import check_saved, refuse_copy, to_save
+from bdl.samplers.resume import Saved, check_saved, to_save
 from bdl.samplers.settings import StepSettings, check_numbers
 from bdl.samplers.survivors import OnDivergence, Survivors
 from bdl.samplers.weighting.reweighting import Reweighting
@@ -100,25 +99,22 @@ class Sampler(Readings, torch.optim.Optimizer):
         self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, seed, stack
         self.used = StepSettings(lr, temperature, weighting.zeta)  # settings of the last step
         live, self._frozen = sampled(self.param_groups[0], only)
-        self.only, self.frozen, each = only, frozen, block.chosen_blocks(blocks, list(live))
-        self.notes = block.describe_blocks(blocks)
+        self.only, self.frozen = only, frozen
+        self.notes = [f"block {pattern}: {each}" for pattern, each in (blocks or {}).items()]
+        each = block.chosen_blocks(blocks, list(live))
         refuse_factors(dynamics, exchange, each)
         self.chain = Chain(list(live.values()), list(live), dynamics, chains, seed, stack)
         self.chain.host = Host(group=group)
         self.chain.lr_factors = block.lr_factors(each, self.chain.buffer.sizes, self.chain.theta)
-        self.sampled, device = self.chain.params, self.chain.theta.device
+        self.sampled, device = self.chain.buffer.params, self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
         self.batch_noise, self.reweighting = BatchNoise(), Reweighting(weighting, chains or 1, device, self.num_data)
         self.survivors = Survivors(on_divergence, self.chain, self.batch_noise)
         prior = block.prior_of(prior, each)
         self.potential = Potential(self.chain, prior, self.num_data, clip, needs_energy, self.survivors)
-        self.prior, self.prior_identity = self.potential.prior, block.identity_of_prior(self.potential.prior)
+        self.prior = self.potential.prior
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
-        quantities = Extras(dynamics, self.chain, self.potential, self.batch_noise)
-        self.extras = quantities.sources
-        self._assembly = Assembly(
-            self.chain, self.potential, self.batch_noise, self.reweighting, self.survivors, self.replicas, quantities
-        )
+        self.extras = {}
         self.chain.link(self.state)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -136,15 +132,16 @@ class Sampler(Readings, torch.optim.Optimizer):
         if self.dynamics.full_batch:
             self._follow()
             now = self.used = self.settings()
-            loss = full_batch_move(self._assembly, by_closure(self.chain, self.potential, closure), now)
+            loss = full_batch_move(self, by_closure(self.chain, self.potential, closure), now)
         else:
             loss = self.potential.loss(closure)
             self._follow()  # after the closure, which may move the parameters
             now = self.used = self.settings()
             e = self.potential.evaluate(loss, self.chain.gather())
-            gradient_move(self._assembly, e, now)
+            gradient_move(self, e, now)
         if (group := self.host.group) is not None:
-            parallel.compare_when_due(self.steps, self._assembly.tensors(), group)
+            h = self.reweighting.histogram
+            parallel.compare_when_due(self.steps, [*self.chain.tensors(), *([] if h is None else [h.psi])], group)
         return loss
 
     @property
@@ -166,9 +163,11 @@ class Sampler(Readings, torch.optim.Optimizer):
         self._follow()
         now = self.used = self.settings()
         if self.dynamics.full_batch:
-            return full_batch_move(self._assembly, by_gradient(self.chain, gradient, idle), now)
-        e = self.potential.evaluate_by(gradient, measure or self._assembly.reads_energy, launch, idle)
-        gradient_move(self._assembly, e, now)
+            return full_batch_move(self, by_gradient(self.chain, gradient, idle), now)
+        e = self.potential.evaluate_by(
+            gradient, measure or self.replicas is not None or self.weighting.needs_energy, launch, idle
+        )
+        gradient_move(self, e, now)
         return e.loss  # type: ignore[return-value]
 
     @property
@@ -215,17 +214,21 @@ class Sampler(Readings, torch.optim.Optimizer):
             "exchange": identity(self.exchange),
             "chains": self.chains,
             "numbers per chain": self.chain.theta.shape[-1],
-            "blocks": block.identity_of_factors(self.chain.lr_factors),
+            "blocks": None if self.chain.lr_factors is None else runs_of(self.chain.lr_factors),
         }
 
     def __getstate__(self) -> dict[str, Any]:
-        refuse_copy()
+        raise ConfigError(
+            "a Sampler cannot be copied or pickled, because its functions, such as full_loss, would still belong to "
+            "the original's network: build another Sampler and load state_dict() into it"
+        )
 
     def state_dict(self) -> dict[str, Any]:
         """`{state, param_groups, bdl}`; the last a dict of tensors and numbers that torch does not cast."""
         self.check()
         self.chain.link(self.state)
-        return {**super().state_dict(), "bdl": to_save(self.identity(), self.chain, self._assembly.followers())}
+        device, pieces = self.chain.theta.device, {"chain": self.chain, **self._pieces()}
+        return {**super().state_dict(), "bdl": to_save(self.identity(), device, pieces)}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue the chain that was saved, bit for bit on the same machine, versions, device and threads.
@@ -236,8 +239,14 @@ class Sampler(Readings, torch.optim.Optimizer):
         saved = check_saved(state_dict, self.identity(), self.chain.theta.device)
         super().load_state_dict({k: state_dict[k] for k in ("state", "param_groups")})
         self.chain.load_state_dict(saved["chain"], self.state)
-        for name, piece in self._assembly.followers().items():
+        for name, piece in self._pieces().items():
             piece.load_state_dict(saved[name], self.chain.theta)
+
+    def _pieces(self) -> dict[str, Saved]:
+        """The pieces with a state, besides the chain."""
+        pieces: dict[str, Saved] = {"potential": self.potential, "batch_noise": self.batch_noise}
+        pieces |= {"reweighting": self.reweighting, "survivors": self.survivors}
+        return pieces if self.replicas is None else {**pieces, "replicas": self.replicas}
 
     def _follow(self) -> None:
         """Follow parameters that something has moved, together with all that belongs to the chain."""
@@ -246,6 +255,6 @@ class Sampler(Readings, torch.optim.Optimizer):
             return
         self.check()
         self.chain.follow()
-        for piece in self._assembly.followers().values():
+        for piece in self._pieces().values():
             piece.to(self.chain.theta)
         self.chain.link(self.state)

@@ -12,11 +12,12 @@ from torch import Tensor
 from bdl.errors import BdlWarning, ConfigError, DivergedError
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
+from bdl.samplers.resume import Saved
 
 OnDivergence = Literal["stop", "drop"]
 
 
-class Survivors:
+class Survivors(Saved):
     """Drops diverged chains from a stack; the rows (C, ...) of the others keep every bit.
 
     A dropped chain takes the state of another chain, moves on from there and counts no more. It draws noise from the
@@ -31,6 +32,8 @@ class Survivors:
 
     Raises ConfigError for another policy.
     """
+
+    saved = ("lost",)
 
     def __init__(self, policy: OnDivergence, chain: Chain, batch_noise: BatchNoise):
         if policy not in get_args(OnDivergence):
@@ -47,10 +50,7 @@ class Survivors:
         return {self.number(c): step for c, step in self.lost.items()}
 
     def replace(self, error: DivergedError, *values: Tensor | None) -> None:
-        """Replace the chains that have diverged. values: of the step that is being made, (C, ...) each.
-
-        Raises the error under "stop", where no row explains it, and where no chain is left.
-        """
+        """Replace the chains that have diverged. values: of the step that is being made, (C, ...) each."""
         each = [self.chain.theta, self.chain.g, *(value for value in values if value is not None)]
         if self.policy == "stop" or self.chain.chains is None:
             raise error
@@ -62,7 +62,7 @@ class Survivors:
         self._copy(healthy[0], rows, each[2:])
         for c in rows:
             if c not in self.lost:
-                self.lost[c] = self.chain.steps
+                self.lost = {**self.lost, c: self.chain.steps}
                 self._warn(c, len(healthy))
 
     @torch.no_grad()
@@ -82,12 +82,3 @@ class Survivors:
             BdlWarning,
             stacklevel=7,
         )
-
-    def to(self, theta: Tensor) -> None:
-        """Nothing here lies on a device."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return {"lost": dict(self.lost)}
-
-    def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None:
-        self.lost = dict(state["lost"])

@@ -25,15 +25,15 @@ from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
 from bdl.samplers.dynamics.base import Transition
 
-SAMPLERS: dict[str, Callable[[int], Transition]] = {  # by name, for runs with that many steps of burn-in
+SAMPLERS: dict[str, Callable[[int], Transition]] = {  # builds each for a number of steps of burn-in
     "mclmc": lambda burn_in: bdl.MCLMC(energy_var=0.1, energy_var_start=0.5, adapt_steps=burn_in),
     "hmc": lambda burn_in: bdl.HMC(adapt_steps=burn_in),
     "sghmc": lambda burn_in: bdl.SGHMC(),
 }
-BURN_IN = 0.4  # of the steps, before samples are kept
-LR = 1e-3  # at which samplers begin that find their own step size
+BURN_IN = 0.4  # share of the steps before samples are kept
+LR = 1e-3  # samplers that find their step size begin here
 CHECKED = 1000  # training rows that the verdict looks at, evenly spaced
-ROWS = 100  # of the trace of a run
+ROWS = 100  # length of the trace of a run
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ FULL = 2048  # items up to which every step sees all of them
 LARGEST = 1024  # items of a mini-batch
 SHARE = 20  # N over the batch size
 LARGE_NETWORK = 100_000  # weights of one network
-BATCH_OF_LARGE = 128  # for a network whose step costs more than the data
+BATCH_OF_LARGE = 128  # the batch of a network whose step costs more than the data
 
 
 def choose_batch(num_data: int, weights: int) -> Choice:

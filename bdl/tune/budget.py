@@ -17,7 +17,7 @@ STILL = 1e-9  # lr of timed steps
 CALLBACKS = 1.15  # time of a step in a run, which keeps and measures samples, over the time of a step alone
 FEWEST = 100  # steps of a run
 EVALUATION = 0.25  # share of a budget in which the report may predict
-FEWEST_SAMPLES = 10  # of a chain
+FEWEST_SAMPLES = 10  # a chain keeps at least so many
 
 
 def seconds_per_step(problem: Problem, dynamics: Transition) -> float:

@@ -9,7 +9,7 @@ from bdl.tune.choice import Choice
 
 LEAST = 0.1  # share of a run; what looked at rest in a trial may still move slowly
 MOST = 0.4  # the default of conf/collect
-PARTS = 20  # of a trace, whose means are compared
+PARTS = 20  # a trace is cut into so many, and their means are compared
 FAR = 4.0  # standard deviations of 5 to 10 means; normal means go that far in 1 of 300 cases
 
 

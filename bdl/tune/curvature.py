@@ -14,7 +14,7 @@ from bdl.tune.work import curvature_rows
 
 MOST = 1024  # items whose loss is differentiated twice; fewer where that costs more than a trial
 FIRST, NEXT = 10, 3  # products of the Hessian with a vector, which come within 10 % where the largest stands apart
-CALLS = 6  # in a trial
+CALLS = 6  # calls of one trial
 
 
 class Curvature:

@@ -32,7 +32,7 @@ NAMES = ("batch_size", "lr", "friction", "burn_in", "prior")
 HELD_OUT = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
 PROBES = 32  # items whose predictions are watched
-DRAWS = 400  # of them in a trial
+DRAWS = 400  # draws in a trial
 
 
 def find_settings(
@@ -99,8 +99,8 @@ class _Search:
     """What all stages share. trial: steps of one trial."""
 
     problem: Problem
-    dynamics: Dynamics  # of the trials: SGHMC in place of one whose lr is not tuned
-    tunable: frozenset[str]  # as the sampler's dynamics says
+    dynamics: Dynamics  # what the trials run: SGHMC in place of one whose lr is not tuned
+    tunable: frozenset[str]  # `tunable` of the sampler's dynamics
     full_batch: bool  # the sampler's dynamics takes all items at every step
     given: Mapping[str, Any]
     steps: int
@@ -190,7 +190,7 @@ def _watch(trial: Trial, steps: int) -> tuple[Tensor, int]:
     x = x[torch.linspace(0, len(x) - 1, min(PROBES, len(x)), device=x.device).long()]
     draws: list[Tensor] = []
     trial.run_stably(steps, lambda trial: draws.append(trial.predictions(x)), every)
-    return torch.stack(draws[-(steps // every) :]), every  # those before a divergence do not count
+    return torch.stack(draws[-(steps // every) :]), every  # draws before a divergence do not count
 
 
 def _split(problem: Problem, validation: Items | None) -> tuple[Problem, Items]:

@@ -16,7 +16,7 @@ from bdl.seeding import generator
 from bdl.tune.choice import Choice
 from bdl.tune.trial import Items, Problem, Trial
 
-CANDIDATES = (1.0, 0.1, "he", "fan_in")  # of Gaussian's precision; the first stays unless another is clearly better
+CANDIDATES = (1.0, 0.1, "he", "fan_in")  # Gaussian's precision; the first stays unless another is better
 ERRORS = 2.0  # standard errors of the difference that make another clearly better
 SHORTEST = 100  # steps of a trial; in fewer, no prior has moved the chains
 DRAWS = 100  # networks from a prior

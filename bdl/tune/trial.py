@@ -24,7 +24,7 @@ from bdl.seeding import derive_seed
 
 Items = tuple[Tensor, Tensor]  # x (n, ...) as the network takes it, and y (n, ...)
 Watch = Callable[["Trial"], None]
-SMALLER = 4.0  # by which lr falls after a divergence
+SMALLER = 4.0  # a divergence divides lr by it
 FEWEST = 1e-12  # lr below which the data, and not lr, are to blame for a divergence
 
 

@@ -8,7 +8,7 @@ from bdl.engine.functional import evaluating
 from bdl.tune.trial import Problem
 
 TRIALS = 8  # trials of about this many times `trial_steps` steps in all
-SHARE = 0.2  # of the steps of the run
+SHARE = 0.2  # share of the steps of the run
 FEWEST, MOST = 20, 1000
 OPERATIONS = 2e11  # floating-point operations of one trial, some ten seconds of a core
 BACKWARD = 3  # operations of a gradient, in those of a forward pass

@@ -1,4 +1,4 @@
-"""Tests of `bdl.engine.starts` and `.layers`.
+"""Tests of `bdl.engine.stack` and `.layers`.
 
 ChainStack: hooks are called, and starts that would be equal are refused.
 """

@@ -1,4 +1,4 @@
-"""Tests of `bdl.lightning.module`, `.find`, `.refuse`, `.loaders` and `.host`, and of `bdl.samplers.host`.
+"""Tests of `bdl.lightning.module`, `.find`, `.refuse` and `.host`, and of `bdl.samplers.host`.
 
 BayesianModule, and any other LightningModule that returns a Sampler.
 """

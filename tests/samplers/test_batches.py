@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.batch_noise`.
+"""Tests of `bdl.samplers.batch_noise` and `.dynamics.subtracting`.
 
 Real mini-batches of a regression: subtracting batch noise is right for independent batches, and for those alone.
 """

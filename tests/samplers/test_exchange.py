@@ -22,7 +22,7 @@ from torch import nn
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics import langevin
+from bdl.samplers.dynamics import underdamped
 from bdl.samplers.exchange import Replicas
 
 Z = 4.5  # standard errors
@@ -170,11 +170,11 @@ def test_rungs_keep_their_law_to_first_order(dynamics, e: float, steps: int):
     assert right(energies(dynamics, e, steps)[0], allowed=e * float(PRECISION.trace()) / 4, se=0.007)
 
 
-def no_rescaling(m, order, g, friction, lr, temperature):
+def no_rescaling(m, order, g, friction, lr, temperature, inverse_mass):
     pass
 
 
-def whole_momentum(m, order, g, friction, lr, temperature):
+def whole_momentum(m, order, g, friction, lr, temperature, inverse_mass):
     m.mul_((temperature / temperature[order]).sqrt().unsqueeze(-1))
 
 
@@ -182,7 +182,7 @@ def whole_momentum(m, order, g, friction, lr, temperature):
 def test_momenta_must_be_rescaled_in_mid_kick(wrong, monkeypatch):
     """Negative controls. A momentum that is not rescaled heats the cold rung. A momentum that is rescaled together with
     half of its kick leaves an error of first order in lr, where BAOAB has none."""
-    monkeypatch.setattr(langevin, "rescale_swapped_momentum", wrong)
+    monkeypatch.setattr(underdamped, "rescale_swapped_momentum", wrong)
     assert not right(energies(bdl.BAOAB(0.1), 0.05, 600)[0])
 
 
@@ -193,12 +193,12 @@ def test_momenta_scale_with_the_lr_of_each_rung(with_lr: bool, monkeypatch):
     The momentum in mid-kick has an error of O(lr), which now differs between rungs: 4% are allowed. The negative
     control rescales as if all rungs had the mean lr.
     """
-    rescale = langevin.rescale_swapped_momentum
+    rescale = underdamped.rescale_swapped_momentum
     if not with_lr:
         monkeypatch.setattr(
-            langevin,
+            underdamped,
             "rescale_swapped_momentum",
-            lambda m, order, g, a, lr, T: rescale(m, order, g, a, lr.mean(), T),
+            lambda m, order, g, a, lr, T, P: rescale(m, order, g, a, lr.mean(), T, P),
         )
     assert right(energies(bdl.BAOAB(0.1), 0.02 * LADDER.repeat(1024), 500)[0], 0.04, se=0.006) == with_lr
 

@@ -14,8 +14,8 @@ from torch import nn
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics.base import rescale_swapped_momentum
 from bdl.samplers.dynamics.mass import from_variance
+from bdl.samplers.dynamics.underdamped import rescale_swapped_momentum
 
 Z = 4.5  # standard errors
 D64 = torch.float64

@@ -162,7 +162,7 @@ def test_priors_by_block_add_up():
     assert sampler.prior.constant(15) == pytest.approx(
         sum(p.constant(len(part)) for p, part in zip(priors, parts, strict=True))
     )
-    assert sampler.prior_identity["parts"][1] == {"stop": 10, "prior": {"type": "bdl.Laplace", "scale": 0.5}}
+    assert sampler.prior.identity()["parts"][1] == {"stop": 10, "prior": {"type": "bdl.Laplace", "scale": 0.5}}
 
 
 def test_the_first_pattern_that_matches_counts_and_the_rest_is_as_without_blocks():

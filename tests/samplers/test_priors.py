@@ -14,7 +14,6 @@ from scipy.integrate import quad
 from torch import nn
 
 import bdl
-from bdl.samplers.priors import prior_identity
 
 Z = 4.5
 D64 = torch.float64
@@ -246,7 +245,7 @@ def test_other_scales_have_another_identity():
     like = torch.zeros(6, dtype=D64)
 
     def of(prior):
-        return prior_identity(prior.bind([(2, 2), (2,)], like))
+        return prior.bind([(2, 2), (2,)], like).identity()
 
     assert of(bdl.Gaussian("fan_in")) == of(bdl.Gaussian([2.0, 1.0])) != of(bdl.Gaussian([1.0, 2.0]))
     assert of(bdl.Laplace([0.5, 1.0])) != of(bdl.Laplace([0.5, 1.0 + 2**-40])) and of(bdl.Uniform())

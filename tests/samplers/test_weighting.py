@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.weighting.weightings`, `.reweighting` and `.pilot`.
+"""Tests of `bdl.samplers.weighting.weightings`, `.reweighting` and `.partition`.
 
 Adaptive weighting: log psi is one function; its slope acts on the gradient, its value on the importance weight.
 """
@@ -58,7 +58,7 @@ def test_multiplier_is_the_slope_of_log_psi(kind, psi, u, zeta, T):
     h = sampler.reweighting.histogram = fitted(weighting, psi)
 
     def log_psi(v):
-        return weighting.log_psi(h, torch.tensor([v], dtype=D64)).item()
+        return h.evaluate(np.array([v]))[0].item()
 
     slope, value = (log_psi(u + 1e-5) - log_psi(u - 1e-5)) / 2e-5, log_psi(u)
     sampler.step(lambda: torch.tensor(u / 4, dtype=D64))
@@ -89,7 +89,7 @@ def test_log_psi_is_continuous_and_piecewise_linear(rise, psi):
     at_centres, last = from_top(rises(np.array(psi), rise)), rises(np.array(psi), rise)[-1]
     u = np.linspace(-3, 13, 1601)
     level = np.interp(u, [1, 3, 5, 7, 9], at_centres)
-    values = {k: k.log_psi(fitted(k, psi), torch.from_numpy(u)).numpy() for k in (adaptive, contour)}
+    values = {k: fitted(k, psi).evaluate(u)[0] for k in (adaptive, contour)}
     np.testing.assert_allclose(values[contour], level, atol=1e-12)
     np.testing.assert_allclose(values[adaptive], level + last / 2 * np.maximum(u - 9, 0), atol=1e-12)
 
@@ -102,14 +102,14 @@ def test_slope_is_bounded_and_small_where_bins_have_few_visits(visits):
     h = fitted(weighting, [1e-300, 1e-9, 0.5, 0.50001, 1.0])
     h.visits = torch.tensor([visits], dtype=D64)
     h.tabulate()
-    slope = weighting.slope(h, torch.tensor([2.0, 4.0, 6.0, 8.0], dtype=D64))
+    slope = h.evaluate(np.array([2.0, 4.0, 6.0, 8.0]))[1]
     full = np.array([1, 1 - 1e-9 / 0.5, 1 - 0.5 / 0.50001, 1 - 0.50001]) / 2
     trust = np.minimum(1, np.minimum(visits[1:], visits[:-1]) / np.float64(weighting.psi_form.min_visits))
     np.testing.assert_allclose(slope, full * trust, atol=1e-12)
     every = bdl.AdaptiveWeight(shared=True, form=Form(min_visits=0), **BINS)
     h.form = every.psi_form
     h.tabulate()
-    np.testing.assert_allclose(every.slope(h, torch.tensor([2.0, 4.0, 6.0, 8.0], dtype=D64)), full, atol=1e-12)
+    np.testing.assert_allclose(h.evaluate(np.array([2.0, 4.0, 6.0, 8.0]))[1], full, atol=1e-12)
 
 
 # ---- the fixed point -------------------------------------------------------------------------------------------------
@@ -697,7 +697,7 @@ def test_weighting_reads_its_kind_of_energy(energy: str, chains):
         torch.testing.assert_close(sampler.energy, batch)
         torch.testing.assert_close(energy_read(sampler), expected)
         if psi is not None:
-            weight = 2.0 * sampler.weighting.log_psi(psi, expected.reshape(-1)).reshape(batch.shape)
+            weight = 2.0 * torch.from_numpy(psi.evaluate(expected.reshape(-1).numpy())[0]).reshape(batch.shape)
             torch.testing.assert_close(sampler.log_weight, weight)
         psi = Histogram(**_copy(sampler.reweighting.histogram.state_dict()), form=sampler.reweighting.histogram.form)
     assert sampler.log_weight.abs().max() > 0

@@ -16,7 +16,7 @@ from scipy.stats import gamma
 import bdl
 from bdl.errors import ConfigError
 from bdl.samplers.weighting.histogram import Form, covered
-from bdl.samplers.weighting.pilot import FLOOR_SHARE
+from bdl.samplers.weighting.partition import FLOOR_SHARE
 
 D64 = torch.float64
 G = gamma(5).cdf  # of the energy of N(0, I_10), T = 1
@@ -74,7 +74,7 @@ def test_fixed_point_and_multiplier(rise: str, zeta: float, low: float):
     g_1 = G(edges[1])
     exact = g_1 + zeta * (G(edges[1:]) - g_1)
     slope = zeta * gamma(5).pdf(edges[1:-1]) / exact[:-1]  # between two bin centres lies their common edge
-    ours = zeta * weighting.slope(h, torch.from_numpy(edges[1:-1])).numpy()
+    ours = zeta * h.evaluate(edges[1:-1])[1]
     gentle = (slope * WIDTH / zeta < 0.2) & (G(edges[1:-1]) > 1e-3) & (G(edges[1:-1]) < 0.999)
     gentle[:10] = False
     assert gentle.sum() > 50
@@ -92,7 +92,7 @@ def test_a_linear_start_is_the_multiplier_of_the_authors_network_code():
     h = weighting.init(torch.zeros(3, dtype=D64))
     u = torch.tensor([30.0, 800.0, 2485.0], dtype=D64)
     upper = np.floor(u.numpy() / 20 + 0.5) * 20 + 20  # the upper edge of the upper of the two bins
-    np.testing.assert_allclose(300 * weighting.slope(h, u).numpy(), 300 / upper, rtol=1e-12)
+    np.testing.assert_allclose(300 * h.evaluate(u.numpy())[1], 300 / upper, rtol=1e-12)
 
 
 # ---- a floor that descends -------------------------------------------------------------------------------------------

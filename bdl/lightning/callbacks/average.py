@@ -11,15 +11,15 @@ from torch import Tensor
 from bdl.batch import Inputs, feed, map_tensors, part_of
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
-from bdl.lightning.blocks import StepCallback
-from bdl.lightning.find import find_sampler, reader_of
+from bdl.lightning.blocks import SamplerCallback
+from bdl.lightning.find import reader_of
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.batches import Batches
 from bdl.posterior.running import RunningAverage, running_average
 from bdl.schedules import Keep
 
 
-class ModelAverage(StepCallback):
+class ModelAverage(SamplerCallback):
     """Averages the predictions of all kept states on a loader, and logs metrics of the average.
 
     The callback averages probabilities, or laws of numbers, never logits. It holds a few tensors of the size of one
@@ -41,12 +41,11 @@ class ModelAverage(StepCallback):
         self.keep, self.loader, self.name, self.likelihood = keep, loader, name, likelihood
         self.metrics: dict[str, float] = {}
         self.average: RunningAverage | None = None
-        self._counted: Tensor | None = None  # which elements of the items count; None for all
-        self._state: dict[str, Any] | None = None  # what a checkpoint held, until training starts
+        self._counted: Tensor | None = None  # marks the elements of the items that count; None for all
+        self._state: dict[str, Any] | None = None  # the state in a checkpoint, until training starts
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._sampler = find_sampler(trainer)
-        self._seen = self._sampler.steps
+        super().on_train_start(trainer, pl_module)
         if self.loader is None and trainer.datamodule is not None:  # type: ignore[attr-defined]
             self.loader = trainer.datamodule.val_dataloader()  # type: ignore[attr-defined]
         if not self.loader:
@@ -61,16 +60,12 @@ class ModelAverage(StepCallback):
             self.average.load_state_dict(self._state)
             self._state = None
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        step = self._sampler.steps
-        if step == self._seen or not self.keep(step):
+    def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
+        if not self.keep(step):
             return
-        self._seen = step
-        if self._lost != len(self._sampler.survivors.lost):  # the average holds networks of a chain that has diverged
-            self.average, self._lost = self._average(pl_module), len(self._sampler.survivors.lost)
-        if not self._sampler.target_chains:  # all have begun again
+        if self._lost != len(self.sampler.survivors.lost):  # the average holds networks of a chain that has diverged
+            self.average, self._lost = self._average(pl_module), len(self.sampler.survivors.lost)
+        if not self.sampler.target_chains:  # all have begun again
             return
         self._add(pl_module)
         for logger in trainer.loggers:
@@ -111,14 +106,14 @@ class ModelAverage(StepCallback):
         with evaluating(pl_module):
             rows = [average.likelihood.rows(self._outputs(pl_module, x)).cpu() for x, _ in self._batches]
         each = torch.cat(rows, 1)  # (C, n, K)
-        average.add((each if counted is None else each[:, counted])[self._sampler.target_chains])
+        average.add((each if counted is None else each[:, counted])[self.sampler.target_chains])
         self.metrics = average.scores()
 
     def _outputs(self, pl_module: L.LightningModule, inputs: Inputs) -> Tensor:
         """(C, B, ...) float32 outputs for a batch; C = 1 for a single chain."""
         inputs = map_tensors(lambda t: t.to(pl_module.device), inputs)
         outputs = feed(pl_module, pl_module.trainer.precision_plugin.convert_input(inputs)).float()
-        return outputs if self._sampler.chains else outputs.unsqueeze(0)
+        return outputs if self.sampler.chains else outputs.unsqueeze(0)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.average is None else {**self.average.state_dict(), "lost": self._lost}

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
-from bdl.batch import Inputs, Reader, feed, map_tensors
+from bdl.batch import Fed, Inputs, Reader, map_tensors
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.stack import ChainStack
 from bdl.posterior.tensors import stacked_tensors
@@ -34,7 +34,7 @@ def refreshed_tensors(
         torch.manual_seed(derive_seed("refresh", sampler.seed, sampler.stack, sampler.steps))
         if stack:
             stack.method = "loop"  # a cumulative average reads its count as a number, which vmap does not allow
-        update_bn(one_epoch(loader, read, device), _Fed(net))
+        update_bn(one_epoch(loader, read, device), Fed(net))
     if stack:
         stack.method = method
     tensors = {k: v.clone() for k, v in stacked_tensors(net, sampler.chains, frozen).items()}
@@ -52,14 +52,3 @@ def one_epoch(loader: Any, read: Reader, device: torch.device) -> Iterator[list[
     for batch in fresh:
         inputs, _ = read(batch)
         yield [map_tensors(lambda t: t.to(device), inputs)]
-
-
-class _Fed(nn.Module):
-    """Takes all inputs as one argument, because `update_bn` hands on one."""
-
-    def __init__(self, net: nn.Module):
-        super().__init__()
-        self.net = net
-
-    def forward(self, inputs: Inputs) -> Tensor:
-        return feed(self.net, inputs)

@@ -12,7 +12,7 @@ from torch import Tensor
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.frozen import hold_in_eval
-from bdl.lightning.blocks import StepCallback
+from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.callbacks.sample_writer import SampleWriter
 from bdl.lightning.find import find_sampler, reader_of, sampled_net
@@ -26,7 +26,7 @@ from bdl.schedules import Keep
 from bdl.snapshot import describe_target
 
 
-class CollectSamples(StepCallback):
+class CollectSamples(SamplerCallback):
     """Writes samples to `<run_dir>/samples/`, under any LightningModule that returns a Sampler.
 
     The callback writes the state after step k during step k + 1, when the sampler has measured the state's energy on a
@@ -80,24 +80,23 @@ class CollectSamples(StepCallback):
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._sampler = find_sampler(trainer)
-        check_trainer(trainer, self._sampler)
-        check_data(trainer, self._sampler)
-        if not isinstance(pl_module, BayesianModule):  # which says more itself
-            self._sampler.host = host_under(trainer, self._sampler.host, self._sampler.num_data)
+        super().on_train_start(trainer, pl_module)
+        check_trainer(trainer, self.sampler)
+        check_data(trainer, self.sampler)
+        if not isinstance(pl_module, BayesianModule):  # a BayesianModule says more itself
+            self.sampler.host = host_under(trainer, self.sampler.host, self.sampler.num_data)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
-        check_keep_rule(self.keep, self._sampler, self._total)
+        check_keep_rule(self.keep, self.sampler, self._total)
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
-        self._seen = self._sampler.steps
-        check_saved(sampled_net(pl_module, self.net), pl_module, self._sampler)
+        check_saved(sampled_net(pl_module, self.net), pl_module, self.sampler)
         self._find_frozen(pl_module)
-        writer = self._writer = SampleWriter(self.store, self._sampler, writes=trainer.is_global_zero)
+        writer = self._writer = SampleWriter(self.store, self.sampler, writes=trainer.is_global_zero)
         if writer.writes:
             writer.take()
         self._refuse_overwriting()
         waiting = None if self._restored is None else self._restored["pending"]
         if writer.writes:
-            writer.truncate(self._sampler.steps - (waiting is not None), self._known("kept"))
+            writer.truncate(self.sampler.steps - (waiting is not None), self._known("kept"))
             writer.begin(self._describe_target(pl_module), self._frozen)
         if waiting is not None:
             writer.waiting = {**waiting, "tensors": self._tensors(trainer, pl_module, waiting["rows"])}
@@ -110,26 +109,23 @@ class CollectSamples(StepCallback):
             if self._restored["cuda_rng"] is not None and torch.cuda.is_initialized():
                 torch.cuda.set_rng_state(self._restored["cuda_rng"])
             self._restored = None
-        if self._sampler.steps == 0 and batch_idx == 0 and not isinstance(pl_module, BayesianModule):
+        if self.sampler.steps == 0 and batch_idx == 0 and not isinstance(pl_module, BayesianModule):
             check_training_step(pl_module, batch)
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        sampler, writer = self._sampler, self._writer
-        if writer is None or sampler.steps == self._seen:  # a micro-batch: its gradient accumulates, no step was made
+    def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
+        sampler, writer = self.sampler, self._writer
+        if writer is None:
             return
-        self._seen = sampler.steps
         if writer.waiting is not None:
             sampler.check()  # a GPU reports numbers that are not finite only when asked
         writer.leave_out_diverged()
         writer.write(sampler.energy, sampler.log_weight)
-        if self.keep(self._seen):
+        if self.keep(step):
             self._frozen.check(self.store.folder, self._frozen_entry)
             now = sampler.snapshot(self.full_energy, self.freeze_weighting)
             writer.leave_out_diverged()
             writer.keep(now, self.keep.cycle_of(now.step), self._tensors(trainer, pl_module, now.rows))
-        if self._seen >= self._total:
+        if step >= self._total:
             writer.finish()  # last step: write now, because on_train_end may never run
 
     def must_see(self, step: int) -> bool:
@@ -166,7 +162,7 @@ class CollectSamples(StepCallback):
 
     def _tensors(self, trainer: L.Trainer, pl_module: L.LightningModule, rows: list[int]) -> dict[str, Tensor]:
         """Copies on the CPU of these rows of the tensors (C, ...)."""
-        net, sampler = sampled_net(pl_module, self.net), self._sampler
+        net, sampler = sampled_net(pl_module, self.net), self.sampler
         if self.batchnorm == "refresh":
             loader = trainer.train_dataloader
             tensors = refreshed_tensors(net, sampler, loader, reader_of(pl_module), self._frozen.tensors)
@@ -175,8 +171,8 @@ class CollectSamples(StepCallback):
         return copies_of(rows, tensors, sampler.chains)
 
     def _describe_target(self, pl_module: L.LightningModule) -> dict[str, Any]:
-        tensors = stacked_tensors(sampled_net(pl_module, self.net), self._sampler.chains, self._frozen.tensors)
-        return describe_target(self._sampler, getattr(pl_module, "loss", None), tensors) | self.target
+        tensors = stacked_tensors(sampled_net(pl_module, self.net), self.sampler.chains, self._frozen.tensors)
+        return describe_target(self.sampler, getattr(pl_module, "loss", None), tensors) | self.target
 
     def _known(self, which: Literal["kept", "written"]) -> str | None:
         """The last hash of the manifest that the checkpoint knows: of a run that goes on, or as it was at the end."""
@@ -190,7 +186,7 @@ class CollectSamples(StepCallback):
 
     def _find_frozen(self, pl_module: L.LightningModule) -> None:
         """Hold the frozen part as the sampler says, and know it. A resumed run must have that of its samples."""
-        net, sampler = sampled_net(pl_module, self.net), self._sampler
+        net, sampler = sampled_net(pl_module, self.net), self.sampler
         if sampler.frozen == "eval" and not isinstance(net, ChainStack):
             hold_in_eval(net, {id(p) for p in sampler.sampled})
         resumed = self.store.target() if sampler.steps > 0 and self.store.has_target() else None
@@ -203,8 +199,8 @@ class CollectSamples(StepCallback):
             raise ConfigError(f'{what}: use "running", or frozen="train"')
 
     def _refuse_overwriting(self) -> None:
-        fresh = self._sampler.steps == 0 and not self.overwrite
-        if fresh and self.store.has_files(self._sampler.stack):
+        fresh = self.sampler.steps == 0 and not self.overwrite
+        if fresh and self.store.has_files(self.sampler.stack):
             raise ConfigError(
                 f"{self.store.folder} holds samples already: resume with Trainer.fit(ckpt_path=...), choose another "
                 "run_dir, or remove them"

@@ -11,8 +11,7 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from torch import Tensor
 
-from bdl.lightning.blocks import StepCallback
-from bdl.lightning.find import find_sampler
+from bdl.lightning.blocks import SamplerCallback
 from bdl.samplers.sampler import Sampler
 from bdl.snapshot import per_chain
 
@@ -23,7 +22,7 @@ SERIES = 16  # chains at most that have series of their own
 ROWS = 4000  # length of the trace; a longer run keeps every second row, then every fourth, ...
 
 
-class Monitor(StepCallback):
+class Monitor(SamplerCallback):
     """Logs energy, multiplier, lr, temperature, zeta, noise_ratio and three temperatures every `every` steps.
 
     W&B and TensorBoard get a series for each chain as well, such as `energy/chain_0`, for up to 16 chains.
@@ -42,21 +41,13 @@ class Monitor(StepCallback):
         self._table: Tensor | None = None  # (ROWS, 4 + PER_CHAIN x C): step, lr, temperature, zeta, and the chains'
         self._count, self._stride = 0, 1
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._sampler = find_sampler(trainer)
-        self._seen = self._sampler.steps
-
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        step = self._sampler.steps
-        if step == self._seen or step % self.every:
+    def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
+        if not self.must_see(step):
             return
-        self._seen = step
-        values = measure(self._sampler)
+        values = measure(self.sampler)
         counted = {k: [x for x in v if x == x] or [math.nan] for k, v in values.items()}
         means = {f"chain/{k}": sum(v) / len(v) for k, v in counted.items()}
-        rates = self._sampler.swap_rates
+        rates = self.sampler.swap_rates
         swaps = {} if rates is None else {f"chain/swap_rate_{k}": r for k, r in enumerate(rates.tolist())}
         each = {f"{k}/chain_{c}": x for k, v in values.items() if len(v) > 1 for c, x in self._numbered(v)}
         for logger in trainer.loggers:
@@ -70,8 +61,8 @@ class Monitor(StepCallback):
 
     def _numbered(self, values: list[float]) -> list[tuple[int, float]]:
         """The numbers of the first chains, by the number of the chain among those of all stacks."""
-        first = self._sampler.stack * (self._sampler.chains or 1)
-        return [(first + c, value) for c, value in zip(measured_chains(self._sampler), values, strict=True)][:SERIES]
+        first = self.sampler.stack * (self.sampler.chains or 1)
+        return [(first + c, value) for c, value in zip(measured_chains(self.sampler), values, strict=True)][:SERIES]
 
     def trace(self) -> dict[str, Tensor]:
         """Columns by name: step, lr, temperature, zeta (n,); energy, multiplier, ... (n, C). Empty before any row."""
@@ -84,12 +75,11 @@ class Monitor(StepCallback):
         return {**columns, **dict(zip(PER_CHAIN, parts, strict=True))}
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self._rows(), "stride": self._stride, "columns": list(PER_CHAIN)}
+        return {"rows": self._rows(), "stride": self._stride}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        rows = state_dict["rows"] if state_dict.get("columns") == list(PER_CHAIN) else None  # other versions had others
         self._table, self._count, self._stride = None, 0, state_dict["stride"]
-        for row in [] if rows is None else rows.tolist():
+        for row in [] if state_dict["rows"] is None else state_dict["rows"].tolist():
             self._add(row)
 
     def _rows(self) -> Tensor | None:

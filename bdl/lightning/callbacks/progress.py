@@ -8,13 +8,12 @@ from typing import Any
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
 
-from bdl.lightning.blocks import StepCallback
-from bdl.lightning.find import find_sampler
+from bdl.lightning.blocks import SamplerCallback
 
 LINES = 20  # lines that a whole run prints where there is no terminal
 
 
-class StepProgress(StepCallback, ProgressBar):
+class StepProgress(SamplerCallback, ProgressBar):
     """Shows the step, the remaining time and the mean energy: a bar on a terminal, 20 lines per run in a log file.
 
     Args:
@@ -36,30 +35,27 @@ class StepProgress(StepCallback, ProgressBar):
         self._enabled = True
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._sampler = find_sampler(trainer)
+        super().on_train_start(trainer, pl_module)
         if not self._enabled:
             return
         self._bar = _bar()
         self._total = int(trainer.estimated_stepping_batches)
-        self._task = self._bar.add_task("steps", total=self._total, completed=self._sampler.steps, state="")
+        self._task = self._bar.add_task("steps", total=self._total, completed=self.sampler.steps, state="")
         self._began = self._shown = time.perf_counter()
-        self._first = self._sampler.steps
+        self._first = self.sampler.steps
         self._lines = LINES * self._first // self._total  # lines that the run printed before it was resumed
         self._terminal = self._bar.console.is_terminal
         if self._terminal:
             self._bar.start()
 
-    def on_train_batch_end(
-        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
-    ) -> None:
-        if self._bar is None:
+    def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
+        if not self.must_see(step):
             return
         if self._terminal:
-            if time.perf_counter() - self._shown >= self.seconds:
-                self._bar.update(self._task, completed=self._sampler.steps, state=self._state())
-                self._shown = time.perf_counter()
-        elif (line := LINES * self._sampler.steps // self._total) > self._lines:
-            self._lines = line
+            self._bar.update(self._task, completed=step, state=self._state())
+            self._shown = time.perf_counter()
+        else:
+            self._lines = LINES * step // self._total
             print(self._line(), flush=True)
 
     def must_see(self, step: int) -> bool:
@@ -76,18 +72,18 @@ class StepProgress(StepCallback, ProgressBar):
         self._close()
 
     def _state(self) -> str:
-        energy = self._sampler.energy
-        return "" if energy is None else f"U/N {float(energy.mean()) / self._sampler.num_data:.3f}"
+        energy = self.sampler.energy
+        return "" if energy is None else f"U/N {float(energy.mean()) / self.sampler.num_data:.3f}"
 
     def _line(self) -> str:
-        done, seconds = self._sampler.steps, time.perf_counter() - self._began
+        done, seconds = self.sampler.steps, time.perf_counter() - self._began
         remaining = seconds / max(1, done - self._first) * (self._total - done)
         return f"step {done:,} of {self._total:,}, {seconds:.0f} s, {remaining:.0f} s left  {self._state()}".rstrip()
 
     def _close(self) -> None:
         if self._bar is not None:
             if self._terminal:
-                self._bar.update(self._task, completed=self._sampler.steps)
+                self._bar.update(self._task, completed=self.sampler.steps)
                 self._bar.stop()
             self._bar = None
 

@@ -6,12 +6,11 @@ from typing import Any
 
 import lightning as L
 
-from bdl.lightning.blocks import StepCallback
-from bdl.lightning.find import find_sampler
+from bdl.lightning.blocks import SamplerCallback
 from bdl.schedules import Function
 
 
-class Schedule(StepCallback):
+class Schedule(SamplerCallback):
     """Sets lr, temperature and zeta in `param_groups[0]` before every step, from functions of the steps done so far.
 
     The callback has no state: a resumed run evaluates the same functions at the sampler's step.
@@ -25,9 +24,6 @@ class Schedule(StepCallback):
     def __init__(self, lr: Function | None = None, temperature: Function | None = None, zeta: Function | None = None):
         self.functions = {"lr": lr, "temperature": temperature, "zeta": zeta}
 
-    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._sampler = find_sampler(trainer)
-
     def on_train_batch_start(
         self, trainer: L.Trainer, pl_module: L.LightningModule, batch: Any, batch_idx: int
     ) -> None:
@@ -37,7 +33,7 @@ class Schedule(StepCallback):
         return False
 
     def before_step(self) -> None:
-        group, step = self._sampler.param_groups[0], self._sampler.steps
+        group, step = self.sampler.param_groups[0], self.sampler.steps
         for name, function in self.functions.items():
             if function is not None:
                 group[name] = function(step)

@@ -22,7 +22,7 @@ from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import stacked_tensors
 from bdl.start import AdamWStart, Progress, Trained
 
-FOLDER = "start"  # in the run directory; a run directory itself, whose samples are the ensemble
+FOLDER = "start"  # a folder of the run directory, and a run directory itself: its samples are the ensemble
 
 
 class EnsembleStart(L.Callback):
@@ -54,8 +54,8 @@ class EnsembleStart(L.Callback):
     ):
         self.start, self.store, self.stack = start, SampleStore(Path(run_dir) / FOLDER), stack
         self.target, self.progress, self.report = target or {}, progress, report
-        self._trained: Trained | None = None  # until it is written
-        self._tensors: dict[str, Tensor] = {}  # of the ensemble, until it is written
+        self._trained: Trained | None = None  # None once it is written
+        self._tensors: dict[str, Tensor] = {}  # tensors of the ensemble, until they are written
         self._ready = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:

@@ -14,10 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
 from bdl.identity import identity
 
 Scalar = float | Tensor  # a float, or a tensor with one value per chain: (C,) in the shell, (C, 1) in a dynamics
@@ -135,7 +133,7 @@ class Transition(ABC):
 class Dynamics(Transition):
     """A dynamics that moves by one gradient a step. Subclass it with a frozen dataclass to add a sampler.
 
-    >>> import bdl
+    >>> import torch, bdl
     >>> @dataclass(frozen=True)
     ... class Langevin(bdl.Dynamics):
     ...     def init(self, theta):
@@ -220,38 +218,3 @@ def inject_(x: Tensor, variance: Scalar, z: Tensor, batch_variance: Tensor | Non
     if batch_variance is None:
         return add_(x, root(variance), z)
     return x.addcmul_(z, (variance - batch_variance).clamp_min_(0).sqrt_())
-
-
-def check_friction(friction: float) -> None:
-    if not 0 < friction <= 1:
-        raise ConfigError(f"friction must be in (0, 1], got {friction} (friction = 1 - momentum; 0.1 is usual)")
-
-
-def kinetic_tau(s: Kinetic | Thermostatted, lr: Scalar, friction: Scalar) -> Tensor:
-    """(...,) |m|² (2 - a) / (2 lr d), whose expectation is tau as lr -> 0, for a displacement m and friction a."""
-    if varies(lr):
-        return (s.m.square() / lr).mean(-1, keepdim=True).mul(1 - friction / 2).squeeze(-1)
-    return s.m.square().mean(-1, keepdim=True).mul(1 - friction / 2).div(lr).squeeze(-1)
-
-
-def rescale_swapped_momentum(
-    m: Tensor,
-    order: Tensor,
-    g: Tensor,
-    friction: float,
-    lr: Scalar,
-    temperature: Tensor,
-    inverse_mass: Tensor | None = None,
-) -> None:
-    """Rescale swapped displacements m (C, d) in place: Var m is proportional to lr P T, P = `inverse_mass` (C, d) or 1.
-
-    Chain c, which receives the momentum of chain o, scales it by sqrt(lr_c P_c T_c / (lr_o P_o T_o)). It does so in the
-    middle of the coming kick -lr P g, where momentum and position are independent: half of the kick, lr P g / (2 - a),
-    is taken off before and added back after.
-    """
-    half = g / (2 - friction)
-    lr = lr.to(temperature, non_blocking=True) if isinstance(lr, Tensor) else torch.full_like(temperature, lr)
-    lr, temperature = lr.expand_as(temperature).unsqueeze(1), temperature.unsqueeze(1)
-    lr = lr if inverse_mass is None else lr * inverse_mass
-    scale = ((lr * temperature) / (lr * temperature)[order]).sqrt()
-    m.sub_(half * lr[order].to(m)).mul_(scale.to(m)).add_(half * lr.to(m))

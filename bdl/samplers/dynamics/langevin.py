@@ -9,27 +9,10 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.batch_noise import (
-    checked_variance,
-    needs_variance,
-    remaining_ratio,
-    step_variance,
-    subtraction_caveat,
-    variance_words,
-)
-from bdl.samplers.dynamics.base import (
-    Dynamics,
-    Kinetic,
-    Position,
-    Scalar,
-    add_,
-    check_friction,
-    inject_,
-    kinetic_tau,
-    rescale_swapped_momentum,
-    root,
-)
+from bdl.samplers.dynamics.base import Dynamics, Kinetic, Position, Scalar, add_, inject_, root
 from bdl.samplers.dynamics.mass import KineticByMass, Mass, check_mass, learn_from_gradient
+from bdl.samplers.dynamics.subtracting import Subtracting
+from bdl.samplers.dynamics.underdamped import Underdamped
 
 
 @dataclass(frozen=True)
@@ -61,7 +44,7 @@ class SGD(Dynamics):
 
 
 @dataclass(frozen=True, eq=False)
-class SGLD(Dynamics):
+class SGLD(Subtracting):
     """Stochastic gradient Langevin dynamics (Welling & Teh 2011, eq. 4, with lr = N eps / 2).
 
         θ <- θ - lr P g + sqrt(2 lr tau P - lr² P² V) z
@@ -81,7 +64,7 @@ class SGLD(Dynamics):
     _root: Any = field(init=False, repr=False, default=None)  # R with R R' = P
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "grad_var", checked_variance(self.grad_var))
+        super().__post_init__()
         if self.preconditioner is None:
             return
         p = torch.as_tensor(self.preconditioner)
@@ -101,13 +84,8 @@ class SGLD(Dynamics):
         object.__setattr__(self, "_root", factor)
 
     def __str__(self) -> str:
-        if self.preconditioner is None:
-            return f"SGLD{variance_words(self.grad_var)}"
-        return f"SGLD with a preconditioner of shape {tuple(self.preconditioner.shape)}{variance_words(self.grad_var)}"
-
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_variance(self.grad_var)
+        p = self.preconditioner
+        return f"SGLD{'' if p is None else f' with a preconditioner of shape {tuple(p.shape)}'}{self.subtraction()}"
 
     @property
     def per_coordinate(self) -> bool:
@@ -116,10 +94,6 @@ class SGLD(Dynamics):
     @property
     def tunable(self) -> frozenset[str]:
         return frozenset(["lr"] if self.preconditioner is None else [])
-
-    @property
-    def caveat(self) -> str | None:
-        return subtraction_caveat(self.grad_var)
 
     def init(self, theta: Tensor) -> Position:
         p = self.preconditioner
@@ -133,7 +107,7 @@ class SGLD(Dynamics):
     def step(
         self, s: Position, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
     ) -> Position:
-        from_batches = step_variance(self.grad_var, lr, z, extra)  # (..., d) or (), variance of lr g
+        from_batches = self.from_batches(lr, z, extra)  # (..., d) or (), variance of lr g
         if self.preconditioner is not None:
             g, z = self._apply(self.preconditioner, g), self._apply(self._root, z)
             if from_batches is not None:  # z has its root of P already, so one factor P is left
@@ -149,10 +123,6 @@ class SGLD(Dynamics):
             grad_var = grad_var * (p if p.ndim == 1 else p.diagonal())
         return lr * grad_var / (2 * tau)
 
-    def heating(self, s: Position, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        ratio = self.noise_ratio(s, grad_var, lr, tau)
-        return remaining_ratio(ratio, self.grad_var, lambda v: self.noise_ratio(s, v, lr, tau))
-
     def describe_noise(self, s: Position, lr: Scalar, tau: Scalar) -> str:
         plain = super().describe_noise(s, lr, tau)
         return plain if self.preconditioner is None else f"{plain}, times the root of the preconditioner"
@@ -163,7 +133,7 @@ class SGLD(Dynamics):
 
 
 @dataclass(frozen=True, eq=False)
-class SGHMC(Dynamics):
+class SGHMC(Underdamped, Subtracting):
     """Stochastic gradient HMC in momentum form (Chen et al. 2014, eq. 15, with lr = N eta).
 
         m <- (1 - a) m - lr P g + sqrt(2 (a - b) lr tau P) z,    b = lr P V / (2 tau)
@@ -183,17 +153,15 @@ class SGHMC(Dynamics):
     grad_var: Any = None  # Var(g): None, "estimated", a number, or (d,)
     mass: Mass = "unit"
     mass_steps: int = 1000  # read under mass="diagonal" only
-    travels = ("theta", "m")
-    per_coordinate = True
 
     def __post_init__(self) -> None:
-        check_friction(self.friction)
+        Underdamped.__post_init__(self)
         check_mass(self.mass, self.mass_steps, "mass_steps")
-        object.__setattr__(self, "grad_var", checked_variance(self.grad_var))
+        Subtracting.__post_init__(self)
 
     def __str__(self) -> str:
         mass = "" if self.mass == "unit" else ", mass=diagonal"
-        return f"SGHMC(friction={self.friction}{mass}){variance_words(self.grad_var)}"
+        return f"SGHMC(friction={self.friction}{mass}){self.subtraction()}"
 
     @property
     def adapt_steps(self) -> int | None:
@@ -203,24 +171,19 @@ class SGHMC(Dynamics):
     def tunable(self) -> frozenset[str]:
         return frozenset(["lr", "friction"] if self.mass == "unit" else [])
 
-    @property
-    def needs(self) -> frozenset[str]:
-        return needs_variance(self.grad_var)
-
-    @property
-    def caveat(self) -> str | None:
-        return subtraction_caveat(self.grad_var)
-
     def init(self, theta: Tensor) -> Kinetic | KineticByMass:
         zero = torch.zeros_like(theta)
         if self.mass == "unit":
             return Kinetic(theta, zero)
         return KineticByMass(theta, zero, torch.ones_like(theta), zero.clone())
 
+    def inverse_mass(self, s: Any) -> Tensor | None:
+        return s.inverse_mass if isinstance(s, KineticByMass) else None
+
     def step(
         self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
     ) -> Kinetic | KineticByMass:
-        a, from_batches = self.friction, step_variance(self.grad_var, lr, z, extra)
+        a, from_batches = self.friction, self.from_batches(lr, z, extra)
         if isinstance(s, KineticByMass):
             self._learn(s, g)
             g, z = g.mul_(s.inverse_mass), z.mul_(s.inverse_mass.sqrt())
@@ -231,20 +194,8 @@ class SGHMC(Dynamics):
         return s
 
     def noise_ratio(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        return super().noise_ratio(s, grad_var * _inverse_mass(s), lr, tau)
-
-    def heating(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) terms whose mean is T_eff/T - 1: the noise ratio, less the part of it that is subtracted."""
-        full = lr * _inverse_mass(s) / (2 * self.friction * tau)
-        return remaining_ratio(grad_var * full, self.grad_var, lambda v: v * full)
-
-    def kinetic_tau(self, s: Any, lr: Scalar) -> Tensor:
-        m = s.m if isinstance(s, Kinetic) else s.m / s.inverse_mass.sqrt()
-        return kinetic_tau(Kinetic(s.theta, m), lr, self.friction)
-
-    def after_swap(self, s: Any, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
-        inverse_mass = s.inverse_mass if isinstance(s, KineticByMass) else None
-        rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature, inverse_mass)
+        P = self.inverse_mass(s)
+        return super().noise_ratio(s, grad_var if P is None else grad_var * P, lr, tau)
 
     def _learn(self, s: KineticByMass, g: Tensor) -> None:
         s.steps += 1
@@ -254,7 +205,7 @@ class SGHMC(Dynamics):
 
 
 @dataclass(frozen=True)
-class BAOAB(Dynamics):
+class BAOAB(Underdamped):
     """Langevin dynamics by the splitting BAOAB (Leimkuhler & Matthews 2013), one gradient a step.
 
         m <- m - (2 / (2 - a)) lr g
@@ -270,15 +221,6 @@ class BAOAB(Dynamics):
     """
 
     friction: float = 0.1
-    travels = ("theta", "m")
-    per_coordinate = True
-    tunable = frozenset(["lr", "friction"])
-
-    def __post_init__(self) -> None:
-        check_friction(self.friction)
-
-    def init(self, theta: Tensor) -> Kinetic:
-        return Kinetic(theta, torch.zeros_like(theta))
 
     def step(self, s: Kinetic, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Kinetic:
         a = self.friction
@@ -287,13 +229,3 @@ class BAOAB(Dynamics):
         add_(s.m.mul_(1 - a), root(2 * a * lr * tau), z)
         s.theta.add_(s.m, alpha=0.5)
         return s
-
-    def kinetic_tau(self, s: Kinetic, lr: Scalar) -> Tensor:
-        return kinetic_tau(s, lr, self.friction)
-
-    def after_swap(self, s: Kinetic, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
-        rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature)
-
-
-def _inverse_mass(s: Kinetic | KineticByMass) -> Tensor | float:
-    return s.inverse_mass if isinstance(s, KineticByMass) else 1.0

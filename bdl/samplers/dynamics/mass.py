@@ -32,15 +32,7 @@ class Spreading(Protocol):
     inverse_mass: Tensor  # (..., d) P
     mean: Tensor  # (..., d) running mean of θ in the present window
     square: Tensor  # (..., d) and its sum of squared deviations
-    steps: int  # so far
-
-
-class Driven(Protocol):
-    """The fields of a state that learns masses from gradients."""
-
-    inverse_mass: Tensor  # (..., d) P
-    square: Tensor  # (..., d) running mean of squared gradients in the present window
-    steps: int  # so far
+    steps: int  # steps so far
 
 
 @dataclass
@@ -79,7 +71,7 @@ def learn_from_spread(s: Spreading, adapt_steps: int) -> bool:
     return s.steps == last
 
 
-def learn_from_gradient(s: Driven, g: Tensor, adapt_steps: int) -> Tensor | None:
+def learn_from_gradient(s: KineticByMass, g: Tensor, adapt_steps: int) -> Tensor | None:
     """Let the masses learn from a gradient g (..., d); at the end of a window P changes by the factor returned."""
     first, last = window(s.steps, adapt_steps)
     if last == 0:

@@ -125,7 +125,7 @@ class SGRLD(Dynamics):
     """
 
     metric: Callable[[Tensor], Tensor] | None = None
-    damping: float = 0.1  # in units of the mean Fisher information
+    damping: float = 0.1  # a multiple of the mean Fisher information
     adapt_steps: int | None = 1000
     tunable = frozenset()  # the step is scaled per coordinate
 

@@ -8,18 +8,9 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.batch_noise import SUBTRACTS_INDEPENDENT
-from bdl.samplers.dynamics.base import (
-    Dynamics,
-    Scalar,
-    Thermostatted,
-    add_,
-    check_friction,
-    kinetic_tau,
-    rescale_swapped_momentum,
-    root,
-    varies,
-)
+from bdl.samplers.dynamics.base import Scalar, Thermostatted, add_, root, varies
+from bdl.samplers.dynamics.subtracting import SUBTRACTS_INDEPENDENT
+from bdl.samplers.dynamics.underdamped import Underdamped
 
 
 def in_common_units(square: Tensor, lr: Scalar, tau: Scalar) -> tuple[Tensor, Tensor, Tensor]:
@@ -35,7 +26,7 @@ def in_common_units(square: Tensor, lr: Scalar, tau: Scalar) -> tuple[Tensor, Te
 
 
 @dataclass(frozen=True)
-class SGNHT(Dynamics):
+class SGNHT(Underdamped):
     """Stochastic gradient Nosé-Hoover thermostat (Ding et al. 2014, eq. 7) in displacement form, one ξ per chain.
 
         m <- (1 - ξ) m - lr g + sqrt(2 a lr tau) z
@@ -55,13 +46,10 @@ class SGNHT(Dynamics):
     friction: float = 0.1
     rate: float | None = 1e-3  # r; None: lr tau
     caveat = SUBTRACTS_INDEPENDENT
-    travels = ("theta", "m")
-    per_coordinate = True
-    tunable = frozenset(["lr", "friction"])
     every_gradient = True  # its thermostat averages |m|² over all parameters
 
     def __post_init__(self) -> None:
-        check_friction(self.friction)
+        super().__post_init__()
         if self.rate is not None and not self.rate > 0:
             raise ConfigError(f"rate of the thermostat must be > 0, or null for lr T / N, got {self.rate}")
 
@@ -87,8 +75,5 @@ class SGNHT(Dynamics):
         injected = self.friction + lr * grad_var / (2 * tau)
         return injected / s.xi.unsqueeze(-1).clamp_min(1e-9) - 1
 
-    def kinetic_tau(self, s: Thermostatted, lr: Scalar) -> Tensor:
-        return kinetic_tau(s, lr, s.xi.unsqueeze(-1))
-
-    def after_swap(self, s: Thermostatted, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
-        rescale_swapped_momentum(s.m, order, g, self.friction, lr, temperature)
+    def present_friction(self, s: Thermostatted) -> Tensor:
+        return s.xi.unsqueeze(-1)

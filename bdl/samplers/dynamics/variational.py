@@ -75,13 +75,7 @@ class MeanField(Dynamics):
         return Approximation(theta, theta.clone(), rho, moments, moments.clone())
 
     def step(
-        self,
-        s: Approximation,
-        g: Tensor,
-        lr: Scalar,
-        tau: Scalar,
-        z: Tensor,
-        extra: dict[str, Tensor] | None = None,
+        self, s: Approximation, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: dict[str, Tensor] | None = None
     ) -> Approximation:
         std, kappa = s.std, self._share(s.count)
         if kappa != 1:

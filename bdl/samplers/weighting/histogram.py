@@ -99,12 +99,6 @@ class Histogram:
     form: Form = field(default=Form(), repr=False, compare=False)
     _grid: Grid | None = field(default=None, init=False, repr=False, compare=False)  # made when it is first needed
 
-    @classmethod
-    def unknown(cls, energies: Tensor, rows: int, bins: int, pilot: int, form: Form) -> Histogram:
-        """psi = 1 everywhere, without edges. energies: any (C,) tensor of the type and device to use."""
-        ones = energies.new_ones(rows, bins)
-        return cls(ones, ones.log(), ones - 1, None, energies.new_zeros(pilot, len(energies)), form=form)
-
     @property
     def bins(self) -> int:
         return self.psi.shape[1]

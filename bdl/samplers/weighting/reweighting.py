@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,17 +13,20 @@ from bdl.errors import ConfigError
 from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.potential import Potential
+from bdl.samplers.resume import Saved, copied
 from bdl.samplers.settings import StepSettings, any_positive
 from bdl.samplers.weighting.histogram import Histogram, covered
-from bdl.samplers.weighting.pilot import batch_error
+from bdl.samplers.weighting.partition import batch_error
 from bdl.samplers.weighting.weightings import Weighting
 
 SMOOTHING = 0.95  # decay of the running mean under energy="ema"
 SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
 
 
-class Reweighting:
+class Reweighting(Saved):
     """Runs a weighting along one stack of chains. Shapes (C,), C = 1 without chains; energies in nats."""
+
+    saved = ("multiplier", "log_weight", "energy", "reference", "reference_energy", "learnt_at")
 
     def __init__(self, weighting: Weighting, chains: int, device: torch.device, num_data: int = 1):
         self.weighting: Any = weighting
@@ -33,7 +37,7 @@ class Reweighting:
         self.energy: Tensor | None = None  # the last energy of the kind that the weighting reads
         self.reference: Tensor | None = None  # (..., d) θ at which the control variate's energy is known
         self.reference_energy: Tensor | None = None  # over all the data, at `reference`
-        self._learnt_at: tuple[Any, float] | None = None  # (T, zeta) of the last step that updated psi
+        self.learnt_at: tuple[Any, float] | None = None  # (T, zeta) of the last step that updated psi
 
     def describe(self, zeta: float, temperature: Scalar) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         """psi as tensors, with one row per chain or one row for all, and the words that tell how psi was fitted.
@@ -83,15 +87,11 @@ class Reweighting:
                     f'units="temperature" divides energies by T, got {t}: set T > 0 in every chain, or units="nats"'
                 )
             u, scale = u / scale, 1.0
-        h = self._histogram(u)
+        h = self.histogram = self.histogram or self.weighting.init(torch.as_tensor(u), self.num_data)
         log_psi, slope = h.evaluate(u)
         self.multiplier, self.log_weight = torch.as_tensor(1 + zeta * scale * slope), torch.as_tensor(zeta * log_psi)
-        if now.samples:  # at T = 0 the energies have no law that psi could learn
+        if now.samples:  # energies at T = 0 have no law that psi could learn
             self._learn(h, u, t, zeta)
-
-    def _histogram(self, u: Array) -> Histogram:
-        h = self.histogram = self.histogram or self.weighting.init(torch.as_tensor(u), self.num_data)
-        return h
 
     @property
     def _in_temperatures(self) -> bool:
@@ -102,7 +102,7 @@ class Reweighting:
         at = torch.as_tensor(temperature, dtype=u.dtype, device=u.device)
         if self.histogram is None or (self._in_temperatures and not any_positive(temperature)):
             return torch.zeros_like(u)
-        return zeta * self.weighting.log_psi(self.histogram, u / at if self._in_temperatures else u)
+        return zeta * torch.as_tensor(self.histogram.evaluate(lean(u / at if self._in_temperatures else u))[0])
 
     def explain(self, now: StepSettings) -> list[str]:
         """Lines on the bins: where they lie, how deep they reach, and how they compare with the noise of an energy."""
@@ -126,31 +126,15 @@ class Reweighting:
             h.frozen = True
         return h is not None and h.frozen
 
-    def to(self, theta: Tensor) -> None:
-        self.load_state_dict(self.state_dict(), theta)
-
     def state_dict(self) -> dict[str, Any]:
-        learnt_at = self._learnt_at
-        return {
-            "multiplier": self.multiplier,
-            "log_weight": self.log_weight,
-            "energy": self.energy,
-            "reference": self.reference,
-            "reference_energy": self.reference_energy,
-            "histogram": None if self.histogram is None else self.histogram.state_dict(),
-            "learnt_at": None if learnt_at is None else {"temperature": learnt_at[0], "zeta": learnt_at[1]},
-        }
+        return {**super().state_dict(), "histogram": None if self.histogram is None else self.histogram.state_dict()}
 
-    def load_state_dict(self, state: dict[str, Any], theta: Tensor) -> None:
-        self.multiplier, self.log_weight, self.energy = (
-            _to(state[k], theta.device) for k in ("multiplier", "log_weight", "energy")
-        )
-        self.reference, self.reference_energy = (_to(state[k], theta.device) for k in ("reference", "reference_energy"))
-        h, learnt_at = state["histogram"], state["learnt_at"]
+    def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
+        super().load_state_dict(state, theta)
+        h = state["histogram"]
         if h is not None:
-            h = Histogram(**{k: _to(v, theta.device) for k, v in h.items()}, form=self.weighting.psi_form)
+            h = Histogram(**{k: copied(v, theta.device) for k, v in h.items()}, form=self.weighting.psi_form)
         self.histogram = h
-        self._learnt_at = None if learnt_at is None else (learnt_at["temperature"], learnt_at["zeta"])
 
     def _of_kind(self, batch_energy: Tensor, potential: Potential, lr: Scalar) -> Tensor:
         kind, last = self.weighting.energy, self.energy
@@ -176,22 +160,11 @@ class Reweighting:
 
     def _learn(self, h: Histogram, u: Array, t: Scalar, zeta: float) -> None:
         pilot = h.edges is None
-        at = 1.0 if self._in_temperatures else t.clone() if isinstance(t, Tensor) else t
+        at = 1.0 if self._in_temperatures else t.tolist() if isinstance(t, Tensor) else t
         learns_at = (at, 0.0 if pilot else zeta)  # a pilot is not weighted
-        if self._learnt_at is not None and not _same(self._learnt_at, learns_at):
+        if self.learnt_at not in (None, learns_at):
             h.forget()
-        self._learnt_at = learns_at
+        self.learnt_at = learns_at
         if not pilot:
             self.weighting.update(h, u, zeta)
         self.weighting.observe(h, u, pooled=not isinstance(t, Tensor), num_data=self.num_data)
-
-
-def _to(value: Any, device: torch.device) -> Any:
-    return value.to(device).clone() if isinstance(value, Tensor) else value
-
-
-def _same(a: tuple[Any, float], b: tuple[Any, float]) -> bool:
-    if isinstance(a[0], Tensor) or isinstance(b[0], Tensor):
-        one, two = (torch.as_tensor(t).cpu() for t, _ in (a, b))
-        return a[1] == b[1] and bool((one == two).all())
-    return a == b

@@ -18,8 +18,17 @@ from bdl.errors import ConfigError
 from bdl.identity import type_name
 from bdl.psi import Array, exp, lean
 from bdl.samplers.weighting.histogram import Form, Histogram, covered
-from bdl.samplers.weighting.partition import HIGHEST, LOWEST, Bound, Given, Partition, checked_edges
-from bdl.samplers.weighting.pilot import RECENT, check_range, end_pilot
+from bdl.samplers.weighting.partition import (
+    HIGHEST,
+    LOWEST,
+    RECENT,
+    Bound,
+    Given,
+    Partition,
+    check_range,
+    checked_edges,
+    end_pilot,
+)
 
 TABULATE = 10  # updates of psi between updates of its logarithm, once psi changes little in between
 EARLY = 1000  # updates before that: psi changes much, and a fast start would miss it
@@ -158,19 +167,12 @@ class HistogramWeighting(Weighting):
         """
         partition = self.partition(num_data)
         bins = self.bins if partition.edges is None else len(partition.edges) - 1
-        h = Histogram.unknown(energies, 1 if self.shared else len(energies), bins, self.pilot, self.psi_form)
-        h.psi = self._start(h, bins)
+        psi = self._start(energies, 1 if self.shared else len(energies), bins)
+        zero, window = torch.zeros_like(psi), energies.new_zeros(self.pilot, len(energies))
+        h = Histogram(psi, zero, zero.clone(), None, window, form=self.psi_form)
         if partition.given:
             self._set_edges(h, partition.edges_for(energies[None]))
         return h
-
-    def log_psi(self, h: Histogram, u: Tensor) -> Tensor:
-        """(C,) log psi at the energies u (C,), in the weighting's units."""
-        return torch.as_tensor(h.evaluate(lean(u))[0])
-
-    def slope(self, h: Histogram, u: Tensor) -> Tensor:
-        """(C,) d log psi / du, per unit of energy: the exact derivative of `log_psi`."""
-        return torch.as_tensor(h.evaluate(lean(u))[1])
 
     def update(self, h: Histogram, u: Array, zeta: float) -> None:
         """One step of the stochastic approximation by energies u (C,) of the weighted law; T = 0 has none."""
@@ -200,12 +202,12 @@ class HistogramWeighting(Weighting):
             if h.edges is not None:
                 self._set_edges(h, h.edges)
         elif h.seen % RECENT == 0 and not h.frozen:
-            check_range(h, self.partition(num_data), self._start(h, self.bins))
+            check_range(h, self.partition(num_data), self._start(h.psi, len(h.psi), self.bins))
 
-    def _start(self, h: Histogram, bins: int) -> Tensor:
+    def _start(self, like: Tensor, rows: int, bins: int) -> Tensor:
         """(R, m) psi before any energy."""
-        linear = torch.arange(1, bins + 1, dtype=h.psi.dtype, device=h.psi.device) / bins
-        return (linear if self.psi_form.start == "linear" else torch.ones_like(linear)).repeat(len(h.psi), 1)
+        linear = torch.arange(1, bins + 1, dtype=like.dtype, device=like.device) / bins
+        return (linear if self.psi_form.start == "linear" else torch.ones_like(linear)).repeat(rows, 1)
 
     def _set_edges(self, h: Histogram, edges: Tensor) -> None:
         h.edges = edges

@@ -1,0 +1,69 @@
+"""Subtracting: what dynamics share that inject less noise, because the batches have brought some already."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.dynamics.base import Dynamics, Scalar
+
+SUBTRACTS_INDEPENDENT = (
+    "subtracts the batch noise of independent batches (data.replacement=true); the batches of a shuffled epoch have "
+    "less, because their noise cancels in slow directions, and there it subtracts too much"
+)
+
+
+class Subtracting(Dynamics):
+    """A dynamics that takes the variance of batch noise from what it injects, at most all of it.
+
+    V = `grad_var` is the variance that mini-batches give to g: a number, (d,), or "estimated" along the chain; None
+    subtracts nothing. Raises ConfigError for anything else.
+    """
+
+    grad_var: Any
+
+    def __post_init__(self) -> None:
+        v = self.grad_var
+        if v is None or isinstance(v, str) and v == "estimated":
+            return
+        try:
+            value = torch.as_tensor(math.nan if isinstance(v, bool) else v, dtype=torch.float64)
+        except (TypeError, ValueError, RuntimeError):
+            value = torch.tensor(math.nan)
+        if not bool((value >= 0).all()):
+            raise ConfigError(f'grad_var must be null, "estimated", or a variance >= 0, got {v!r}')
+        object.__setattr__(self, "grad_var", value)
+
+    @property
+    def needs(self) -> frozenset[str]:
+        return frozenset(["grad_var"] if isinstance(self.grad_var, str) else [])
+
+    @property
+    def caveat(self) -> str | None:
+        return None if self.grad_var is None else SUBTRACTS_INDEPENDENT
+
+    def from_batches(self, lr: Scalar, like: Tensor, extra: dict[str, Tensor] | None) -> Tensor | None:
+        """(..., d) or () variance that batches give to lr g; None where nothing is subtracted."""
+        if self.grad_var is None:
+            return None
+        v = self.grad_var.to(like, non_blocking=True) if extra is None or "grad_var" not in extra else extra["grad_var"]
+        return lr**2 * v
+
+    def heating(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
+        """(..., d) terms whose mean is T_eff/T - 1: the noise ratio, less that of V, at most that of all the noise."""
+        ratio = self.noise_ratio(s, grad_var, lr, tau)
+        if self.grad_var is None:
+            return ratio
+        known = isinstance(self.grad_var, Tensor)
+        return ratio - (self.noise_ratio(s, self.grad_var.to(ratio), lr, tau) if known else ratio).clamp_max(1)
+
+    def subtraction(self) -> str:
+        """The part of the dynamics' name that says which batch noise it subtracts."""
+        if not isinstance(self.grad_var, Tensor):
+            return f" less {self.grad_var} batch noise" if self.grad_var else ""
+        mean = "variance" if self.grad_var.numel() == 1 else "mean variance"
+        return f" less batch noise of {mean} {self.grad_var.double().mean().item():.6g}"
