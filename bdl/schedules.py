@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -177,7 +176,12 @@ class Cycle:
     @property
     def first_sampling(self) -> int:
         """First step of the sampling part, counted from the beginning of the cycle: phase >= `explore`."""
-        return bisect_left(range(self.length), self.explore, key=self.phase)
+        k = math.ceil(self.explore * self.length)  # the product may be rounded up or down past the exact step
+        while k > 0 and (k - 1) / self.length >= self.explore:
+            k -= 1
+        while k < self.length and k / self.length < self.explore:
+            k += 1
+        return k
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,10 @@ class LastLayerLaplace(Baseline):
     def networks(self, material: Material) -> Iterator[list[Tensors]]:
         net, states = material.trained.net, material.last_states()
         batches = material.batches("train", self)
-        _check_count(batches, material.trained.target.get("num_data"))
+        items, num_data = batches.sizes()[1], material.trained.target.get("num_data")
+        if num_data not in (None, items):  # H is a sum over all items, and the prior's weight beside it depends on N
+            got = f"LastLayerLaplace got {items:,} training items"
+            raise ConfigError(f"{got}, and the run has N = {num_data:,}: pass all")
         layer = last_linear(net, material.first(self), "LastLayerLaplace")
         names, likelihood = parameter_names(net, layer), material.trained.likelihood(material.train)  # type: ignore[arg-type]
         samples = []
@@ -115,13 +118,6 @@ class LastLayerLaplace(Baseline):
         if self.prior_precision == "marglik":
             fitted.optimize_prior_precision(method="marglik")
         return fitted
-
-
-def _check_count(batches: Batches, num_data: int | None) -> None:
-    """H is a sum over all items, and the prior's weight beside it depends on their number."""
-    items = batches.sizes()[1]
-    if num_data is not None and items != num_data:
-        raise ConfigError(f"LastLayerLaplace got {items:,} training items, and the run has N = {num_data:,}: pass all")
 
 
 def prior_of(target: dict[str, Any]) -> float:

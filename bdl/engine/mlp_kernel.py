@@ -162,7 +162,8 @@ class _Plan:
         places = [t.data_ptr() for t in (*params, *out)] + [theta.stride(0), g.stride(0)]
         if places != self._places or theta.dtype is not torch.float32 or g.dtype is not torch.float32:
             self._places = places
-            self._usable = all(_is_plain(t) for t in (*params, *out))
+            plain = ((t.dtype, t.device.type) == (torch.float32, "cpu") for t in (*params, *out))
+            self._usable = all(plain) and all(t[0].is_contiguous() for t in (*params, *out))
             self._fill([(t.data_ptr(), t.stride(0)) for t in params], [(t.data_ptr(), t.stride(0)) for t in out])
         return self._usable
 
@@ -218,10 +219,6 @@ def _pairs(layers: Sequence[nn.Module]) -> list[tuple[nn.Linear, int]]:
         else:
             return []
     return pairs
-
-
-def _is_plain(t: Tensor) -> bool:
-    return t.dtype == torch.float32 and t.device.type == "cpu" and t[0].is_contiguous()
 
 
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:

@@ -67,14 +67,10 @@ def _cache_folder() -> Path:
 
 def _key(source: Path, compiler: str) -> str:
     """A hash of all that decides the machine code: the source, the flags, the compiler and the CPU."""
-    file = os.stat(compiler)
-    rest = repr((_FLAGS, _NATIVE, compiler, file.st_size, file.st_mtime_ns, _cpu()))
+    file, known = os.stat(compiler), [cpu().get(name) for name in ("model name", "flags", "Features", "CPU part")]
+    machine = repr(known if any(known) else platform.uname())
+    rest = repr((_FLAGS, _NATIVE, compiler, file.st_size, file.st_mtime_ns, machine))
     return hashlib.sha256(source.read_bytes() + rest.encode()).hexdigest()[:20]
-
-
-def _cpu() -> str:
-    known = [cpu().get(name) for name in ("model name", "flags", "Features", "CPU part")]
-    return repr(known if any(known) else platform.uname())
 
 
 def _cached(folder: Path, name: str) -> ctypes.CDLL | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import lightning as L
 from torch import nn
 
@@ -33,9 +31,9 @@ def sampled_net(module: nn.Module, name: str | None) -> nn.Module:
     return net if isinstance(net, nn.Module) else module
 
 
-def named_parameters(net: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters by the names that the plain network gives them, also those of a stack."""
-    return (net.net if isinstance(net, ChainStack) else net).named_parameters()
+def plain_net(net: nn.Module) -> nn.Module:
+    """The network itself, or the one whose parameters a stack has stacked: its names are those of one copy."""
+    return net.net if isinstance(net, ChainStack) else net
 
 
 def refuse_shared_freeze(net: nn.Module, sampler: Sampler) -> None:
@@ -51,5 +49,4 @@ def refuse_shared_freeze(net: nn.Module, sampler: Sampler) -> None:
 
 def reader_of(module: nn.Module) -> Reader:
     """Reads the batches of a module: by its own methods, or else by those of its network, also in a stack."""
-    net = sampled_net(module, None)
-    return Reader(module, net.net if isinstance(net, ChainStack) else net)
+    return Reader(module, plain_net(sampled_net(module, None)))

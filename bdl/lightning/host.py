@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
-from bdl.samplers.host import Host
+from bdl.samplers.chain import Host
 from bdl.samplers.sampler import Sampler
 
 RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
@@ -30,20 +30,15 @@ def host_under(trainer: L.Trainer, host: Host, num_data: int, averages_micro_bat
         averages_micro_batches: whether the closure returns the mean loss of all micro-batches. Lightning's own returns
             the last one's share.
     """
-    shared = dist.group.WORLD if trainer.world_size > 1 else None
+    shared, loader = dist.group.WORLD if trainer.world_size > 1 else None, trainer.train_dataloader
+    whole = isinstance(loader, TensorBatches) and loader.batch_size == num_data and loader.augment is None
+    random = any(isinstance(m, RANDOM) and m.p > 0 for m in trainer.lightning_module.modules())
     return replace(
         host,
         group=host.group or shared,
-        sees_all_data=_sees_all_data(trainer, num_data),
+        sees_all_data=whole and not random,
         loss_is_whole=trainer.accumulate_grad_batches == 1 or averages_micro_batches,
     )
-
-
-def _sees_all_data(trainer: L.Trainer, num_data: int) -> bool:
-    """Whether the gradient is always that of all the data: in one batch, without augmentation and random layers."""
-    loader = trainer.train_dataloader
-    whole = isinstance(loader, TensorBatches) and loader.batch_size == num_data and loader.augment is None
-    return whole and not any(isinstance(m, RANDOM) and m.p > 0 for m in trainer.lightning_module.modules())
 
 
 def in_order(loader: Any) -> Iterable[Any]:

@@ -23,7 +23,7 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import Blocks
-from bdl.lightning.find import named_parameters, reader_of, refuse_shared_freeze
+from bdl.lightning.find import plain_net, reader_of, refuse_shared_freeze
 from bdl.lightning.host import host_under, in_order, share_batches
 from bdl.lightning.refuse import check_data, check_mean, check_network, check_targets, check_trainer
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, mean_loss
@@ -86,7 +86,7 @@ class BayesianModule(L.LightningModule):
         return self.net.chains if isinstance(self.net, ChainStack) else None
 
     def configure_optimizers(self) -> Sampler:
-        sampler = self.build_sampler(named_parameters(self.net), chains=self.chains)
+        sampler = self.build_sampler(plain_net(self.net).named_parameters(), chains=self.chains)
         refuse_shared_freeze(self.net, sampler)
         check_trainer(self.trainer, sampler)
         note = law_note(self.loss)

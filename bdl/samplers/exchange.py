@@ -112,9 +112,6 @@ class Replicas(Saved):
             self.square.lerp_((step - step.roll(-1)).square() / 4, max(1 - KEEP, 1 / self.count))
         self.previous = energy
 
-    def due(self, step: int) -> bool:
-        return step % self.exchange.every == self.exchange.every - 1
-
     def order(self, energy: Tensor, temperature: Tensor, log_u: Tensor, exact: bool = False) -> Tensor:
         """(C,) the chain whose state each chain takes over; energy, temperature and log_u are (C,)."""
         chains = torch.arange(self.chains, device=energy.device)
@@ -139,7 +136,7 @@ class Replicas(Saved):
         if energy is None:
             raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
         self.observe(energy.clone() if exact else energy)
-        if not now.samples or not self.due(chain.steps):
+        if not now.samples or (chain.steps + 1) % self.exchange.every:
             return
         if self.exchange.energy == "full" and not exact:
             energy = potential.full_energy(now.lr)

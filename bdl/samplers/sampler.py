@@ -17,12 +17,11 @@ from bdl.samplers import blocks as block
 from bdl.samplers import parallel
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.buffer import refuse_unfrozen, sampled
-from bdl.samplers.chain import Chain
+from bdl.samplers.chain import Chain, Host, MeanLoss
 from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations, refuse_factors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
-from bdl.samplers.host import Host, MeanLoss
 from bdl.samplers.moves import by_closure, by_gradient, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Idle, Launch, Potential
 from bdl.samplers.priors import Gaussian, Prior, runs_of

@@ -63,7 +63,13 @@ class Survivors(Saved):
         for c in rows:
             if c not in self.lost:
                 self.lost = {**self.lost, c: self.chain.steps}
-                self._warn(c, len(healthy))
+                warnings.warn(
+                    f"chain {self.number(c)} has diverged at step {self.chain.steps} and is dropped: its samples so "
+                    f"far are left out, and the other {len(healthy)} chains go on; a lower lr, a warm-up or clipping "
+                    "may keep it",
+                    BdlWarning,
+                    stacklevel=6,
+                )
 
     @torch.no_grad()
     def _copy(self, donor: int, rows: list[int], values: list[Tensor]) -> None:
@@ -74,11 +80,3 @@ class Survivors(Saved):
         for value in [*of_chains, *values, *chain.host.buffers(), *estimates]:
             value[rows] = value[donor].clone()
         chain.g[rows] = 0.0
-
-    def _warn(self, c: int, healthy: int) -> None:
-        warnings.warn(
-            f"chain {self.number(c)} has diverged at step {self.chain.steps} and is dropped: its samples so far are "
-            f"left out, and the other {healthy} chains go on; a lower lr, a warm-up or clipping may keep it",
-            BdlWarning,
-            stacklevel=7,
-        )

@@ -1,4 +1,4 @@
-"""Tests of `bdl.lightning.module`, `.find`, `.refuse` and `.host`, and of `bdl.samplers.host`.
+"""Tests of `bdl.lightning.module`, `.find`, `.refuse` and `.host`, and of `bdl.samplers.chain`.
 
 BayesianModule, and any other LightningModule that returns a Sampler.
 """
