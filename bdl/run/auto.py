@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -68,7 +69,7 @@ def is_small(model: DictConfig) -> bool:
     if model.get("_target_") != "bdl.models.MLP":
         return False
     hidden: Any = model.get("hidden")
-    sizes: Any = model.get("sizes") or ([1, *hidden, 1] if OmegaConf.is_list(hidden) else [])
+    sizes: Any = model.get("sizes") or ([1, *hidden, 1] if isinstance(hidden, Sequence) else [])
     if not sizes or not all(type(size) is int for size in sizes):
         return False
     return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False)) <= SMALL

@@ -24,9 +24,10 @@ from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
 from bdl.samplers.dynamics.base import Transition
+from bdl.tune.sampler import choose_length, choose_sampler
 
 SAMPLERS: dict[str, Callable[[int], Transition]] = {  # builds each for a number of steps of burn-in
-    "mclmc": lambda burn_in: bdl.MCLMC(energy_var=0.1, energy_var_start=0.5, adapt_steps=burn_in),
+    "mclmc": lambda burn_in: bdl.MCLMC(energy_var=0.01, energy_var_start=0.5, adapt_steps=burn_in),
     "hmc": lambda burn_in: bdl.HMC(adapt_steps=burn_in),
     "sghmc": lambda burn_in: bdl.SGHMC(),
 }
@@ -44,7 +45,7 @@ class SamplingPlan:
     start: bdl.AdamWStart | str | None
     chains: int
     samples: int
-    steps: int
+    steps: Any  # int; None until `for_rows` has chosen it
     lr: float | None
     batch_size: int | None
     temperature: float
@@ -55,20 +56,27 @@ class SamplingPlan:
     def __post_init__(self) -> None:
         if self.chains < 1 or self.samples < 1:
             raise ConfigError(f"chains and samples must be at least 1, got {self.chains} and {self.samples}")
-        if self.steps * (1 - BURN_IN) < self.samples:
+        if self.steps is not None and self.steps * (1 - BURN_IN) < self.samples:
             raise ConfigError(
                 f"steps={self.steps} are too few to keep samples={self.samples} of them after burn-in: set steps to at "
                 f"least {math.ceil(self.samples / (1 - BURN_IN))}, or lower samples"
             )
-        if isinstance(self.sampler, str) and self.sampler not in SAMPLERS:
+        if isinstance(self.sampler, str) and self.sampler not in ("auto", *SAMPLERS):
             raise ConfigError(
-                f"sampler must be one of {', '.join(SAMPLERS)}, or dynamics such as bdl.SGHMC(0.05); "
+                f"sampler must be auto or one of {', '.join(SAMPLERS)}, or dynamics such as bdl.SGHMC(0.05); "
                 f"got {self.sampler!r}"
             )
         if isinstance(self.start, str) and self.start != "adamw":
             raise ConfigError(f"start must be 'adamw', None or a bdl.AdamWStart, got {self.start!r}")
         if isinstance(self.prior_std, int | float) and not self.prior_std > 0:
             raise ConfigError(f"prior_std must be > 0, got {self.prior_std}")
+
+    def for_rows(self, rows: int) -> SamplingPlan:
+        """The plan with a sampler in place of "auto" and a number of steps, for so many training rows."""
+        sampler = choose_sampler(rows) if self.sampler == "auto" else self.sampler
+        name = sampler if isinstance(sampler, str) else "mclmc" if sampler.full_batch else "sghmc"
+        steps = choose_length(name, rows) if self.steps is None else self.steps
+        return dataclasses.replace(self, sampler=sampler, steps=steps)
 
     def dynamics(self) -> Transition:
         return SAMPLERS[self.sampler](self.keep(None).burn_in) if isinstance(self.sampler, str) else self.sampler
@@ -98,6 +106,7 @@ def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: S
     The posterior holds its samples in memory, and no file remains. It computes in double precision, so that a row has
     the same prediction whatever the other rows are.
     """
+    plan = plan.for_rows(len(x))
     with quiet_lightning(), one_thread(), tempfile.TemporaryDirectory() as folder:
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:

@@ -1,0 +1,23 @@
+"""Which sampler a table gets for which nobody chose one, and for how many steps; the evidence is in docs/results.md."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+FULL_BATCH_ROWS = 10_000  # above them a step on all rows costs more than a hundred steps on batches
+FULL_BATCH_STEPS = 10_000  # of MCLMC; half as many cost .1 to .9 nats on tables with little noise
+CHEAP_ROWS = 1_500  # with which FULL_BATCH_STEPS take half a minute on one core
+FEWEST_STEPS = 4_000  # of MCLMC with any number of rows
+BATCH_STEPS = 80_000  # of SGHMC
+
+
+def choose_sampler(rows: int) -> Literal["mclmc", "sghmc"]:
+    """Microcanonical Langevin on all rows, up to FULL_BATCH_ROWS of them; beyond, SGHMC on batches."""
+    return "mclmc" if rows <= FULL_BATCH_ROWS else "sghmc"
+
+
+def choose_length(sampler: str, rows: int) -> int:
+    """Steps of a run: for samplers that take all rows at every step fewer, the more rows there are."""
+    if sampler == "sghmc":
+        return BATCH_STEPS
+    return max(FEWEST_STEPS, FULL_BATCH_STEPS * CHEAP_ROWS // max(rows, CHEAP_ROWS))
