@@ -81,7 +81,7 @@ class MLPKernel(Gradient):
             if y.shape != shape:
                 raise ConfigError(f"labels of shape {tuple(y.shape)} do not match a batch of shape {tuple(shape)}")
             return _LAWS[CategoricalNLL], y if y.stride(1) == 1 else y.contiguous(), 0.0
-        if type(loss) is HeteroscedasticNLL and loss.link == "log_var" and outputs % 2 == 0:
+        if type(loss) is HeteroscedasticNLL and loss == HeteroscedasticNLL() and outputs % 2 == 0:
             number, k, given = _LAWS[HeteroscedasticNLL], outputs // 2, 0.0
         elif type(loss) is GaussianNLL:
             number, k, given = _LAWS[GaussianNLL], outputs, loss.std

@@ -31,6 +31,8 @@ LAWS = {  # likelihood -> the frozen law of scipy for its parameters (..., k), e
     bdl.GaussianNLL(0.3): lambda a: st.norm(a, 0.3),
     bdl.HeteroscedasticNLL(): lambda a, b: st.norm(a, (b / 2).exp()),
     bdl.HeteroscedasticNLL("softplus"): lambda a, b: st.norm(a, b.exp().log1p()),
+    bdl.HeteroscedasticNLL(min_std=0.7): lambda a, b: st.norm(a, (b.exp() + 0.49).sqrt()),
+    bdl.HeteroscedasticNLL("softplus", 0.7): lambda a, b: st.norm(a, (b.exp().log1p().square() + 0.49).sqrt()),
     bdl.StudentTNLL(5.0, scale=0.7): lambda a: st.t(5, a, 0.7),
     bdl.StudentTNLL(3.0): lambda a, b: st.t(3, a, b.exp()),
     bdl.PoissonNLL(): lambda a: st.poisson(a.exp()),
