@@ -66,7 +66,7 @@ class Problem:
 
 
 def landsat() -> Problem:
-    """The network and the numbers of `scripts/train.py sampler=sghmc`."""
+    """The network of `experiment=landsat/liang`, and about its numbers."""
     x, y = LandsatDataModule().tensors("train")
     return Problem((36, 30, 30, 6), x, y, batch=100, lr=0.1, temperature=0.2)
 
