@@ -44,8 +44,10 @@ def choose_gradient(
     if written is None or list(map(id, written.params)) != list(map(id, autograd.params)):
         return autograd
     gradient = mlp_kernel.compiled(written, required=compiled is True) if compiled else written
-    record = recorder_for(gradient.params[0].device) if graphs and compiled else None
-    return Recorded(gradient, record) if record and _is_recordable(loss) else gradient
+    # A loss that needs autograd may wait for the device, which a graph cannot record
+    known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
+    record = recorder_for(gradient.params[0].device) if graphs and compiled and known else None
+    return gradient if record is None else Recorded(gradient, record)
 
 
 def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
@@ -68,8 +70,3 @@ def _written_out(stack: ChainStack, loss: Loss) -> MLPGradient | None:
 def _is_watched(module: nn.Module) -> bool:
     """Whether something watches or changes what goes through a module or its parameters."""
     return hooked(module) or any(map(has_tensor_hooks, module.parameters(recurse=False)))
-
-
-def _is_recordable(loss: Loss) -> bool:
-    """Whether every kernel of the loss is known: a loss that needs autograd may wait for the device."""
-    return isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient

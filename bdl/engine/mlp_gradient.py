@@ -43,17 +43,13 @@ class MLPGradient(Gradient):
     """Mean losses of a stack of MLPs and the gradients of its parameters, one batch at a time.
 
     Args:
-        layers: the layers in order; Linear layers hold stacked parameters (C, ...).
+        layers: the layers in order, which `supports` allows; Linear layers hold stacked parameters (C, ...).
         chains: C.
         loss: a likelihood, or a loss that returns its mean over the batch.
         shared: whether all chains read the same batch.
-
-    Raises ValueError for layers that it cannot run; ask `supports` first.
     """
 
     def __init__(self, layers: Sequence[nn.Module], chains: int, loss: Loss, shared: bool = False):
-        if not supports(layers):
-            raise ValueError("MLPGradient needs Linear layers, each used once, and smooth elementwise layers")
         self.layers = [layer for layer in layers if not isinstance(layer, nn.Identity | nn.Dropout | nn.Flatten)]
         self.chains, self.loss, self.shared = chains, loss, shared
         self.params = [p for layer in self.layers for p in layer.parameters() if p.requires_grad]

@@ -13,11 +13,7 @@ from bdl.frozen import Only, freeze
 
 
 class ParameterBuffer:
-    """One buffer `theta` of shape (d,), or (C, d) for parameters with a leading axis C. The parameters are views of it.
-
-    Raises ConfigError for parameters on several devices, of several dtypes, of half precision, or without the leading
-    axis.
-    """
+    """A buffer `theta`, (d,), or (C, d) for parameters with a leading axis C. The parameters are views of it."""
 
     def __init__(self, params: Sequence[Tensor], names: Sequence[str], chains: int | None):
         self.params, self.names, self.chains = list(params), list(names), chains

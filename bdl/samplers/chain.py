@@ -67,8 +67,6 @@ class Chain:
         configurational_temperature: () or (C,) <θ, ∇U>/d at the last step, whose expectation is T in equilibrium
             (Wenzel et al. 2020); None except at every 10th step.
         entropy: (...,) entropy of the approximation from which a variational θ was drawn before the last step, nats.
-
-    Raises ConfigError for a state that is not a dataclass or lacks a field that the dynamics names.
     """
 
     def __init__(

@@ -29,8 +29,6 @@ class Survivors(Saved):
 
     Attributes:
         lost: the step of the divergence by chain, in the order in which they were noticed.
-
-    Raises ConfigError for another policy.
     """
 
     saved = ("lost",)

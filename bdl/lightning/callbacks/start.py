@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.lightning.module import BayesianModule
-from bdl.likelihoods import outputs_of
+from bdl.likelihoods import Loss, outputs_of
 from bdl.posterior.frozen import FrozenPart
 from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import stacked_tensors
@@ -54,8 +55,7 @@ class EnsembleStart(L.Callback):
     ):
         self.start, self.store, self.stack = start, SampleStore(Path(run_dir) / FOLDER), stack
         self.target, self.progress, self.report = target or {}, progress, report
-        self._trained: Trained | None = None  # None once it is written
-        self._tensors: dict[str, Tensor] = {}  # tensors of the ensemble, until they are written
+        self._write: Callable[[], None] | None = None  # writes an ensemble that was trained, once
         self._ready = False
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
@@ -80,24 +80,19 @@ class EnsembleStart(L.Callback):
         self._ready = True
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self._trained is not None and trainer.is_global_zero:
-            self._write(pl_module)
-        self._trained = None
+        if self._write is not None and trainer.is_global_zero:
+            self._write()
+        self._write = None
 
     def _train(self, module: BayesianModule, stack: ChainStack, datamodule: Any) -> None:
         data = as_data_module(datamodule)
+        val = data.val_dataloader() or None
         with self.progress() as progress:
             trained = self.start.train(
-                stack,
-                data.train_dataloader(),
-                module.loss,
-                data.val_dataloader() or None,
-                compiled=module.compiled,
-                progress=progress,
+                stack, data.train_dataloader(), module.loss, val, compiled=module.compiled, progress=progress
             )
-        self._trained = trained
-        self._frozen = FrozenPart(stack)
-        self._tensors = {k: v.to("cpu", copy=True) for k, v in stacked_tensors(stack, stack.chains).items()}
+        tensors = {k: v.to("cpu", copy=True) for k, v in stacked_tensors(stack, stack.chains).items()}
+        self._write = partial(self._save, module.loss, tensors, FrozenPart(stack), trained.epochs)
         self.report(trained)
 
     @torch.no_grad()
@@ -108,17 +103,14 @@ class EnsembleStart(L.Callback):
         for name, tensor in stacked_tensors(stack, stack.chains).items():
             tensor.copy_(saved[name])
 
-    def _write(self, module: L.LightningModule) -> None:
-        assert self._trained is not None
-        loss, tensors = getattr(module, "loss", None), self._tensors
+    def _save(self, loss: Loss, tensors: dict[str, Tensor], frozen: FrozenPart, epochs: int) -> None:
         shapes = {k: list(v.shape[1:]) for k, v in tensors.items()}
         target = {"loss": identity(loss), "outputs": outputs_of(loss), "injects_noise": False, "shapes": shapes}
         target |= {"start": identity(self.start), **self.target}
-        self.store.write_target(target, self.stack, self._frozen)
+        self.store.write_target(target, self.stack, frozen)
         chains = len(next(iter(tensors.values())))
         self.store.write(
-            tensors, step=self._trained.epochs, stack=self.stack,
-            chains=[self.stack * chains + c for c in range(chains)], cycle=0, lr=self.start.lr, temperature=0.0,
-            zeta=0.0, energy_batch=None, energy_full=None, log_weight=None, psi_frozen=False,
+            tensors, step=epochs, stack=self.stack, chains=[self.stack * chains + c for c in range(chains)], cycle=0,
+            lr=self.start.lr, temperature=0.0, zeta=0.0, energy_batch=None, energy_full=None, log_weight=None,
+            psi_frozen=False,
         )  # fmt: skip
-        self._tensors = {}
