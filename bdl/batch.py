@@ -80,11 +80,11 @@ def default_targets(batch: Any) -> Any:
     return batch[-1] if isinstance(batch, tuple | list) and len(batch) > 1 else None
 
 
-def feed(net: Callable[..., Any], inputs: Inputs) -> Any:
-    """The outputs of a network, or of any function, for these inputs."""
+def feed(net: Callable[..., Any], inputs: Inputs, call: Callable[..., Any] | None = None) -> Any:
+    """The outputs of a network, or of any function, for these inputs. call: calls the network in another way."""
     args, kwargs = arguments(inputs)
     try:
-        return net(*args, **kwargs)
+        return (call or net)(*args, **kwargs)
     except TypeError as error:
         refuse_unbound(net, inputs)
         raise error

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from bdl.batch import Inputs, arguments, refuse_unbound
+from bdl.batch import Inputs, feed
 
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], inputs: Inputs) -> Any:
@@ -31,12 +31,7 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], inputs: Inputs) -> Any:
 
 def call_with(net: nn.Module, tensors: dict[str, Tensor], inputs: Inputs) -> Any:
     """The outputs of the network with tensors by path, one for every module and attribute that holds it."""
-    args, kwargs = arguments(inputs)
-    try:
-        return functional_call(net, tensors, args, kwargs, tie_weights=False)
-    except TypeError as error:
-        refuse_unbound(net, inputs)
-        raise error
+    return feed(net, inputs, lambda *args, **kwargs: functional_call(net, tensors, args, kwargs, tie_weights=False))
 
 
 @contextmanager

@@ -19,29 +19,28 @@ from bdl.identity import type_name
 from bdl.samplers.dynamics.base import Dynamics, Position, Scalar, add_, root
 
 Extra = dict[str, Tensor]
-METRIC_NOISE = ", times the root of the preconditioner"
 
 
 @dataclass
 class Averaged:
-    """A first-order state with a running mean per coordinate."""
+    """A first-order state with a running mean: per coordinate, or of matrices."""
 
     theta: Tensor  # (..., d)
-    mean: Tensor  # (..., d)
+    mean: Tensor  # (..., d), or (..., d, d)
     count: int = 0  # steps so far
 
 
-@dataclass
-class AveragedMatrix:
-    """A first-order state with a running mean of (d, d) matrices."""
+class Preconditioned(Dynamics):
+    """A dynamics whose step is scaled per coordinate, so that no one lr bounds it."""
 
-    theta: Tensor  # (..., d)
-    matrix: Tensor  # (..., d, d)
-    count: int = 0
+    tunable = frozenset()
+
+    def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
+        return super().describe_noise(s, lr, tau) + ", times the root of the preconditioner"
 
 
 @dataclass(frozen=True)
-class PSGLD(Dynamics):
+class PSGLD(Preconditioned):
     """Preconditioned SGLD with RMSProp's preconditioner (Li et al. 2016, algorithm 1).
 
         V <- a V + (1 - a) g²,    P = 1 / (λ + sqrt V)
@@ -66,7 +65,6 @@ class PSGLD(Dynamics):
     damping: float = 1e-3  # λ, units of g; Li et al. have 1e-5, which lets nearly flat directions leap
     adapt_steps: int | None = None
     per_coordinate = True
-    tunable = frozenset()  # the step is scaled per coordinate
 
     def __post_init__(self) -> None:
         if not 0 <= self.a < 1:
@@ -102,15 +100,12 @@ class PSGLD(Dynamics):
     def noise_ratio(self, s: Averaged, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         return lr * self._inverse(s) * grad_var / (2 * tau)
 
-    def describe_noise(self, s: Averaged, lr: Scalar, tau: Scalar) -> str:
-        return super().describe_noise(s, lr, tau) + METRIC_NOISE
-
     def _inverse(self, s: Averaged) -> Tensor:
         return 1 / (s.mean.sqrt() + self.damping)
 
 
 @dataclass(frozen=True, eq=False)
-class SGRLD(Dynamics):
+class SGRLD(Preconditioned):
     """Stochastic gradient Riemannian Langevin dynamics (Patterson & Teh 2013, eq. 12; Ma et al. 2015).
 
         θ <- θ - lr G⁻¹ g + lr tau Γ + N(0, 2 lr tau G⁻¹),    Γ_i = Σ_j ∂(G⁻¹)_ij/∂θ_j
@@ -127,7 +122,6 @@ class SGRLD(Dynamics):
     metric: Callable[[Tensor], Tensor] | None = None
     damping: float = 0.1  # a multiple of the mean Fisher information
     adapt_steps: int | None = 1000
-    tunable = frozenset()  # the step is scaled per coordinate
 
     def __post_init__(self) -> None:
         check_adaptation(self.damping, self.adapt_steps)
@@ -179,16 +173,13 @@ class SGRLD(Dynamics):
         inverse = 1 / g if g.ndim == 2 else torch.linalg.inv(g).diagonal(dim1=1, dim2=2)
         return lr * grad_var * inverse.reshape_as(grad_var) / (2 * tau)
 
-    def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
-        return super().describe_noise(s, lr, tau) + METRIC_NOISE
-
     def _fisher(self, s: Averaged) -> Tensor:
         scale = s.mean.mean(-1, keepdim=True).clamp_min(torch.finfo(s.mean.dtype).tiny)
         return s.mean / scale + self.damping if s.count else torch.ones_like(s.mean)
 
 
 @dataclass(frozen=True)
-class SGFS(Dynamics):
+class SGFS(Preconditioned):
     """Stochastic gradient Fisher scoring (Ahn et al. 2012, algorithm 1), at any temperature.
 
         I <- (1 - 1/t) I + V/t,    V = covariance of the per-example gradients of the batch
@@ -204,7 +195,6 @@ class SGFS(Dynamics):
     b: float = 1.0  # B, a multiple of the identity, in units of I
 
     needs = frozenset(["per_example"])
-    tunable = frozenset()  # the step is scaled per coordinate
     caveat = (
         "the step counts on batch noise: its law is right where batches are independent (data.replacement=true) and "
         "the curvature equals the covariance of per-example gradients"
@@ -216,10 +206,9 @@ class SGFS(Dynamics):
         if not self.b > 0:
             raise ConfigError(f"b must be > 0, got {self.b}")
 
-    def init(self, theta: Tensor) -> Averaged | AveragedMatrix:
-        if self.form == "diagonal":
-            return Averaged(theta, torch.zeros_like(theta))
-        return AveragedMatrix(theta, theta.new_zeros(*theta.shape, theta.shape[-1]))
+    def init(self, theta: Tensor) -> Averaged:
+        columns = () if self.form == "diagonal" else theta.shape[-1:]
+        return Averaged(theta, theta.new_zeros(*theta.shape, *columns))
 
     def step(self, s: Any, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: Extra) -> Any:  # type: ignore[override]
         each = extra["per_example"]  # (..., n, d)
@@ -234,9 +223,9 @@ class SGFS(Dynamics):
             s.mean.lerp_(each.square().sum(-2) / (n - 1), 1 / s.count)
             s.theta.sub_(2 * g / (gamma * s.mean + 2 * self.b / lr))
             return s
-        s.matrix.lerp_(each.mT @ each / (n - 1), 1 / s.count)
+        s.mean.lerp_(each.mT @ each / (n - 1), 1 / s.count)
         eye = torch.eye(g.shape[-1], dtype=g.dtype, device=g.device)
-        step = torch.linalg.solve(_matrix(gamma) * s.matrix + _matrix(2 * self.b / lr) * eye, g.unsqueeze(-1))
+        step = torch.linalg.solve(_matrix(gamma) * s.mean + _matrix(2 * self.b / lr) * eye, g.unsqueeze(-1))
         s.theta.sub_(2 * step.squeeze(-1))
         return s
 
@@ -246,9 +235,6 @@ class SGFS(Dynamics):
     def heating(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         """(..., d) zeros: the step counts on the batch noise."""
         return torch.zeros_like(grad_var)
-
-    def describe_noise(self, s: Any, lr: Scalar, tau: Scalar) -> str:
-        return super().describe_noise(s, lr, tau) + METRIC_NOISE
 
 
 def metric_and_divergence(metric: Callable[[Tensor], Tensor], theta: Tensor) -> tuple[Tensor, Tensor]:
