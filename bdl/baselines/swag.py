@@ -22,24 +22,21 @@ class Moments:
 
     rank: int
     count: int = 0
-    mean: Tensor | None = None  # (d,)
-    squares: Tensor | None = None  # (d,) sum of squared deviations from the mean (Welford 1962)
-    deviations: list[Tensor] | None = None  # the last `rank` of θ_i - mean_i, each (d,)
+    mean: Tensor = torch.zeros(())  # (d,) after the first iterate
+    squares: Tensor = torch.zeros(())  # (d,) sum of squared deviations from the mean (Welford 1962)
+    deviations: tuple[Tensor, ...] = ()  # the last `rank` of θ_i - mean_i, each (d,)
 
     def add(self, theta: Tensor) -> None:
         """theta: (d,)"""
         theta = theta.double()
-        if self.mean is None or self.squares is None or self.deviations is None:
-            self.mean, self.squares, self.deviations = torch.zeros_like(theta), torch.zeros_like(theta), []
         self.count += 1
         before = theta - self.mean
         self.mean = self.mean + before / self.count
         self.squares = self.squares + before * (theta - self.mean)
-        self.deviations = [*self.deviations, theta - self.mean][-self.rank :] if self.rank else []
+        self.deviations = (*self.deviations, theta - self.mean)[-self.rank :] if self.rank else ()
 
     def draw(self, random: torch.Generator) -> Tensor:
         """(d,) a draw of the Gaussian, see `SWAG`."""
-        assert self.mean is not None and self.squares is not None and self.deviations is not None
         sigma = (self.squares / self.count).sqrt()
         normal = lambda n: torch.randn(n, dtype=torch.float64, generator=random).to(sigma.device)  # noqa: E731
         z1 = normal(len(sigma))

@@ -1,4 +1,4 @@
-"""One chain on several ranks: its energies averaged, and the states of the ranks compared."""
+"""One chain on several ranks, whose states are compared."""
 
 from __future__ import annotations
 
@@ -13,12 +13,6 @@ from bdl.errors import ReplicaError
 COMPARE_EVERY = 100  # steps; a comparison costs a pass over the state, an all-reduce of two numbers, a device sync
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio as a signed number; its multiples are spread evenly
-
-
-def mean_over(group: dist.ProcessGroup, value: Tensor) -> Tensor:
-    """The mean of a tensor over the ranks of a group, the same bits on each; overwrites the tensor."""
-    dist.all_reduce(value, group=group)
-    return value.div_(dist.get_world_size(group))
 
 
 def compare_when_due(step: int, tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:

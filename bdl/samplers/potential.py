@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from bdl.errors import BdlWarning, ConfigError, DivergedError
-from bdl.samplers import parallel
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, refuse
@@ -172,7 +172,8 @@ class Potential(Saved):
         """(C,) U = N loss + prior energy, double, nats; C = 1 without chains. Averaged over the ranks of `group`."""
         energy = loss.to(torch.float64, copy=True).mul_(self.num_data)
         if (group := self.chain.host.group) is not None:
-            parallel.mean_over(group, energy)
+            dist.all_reduce(energy, group=group)  # every rank gets the same bits
+            energy.div_(dist.get_world_size(group))
         return energy.add_(self.prior.energy(self.chain.theta)).view(-1)
 
     def full_energy(self, lr: Scalar) -> Tensor:

@@ -171,7 +171,8 @@ class HistogramWeighting(Weighting):
         zero, window = torch.zeros_like(psi), energies.new_zeros(self.pilot, len(energies))
         h = Histogram(psi, zero, zero.clone(), None, window, form=self.psi_form)
         if partition.given:
-            self._set_edges(h, partition.edges_for(energies[None]))
+            h.edges = partition.edges_for(energies[None])
+            h.tabulate()
         return h
 
     def update(self, h: Histogram, u: Array, zeta: float) -> None:
@@ -200,7 +201,7 @@ class HistogramWeighting(Weighting):
             if h.seen % h.pilot == 0:
                 end_pilot(h, self.partition(num_data), pooled)
             if h.edges is not None:
-                self._set_edges(h, h.edges)
+                h.tabulate()
         elif h.seen % RECENT == 0 and not h.frozen:
             check_range(h, self.partition(num_data), self._start(h.psi, len(h.psi), self.bins))
 
@@ -208,10 +209,6 @@ class HistogramWeighting(Weighting):
         """(R, m) psi before any energy."""
         linear = torch.arange(1, bins + 1, dtype=like.dtype, device=like.device) / bins
         return (linear if self.psi_form.start == "linear" else torch.ones_like(linear)).repeat(rows, 1)
-
-    def _set_edges(self, h: Histogram, edges: Tensor) -> None:
-        h.edges = edges
-        h.tabulate()
 
     @staticmethod
     def _unit_of(given: Given) -> str:
