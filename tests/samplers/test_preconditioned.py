@@ -365,7 +365,7 @@ def test_sgfs_is_right_at_any_lr(form: str, H, lr: float, n: int, T: float):
     items, Cov(θ) = tau H⁻¹ exactly. Without the 1/(n tau) of γ it is not."""
     N, dynamics = 30, bdl.SGFS(form=form, b=0.7)
     tau, extra, d = T / N, {"per_example": examples(H, n)}, len(H)
-    memory = {"mean": torch.from_numpy(H.diagonal().copy())} if form == "diagonal" else {"matrix": torch.from_numpy(H)}
+    memory = {"mean": torch.from_numpy(H.diagonal().copy() if form == "diagonal" else H)}
     step = linear_step(dynamics, H, lr, tau, memory, extra)
     np.testing.assert_allclose(step.theta_covariance(H / n) / tau, np.linalg.inv(H), rtol=1e-9, atol=1e-9)
     wrong = linear_step(GammaOne(dynamics), H, lr, tau, {}, extra).theta_covariance(H / n) / tau
