@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdl.errors import BdlWarning, ConfigError
 
-FORMAT_VERSION = 5
+FORMAT_VERSION = 6
 
 
 class Saved:
