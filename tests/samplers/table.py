@@ -60,7 +60,7 @@ def frozen(d):
 
 def weighed(d):
     """The memory of SGHMC where its inverse masses are (1.5, .5)."""
-    return {"inverse_mass": torch.tensor([1.5, 0.5], dtype=torch.float64)[:d], "steps": 50}
+    return {"inverse_mass": torch.tensor([1.5, 0.5], dtype=torch.float64)[:d], "steps": 250}
 
 
 TABLE = [
@@ -80,7 +80,7 @@ TABLE = [
     Row("sgnht-0.1", lambda d, dtype: bdl.SGNHT(friction=0.1, rate=None), friction=0.1, thermostat=True),
     Row("sgnht-0.5", lambda d, dtype: bdl.SGNHT(friction=0.5, rate=None), friction=0.5, thermostat=True),
     Row(
-        "sghmc-mass", lambda d, dtype: bdl.SGHMC(friction=0.1, mass="diagonal", mass_steps=50),
+        "sghmc-mass", lambda d, dtype: bdl.SGHMC(friction=0.1, mass="diagonal", mass_steps=250),
         friction=0.1, scale=1.5, diagonal=(1.5, 0.5), sgd=False, memory=weighed,
     ),
     Row(

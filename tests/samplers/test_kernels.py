@@ -26,7 +26,8 @@ from torch.distributions import Normal
 
 import bdl
 from bdl.errors import ConfigError, DivergedError
-from bdl.samplers.dynamics.metropolis import Accepted, accept
+from bdl.samplers.dynamics import metropolis
+from bdl.samplers.dynamics.metropolis import Accepted, accept, path_length
 
 Z = 4.5  # standard errors
 N = 20
@@ -103,7 +104,7 @@ def test_hmc_is_reversible_and_accepts_by_the_energy(target):
     alpha, y = acceptance(target, kernel, x, z, lr, tau)
     p, h = z * tau.sqrt(), (2 * lr).sqrt()
     momentum, position = p.clone(), x.clone()
-    for _ in range(4):
+    for _ in range(path_length(4, 0)):
         momentum = momentum - h / 2 * target.grad(position)
         position = position + h * momentum
         momentum = momentum - h / 2 * target.grad(position)
@@ -141,7 +142,8 @@ def test_leapfrog_keeps_volumes_and_nearly_the_energy():
     assert torch.linalg.det(jacobian).item() == pytest.approx(1, abs=1e-10)
     x, z, _, _ = draws(2000)
     error = []
-    for lr, leapfrog in ((0.02, 4), (0.005, 8)):  # paths of equal length, with h half as large
+    assert 2 * path_length(5, 0) == path_length(11, 0)
+    for lr, leapfrog in ((0.02, 5), (0.005, 11)):  # paths of equal length, with h half as large
         alpha, _ = acceptance(BANANA, bdl.HMC(leapfrog=leapfrog), x, z, lr, torch.ones(2000, 1, dtype=D64))
         error.append(-alpha.log().sum())
     assert (error[0] / error[1]).item() == pytest.approx(4, rel=0.15)
@@ -271,6 +273,41 @@ def test_law_at_any_step(lr: float, low: float, high: float):
     assert (np.abs(estimate.z([1, 1, 0.8])) < Z).all() and estimate.se.max() < 0.01
 
 
+def second_moment_after_a_start_at_two(leapfrog: int, half_periods: int) -> Estimate:
+    """Of N(0, 1), 210 steps after 4,000 chains started at θ = 2, where `leapfrog` steps are so many half periods.
+
+    A leapfrog step turns (θ, p) by an angle ψ with h = 2 sin(ψ / 2).
+    """
+    h = 2 * math.sin(math.pi * half_periods / leapfrog / 2)
+    start = torch.full((4000, 1), 2.0, dtype=D64)
+    run = Chains(GaussianLaw([0.0], [[1.0]]), bdl.HMC(leapfrog), start, lr=h * h / 2)
+    run.run(0, burn_in=210)
+    return Estimate.over_chains(run.theta.square())
+
+
+@pytest.mark.parametrize("leapfrog, half_periods", [(2, 1), (4, 1), (4, 2), (10, 1), (10, 2), (10, 5)])
+def test_hmc_forgets_its_start_at_every_curvature(leapfrog: int, half_periods: int):
+    """Also where the mean length of its paths is a whole number of half periods. Power: 10 % of the variance."""
+    estimate = second_moment_after_a_start_at_two(leapfrog, half_periods)
+    assert abs(estimate.z(1.0)[0]) < Z and estimate.se[0] < 0.1 / 4
+
+
+def test_paths_of_one_length_are_seen(monkeypatch):
+    """Negative control: after 210 whole periods θ² is 4, as it was at the start."""
+    monkeypatch.setattr(metropolis, "path_length", lambda mean, step: mean)
+    assert second_moment_after_a_start_at_two(10, 2).mean[0] == pytest.approx(4)
+
+
+@pytest.mark.parametrize("mean", [1, 2, 3, 10, 25])
+def test_lengths_of_paths(mean: int):
+    """Every length within half of the mean occurs equally often, and neighbouring steps differ."""
+    lengths = [path_length(mean, step) for step in range(2000)]
+    assert sorted(set(lengths)) == list(range(mean - mean // 2, mean + mean // 2 + 1))
+    counts = [lengths.count(length) for length in set(lengths)]
+    assert max(counts) - min(counts) <= 10
+    assert mean == 1 or all(a != b for a, b in zip(lengths, lengths[1:]))  # noqa: B905, RUF007
+
+
 MISTAKES = [
     "MALA without q",
     "MALA, Ji 2023: up the gradient",
@@ -363,7 +400,7 @@ def test_reported_numbers(name: str):
     """Loss and energy belong to the θ before the step, and the energy includes the prior. Batches do not heat.
 
     A step calls the closure once under MALA, Metropolis and MCLMC with leapfrog, twice under MCLMC with McLachlan's
-    integrator, and `leapfrog` times under HMC. Steps 0, 1, 2, 100, 200 and so on call it once more, at the present θ.
+    integrator, and `leapfrog` times in the mean under HMC. Steps 0, 1, 2, 100, 200 and so on call it once more, at the present θ.
     """
     sampler = single(BUILD[name], prior=bdl.Gaussian(2.0), temperature=0.5)
     for _ in range(20):
@@ -371,7 +408,8 @@ def test_reported_numbers(name: str):
         loss = sampler.step(sampler.closure)
         assert loss.item() == pytest.approx(GAUSSIAN.energy(before).item() / N)
         assert sampler.energy.item() == pytest.approx((GAUSSIAN.energy(before) + before.square().sum()).item())
-    assert sampler.calls == 20 * {"hmc": 5, "hmc-mass": 5, "mclmc": 2}.get(name, 1) + 3
+    paths = sum(path_length(5, step) for step in range(20))
+    assert sampler.calls == {"hmc": paths, "hmc-mass": paths, "mclmc": 40}.get(name, 20) + 3
     assert sampler.t_eff.item() == 0.5 and sampler.noise_ratio.item() == 0 and sampler.kinetic_temperature.isnan()
     assert sampler.multiplier == 1 and sampler.log_weight == 0
     assert "T = 0.5" in sampler.explain()

@@ -156,7 +156,7 @@ class SGHMC(Underdamped, Subtracting):
 
     def __post_init__(self) -> None:
         Underdamped.__post_init__(self)
-        check_mass(self.mass, self.mass_steps, "mass_steps")
+        check_mass(self.mass, self.mass_steps, "mass_steps", self.friction)
         Subtracting.__post_init__(self)
 
     def __str__(self) -> str:
@@ -199,7 +199,7 @@ class SGHMC(Underdamped, Subtracting):
 
     def _learn(self, s: KineticByMass, g: Tensor) -> None:
         s.steps += 1
-        factor = learn_from_gradient(s, g, self.mass_steps)
+        factor = learn_from_gradient(s, g, self.mass_steps, self.friction)
         if factor is not None:
             s.m.mul_(factor.sqrt_())  # Var m is proportional to P
 

@@ -3,12 +3,15 @@
 HMC takes the variance of a coordinate for its P (as Stan does; Carpenter et al. 2017). SGHMC takes the mean square of
 its gradient for its mass. On a Gaussian that is tau times the curvature, plus the batch noise, which grows with the
 curvature too; and it is known before the chain has spread. Both measure anew in windows of the steps that adapt, each
-twice as long as the one before; the last is from 40 to 80 %. The masses have the mean 1 over coordinates, so that lr
+twice as long as the one before; the last is from 40 to 80 %. A window with few independent gradients is left out:
+chance makes some coordinates light there, and where the stiff directions lie across the axes, light coordinates move
+along them, faster than lr allows. The masses have the mean 1 over coordinates, so that lr
 keeps its units: stiff coordinates keep about the mass that they had, and the others become lighter.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -19,7 +22,7 @@ from bdl.errors import ConfigError
 
 Mass = Literal["unit", "diagonal"]
 WINDOWS = (1, 2, 4, 8, 16, 32)  # 80ths of the adaptation at which the windows begin; they end at twice as many
-BRIEFEST = 10  # steps of a window
+BRIEFEST = 10  # independent values in a window
 SHORTEST = 50  # steps of adaptation
 PRIOR = 5  # steps for which the harmonic mean of all variances counts, against chance in short windows
 DAMPING = 0.01  # share of the mean mass that every coordinate gets, against those whose gradients are small by chance
@@ -46,12 +49,22 @@ class KineticByMass:
     steps: int = 0
 
 
-def check_mass(mass: str, steps: int, key: str) -> None:
-    """Raise ConfigError for an unknown mass, and for a diagonal one that has too few steps to adapt in."""
+def check_mass(mass: str, steps: int, key: str, friction: float = 1.0) -> None:
+    """Raise ConfigError for an unknown mass, and for a diagonal one that has too few steps to adapt in.
+
+    friction: of a chain that learns from gradients; the last window has room for `briefest(friction)` steps.
+    """
     if mass not in ("unit", "diagonal"):
         raise ConfigError(f'mass must be "unit" or "diagonal", got {mass!r}')
-    if mass == "diagonal" and steps < SHORTEST:
-        raise ConfigError(f"a diagonal mass needs at least {SHORTEST} steps to adapt in, got {key} = {steps}")
+    shortest = max(SHORTEST, math.ceil(2.5 * briefest(friction)))
+    if mass == "diagonal" and steps < shortest:
+        at = f" at friction {friction}" if friction < 1 else ""
+        raise ConfigError(f"a diagonal mass needs at least {shortest} steps to adapt in{at}, got {key} = {steps}")
+
+
+def briefest(friction: float) -> int:
+    """Steps of the briefest window: momenta, and with them the gradients, forget in about 1 / friction steps."""
+    return math.ceil(BRIEFEST / friction)
 
 
 def learn_from_spread(s: Spreading, adapt_steps: int) -> bool:
@@ -71,9 +84,9 @@ def learn_from_spread(s: Spreading, adapt_steps: int) -> bool:
     return s.steps == last
 
 
-def learn_from_gradient(s: KineticByMass, g: Tensor, adapt_steps: int) -> Tensor | None:
+def learn_from_gradient(s: KineticByMass, g: Tensor, adapt_steps: int, friction: float) -> Tensor | None:
     """Let the masses learn from a gradient g (..., d); at the end of a window P changes by the factor returned."""
-    first, last = window(s.steps, adapt_steps)
+    first, last = window(s.steps, adapt_steps, briefest(friction))
     if last == 0:
         return None
     s.square.lerp_(g.square(), 1 / (s.steps - first))
@@ -85,10 +98,10 @@ def learn_from_gradient(s: KineticByMass, g: Tensor, adapt_steps: int) -> Tensor
     return s.inverse_mass / old
 
 
-def window(step: int, adapt_steps: int) -> tuple[int, int]:
+def window(step: int, adapt_steps: int, least: int = BRIEFEST) -> tuple[int, int]:
     """The step before the first one of the window that holds this step, and its last step; (0, 0) outside of all."""
     edges = ((w * adapt_steps // 80, 2 * w * adapt_steps // 80) for w in WINDOWS)
-    return next(((a, b) for a, b in edges if a < step <= b and b - a >= BRIEFEST), (0, 0))
+    return next(((a, b) for a, b in edges if a < step <= b and b - a >= least), (0, 0))
 
 
 def from_variance(variance: Tensor, n: int, old: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import AcceptReject, Evaluate, Scalar
 from bdl.samplers.dynamics.mass import Mass, check_mass, learn_from_spread
 
+GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) more evenly, modulo 1, than those of any other number
+
 
 @dataclass
 class Accepted:
@@ -98,14 +100,17 @@ class MALA(AcceptReject):
 class HMC(AcceptReject):
     """Hamiltonian Monte Carlo (Duane et al. 1987; Neal 2011, section 5.3) with fresh momenta at every step.
 
-        p ~ N(0, tau);  `leapfrog` times: p <- p - h/2 R ∇V(θ); θ <- θ + h R p; p <- p - h/2 R ∇V(θ),    h = sqrt(2 lr)
+        p ~ N(0, tau);  l times: p <- p - h/2 R ∇V(θ); θ <- θ + h R p; p <- p - h/2 R ∇V(θ),    h = sqrt(2 lr)
         accepted with probability min(1, exp((H(θ, p) - H(θ', p')) / tau)),    H = V + |p|²/2,    V = U/N
+
+    The number l of leapfrog steps differs from step to step, by half of its mean `leapfrog` at most. A path of one
+    length is a whole period for some curvatures: the chain then returns to where it was, and never forgets its start.
 
     R² = P is the inverse of the masses, and R p the velocity. P = 1 under mass="unit". Under mass="diagonal" each chain
     measures P, the variance of each coordinate, in the first 80 % of `adapt_steps`; then it is fixed.
 
     target: the acceptance rate that the first `adapt_steps` steps adapt lr to (.8; .651 is optimal in the limit of many
-    dimensions, Beskos et al. 2013). A step takes `leapfrog` gradients. Law: exp(-U/T), at any lr.
+    dimensions, Beskos et al. 2013). A step takes `leapfrog` gradients in the mean. Law: exp(-U/T), at any lr.
     """
 
     leapfrog: int = 10
@@ -132,7 +137,7 @@ class HMC(AcceptReject):
         p = _root(tau * torch.ones_like(_factor(s)), z) * z
         kinetic = _square(p) / 2
         theta, gradient, potential = s.theta, s.gradient, _column(s.potential)
-        for _ in range(self.leapfrog):
+        for _ in range(path_length(self.leapfrog, s.steps)):
             p = p - h / 2 * gradient
             theta = theta + h * p
             potential, gradient = evaluate(theta)
@@ -142,6 +147,18 @@ class HMC(AcceptReject):
         if isinstance(s, AcceptedByMass) and learn_from_spread(s, self.adapt_steps):
             s.changed = s.steps  # lr adapts anew
         return s
+
+
+def path_length(mean: int, step: int) -> int:
+    """Leapfrog steps of the step after `step` steps, from mean - mean // 2 to mean + mean // 2, equally often.
+
+    They follow the fractional parts of k times the golden ratio, as Hoffman et al. 2021 take those of a Halton
+    sequence. No state and no random number decides a length, so that each step is reversible and leaves exp(-U/T) as it
+    is, and a resumed chain takes the same lengths. Neighbouring lengths are whole periods together for no curvature
+    that the leapfrog scheme can stand.
+    """
+    half = mean // 2
+    return mean - half + int((2 * half + 1) * ((step + 1) * GOLDEN % 1))
 
 
 def not_evaluated(theta: Tensor) -> Accepted:
