@@ -400,7 +400,8 @@ def test_reported_numbers(name: str):
     """Loss and energy belong to the θ before the step, and the energy includes the prior. Batches do not heat.
 
     A step calls the closure once under MALA, Metropolis and MCLMC with leapfrog, twice under MCLMC with McLachlan's
-    integrator, and `leapfrog` times in the mean under HMC. Steps 0, 1, 2, 100, 200 and so on call it once more, at the present θ.
+    integrator, and once for each leapfrog step of HMC. Steps 0, 1, 2, 100, 200 and so on call it once more, at the
+    present θ.
     """
     sampler = single(BUILD[name], prior=bdl.Gaussian(2.0), temperature=0.5)
     for _ in range(20):
