@@ -1,0 +1,91 @@
+"""Makes the features of the leaderboard's problem `cifar`: python scripts/leaderboard_features.py IMAGES [--epochs 20].
+
+IMAGES is the folder that holds CIFAR-10, as `data.root` of scripts/train.py, or an .npz file with x_train
+(n, 3, 32, 32) uint8, y_train, x_test and y_test. A ResNet20 is trained on the first 2,500 training images by SGD with
+momentum, a falling learning rate, crops and flips. scripts/results/leaderboard/features.npz then holds what its last
+layer reads, 64 numbers for each of these images and of the first 500 test images, and the labels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from bdl.data import Augment, Normalise, TensorBatches
+from bdl.data.cifar import load_cifar
+from bdl.disk.files import write_atomically
+from bdl.models import ResNet
+from bdl.run.console import one_line_errors
+
+PATH = Path(__file__).parent / "results" / "leaderboard" / "features.npz"
+ITEMS = {"train": 2500, "test": 500}
+BATCH = 125
+NORMALISE = Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # of CIFAR-10
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("images", type=Path, metavar="IMAGES")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--out", type=Path, default=PATH, metavar="FILE", help="default: %(default)s")
+    arguments = parser.parse_args()
+    torch.manual_seed(0)
+    data = load_images(arguments.images)
+    net = train(data["x_train"], data["y_train"], arguments.epochs)
+    arrays = {f"y_{part}": data[f"y_{part}"].numpy().astype(np.uint8) for part in ITEMS}
+    arrays |= {f"x_{part}": features(net, data[f"x_{part}"]).half().numpy() for part in ITEMS}
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    arguments.out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomically(arguments.out, file.getvalue())
+
+
+def load_images(path: Path) -> dict[str, Tensor]:
+    """The first images and labels of both parts: x (n, 3, 32, 32) uint8, y (n,) int64."""
+    if path.suffix == ".npz":
+        with np.load(path, allow_pickle=False) as archive:
+            data = {name: torch.from_numpy(archive[name]) for name in archive.files}
+    else:
+        data = load_cifar(path, 10)
+    return {f"{v}_{p}": data[f"{v}_{p}"][:n].to(d) for p, n in ITEMS.items() for v, d in zip("xy", DTYPES, strict=True)}
+
+
+DTYPES = (torch.uint8, torch.int64)
+
+
+def train(x: Tensor, y: Tensor, epochs: int) -> ResNet:
+    """A ResNet20 after so many epochs on the images."""
+    net = ResNet(20).train()
+    loader = TensorBatches(x, y, BATCH, augment=Augment(), transform=NORMALISE)
+    steps = epochs * (len(y) // BATCH)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, nesterov=True)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.2, total_steps=steps)
+    for _ in range(epochs):
+        for images, labels in loader:
+            optimizer.zero_grad()
+            cross_entropy(net(images), labels).backward()
+            optimizer.step()
+            schedule.step()
+    return net.eval()
+
+
+@torch.no_grad()
+def features(net: ResNet, x: Tensor) -> Tensor:
+    """(n, 64) what the last layer reads."""
+    read: list[Tensor] = []
+    hook = net.linear.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0]))
+    for part in x.split(BATCH):
+        net(NORMALISE(part))
+    hook.remove()
+    return torch.cat(read)
+
+
+if __name__ == "__main__":
+    with one_line_errors():
+        main()
