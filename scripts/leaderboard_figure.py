@@ -105,9 +105,7 @@ def draw(record: dict[str, Any], path: Path) -> None:
             panel(ax, entry)
         handles = [matplotlib.lines.Line2D([], [], color=COLOURS[k], lw=2, label=v) for k, v in FAMILIES.items()]
         handles.append(matplotlib.lines.Line2D([], [], color="#444444", lw=1, ls=":", label="two references apart"))
-        figure.suptitle(
-            "How far predictions lie from those of the posterior, after so many core-seconds", fontweight="bold"
-        )
+        figure.suptitle("How far predictions lie from those of the posterior (lower is better)", fontweight="bold")
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
         figure.savefig(path, dpi=120)
 
