@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -17,16 +18,16 @@ from lightning.pytorch.callbacks import LambdaCallback
 from lightning.pytorch.loggers import Logger
 
 import bdl
+from bdl.batch import Reader
 from bdl.data.module import DataModule, as_data_module
 from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import matching
-from bdl.run.baseline import check_baseline, folder_of_training
 from bdl.run.directory import RunDirectory
-from bdl.run.law import count_outputs
+from bdl.run.law import count_outputs, own_likelihood
 from bdl.run.machine import compile_if_possible
-from bdl.run.plan import Compute, Plan, StackPlan
+from bdl.run.plan import Compute, Plan, StackPlan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.progress import WorkProgress
 from bdl.run.recipe import Recipe
@@ -56,7 +57,6 @@ class StackRun:
     """One stack, built: everything that sampling needs."""
 
     plan: StackPlan
-    settings: dict[str, Any]  # as config.yaml records them
     data: DataModule
     net: torch.nn.Module  # one plain copy of the network, for the posterior
     module: bdl.BayesianModule  # the network's chains, which are sampled
@@ -75,28 +75,31 @@ def build_stack(
 
     Without a limit, that of the plan holds. The first stack alone is logged, and speaks.
     """
-    first = process.is_main and number == plan.stacks.first
-    data = build_data(plan, number, process, warn=first)
-    if first and data.overview is not None:
+    speaks, compute = process.is_main and number == plan.stacks.first, plan.compute
+    data = build_data(plan.data(number), compute.strategy, process, warn=speaks)
+    if speaks and data.overview is not None:
         print(f"data: {data.overview}", flush=True)
     stack = plan.of_stack(number, data)
     net = build_net(stack, data)
-    module = build_module(plan, stack, build_chains(plan, stack, net))
+    module = build_module(stack, build_chains(stack, net), compute.compiled)
     if stack.baseline is not None:
-        check_baseline(stack.baseline, net, data, module.loss)
-    settings, limit = plan.recorded(stack), limit or bdl.callbacks.TimeLimit(plan.compute.max_time)
-    callbacks = build_callbacks(plan, stack, data, directory, settings, limit, first)
-    trainer = build_trainer(plan.compute, plan.logger if first else None, directory, callbacks, process)
-    return StackRun(stack, settings, data, net, module, callbacks, trainer)
+        inputs, _ = Reader(net)(next(iter(data.slices("train"))))
+        stack.baseline.build().check(net, inputs, own_likelihood(module.loss), data.has("val"))
+    limit = limit or bdl.callbacks.TimeLimit(compute.max_time)
+    callbacks = build_callbacks(stack, data, directory, limit, speaks)
+    trainer = build_trainer(compute, plan.logger if speaks else None, directory.path, callbacks, process)
+    return StackRun(stack, data, net, module, callbacks, trainer)
 
 
-def build_data(plan: Plan, stack: int, process: ProcessInfo = SINGLE, warn: bool = True) -> DataModule:
+def build_data(
+    recipe: Recipe[DataModule], strategy: Strategy = "auto", process: ProcessInfo = SINGLE, warn: bool = True
+) -> DataModule:
     """The data module of a stack. Each of several ranks of one chain gets its part of every batch."""
     with warnings.catch_warnings():
         if not warn:  # another process says the same
             warnings.simplefilter("ignore", BdlWarning)
-        data = as_data_module(plan.data(stack).build())
-    if plan.compute.strategy == "ddp" and process.world_size > 1:
+        data = as_data_module(recipe.build())
+    if strategy == "ddp" and process.world_size > 1:
         data.shard(process.rank, process.world_size)
     return data
 
@@ -120,7 +123,7 @@ def build_net(stack: StackPlan, data: DataModule) -> torch.nn.Module:
     return net.train()
 
 
-def build_chains(plan: Plan, stack: StackPlan, net: torch.nn.Module) -> bdl.ChainStack:
+def build_chains(stack: StackPlan, net: torch.nn.Module) -> bdl.ChainStack:
     """The chains: fresh copies of the network, or copies of saved weights, which become those of the network too.
 
     Raises ConfigError for a frozen part that would be random, and for what `CheckpointStart.load` refuses.
@@ -136,48 +139,44 @@ def build_chains(plan: Plan, stack: StackPlan, net: torch.nn.Module) -> bdl.Chai
             "the weights of the frozen part, all of which the file must hold"
         )
     return bdl.ChainStack(
-        net, plan.stacks.chains, only=only, start="given" if isinstance(start, bdl.CheckpointStart) else "fresh",
-        frozen=stack.sampler.get("frozen", "eval"), seed=plan.seed, stack=stack.number,
-        shared=plan.stacks.shared_batches,
+        net, stack.chains, only=only, start="given" if isinstance(start, bdl.CheckpointStart) else "fresh",
+        frozen=stack.sampler.get("frozen", "eval"), seed=stack.seed, stack=stack.number, shared=stack.shared_batches,
     )  # fmt: skip
 
 
-def build_module(plan: Plan, stack: StackPlan, chains: bdl.ChainStack) -> bdl.BayesianModule:
-    compiled, loss = plan.compute.compiled, stack.loss.build()
+def build_module(stack: StackPlan, chains: bdl.ChainStack, compiled: bool | Literal["auto"]) -> bdl.BayesianModule:
+    loss = stack.loss.build()
     if compiled is True and isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
         compile_if_possible(chains)
     return bdl.BayesianModule(chains, stack.sampler.build(), loss=loss, compile=compiled)
 
 
 def build_callbacks(
-    plan: Plan, stack: StackPlan, data: DataModule, directory: RunDirectory, settings: dict[str, Any],
-    limit: bdl.callbacks.TimeLimit, verbose: bool,
+    stack: StackPlan, data: DataModule, directory: RunDirectory, limit: bdl.callbacks.TimeLimit, speaks: bool
 ) -> Callbacks:  # fmt: skip
-    keep, target, preprocessing = stack.keep.build(), dict(stack.target), data.preprocessing()
+    keep, target = stack.keep.build(), dict(stack.target)
+
+    def record(trainer: L.Trainer, module: L.LightningModule) -> None:
+        if trainer.is_global_zero:
+            directory.write_config(stack.settings, stack.name, module.device, data.preprocessing(), speaks)
+
     functions = {name: None if recipe is None else recipe.build() for name, recipe in stack.schedule.items()}
     return Callbacks(
-        at_start(lambda device: directory.write_config(settings, plan.name, device, preprocessing, verbose)),
+        LambdaCallback(on_train_start=record),
         bdl.Schedule(**functions),
         bdl.CollectSamples(
-            keep, folder_of_training(plan.folder, stack.baseline), overwrite=True, target=target, **stack.collect
+            keep, stack.samples_of_chains(directory.path), overwrite=True, target=target, **stack.collect
         ),
         build_average(keep, data),
-        bdl.Monitor(plan.output.monitor_every),
-        build_start(plan, stack, verbose),
+        bdl.Monitor(stack.monitor_every),
+        build_start(stack, directory.path, speaks),
         bdl.callbacks.StepProgress(),
         limit,
         bdl.SaveLast(
-            plan.folder / "checkpoints", plan.output.checkpoint_every, plan.checkpoint(stack.number),
-            run=f"{plan.hash}, stack {stack.number}",
+            directory.path / "checkpoints", stack.checkpoint_every, stack.checkpoint,
+            run=f"{directory.hash}, stack {stack.number}",
         ),
     )  # fmt: skip
-
-
-def at_start(write_config: Callable[[torch.device], None]) -> L.Callback:
-    """Call `write_config(device)` when training starts, in the main process."""
-    return LambdaCallback(
-        on_train_start=lambda trainer, module: write_config(module.device) if trainer.is_global_zero else None
-    )
 
 
 def build_average(keep: Keep, data: DataModule) -> bdl.ModelAverage:
@@ -186,7 +185,7 @@ def build_average(keep: Keep, data: DataModule) -> bdl.ModelAverage:
     return bdl.ModelAverage(keep, validation or data.test_dataloader(), name="val" if validation else "test")
 
 
-def build_start(plan: Plan, stack: StackPlan, verbose: bool) -> bdl.callbacks.EnsembleStart | None:
+def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.EnsembleStart | None:
     """The training of the chains before they are sampled; None unless `start` trains them."""
     start = None if stack.start is None else stack.start.build()
     if start is None or isinstance(start, bdl.CheckpointStart):
@@ -196,25 +195,31 @@ def build_start(plan: Plan, stack: StackPlan, verbose: bool) -> bdl.callbacks.En
         loss, members = float(trained.val_loss.mean()), len(trained.val_loss)
         print(f"start: {members} members, {trained.epochs} epochs, mean validation loss {loss:.4g}", flush=True)
 
-    shown = {"progress": partial(WorkProgress, "start"), "report": report} if verbose else {}
-    return bdl.callbacks.EnsembleStart(start, plan.folder, stack.number, dict(stack.target), **shown)
+    shown = {"progress": partial(WorkProgress, "start"), "report": report} if speaks else {}
+    return bdl.callbacks.EnsembleStart(start, folder, stack.number, dict(stack.target), **shown)
 
 
 def build_trainer(
-    compute: Compute, logger: Recipe[Logger] | None, directory: RunDirectory, callbacks: Callbacks, process: ProcessInfo
+    compute: Compute, logger: Recipe[Logger] | None, folder: Path, callbacks: Callbacks, process: ProcessInfo
 ) -> L.Trainer:
-    """The Trainer of one stack. Raises ConfigError for settings that this machine cannot carry out."""
-    silence_lightning(process)
+    """The Trainer of one stack. Raises ConfigError for settings that this machine cannot carry out.
+
+    To Lightning, each of several independent stacks is a run on a single device.
+    """
+    silence_lightning(process.is_main)
     if not process.is_main:
         callbacks.progress.disable()
-    independent = compute.strategy == "chains" or compute.strategy != "ddp" and process.world_size > 1
+    single: dict[str, Any] = {}
+    if compute.strategy == "chains" or compute.strategy != "ddp" and process.world_size > 1:
+        on_cpu = compute.accelerator == "cpu" or not torch.cuda.is_available()
+        devices = 1 if on_cpu else [process.local_rank // compute.concurrent]
+        single = {"strategy": "auto", "devices": devices, "num_nodes": 1, "plugins": LightningEnvironment()}
     ours = dict(
-        callbacks=list(callbacks), logger=False if logger is None else build_logger(logger),
-        default_root_dir=directory.path, enable_model_summary=False, num_sanity_val_steps=0,
-        use_distributed_sampler=False,
+        callbacks=list(callbacks), logger=False if logger is None else build_logger(logger), default_root_dir=folder,
+        enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
     )  # fmt: skip
     try:
-        return L.Trainer(**{**compute.trainer, **ours, **(single_device(compute, process) if independent else {})})
+        return L.Trainer(**{**compute.trainer, **ours, **single})
     except Exception as error:  # Lightning, torch and a profiler raise what they like
         cause = str(error).strip()
         raise ConfigError(
@@ -222,13 +227,13 @@ def build_trainer(
         ) from error
 
 
-def silence_lightning(process: ProcessInfo) -> None:
+def silence_lightning(speaks: bool = True) -> None:
     """Hide Lightning's messages and warnings. One process prints bdl's own."""
     for name in ("lightning.pytorch", "lightning.fabric"):
         logging.getLogger(name).setLevel(logging.WARNING)
     warnings.filterwarnings("ignore", module="lightning.*")
     # This filter must follow: a warning raised from a LightningModule counts as Lightning's.
-    warnings.filterwarnings("default" if process.is_main else "ignore", category=BdlWarning)
+    warnings.filterwarnings("default" if speaks else "ignore", category=BdlWarning)
 
 
 def build_logger(logger: Recipe[Logger]) -> Logger:
@@ -236,11 +241,3 @@ def build_logger(logger: Recipe[Logger]) -> Logger:
     if logger.target.endswith("TensorBoardLogger") and not (find_spec("tensorboard") or find_spec("tensorboardX")):
         raise ConfigError("logger=tensorboard needs the package tensorboard: pip install 'bdl[tensorboard]'")
     return logger.build()
-
-
-def single_device(compute: Compute, process: ProcessInfo) -> dict[str, Any]:
-    """Arguments of a Trainer for one of several independent stacks: to Lightning, it is a run on a single device."""
-    on_cpu = compute.accelerator == "cpu" or not torch.cuda.is_available()
-    device = process.local_rank // compute.concurrent
-    plugins = LightningEnvironment()
-    return {"strategy": "auto", "devices": 1 if on_cpu else [device], "num_nodes": 1, "plugins": plugins}

@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
+from matplotlib.figure import Figure
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.markup import escape
@@ -17,11 +19,13 @@ from rich.table import Table
 
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, ConfigError
-from bdl.posterior.verdict import verdict
-from bdl.run.compared_runs import data_difference, find_runs
-from bdl.run.comparison import Comparison, compare_runs, in_short
-from bdl.run.comparison_page import comparison_page
+from bdl.posterior.report.figures import BLUE, WIDE, as_uri, name_axes
+from bdl.posterior.report.page import MARKS, render
+from bdl.run.compared_runs import ComparedRun, data_difference, find_runs
+from bdl.run.comparison import HEADINGS, ComparedMethod, Comparison, compare_runs, in_short, loss, mean_and_error, shown
 from bdl.run.records import write_json
+
+DRAWN = 2  # scores in the picture
 
 
 def compare(cfg: DictConfig) -> None:
@@ -70,8 +74,10 @@ def as_markdown(comparison: Comparison) -> str:
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """Plain values: for each method the metrics, as mean, standard error (null for one run) and values of its runs."""
 
-    def number(value: float) -> float | None:
-        return value if math.isfinite(value) else None
+    def numbers(method: ComparedMethod, name: str) -> dict[str, Any]:
+        mean, error = map(_finite, method.scores[name])
+        of_runs = [_finite(run.metrics.get(name, math.nan)) for run in method.finished]
+        return {"mean": mean, "standard_error": error, "of_runs": of_runs}
 
     methods = [
         {
@@ -80,14 +86,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
             "verdict": m.verdict if m.judged else None,
             "runs": [str(run.path) for run in m.finished],
             "unfinished": [str(run.path) for run in m.runs if not run.metrics],
-            "metrics": {
-                name: {
-                    "mean": number(m.scores[name][0]),
-                    "standard_error": number(m.scores[name][1]),
-                    "of_runs": [number(run.metrics.get(name, math.nan)) for run in m.finished],
-                }
-                for name in comparison.metrics
-            },
+            "metrics": {name: numbers(m, name) for name in comparison.metrics},
         }
         for m in comparison.methods
     ]
@@ -96,38 +95,76 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 def methods_table(comparison: Comparison) -> pd.DataFrame:
     """One line per method: its settings, the numbers of runs, and mean and standard error of each metric."""
-    return pd.DataFrame(
-        {
-            **_named(comparison, m.settings),
-            "runs": len(m.runs),
-            "finished": len(m.finished),
-            "verdict": m.verdict,
-            **{
-                k: v for name in comparison.metrics for k, v in zip((name, f"{name} s.e."), m.scores[name], strict=True)
-            },
-        }
+    keys = ("method", *comparison.columns, "runs", "finished", "verdict")
+    scores = [column for name in comparison.metrics for column in (name, f"{name} s.e.")]
+    rows = [
+        (*m.settings, len(m.runs), len(m.finished), m.verdict, *(v for n in comparison.metrics for v in m.scores[n]))
         for m in comparison.methods
-    )
+    ]
+    return pd.DataFrame(rows, columns=[*keys, *scores])
 
 
 def runs_table(comparison: Comparison, out: Path) -> pd.DataFrame:
     """One line per run: its settings, seed, verdict and metrics, and its folder seen from `out`."""
-    return pd.DataFrame(
-        {
-            **_named(comparison, m.settings),
-            "seed": run.seed,
-            "verdict": verdict(run.metrics).outcome if run.metrics else "not finished",
-            **{name: run.metrics.get(name, math.nan) for name in comparison.metrics},
-            "run": os.path.relpath(run.path, out),
-        }
-        for m in comparison.methods
-        if m.judged
-        for run in m.runs
+    rows = [
+        (
+            *m.settings, run.seed, run.verdict.outcome if run.verdict else "not finished",
+            *(run.metrics.get(name, math.nan) for name in comparison.metrics), os.path.relpath(run.path, out),
+        )
+        for m in comparison.methods if m.judged for run in m.runs
+    ]  # fmt: skip
+    return pd.DataFrame(rows, columns=["method", *comparison.columns, "seed", "verdict", *comparison.metrics, "run"])
+
+
+def comparison_page(comparison: Comparison, out: Path) -> str:
+    """The HTML text. It loads nothing; its links lead to the runs' own reports, seen from the folder `out`."""
+    ranked = [n for n in comparison.metrics if not n.startswith("val/") and not math.isnan(loss(n, 0.0))]
+    drawn = ranked[:DRAWN] if comparison.same_data else []
+    runs = [(m.label, run) for m in comparison.methods if m.judged for run in m.runs]
+    data = {str(run.data["_target_"]).rpartition(".")[2] for _, run in runs if "_target_" in run.data}
+    return render(
+        "comparison.html.jinja",
+        comparison=comparison,
+        about=f"{len(runs)} runs{' on ' if data else ''}{', '.join(sorted(data))}",
+        words=len(comparison.columns) + 1,
+        result=in_short(comparison),
+        marks=MARKS,
+        metrics=[HEADINGS.get(name, name) for name in comparison.metrics],
+        drawn=" and ".join(HEADINGS.get(name, name) for name in drawn),
+        picture=as_uri(picture, comparison, drawn) if drawn else "",
+        runs=[_run_of(comparison, label, run, out) for label, run in runs],
     )
 
 
-def _named(comparison: Comparison, settings: Sequence[str]) -> dict[str, str]:
-    return dict(zip(("method", *comparison.columns), settings, strict=True))
+def picture(comparison: Comparison, names: list[str]) -> Figure:
+    """The given metrics of every method, with standard errors."""
+    methods = comparison.methods
+    figure = Figure((WIDE, 1.1 + 0.34 * len(methods)), layout="constrained")
+    places = np.arange(len(methods))[::-1]
+    for ax, name in zip(figure.subplots(1, len(names), sharey=True, squeeze=False)[0], names, strict=True):
+        mean, error = np.array([shown(name, *m.scores[name]) for m in methods]).T
+        ax.errorbar(mean, places, xerr=np.nan_to_num(error), ls="", marker="o", ms=5, color=BLUE, capsize=3)
+        ax.set_yticks(places, [method.label for method in methods])
+        ax.set_ylim(-0.6, len(methods) - 0.4)
+        name_axes(ax, HEADINGS.get(name, name), "")
+    return figure
+
+
+def _run_of(comparison: Comparison, label: str, run: ComparedRun, out: Path) -> dict[str, Any]:
+    """What the page shows of one run. link: None for a run without a report."""
+    report = run.path / "report.html"
+    return {
+        "method": label,
+        "seed": run.seed,
+        "verdict": run.verdict,
+        "metrics": [mean_and_error(n, run.metrics.get(n, math.nan), math.nan) for n in comparison.metrics],
+        "name": run.path.name,
+        "link": quote(os.path.relpath(report, out)) if report.exists() else None,
+    }
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def _left(comparison: Comparison) -> list[bool]:

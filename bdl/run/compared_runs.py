@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import glob
+import json
 import math
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from omegaconf import DictConfig, OmegaConf
 from bdl.errors import ConfigError
 from bdl.posterior.merging import brief, first_difference
 from bdl.posterior.store import SampleStore
-from bdl.run.keys import leaves
+from bdl.posterior.verdict import Verdict, verdict
 from bdl.run.records import CONFIG, METRICS, TIMING, read_config, read_metrics, read_seconds
 from bdl.run.stored import warn_of_altered
-from bdl.run.trust import plain_values
+from bdl.run.trust import refuse_interpolations
+from bdl.run.values import leaves
 
+ABSENT = "–"
 SECONDS = "seconds"  # timing.json has it; a compared run has it among its metrics
 NUMBERS = "test/bma/rmse"  # a metric of every run that predicts numbers, and of no other
 OF_THE_DRAW = re.compile(r"(.*\.)?(seed|stack)")  # another draw of one method
@@ -41,7 +45,23 @@ class ComparedRun:
 
     @property
     def seed(self) -> str:
-        return str(self.draw.get("seed", "–"))
+        return str(self.draw.get("seed", ABSENT))
+
+    @cached_property
+    def verdict(self) -> Verdict | None:
+        """None before the end of the run."""
+        return verdict(self.metrics) if self.metrics else None
+
+    def setting(self, key: str) -> str:
+        """A setting as one writes it on the command line."""
+        value = self.settings.get(key, ABSENT)
+        if value is None or isinstance(value, bool):
+            return json.dumps(value)
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+    def with_data_as_settings(self) -> ComparedRun:
+        of_data = {f"data: {key}": str(value) for key, value in self.data.items() if not isinstance(value, dict)}
+        return replace(self, settings={**self.settings, **of_data})
 
 
 def find_runs(words: str | Sequence[str]) -> tuple[list[ComparedRun], bool]:
@@ -115,15 +135,7 @@ def data_difference(runs: Sequence[ComparedRun]) -> str | None:
 
 
 def _settings(config: DictConfig, path: Path) -> dict[str, Any]:
-    """The keys of config.yaml that say something of the draw or of the method."""
-    for _ in plain_values(config, path):  # refuses interpolations, which may name secrets of the environment
-        pass
-    every = leaves(_joined_lists(OmegaConf.to_container(config)), "")
+    """The keys of config.yaml that say something of the draw or of the method. A list is one setting."""
+    refuse_interpolations(config, path)  # they may name secrets of the environment
+    every = leaves(OmegaConf.to_container(config), lists=False)
     return {key: value for key, value in every if not NOT_THE_METHOD.fullmatch(key)}
-
-
-def _joined_lists(value: Any) -> Any:
-    """The same value with lists as texts: a list is one setting."""
-    if isinstance(value, dict):
-        return {key: _joined_lists(part) for key, part in value.items()}
-    return str(value) if isinstance(value, list) else value

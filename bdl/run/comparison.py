@@ -7,14 +7,13 @@ import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
-import numpy as np
+import pandas as pd
 
 from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.checks import LEVELS, Level
-from bdl.posterior.verdict import verdict
-from bdl.run.compared_runs import SECONDS, ComparedRun
+from bdl.posterior.verdict import Verdict
+from bdl.run.compared_runs import ABSENT, SECONDS, ComparedRun
 
 HEADINGS = {  # metrics that are shown where no others are asked for
     "val/bma/nll": "validation NLL",
@@ -30,7 +29,6 @@ HEADINGS = {  # metrics that are shown where no others are asked for
     SECONDS: "time (s)",
 }
 SMALLER_IS_BETTER = ("nll", "rmse", "crps", "ece", "brier")
-ABSENT = "–"
 
 
 @dataclass(frozen=True)
@@ -51,6 +49,10 @@ class ComparedMethod:
         return [run for run in self.runs if run.metrics]
 
     @property
+    def verdicts(self) -> list[Verdict]:
+        return [run.verdict for run in self.runs if run.verdict is not None and self.judged]
+
+    @property
     def count(self) -> str:
         """How many runs there are, and how many of them have finished if not all."""
         done, total = len(self.finished), len(self.runs)
@@ -59,14 +61,14 @@ class ComparedMethod:
     @property
     def verdict(self) -> str:
         """The outcome, with numbers where runs differ: "2 wrong law, 1 trust"."""
-        outcomes = Counter(verdict(run.metrics).outcome for run in self.finished if self.judged)
+        outcomes = Counter(verdict.outcome for verdict in self.verdicts)
         return ", ".join(name if len(outcomes) == 1 else f"{n} {name}" for name, n in outcomes.items()) or ABSENT
 
     @property
     def level(self) -> Level | None:
         """The worst level of all verdicts, None without one."""
-        levels = [LEVELS.index(verdict(run.metrics).level) for run in self.finished if self.judged]
-        return LEVELS[max(levels)] if levels else None
+        levels: list[Level] = [verdict.level for verdict in self.verdicts]
+        return max(levels, key=LEVELS.index) if levels else None
 
 
 @dataclass(frozen=True)
@@ -113,34 +115,23 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
             raise ConfigError(f"metrics: {name} is no metric of these runs: choose among those of a metrics.json")
     shown = [name for name in metrics or HEADINGS if name in present]
     if not same_data:
-        data = [{f"data: {k}": str(v) for k, v in run.data.items() if not isinstance(v, dict)} for run in runs]
-        runs = [replace(run, settings={**run.settings, **of}) for run, of in zip(runs, data, strict=True)]
+        runs = [run.with_data_as_settings() for run in runs]
     runs = _without_copies(runs)
     if late := [run for run in runs if not run.metrics]:
         many = f" and {len(late) - 1} more" if len(late) > 1 else ""
-        warnings.warn(
-            f"{late[0].path}{many}: not finished, and in no mean; the command of a run resumes it",
-            BdlWarning,
-            stacklevel=2,
-        )
-    columns = _differing(runs)
+        about = "not finished, and in no mean; the command of a run resumes it"
+        warnings.warn(f"{late[0].path}{many}: {about}", BdlWarning, stacklevel=2)
+    columns, names = _differing(runs), list(dict.fromkeys(run.method for run in runs))
     groups: dict[tuple[str, ...], list[ComparedRun]] = {}
     for run in runs:
-        groups.setdefault((run.method, *(_text(run.settings.get(key, ABSENT)) for key in columns)), []).append(run)
-    order = list(dict.fromkeys(run.method for run in runs))
-    settings = sorted(groups, key=lambda words: (order.index(words[0]), [_sort_key(word) for word in words[1:]]))
-    shared = _shared_words(order)
-    methods = []
-    for words in settings:
-        name = "-".join(words[0].split("-")[shared:])
-        rivals = [other for other in settings if other[0] == words[0]]
-        told = [
-            f"{key}={word}"
-            for j, (key, word) in enumerate(zip(columns, words[1:], strict=True), 1)
-            if any(rival[j] != word for rival in rivals)
-        ]
-        label = name + (f" ({', '.join(told)})" if told else "")
-        methods += _rows(label, (name, *words[1:]), groups[words], shown)
+        groups.setdefault((run.method, *map(run.setting, columns)), []).append(run)
+    rows = sorted(groups, key=lambda row: (names.index(row[0]), [_sort_key(word) for word in row[1:]]))
+    methods, shared = [], _shared_words(names)
+    for row in rows:
+        name = "-".join(row[0].split("-")[shared:])
+        words = zip(columns, row[1:], *(rival[1:] for rival in rows if rival[0] == row[0]), strict=True)
+        told = ", ".join(f"{key}={word}" for key, word, *among in words if len(set(among)) > 1)
+        methods += _rows(f"{name} ({told})" if told else name, (name, *row[1:]), groups[row], shown)
     return Comparison(columns, shown, methods, same_data)
 
 
@@ -165,15 +156,14 @@ def shown(name: str, mean: float, error: float) -> tuple[float, float]:
 def in_short(comparison: Comparison) -> str:
     """Which method has the smallest NLL, in one sentence; empty where there are no two on the same data."""
     name = "test/bma/nll"
-    ranked = [
-        (m.scores[name], m.label) for m in comparison.methods if not math.isnan(m.scores.get(name, (math.nan,))[0])
-    ]
-    if len(ranked) < 2 or not comparison.same_data:
+    scored = [m for m in comparison.methods if not math.isnan(m.scores.get(name, (math.nan,))[0])]
+    if len(scored) < 2 or not comparison.same_data:
         return ""
-    (best, of_best), (second, of_second) = sorted(ranked, key=lambda each: each[0][0])[:2]
-    error = math.hypot(best[1], second[1])
-    gap = f"{second[0] - best[0]:.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
-    return f"The smallest NLL is that of {of_best}, {gap} nats below {of_second}."
+    best, second = sorted(scored, key=lambda method: method.scores[name][0])[:2]
+    (mean, error), (next_mean, next_error) = best.scores[name], second.scores[name]
+    error = math.hypot(error, next_error)
+    gap = f"{next_mean - mean:.4f}" + ("" if math.isnan(error) else f" ± {error:.4f}")
+    return f"The smallest NLL is that of {best.label}, {gap} nats below {second.label}."
 
 
 def _without_copies(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
@@ -191,8 +181,8 @@ def _differing(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
     """The settings that differ between runs of one method, each with those that change along with it."""
     alike: dict[tuple[int, ...], list[str]] = {}
     for key in dict.fromkeys(key for run in runs for key in run.settings):
-        values = [_text(run.settings.get(key, ABSENT)) for run in runs]
-        if len({(run.method, value) for run, value in zip(runs, values, strict=True)}) > len({r.method for r in runs}):
+        values = [run.setting(key) for run in runs]
+        if len({(run.method, run.setting(key)) for run in runs}) > len({run.method for run in runs}):
             alike.setdefault(tuple(values.index(value) for value in values), []).append(key)
     return {keys[0]: keys[1:] for keys in alike.values()}
 
@@ -217,12 +207,8 @@ def _rows(
 
 def _scores(runs: Sequence[ComparedRun], names: Sequence[str]) -> dict[str, tuple[float, float]]:
     """Mean and standard error of each metric over the runs that have it; NaN where there are too few."""
-    scores = {}
-    for name in names:
-        values = np.array([v for run in runs if not math.isnan(v := run.metrics.get(name, math.nan))])
-        error = float(values.std(ddof=1) / math.sqrt(len(values))) if len(values) > 1 else math.nan
-        scores[name] = (float(values.mean()) if len(values) else math.nan, error)
-    return scores
+    table = pd.DataFrame([run.metrics for run in runs], columns=list(names), dtype=float)
+    return dict(zip(names, zip(table.mean().tolist(), table.sem().tolist(), strict=True), strict=True))
 
 
 def _shared_words(names: Sequence[str]) -> int:
@@ -239,13 +225,6 @@ def loss(name: str, value: float) -> float:
     if score == "coverage_90":
         return abs(value - 0.9)
     return value if score in SMALLER_IS_BETTER else -value if score == "accuracy" else math.nan
-
-
-def _text(value: Any) -> str:
-    """A setting as one writes it on the command line."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _sort_key(word: str) -> tuple[int, float, str]:

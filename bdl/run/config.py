@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.run.auto import choose_precision, count_stacks
+from bdl.run.values import plain
 
 # The one list of keys that do not change the samples. Two configurations that differ only in these have one hash,
 # hence one run directory. `tuned` counts through the keys of the sampler that read it.
@@ -39,16 +40,19 @@ def config_folder() -> Path:
 
 def register_resolvers() -> None:
     """Register `fraction`, `run_name`, `config_hash` and `wandb_offline` for conf/. Safe to call twice."""
-    for name, function in (
-        ("fraction", fraction),
-        ("run_name", run_name),
-        ("config_hash", lambda *, _root_: config_hash(_root_)),
-        ("wandb_offline", wandb_offline),
-    ):
+    register(
+        fraction=fraction, run_name=run_name, config_hash=lambda *, _root_: config_hash(_root_),
+        wandb_offline=wandb_offline,
+    )  # fmt: skip
+
+
+def register(**resolvers: Callable[..., object]) -> None:
+    """Register functions of conf/ by name, again where they are registered."""
+    for name, function in resolvers.items():
         OmegaConf.register_new_resolver(name, function, replace=True)
 
 
-def fraction(steps: Any, part: float, least: int = 1) -> int:
+def fraction(steps: object, part: float, least: int = 1) -> int:
     """The given part of a number of steps, rounded, and at least `least`."""
     if not isinstance(steps, int | float):
         raise ConfigError(f"trainer.max_steps must be a number of steps, got {steps!r}")
@@ -79,7 +83,7 @@ def run_settings(cfg: DictConfig) -> dict[str, Any]:
 
     `stacks` and `trainer.precision` stand in it as derived. All else that depends on the data is null (`fill_in`).
     """
-    settings = {key: _resolved(cfg, key) for key in map(str, cfg) if key not in NO_EFFECT_ON_SAMPLES}
+    settings = {key: plain(cfg[key]) for key in map(str, cfg) if key not in NO_EFFECT_ON_SAMPLES}
     settings["trainer"] = _with_effect("trainer", settings["trainer"])
     settings["trainer"]["precision"] = choose_precision(cfg)
     return settings | {"stacks": count_stacks(cfg)}
@@ -130,11 +134,6 @@ def put(cfg: DictConfig, values: Mapping[str, Any]) -> None:
     """Set these values by key."""
     for key, value in values.items():
         OmegaConf.update(cfg, key, value, merge=False)
-
-
-def _resolved(cfg: DictConfig, key: str) -> Any:
-    value = cfg[key]
-    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
 
 
 def _with_effect(group: str, settings: dict[str, Any]) -> dict[str, Any]:

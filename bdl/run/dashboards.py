@@ -25,17 +25,18 @@ def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps:
     pictures = pictures_of(data) if shown else []  # drawn again, as bitmaps: neither of the two shows SVG
     for logger in shown:
         if isinstance(logger, WandbLogger):
-            _to_wandb(logger.experiment, report, data, pictures)
+            _to_wandb(logger, report, data, pictures)
         else:
-            _to_tensorboard(logger.experiment, data, pictures, steps)
+            _to_tensorboard(logger, data, pictures, steps)
 
 
-def _to_wandb(run: Any, report: Path, data: ReportData, pictures: list[Picture]) -> None:
+def _to_wandb(logger: WandbLogger, report: Path, data: ReportData, pictures: list[Picture]) -> None:
     import wandb
 
     heading, rows = score_table(data.metrics)
     table: Any = wandb.Table(columns=heading, data=rows)  # type: ignore[arg-type]
     judged = verdict(data.metrics, data.histogram, data.warnings)
+    run = logger.experiment
     run.log(
         {
             "report": wandb.Html(report.read_text(), inject=False),
@@ -46,7 +47,8 @@ def _to_wandb(run: Any, report: Path, data: ReportData, pictures: list[Picture])
     run.summary["verdict"] = judged.line
 
 
-def _to_tensorboard(writer: Any, data: ReportData, pictures: list[Picture], steps: int) -> None:
+def _to_tensorboard(logger: TensorBoardLogger, data: ReportData, pictures: list[Picture], steps: int) -> None:
+    writer = logger.experiment
     for picture in pictures:
         writer.add_image(f"pictures/{picture.title}", np.asarray(_bitmap(picture)), steps, dataformats="HWC")
     writer.add_text("verdict", verdict(data.metrics, data.histogram, data.warnings).line, steps)

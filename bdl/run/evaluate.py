@@ -14,28 +14,23 @@ from bdl.data.module import DataModule, as_data_module
 from bdl.errors import ConfigError
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
-from bdl.posterior.report.numbers import Summary, diverged_fact, summarise
-from bdl.run.machine import keep_freed_memory, use_threads
-from bdl.run.predict import load_posterior
+from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.progress import WorkProgress
 from bdl.run.recipe import Recipe
-from bdl.run.records import read_metrics
-from bdl.run.stored import read_runs
-from bdl.run.write_report import load_start, publish, units_of
+from bdl.run.records import folders_of, read_metrics
+from bdl.run.stored import load_runs
+from bdl.run.write_report import facts_of_samples, load_start, publish, units_of
 
 
 def evaluate(cfg: DictConfig) -> None:
     """Merge the runs, evaluate their samples, write metrics.json and report.html."""
-    if not cfg.runs:
+    runs = folders_of(cfg.runs)
+    if not runs:
         raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
-    runs = [Path(cfg.runs)] if isinstance(cfg.runs, str) else [Path(run) for run in cfg.runs]
-    configs = read_runs(runs, cfg.trust)
-    keep_freed_memory()
-    use_threads(configs[0].threads)
-    data = recorded_data(configs[0])
-    posterior = load_posterior(runs, configs[0], cfg.device, cfg.skip_bad)
+    posterior, config = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
+    data = recorded_data(config)
     check_same_data(data, posterior)
-    start = load_start(runs, posterior.net, posterior.given_likelihood, cfg.skip_bad)
+    start = load_start(runs, posterior, cfg.skip_bad)
     items = {"train": cfg.train_items}
     loaders = {split: data.slices(split, items.get(split)) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:
@@ -48,9 +43,7 @@ def evaluate(cfg: DictConfig) -> None:
         "title": f"{len(runs)} runs, merged" if len(runs) > 1 else runs[0].name,
         "runs": ", ".join(str(run) for run in runs),
         "N": f"{data.num_data:,}",
-        "samples": f"{posterior.samples:,} of {posterior.chains} chains",
-        **diverged_fact(posterior),
-        "T": f"{summary.metrics['temperature']:g}",
+        **facts_of_samples(posterior, summary),
     }
     publish(out, posterior, summary, facts, units=units_of(data))
 

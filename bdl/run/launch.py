@@ -29,8 +29,8 @@ from bdl.run.console import one_line_errors
 from bdl.run.processes import STORE
 
 Start = Literal["spawn", "fork"]
-WARNING = signal.SIGUSR2 if hasattr(signal, "SIGUSR2") else None  # a scheduler's, see `ending_signals`
-ENDING = {signum for signum in (signal.SIGINT, signal.SIGTERM, WARNING) if signum is not None}
+WARNING = signal.SIGUSR2  # a scheduler's, see `ending_signals`
+ENDING = {signal.SIGINT, signal.SIGTERM, WARNING}
 GRACE = 60.0  # seconds for the other processes to finish a step and write a checkpoint after one of them has failed
 
 
@@ -93,7 +93,7 @@ def given_back() -> Iterator[None]:
     try:
         yield
     except Stopped as stop:
-        if WARNING is not None and WARNING in ending_signals() and (stop.signum == WARNING or preempted()):
+        if WARNING in ending_signals() and (stop.signum == WARNING or preempted()):
             handler = signal.getsignal(WARNING)
             assert callable(handler)
             handler(WARNING, None)
@@ -132,9 +132,8 @@ def _forward_signals(processes: Sequence[BaseProcess]) -> Iterator[list[int]]:
         os.kill(os.getpid(), signal.SIGSTOP)  # returns when this process continues
         _send(signal.SIGCONT, processes)
 
-    previous = {signum: signal.signal(signum, on_signal) for signum in ending_signals()}
-    if hasattr(signal, "SIGTSTP"):
-        previous[signal.SIGTSTP] = signal.signal(signal.SIGTSTP, on_stop)
+    handlers = {**dict.fromkeys(ending_signals(), on_signal), signal.SIGTSTP: on_stop}
+    previous = {signum: signal.signal(signum, handler) for signum, handler in handlers.items()}
     try:
         yield received
     finally:
@@ -145,16 +144,10 @@ def _forward_signals(processes: Sequence[BaseProcess]) -> Iterator[list[int]]:
 @contextlib.contextmanager
 def _signals_blocked() -> Iterator[None]:
     """Signals that arrive meanwhile are seen afterwards. Processes started meanwhile begin with them blocked."""
-    if hasattr(signal, "pthread_sigmask"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
+    signal.pthread_sigmask(signal.SIG_BLOCK, ENDING)
     try:
         yield
     finally:
-        _let_signals_through()
-
-
-def _let_signals_through() -> None:
-    if hasattr(signal, "pthread_sigmask"):
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
 
 
@@ -182,12 +175,11 @@ def _run_worker(
 ) -> None:
     os.setpgrp()  # Ctrl-C then reaches only the parent, which forwards it; a second signal would mean "stop at once"
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a forked process has the parent's handlers
-    if WARNING is not None and WARNING in ending_signals():  # what a scheduler's warning does is the parent's affair
+    if WARNING in ending_signals():  # what a scheduler's warning does is the parent's affair
         signal.signal(WARNING, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    if hasattr(signal, "SIGTSTP"):
-        signal.signal(signal.SIGTSTP, signal.SIG_DFL)
-    _let_signals_through()
+    signal.signal(signal.SIGTSTP, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, ENDING)
     rank_zero_only.rank = rank  # type: ignore[attr-defined]  # Lightning read it when it was imported, in a forked process before the fork
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with one_line_errors(messages.put):

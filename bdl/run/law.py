@@ -75,3 +75,8 @@ def target_of(model: Recipe[nn.Module], data_section: dict[str, Any], data: Data
     """What target.json records besides the sampler's law: the model, and the settings and the identity of the data."""
     settings = {key: value for key, value in data_section.items() if key in OF_DATA}
     return {"model": dict(model.node), "data": settings | data.identity()}
+
+
+def own_likelihood(loss: object) -> Likelihood | None:
+    """The loss if it is a likelihood. target.json names one of the user's own, but cannot build it."""
+    return loss if isinstance(loss, Likelihood) else None

@@ -22,28 +22,22 @@ _LARGEST = 32 * 2**20  # bytes, the largest M_MMAP_THRESHOLD that glibc accepts
 
 
 def prepare_torch(threads: int | None, tf32: bool, processes: int) -> None:
-    """Set memory, threads and precision of this process, one of `processes` on this machine."""
+    """Set memory, threads and precision of this process, one of `processes` on this machine.
+
+    tf32: allow fp32 products of 10 bits' precision. By default cuDNN allows them and matmul does not.
+    """
     keep_freed_memory()
     torch.set_num_threads(threads or max(1, usable_cores() // processes))
-    allow_tf32(tf32)
-    leave_new_memory_unfilled()
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    torch.backends.cudnn.allow_tf32 = tf32
+    # Deterministic runs would fill every new tensor with NaN: 500 extra kernels in a step of ResNet20.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def use_threads(recorded: int | None) -> None:
     """Compute with as many threads as a run did, at most with the cores of this machine; None: with all of them."""
     cores = usable_cores()
     torch.set_num_threads(min(recorded or cores, cores))
-
-
-def allow_tf32(allowed: bool) -> None:
-    """Allow or forbid fp32 products of 10 bits' precision. By default cuDNN allows them and matmul does not."""
-    torch.set_float32_matmul_precision("high" if allowed else "highest")
-    torch.backends.cudnn.allow_tf32 = allowed
-
-
-def leave_new_memory_unfilled() -> None:
-    """Stop deterministic runs from filling every new tensor with NaN: 500 extra kernels in a step of ResNet20."""
-    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
 def keep_freed_memory() -> bool:
@@ -54,9 +48,7 @@ def keep_freed_memory() -> bool:
     """
     if not sys.platform.startswith("linux"):
         return False
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:
-        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     return bool(mallopt(_M_MMAP_THRESHOLD, _LARGEST) and mallopt(_M_TRIM_THRESHOLD, 2**31 - 1))
 
 

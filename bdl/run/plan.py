@@ -1,29 +1,32 @@
-"""Plan: what a run does. It is made once from the configuration, which ends here; each part below takes what it needs.
+"""Plan: what a run does. The configuration ends here; each part below takes what it needs.
 
-`Plan.of` decides all that follows from the configuration and the machine. `Plan.of_stack` adds what the data decide.
+A `Plan` decides all that follows from the configuration and the machine. `Plan.of_stack` adds what the data decide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
-from hydra.core.hydra_config import HydraConfig
+from hydra.conf import HydraConf
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig
 from torch import nn
 
 import bdl
+from bdl.baselines.base import FOLDER as TRAINED
 from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.likelihoods import Loss
 from bdl.run.auto import choose_precision, count_carriers, count_stacks, seconds_of
-from bdl.run.config import config_hash, fill_in, put, run_name, run_settings
+from bdl.run.config import fill_in, put, run_name, run_settings
 from bdl.run.law import check_num_data, complete_loss, complete_model, target_of
 from bdl.run.processes import ProcessInfo, processes_per_machine
-from bdl.run.recipe import Recipe, plain
+from bdl.run.recipe import Recipe
+from bdl.run.values import plain
 from bdl.schedules import Function, Keep
 
 Strategy = Literal["auto", "ddp", "chains"]
@@ -56,15 +59,6 @@ class Compute:
     max_time: str | None
     trainer: Mapping[str, Any]  # arguments of Lightning's Trainer, with the precision that auto stands for
 
-    @classmethod
-    def of(cls, cfg: DictConfig) -> Compute:
-        trainer = plain(cfg.trainer)
-        return cls(
-            trainer["accelerator"], trainer.get("strategy", "auto"), processes_per_machine(trainer),
-            trainer.get("concurrent", 1), trainer.get("num_nodes", 1), cfg.threads, cfg.tf32, cfg.compile,
-            trainer.get("max_time"), {key: value for key, value in trainer.items() if key not in OURS},
-        )  # fmt: skip
-
     def count_steps(self, data: DataModule) -> int | float:
         """The sampler's steps in a run: trainer.max_steps, or those of trainer.max_epochs where it is -1."""
         if self.trainer["max_steps"] >= 0:
@@ -74,22 +68,12 @@ class Compute:
 
 
 @dataclass(frozen=True)
-class Output:
-    """What a run writes along the way, in steps, and what it reports at its end."""
-
-    checkpoint_every: int
-    monitor_every: int
-    train_items: int | None
-    objective: str | None
-
-
-@dataclass(frozen=True)
 class TuningRequest:
     """What is to be found before the run begins."""
 
     auto: bool  # the settings that were not given
     budget: str | None  # a time, which decides the steps
-    typed: tuple[str, ...]  # the overrides of the command line, which say what was given
+    typed: Sequence[str]  # the overrides of the command line, which say what was given
 
     @property
     def seconds(self) -> float | None:
@@ -101,7 +85,12 @@ class TuningRequest:
 class StackPlan:
     """What one stack does. Nothing in it is left to the data."""
 
+    name: str  # of the run
     number: int
+    first: bool  # of the stacks of the run
+    seed: int
+    chains: int
+    shared_batches: bool
     steps: int | float
     model: Recipe[nn.Module]
     loss: Recipe[Loss]
@@ -109,60 +98,97 @@ class StackPlan:
     schedule: Mapping[str, Recipe[Function] | None]  # the functions of lr, temperature and zeta
     keep: Recipe[Keep]
     collect: Mapping[str, Any]  # further arguments of CollectSamples
+    checkpoint_every: int  # steps
+    monitor_every: int  # steps
     start: Recipe[bdl.AdamWStart | bdl.CheckpointStart] | None
     baseline: Recipe[Baseline] | None
     target: Mapping[str, Any]  # what target.json records besides the sampler's law
+    settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks
+
+    @property
+    def checkpoint(self) -> str:
+        """The name of its checkpoint."""
+        return "last" if self.first else f"last-{self.number}"
+
+    def samples_of_chains(self, run: Path) -> Path:
+        """The folder above the samples of the chains, which under a baseline are what it is fitted on."""
+        return run if self.baseline is None else run / TRAINED
 
 
 @dataclass(frozen=True)
 class Plan:
     """What a run does, as far as the configuration and the machine decide it."""
 
-    folder: Path
+    _given: DictConfig = field(repr=False)  # checked; sections of it wait for the data; no other module reads it
+    hydra: HydraConf = field(repr=False)  # Hydra's own configuration of the call
     hash: str  # `config_hash` of what the user gave
-    name: str
-    choices: Mapping[str, str]  # the names of data, model, sampler and schedule
-    seed: int
-    stacks: Stacks
-    compute: Compute
-    output: Output
-    tuning: TuningRequest | None
-    found: Mapping[str, Any] | None  # what tuning found: settings by key, reasons, seconds
-    logger: Recipe[Logger] | None
-    _given: DictConfig = field(repr=False)  # sections that wait for the data; no other module reads it
+    found: Mapping[str, Any] | None = None  # what tuning found: settings by key, reasons, seconds
 
-    @classmethod
-    def of(cls, cfg: DictConfig) -> Plan:
-        """The plan of a configuration that has been checked. Raises ConfigError for devices that are missing."""
-        hydra, stacks = HydraConfig.get(), count_stacks(cfg)
-        return cls(
-            Path(cfg.run_dir), config_hash(cfg), run_name(hydra.runtime.choices), _words(hydra.runtime.choices),
-            cfg.seed,
-            Stacks(cfg.stack, stacks, cfg.chains // stacks, count_carriers(cfg), cfg.shared_batches),
-            Compute.of(_decided(cfg)),
-            Output(cfg.checkpoint_every, cfg.monitor_every, cfg.train_items, cfg.objective),
-            TuningRequest(bool(cfg.tune), cfg.budget, tuple(hydra.overrides.task)) if cfg.tune or cfg.budget else None,
-            plain(cfg.found) if cfg.found else None,
-            Recipe.optional(cfg.logger),  # as given: the id of W&B is the hash
-            cfg,
+    @property
+    def folder(self) -> Path:
+        return Path(self._given.run_dir)
+
+    @property
+    def seed(self) -> int:
+        return self._given.seed
+
+    @property
+    def name(self) -> str:
+        return run_name(self.hydra.runtime.choices)
+
+    @property
+    def choices(self) -> dict[str, str]:
+        """The names of data, model, sampler and schedule."""
+        return {name: str(self.hydra.runtime.choices[name]) for name in ("data", "model", "sampler", "schedule")}
+
+    @property
+    def stacks(self) -> Stacks:
+        cfg, count = self._given, count_stacks(self._given)
+        return Stacks(cfg.stack, count, cfg.chains // count, count_carriers(cfg), cfg.shared_batches)
+
+    @cached_property
+    def compute(self) -> Compute:
+        """Raises ConfigError for devices that are missing."""
+        cfg = self._decided()
+        trainer = plain(cfg.trainer)
+        return Compute(
+            trainer["accelerator"], trainer.get("strategy", "auto"), processes_per_machine(trainer),
+            trainer.get("concurrent", 1), trainer.get("num_nodes", 1), cfg.threads, cfg.tf32, cfg.compile,
+            trainer.get("max_time"), {key: value for key, value in trainer.items() if key not in OURS},
         )  # fmt: skip
+
+    @property
+    def train_items(self) -> int | None:
+        """How many training items the report predicts; None for all."""
+        return self._given.train_items
+
+    @property
+    def objective(self) -> str | None:
+        return self._given.objective
+
+    @property
+    def tuning(self) -> TuningRequest | None:
+        cfg = self._given
+        if not cfg.tune and not cfg.budget:
+            return None
+        return TuningRequest(bool(cfg.tune), cfg.budget, list(self.hydra.overrides.task))
+
+    @property
+    def logger(self) -> Recipe[Logger] | None:
+        return Recipe.optional(self._given.logger)  # as given: the id of W&B is the hash
 
     def with_found(self, found: Mapping[str, Any] | None) -> Plan:
         """The plan of the same run with what tuning found. Its hash, and so its folder, is the same."""
-        return Plan.of(fill_in(self._given, {"found": found}))
+        return replace(self, found=plain(found))
 
     def numbers(self, process: ProcessInfo) -> range:
         """The numbers of all stacks of the run: one per process under trainer=chains, otherwise those of `stacks`."""
         count = process.world_size if self.compute.strategy == "chains" else self.stacks.count
         return range(self.stacks.first, self.stacks.first + count)
 
-    def checkpoint(self, stack: int) -> str:
-        """The name of a stack's checkpoint."""
-        return "last" if stack == self.stacks.first else f"last-{stack}"
-
     def data(self, stack: int) -> Recipe[DataModule]:
         """The data module of a stack, whose number names the order of the batches."""
-        recipe: Recipe[DataModule] = Recipe.of(_decided(self._given, stack).data)
+        recipe: Recipe[DataModule] = Recipe.of(self._decided(stack).data)
         return recipe.having(chains=None) if self.stacks.shared_batches and "chains" in recipe.node else recipe
 
     def of_stack(self, number: int, data: DataModule) -> StackPlan:
@@ -171,35 +197,52 @@ class Plan:
         Raises ConfigError for another N than that of the data, a likelihood that does not fit the task, and a network
         whose inputs are not those of the data.
         """
-        cfg, steps = _decided(self._given, number), self.compute.count_steps(data)
-        put(cfg, {"sampler.num_data": check_num_data(cfg.sampler.num_data, data), "steps": steps})
+        cfg, stacks = self._decided(number), self.stacks
+        steps, num_data = self.compute.count_steps(data), check_num_data(cfg.sampler.num_data, data)
+        counted = {"sampler.num_data": num_data, "steps": steps}
+        put(cfg, counted)
         loss = complete_loss(plain(cfg.loss), data)
         model = complete_model(plain(cfg.model), data, loss.build(), cfg.loss.get("scale", "input"))
-        put(cfg, {"loss": dict(loss.node), "model": dict(model.node)})  # for keys that follow them
-        schedule, collect = cfg.schedule, plain(cfg.collect)
-        keep: Recipe[Keep] = Recipe(collect.pop("keep"))
+        completed = {"loss": dict(loss.node), "model": dict(model.node)}
+        put(cfg, completed)  # for keys that follow them
+        found, collect = dict(self.found or {}), plain(cfg.collect)
+        recorded = run_settings(fill_in(self._given, counted | found.get("settings", {}))) | completed
         return StackPlan(
-            number, steps, model, loss, Recipe.of(cfg.sampler),
-            {name: Recipe.optional(schedule[name]) for name in ("lr", "temperature", "zeta")},
-            keep, collect, Recipe.optional(cfg.get("start")),
-            Recipe.optional(cfg.get("baseline")), target_of(model, plain(cfg.data), data),
+            name=self.name, number=number, first=number == stacks.first, seed=self.seed, chains=stacks.chains,
+            shared_batches=stacks.shared_batches, steps=steps, model=model, loss=loss, sampler=Recipe.of(cfg.sampler),
+            schedule={name: Recipe.optional(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")},
+            keep=Recipe(collect.pop("keep")), collect=collect, checkpoint_every=cfg.checkpoint_every,
+            monitor_every=cfg.monitor_every, start=Recipe.optional(cfg.get("start")),
+            baseline=Recipe.optional(cfg.get("baseline")),
+            target=target_of(model, plain(cfg.data), data), settings=recorded | ({"found": found} if found else {}),
         )  # fmt: skip
 
-    def recorded(self, stack: StackPlan) -> dict[str, Any]:
-        """What config.yaml records, the same for all stacks: what was given, and what tuning and the data decided."""
-        found = dict(self.found or {})
-        decided = {"sampler.num_data": stack.sampler.get("num_data"), "steps": stack.steps}
-        settings = run_settings(fill_in(self._given, decided | found.get("settings", {})))
-        completed = {"model": dict(stack.model.node), "loss": dict(stack.loss.node)}
-        return settings | completed | ({"found": found} if found else {})
+    def facts(self, data: DataModule, process: ProcessInfo) -> dict[str, str]:
+        """What the report says of the settings, in the order in which it says it."""
+        strategy, stacks = self.compute.strategy, self.stacks
+        several = strategy != "auto" and process.world_size > 1
+        return {
+            "title": f"{self.name}, seed {self.seed}",
+            "data": data.name or self.choices["data"],
+            **target_fact(data),
+            **{name: self.choices[name] for name in ("model", "sampler", "schedule")},
+            "N": f"{data.num_data:,}",
+            "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
+            "devices": f"{process.world_size}, {strategy}" if several else "1",
+            **({"stacks": f"{stacks.count} of {stacks.chains} chains"} if stacks.count > 1 else {}),
+        }
+
+    def _decided(self, stack: int | None = None) -> DictConfig:
+        """A copy of the configuration, of one of its stacks, with what null, auto and tuning stand for."""
+        cfg, found = self._given, (self.found or {}).get("settings", {})
+        chains = {"chains": cfg.chains // count_stacks(cfg), "stack": cfg.stack if stack is None else stack}
+        return fill_in(cfg, {**chains, "trainer.precision": choose_precision(cfg), **found})
 
 
-def _decided(cfg: DictConfig, stack: int | None = None) -> DictConfig:
-    """A copy of the configuration, of one of its stacks, with what null, auto and tuning stand for."""
-    found = plain(cfg.found)["settings"] if cfg.found else {}
-    chains = {"chains": cfg.chains // count_stacks(cfg), "stack": cfg.stack if stack is None else stack}
-    return fill_in(cfg, {**chains, "trainer.precision": choose_precision(cfg), **found})
-
-
-def _words(choices: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(choices[name]) for name in ("data", "model", "sampler", "schedule")}
+def target_fact(data: DataModule) -> dict[str, str]:
+    """What a report says of a table's target: its name, its task, and what 1 is in the units of the metrics."""
+    target = (data.preprocessing() or {}).get("target")
+    if target is None:
+        return {}
+    unit = f", standardised: 1 is {target['std']:.4g}" if target["task"] == "regression" else ""
+    return {"target": f"{target['name']} ({target['task']}{unit})"}

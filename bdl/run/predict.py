@@ -20,12 +20,9 @@ from bdl.data.table import TableEncoding
 from bdl.data.target import ClassTarget, NumberTarget
 from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood, Loss
 from bdl.posterior.prediction import Prediction, ValuePrediction
-from bdl.run.machine import find_device, keep_freed_memory, use_threads
-from bdl.run.recipe import Recipe
-from bdl.run.records import PREPROCESSING, read_preprocessing
-from bdl.run.stored import read_runs
+from bdl.run.records import PREPROCESSING, folders_of, read_preprocessing
+from bdl.run.stored import load_runs
 
 SPREAD = ("std", "aleatoric", "epistemic")
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
@@ -34,12 +31,15 @@ DIGITS = 7  # those of float32; of numbers that are large beside their spread, s
 
 def predict(cfg: DictConfig) -> None:
     """Read the rows, predict them with all samples, write one row of predictions for each."""
-    runs, output = _runs(cfg), Path(cfg.output).expanduser()
+    runs, output = folders_of(cfg.run) + folders_of(cfg.runs), Path(cfg.output).expanduser()
+    if not runs:
+        raise ConfigError("run has no value: run=outputs/a names a run directory, runs=[outputs/a,outputs/b] several")
     if output.is_dir():
         raise ConfigError(f"output={cfg.output} is a folder: name the file for the predictions")
     if output.exists() and output.samefile(Path(cfg.input).expanduser()):
         raise ConfigError(f"output={cfg.output} is the input: choose another file for the predictions")
-    posterior, encoding = load_table_run(runs, cfg.trust, cfg.device, cfg.skip_bad)
+    posterior, _ = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
+    encoding = read_encoding(runs[0])
     reading = dataclasses.replace(encoding.reading, format=_format(cfg.input))
     wanted = encoding.id if cfg.id is None else cfg.id
     columns = encoding.inputs.columns
@@ -73,32 +73,15 @@ def predict_table(
 
     Raises ConfigError for missing columns, for text where numbers belong, and for a run on other data.
     """
-    runs = [Path(one).expanduser() for one in ([run] if isinstance(run, str | Path) else run)]
-    posterior, encoding = load_table_run(runs, trust, device)
+    runs = folders_of(run)
+    posterior, _ = load_runs(runs, trust, device)
     numbered = rows.reset_index(drop=True)  # messages count its rows
-    return predicted(posterior, encoding, numbered, "the table").set_index(rows.index)
-
-
-def load_table_run(
-    runs: Sequence[Path], trust: Sequence[str], device: str | None, skip_bad: bool = False
-) -> tuple[bdl.Posterior, TableEncoding]:
-    """The samples of runs on a table, and what makes inputs of its rows."""
-    configs, encoding = read_runs(runs, trust), read_encoding(runs[0])
-    keep_freed_memory()
-    use_threads(configs[0].threads)
-    return load_posterior(runs, configs[0], device, skip_bad), encoding
+    return predicted(posterior, read_encoding(runs[0]), numbered, "the table").set_index(rows.index)
 
 
 def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, place: str) -> Frame:
     """The columns of predictions for the rows of a table, which messages call `place`."""
     return predicted_columns(posterior, encoding.inputs.encode(rows, "input: ", place), encoding.target)
-
-
-def load_posterior(runs: Sequence[Path], config: DictConfig, device: str | None, skip_bad: bool) -> bdl.Posterior:
-    """The samples of the runs, for the network of their configuration, which says what its outputs mean too."""
-    net: torch.nn.Module = Recipe[torch.nn.Module].of(config.model).build().to(find_device(device))
-    loss: Loss = Recipe[Loss].of(config.loss).build()
-    return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=loss if isinstance(loss, Likelihood) else None)
 
 
 def read_encoding(run: Path) -> TableEncoding:
@@ -148,15 +131,6 @@ def _magnitude(value: float, unit: float) -> int:
     """How many digits of a number stand before those of the unit."""
     ratio = abs(value / unit) if unit else 1.0
     return min(15 - DIGITS, math.floor(math.log10(ratio))) if 1 < ratio < math.inf else 0
-
-
-def _runs(cfg: DictConfig) -> Sequence[Path]:
-    """The run directories of `run` and `runs`. Raises ConfigError for none."""
-    runs = [] if cfg.run is None else [cfg.run]
-    runs += [cfg.runs] if isinstance(cfg.runs, str) else list(cfg.runs or [])
-    if not runs:
-        raise ConfigError("run has no value: run=outputs/a names a run directory, runs=[outputs/a,outputs/b] several")
-    return [Path(run).expanduser() for run in runs]
 
 
 def _format(path: str) -> str:

@@ -64,7 +64,7 @@ def processes_per_machine(trainer: Mapping[str, Any]) -> int:
     return 1
 
 
-def count_processes(accelerator: str, devices: Any, concurrent: Any = 1) -> int:
+def count_processes(accelerator: str, devices: object, concurrent: object = 1) -> int:
     """The number of processes on a machine, `concurrent` on each device; on a CPU, a device is a core.
 
     Both must be numbers, because they are part of the configuration that identifies a run. Raises ConfigError for

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # rich is slow to import
+    from rich.progress import Progress
 
 LINES = 10  # lines at most where there is no terminal
 
@@ -23,7 +26,6 @@ class WorkProgress:
 
     def __init__(self, name: str, seconds: float = 2.0):
         self.name, self.seconds = name, seconds
-        self._bar: Any = None
         self._started, self._lines = False, 0
 
     def __enter__(self) -> WorkProgress:
@@ -51,7 +53,7 @@ class WorkProgress:
             self._bar.stop()
 
 
-def _bar(name: str) -> Any:
+def _bar(name: str) -> Progress:
     """rich's progress bar, imported here because rich is slow to import."""
     from rich import progress as rich
 

@@ -8,9 +8,10 @@ from typing import Any, Generic, TypeVar
 
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from bdl.errors import BdlError
+from bdl.run.values import plain
 
 T = TypeVar("T")
 
@@ -35,11 +36,11 @@ class Recipe(Generic[T]):
     def target(self) -> str:
         return self.node["_target_"]
 
-    def get(self, argument: str, default: Any = None) -> Any:
+    def get(self, argument: str, default: object = None) -> Any:
         """The plain value of an argument."""
         return self.node.get(argument, default)
 
-    def having(self, **arguments: Any) -> Recipe[T]:
+    def having(self, **arguments: object) -> Recipe[T]:
         """The recipe with these arguments in place of its own."""
         return Recipe({**self.node, **arguments})
 
@@ -51,10 +52,3 @@ class Recipe(Generic[T]):
             if isinstance(error.__cause__, BdlError):
                 raise error.__cause__ from None
             raise
-
-
-def plain(section: DictConfig) -> dict[str, Any]:
-    """A section as plain values, with its interpolations resolved."""
-    values = OmegaConf.to_container(section, resolve=True)
-    assert isinstance(values, dict)
-    return {str(key): value for key, value in values.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,11 @@ from bdl.errors import ConfigError
 
 CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
 RUN_FILES = (CONFIG, PREPROCESSING, METRICS, TIMING, "report.html")  # listed in the manifest of the whole run
+
+
+def folders_of(words: str | Path | Sequence[str | Path] | None) -> list[Path]:
+    """The folders that one word names, or each of several."""
+    return [Path(word).expanduser() for word in ([words] if isinstance(words, str | Path) else words or ())]
 
 
 def read_config(run: Path) -> DictConfig:
@@ -89,5 +94,5 @@ def _first_line(error: Exception) -> str:
     return str(error).partition("\n")[0]
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: object) -> None:
     write_listed(path, (json.dumps(content, indent=1) + "\n").encode())

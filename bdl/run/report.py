@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import lightning as L
 import torch
@@ -17,14 +16,14 @@ from bdl.lightning.find import find_sampler
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.report.numbers import side_by_side
 from bdl.run.directory import read_traces, write_trace
-from bdl.run.splits import find_splits
-from bdl.run.write_report import Outcome, load_start, units_of, write_report
+from bdl.run.law import own_likelihood
+from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
 
 
 def report(
     run_dir: str | Path,
     module: nn.Module,
-    data: Any = None,
+    data: LabelledData = None,
     *,
     likelihood: Likelihood | None = None,
     train_items: int | None = None,
@@ -45,17 +44,16 @@ def report(
     Raises StoreError for a folder without samples, or with those of another network; ConfigError without test data.
     """
     run, trainer = Path(run_dir), _trainer_of(module)
-    likelihood = likelihood or _likelihood_of(module)
+    likelihood = likelihood or own_likelihood(getattr(module, "loss", None))
     posterior = bdl.Posterior.load(run, module, likelihood=likelihood)
     splits = find_splits(data, trainer, train_items)
     sampler = None if trainer is None else find_sampler(trainer)
     outcome = _outcome(run, posterior, trainer, sampler)
     datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
     facts = _facts(run, module, posterior, sampler)
-    start = load_start([run], module, likelihood)
     units = units_of(datamodule) if isinstance(datamodule, DataModule) else None
     loggers = [] if trainer is None else trainer.loggers
-    return write_report(run, posterior, splits, outcome, facts, sampler, units=units, start=start, loggers=loggers)
+    return write_report(run, posterior, splits, outcome, facts, sampler, units=units, loggers=loggers)
 
 
 class Report(StepCallback):
@@ -68,7 +66,9 @@ class Report(StepCallback):
     `likelihood` says what the outputs mean.
     """
 
-    def __init__(self, data: Any = None, *, likelihood: Likelihood | None = None, train_items: int | None = None):
+    def __init__(
+        self, data: LabelledData = None, *, likelihood: Likelihood | None = None, train_items: int | None = None
+    ):
         self.data, self.likelihood, self.train_items = data, likelihood, train_items
         self.metrics: dict[str, float] = {}
 
@@ -109,12 +109,6 @@ def _trainer_of(module: nn.Module) -> L.Trainer | None:
     except RuntimeError:  # Lightning's answer of a module without one
         return None
     return trainer if trainer is not None and trainer.optimizers else None
-
-
-def _likelihood_of(module: nn.Module) -> Likelihood | None:
-    """A likelihood of one's own, which target.json names but cannot build."""
-    loss = getattr(module, "loss", None)
-    return loss if isinstance(loss, Likelihood) else None
 
 
 def _trace(trainer: L.Trainer) -> dict[str, torch.Tensor]:

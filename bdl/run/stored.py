@@ -12,6 +12,7 @@ import torch
 from hydra.utils import instantiate
 from omegaconf import DictConfig, OmegaConf
 
+import bdl
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.disk.manifest import SAMPLE, manifests_of, read_listed
 from bdl.errors import BdlWarning, ConfigError, StoreError
@@ -20,37 +21,62 @@ from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.merging import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.run.keys import TRAIN
-from bdl.run.law import OF_DATA
+from bdl.run.law import OF_DATA, own_likelihood
+from bdl.run.machine import find_device, keep_freed_memory, use_threads
+from bdl.run.recipe import Recipe
 from bdl.run.records import CONFIG, RUN_FILES, read_config
 from bdl.run.trust import check_names
+from bdl.run.values import check_value
 
 ALTERED = "was altered or lost after bdl had written it"
 ADDED = "is in no manifest: it was added, or its line was lost"
 READ = ("data", "model", "loss", "threads")  # what the commands read of a config.yaml
-STACK_FILES = ("target.json", "frozen.safetensors", "excluded-*.json", "weighting-*.safetensors")  # in samples/
+FILES = (  # of a run, that a manifest must list
+    *RUN_FILES, "samples/target.json", "samples/frozen.safetensors", "samples/excluded-*.json",
+    "samples/weighting-*.safetensors", "checkpoints/trace-*.safetensors",
+)  # fmt: skip
 
 
-def read_runs(runs: Sequence[Path], trust: Sequence[str]) -> list[DictConfig]:
-    """The config.yaml of every run, after all checks. Warns of files that bdl did not leave so.
+def load_runs(
+    runs: Sequence[Path], trust: Sequence[str] | str, device: str | None, skip_bad: bool = False
+) -> tuple[bdl.Posterior, DictConfig]:
+    """The samples of runs, for the network of their configurations, and the first configuration.
+
+    They are read by as many threads as the run had. Warns and raises as `read_run` does.
+    """
+    configs = [read_run(run, trust) for run in runs]
+    keep_freed_memory()
+    use_threads(configs[0].threads)
+    net: torch.nn.Module = Recipe[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
+    likelihood = own_likelihood(Recipe.of(configs[0].loss).build())  # it says what the outputs mean
+    return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
+
+
+def read_run(run: Path, trust: Sequence[str] | str = ()) -> DictConfig:
+    """The config.yaml of a run after all checks, see `read_checked`. Warns of files that bdl did not leave so."""
+    config = read_checked(run, trust)
+    warn_of_altered(run)
+    warn_of_lost_samples(run)
+    return config
+
+
+def read_checked(run: Path, trust: Sequence[str] | str = ()) -> DictConfig:
+    """The config.yaml of a run, after all checks.
 
     Raises ConfigError for a damaged file, a name that is not trusted, and a configuration that does not describe the
     samples.
     """
-    configs = []
-    for run in runs:
-        config = read_config(run)
-        check_names(config, run, trust)
-        if missing := [key for key in READ if key not in config]:
-            raise ConfigError(f"{run / CONFIG} is damaged (it has no {missing[0]}): restore it")
-        words, fits = TRAIN["threads"]
-        if not fits(config.threads):
-            raise ConfigError(f"{run / CONFIG} is damaged (threads must be {words}, got {config.threads}): restore it")
-        if difference := target_difference(run, config):
-            raise ConfigError(difference)
-        warn_of_altered(run)
-        warn_of_lost_samples(run)
-        configs.append(config)
-    return configs
+    config = read_config(run)
+    check_names(config, run, trust)
+    if missing := [key for key in READ if key not in config]:
+        raise ConfigError(f"{run / CONFIG} is damaged (it has no {missing[0]}): restore it")
+    try:
+        check_value("threads", config.threads, TRAIN["threads"])
+    except ConfigError as error:
+        raise ConfigError(f"{run / CONFIG} is damaged ({error}): restore it") from error
+    if difference := target_difference(run, config):
+        raise ConfigError(difference)
+    return config
 
 
 def target_difference(run: Path, config: DictConfig) -> str | None:
@@ -63,8 +89,7 @@ def target_difference(run: Path, config: DictConfig) -> str | None:
     described = described_law(config)
     recorded = {key: value for key, value in target.items() if key in described}
     if "data" in recorded:
-        of_data = recorded.get("data") or {}
-        recorded["data"] = {key: value for key, value in of_data.items() if key in described["data"]}
+        recorded["data"] = {k: v for k, v in (recorded["data"] or {}).items() if k in described["data"]}
     difference = first_difference({k: v for k, v in described.items() if k in target}, recorded)
     if difference is None:
         return None
@@ -77,16 +102,12 @@ def target_difference(run: Path, config: DictConfig) -> str | None:
 
 def described_law(config: DictConfig) -> dict[str, Any]:
     """What a config.yaml says about the law, in the words of target.json."""
-    plain: Any = OmegaConf.to_container(config, resolve=True)
-    law: dict[str, Any] = {}
-    if "model" in plain:
-        law["model"] = plain["model"]
-    if isinstance(plain.get("data"), dict):
-        law["data"] = {key: value for key, value in plain["data"].items() if key in OF_DATA}
-    if isinstance(plain.get("sampler"), dict) and plain["sampler"].get("num_data") is not None:
-        law["num_data"] = plain["sampler"]["num_data"]
-    if "loss" in plain:
-        law["loss"] = identity(instantiate(config.loss))
+    sections: Any = OmegaConf.to_container(config, resolve=True)
+    law: dict[str, Any] = {"model": sections["model"], "loss": identity(instantiate(config.loss))}
+    if isinstance(data := sections["data"], dict):
+        law["data"] = {key: value for key, value in data.items() if key in OF_DATA}
+    if isinstance(sampler := sections.get("sampler"), dict) and sampler.get("num_data") is not None:
+        law["num_data"] = sampler["num_data"]
     return json.loads(json.dumps(law))
 
 
@@ -125,22 +146,17 @@ def _faults(folder: Path) -> dict[str, str | None]:
             faults[path] = None
         except StoreError:
             faults[path] = ALTERED
-    there = [folder / name for name in RUN_FILES if (folder / name).exists()]
-    there += [path for pattern in STACK_FILES for path in sorted((folder / "samples").glob(pattern))]
-    there += sorted((folder / "checkpoints").glob("trace-*.safetensors"))
-    return {**dict.fromkeys((str(path.relative_to(folder)) for path in there), ADDED), **faults}
+    there = [str(path.relative_to(folder)) for pattern in FILES for path in sorted(folder.glob(pattern))]
+    return {**dict.fromkeys(there, ADDED), **faults}
 
 
 def warn_of_lost_samples(run: Path) -> None:
     """Warn where the manifests lack samples that a checkpoint knows."""
     for path, present in known_samples(run):
         if not present:
-            warnings.warn(
-                f"{path} knows samples that no manifest lists: some are lost or were altered; restore the manifest, or "
-                "give the command of the run again",
-                BdlWarning,
-                stacklevel=2,
-            )
+            about = "knows samples that no manifest lists: some are lost or were altered"
+            remedy = "restore the manifest, or give the command of the run again"
+            warnings.warn(f"{path} {about}; {remedy}", BdlWarning, stacklevel=2)
 
 
 def known_samples(run: Path) -> Iterator[tuple[Path, bool]]:

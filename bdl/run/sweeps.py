@@ -23,6 +23,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
 from bdl.run.auto import cpus_per_task, gpus_per_node, tasks_per_node
+from bdl.run.config import register
 from bdl.run.console import one_line_errors
 
 FILE = "sqlite:///"
@@ -49,13 +50,10 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 
 def register_sweeps() -> None:
     """Register the resolvers of DEFAULTS, and DEFAULTS over what installed plugins register. Safe to call twice."""
-    for name, function in (
-        ("tasks_per_node", lambda *, _root_: tasks_per_node(_root_)),
-        ("cpus_per_task", lambda *, _root_: cpus_per_task(_root_)),
-        ("gpus_per_node", lambda *, _root_: gpus_per_node(_root_)),
-        ("study_name", study_name),
-    ):
-        OmegaConf.register_new_resolver(name, function, replace=True)
+    register(
+        tasks_per_node=lambda *, _root_: tasks_per_node(_root_), cpus_per_task=lambda *, _root_: cpus_per_task(_root_),
+        gpus_per_node=lambda *, _root_: gpus_per_node(_root_), study_name=study_name,
+    )  # fmt: skip
     Plugins.instance()  # finds the plugins, which register their configurations
     store = ConfigStore.instance()
     for name, settings in DEFAULTS.items():
@@ -122,9 +120,7 @@ def trials_left(storage: str, name: str, wanted: int) -> int:
     from optuna.trial import TrialState
 
     optuna.logging.set_verbosity(logging.WARNING)
-    warnings.filterwarnings(
-        "ignore", category=optuna.exceptions.ExperimentalWarning
-    )  # what queues a trial again is one
+    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # enqueue_trial is experimental
     if name not in (study.study_name for study in optuna.get_all_study_summaries(storage)):
         return wanted
     study = optuna.load_study(study_name=name, storage=storage)

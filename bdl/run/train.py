@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
+import warnings
 from collections.abc import Sequence
-from contextlib import nullcontext
 from datetime import timedelta
 
 import lightning as L
@@ -14,21 +15,24 @@ from hydra.core.utils import setup_globals
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
-from bdl.errors import ConfigError, Stopped
+from bdl.disk.owner import owner_of
+from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.posterior.report.numbers import side_by_side
-from bdl.run.baseline import fit_baseline
+from bdl.posterior.report.terminal import print_summary
 from bdl.run.build import StackRun, build_stack
-from bdl.run.complete import answer
-from bdl.run.config import register_resolvers
-from bdl.run.directory import RunDirectory, read_traces, write_trace
-from bdl.run.facts import facts_of
+from bdl.run.config import config_hash, register_resolvers
+from bdl.run.directory import OWNER, RunDirectory, read_traces, write_trace
 from bdl.run.launch import given_back, launch, start_by
+from bdl.run.law import own_likelihood
 from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
+from bdl.run.progress import WorkProgress
+from bdl.run.records import METRICS
+from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
-from bdl.run.write_report import Outcome, log_metrics, report_run
+from bdl.run.write_report import Outcome, find_splits, log_metrics, units_of, write_report
 from bdl.seeding import derive_seed
 
 
@@ -38,7 +42,7 @@ def train(cfg: DictConfig) -> float | None:
     Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
     """
     check_config(cfg)
-    plan = Plan.of(cfg)
+    plan = Plan(cfg, HydraConfig.get(), config_hash(cfg))
     process, compute, directory = process_info(), plan.compute, RunDirectory(plan.folder, plan.hash)
     if process.launched:
         check_count(process, compute.per_machine * compute.machines)
@@ -47,19 +51,19 @@ def train(cfg: DictConfig) -> float | None:
     if compute.machines > 1 and not process.launched:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
     count = max(1 if process.launched else compute.per_machine, plan.stacks.carriers)
-    with given_back(), directory.owned() if process.is_main else nullcontext():
+    with given_back(), directory.owned() if process.is_main else contextlib.nullcontext():
         plan = tuned(plan, process)
         if count == 1:
             return run(plan, process)
-        launch(count, run_in_new_process, plan, HydraConfig.get(), start=start_by(compute.accelerator))
-        return objective_value(directory.metrics, plan.output.objective)
+        launch(count, run_in_new_process, plan, start=start_by(compute.accelerator))
+        return objective_value(directory.metrics, plan.objective)
 
 
-def run_in_new_process(plan: Plan, hydra_cfg: DictConfig) -> None:
+def run_in_new_process(plan: Plan) -> None:
     """The work of a process that `launch` starts: Hydra's global state first, then its part of the run."""
     register_resolvers()
     setup_globals()
-    HydraConfig.instance().set_config(OmegaConf.create({"hydra": hydra_cfg}))
+    HydraConfig.instance().set_config(OmegaConf.create({"hydra": plan.hydra}))
     run(plan, process_info())
 
 
@@ -70,7 +74,7 @@ def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
     if directory.metrics is not None:
         if process.is_main:
             answer(directory)
-        return objective_value(directory.metrics, plan.output.objective)
+        return objective_value(directory.metrics, plan.objective)
     independent = process.world_size > 1 and plan.compute.strategy != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
     started = time.perf_counter()
@@ -85,7 +89,27 @@ def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    return finish(plan, first, directory, outcome, process, started)
+    metrics = finish(first, directory, outcome, plan.facts(first.data, process), plan.train_items, started)
+    return objective_value(metrics, plan.objective)
+
+
+def answer(directory: RunDirectory) -> None:
+    """Say that the run is complete, and print its metrics. Warns of files that are not as the run left them.
+
+    Raises ConfigError for damaged metrics.
+    """
+    metrics = directory.metrics
+    assert metrics is not None
+    with contextlib.suppress(StoreError, PermissionError):  # who may not write here gets the answer all the same
+        owner = owner_of(directory.path / OWNER)
+        if owner is not None and owner.is_dead():
+            with directory.owned():  # sweeps what a command left that was killed at its very end
+                pass
+    for name, fault in altered(directory.path).items():
+        again = "; remove it, and the same command makes it again" if name == METRICS else ""
+        warnings.warn(f"{directory.path / name} {fault}{again}", BdlWarning, stacklevel=2)
+    print(f"{directory.path} already holds this run, complete; another seed or hydra.run.dir makes a new one")
+    print_summary(metrics)
 
 
 def sample_stacks(
@@ -105,19 +129,17 @@ def sample_stacks(
             print(f"stack {number} ({total} in all, {process.world_size} at a time)", flush=True)
         L.seed_everything(derive_seed("torch", plan.seed, number), verbose=False)
         stack = build_stack(plan, directory, number, process, limit)
-        outcomes.append(sample_stack(stack, directory, plan.checkpoint(number), process))
+        outcomes.append(sample_stack(stack, directory, process))
         first, limit = first or stack, stack.callbacks.limit
     assert first is not None
     return first, outcomes
 
 
-def sample_stack(
-    stack: StackRun, directory: RunDirectory, checkpoint: str = "last", process: ProcessInfo = SINGLE
-) -> Outcome:
+def sample_stack(stack: StackRun, directory: RunDirectory, process: ProcessInfo = SINGLE) -> Outcome:
     """Sample, from the checkpoint if there is one. Raises Stopped if a signal asked for a stop."""
     for logger in stack.trainer.loggers:
-        logger.log_hyperparams(stack.settings)
-    path = directory.checkpoint(checkpoint)
+        logger.log_hyperparams(dict(stack.plan.settings))
+    path = directory.checkpoint(stack.plan.checkpoint)
     if path is not None and process.is_main:
         print(f"resuming from {path}")
     with small_garbage():
@@ -158,25 +180,44 @@ def gather_outcomes(
 
 
 def finish(
-    plan: Plan, stack: StackRun, directory: RunDirectory, outcome: Outcome, process: ProcessInfo, started: float
-) -> float | None:
-    """Evaluate the samples, report them and return the objective. started: `time.perf_counter()` before the build."""
-    sampled = time.perf_counter() - started
-    module, facts = stack.module, facts_of(plan, stack.data, process)
+    stack: StackRun,
+    directory: RunDirectory,
+    outcome: Outcome,
+    facts: dict[str, str],
+    train_items: int | None,
+    started: float,
+) -> dict[str, float]:
+    """Evaluate the samples and report them. Returns the metrics. started: `time.perf_counter()` before the build."""
+    sampled, run, data = time.perf_counter() - started, directory.path, stack.data
     stack.net.to(stack.trainer.strategy.root_device)
     if stack.plan.baseline is not None:
-        baseline = stack.plan.baseline.build()
-        fit_baseline(baseline, plan.folder, stack.net, stack.data, module.loss, plan.seed)
-        facts["approximation"] = str(baseline)
+        facts["approximation"] = fit_baseline(stack, directory)
     # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
-    metrics = report_run(
-        directory.path, stack.net, stack.data, module.sampler, outcome, facts, plan.output.train_items, module.loss,
-        stack.trainer.loggers,
-    )  # fmt: skip
+    posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
+    splits = find_splits(data, None, train_items)
+    metrics = write_report(
+        run, posterior, splits, outcome, facts, stack.module.sampler, data.ood(), units_of(data), stack.trainer.loggers
+    )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
-    return objective_value(metrics, plan.output.objective)
+    return metrics
+
+
+def fit_baseline(stack: StackRun, directory: RunDirectory) -> str:
+    """Write the draws of the baseline in the place of samples; those of a run that was killed are replaced.
+
+    Returns what the baseline is, in words.
+    """
+    plan, data = stack.plan, stack.data
+    assert plan.baseline is not None
+    baseline, folder = plan.baseline.build(), plan.samples_of_chains(directory.path)
+    trained = bdl.Posterior.load(folder, stack.net, likelihood=own_likelihood(stack.module.loss))
+    val = data.slices("val") if data.has("val") else None
+    with WorkProgress("drawing") as progress:
+        train = data.slices("train")
+        baseline.fit(trained, directory.path, train=train, val=val, seed=plan.seed, overwrite=True, progress=progress)
+    return str(baseline)
 
 
 def objective_value(metrics: dict[str, float] | None, objective: str | None) -> float | None:

@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import inspect
 import pydoc
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.run.records import CONFIG
+from bdl.run.values import leaves
 
 PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
-FUNCTIONS = (
-    "bdl.data",
-    "bdl.likelihoods",
-    "bdl.models",
-    "bdl.schedules",
-)  # their functions make objects and write nothing
+# The functions of these make objects and write nothing
+FUNCTIONS = ("bdl.data", "bdl.likelihoods", "bdl.models", "bdl.schedules")
 LIGHTNING = {
     "lightning.Trainer", *(f"lightning.pytorch.loggers.{kind}Logger" for kind in ("CSV", "TensorBoard", "Wandb"))
 }  # fmt: skip
@@ -36,7 +34,8 @@ def check_names(config: DictConfig, run: Path, trust: Sequence[str] = ()) -> Non
     Nothing is imported but bdl's own modules and the packages that are trusted.
     """
     trusted = [trust] if isinstance(trust, str) else list(trust)
-    for key, name in plain_values(config, run):
+    refuse_interpolations(config, run)
+    for key, name in leaves(OmegaConf.to_container(config)):
         if name is None or key.rpartition(".")[2] != "_target_" or is_public(name):
             continue
         if (package := untrusted_package(str(name), trusted)) is not None:
@@ -46,15 +45,14 @@ def check_names(config: DictConfig, run: Path, trust: Sequence[str] = ()) -> Non
             )
 
 
-def plain_values(config: DictConfig, run: Path) -> Iterator[tuple[str, Any]]:
-    """(key, value) of everything in a config.yaml. Raises ConfigError for an interpolation: bdl writes none.
+def refuse_interpolations(config: DictConfig, run: Path) -> None:
+    """Raise ConfigError for an interpolation in a config.yaml: bdl writes none.
 
     It could stand for any `_target_`, or read a variable of the environment.
     """
-    for key, value in values(OmegaConf.to_container(config)):
+    for key, value in leaves(OmegaConf.to_container(config)):
         if isinstance(value, str) and "${" in value:
             raise ConfigError(f"{run / CONFIG}: {key}={value} is an interpolation, which no run records")
-        yield key, value
 
 
 def untrusted_package(name: str, trusted: Sequence[str]) -> str | None:
@@ -79,16 +77,7 @@ def _is_below(name: str, package: str) -> bool:
     return f"{name}.".startswith(f"{package}.")
 
 
-def values(node: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """(key, value) of everything below a node that is no mapping and no list."""
-    items = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else None
-    if items is None:
-        yield path, node
-    for key, value in items or ():
-        yield from values(value, f"{path}.{key}" if path else str(key))
-
-
-def is_public(name: Any) -> bool:
+def is_public(name: object) -> bool:
     """Whether this is a public class or function of bdl, a module of torch.nn, or Lightning's trainer or a logger.
 
     A name with one more dot, such as `bdl.disk.files.os.remove`, is none: it may lead out of the package.
@@ -106,6 +95,6 @@ def is_public(name: Any) -> bool:
     return name in LIGHTNING
 
 
-def public_names(package: Any) -> Sequence[str]:
+def public_names(package: ModuleType) -> Sequence[str]:
     """The names of `__all__`; for a module without it, all that do not begin with an underscore."""
     return getattr(package, "__all__", [name for name in vars(package) if not name.startswith("_")])

@@ -127,7 +127,7 @@ class _Case:
 
     @classmethod
     def of(cls, plan: Plan, given: set[str]) -> _Case:
-        data = build_data(plan, plan.stacks.first, warn=False)
+        data = build_data(plan.data(plan.stacks.first), warn=False)
         stack = plan.of_stack(plan.stacks.first, data)
         its_own = {"burn_in", "every"} if stack.keep.get("cycle") is not None else set()  # it keeps by its own rule
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
@@ -217,7 +217,7 @@ class _Case:
         """Items that the report predicts."""
         train = self.data.num_data
         rest = sum(self.data.count(split) for split in ("val", "test"))
-        return rest + min(train, self.plan.output.train_items or train)
+        return rest + min(train, self.plan.train_items or train)
 
 
 def _problem(plan: Plan, stack: StackPlan, data: DataModule) -> Problem:

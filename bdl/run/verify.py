@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -24,9 +23,8 @@ from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.index import read_index, read_lines, sample_files
 from bdl.posterior.store import SampleStore
 from bdl.run.directory import OWNER
-from bdl.run.records import CONFIG, METRICS, PREPROCESSING, read_config, read_metrics, read_preprocessing
-from bdl.run.stored import described_files, known_samples, target_difference
-from bdl.run.trust import check_names
+from bdl.run.records import CONFIG, METRICS, PREPROCESSING, read_metrics, read_preprocessing
+from bdl.run.stored import described_files, known_samples, read_checked
 
 State = Literal["whole", "bad", "unknown"]
 COLOURS = {"whole": "green", "bad": "red", "unknown": "yellow"}
@@ -43,7 +41,7 @@ class FileState:
 
 def verify(cfg: DictConfig) -> None:
     """Print a table of all files. Ends the process with status 1 if one of them is bad."""
-    run = Path(cfg.run).expanduser()
+    run = Path(str(cfg.run)).expanduser()
     if not (run / CONFIG).exists() and not (run / "samples").exists():
         raise ConfigError(f"run={cfg.run} is not a run directory: it has neither a {CONFIG} nor samples")
     rows = list(look(run, cfg.trust))
@@ -88,13 +86,8 @@ def _configuration(run: Path, trust: Sequence[str]) -> Iterator[FileState]:
     if not (run / CONFIG).exists():
         yield FileState(CONFIG, "unknown", "absent: the samples of another Trainer than bdl's have none")
         return
-    with _errors_as_states(CONFIG) as states:
-        config = read_config(run)
-        check_names(config, run, trust)
-        if difference := target_difference(run, config):
-            raise ConfigError(difference)
-        states.append(FileState(f"{CONFIG} against target.json", "whole"))
-    yield from states
+    state = _state(CONFIG, lambda: read_checked(run, trust))
+    yield state if state.state == "bad" else replace(state, what=f"{CONFIG} against target.json")
 
 
 def _described(run: Path) -> Iterator[FileState]:
@@ -102,25 +95,23 @@ def _described(run: Path) -> Iterator[FileState]:
     for name, fault in described_files(run).items():
         yield FileState(name, "whole" if fault is None else "bad", fault or "")
     store = SampleStore(run)
-    readers = {METRICS: lambda: read_metrics(run / METRICS), PREPROCESSING: lambda: read_preprocessing(run)}
+    readers: dict[str, Callable[[], object]] = {
+        METRICS: lambda: read_metrics(run / METRICS), PREPROCESSING: lambda: read_preprocessing(run),
+    }  # fmt: skip
     for manifest in manifests_of(run):
         if (stack := manifest.stack) is not None:
             readers[f"samples/weighting-{stack}.safetensors"] = lambda stack=stack: store.weighting(stack)
             readers[f"samples/excluded-{stack}.json"] = lambda stack=stack: store.excluded(stack)
     for name, read in readers.items():
-        if (run / name).exists():
-            with _errors_as_states(name) as states:
-                read()
-            yield from states
+        if (run / name).exists() and (state := _state(name, read)).state == "bad":
+            yield state
 
 
 def _samples(run: Path) -> Iterator[FileState]:
     """The manifest and the index of every stack, line by line, and every sample file."""
     listed: set[str] = set()
     for manifest in manifests_of(run):
-        with _errors_as_states(manifest.path.name) as states:
-            states.append(FileState(manifest.path.name, "whole", f"{len(manifest.entries())} lines"))
-        yield from states
+        yield _state(manifest.path.name, lambda manifest=manifest: f"{len(manifest.entries())} lines")
         if manifest.stack is not None:
             yield from _stack(manifest, manifest.stack)
         listed |= {entry.path for entry in manifest.first_entries()}
@@ -130,14 +121,15 @@ def _samples(run: Path) -> Iterator[FileState]:
 
 
 def _stack(manifest: Manifest, stack: int) -> Iterator[FileState]:
-    store, name = SampleStore(manifest.folder), f"samples/index-{stack}.jsonl"
-    index, records = manifest.folder / name, []
-    with _errors_as_states(name) as states:
-        records = read_index(index, stack, manifest.samples())
-        if [record.line() for record in records] != read_lines(index):
+    store, name, records = SampleStore(manifest.folder), f"samples/index-{stack}.jsonl", []
+
+    def read() -> str:
+        records.extend(read_index(manifest.folder / name, stack, manifest.samples()))
+        if [record.line() for record in records] != read_lines(manifest.folder / name):
             raise StoreError("it has lines that the manifest does not list, or in another order")
-        states.append(FileState(name, "whole", f"{len(records)} lines"))
-    yield from states
+        return f"{len(records)} lines"
+
+    yield _state(name, read)
     bad = []
     for record in records:
         try:
@@ -166,11 +158,10 @@ def _checkpoints(run: Path) -> Iterator[FileState]:
             yield FileState(name, "bad", "it knows samples that no manifest lists")
 
 
-@contextlib.contextmanager
-def _errors_as_states(what: str) -> Iterator[list[FileState]]:
-    """The states that a block adds. An error becomes one."""
-    states: list[FileState] = []
+def _state(what: str, read: Callable[[], object]) -> FileState:
+    """Whether a file can be read. What `read` returns is the note if it is a text."""
     try:
-        yield states
+        note = read()
     except Exception as error:  # whatever a damaged file makes of the code that reads it
-        states.append(FileState(what, "bad", " ".join(f"{error}".split()) or type(error).__name__))
+        return FileState(what, "bad", " ".join(f"{error}".split()) or type(error).__name__)
+    return FileState(what, "whole", note if isinstance(note, str) else "")

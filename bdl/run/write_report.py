@@ -1,9 +1,9 @@
-"""metrics.json, report.html and the summary table of a finished run."""
+"""metrics.json, report.html and the summary table of a finished run, from labelled batches by split."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,10 @@ import torch
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 import bdl
-from bdl.data.module import DataModule
+from bdl.data.module import DataModule, as_data_module
+from bdl.data.order import in_order
+from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER
-from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import Summary, diverged_fact, summarise
 from bdl.posterior.report.page import write_page
 from bdl.posterior.report.pictures import ReportData
@@ -25,6 +26,9 @@ from bdl.posterior.verdict import verdict
 from bdl.run.dashboards import log_report
 from bdl.run.progress import WorkProgress
 from bdl.run.records import write_metrics
+
+LabelledData = L.LightningDataModule | Mapping[str, Iterable[Any]] | Iterable[Any] | None
+SPLITS = ("test", "train", "val")
 
 
 @dataclass(frozen=True)
@@ -36,28 +40,6 @@ class Outcome:
     swap_rates: torch.Tensor | None
 
 
-def report_run(
-    run: Path,
-    net: torch.nn.Module,
-    datamodule: DataModule,
-    sampler: bdl.Sampler,
-    outcome: Outcome,
-    facts: Mapping[str, str],
-    train_items: int | None,
-    loss: Any = None,
-    loggers: Sequence[Logger] = (),
-) -> dict[str, float]:
-    """Evaluate the samples on disk, write metrics.json and report.html into `run`. Returns the metrics.
-
-    loss: of the run. A likelihood of the user's own has no other way to here. loggers: show the report too.
-    """
-    likelihood = loss if isinstance(loss, Likelihood) else None
-    posterior, start = bdl.Posterior.load(run, net, likelihood=likelihood), load_start([run], net, likelihood)
-    loaders = loaders_of(datamodule, train_items)
-    ood, units = datamodule.ood(), units_of(datamodule)
-    return write_report(run, posterior, loaders, outcome, facts, sampler, ood, units, start, loggers)
-
-
 def write_report(
     run: Path,
     posterior: bdl.Posterior,
@@ -65,15 +47,15 @@ def write_report(
     outcome: Outcome,
     facts: Mapping[str, str],
     sampler: bdl.Sampler | None = None,
-    ood: Any = None,
+    ood: Iterable[Any] | None = None,
     units: Units | None = None,
-    start: bdl.Posterior | None = None,
     loggers: Sequence[Logger] = (),
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
-    sampler: of the run; None where it is no longer there. start: the deep ensemble at which its chains began.
+    sampler: of the run; None where it is no longer there. loggers: show the report too.
     """
+    start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:
         summary = summarise(posterior, loaders, outcome.trace, ood, progress, start)
     rates = outcome.swap_rates
@@ -81,9 +63,7 @@ def write_report(
     prior = posterior.target.get("prior") if sampler is None else sampler.prior
     measured = {
         **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
-        "samples": f"{posterior.samples:,} of {posterior.chains} chains",
-        **diverged_fact(posterior),
-        "T": f"{summary.metrics['temperature']:g}",
+        **facts_of_samples(posterior, summary),
         **({} if math.isnan(summary.metrics["t_eff"]) else {"T_eff": f"{summary.metrics['t_eff']:.3g}"}),
         "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
         **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
@@ -94,11 +74,10 @@ def write_report(
     return summary.metrics
 
 
-def loaders_of(datamodule: DataModule, train_items: int | None) -> dict[str, Any]:
-    """The splits of a data module, in a fixed order. Validation data stand in for test data that are not there."""
-    val = {"val": datamodule.slices("val")} if datamodule.has("val") else {}
-    test = val.pop("val") if val and not datamodule.has("test") else datamodule.slices("test")
-    return {"test": test, "train": datamodule.slices("train", train_items), **val}
+def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, str]:
+    """What every report says of the samples."""
+    count = f"{posterior.samples:,} of {posterior.chains} chains"
+    return {"samples": count, **diverged_fact(posterior), "T": f"{summary.metrics['temperature']:g}"}
 
 
 def publish(
@@ -119,14 +98,14 @@ def publish(
     return data
 
 
-def load_start(
-    runs: Sequence[Path], net: torch.nn.Module, likelihood: Likelihood | None, skip_bad: bool = False
-) -> bdl.Posterior | None:
+def load_start(runs: Sequence[Path], posterior: bdl.Posterior, skip_bad: bool = False) -> bdl.Posterior | None:
     """The deep ensembles at which the chains of all runs began; None where a run has none."""
     folders = [run / FOLDER for run in runs]
     if not all(folder.exists() for folder in folders):
         return None
-    return bdl.Posterior.load(folders, net, skip_bad=skip_bad, likelihood=likelihood)
+    start = bdl.Posterior.load(folders, posterior.net, skip_bad=skip_bad, likelihood=posterior.given_likelihood)
+    start.read = posterior.read  # the module that holds the network may say how batches are read
+    return start
 
 
 def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> None:
@@ -143,3 +122,36 @@ def log_metrics(trainer: L.Trainer, metrics: dict[str, float], steps: int) -> No
 def units_of(datamodule: DataModule) -> Units | None:
     """Name and units of the target of a regression that standardises it."""
     return None if datamodule.target_units is None else Units(*datamodule.target_units)
+
+
+def find_splits(data: LabelledData, trainer: L.Trainer | None, train_items: int | None) -> dict[str, Any]:
+    """Loaders by split; "test" stands first.
+
+    Args:
+        data: a data module, a dict of loaders by split, or one loader, which is then the test split. None means the
+            data of the trainer. Where there are no test data, validation data take their place.
+        trainer: with which the module was trained, None if it is no longer there.
+        train_items: number of training items, evenly spaced; None for all.
+
+    Raises ConfigError where there are neither test nor validation data, and for a split of another name.
+    """
+    if data is None and trainer is not None:
+        datamodule = trainer.datamodule  # type: ignore[attr-defined]
+        data = datamodule or {"val": trainer.val_dataloaders, "train": trainer.train_dataloader}
+    if isinstance(data, L.LightningDataModule):
+        module = as_data_module(data)
+        loaders = {"test": module.test_dataloader(), "val": module.val_dataloader(), "train": module.train_dataloader()}
+        data = {split: loader for split, loader in loaders.items() if loader}
+    given = dict(data) if isinstance(data, Mapping) else {"test": data}
+    if unknown := sorted(given.keys() - set(SPLITS)):
+        raise ConfigError(f"{unknown[0]!r} is no split of the data: name the loaders test, val and train")
+    found = {name: loader for name in SPLITS if (loader := given.get(name)) is not None}
+    if "test" not in found and "val" not in found:
+        raise ConfigError(
+            "the report has no test data: pass a loader of labelled batches, a dict such as {'test': loader}, or a "
+            "data module with a test_dataloader or a val_dataloader"
+        )
+    if "test" not in found:
+        found = {"test": found.pop("val"), **found}
+    train = in_order(found.pop("train", None), train_items)
+    return found if train is None else {"test": found.pop("test"), "train": train, **found}

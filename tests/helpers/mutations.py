@@ -20,7 +20,7 @@ from omegaconf import DictConfig, open_dict
 
 from bdl.errors import BdlError, BdlWarning
 from bdl.posterior.store import SampleStore
-from bdl.run import complete, evaluate, train
+from bdl.run import evaluate, train
 from bdl.run.build import build_stack
 from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import RunDirectory
@@ -139,7 +139,7 @@ def answered(run: Path, cfg: DictConfig) -> Any:
     made: list[dict[str, float]] = []
     cfg = cfg.copy()
     cfg.run_dir = str(run)
-    with mock.patch.object(complete, "print_summary", lambda metrics: made.append(dict(metrics))):
+    with mock.patch.object(train, "print_summary", lambda metrics: made.append(dict(metrics))):
         train.train(cfg)
     return repr(sorted((made[0] if made else read_metrics(run / "metrics.json")).items()))  # or evaluated again
 
@@ -151,7 +151,7 @@ def resumed(run: Path, cfg: DictConfig) -> Any:
     directory = RunDirectory(cfg.run_dir, config_hash(cfg))
     assert directory.metrics is None
     with directory.owned():
-        stack = build_stack(Plan.of(cfg), directory, 0)
+        stack = build_stack(Plan(cfg, HydraConfig.get(), config_hash(cfg)), directory, 0)
         train.sample_stack(stack, directory)
     store = SampleStore(run)
     for record in store.records():

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, open_dict
 
 from bdl.run import train
 from bdl.run.build import Callbacks, build_stack
-from bdl.run.config import register_resolvers
+from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import RunDirectory
 from bdl.run.plan import Plan
 
@@ -42,7 +42,7 @@ def planned(*overrides: str, steps: int | None = None) -> Plan:
     if steps is not None:
         assert cfg.trainer.max_steps == 200
         cfg.trainer.max_steps = steps
-    return Plan.of(cfg)
+    return Plan(cfg, HydraConfig.get(), config_hash(cfg))
 
 
 def sampled(folder: Path, *overrides: str, steps: int | None = None) -> Callbacks:

@@ -1,7 +1,4 @@
-"""Tests of `bdl.run.baseline`.
-
-Baselines from the command line: their draws are samples of the run, which every other command reads.
-"""
+"""Baselines from the command line: their draws are samples of the run, which every other command reads."""
 
 from __future__ import annotations
 

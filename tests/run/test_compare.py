@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.compare`, `.compared_runs`, `.comparison`, `.comparison_page` and `.complete`.
+"""Tests of `bdl.run.compare`, `.compared_runs` and `.comparison`.
 
 bdl compare: rows of equal settings, means over seeds computed by hand, and runs that are not compared.
 """

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.plan`, `.recipe` and `.facts`.
+"""Tests of `bdl.run.plan` and `.recipe`.
 
 What a configuration decides once, and what the data add: the parts that the rest of a run takes.
 """
@@ -14,7 +14,6 @@ from running import planned
 import bdl
 from bdl.data import TensorDataModule
 from bdl.errors import ConfigError
-from bdl.run.facts import facts_of
 from bdl.run.processes import SINGLE
 from bdl.run.recipe import Recipe
 
@@ -23,7 +22,8 @@ def test_chains_are_divided_once(tmp_path):
     plan = planned(f"run_dir={tmp_path}", "chains=8", "stacks=4", "stack=3")
     assert (plan.stacks.count, plan.stacks.chains) == (4, 2)
     assert list(plan.numbers(SINGLE)) == [3, 4, 5, 6]
-    assert [plan.checkpoint(n) for n in plan.numbers(SINGLE)] == ["last", "last-4", "last-5", "last-6"]
+    stacks = [plan.of_stack(n, plan.data(n).build()) for n in plan.numbers(SINGLE)]
+    assert [stack.checkpoint for stack in stacks] == ["last", "last-4", "last-5", "last-6"]
 
 
 def test_the_data_complete_a_stack(tmp_path):
@@ -33,7 +33,7 @@ def test_the_data_complete_a_stack(tmp_path):
     assert stack.sampler.get("num_data") == 4435 and stack.steps == 1000 and stack.keep.get("burn_in") == 400
     assert stack.model.get("sizes")[0] == 36 and stack.model.get("sizes")[-1] == 6
     assert isinstance(stack.loss.build(), bdl.CategoricalNLL)
-    assert plan.recorded(stack)["sampler"]["num_data"] == 4435
+    assert stack.settings["sampler"]["num_data"] == 4435
 
 
 def test_what_tuning_found_completes_the_plan_and_leaves_its_folder(tmp_path):
@@ -41,7 +41,7 @@ def test_what_tuning_found_completes_the_plan_and_leaves_its_folder(tmp_path):
     tuned = plan.with_found({"settings": {"sampler.lr": 0.125}, "reasons": [], "seconds": 1.0})
     stack = tuned.of_stack(0, tuned.data(0).build())
     assert stack.sampler.get("lr") == 0.125 and (tuned.hash, tuned.folder) == (plan.hash, plan.folder)
-    assert tuned.recorded(stack)["sampler"]["lr"] == 0.125
+    assert stack.settings["sampler"]["lr"] == 0.125
 
 
 def test_another_n_than_that_of_the_data_is_refused(tmp_path):
@@ -53,7 +53,7 @@ def test_another_n_than_that_of_the_data_is_refused(tmp_path):
 def test_a_plan_cannot_be_changed(tmp_path):
     plan = planned(f"run_dir={tmp_path}")
     with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.seed = 1
+        plan.found = {}
 
 
 def test_a_recipe_builds_what_its_section_names():
@@ -68,6 +68,6 @@ def test_facts_name_the_run_and_its_stacks(tmp_path):
     plan = planned(f"run_dir={tmp_path}", "seed=5", "chains=8", "stacks=2")
     data = plan.data(0).build()
     assert isinstance(data, TensorDataModule)
-    facts = facts_of(plan, data, SINGLE)
+    facts = plan.facts(data, SINGLE)
     assert facts["title"].endswith("seed 5") and facts["N"] == "4,435" and facts["stacks"] == "2 of 4 chains"
     assert facts["devices"] == "1" and facts["batch"] == "100"

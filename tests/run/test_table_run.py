@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.law`, `.predict` and `.splits`.
+"""Tests of `bdl.run.law`, `.predict` and `.write_report`.
 
 A table from the command line to predictions: what the data decide, what a run records, and preds.csv.
 """
@@ -19,7 +19,7 @@ from running import compose, refusal, sampled, whole
 import bdl
 from bdl.data import LandsatDataModule, read_table
 from bdl.run.config import config_hash
-from bdl.run.facts import target_fact
+from bdl.run.plan import target_fact
 
 SMALL = (
     "trainer=debug", "logger=none", "chains=2", "trainer.max_steps=12", "model.hidden=[4]", "collect.keep.every=2",
@@ -273,7 +273,7 @@ REFUSED = {
     "column": ("data.target=Y", "data.target=Y: table.csv has no such column; did you mean y?"),
     "file": ("data.path=none.csv", "data.path=none.csv is not there"),
     "no path": ("data.path=???", "data.path has no value"),
-    "task": ("data.task=ranking", 'data.task must be "classification" or "regression" or "counts" or null'),
+    "task": ("data.task=ranking", 'data.task must be "classification", "regression" or "counts" or null'),
     "loss": ("loss=categorical", "loss._target_=bdl.CategoricalNLL is a law of classes, and the task is regression"),
     "scale": ("loss=normal; loss.scale=wide", "loss.scale must be input or learned, got 'wide'"),
     "sizes": ("model.sizes=[10,4,1]", "the model has 1 outputs for a likelihood that needs 2: change model.sizes"),

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
 from running import compose, planned, refusal
 
@@ -51,7 +52,10 @@ def finished(table, tmp_path_factory):
     """A run up to the end of sampling: its configuration, and the one that it recorded."""
     folder = tmp_path_factory.mktemp("tuned")
     cfg = compose(f"run_dir={folder}", *options(table))
-    plan, directory = tuning.tuned(Plan.of(cfg), SINGLE), RunDirectory(folder, config_hash(cfg))
+    plan, directory = (
+        tuning.tuned(Plan(cfg, HydraConfig.get(), config_hash(cfg)), SINGLE),
+        RunDirectory(folder, config_hash(cfg)),
+    )
     train.sample_stack(build_stack(plan, directory, 0), directory)
     return cfg, OmegaConf.load(folder / "config.yaml")
 
@@ -77,7 +81,7 @@ def test_the_hash_depends_on_what_was_typed_alone(finished, table):
 def test_a_run_that_has_begun_is_not_tuned_again(finished, monkeypatch):
     cfg, recorded = finished
     monkeypatch.setattr(tuning, "find_settings", lambda *_, **__: pytest.fail("tuned twice"))
-    assert tuning.tuned(Plan.of(cfg), SINGLE).found == recorded.found
+    assert tuning.tuned(Plan(cfg, HydraConfig.get(), config_hash(cfg)), SINGLE).found == recorded.found
 
 
 def test_given_keys_are_kept():

@@ -1,4 +1,7 @@
-"""Which values of YAML may stand for which annotations."""
+"""Tests of `bdl.run.validate` and `.values`.
+
+Which values of YAML may stand for which annotations.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,8 @@ from typing import Any, Literal, TypedDict, Unpack
 import pytest
 from torch import Tensor
 
-from bdl.run.validate import _OF_HYDRA, argument_names, argument_types, describe, fits
+from bdl.run.validate import _OF_HYDRA, argument_names, argument_types
+from bdl.run.values import describe, fits
 
 CASES = [
     (int, [0, -3], [1.0, True, "1", None], "a whole number"),

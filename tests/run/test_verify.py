@@ -20,7 +20,7 @@ from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.run import train
 from bdl.run.config import config_hash
 from bdl.run.directory import RunDirectory
-from bdl.run.stored import read_runs
+from bdl.run.stored import read_run
 from bdl.run.verify import look
 
 
@@ -203,20 +203,20 @@ def test_a_damaged_psi_is_refused_after_the_warning_that_it_was_altered(script, 
 def test_a_file_that_was_altered_after_the_end_is_warned_of(copy):
     edit(copy / "config.yaml", monitor_every=7)
     with pytest.warns(BdlWarning, match="config.yaml was altered or lost after bdl had written it"):
-        read_runs([copy], [])
+        read_run(copy)
 
 
 def test_files_that_were_added_to_an_ended_run_are_warned_of(copy):
     (copy / "samples" / "excluded-0.json").write_text("{}")
     with pytest.warns(BdlWarning, match="excluded-0.json is in no manifest: it was added, or its line was lost"):
-        read_runs([copy], [])
+        read_run(copy)
 
 
 def test_samples_that_a_checkpoint_knows_and_the_manifest_lacks_are_warned_of(copy):
     manifest = Manifest(copy, 0)
     rewrite(manifest, [entry for entry in manifest.entries() if not entry.path.endswith("09-0.safetensors")])
     with pytest.warns(BdlWarning, match="last.ckpt knows samples that no manifest lists: some are lost"):
-        read_runs([copy], [])
+        read_run(copy)
 
 
 BOMB = "a: &a [x, x, x]\nb: &b [*a, *a, *a]\n"
@@ -232,7 +232,7 @@ def test_a_config_that_would_hang_or_crash_is_refused(copy, name):
     damage, words = DAMAGED[name]
     damage(copy / "config.yaml")
     with pytest.raises(ConfigError, match=f"config.yaml is damaged .*{words}"):
-        read_runs([copy], [])
+        read_run(copy)
 
 
 # ---- the directory of a run ------------------------------------------------------------------------------------------

@@ -19,9 +19,9 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.report.page import write_page
+from bdl.run.compare import comparison_page
 from bdl.run.compared_runs import ComparedRun
 from bdl.run.comparison import compare_runs
-from bdl.run.comparison_page import comparison_page
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="needs Chromium: apt-get install chromium")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +15,9 @@ from torch import nn
 import bdl
 from bdl.errors import ConfigError, Stopped
 from bdl.identity import identity
-from bdl.likelihoods import Likelihood, Loss
+from bdl.likelihoods import Loss
 from bdl.run.build import silence_lightning
-from bdl.run.processes import SINGLE
+from bdl.run.law import own_likelihood
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.schedules import EveryStep, Keep
@@ -27,7 +27,7 @@ from bdl.seeding import derive_seed
 def sample(
     net: nn.Module,
     loss: Loss | None,
-    loader: Any,
+    loader: Iterable[Any],
     run_dir: str | Path,
     *,
     steps: int,
@@ -35,7 +35,7 @@ def sample(
     dynamics: Transition = SGHMC(friction=0.1),  # noqa: B008
     keep: Keep | None = None,
     chains: int | None = None,
-    test: Any = None,
+    test: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
     schedule: bdl.Schedule | None = None,
     seed: int = 0,
     checkpoint_every: int = 1000,
@@ -66,9 +66,9 @@ def sample(
     Raises ConfigError for settings that cannot be sampled and for a folder that holds another run, Stopped after Ctrl-C
     or SIGTERM, once the state is saved.
     """
-    if not hasattr(loader, "dataset") or not hasattr(loader.dataset, "__len__"):
+    if not isinstance(dataset := getattr(loader, "dataset", None), Sized):
         raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
-    law = {"dynamics": dynamics, "num_data": len(loader.dataset), "lr": lr, "seed": seed, **sampler}
+    law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
     per_chain = getattr(loader, "chains", None) is not None
     part = {"only": sampler.get("only"), "frozen": sampler.get("frozen", "eval")}
     stack = net if chains is None else bdl.ChainStack(net, chains, seed=seed, shared=not per_chain, **part)
@@ -86,8 +86,8 @@ def sample(
         enable_model_summary=False, default_root_dir=run_dir, callbacks=parts,
     )  # fmt: skip
     with warnings.catch_warnings():
-        silence_lightning(SINGLE)
+        silence_lightning()
         trainer.fit(module, loader, ckpt_path=save.path if save.path.exists() else None, weights_only=True)
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
-    return bdl.Posterior.load(run_dir, net, likelihood=module.loss if isinstance(module.loss, Likelihood) else None)
+    return bdl.Posterior.load(run_dir, net, likelihood=own_likelihood(module.loss))
