@@ -108,9 +108,9 @@ class EnsembleStart(L.Callback):
         target = {"loss": identity(loss), "outputs": outputs_of(loss), "injects_noise": False, "shapes": shapes}
         target |= {"start": identity(self.start), **self.target}
         self.store.write_target(target, self.stack, frozen)
-        chains = len(next(iter(tensors.values())))
+        first = self.stack * len(trained.val_loss)
         self.store.write(
-            tensors, step=trained.epochs, stack=self.stack, chains=[self.stack * chains + c for c in range(chains)], cycle=0,
-            lr=self.start.lr, temperature=0.0, zeta=0.0, energy_batch=None, energy_full=None, log_weight=None,
+            tensors, step=trained.epochs, stack=self.stack, chains=[*range(first, first + len(trained.val_loss))],
+            cycle=0, lr=self.start.lr, temperature=0.0, zeta=0.0, energy_batch=None, energy_full=None, log_weight=None,
             psi_frozen=False,
         )  # fmt: skip
