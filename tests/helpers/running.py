@@ -21,7 +21,10 @@ from bdl.run.plan import Plan
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS, CONF = ROOT / "scripts", ROOT / "conf"
-TINY = ("logger=none", "chains=2", "trainer.max_steps=12", "model.sizes=[36,6]", "collect.keep.every=2")
+TINY = (
+    "logger=none", "chains=2", "trainer.max_steps=12", "model.sizes=[36,6]", "collect.keep.burn_in=5",
+    "collect.keep.every=2",
+)  # fmt: skip
 SMOOTHED = ("loss._target_=torch.nn.CrossEntropyLoss", "+loss.label_smoothing=0.1")
 
 register_resolvers()

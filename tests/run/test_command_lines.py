@@ -76,7 +76,7 @@ WRONG: dict[str, dict[str, str]] = {
         "schedule.temperature.value": "-1 low nan",
         "schedule.lr": "5 constant",
         "schedule.zeta": "5 ramp",
-        "tuned.temperature": "-1 nan",
+        "tuned.precision": "-1 nan",
         "trainer.max_steps": "0 -2 1.5 many null true nan 1e30",
         "trainer.max_epochs": "0 -2 0.5 many null",
         "trainer.precision": "16-mixed 16-true bf16-true 8 null ",

@@ -169,7 +169,8 @@ def test_the_script_can_be_sent_to_a_cluster():
 
 
 def test_a_run_counted_in_epochs_counts_the_samplers_steps():
-    plan = planned("run_dir=x", "trainer.max_steps=-1", "trainer.max_epochs=4", "trainer.accumulate_grad_batches=2")
+    in_epochs = ("trainer.max_steps=-1", "trainer.max_epochs=4", "trainer.accumulate_grad_batches=2")
+    plan = planned("run_dir=x", "data.batch_size=100", *in_epochs)
     data = plan.data(0).build()  # 44 batches an epoch
     assert plan.of_stack(0, data).steps == 4 * 22 and check_num_data(None, data) == 4435
 

@@ -68,7 +68,11 @@ def test_the_walk_sees_the_arguments():
 
 
 def test_only_landsat_has_the_values_tuned_on_it():
-    """Every other file refers to `tuned`, whose numbers data=landsat alone brings."""
-    with_numbers = {p.name: OmegaConf.load(p).tuned for p in CONF.rglob("*.yaml") if "tuned" in OmegaConf.load(p)}
-    assert with_numbers.pop("dropout.yaml") == {"dropout": 0.1}  # a usual rate, tuned on nothing
-    assert list(with_numbers) == ["landsat.yaml"]
+    """Every other file refers to `tuned`; few bring values, and those say nothing about a data set."""
+    with_values = {p.name: OmegaConf.load(p).tuned for p in CONF.rglob("*.yaml") if "tuned" in OmegaConf.load(p)}
+    assert with_values.pop("dropout.yaml") == {"dropout": 0.1}  # a usual rate, tuned on nothing
+    assert with_values.pop("scaled.yaml") == {"val_fraction": 0.1}  # the temperature is fitted there
+    assert with_values.pop("csv.yaml") == {"chains": 10}
+    full_batch = {name for name, values in with_values.items() if values == {"batch_size": None}}
+    assert full_batch == {"hmc.yaml", "mala.yaml", "mclmc.yaml", "metropolis.yaml"}
+    assert with_values.keys() - full_batch == {"landsat.yaml", "liang.yaml"}

@@ -30,7 +30,7 @@ def test_the_data_complete_a_stack(tmp_path):
     """N, the steps, the likelihood and the ends of the network are those of the data, and keys that follow them."""
     plan = planned(f"run_dir={tmp_path}", "chains=4", "stacks=2", "length=1000")
     stack = plan.of_stack(1, plan.data(1).build())
-    assert stack.sampler.get("num_data") == 4435 and stack.steps == 1000 and stack.keep.get("burn_in") == 400
+    assert stack.sampler.get("num_data") == 4435 and stack.steps == 1000 and stack.keep.get("burn_in") == 200
     assert stack.model.get("sizes")[0] == 36 and stack.model.get("sizes")[-1] == 6
     assert isinstance(stack.loss.build(), bdl.CategoricalNLL)
     assert stack.settings["sampler"]["num_data"] == 4435
@@ -70,4 +70,4 @@ def test_facts_name_the_run_and_its_stacks(tmp_path):
     assert isinstance(data, TensorDataModule)
     facts = plan.facts(data, SINGLE)
     assert facts["title"].endswith("seed 5") and facts["N"] == "4,435" and facts["stacks"] == "2 of 4 chains"
-    assert facts["devices"] == "1" and facts["batch"] == "100"
+    assert facts["devices"] == "1" and facts["batch"] == "600"

@@ -46,7 +46,7 @@ def test_metrics_json_has_the_names_other_tools_read(run):
     alone = "samples chains temperature noise_ratio t_eff kinetic_temperature rhat/max ess/min".split()
     assert set(metrics) >= {*of_splits, *alone}
     assert metrics["samples"] == 6  # steps 7, 9, 11
-    assert metrics["chains"] == 2 and metrics["temperature"] == 0.2
+    assert metrics["chains"] == 2 and metrics["temperature"] == 1.0
 
 
 def test_a_weighted_run_keeps_psi_and_judges_its_weights(weighted):
@@ -89,10 +89,10 @@ def test_what_does_not_change_the_samples_does_not_change_the_hash():
     unread = ("objective=test/bma/ece", "trainer.max_time=00:01:00:00", "train_items=9")
     for same in ("logger=wandb", "monitor_every=7", "checkpoint_every=9", "run_dir=y", *unread):
         assert config_hash(compose("run_dir=x", same)) == default
-    assert config_hash(compose("run_dir=x", "tuned.temperature=7", "sampler.temperature=0.2")) == default
+    assert config_hash(compose("run_dir=x", "tuned.precision=7", "sampler.prior.precision=0.4")) == default
     for changed in ("seed=1", "stack=1", "sampler.lr=0.1", "schedule=cosine", "chains=4", "collect.keep.every=7"):
         assert config_hash(compose("run_dir=x", changed)) != default
-    assert config_hash(compose("run_dir=x", "tuned.temperature=7")) != default  # the sampler reads it
+    assert config_hash(compose("run_dir=x", "tuned.precision=7")) != default  # the prior reads it
 
 
 def test_the_number_of_stacks_changes_the_samples_and_that_of_processes_does_not():
@@ -105,7 +105,7 @@ def test_filling_in_numbers_changes_a_copy():
     cfg = compose("run_dir=x", "schedule=cosine")
     before = OmegaConf.to_yaml(cfg)
     filled = fill_in(cfg, {"sampler.num_data": 5, "steps": 1000, "stack": 3})
-    assert (filled.sampler.num_data, filled.schedule.lr.steps, filled.collect.keep.burn_in) == (5, 1000, 400)
+    assert (filled.sampler.num_data, filled.schedule.lr.steps, filled.collect.keep.burn_in) == (5, 1000, 200)
     assert filled.data.stack == filled.sampler.stack == 3 and OmegaConf.to_yaml(cfg) == before
 
 

@@ -42,8 +42,8 @@ def table(tmp_path_factory):
 
 def options(table, *more: str) -> list[str]:
     return [
-        "data=csv", f"data.path={table}", "data.target=y", "chains=2", "model.hidden=[4]", "logger=none",
-        "start.epochs=3", "trainer=debug", *more,
+        "data=csv", f"data.path={table}", "data.target=y", "sampler=sghmc", "chains=2", "model.hidden=[4]",
+        "logger=none", "start.epochs=3", "trainer=debug", *more,
     ]  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def test_a_cyclical_schedule_keeps_by_its_own_rule(table, tmp_path):
 
 
 def test_literature_keeps_its_settings(table):
-    for overrides in ([], ["experiment=airfoil"], ["data=cifar10"], ["experiment=landsat/bayes"]):
+    for overrides in ([], ["experiment=airfoil"], ["data=cifar10"], ["experiment=landsat/liang"]):
         plan = planned("run_dir=x", *overrides)
         assert plan.tuning is None and tuning.tuned(plan, SINGLE) is plan
     assert compose(*options(table)).tune == "auto" and compose(*options(table)).start is not None

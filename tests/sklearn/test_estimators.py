@@ -183,7 +183,7 @@ def test_sghmc_takes_batches_and_finds_its_step_size():
 
 
 WRONG = {
-    "sampler must be one of mclmc": dict(sampler="nuts"),
+    "sampler must be auto or one of mclmc": dict(sampler="nuts"),
     "start must be": dict(start="sgd"),
     "at least 7": dict(steps=5),
     "chains and samples": dict(chains=0),

@@ -92,7 +92,7 @@ class EnsembleStart(L.Callback):
                 stack, data.train_dataloader(), module.loss, val, compiled=module.compiled, progress=progress
             )
         tensors = {k: v.to("cpu", copy=True) for k, v in stacked_tensors(stack, stack.chains).items()}
-        self._write = partial(self._save, module.loss, tensors, FrozenPart(stack), trained)
+        self._write = partial(self._save, module.loss, tensors, FrozenPart(stack), trained.epochs)
         self.report(trained)
 
     @torch.no_grad()
@@ -103,14 +103,14 @@ class EnsembleStart(L.Callback):
         for name, tensor in stacked_tensors(stack, stack.chains).items():
             tensor.copy_(saved[name])
 
-    def _save(self, loss: Loss, tensors: dict[str, Tensor], frozen: FrozenPart, trained: Trained) -> None:
+    def _save(self, loss: Loss, tensors: dict[str, Tensor], frozen: FrozenPart, epochs: int) -> None:
         shapes = {k: list(v.shape[1:]) for k, v in tensors.items()}
         target = {"loss": identity(loss), "outputs": outputs_of(loss), "injects_noise": False, "shapes": shapes}
         target |= {"start": identity(self.start), **self.target}
         self.store.write_target(target, self.stack, frozen)
-        first = self.stack * len(trained.val_loss)
+        chains = len(next(iter(tensors.values())))
         self.store.write(
-            tensors, step=trained.epochs, stack=self.stack, chains=[*range(first, first + len(trained.val_loss))],
-            cycle=0, lr=self.start.lr, temperature=0.0, zeta=0.0, energy_batch=None, energy_full=None, log_weight=None,
+            tensors, step=epochs, stack=self.stack, chains=[self.stack * chains + c for c in range(chains)], cycle=0,
+            lr=self.start.lr, temperature=0.0, zeta=0.0, energy_batch=None, energy_full=None, log_weight=None,
             psi_frozen=False,
         )  # fmt: skip
