@@ -11,6 +11,7 @@ from bdl.posterior.energy_histogram import EnergyHistogram
 
 Level = Literal["ok", "look", "bad"]
 LEVELS: tuple[Level, ...] = ("ok", "look", "bad")  # from best to worst
+COOL = 1.05  # T_eff over T: half of the 10 % of heat up to which tuning raises lr
 
 
 class Numbers(dict[str, float]):
@@ -32,7 +33,7 @@ class Check:
 
 def notes(m: Numbers, histogram: EnergyHistogram | None, warnings: Sequence[str]) -> list[Check]:
     """The checks that do not decide the verdict. A converged run may predict badly, and the other way round."""
-    checks = (_average(m), _start(m), _calibration(m), _intervals(m), _acceptance(m), _swaps(m), _weights(m))
+    checks = (_average(m), _start(m), _calibration(m), _intervals(m), _acceptance(m), _swaps(m))
     return [*(check for check in (*checks, _bins(histogram)) if check), _warnings(warnings)]
 
 
@@ -41,16 +42,21 @@ def or_nan(metrics: Mapping[str, float | None]) -> Numbers:
     return Numbers({k: math.nan if v is None else float(v) for k, v in metrics.items()})
 
 
+def lr_has_room(m: Numbers) -> bool:
+    """Whether "raise lr" is good advice: mini-batches hardly heat the chain, and few proposals are rejected."""
+    return m["t_eff"] <= COOL * m["temperature"] and not m["acceptance"] < 0.6
+
+
 def _acceptance(m: Mapping[str, float]) -> Check | None:
     value = m["acceptance"]
     if math.isnan(value):
         return None
     if value < 0.1:
         words = "most proposals are rejected: lower lr, or adapt it for longer"
-    elif value > 0.97:
+    elif value > 0.97 and not m["t_eff"] > COOL * m["temperature"]:
         words = "the steps are shorter than necessary: raise lr, or adapt it"
     else:
-        return Check("ok", "Acceptance", f"{value:.2f}", "the law is exact at this step size")
+        return Check("ok", "Acceptance", f"{value:.2f}", "at this step size no error is left")
     return Check("look", "Acceptance", f"{value:.2f}", words)
 
 
@@ -83,14 +89,14 @@ def _average(m: Mapping[str, float]) -> Check | None:
 
 
 def _start(m: Mapping[str, float]) -> Check | None:
-    """A law that is wider than the ensemble of its modes may predict worse (Wenzel et al. 2020)."""
+    """A posterior that is wider than the ensemble of its modes may predict worse (Wenzel et al. 2020)."""
     start, average = m["test/start/nll"], m["test/bma/nll"]
     if math.isnan(start + average):
         return None
     value = f"NLL {start:.3f} → {average:.3f}"
     if average <= start + 0.01:  # nats; 1,000 test items tell .01 from 0 where two predictions are alike
         return Check("ok", "Average against the start", value, "sampling did not make the predictions worse")
-    words = "the ensemble at which the chains began predicts better: this law is wider than the data ask for, or heated"
+    words = "the ensemble at which the chains began predicts better: this posterior is wider than the data ask for, or heated"
     return Check("look", "Average against the start", value, words)
 
 
@@ -111,7 +117,7 @@ def _intervals(m: Mapping[str, float]) -> Check | None:
     value, inside = m["test/bma/quantile_error"], m["test/bma/coverage_90"]
     if math.isnan(value):
         return None
-    level = _grade(value, 0.05, 0.1)  # 100 items that follow the law have .03 on average
+    level = _grade(value, 0.05, 0.1)  # 100 items that follow the predictions have .03 on average
     wide = "wide" if inside > 0.9 else "narrow"
     words = {
         "ok": "the predicted intervals hold as many test values as they should",
@@ -119,19 +125,6 @@ def _intervals(m: Mapping[str, float]) -> Check | None:
         "bad": f"the predicted intervals are too {wide}: the likelihood may not suit the data, or the chain is heated",
     }
     return Check(level, "Calibration of intervals", f"90 % hold {100 * inside:.1f} %", words[level])
-
-
-def _weights(m: Mapping[str, float]) -> Check | None:
-    value, samples = m["weight_ess"], m["samples"]
-    if math.isnan(value):
-        return None
-    level = "ok" if value >= max(10.0, 0 if math.isnan(samples) else 0.1 * samples) else "look"
-    total = "" if math.isnan(samples) else f" of {samples:,.0f}"
-    words = {
-        "ok": "many samples share the weight",
-        "look": "a few samples dominate the weighted average: prefer the uniform one",
-    }
-    return Check(level, "ESS of importance weights", f"{value:,.1f}{total}", words[level])
 
 
 def _bins(h: EnergyHistogram | None) -> Check | None:

@@ -9,13 +9,16 @@ from typing import Any
 import numpy as np
 
 from bdl.posterior.diagnostics import ess, mean_error, rhat, tail_ess
+from bdl.posterior.stationarity import stationarity
 
 MOST = 0.9  # the share of the items that "most items" stands for
 BATCHES = 10  # of a chain
 MIN_BATCHES = 8  # of all chains; an error with 7 degrees of freedom is known to a quarter
 
 
-def mixing(quantities: np.ndarray, energies: np.ndarray | None = None) -> dict[str, float]:
+def mixing(
+    quantities: np.ndarray, energies: np.ndarray | None = None, features: np.ndarray | None = None
+) -> dict[str, float]:
     """R-hat and ESS of predictions (chains, draws, quantities) and of energies (chains, draws), flat by name.
 
         rhat/max, ess/min, ess/tail_min = the worst quantity (Vehtari et al. 2021)
@@ -24,6 +27,8 @@ def mixing(quantities: np.ndarray, energies: np.ndarray | None = None) -> dict[s
         rhat/energy, ess/energy = those of the energy
         energy/drift = mean energy of the second half of the draws minus that of the first, in standard deviations of
                        the energy; energy/drift_t = the same in standard errors, from the spread between chains
+        drift/..., slow/... = see `bdl.posterior.stationarity.stationarity`, of features (chains, draws, features) that
+                       are linear in the outputs of the networks; of the quantities without them
 
     NaN where a number cannot be computed.
     """
@@ -37,6 +42,7 @@ def mixing(quantities: np.ndarray, energies: np.ndarray | None = None) -> dict[s
     if np.isfinite(sizes).any():
         worst = quantities[:, :, np.nanargmin(sizes)]
         numbers["ess/within"] = _or_nan(np.nansum, ess(worst.T[None]))  # the chains as quantities of one chain
+    numbers |= stationarity(quantities if features is None else features)
     names = ("rhat/energy", "ess/energy", "energy/drift", "energy/drift_t")
     if energies is None:
         return numbers | dict.fromkeys(names, math.nan)

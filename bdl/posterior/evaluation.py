@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -12,12 +13,14 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood
+from bdl.posterior.constant import constant_class_losses
 from bdl.posterior.convergence import repeat_error
 from bdl.posterior.draws import Draws
 from bdl.posterior.metrics import classification_metrics
 from bdl.posterior.prediction import log_probs
 
 POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
+FEATURES = 200  # outputs that are recorded for drifts and slow directions
 
 
 @dataclass
@@ -52,6 +55,7 @@ class PosteriorEvaluation(ABC):
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
         self._count = torch.zeros(chains, dtype=torch.int64)
         self._log_p = Draws(chains)  # at the points
+        self._features = Draws(chains)
 
     @property
     def items(self) -> int:
@@ -66,7 +70,9 @@ class PosteriorEvaluation(ABC):
         """
         if not int(self._count.sum()):
             self.likelihood.check(self.y, outputs.shape[-1])
-        for chain, values in zip(chains, self._record(chains, outputs, weights), strict=True):
+        recorded = self._record(chains, outputs, weights)
+        self._features.add(chains, self._linear(outputs).numpy())
+        for chain, values in zip(chains, recorded, strict=True):
             self._add_up(chain, values)
             self._count[chain] += 1
             if bool((self._count == self._count[0]).all()):  # a round is complete
@@ -79,6 +85,14 @@ class PosteriorEvaluation(ABC):
         return self._log_p.array()
 
     @property
+    def features(self) -> np.ndarray:
+        """(chains, draws, features) up to 200 evenly spaced outputs of all items; of logits, less the mean of an item.
+
+        They are linear in what the last layer puts out, so a slow direction stays a direction.
+        """
+        return self._features.array()
+
+    @property
     @abstractmethod
     def quantities(self) -> np.ndarray:
         """(chains, draws, quantities) what R-hat and ESS compare: predictions of up to 50 items."""
@@ -88,8 +102,19 @@ class PosteriorEvaluation(ABC):
         """How far the averages of another run would lie, see `bdl.posterior.convergence.repeat_error`."""
 
     @abstractmethod
-    def constant_nll(self) -> float:
-        """NLL of the best prediction that does not read the inputs, nats an item; it knows y."""
+    def losses(self) -> Tensor:
+        """(n,) -log p(y|x) of the average over all networks, nats."""
+
+    @abstractmethod
+    def constant_losses(self, seen: Tensor | None = None) -> Tensor:
+        """(n,) those of a prediction that does not read the inputs and has seen these targets, see `.constant`."""
+
+    def against_constant(self, seen: Tensor | None = None) -> dict[str, float]:
+        """`constant/nll`, and `constant/gain_se`, the standard error of its difference from the average's NLL."""
+        losses = self.constant_losses(seen)
+        gain = losses - self.losses()
+        error = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
+        return {"constant/nll": float(losses.mean()), "constant/gain_se": error}
 
     def metrics(self) -> dict[str, float]:
         """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
@@ -103,6 +128,15 @@ class PosteriorEvaluation(ABC):
     @abstractmethod
     def scores(self, prediction: Any) -> dict[str, float]:
         """The scores of one of the predictions of `averages`."""
+
+    def _linear(self, outputs: Tensor) -> Tensor:
+        """(s, features) see `features`."""
+        size = outputs.shape[-1]
+        chosen = torch.linspace(0, outputs[0].numel() - 1, min(FEATURES, outputs[0].numel())).long()
+        items, columns = chosen // size, chosen % size
+        of_items = outputs[:, items]
+        values = of_items[:, torch.arange(len(chosen)), columns]
+        return values - of_items.mean(-1) if self.likelihood.outputs == "logits" else values
 
     @abstractmethod
     def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Iterable[Any]:
@@ -161,12 +195,12 @@ class ClassEvaluation(PosteriorEvaluation):
         errors = repeat_error(self.chain_bma.numpy(), 1.0, np.exp(self.log_probs))
         return {k: min(v, 0.5) for k, v in errors.items()}  # twice the number bounds the error, which is 1 at most
 
-    def constant_nll(self) -> float:
-        if self.likelihood.outputs == "labels":
-            p = self.y.double().reshape(len(self.y), -1).mean(0)
-            return float((torch.special.entr(p) + torch.special.entr(1 - p)).mean())
-        _, counts = self.labels.unique(return_counts=True)
-        return float(torch.special.entr(counts / counts.sum()).sum())
+    def losses(self) -> Tensor:
+        p = self.bma[torch.arange(len(self.labels)), self.labels].double()
+        return -p.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+    def constant_losses(self, seen: Tensor | None = None) -> Tensor:
+        return constant_class_losses(self.y, seen)
 
     def averages(self) -> dict[str, list[Any]]:
         rows = {"one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]}

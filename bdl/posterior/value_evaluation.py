@@ -11,12 +11,15 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
+from bdl.posterior.constant import constant_value_losses
 from bdl.posterior.convergence import repeat_error
 from bdl.posterior.draws import Draws
 from bdl.posterior.evaluation import POINTS, ClassEvaluation, PosteriorEvaluation
 from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
 from bdl.posterior.prediction import ValuePrediction, of_mixture
 from bdl.posterior.value_metrics import value_metrics
+
+PRIOR = 10  # residuals as large as they should be
 
 
 class ValueEvaluation(PosteriorEvaluation):
@@ -65,16 +68,27 @@ class ValueEvaluation(PosteriorEvaluation):
         return np.concatenate([self.log_probs, self._mean_p.array()], -1)
 
     def repeat_error(self) -> dict[str, float]:
-        """In standard deviations of the predictions."""
-        std = self.bma.std.double().numpy()
+        """In standard deviations of the predictions, or in residuals where these are smaller on average.
+
+        `mcse/unit` is the residuals over the standard deviations, 1 at most. Ten residuals of that size are assumed
+        beside those that are known, because a few may be small by chance.
+        """
+        bma = self.bma
+        std = bma.std.double()
+        squares = ((as_columns(self.y.double(), std.shape) - bma.mean.double()) / std).square()
+        unit = math.sqrt(min((float(squares.sum()) + PRIOR) / (squares.numel() + PRIOR), 1.0))
+        scale = unit * std.numpy()
         seen = self._count > 0
         averages = (self._means[seen] / self._count[seen].view(-1, 1, 1)).numpy()
         points = self._points.numpy()
-        return repeat_error(averages, std, self._mean_p.array() / std[points, points % std.shape[1]])
+        draws = self._mean_p.array() / scale[points, points % scale.shape[1]]
+        return repeat_error(averages, scale, draws) | {"mcse/unit": unit}
 
-    def constant_nll(self) -> float:
-        y = self.y.double().reshape(len(self.y), -1)
-        return float(-constant_law(y, self.likelihood.counts).log_prob(y).sum(-1).mean())
+    def losses(self) -> Tensor:
+        return math.log(int(self._count.sum())) - self._log.logsumexp(0)
+
+    def constant_losses(self, seen: Tensor | None = None) -> Tensor:
+        return constant_value_losses(self.y, self.likelihood.counts, seen)
 
     def averages(self) -> dict[str, list[Any]]:
         rows: dict[str, list[Any]] = {"one_sample": self.one_sample, "chain_bma": self.chain_bma, "bma": [self.bma]}
@@ -118,16 +132,3 @@ class ValueEvaluation(PosteriorEvaluation):
         )
 
 
-def constant_law(y: Tensor, counts: bool) -> torch.distributions.Distribution:
-    """The law of targets (n, k) for all items alike: normal, or for counts negative binomial, of their moments."""
-    mean, variance = y.mean(0), y.var(0, unbiased=False).clamp_min(torch.finfo(y.dtype).tiny)
-    if not counts:
-        return torch.distributions.Normal(mean, variance.sqrt())
-    mean = mean.clamp_min(torch.finfo(y.dtype).tiny)
-    excess = (variance - mean).clamp_min(1e-6 * mean)  # hardly more than none: Poisson
-    return torch.distributions.NegativeBinomial(mean.square() / excess, probs=excess / (mean + excess))
-
-
-def evaluation_of(likelihood: Likelihood, y: Tensor, chains: int) -> PosteriorEvaluation:
-    """An evaluation of the kind that the likelihood's outputs call for."""
-    return (ValueEvaluation if likelihood.outputs == "values" else ClassEvaluation)(likelihood, y, chains)

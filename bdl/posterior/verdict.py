@@ -1,4 +1,4 @@
-"""The verdict on a run: would another run predict the same, and is this the law that was asked for?"""
+"""The verdict on a run: would another run predict the same, and is this the target distribution that was asked for?"""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 from bdl.posterior.checks import Check, Level, notes, or_nan
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.judgements import LEVELS_OF, OUTCOMES, Judgement, VerdictOutcome, law, repeats, samples_needed
+from bdl.posterior.judge_chains import judge_chains
+from bdl.posterior.judge_target import judge_target
+from bdl.posterior.judgements import LEVELS_OF, OUTCOMES, Judgement, VerdictOutcome, repeats, samples_needed
 
 
 @dataclass(frozen=True)
@@ -21,14 +23,14 @@ class Verdict:
     """
 
     repeats: Judgement
-    law: Sequence[Judgement]
+    target: Sequence[Judgement]
     notes: Sequence[Check]
     needed: float
 
     @property
     def decisive(self) -> Judgement:
-        """The worst judgement, the first of equals; that on the law before that on the predictions."""
-        return max((*self.law, self.repeats), key=_severity)
+        """The worst judgement, the first of equals; that on the target before that on the predictions."""
+        return max((*self.target, self.repeats), key=_severity)
 
     @property
     def outcome(self) -> VerdictOutcome:
@@ -40,17 +42,22 @@ class Verdict:
 
     @property
     def checks(self) -> list[Check]:
-        return [self.repeats.check, *(judgement.check for judgement in self.law), *self.notes]
+        return [self.repeats.check, *(judgement.check for judgement in self.target), *self.notes]
 
     @property
     def answers(self) -> list[tuple[str, str]]:
         """(question, answer) in words."""
-        worst = max(self.law, key=_severity)
+        worst = self._worst_of_target
         both = "the temperature is T and the chains agree" if worst.outcome == "trust" else worst.words
         return [
             ("Would another run of this budget predict the same?", _answer(self.repeats.outcome, self.repeats.words)),
-            ("Is this the law that was asked for?", _answer(worst.outcome, both)),
+            ("Is this the target distribution that was asked for?", _answer(worst.outcome, both)),
         ]
+
+    @property
+    def lights(self) -> tuple[Level, Level]:
+        """The level of each of the `answers`."""
+        return LEVELS_OF[self.repeats.outcome], LEVELS_OF[self._worst_of_target.outcome]
 
     @property
     def line(self) -> str:
@@ -66,9 +73,13 @@ class Verdict:
         return {
             "verdict/outcome": OUTCOMES.index(self.outcome),
             "verdict/repeats": float(self.repeats.outcome == "trust"),
-            "verdict/law": float(all(judgement.outcome == "trust" for judgement in self.law)),
+            "verdict/law": float(self._worst_of_target.outcome == "trust"),
             "verdict/samples_needed": self.needed if self.outcome == "more samples" else math.nan,
         }
+
+    @property
+    def _worst_of_target(self) -> Judgement:
+        return max(self.target, key=_severity)
 
 
 def verdict(
@@ -76,7 +87,7 @@ def verdict(
 ) -> Verdict:
     """The verdict from flat metrics, as in metrics.json; any may be missing or null. Only `notes` read the rest."""
     m = or_nan(metrics)
-    return Verdict(repeats(m), law(m), notes(m, histogram, warnings), samples_needed(m))
+    return Verdict(repeats(m), judge_target(m) + judge_chains(m), notes(m, histogram, warnings), samples_needed(m))
 
 
 def _severity(judgement: Judgement) -> int:
@@ -84,4 +95,4 @@ def _severity(judgement: Judgement) -> int:
 
 
 def _answer(outcome: VerdictOutcome, words: str) -> str:
-    return f"{'yes' if outcome == 'trust' else 'not known' if outcome == 'not measured' else 'no'}: {words}"
+    return f"{'yes' if outcome == 'trust' else 'not known' if outcome == 'not known' else 'no'}: {words}"

@@ -76,10 +76,12 @@ def summarise(
     for split, evaluation in evaluations.items():
         metrics |= {f"{split}/{name}": value for name, value in evaluation.metrics().items()}
         metrics[f"{split}/draw/nll"] = -float(evaluation.log_probs.mean())
-        metrics[f"{split}/constant/nll"] = evaluation.constant_nll()
+        seen = evaluations["train"].y if "train" in evaluations and split != "train" else None
+        metrics |= {f"{split}/{name}": value for name, value in evaluation.against_constant(seen).items()}
+        metrics[f"{split}/items"] = evaluation.items
     if isinstance(first, ClassEvaluation) and isinstance(outside, ClassEvaluation):
         metrics |= _ood(first, outside)
-    metrics |= mixing(first.quantities, _energies(posterior)) | first.repeat_error()
+    metrics |= mixing(first.quantities, _energies(posterior), first.features) | first.repeat_error()
     metrics |= _temperatures(posterior, trace)
     metrics |= {} if start is None else _start(start, loaders)
     warnings = _importance(posterior, metrics)

@@ -29,9 +29,11 @@ MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 HEADLINES: dict[VerdictOutcome, str] = {
     "trust": "You can trust these samples",
     "more samples": "More samples are needed",
-    "not measured": "Too little was measured to trust these samples",
+    "not known": "Whether to trust these samples is not known",
+    "ensemble over modes": "An ensemble over modes",
     "not mixing": "The chains do not mix",
-    "wrong law": "This is not the law that was asked for",
+    "no posterior": "These are not samples of a posterior",
+    "broken": "Do not use these samples",
 }
 CLASS_NOTE = (
     "Smaller is better in every column. The best value on the test set is bold. The Brier score lies between 0 and 2."

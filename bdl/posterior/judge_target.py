@@ -1,0 +1,169 @@
+"""Is this the target distribution that was asked for? What scores, temperatures and importance weights say of it."""
+
+from __future__ import annotations
+
+import math
+
+from bdl.posterior.checks import Numbers
+from bdl.posterior.judgements import Judgement
+
+HEAT = 1.25  # of T, or its inverse: widths change by 12 %. SGHMC reaches it at 1/5 of its largest stable step
+UNSETTLED = 1.1  # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to .1 % on Landsat
+EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
+GAIN = 0.01  # nats an item below a constant: about the standard error of 1,000 items
+SURE = 3.0  # standard errors
+FEW = 10  # items, which cannot tell a good prediction from a constant
+TOO_WIDE = 3.0  # predicted standard deviations over residuals
+WEIGHTED = 100.0  # effective samples of a weighted average: its error is a tenth of the posterior's width
+
+
+def judge_target(m: Numbers) -> list[Judgement]:
+    """Judgements on the kind of samples, the level of their scores, temperatures and weights, in this order."""
+    single = (_kind(m), _level(m), _constant(m), _width(m), *_temperatures(m), _settled(m), _weights(m))
+    return [judgement for judgement in single if judgement]
+
+
+def _kind(m: Numbers) -> Judgement | None:
+    if m["temperature"] == 0:
+        words = "at T = 0 this is optimisation: an ensemble of solutions, not a posterior"
+        return Judgement("no posterior", "Temperature", "T = 0", words)
+    far = "and nothing here measures how far it lies from the posterior"
+    if m["approximation"] == 1:
+        words = f"the networks are draws of an approximation, {far}"
+        return Judgement("no posterior", "Approximation", "draws made after training", words)
+    if not math.isnan(m["elbo"]):
+        words = f"the networks are draws of a variational approximation, {far}"
+        return Judgement("no posterior", "Approximation", f"ELBO {m['elbo']:.4g}", words)
+    return None
+
+
+def _level(m: Numbers) -> Judgement | None:
+    """Single networks far above a constant predictor: the chains have left the posterior, and may agree out there.
+
+    Of test data this is also seen where single networks are sure of themselves and right on average.
+    """
+    split = "train" if not math.isnan(m["train/draw/nll"]) else "test"
+    draw, constant, name = m[f"{split}/draw/nll"], m[f"{split}/constant/nll"], "Level of single samples"
+    if math.isnan(draw + constant):
+        return None
+    value = f"NLL {draw:.3g}, constant {constant:.3g}"
+    temperature = m["temperature"] if m["temperature"] > 1 else 1.0  # NaN reads as 1
+    if draw <= constant + EXCESS * temperature:
+        return Judgement("trust", name, value, "single samples are not far from what the data allow")
+    if split == "test" and (_gain(m) >= GAIN or m["test/items"] < FEW):
+        return Judgement("trust", name, value, "single samples are sure of themselves, and their average is not")
+    words = f"diverged: single samples predict {split} data far worse than a constant does; lower lr"
+    return Judgement("broken", name, value, words)
+
+
+def _constant(m: Numbers) -> Judgement | None:
+    gain, name = _gain(m), "Average against a constant"
+    if math.isnan(gain) or m["test/items"] < FEW:
+        return None
+    value = f"NLL {m['test/bma/nll']:.3f}, constant {m['test/constant/nll']:.3f}"
+    if gain >= GAIN:
+        return Judgement("trust", name, value, "the average has learnt from the inputs")
+    why = "the chains diverged, the prior is too tight, or the inputs say nothing"
+    if gain < -max(GAIN, SURE * m["test/constant/gain_se"]):  # False where the error is not known
+        return Judgement("broken", name, value, f"the average predicts worse than a constant: {why}")
+    return Judgement("not known", name, value, f"the average predicts no better than a constant: {why}")
+
+
+def _gain(m: Numbers) -> float:
+    return m["test/constant/nll"] - m["test/bma/nll"]
+
+
+def _width(m: Numbers) -> Judgement | None:
+    """Predictions of numbers that are far wider than the data lie around them."""
+    ratio, name = 1 / m["mcse/unit"], "Width against residuals"
+    if math.isnan(ratio):
+        return None
+    if ratio <= TOO_WIDE:
+        return Judgement("trust", name, f"{ratio:.2g}", "predictions are hardly wider than the data lie around them")
+    words = (
+        f"predictions are at least {ratio:.2g} times as wide as the data lie around them: the chains are heated or have "
+        "diverged, or the prior or the noise is too wide"
+    )
+    return Judgement("not known", name, f"{ratio:.2g}", words)
+
+
+def _temperatures(m: Numbers) -> list[Judgement]:
+    """The momenta show what is reached. T_eff bounds it from above, and counts where there are no momenta."""
+    if _no_temperature(m):
+        return []
+    kinetic, bound = _reached(m, "Kinetic temperature", "kinetic_temperature"), _reached(m, "T_eff", "t_eff")
+    if kinetic and bound and bound.outcome != "trust" and kinetic.outcome == "trust":
+        bound = Judgement("trust", bound.name, bound.value, "it is an upper bound here: the momenta show T")
+    found = [judgement for judgement in (kinetic, bound) if judgement]
+    if found or _settled(m):
+        return found
+    words = "no temperature was measured: mini-batches may heat the chain by an unknown amount"
+    return [Judgement("not known", "Temperature", f"T = {m['temperature']:.3g}", words)]
+
+
+def _no_temperature(m: Numbers) -> bool:
+    return m["approximation"] == 1 or not math.isnan(m["elbo"]) or not m["temperature"] > 0
+
+
+def _reached(m: Numbers, title: str, name: str) -> Judgement | None:
+    """Heat that the steps bring, against T."""
+    ratio, error, value = _against_temperature(m, name)
+    if math.isnan(ratio):
+        return None
+    if ratio - 2 * error > HEAT:
+        words = f"mini-batches and the step heat the chain to {ratio:.3g} T: lower lr, raise friction or the batch size"
+        return Judgement("broken", title, value, words)
+    if ratio + 2 * error < 1 / HEAT:
+        words = f"the chain is colder than intended, {ratio:.3g} T: check lr, friction and clipping"
+        return Judgement("broken", title, value, words)
+    return Judgement("trust", title, value, "mini-batches and the step hardly heat the chain")
+
+
+def _settled(m: Numbers) -> Judgement | None:
+    """<θ, ∇U>/d, the configurational temperature, is the temperature reached once |θ|² has stopped to change.
+
+    For SGHMC this holds at any step size and batch noise. Batch noise makes it useless without its standard error.
+    """
+    title, name = "Configurational temperature", "configurational_temperature"
+    ratio, error, value = _against_temperature(m, name)
+    if _no_temperature(m) or math.isnan(ratio + m[f"{name}_se"]):
+        return None
+    kinetic, bound = (m[k] / m["temperature"] for k in ("kinetic_temperature", "t_eff"))
+    reached = [1.0, *(known for known in (kinetic, bound) if not math.isnan(known))]
+    if ratio - 2 * error > UNSETTLED * max(reached):
+        if math.isnan(kinetic) and ratio - 2 * error > HEAT:
+            words = f"the parameters lie as wide as at {ratio:.3g} T: lower lr, or keep later samples if they shrink"
+            return Judgement("broken", title, value, words)
+        words = f"the parameters lie as far out as at {ratio:.3g} T, which no heat explains: keep later samples"
+        return Judgement("more samples", title, value, words)
+    if ratio + 2 * error < min(reached) / UNSETTLED:
+        words = f"the parameters lie as close together as at {ratio:.3g} T: their slow directions have not spread yet"
+        return Judgement("more samples", title, value, words)
+    return Judgement("trust", title, value, "the parameters lie as wide as they should, and no longer spread")
+
+
+def _against_temperature(m: Numbers, name: str) -> tuple[float, float, str]:
+    """A measured temperature over T, the standard error of this ratio (0 if unknown), and both numbers as text."""
+    intended, error = m["temperature"], m[f"{name}_se"]
+    ratio = m[name] / intended if intended else math.nan
+    return ratio, 0.0 if math.isnan(error) else error / intended, f"{m[name]:.3g}, T {intended:.3g}"
+
+
+def _weights(m: Numbers) -> Judgement | None:
+    """Importance weights, which lead from the weighted distribution back to the target."""
+    name, weights = "ESS of importance weights", m["weight_ess"]
+    if "weight_ess" not in m:
+        return None
+    if math.isnan(weights):
+        words = "samples follow the weighted distribution, and there are no importance weights that lead back"
+        return Judgement("not known", name, "–", words)
+    value = f"{weights:,.1f}" + ("" if math.isnan(m["samples"]) else f" of {m['samples']:,.0f}")
+    if m["weights_biased"] == 1:
+        words = "importance weights are biased: the energies of batches, on which they rest, are too noisy"
+        return Judgement("not known", name, value, words)
+    share = m["ess/min"] / m["samples"]
+    effective = weights if math.isnan(share) else weights * min(share, 1.0)
+    if effective >= WEIGHTED:
+        return Judgement("trust", name, value, "many samples share the weight")
+    words = f"the weighted average rests on {effective:,.2g} independent samples: lower zeta, or sample longer"
+    return Judgement("more samples", name, value, words)

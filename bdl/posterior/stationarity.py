@@ -1,0 +1,118 @@
+"""Do predictions still drift, and is there a direction along which chains hardly move? Asked of the slow waves of draws.
+
+A chain of n draws x_t is written in the cosines of the discrete cosine transform, a_0 = Σ x_t / √n and
+
+    a_j = √(2/n) Σ_t x_t cos(π j (t + 1/2)/n),   j = 1, 2, ...
+
+The variance of a_j is the spectral density of the chain near frequency j/2n. Where chains have many independent draws
+each it is the same for all small j, and the a_j are independent. A drift shared by all chains is a mean of a_1; a
+direction that moves like a random walk has most of its variance in the first few a_j.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import stats
+
+WAVES = 4  # j = 0 ... 4 tell the noise of a drift: 18 degrees of freedom with 4 chains
+WALK = 3  # a random walk has 9/10 of its variance in j = 0 ... 3, a chain of 25 independent draws 4/25
+LEARNT = 10  # waves from which slow directions are learnt
+DIRECTIONS = 40  # principal components at most, those with the largest variance
+CANDIDATES = 3  # slowest directions of one half of the chains that the other half judges
+MIN_DRAWS = 20  # of a chain
+NAMES = ("drift/mean", "drift/mean_most", "drift/mean_p", "drift/spread", "drift/spread_p", "slow/waves", "slow/share")
+
+
+def stationarity(features: np.ndarray) -> dict[str, float]:
+    """Drifts and slow directions of features (chains, draws, features), such as outputs of networks, flat by name.
+
+        drift/mean      change of the features over the run, in standard deviations, root mean square of all features;
+                        drift/mean_most = its upper 95 % bound, drift/mean_p = the p-value of "no change"
+        drift/spread    the same of the squared distances from the mean, in their own standard deviations
+        slow/waves      share of the variance in waves 0 to 3 along the slowest direction; slow/share = the share of the
+                        features' variance that this direction holds
+
+    NaN with one chain or fewer than 20 draws of each, and where features are not finite; the slow direction, which one
+    half of the chains shows and the other half judges, needs 4 chains.
+    """
+    chains, draws = features.shape[:2]
+    x = features[:, :, np.isfinite(features).all((0, 1)) & (np.ptp(features, (0, 1)) > 0)]
+    if chains < 2 or draws < MIN_DRAWS or x.shape[2] == 0:
+        return dict.fromkeys(NAMES, math.nan)
+    x = (x - x.mean((0, 1))) / x.std((0, 1))
+    squares = np.square(x)
+    spread = _drift((squares - 1) / np.maximum(squares.std((0, 1)), np.finfo(float).tiny))
+    values = (*_drift(x), spread[0], spread[2], *_slowest(x))
+    return dict(zip(NAMES, values, strict=True))
+
+
+def waves(x: np.ndarray, count: int) -> np.ndarray:
+    """(chains, count, ...) the coefficients a_0, a_1, ... of chains (chains, draws, ...)."""
+    draws = x.shape[1]
+    cosines = math.sqrt(2 / draws) * np.cos(np.pi * np.arange(count)[:, None] * (np.arange(draws) + 0.5) / draws)
+    cosines[0] /= math.sqrt(2)
+    return np.moveaxis(np.tensordot(cosines, x, (1, 1)), 1, 0)
+
+
+def _drift(x: np.ndarray) -> tuple[float, float, float]:
+    """(change over the run, its upper bound, p-value) of the mean over chains; features have mean 0 and variance 1.
+
+    The ratio of the squared norm of the mean of a_1 to that of the noise follows F(r, νr), where r is the effective
+    number of dimensions (tr S)²/tr S² of the noise's covariance S, and ν its degrees of freedom (Dempster 1958).
+    """
+    chains, draws, features = x.shape
+    a = waves(x, WAVES + 1)
+    mean = a[:, 1].mean(0)
+    noise = np.concatenate([a[:, 0] - a[:, 0].mean(0), a[:, 1] - mean, *a[:, 2:].swapaxes(0, 1)])
+    nu = 2 * (chains - 1) + (WAVES - 1) * chains
+    gram = noise @ noise.T / nu
+    trace = np.trace(gram)
+    trace_of_square = (np.square(gram).sum() - trace**2 / nu) * nu**2 / ((nu - 1) * (nu + 2))  # without its bias
+    r = float(np.clip(trace**2 / max(trace_of_square, np.finfo(float).tiny), 1, features))
+    ratio = chains * mean @ mean / trace
+    of_ramp = abs(waves(np.linspace(0, 1, draws)[None], 2)[0, 1])  # a_1 of a change by 1
+    unit = math.sqrt(trace / chains / features) / of_ramp
+    most = _noncentrality(ratio * r, r)
+    return unit * math.sqrt(max(ratio - 1, 0)), unit * math.sqrt(most / r), float(stats.f.sf(ratio, r, nu * r))
+
+
+def _noncentrality(value: float, r: float) -> float:
+    """The noncentrality λ at which a χ² law with r degrees of freedom falls below `value` in 5 of 100 draws, or fewer.
+
+    Its root is nearly normal, with mean √(r + λ - 1/2) and a standard deviation of 1 at most.
+    """
+    return max((math.sqrt(value) + stats.norm.ppf(0.95)) ** 2 - r + 0.5, 0.0)
+
+
+def _slowest(x: np.ndarray) -> tuple[float, float]:
+    """(share of the variance in the first waves along the slowest direction, share of all variance that it holds)."""
+    chains, draws, features = x.shape
+    if chains < 4:
+        return math.nan, math.nan
+    flat = x.reshape(-1, features)
+    variances, axes = np.linalg.eigh(flat.T @ flat / len(flat))
+    kept = [i for i in range(features)[: -DIRECTIONS - 1 : -1] if variances[i] > 1e-9 * features]
+    y = (flat @ axes[:, kept] / np.sqrt(variances[kept])).reshape(chains, draws, -1)
+    a = waves(y, min(LEARNT, draws // 4) + 1)
+    halves = np.arange(chains)[::2], np.arange(chains)[1::2]
+    found = [_judged(y, a, *order, variances[kept] / features) for order in (halves, halves[::-1])]
+    return max(found)
+
+
+def _judged(
+    y: np.ndarray, a: np.ndarray, learn: Sequence[int], judge: Sequence[int], shares: np.ndarray
+) -> tuple[float, float]:
+    """The slowest directions of the chains `learn`, on the chains `judge`: the first of `_slowest`."""
+    size = y.shape[2]
+    total = np.einsum("ctk,ctl->kl", y[learn], y[learn])
+    values, vectors = np.linalg.eigh(total)
+    white = vectors / np.sqrt(np.maximum(values, 1e-9 * values[-1]))
+    slow = a[learn].reshape(-1, size) @ white
+    directions = white @ np.linalg.eigh(slow.T @ slow)[1][:, -CANDIDATES:]
+    low = np.square(a[judge][:, : WALK + 1] @ directions).sum((0, 1)) / np.square(y[judge] @ directions).sum((0, 1))
+    worst = int(low.argmax())
+    unit = np.square(directions[:, worst]) / np.square(directions[:, worst]).sum()
+    return float(low[worst]), float(shares @ unit)
