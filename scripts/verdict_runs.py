@@ -1,4 +1,4 @@
-"""Simulated runs whose laws are known, and the metrics that bdl would measure of them."""
+"""Simulated runs whose target distributions are known, and the metrics that bdl would measure of them."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import math
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from literature.targets import Chains, GaussianLaw
+from scipy import special
 
+from bdl.posterior.constant import constant_class_losses, constant_value_losses
 from bdl.posterior.convergence import mixing, repeat_error, trace_error
+from bdl.posterior.value_evaluation import PRIOR
 
 EVERY = 10  # steps between samples of a sampler, and between its configurational temperatures
-LATENT, ITEMS = 8, 12  # directions of the law, and test items that look at them
+LATENT = 8  # directions of the target distribution, at which test items look
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,10 @@ class Sampled:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A law, a sampler and a budget.
+    """A target distribution, a sampler and a budget.
 
-    The law is standard normal in 8 directions; the logit, or the mean, of an item is a mixture of them. A chain is an
-    autoregression whose draws are worth `draws / slow` independent ones. `right`: a verdict of trust would be right;
+    The target is standard normal in 8 directions; the logit, or the mean, of an item is a mixture of them. A chain is
+    an autoregression whose draws are worth `draws / slow` independent ones. `right`: a verdict of trust would be right;
     None where either answer can be defended.
     """
 
@@ -42,14 +45,23 @@ class Scenario:
     right: bool | None
     chains: int = 4
     draws: int = 250
-    slow: float = 1.0  # draws of one chain for each independent one
+    items: int = 50
+    slow: float | tuple[float, ...] = 1.0  # draws of one chain for each independent one, in all directions or in each
     apart: float = 0.0  # distance between two equal modes, of which each chain knows one, in standard deviations
     switch: float = 0.0  # probability that a chain changes its mode between two draws
     start: float = 0.0  # where all chains start, in standard deviations
+    frozen: int = 0  # directions that all chains start from one place, and that need 100 runs for one independent draw
+    starts: float = 0.0  # standard deviation of the starts in these directions
+    drift: tuple[float, float] | None = None  # of all chains, from first to last draw, in standard deviations
+    along: Literal["one", "all", "items", "spread"] = "one"  # direction, or directions, or items, or width of the draws
+    tails: float = math.inf  # degrees of freedom of Student's law in place of a normal one
+    stray: bool = False  # one chain lies 2 standard deviations from the others
     heat: float = 1.0  # temperature of the draws over T
     level: float = 1.0  # standard deviation of the logits of single networks
+    signal: float = 1.5  # standard deviation of what they have learnt over the items
     numbers: bool = False  # regression
     chance: bool = False  # the average has learnt nothing
+    wide: bool = False  # y lies closer to the average than the networks do
     sampler: Sampled | None = None  # its chains in place of autoregressions
     metrics: Mapping[str, float] = field(default_factory=dict)  # temperatures and scores that differ from the law's
 
@@ -76,17 +88,21 @@ def measured(
 ) -> SimulatedRun:
     """The metrics of chains (chains, draws, 8)."""
     items = np.random.default_rng([0, zlib.crc32(s.name.encode())])
-    loadings = items.normal(size=(LATENT, ITEMS))
+    loadings = items.normal(size=(LATENT, s.items))
     loadings *= s.level / np.linalg.norm(loadings, axis=0)
-    offsets = 1.5 * items.normal(size=ITEMS)
+    offsets = s.signal * items.normal(size=s.items)
     outputs = theta @ loadings + s.apart * s.level * (sides(s, rng) - 0.5)[..., None]
-    known = np.zeros(ITEMS) if s.chance else offsets  # what the networks have learnt
-    predictions = known + outputs if s.numbers else sigmoid(known + outputs)
-    total = math.sqrt(1 + s.level**2) if s.numbers else 1.0  # of the predictions; the noise of y has the variance 1
-    other = 5 * autoregression(s.chains, s.draws, 1, s.slow, rng)[..., 0]  # 50 more directions, nats
-    metrics = mixing(outputs, np.square(theta).sum(-1) / 2 + other)
-    metrics |= repeat_error(predictions.mean(1)[..., None], total, predictions[:1] / total)
-    metrics |= scores(s, predictions, offsets) | {"temperature": 1.0, **temperatures}
+    if s.drift and s.along == "items":
+        outputs += s.level * np.linspace(*s.drift, s.draws)[:, None]
+    if s.stray:
+        outputs[0] += 2 * s.level
+    networks = outputs + (np.zeros(s.items) if s.chance else offsets)  # what they have learnt
+    predictions = networks if s.numbers else sigmoid(networks)
+    other = 5 * autoregression(s.chains, s.draws, 1, slowest(s), rng)[..., 0]  # 50 more directions, nats
+    metrics = mixing(networks, np.square(theta).sum(-1) / 2 + other)
+    metrics |= scores(s, predictions, offsets, rng) | {"temperature": 1.0, **temperatures}
+    scale = math.sqrt(1 + s.level**2) * metrics.get("mcse/unit", 1.0) if s.numbers else 1.0
+    metrics |= repeat_error(predictions.mean(1)[..., None], scale, predictions[:1] / scale)
     metrics |= {"chains": s.chains, "samples": s.chains * s.draws, **s.metrics}
     return SimulatedRun(metrics, predictions.mean((0, 1)))
 
@@ -116,7 +132,17 @@ def sampled(s: Scenario, sampler: Sampled, runs: int) -> Iterator[tuple[np.ndarr
 def draw(s: Scenario, rng: np.random.Generator) -> np.ndarray:
     """(chains, draws, 8) the chains."""
     theta = math.sqrt(s.heat) * autoregression(s.chains, s.draws, LATENT, s.slow, rng)
-    return theta + s.start * np.power(coefficient(s.slow), np.arange(s.draws))[:, None]
+    if s.tails < math.inf:
+        theta = theta / np.sqrt(rng.chisquare(s.tails, theta.shape) / s.tails)
+    if s.frozen:
+        start = s.starts * rng.normal(size=(s.chains, 1, s.frozen))
+        steps = rng.normal(size=(s.chains, s.draws, s.frozen)) / math.sqrt(50 * s.draws)
+        theta[..., : s.frozen] = start + np.cumsum(steps, 1)
+    if s.drift and s.along != "items":
+        path = np.linspace(*s.drift, s.draws)[:, None]
+        moved = np.arange(LATENT) < (LATENT if s.along == "all" else 1)
+        theta = theta * path if s.along == "spread" else theta + path * moved
+    return theta + s.start * np.power(coefficient(slowest(s)), np.arange(s.draws))[:, None]
 
 
 def sides(s: Scenario, rng: np.random.Generator) -> np.ndarray:
@@ -128,23 +154,42 @@ def sides(s: Scenario, rng: np.random.Generator) -> np.ndarray:
     return (start[:, None] + changes) % 2
 
 
-def scores(s: Scenario, predictions: np.ndarray, offsets: np.ndarray) -> dict[str, float]:
-    """Expected NLL, nats, of the average, of single networks and of a constant, where y follows the offsets."""
+def scores(s: Scenario, predictions: np.ndarray, offsets: np.ndarray, rng: np.random.Generator) -> dict[str, float]:
+    """Scores of the average, of single networks and of a constant on y, which follows the right average."""
+    average = predictions.mean((0, 1))
     if s.numbers:
-        return {
-            "test/bma/rmse": 1.0,
-            "test/bma/nll": 1.5 + np.square(predictions.mean((0, 1)) - offsets).mean() / 2,
-            "test/draw/nll": 1.42 + np.square(predictions - offsets).mean() / 2,
-            "test/constant/nll": 1.42 + math.log(1 + offsets.var()) / 2,
-        }
-    p = sigmoid(offsets)
-    average, each = np.clip(predictions.mean((0, 1)), 1e-12, 1 - 1e-12), np.clip(predictions, 1e-12, 1 - 1e-12)
-    share = p.mean()
-    return {
-        "test/bma/nll": float(-(p * np.log(average) + (1 - p) * np.log1p(-average)).mean()),
-        "test/draw/nll": float(-(p * np.log(each) + (1 - p) * np.log1p(-each)).mean()),
-        "test/constant/nll": float(-(share * np.log(share) + (1 - share) * np.log1p(-share))),
-    }
+        total = 1 + s.level**2
+        y = rng.normal(offsets, 1.0 if s.chance or s.wide else math.sqrt(total))
+        known = torch.as_tensor(y)
+        losses = normal_losses(y - average, total)
+        constant, least = (constant_value_losses(known, False, seen).numpy() for seen in (None, known))
+        unit = min((np.square(y - average).sum() / total + PRIOR) / (s.items + PRIOR), 1.0)
+        shown = {"test/bma/rmse": math.sqrt(np.square(y - average).mean()), "mcse/unit": math.sqrt(unit)}
+        draws, claim = normal_losses(y - predictions, 1.0), math.log1p(average.var() / total) / 2
+    else:
+        p = sigmoid(offsets if s.chance else offsets / math.sqrt(1 + math.pi * s.level**2 / 8))  # MacKay 1992
+        y, shown = (rng.random(s.items) < p).astype(int), {}
+        losses, draws = class_losses(average, y), class_losses(predictions, y)
+        claim = entropy(average.mean()) - entropy(average).mean()
+        known = torch.as_tensor(y)
+        constant, least = (constant_class_losses(known, seen).numpy() for seen in (None, known))
+    error = np.std(constant - losses, ddof=1) / math.sqrt(s.items) if s.items > 1 else math.nan
+    means = {"bma/nll": losses.mean(), "draw/nll": draws.mean(), "constant/nll": constant.mean(),
+             "constant/least": least.mean(), "constant/gain_se": error, "constant/claim": claim,
+             "items": s.items}  # fmt: skip
+    return shown | {f"test/{name}": float(value) for name, value in means.items()}
+
+
+def normal_losses(residuals: np.ndarray, variance: float) -> np.ndarray:
+    return 0.5 * np.log(2 * math.pi * variance) + np.square(residuals) / (2 * variance)
+
+
+def entropy(p: np.ndarray) -> np.ndarray:
+    return special.entr(p) + special.entr(1 - p)
+
+
+def class_losses(p: np.ndarray, y: np.ndarray) -> np.ndarray:
+    return -np.log(np.clip(np.where(y == 1, p, 1 - p), 1e-38, None))
 
 
 def temperatures(s: Scenario, theta: np.ndarray) -> dict[str, float]:
@@ -162,15 +207,21 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 0.5 * (1 + np.tanh(x / 2))
 
 
-def coefficient(slow: float) -> float:
+def slowest(s: Scenario) -> float:
+    return float(np.max(s.slow))
+
+
+def coefficient(slow: float | tuple[float, ...]) -> np.ndarray:
     """The autoregression whose draws are worth 1/slow of an independent one: slow = (1 + c) / (1 - c)."""
-    return (slow - 1) / (slow + 1)
+    return (np.asarray(slow) - 1) / (np.asarray(slow) + 1)
 
 
-def autoregression(chains: int, draws: int, directions: int, slow: float, rng: np.random.Generator) -> np.ndarray:
+def autoregression(
+    chains: int, draws: int, directions: int, slow: float | tuple[float, ...], rng: np.random.Generator
+) -> np.ndarray:
     """(chains, draws, directions) of a stationary autoregression with variance 1."""
     c = coefficient(slow)
     x = rng.normal(size=(chains, draws, directions))
     for t in range(1, draws):
-        x[:, t] = c * x[:, t - 1] + math.sqrt(1 - c**2) * x[:, t]
+        x[:, t] = c * x[:, t - 1] + np.sqrt(1 - c**2) * x[:, t]
     return x

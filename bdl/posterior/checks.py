@@ -96,7 +96,7 @@ def _start(m: Mapping[str, float]) -> Check | None:
     value = f"NLL {start:.3f} → {average:.3f}"
     if average <= start + 0.01:  # nats; 1,000 test items tell .01 from 0 where two predictions are alike
         return Check("ok", "Average against the start", value, "sampling did not make the predictions worse")
-    words = "the ensemble at which the chains began predicts better: this posterior is wider than the data ask for, or heated"
+    words = "the ensemble at which the chains began predicts better: this posterior is too wide, or heated"
     return Check("look", "Average against the start", value, words)
 
 

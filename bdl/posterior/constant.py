@@ -1,7 +1,7 @@
 """The best predictions that do not read the inputs, against which an average is compared.
 
 A constant that has seen the very y on which it is scored would beat every honest prediction of few items. It takes its
-shares or moments from targets `seen` elsewhere, such as those of the training set, or is corrected for what it has seen.
+shares or moments from targets `seen` elsewhere, such as the training set, or is corrected for what it has seen.
 """
 
 from __future__ import annotations

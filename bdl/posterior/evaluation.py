@@ -109,12 +109,21 @@ class PosteriorEvaluation(ABC):
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         """(n,) those of a prediction that does not read the inputs and has seen these targets, see `.constant`."""
 
+    @abstractmethod
+    def claim(self) -> float:
+        """How much the inputs say of y, nats an item, if the average over all networks is right."""
+
     def against_constant(self, seen: Tensor | None = None) -> dict[str, float]:
-        """`constant/nll`, and `constant/gain_se`, the standard error of its difference from the average's NLL."""
-        losses = self.constant_losses(seen)
+        """The NLL of constants: `constant/nll` of one that is fair, `constant/least` of one that has seen the y.
+
+        `constant/gain_se` is the standard error of the difference between the first and the average's NLL, and
+        `constant/claim` what that difference would be if the average were right about itself.
+        """
+        losses, least = self.constant_losses(seen), self.constant_losses(self.y)
         gain = losses - self.losses()
         error = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
-        return {"constant/nll": float(losses.mean()), "constant/gain_se": error}
+        scores = {"nll": float(losses.mean()), "least": float(least.mean()), "gain_se": error, "claim": self.claim()}
+        return {f"constant/{name}": value for name, value in scores.items()}
 
     def metrics(self) -> dict[str, float]:
         """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
@@ -201,6 +210,10 @@ class ClassEvaluation(PosteriorEvaluation):
 
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         return constant_class_losses(self.y, seen)
+
+    def claim(self) -> float:
+        p = self.bma.double()
+        return float(torch.special.entr(p.mean(0)).sum() - torch.special.entr(p).sum(-1).mean())
 
     def averages(self) -> dict[str, list[Any]]:
         rows = {"one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]}

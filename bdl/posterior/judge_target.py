@@ -11,6 +11,7 @@ HEAT = 1.25  # of T, or its inverse: widths change by 12 %. SGHMC reaches it at 
 UNSETTLED = 1.1  # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to .1 % on Landsat
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
 GAIN = 0.01  # nats an item below a constant: about the standard error of 1,000 items
+CLAIM = 0.03  # nats an item that the inputs say of y by the average's own account
 SURE = 3.0  # standard errors
 FEW = 10  # items, which cannot tell a good prediction from a constant
 TOO_WIDE = 3.0  # predicted standard deviations over residuals
@@ -50,27 +51,32 @@ def _level(m: Numbers) -> Judgement | None:
     temperature = m["temperature"] if m["temperature"] > 1 else 1.0  # NaN reads as 1
     if draw <= constant + EXCESS * temperature:
         return Judgement("trust", name, value, "single samples are not far from what the data allow")
-    if split == "test" and (_gain(m) >= GAIN or m["test/items"] < FEW):
+    if split == "test" and (_has_learnt(m) or m["test/items"] < FEW):
         return Judgement("trust", name, value, "single samples are sure of themselves, and their average is not")
     words = f"diverged: single samples predict {split} data far worse than a constant does; lower lr"
     return Judgement("broken", name, value, words)
 
 
 def _constant(m: Numbers) -> Judgement | None:
-    gain, name = _gain(m), "Average against a constant"
-    if math.isnan(gain) or m["test/items"] < FEW:
+    average, constant, name = m["test/bma/nll"], m["test/constant/nll"], "Average against a constant"
+    if math.isnan(average + constant) or m["test/items"] < FEW:
         return None
-    value = f"NLL {m['test/bma/nll']:.3f}, constant {m['test/constant/nll']:.3f}"
-    if gain >= GAIN:
+    value = f"NLL {average:.3f}, constant {constant:.3f}"
+    if _has_learnt(m):
         return Judgement("trust", name, value, "the average has learnt from the inputs")
     why = "the chains diverged, the prior is too tight, or the inputs say nothing"
-    if gain < -max(GAIN, SURE * m["test/constant/gain_se"]):  # False where the error is not known
+    error, claim = m["test/constant/gain_se"], m["test/constant/claim"]
+    if average - constant > GAIN and average - constant > SURE * error:
         return Judgement("broken", name, value, f"the average predicts worse than a constant: {why}")
+    if claim > CLAIM and constant - average + 2 * error > claim / 2:
+        return Judgement("trust", name, value, "there are too few test items to tell the average from a constant")
     return Judgement("not known", name, value, f"the average predicts no better than a constant: {why}")
 
 
-def _gain(m: Numbers) -> float:
-    return m["test/constant/nll"] - m["test/bma/nll"]
+def _has_learnt(m: Numbers) -> bool:
+    """Is the average better than even the constant that has seen the test data?"""
+    constant = m["test/constant/nll"] if math.isnan(m["test/constant/least"]) else m["test/constant/least"]
+    return constant - m["test/bma/nll"] >= GAIN
 
 
 def _width(m: Numbers) -> Judgement | None:
@@ -81,8 +87,8 @@ def _width(m: Numbers) -> Judgement | None:
     if ratio <= TOO_WIDE:
         return Judgement("trust", name, f"{ratio:.2g}", "predictions are hardly wider than the data lie around them")
     words = (
-        f"predictions are at least {ratio:.2g} times as wide as the data lie around them: the chains are heated or have "
-        "diverged, or the prior or the noise is too wide"
+        f"predictions are at least {ratio:.2g} times as wide as the data lie around them: the chains are heated, or "
+        "the prior or the noise is too wide"
     )
     return Judgement("not known", name, f"{ratio:.2g}", words)
 

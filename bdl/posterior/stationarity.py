@@ -1,4 +1,4 @@
-"""Do predictions still drift, and is there a direction along which chains hardly move? Asked of the slow waves of draws.
+"""Do predictions still drift, and is there a direction along which chains hardly move? The slow waves of draws tell.
 
 A chain of n draws x_t is written in the cosines of the discrete cosine transform, a_0 = Σ x_t / √n and
 
@@ -12,8 +12,6 @@ direction that moves like a random walk has most of its variance in the first fe
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-
 import numpy as np
 from scipy import stats
 
@@ -84,7 +82,7 @@ def _noncentrality(value: float, r: float) -> float:
 
     Its root is nearly normal, with mean √(r + λ - 1/2) and a standard deviation of 1 at most.
     """
-    return max((math.sqrt(value) + stats.norm.ppf(0.95)) ** 2 - r + 0.5, 0.0)
+    return max((math.sqrt(value) + 1.645) ** 2 - r + 0.5, 0.0)
 
 
 def _slowest(x: np.ndarray) -> tuple[float, float]:
@@ -97,13 +95,12 @@ def _slowest(x: np.ndarray) -> tuple[float, float]:
     kept = [i for i in range(features)[: -DIRECTIONS - 1 : -1] if variances[i] > 1e-9 * features]
     y = (flat @ axes[:, kept] / np.sqrt(variances[kept])).reshape(chains, draws, -1)
     a = waves(y, min(LEARNT, draws // 4) + 1)
-    halves = np.arange(chains)[::2], np.arange(chains)[1::2]
-    found = [_judged(y, a, *order, variances[kept] / features) for order in (halves, halves[::-1])]
-    return max(found)
+    even, odd, shares = np.arange(0, chains, 2), np.arange(1, chains, 2), variances[kept] / features
+    return max(_judged(y, a, even, odd, shares), _judged(y, a, odd, even, shares))
 
 
 def _judged(
-    y: np.ndarray, a: np.ndarray, learn: Sequence[int], judge: Sequence[int], shares: np.ndarray
+    y: np.ndarray, a: np.ndarray, learn: np.ndarray, judge: np.ndarray, shares: np.ndarray
 ) -> tuple[float, float]:
     """The slowest directions of the chains `learn`, on the chains `judge`: the first of `_slowest`."""
     size = y.shape[2]

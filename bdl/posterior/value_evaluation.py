@@ -90,6 +90,12 @@ class ValueEvaluation(PosteriorEvaluation):
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
         return constant_value_losses(self.y, self.likelihood.counts, seen)
 
+    def claim(self) -> float:
+        bma = self.bma
+        variance = bma.std.double().square()
+        of_all = variance.mean(0) + bma.mean.double().var(0, unbiased=False)
+        return float((of_all.log() - variance.log().mean(0)).sum() / 2)
+
     def averages(self) -> dict[str, list[Any]]:
         rows: dict[str, list[Any]] = {"one_sample": self.one_sample, "chain_bma": self.chain_bma, "bma": [self.bma]}
         return rows if (weighted := self.bma_weighted) is None else rows | {"bma_weighted": [weighted]}
@@ -132,3 +138,6 @@ class ValueEvaluation(PosteriorEvaluation):
         )
 
 
+def evaluation_of(likelihood: Likelihood, y: Tensor, chains: int) -> PosteriorEvaluation:
+    """An evaluation of the kind that the likelihood's outputs call for."""
+    return (ValueEvaluation if likelihood.outputs == "values" else ClassEvaluation)(likelihood, y, chains)

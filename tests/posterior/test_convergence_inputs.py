@@ -1,4 +1,4 @@
-"""What evaluations hand to the verdict: constant predictions, traces of predictions, the averages of chains."""
+"""Tests of `bdl.posterior.constant`, and of what evaluations hand to the verdict: traces and averages of chains."""
 
 from __future__ import annotations
 
@@ -30,6 +30,10 @@ def evaluated(likelihood: bdl.Likelihood, y: torch.Tensor, outputs: torch.Tensor
     return made
 
 
+def constant_nll(likelihood: bdl.Likelihood, y: torch.Tensor, seen: torch.Tensor | None) -> float:
+    return float(evaluation_of(likelihood, y, 1).constant_losses(seen).mean())
+
+
 @pytest.mark.parametrize(
     ("likelihood", "y", "expected"),
     [
@@ -44,8 +48,57 @@ def evaluated(likelihood: bdl.Likelihood, y: torch.Tensor, outputs: torch.Tensor
     ],
     ids=["classes", "labels", "numbers", "counts"],
 )
-def test_a_constant_predicts_the_shares_or_the_moments_of_y(likelihood, y, expected):
-    assert evaluation_of(likelihood, y, 1).constant_nll() == pytest.approx(expected, rel=1e-4)
+def test_a_constant_predicts_the_shares_or_the_moments_of_what_it_has_seen(likelihood, y, expected):
+    seen = y.repeat(10_000, *[1] * (y.ndim - 1))
+    assert constant_nll(likelihood, y, seen) == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_constant_gains_nothing_from_the_very_y_on_which_it_is_scored():
+    """Over 4,000 sets of 8 items; the entropy of a set is too small by about 1/16 for classes and 2/16 for numbers."""
+    coins, numbers = (randn(4000, 8) > 0).long(), randn(4000, 8)
+    for likelihood, sets, entropy in (
+        (bdl.CategoricalNLL(), [y for y in coins if 0 < y.sum() < 8], math.log(2)),
+        (bdl.GaussianNLL(1.0), list(numbers), stats.norm.entropy()),
+    ):
+        seen = np.mean([constant_nll(likelihood, y, None) for y in sets])
+        assert entropy + 0.03 < seen < entropy + 0.5
+    assert math.isnan(constant_nll(bdl.GaussianNLL(1.0), torch.tensor([1.0, 2.0]), None))
+    assert constant_nll(bdl.CategoricalNLL(), torch.tensor([2]), torch.tensor([0, 1, 2] * 100)) == pytest.approx(
+        math.log(3), rel=0.01
+    )
+
+
+def test_the_claim_of_an_average_is_the_gain_that_its_own_probabilities_promise():
+    y, logits = torch.arange(400) % 2, torch.zeros(400, 2)
+    logits[torch.arange(400), y] = 2.0
+    made = evaluated(bdl.CategoricalNLL(), y, logits.expand(2, 4, 400, 2))
+    scores = made.against_constant()
+    p = 1 / (1 + math.exp(-2))
+    assert scores["constant/claim"] == pytest.approx(math.log(2) - stats.entropy([p, 1 - p]), rel=1e-5)
+    means = torch.stack([3.0 * (-1.0) ** torch.arange(400.0)] * 8).view(2, 4, 400, 1)
+    values = evaluated(bdl.GaussianNLL(1.0), randn(400), means).against_constant()
+    assert values["constant/claim"] == pytest.approx(math.log(10) / 2, rel=1e-5)
+
+
+def test_features_are_linear_in_the_outputs():
+    outputs = randn(6, 4, 30, 3)
+    logits = evaluated(bdl.CategoricalNLL(), torch.arange(30) % 3, outputs).features
+    shifted = evaluated(bdl.CategoricalNLL(), torch.arange(30) % 3, outputs + randn(6, 4, 30, 1)).features
+    np.testing.assert_allclose(logits, shifted, atol=1e-5)  # softmax does not see a shift
+    centred = (outputs - outputs.mean(-1, keepdim=True)).transpose(0, 1).flatten(2)
+    np.testing.assert_allclose(logits, centred, atol=1e-5)
+    values = evaluated(bdl.GaussianNLL(1.0), torch.zeros(500), randn(6, 4, 500, 1)).features
+    assert values.shape == (4, 6, 200)
+
+
+def test_errors_count_in_residuals_where_these_are_smaller_than_the_predictions_are_wide():
+    means = 9.0 * randn(200, 4, 300, 1)
+    right = evaluated(bdl.GaussianNLL(1.0), 9.0 * randn(300), means).repeat_error()
+    narrow = evaluated(bdl.GaussianNLL(1.0), randn(300), means).repeat_error()
+    assert right["mcse/unit"] == pytest.approx(1, abs=0.15) and 0.1 < narrow["mcse/unit"] < 0.3
+    assert narrow["mcse/most"] > 3 * right["mcse/most"]
+    one = evaluated(bdl.GaussianNLL(1.0), torch.zeros(1), 0.1 * means[:, :, :1]).repeat_error()
+    assert one["mcse/unit"] > 0.9  # a single residual of 0 says little
 
 
 def test_a_probability_moves_by_one_at_most():
@@ -59,7 +112,7 @@ def test_counts_that_spread_wider_than_poisson_are_negative_binomial():
     torch.manual_seed(0)
     y = SPREAD.sample((20_000,))
     expected = float(-SPREAD.log_prob(y).mean())
-    assert evaluation_of(bdl.PoissonNLL(), y, 1).constant_nll() == pytest.approx(expected, abs=0.003)
+    assert constant_nll(bdl.PoissonNLL(), y, None) == pytest.approx(expected, abs=0.003)
 
 
 def test_modes_on_either_side_of_y_are_seen_in_the_means():

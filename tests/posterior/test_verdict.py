@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.verdict` and `.judgements`.
+"""Tests of `bdl.posterior.verdict`, `.judgements`, `.judge_target` and `.judge_chains`.
 
 The verdict: what it says of good runs, and of each fault that a run can have.
 """
@@ -57,14 +57,16 @@ def test_draws_of_one_law_are_trusted():
 
 def test_two_modes_half_a_standard_deviation_apart():
     judged = verdict(measured(probabilities(4, 500, apart=0.5)))
-    assert judged.outcome == "not mixing" and "stays in a part of the law" in judged.line
+    assert judged.outcome == "not mixing" and "stays in a part of the target" in judged.line
 
 
 def test_modes_that_every_run_averages_alike_pass_the_first_question_only():
     judged = verdict(measured(probabilities(40, 100, apart=0.5)))
-    assert judged.outcome == "not mixing"
+    assert judged.outcome == "ensemble over modes"
+    assert "an ensemble over modes: predictions repeat; weights between modes are not known" in judged.line
     assert (judged.numbers["verdict/repeats"], judged.numbers["verdict/law"]) == (1, 0)
     assert [answer[:3] for _, answer in judged.answers] == ["yes", "no:"]
+    assert (judged.level, judged.lights) == ("look", ("ok", "look"))
 
 
 def test_few_draws_need_more_samples_and_it_says_how_many():
@@ -74,36 +76,109 @@ def test_few_draws_need_more_samples_and_it_says_how_many():
 
 
 def test_rhat_of_1_45_is_no_small_matter():
-    assert of(rhat__max=1.45, ess__min=8.0, ess__within=40.0).outcome == "not mixing"
+    stuck = {"rhat__max": 1.45, "ess__min": 8.0, "ess__within": 40.0}
+    assert of(**stuck, mcse__most=0.05).outcome == "not mixing"
+    assert of(**stuck).outcome == "ensemble over modes"
     assert of(rhat__max=1.45).outcome != "trust"
 
 
 def test_accuracy_at_chance():
     judged = of(test__bma__nll=1.61, test__draw__nll=1.62)
-    assert judged.outcome == "wrong law" and "no better than a constant" in judged.line
+    assert judged.outcome == "not known" and "no better than a constant" in judged.line
+
+
+def test_few_items_neither_condemn_nor_hide_an_average_that_is_worse_than_a_constant():
+    worse = {"test__bma__nll": 1.9, "test__constant__gain_se": 0.2, "test__constant__claim": 0.9}
+    assert of(**worse, test__items=5).outcome == "trust"
+    assert of(**worse, test__items=40).outcome == "trust"  # 1.5 standard errors
+    judged = of(**worse | {"test__constant__gain_se": 0.02}, test__items=4000)
+    assert judged.outcome == "broken" and "worse than a constant" in judged.line
+    assert of(**worse | {"test__constant__claim": 0.001}, test__items=40).outcome == "not known"  # it claims nothing
+
+
+def test_an_average_is_compared_with_the_constant_that_has_seen_the_test_data():
+    assert of(test__bma__nll=1.58, test__constant__least=1.57).outcome == "not known"
+    assert of(test__bma__nll=1.55, test__constant__least=1.57).outcome == "trust"
+
+
+def test_networks_that_are_sure_of_themselves_have_not_diverged_where_their_average_is_right():
+    assert of(test__draw__nll=9.0).outcome == "trust"
+    assert of(test__draw__nll=9.0, test__bma__nll=1.7).outcome == "broken"
+    assert of(test__draw__nll=9.0, test__bma__nll=1.7, test__items=3).outcome == "trust"
+
+
+def test_predictions_that_are_far_wider_than_the_residuals():
+    assert of(mcse__unit=0.5).outcome == "trust"
+    judged = of(mcse__unit=0.2)
+    assert judged.outcome == "not known" and "5 times as wide" in judged.line
+
+
+@pytest.mark.parametrize(
+    ("changes", "outcome"),
+    [
+        ({"weight_ess": 1.5}, "more samples"),
+        ({"weight_ess": 400.0}, "trust"),
+        ({"weight_ess": 400.0, "ess__min": 250.0}, "more samples"),  # both together leave 50
+        ({"weight_ess": 400.0, "weights_biased": 1.0}, "not known"),
+        ({"weight_ess": None}, "not known"),
+    ],
+)
+def test_importance_weights(changes, outcome):
+    assert of(**changes).outcome == outcome
+
+
+def test_drifts_and_slow_directions_ask_for_more_samples():
+    still = {"drift__mean": 0.02, "drift__mean_most": 0.1, "drift__mean_p": 0.4, "drift__spread": 0.02,
+             "drift__spread_p": 0.3, "slow__waves": 0.1, "slow__share": 0.1}  # fmt: skip
+    assert of(**still).outcome == "trust"
+    for changes, words in (
+        ({"drift__mean": 0.2, "drift__mean_p": 1e-4}, "still move in one direction"),
+        ({"drift__spread": 0.2, "drift__spread_p": 1e-4}, "the spread of the predictions still changes"),
+        ({"drift__mean_most": 0.6}, "too few independent draws to exclude"),
+        ({"slow__waves": 0.9}, "start them apart"),
+    ):
+        judged = of(**still | changes)
+        assert judged.outcome == "more samples" and words in judged.line
+    assert of(**still | {"drift__mean_p": 1e-4}).outcome == "trust"  # certain, and too small to matter
+
+
+def test_a_report_does_not_say_both_raise_lr_and_lower_lr():
+    stuck = {"rhat__max": 1.45, "ess__min": 8.0, "ess__within": 40.0, "mcse__most": 0.05}
+    for heat, advised in ((1.0, True), (1.09, False), (1.5, False), (None, False)):
+        words = " ".join(c.words for c in of(**stuck, t_eff=heat, kinetic_temperature=heat, acceptance=0.99).checks)
+        assert ("raise lr," in words and "lower lr" not in words) if advised else "each chain stays" in words
+        assert advised or ": raise lr, try" not in words
+    rejected = " ".join(c.words for c in of(**stuck, t_eff=1.0, acceptance=0.05).checks)
+    assert "lower lr" in rejected and "raise lr" not in rejected
+    heated = " ".join(c.words for c in of(t_eff=2.0, kinetic_temperature=None, acceptance=0.99).checks)
+    assert "lower lr" in heated and "raise lr" not in heated
 
 
 def test_divergence_by_level_on_the_training_set_where_there_is_one():
-    assert "diverged" in of(test__draw__nll=9.0).line
+    assert "diverged" in of(train__draw__nll=9.0, train__constant__nll=1.6).line
     assert of(test__draw__nll=9.0, train__draw__nll=0.3, train__constant__nll=1.6).outcome == "trust"  # overfitted
     assert of(temperature=10.0, t_eff=10, kinetic_temperature=10, configurational_temperature=10,
-              test__draw__nll=9.0).outcome == "trust"  # fmt: skip
+              train__draw__nll=9.0, train__constant__nll=1.6).outcome == "trust"  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("changes", "outcome", "words"),
     [
-        ({"kinetic_temperature": 3.0}, "wrong law", "heat the chain to 3 T"),
-        ({"kinetic_temperature": None, "t_eff": 1.5}, "wrong law", "heat the chain to 1.5 T"),
-        ({"kinetic_temperature": None, "t_eff": 0.5}, "wrong law", "colder than intended, 0.5 T"),
+        ({"kinetic_temperature": 3.0}, "broken", "heat the chain to 3 T"),
+        ({"kinetic_temperature": None, "t_eff": 1.5}, "broken", "heat the chain to 1.5 T"),
+        ({"kinetic_temperature": None, "t_eff": 0.5}, "broken", "colder than intended, 0.5 T"),
         ({"t_eff": 1.5}, "trust", ""),  # an upper bound, and the momenta show 1.05
-        ({"configurational_temperature": 1.5}, "wrong law", "as wide as at 1.5 T"),
+        ({"configurational_temperature": 1.5, "kinetic_temperature": None}, "broken", "as wide as at 1.5 T"),
+        ({"configurational_temperature": 1.5}, "more samples", "which no heat explains"),
+        ({"configurational_temperature": 1.2}, "more samples", "which no heat explains"),
+        ({"configurational_temperature": 1.2, "kinetic_temperature": 1.2}, "trust", ""),
+        ({"configurational_temperature": 0.85}, "more samples", "have not spread yet"),
         ({"configurational_temperature": 0.5}, "more samples", "have not spread yet"),
         ({"configurational_temperature": 1.5, "configurational_temperature_se": 0.2}, "trust", ""),
         ({"configurational_temperature": 1.5, "configurational_temperature_se": None}, "trust", ""),
-        (UNKNOWN, "not measured", "mini-batches may heat the chain by an unknown amount"),
-        ({"temperature": 0.0}, "wrong law", "optimisation"),
-        ({"elbo": -3.0}, "wrong law", "variational"),
+        (UNKNOWN, "not known", "mini-batches may heat the chain by an unknown amount"),
+        ({"temperature": 0.0}, "no posterior", "optimisation"),
+        ({"elbo": -3.0}, "no posterior", "variational"),
     ],
 )  # fmt: skip
 def test_temperatures(changes, outcome, words):
@@ -146,5 +221,6 @@ def test_what_was_not_measured_is_not_trusted():
 
 
 def test_the_worst_finding_decides():
-    assert of(kinetic_temperature=3.0, ess__min=50.0, chains=2).outcome == "wrong law"
-    assert of(ess__min=50.0, ess__within=900.0, chains=2).outcome == "not mixing"
+    assert of(kinetic_temperature=3.0, ess__min=50.0, chains=2).outcome == "broken"
+    assert of(ess__min=50.0, ess__within=900.0, chains=2).outcome == "ensemble over modes"
+    assert of(ess__min=50.0, ess__within=900.0, chains=2, mcse__most=0.05).outcome == "not mixing"

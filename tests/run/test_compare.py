@@ -98,7 +98,7 @@ def test_one_row_a_method_with_mean_and_standard_error_over_seeds(runs, tmp_path
     start = methods["awsghmc (sampler.lr=0.5): its start, a deep ensemble of 8"]
     assert start["metrics"]["test/bma/nll"]["mean"] == 0.3 and start["verdict"] is None
     assert start["metrics"]["seconds"]["mean"] is None
-    assert ours["verdict"] == "wrong law"  # T = 0 in these metrics
+    assert ours["verdict"] == "no posterior"  # T = 0 in these metrics
     table = (tmp_path / "out" / "comparison.md").read_text().splitlines()
     assert len(table) == 6 and "| **0.2133 ± 0.0088** |" in table[2] and "| 7.867 ± 0.088 |" in table[2]
     page = (tmp_path / "out" / "comparison.html").read_text()
@@ -125,7 +125,7 @@ def test_every_run_has_its_verdict_and_a_link_and_an_unfinished_one_is_warned_of
     assert status == 0 and any("2 high&: not finished, and in no mean" in line for line in err)
     runs = pd.read_csv(sweep / "out" / "runs.csv")
     assert list(runs["seed"]) == [0, 1, 2, 0, 1, 2]
-    assert list(runs["verdict"]) == ["wrong law"] * 5 + ["not finished"]
+    assert list(runs["verdict"]) == ["no posterior"] * 5 + ["not finished"]
     text = (sweep / "out" / "comparison.html").read_text()
     links = re.findall('href="([^"]*)"', text)
     assert "../a/0%20high%26/report.html" in links and len(links) == 5

@@ -1,4 +1,4 @@
-"""The verdict on simulated runs whose laws are known: the bounds that docs/verdict.md states."""
+"""The verdict on simulated runs of known kinds: the bounds that docs/verdict.md states."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ SEEN = {
     "4 chains of 250 independent draws": "trust",
     "4 chains of 10 independent draws": "more samples",
     "modes 1/2 std apart, 4 chains": "not mixing",
-    "SGHMC from 5 std away, without burn-in, lr = .001": "wrong law",
+    "numbers, modes 1/2 std apart, 20 chains": "ensemble over modes",
+    "importance weights that cannot be had": "not known",
+    "SGHMC at a third of its largest step: 1.5 T": "broken",
 }
 
 
@@ -36,7 +38,7 @@ def test_the_page_shows_every_simulated_run_and_keeps_its_bounds():
     assert Counter(s.name for s in SCENARIOS if f" {s.name} |" in text) == Counter(s.name for s in SCENARIOS)
     wrong, of_wrong = map(int, re.findall(r"trust where it is wrong: (\d+) of (\d+)", text)[0])
     right, of_right = map(int, re.findall(r"no trust where it is right: (\d+) of (\d+)", text)[0])
-    assert wrong <= 0.02 * of_wrong and right <= 0.1 * of_right and of_wrong + of_right >= 200
+    assert wrong <= 0.02 * of_wrong and right <= 0.05 * of_right and of_wrong + of_right >= 200
 
 
 @pytest.mark.slow
@@ -46,4 +48,4 @@ def test_trust_is_rarely_wrong_and_rarely_withheld():
     (wrong, of_wrong), (right, of_right) = rates(rows, False), rates(rows, True)
     assert of_wrong + of_right >= 200
     assert wrong <= 0.02 * of_wrong
-    assert of_right - right <= 0.1 * of_right
+    assert of_right - right <= 0.05 * of_right

@@ -130,7 +130,7 @@ def test_a_run_that_diverged_gets_no_trust(tmp_path):
     metrics = summarise(bdl.Posterior.load(tmp_path, toys.plain()), LOADERS).metrics
     assert metrics["test/draw/nll"] > metrics["test/constant/nll"] + 10
     judged = verdict(metrics)
-    assert judged.outcome == "wrong law" and "diverged" in judged.line
+    assert judged.outcome == "broken" and "diverged" in judged.line
 
 
 def test_without_a_trace_chain_metrics_are_unknown(summary, posterior):

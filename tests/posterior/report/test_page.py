@@ -159,7 +159,9 @@ def test_the_best_number_of_a_column_is_bold():
 
 def test_a_worse_number_changes_the_headline(data):
     apart = page(ReportData("t", metrics={**data.metrics, "rhat/max": 1.6, "ess/min": 7.0}))
-    assert "The chains do not mix" in apart and "<b>no</b>: each chain stays in a part of the law" in apart
+    assert (
+        "The chains do not mix" in apart and "<b>no</b>: each chain stays in a part of the target distribution" in apart
+    )
     assert re.search("Open: .*Warnings", page(ReportData("t", metrics=data.metrics, warnings=["clipped"])))
 
 

@@ -29,8 +29,8 @@ def test_scores_and_facts_are_printed(capsys):
         "R-hat max 1.02, ESS min 140"
     )
     assert again.startswith("Would another run of this budget predict the same? not known: ")
-    assert law.startswith("Is this the law that was asked for? no: 3 chains may miss the same modes")
-    assert last.startswith("verdict: not measured. Monte Carlo error: ")
+    assert law.startswith("Is this the target distribution that was asked for? no: 3 chains may miss the same modes")
+    assert last.startswith("verdict: not known. Monte Carlo error: ")
 
 
 def test_optional_facts_are_printed_if_present(capsys):
