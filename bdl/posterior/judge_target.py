@@ -131,9 +131,9 @@ def _settled(m: Numbers) -> Judgement | None:
     For SGHMC this holds at any step size and batch noise. Batch noise makes it useless without its standard error.
     """
     title, name = "Configurational temperature", "configurational_temperature"
-    ratio, error, value = _against_temperature(m, name)
-    if _no_temperature(m) or math.isnan(ratio + m[f"{name}_se"]):
+    if _no_temperature(m) or math.isnan(m[name] + m[f"{name}_se"]):
         return None
+    ratio, error, value = _against_temperature(m, name)
     kinetic, bound = (m[k] / m["temperature"] for k in ("kinetic_temperature", "t_eff"))
     reached = [1.0, *(known for known in (kinetic, bound) if not math.isnan(known))]
     if ratio - 2 * error > UNSETTLED * max(reached):
@@ -151,8 +151,7 @@ def _settled(m: Numbers) -> Judgement | None:
 def _against_temperature(m: Numbers, name: str) -> tuple[float, float, str]:
     """A measured temperature over T, the standard error of this ratio (0 if unknown), and both numbers as text."""
     intended, error = m["temperature"], m[f"{name}_se"]
-    ratio = m[name] / intended if intended else math.nan
-    return ratio, 0.0 if math.isnan(error) else error / intended, f"{m[name]:.3g}, T {intended:.3g}"
+    return m[name] / intended, 0.0 if math.isnan(error) else error / intended, f"{m[name]:.3g}, T {intended:.3g}"
 
 
 def _weights(m: Numbers) -> Judgement | None:

@@ -12,6 +12,7 @@ direction that moves like a random walk has most of its variance in the first fe
 from __future__ import annotations
 
 import math
+
 import numpy as np
 from scipy import stats
 

@@ -129,7 +129,7 @@ def test_modes_on_either_side_of_y_are_seen_in_the_means():
 @pytest.mark.parametrize("chains", [1, 4])
 def test_the_error_of_numbers_is_in_standard_deviations_of_the_predictions(chains):
     means = 2.0 * randn(200, chains, 30, 2)
-    made = evaluated(bdl.GaussianNLL(1.0), torch.zeros(30, 2), means)
+    made = evaluated(bdl.GaussianNLL(1.0), math.sqrt(5) * randn(30, 2), means)
     # The std of a prediction is √(1 + 4), the standard error of its mean 2/√draws; some t for 4 chains
     expected = 2 / math.sqrt(200 * chains) / math.sqrt(5)
     error = made.repeat_error()

@@ -88,7 +88,7 @@ def test_accuracy_at_chance():
 
 
 def test_few_items_neither_condemn_nor_hide_an_average_that_is_worse_than_a_constant():
-    worse = {"test__bma__nll": 1.9, "test__constant__gain_se": 0.2, "test__constant__claim": 0.9}
+    worse = {"test__bma__nll": 1.9, "test__constant__gain_se": 0.2, "test__constant__claim": 0.15}
     assert of(**worse, test__items=5).outcome == "trust"
     assert of(**worse, test__items=40).outcome == "trust"  # 1.5 standard errors
     judged = of(**worse | {"test__constant__gain_se": 0.02}, test__items=4000)
@@ -118,7 +118,7 @@ def test_predictions_that_are_far_wider_than_the_residuals():
     [
         ({"weight_ess": 1.5}, "more samples"),
         ({"weight_ess": 400.0}, "trust"),
-        ({"weight_ess": 400.0, "ess__min": 250.0}, "more samples"),  # both together leave 50
+        ({"weight_ess": 400.0, "ess__min": 250.0, "ess__within": 250.0}, "more samples"),  # both together leave 50
         ({"weight_ess": 400.0, "weights_biased": 1.0}, "not known"),
         ({"weight_ess": None}, "not known"),
     ],
