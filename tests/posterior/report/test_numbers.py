@@ -119,15 +119,19 @@ def test_measured_temperatures_have_standard_errors(tmp_path, name):
 
 def test_single_networks_and_a_constant_are_scored(summary):
     y, log_probs = np.asarray(Y), summary.evaluations["test"].log_probs
-    shares = np.bincount(y) / len(y)
-    assert summary.metrics["test/constant/nll"] == pytest.approx(-(shares * np.log(shares)).sum(), rel=1e-5)
+    counts = np.bincount(y)
+    without_its_own, with_one_more = counts / (len(y) - 1 + len(counts)), (counts + 1) / (len(y) + len(counts))
+    assert summary.metrics["test/constant/nll"] == pytest.approx(-np.log(without_its_own[y]).mean(), rel=1e-5)
+    assert summary.metrics["test/constant/least"] == pytest.approx(-np.log(with_one_more[y]).mean(), rel=1e-5)
+    assert summary.metrics["test/items"] == len(y)
     assert summary.metrics["test/draw/nll"] == pytest.approx(-log_probs.mean())
 
 
 def test_a_run_that_diverged_gets_no_trust(tmp_path):
     """At lr = 20 the chains of this network agree with each other, far from the posterior."""
     toys.sample(tmp_path, 200, EveryStep(100, 1), lr=20.0)
-    metrics = summarise(bdl.Posterior.load(tmp_path, toys.plain()), LOADERS).metrics
+    loaders = {**LOADERS, "train": TensorSlices(X, Y)}
+    metrics = summarise(bdl.Posterior.load(tmp_path, toys.plain()), loaders).metrics
     assert metrics["test/draw/nll"] > metrics["test/constant/nll"] + 10
     judged = verdict(metrics)
     assert judged.outcome == "broken" and "diverged" in judged.line

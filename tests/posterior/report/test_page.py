@@ -69,7 +69,7 @@ def data() -> ReportData:
         for score, value in {"accuracy": 0.91, "nll": 0.25, "ece": 0.02, "brier": 0.13}.items()
     }
     error = {"mcse/most": 0.01, "mcse/worst": 0.03}
-    chain = {"samples": 600, "chains": 4, "temperature": 1.0, "t_eff": 1.2, "noise_ratio": 0.2, "weight_ess": 31.0}
+    chain = {"samples": 600, "chains": 4, "temperature": 1.0, "t_eff": 1.2, "noise_ratio": 0.2, "weight_ess": 310.0}
     return ReportData(
         title="landsat",
         facts={"data": "landsat", "N": "4,435"},
@@ -158,10 +158,14 @@ def test_the_best_number_of_a_column_is_bold():
 
 
 def test_a_worse_number_changes_the_headline(data):
-    apart = page(ReportData("t", metrics={**data.metrics, "rhat/max": 1.6, "ess/min": 7.0}))
-    assert (
-        "The chains do not mix" in apart and "<b>no</b>: each chain stays in a part of the target distribution" in apart
-    )
+    def with_numbers(**changes: float) -> str:
+        return page(ReportData("t", metrics={**data.metrics, **{k.replace("__", "/"): v for k, v in changes.items()}}))
+
+    alike, apart = with_numbers(rhat__max=1.6, ess__min=7.0), with_numbers(rhat__max=1.6, ess__min=7.0, mcse__most=0.05)
+    assert "<h2>An ensemble over modes</h2>" in alike and "<b>no</b>: an ensemble over modes: predictions rep" in alike
+    assert "<h2>The chains do not mix</h2>" in apart and "<b>no</b>: each chain stays in a part of the target" in apart
+    lights = [re.findall(r'<p><span class="mark (\w+)">', text) for text in (with_numbers(), alike, apart)]
+    assert lights == [["ok", "ok"], ["ok", "look"], ["look", "look"]]
     assert re.search("Open: .*Warnings", page(ReportData("t", metrics=data.metrics, warnings=["clipped"])))
 
 
