@@ -28,12 +28,12 @@ def _kind(m: Numbers) -> Judgement | None:
     if m["temperature"] == 0:
         words = "at T = 0 this is optimisation: an ensemble of solutions, not a posterior"
         return Judgement("no posterior", "Temperature", "T = 0", words)
-    far = "and nothing here measures how far it lies from the posterior"
+    far = "to the posterior, and nothing here measures how far it lies off"
     if m["approximation"] == 1:
-        words = f"the networks are draws of an approximation, {far}"
+        words = f"the networks are draws of an approximation {far}"
         return Judgement("no posterior", "Approximation", "draws made after training", words)
     if not math.isnan(m["elbo"]):
-        words = f"the networks are draws of a variational approximation, {far}"
+        words = f"the networks are draws of a variational approximation {far}"
         return Judgement("no posterior", "Approximation", f"ELBO {m['elbo']:.4g}", words)
     return None
 
