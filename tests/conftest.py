@@ -1,8 +1,10 @@
-"""One thread, so that sums are reproducible and two cores can be shared; nothing online; a YAML file is parsed once."""
+"""One thread, so that sums are reproducible and two cores can be shared; nothing online; files are composed once.
+
+What takes long to import is imported by the fixtures: the process that only distributes the tests needs none of it.
+"""
 
 import logging
 import os
-import pickle
 import runpy
 import sys
 from pathlib import Path
@@ -11,9 +13,6 @@ os.environ["WANDB_MODE"] = "offline"
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"  # read when torch and numpy are imported
 
 import pytest  # noqa: E402
-import torch  # noqa: E402
-import yaml  # noqa: E402
-from hydra.core.global_hydra import GlobalHydra  # noqa: E402
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 
@@ -41,28 +40,35 @@ def all_faults(request) -> bool:
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread():
+    import torch
+
     torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session", autouse=True)
-def parsed_once():
-    """Hydra parses some thirty files for a configuration, which takes half of its time. They stay the same."""
-    parse, parsed = yaml.load, {}
-
-    def load(stream, Loader):
-        text = stream if isinstance(stream, str | bytes) else stream.read()
-        key = (text, Loader.__qualname__)
-        if key not in parsed:
-            parsed[key] = pickle.dumps(parse(text, Loader))
-        return pickle.loads(parsed[key])
+def composed_once():
+    """Hydra reads, lists and merges the same files for most configurations; see `composing`."""
+    import composing
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(yaml, "load", load)
+        composing.remember(patch.setattr)
+        yield
+
+
+@pytest.fixture(scope="module")
+def unwritten_pictures():
+    """The figures of a report are made but not written, which takes two thirds of the time of a small run."""
+    from matplotlib.figure import Figure
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Figure, "savefig", lambda self, file, **_: file.write(b"<svg/>"))
         yield
 
 
 @pytest.fixture(autouse=True)
 def no_hydra_left_over():
+    from hydra.core.global_hydra import GlobalHydra
+
     yield
     GlobalHydra.instance().clear()
 

@@ -19,8 +19,8 @@ from bench_problem import Quadratic, landsat, regression
 from bench_scale_report import draw, markdown
 from bench_tools import Clock, TakeTurns
 from bench_torch_kernels import BareLoop, SamplerLoop, samples
+from composing import SCRIPTS
 from repeats import slow_where
-from running import SCRIPTS
 
 
 def in_new_process(code: str) -> str:

@@ -9,7 +9,7 @@ import pytest
 import scipy.special
 import scipy.stats
 import torch
-from running import SCRIPTS
+from composing import SCRIPTS
 from sklearn.metrics import accuracy_score, log_loss
 
 from bdl.errors import ConfigError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from running import SCRIPTS
+from composing import SCRIPTS
 
 MACHINE = {"device": "a CPU", "date": "2026-01-02"}
 OVERRIDES = ["experiment=airfoil", "logger=none"]

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import copy
-import functools
 import json
 import pickle
-import runpy
-import sys
 from pathlib import Path
 from urllib.error import URLError
 
-import hydra
 import numpy as np
 import pytest
 import safetensors.torch
 import torch
 from cifar_files import PER_FILE, TEST, Folder, images, python2, write_file
-from hydra.core.global_hydra import GlobalHydra
+from composing import CONF, compose
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import Tensor
@@ -28,8 +23,6 @@ from bdl.data.cifar import PIXELS, load_cifar
 from bdl.errors import ConfigError, StoreError
 from bdl.run.config import register_resolvers
 
-ROOT = Path(__file__).parents[2]
-CONF = ROOT / "conf"
 EXPERIMENTS = [f"{p.parent.name}/{p.stem}" for p in sorted((CONF / "experiment").glob("cifar*/*.yaml"))]
 
 
@@ -348,21 +341,9 @@ def test_a_dataloader_makes_the_same_batches(ten, chains):
 # ---- experiments -----------------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(autouse=True)
-def no_hydra_left_over():
-    yield
-    GlobalHydra.instance().clear()
-
-
-@functools.cache
-def composed(experiment: str) -> DictConfig:
-    register_resolvers()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        return hydra.compose("train", ["run_dir=x", f"experiment={experiment}"])
-
-
 def configured(experiment: str, steps: int = -1) -> DictConfig:
-    cfg = copy.deepcopy(composed(experiment))
+    register_resolvers()
+    cfg = compose("run_dir=x", f"experiment={experiment}")
     cfg.steps = steps
     return cfg
 
@@ -446,15 +427,13 @@ def test_the_hmc_reference_is_that_posterior(ten):
     ],
     ids=["images on the device", "loader=torch"],
 )
-def test_an_experiment_runs_from_the_command_line(ten, tmp_path, monkeypatch, capsys, overrides):
+@pytest.mark.usefixtures("unwritten_pictures")
+def test_an_experiment_runs_from_the_command_line(ten, tmp_path, script, overrides):
     """The run counts epochs and writes metrics and a report."""
-    script = str(ROOT / "scripts" / "train.py")
     small = ("trainer=cpu", "trainer.max_epochs=10", "data.batch_size=10", "logger=none", "threads=1")
     cycles = ("schedule.cycle.cycles=2", "collect.keep.samples_per_cycle=2") if "cnn" in overrides[0] else ()
     where = (f"data.root={ten.root}", f"hydra.run.dir={tmp_path / 'run'}")
-    monkeypatch.setattr(sys, "argv", [script, *overrides, *small, *cycles, *where])
-    runpy.run_path(script, run_name="__main__")
-    capsys.readouterr()
+    assert script("train", *overrides, *small, *cycles, *where)[0] == 0
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["samples"] == (4 if cycles else 1)
     assert 0 <= metrics["test/bma/accuracy"] <= 1 and (tmp_path / "run" / "report.html").exists()

@@ -7,8 +7,8 @@ import re
 import subprocess
 from pathlib import Path
 
-import hydra
 import pytest
+from composing import composed
 from forked import Forked
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -25,6 +25,7 @@ def name(value) -> str:
     return value.stem if hasattr(value, "stem") else " ".join(value)
 
 
+@pytest.mark.usefixtures("unwritten_pictures")
 @pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     """In order, in one namespace per page. Runs that the page names by `hydra.run.dir` are made too, shortened, and
@@ -74,16 +75,14 @@ def first_of_interval(override: Override) -> Override:
 
 @pytest.mark.parametrize("page, overrides", TRAIN, ids=name)
 def test_train_lines_compose(page, overrides):
-    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        for job in jobs([os.path.expandvars(o) for o in overrides]):
-            assert hydra.compose("train", job).sampler.dynamics
+    for job in jobs([os.path.expandvars(o) for o in overrides]):
+        assert composed(*job).sampler.dynamics
 
 
 @pytest.mark.parametrize("page, overrides", EVALUATE, ids=name)
 def test_evaluate_lines_compose(page, overrides):
-    with hydra.initialize_config_dir(str(ROOT / "conf"), version_base="1.3"):
-        for job in jobs(overrides):
-            assert hydra.compose("evaluate", job).runs
+    for job in jobs(overrides):
+        assert composed(*job, command="evaluate").runs
 
 
 def test_the_pages_show_many_command_lines():

@@ -12,10 +12,11 @@ import signal
 from pathlib import Path
 
 import pytest
+from composing import compose
 from fault_runs import TINY, training
 from hypothesis import HealthCheck, given, settings
 from injection import in_child, killed_at, recorded
-from mutations import Damage, answered, compose, damages, evaluated, resumed, verdict, verified
+from mutations import Damage, answered, damages, evaluated, resumed, verdict, verified
 
 pytestmark = pytest.mark.faults
 
@@ -66,7 +67,7 @@ def faults(run: Path, work, count: int, scratch: Path) -> None:
 @pytest.mark.parametrize("operation", OPERATIONS)
 def test_no_damage_is_silent(operation, tmp_path, request, all_faults):
     which, make = OPERATIONS[operation]
-    faults(request.getfixturevalue(which), make(compose("train", *TINY)), 500 if all_faults else 25, tmp_path)
+    faults(request.getfixturevalue(which), make(compose(*TINY)), 500 if all_faults else 25, tmp_path)
 
 
 def test_verify_names_every_damage_of_an_ended_run(ended, tmp_path, all_faults):

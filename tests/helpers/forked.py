@@ -1,4 +1,4 @@
-"""Commands in processes of their own, forked from a server that has imported what they need.
+"""Commands in processes of their own, forked from a server that has imported what they need (`preloaded`).
 
 A new interpreter spends 6 s of CPU time on imports. A forked one is as new in what these tests are about: signals, exit
 status, both streams, the environment and the folder. One test per matter starts a new interpreter all the same.
@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["bdl.run.train", "bdl.run.evaluate", "bdl.posterior.report.page", "arviz_stats"])
+CONTEXT.set_forkserver_preload(["preloaded"])
 
 
 class Forked:

@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from composing import SCRIPTS
+
 AUDITED = {
     "os.rename": "rename", "os.link": "link", "os.remove": "remove", "os.mkdir": "mkdir", "os.rmdir": "rmdir",
 }  # fmt: skip
@@ -93,7 +95,7 @@ def wait(child: Child, timeout: float = 300) -> Ended:
 
 def command(name: str, *overrides: str) -> Callable[[], None]:
     """A script as its command line would run it."""
-    path = Path(__file__).parents[2] / "scripts" / f"{name}.py"
+    path = SCRIPTS / f"{name}.py"
 
     def run() -> None:
         sys.argv = [str(path), *overrides]

@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import hydra
-from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
+from composing import compose
 from hypothesis import strategies as st
-from omegaconf import DictConfig, open_dict
+from omegaconf import DictConfig
 
 from bdl.errors import BdlError, BdlWarning
 from bdl.posterior.store import SampleStore
@@ -115,20 +113,10 @@ def damages(run: Path) -> st.SearchStrategy[Damage]:
 # ---- what commands make of it ----------------------------------------------------------------------------------------
 
 
-def compose(name: str, *overrides: str) -> DictConfig:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose(name, list(overrides), return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)
-    GlobalHydra.instance().clear()
-    with open_dict(cfg):
-        del cfg["hydra"]
-    return cfg
-
-
 def evaluated(run: Path) -> Any:
     """The metrics of `evaluate.py`, whose page is left out."""
     made: list[dict[str, float]] = []
-    cfg = compose("evaluate", f"runs=[{run}]", "train_items=50", f"out={run.parent / 'out'}")
+    cfg = compose(f"runs=[{run}]", "train_items=50", f"out={run.parent / 'out'}", command="evaluate")
     with mock.patch.object(evaluate, "publish", lambda out, posterior, summary, *_, **__: made.append(summary.metrics)):
         evaluate.evaluate(cfg)
     return repr(sorted(made[0].items()))

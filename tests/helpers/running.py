@@ -7,11 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-import hydra
+from composing import ROOT, SCRIPTS, compose
 from forked import Forked
 from hydra.core.global_hydra import GlobalHydra
-from hydra.core.hydra_config import HydraConfig
-from omegaconf import DictConfig, open_dict
 
 from bdl.run import train
 from bdl.run.build import Callbacks, build_stack
@@ -19,8 +17,6 @@ from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import RunDirectory
 from bdl.run.plan import Plan
 
-ROOT = Path(__file__).parents[2]
-SCRIPTS, CONF = ROOT / "scripts", ROOT / "conf"
 TINY = (
     "logger=none", "chains=2", "trainer.max_steps=12", "model.sizes=[36,6]", "collect.keep.burn_in=5",
     "collect.keep.every=2",
@@ -28,15 +24,6 @@ TINY = (
 SMOOTHED = ("loss._target_=torch.nn.CrossEntropyLoss", "+loss.label_smoothing=0.1")
 
 register_resolvers()
-
-
-def compose(*overrides: str) -> DictConfig:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose("train", list(overrides), return_hydra_config=True)
-    HydraConfig.instance().set_config(cfg)
-    with open_dict(cfg):
-        del cfg["hydra"]
-    return cfg
 
 
 def planned(*overrides: str, steps: int | None = None) -> Plan:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-import hydra
 import pytest
+from composing import composed
 from hydra.utils import instantiate
 from omegaconf import DictConfig
 
 from bdl.run.config import register_resolvers, run_name
 
-CONF = Path(__file__).parents[2] / "conf"
 CELLS = ["cifar10/fixed_msgd", "cifar10/decay_both_awsghmc", "cifar100/fixed_awsghmc"]
 EPOCH = 195  # batches of 256
 
@@ -19,8 +16,7 @@ register_resolvers()
 
 
 def compose(*overrides: str, epochs: int | None = None) -> DictConfig:
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose("train", ["run_dir=x", *overrides])
+    cfg = composed("run_dir=x", *overrides)
     cfg.steps = EPOCH * (epochs or cfg.trainer.max_epochs)
     return cfg
 
@@ -40,6 +36,5 @@ def test_a_short_run_is_the_cell_in_20_epochs_with_20_samples(cell):
 
 def test_a_shorter_length_does_not_change_the_name_of_a_run():
     """`reproduce.py --runs` finds its cell by that name."""
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose("train", ["experiment=cifar10/fixed_sghmc", "epochs=short"], return_hydra_config=True)
+    cfg = composed("experiment=cifar10/fixed_sghmc", "epochs=short")
     assert run_name(cfg.hydra.runtime.choices) == "cifar10/fixed_sghmc"

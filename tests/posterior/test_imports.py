@@ -6,6 +6,8 @@ import ast
 from collections.abc import Iterable
 from pathlib import Path
 
+import pytest
+
 import bdl
 
 PACKAGE = Path(bdl.__file__).parent
@@ -22,22 +24,25 @@ def imported(nodes: Iterable[ast.AST]) -> set[str]:
     return names
 
 
-TREES = {
-    ".".join(("bdl", *path.relative_to(PACKAGE).with_suffix("").parts)): ast.parse(path.read_text())
-    for path in (PACKAGE / "posterior").rglob("*.py")
-    if path.name != "__init__.py"
-}
-IMPORTS = {name: imported(ast.walk(tree)) for name, tree in TREES.items()}
+@pytest.fixture(scope="module")
+def trees() -> dict[str, ast.Module]:
+    """The files of bdl.posterior by the names of their modules."""
+    return {
+        ".".join(("bdl", *path.relative_to(PACKAGE).with_suffix("").parts)): ast.parse(path.read_text())
+        for path in (PACKAGE / "posterior").rglob("*.py")
+        if path.name != "__init__.py"
+    }
 
 
-def reachable(name: str) -> set[str]:
-    """The files of bdl.posterior that this one imports, directly or through others, and itself."""
-    return {name}.union(*(reachable(n) for n in IMPORTS[name] & IMPORTS.keys()))
+def test_loading_and_predicting_import_no_heavy_tool(trees):
+    imports = {name: imported(ast.walk(tree)) for name, tree in trees.items()}
 
+    def reachable(name: str) -> set[str]:
+        """The files that this one imports, directly or through others, and itself."""
+        return {name}.union(*(reachable(n) for n in imports[name] & imports.keys()))
 
-def test_loading_and_predicting_import_no_heavy_tool():
     for name in reachable("bdl.posterior.predict"):
-        tools = {n.partition(".")[0] for n in imported(TREES[name].body)}
+        tools = {n.partition(".")[0] for n in imported(trees[name].body)}
         assert not tools & {"matplotlib", "torchmetrics", "arviz_base", "arviz_stats", "rich", "jinja2"}, name
 
 
@@ -45,9 +50,9 @@ def has_matplotlib(tree: ast.AST) -> bool:
     return any(name.partition(".")[0] == "matplotlib" for name in imported(ast.walk(tree)))
 
 
-def test_matplotlib_is_imported_where_pictures_are_drawn():
-    users = {name for name, tree in TREES.items() if has_matplotlib(tree)}
+def test_matplotlib_is_imported_where_pictures_are_drawn(trees):
+    users = {name for name, tree in trees.items() if has_matplotlib(tree)}
     report = "bdl.posterior.report"
     assert users == {f"{report}.figures", f"{report}.value_figures"}
-    others = [tree for name, tree in TREES.items() if name not in users]
+    others = [tree for name, tree in trees.items() if name not in users]
     assert not any(user in imported(tree.body) for user in users for tree in others)

@@ -6,6 +6,11 @@ import pytest
 from running import TINY, sampled, whole
 
 
+@pytest.fixture(scope="module", autouse=True)
+def runs_write_no_pictures(unwritten_pictures):
+    """That of `run` does, because it is made once for all modules."""
+
+
 @pytest.fixture(scope="session")
 def run(tmp_path_factory):
     """A finished default run in small."""

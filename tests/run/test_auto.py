@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import compose
+from composing import compose
 
 from bdl.cpu import cpu
 from bdl.run import auto, config

@@ -15,6 +15,7 @@ from repeats import slow_where
 from running import TINY, refusal, sampled, samples, start
 
 import bdl
+from bdl.checkpoint import is_checkpoint
 from bdl.run import build
 from bdl.run.console import one_line, one_line_errors
 from bdl.run.recipe import Recipe
@@ -159,10 +160,12 @@ def test_a_damaged_or_foreign_checkpoint_is_refused(script, tmp_path):
     without_a_line = whole[whole.index(b"\n") + 1 :]  # its table of contents leads to places before the file begins
     for data in (b"", whole[:-100], without_a_line, bytes(altered), *foreign):
         path.write_bytes(data)
-        error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY))
-        assert f"{path} is truncated, altered or no checkpoint" in error
+        assert not is_checkpoint(path)
+    error = refusal(script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY))
+    assert f"{path} is truncated, altered or no checkpoint" in error
     assert samples(tmp_path) == before
     path.write_bytes(whole)
+    assert is_checkpoint(path)
     assert script("train", f"hydra.run.dir={tmp_path}", "trainer=debug", *TINY)[0] == 0
 
 

@@ -10,13 +10,12 @@ import sys
 import time
 from pathlib import Path
 
-import hydra
 import one_node_slurm
 import pytest
+from composing import SCRIPTS, composed
 from forked import Forked
-from hydra.core.global_hydra import GlobalHydra
 from lightning.fabric.plugins.environments.lightning import find_free_network_port
-from running import CONF, SCRIPTS, finish, samples, start
+from running import finish, samples, start
 
 from bdl.errors import Stopped
 from bdl.run import command, launch
@@ -56,10 +55,7 @@ def test_an_srun_on_the_path_is_not_spoken_of(tmp_path, monkeypatch, kind):
 def launcher(name: str, *overrides: str):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra [cluster]")
     command.register_sweeps()
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose("train", [f"hydra/launcher={name}", *overrides], return_hydra_config=True)
-    GlobalHydra.instance().clear()
-    return cfg.hydra.launcher
+    return composed(f"hydra/launcher={name}", *overrides).hydra.launcher
 
 
 def test_a_slurm_job_asks_for_what_its_run_uses():
@@ -134,6 +130,7 @@ def test_a_signal_to_all_processes_at_once_is_one_signal(tmp_path):
     assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command resumes"), err
 
 
+@pytest.mark.slow  # new interpreters
 def test_a_local_job_is_started_again_after_a_warning(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra [cluster]")
     options = (*LONG, "processes=2", "trainer.max_steps=60000")

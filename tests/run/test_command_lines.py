@@ -9,11 +9,12 @@ import functools
 import pickle
 
 import pytest
+from composing import CONF, compose
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from repeats import slow_where
-from running import CONF, compose, refusal
+from running import refusal
 
 from bdl.run import train
 from bdl.run.console import one_line

@@ -13,9 +13,10 @@ import cloudpickle
 import pytest
 import torch
 from cifar_files import Folder
+from composing import CONF, compose
 from hydra.utils import instantiate
 from repeats import slow_where
-from running import CONF, SMOOTHED, TINY, compose, planned, sampled, samples
+from running import SMOOTHED, TINY, planned, sampled, samples
 
 from bdl.errors import BdlWarning
 from bdl.run import command, train

@@ -11,14 +11,17 @@ import struct
 from collections import ChainMap
 from pathlib import Path
 
-import hydra
 import pytest
 import yaml
-from hydra.core.global_hydra import GlobalHydra
+from composing import CONF, composed
 from PIL import Image
 
-CONF = Path(__file__).parents[2] / "conf"
 HEADER, BLOCK = 7, 2**15  # bytes: of the file and of a record; of a block of LevelDB's log
+
+
+@pytest.fixture(scope="module")
+def unwritten_pictures():
+    """They are written here."""
 
 
 def records(path: Path):
@@ -89,8 +92,6 @@ def test_every_parameter_of_the_sweep_is_a_key_of_train():
     sweep = yaml.safe_load((CONF / "wandb" / "sweep.yaml").read_text())
     assert (CONF.parent / sweep["program"]).exists() and sweep["command"][-1] == "${args_no_hyphens}"
     values = {key: rule.get("value", rule.get("min")) for key, rule in sweep["parameters"].items()}
-    with hydra.initialize_config_dir(str(CONF), version_base="1.3"):
-        cfg = hydra.compose("train", ["logger=wandb", *(f"{key}={value}" for key, value in values.items())])
+    cfg = composed("logger=wandb", *(f"{key}={value}" for key, value in values.items()))
     assert cfg.data.val_fraction > 0 and sweep["metric"]["name"] == "val/bma/nll"
     assert cfg.sampler.lr == values["sampler.lr"]
-    GlobalHydra.instance().clear()

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from composing import CONF
 from hydra.utils import get_object
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
 
-CONF = Path(__file__).parents[2] / "conf"
 COMPLETED = ("hidden", "scale")  # bdl/run/law.py makes arguments of them, with what the data say
 
 
@@ -46,7 +46,7 @@ def explained(path: Path, key: str) -> bool:
     return "#" in lines[at] or lines[max(at - 1, 0)].lstrip().startswith("#")
 
 
-FILES = [path for path in sorted(CONF.rglob("*.yaml")) if list(literals(OmegaConf.load(path)))]
+FILES = [path for path in sorted(CONF.rglob("*.yaml")) if "_target_: bdl." in path.read_text()]
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(CONF)))

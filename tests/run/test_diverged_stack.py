@@ -7,7 +7,8 @@ import math
 
 import pytest
 import torch
-from running import compose, planned, samples
+from composing import compose
+from running import planned, samples
 
 import bdl
 from bdl.errors import BdlWarning

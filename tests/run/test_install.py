@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 import setuptools
+from composing import ROOT
 from omegaconf import OmegaConf
-from running import ROOT
 
 COMMANDS = {"command": ("-m", "bdl", "train"), "script": (str(ROOT / "scripts" / "train.py"),)}
 

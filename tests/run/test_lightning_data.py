@@ -7,8 +7,8 @@ import os
 import sys
 
 import pytest
+from composing import ROOT
 from forked import Forked
-from running import ROOT
 
 CODE = """
 import lightning as L

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from running import compose, refusal, whole
+from composing import compose
+from running import refusal, whole
 
 import bdl
 from bdl.models import MLP

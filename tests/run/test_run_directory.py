@@ -11,8 +11,9 @@ import warnings
 
 import pytest
 import torch
+from composing import compose
 from omegaconf import OmegaConf
-from running import SMOOTHED, TINY, compose, refusal, sampled, samples, whole
+from running import SMOOTHED, TINY, refusal, sampled, samples, whole
 
 import bdl
 from bdl.errors import BdlWarning

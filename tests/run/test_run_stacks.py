@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from composing import compose
 from omegaconf import OmegaConf
-from running import compose, finish, planned, refusal, samples, start, stop
+from repeats import slow_where
+from running import finish, planned, refusal, samples, start, stop
 
 import bdl
 from bdl.run import train
@@ -49,7 +51,7 @@ def differences(folder: Path, reference: Path) -> list[str]:
     return files + [f"{k}: {metrics.get(k)}, not {expected.get(k)}" for k in expected if metrics.get(k) != expected[k]]
 
 
-@pytest.mark.parametrize("stack", [0, 1])
+@pytest.mark.parametrize("stack", slow_where(lambda stack: stack == 0, [0, 1]))
 def test_each_stack_is_the_run_of_that_stack_alone(tmp_path, uninterrupted, stack):
     train.run(planned(f"run_dir={tmp_path}", *FOUR, f"stack={stack}", "stacks=1", "chains=2"))
     assert len(of_stack(stack, tmp_path)) > 35
@@ -63,14 +65,6 @@ def test_the_run_is_one_posterior_of_all_chains(uninterrupted):
     assert metrics["chains"] == 4 and metrics["samples"] == 2 * len(records)
     config = OmegaConf.load(uninterrupted / "config.yaml")
     assert config.stacks == 2 and config.chains == 4 and config.trainer.precision == "32-true"
-
-
-def test_two_processes_write_what_one_does(tmp_path, uninterrupted):
-    out, err = finish(on(2, tmp_path))
-    assert err == "" and "stack 0 (2 in all, 2 at a time)" in out
-    assert differences(tmp_path, uninterrupted) == []
-    pages = [(folder / "config.yaml").read_text() for folder in (tmp_path, uninterrupted)]
-    assert pages[0] == pages[1]
 
 
 @pytest.mark.parametrize(("signum", "before", "after"), [(signal.SIGTERM, 1, 2), (signal.SIGKILL, 2, 1)])
@@ -116,14 +110,17 @@ def test_stacks_that_a_limit_stopped_at_different_steps_have_no_joint_trace_yet(
     assert whole.steps == 800 and whole.trace["energy"].shape == (16, 4)
 
 
-def test_a_launched_run_returns_its_objective_also_when_it_is_complete(tmp_path, uninterrupted, capsys, monkeypatch):
-    monkeypatch.setattr(
-        train, "start_by", lambda accelerator: "fork"
-    )  # the threads of the tests before would need spawn
+def test_two_processes_write_what_one_does_and_return_its_objective(tmp_path, uninterrupted, capfd, monkeypatch):
+    """They return it also when the run is complete."""
+    monkeypatch.setattr(train, "start_by", lambda accelerator: "fork")  # other tests left threads, which need spawn
     cfg = compose(f"run_dir={tmp_path}", *FOUR, "processes=2")
     nll = json.loads((uninterrupted / "metrics.json").read_text())["test/bma/nll"]
     assert train.train(cfg) == pytest.approx(nll, rel=1e-12)
-    assert train.train(cfg) == pytest.approx(nll, rel=1e-12) and "already holds this run" in capsys.readouterr().out
+    out, err = capfd.readouterr()
+    assert err == "" and "stack 0 (2 in all, 2 at a time)" in out
+    assert differences(tmp_path, uninterrupted) == []
+    assert (tmp_path / "config.yaml").read_text() == (uninterrupted / "config.yaml").read_text()
+    assert train.train(cfg) == pytest.approx(nll, rel=1e-12) and "already holds this run" in capfd.readouterr().out
 
 
 def test_a_stack_that_diverges_ends_the_run_in_one_line(tmp_path):

@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from composing import compose
 from hydra.utils import instantiate
 from omegaconf import OmegaConf
-from running import compose, refusal, sampled, whole
+from running import refusal, sampled, whole
 
 import bdl
 from bdl.data import LandsatDataModule, read_table

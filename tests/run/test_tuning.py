@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from composing import compose
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import OmegaConf
-from running import compose, planned, refusal
+from running import planned, refusal
 
 import bdl
 from bdl.run import train, tuning

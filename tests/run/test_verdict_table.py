@@ -6,7 +6,7 @@ import re
 from collections import Counter
 
 import pytest
-from running import SCRIPTS
+from composing import SCRIPTS
 from verdict_runs import simulate
 from verdict_table import SCENARIOS, by_scenario, judged, rates
 

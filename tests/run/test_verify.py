@@ -8,9 +8,10 @@ import shutil
 from pathlib import Path
 
 import pytest
+from composing import compose
 from manifests import rewrite
 from omegaconf import OmegaConf
-from running import TINY, compose, refusal, sampled, samples
+from running import TINY, refusal, sampled, samples
 
 import bdl
 from bdl.disk.alive import start_of

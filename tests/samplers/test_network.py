@@ -165,6 +165,7 @@ def test_full_batch(reference: Reference, dynamics, e: float):
     assert reference.agrees(moments(*sampled(dynamics, e, 1000)))
 
 
+@pytest.mark.slow
 def test_hmc(reference: Reference):
     """bdl's HMC, which is exact at any lr."""
     assert reference.agrees(moments(*sampled(bdl.HMC(10, adapt_steps=60), 2e-3, 70, burn_in=80, every=1)))

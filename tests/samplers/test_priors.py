@@ -183,8 +183,10 @@ def variances_without_data(prior, temperature: float) -> Estimate:
 
 @pytest.mark.parametrize(
     "prior, expected",
-    [(bdl.Laplace([0.7, 1.2]), [2 * 0.7**2, 2 * 1.2**2]), (bdl.StudentT(10.0, [0.8, 1.2]), [0.8, 1.2**2 * 10 / 8])],
-    ids=["Laplace", "StudentT"],
+    [
+        pytest.param(bdl.Laplace([0.7, 1.2]), [2 * 0.7**2, 2 * 1.2**2], id="Laplace"),
+        pytest.param(bdl.StudentT(10.0, [0.8, 1.2]), [0.8, 1.2**2 * 10 / 8], id="StudentT", marks=pytest.mark.slow),
+    ],
 )
 def test_prior_alone_is_sampled(prior, expected):
     """MALA, which is exact at this lr, runs without data. Power: T = 1.05, some 10% of variance, is seen."""

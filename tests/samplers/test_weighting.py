@@ -239,7 +239,7 @@ SPREADS = [(target, zeta) for target in (Normal(), Mixture()) for zeta in (0.5, 
 
 @pytest.mark.parametrize(
     "target, zeta",
-    slow_where(lambda target, zeta: zeta != (2.0 if isinstance(target, Normal) else 0.5), SPREADS),
+    slow_where(lambda target, zeta: zeta != 2.0 or isinstance(target, Mixture), SPREADS),
     ids=lambda value: str(value) if isinstance(value, float) else type(value).__name__,
 )
 def test_psi_reaches_the_discrete_fixed_point(target, zeta: float):
@@ -375,7 +375,7 @@ def near(sums, expected, stated=0.0) -> bool:
 
 @pytest.mark.parametrize(
     "bins, zeta",
-    slow_where(lambda *case: case not in ((7, 0.5), (26, 2.0)), itertools.product((7, 13, 26), (0.5, 1.0, 2.0))),
+    slow_where(lambda *case: case != (26, 2.0), itertools.product((7, 13, 26), (0.5, 1.0, 2.0))),
 )
 def test_reweighting_a_double_well(bins: int, zeta: float):
     """exp(zeta log psi) recovers P(x > 0) = .32 and P(U < 0) = .42 with bins .74, .4 and .2 nats wide.
