@@ -119,7 +119,7 @@ def test_a_run_stopped_several_times_ends_with_the_same_files(whole, tmp_path):
     assert_same(whole("adaptive"), run)
 
 
-@pytest.mark.parametrize("steps", [9, 10])
+@pytest.mark.parametrize("steps", [pytest.param(9, marks=pytest.mark.slow), 10])
 def test_a_new_process_ends_with_the_same_files(whole, tmp_path, steps):
     Run("adaptive", tmp_path).go(steps)
     command = [again.__file__, "adaptive", str(tmp_path), str(WHOLE)]

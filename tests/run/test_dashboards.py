@@ -19,11 +19,6 @@ from PIL import Image
 HEADER, BLOCK = 7, 2**15  # bytes: of the file and of a record; of a block of LevelDB's log
 
 
-@pytest.fixture(scope="module")
-def unwritten_pictures():
-    """They are written here."""
-
-
 def records(path: Path):
     """The records of a .wandb file: LevelDB's log format, with W&B's own messages in it."""
     from wandb.proto.wandb_internal_pb2 import Record
