@@ -13,6 +13,7 @@ from typing import Any
 from unittest import mock
 
 from composing import compose
+from hydra.core.hydra_config import HydraConfig
 from hypothesis import strategies as st
 from omegaconf import DictConfig
 

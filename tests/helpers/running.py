@@ -10,6 +10,7 @@ from pathlib import Path
 from composing import ROOT, SCRIPTS, compose
 from forked import Forked
 from hydra.core.global_hydra import GlobalHydra
+from hydra.core.hydra_config import HydraConfig
 
 from bdl.run import train
 from bdl.run.build import Callbacks, build_stack
