@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
@@ -31,7 +31,7 @@ from bdl.run.plan import Compute, Plan, StackPlan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.progress import WorkProgress
 from bdl.run.recipe import Recipe
-from bdl.schedules import Keep
+from bdl.schedules import EveryStep, Keep
 from bdl.start import Trained
 
 
@@ -39,6 +39,7 @@ from bdl.start import Trained
 class Callbacks:
     config: L.Callback  # first: what a killed run leaves says whose it is
     schedule: bdl.Schedule
+    promises: bdl.callbacks.Promises | None  # decides at the end of the burn-in, before a state is kept
     collect: bdl.CollectSamples
     average: bdl.ModelAverage
     monitor: bdl.Monitor
@@ -161,13 +162,18 @@ def build_callbacks(
             directory.write_config(stack.settings, stack.name, module.device, data.preprocessing(), speaks)
 
     functions = {name: None if recipe is None else recipe.build() for name, recipe in stack.schedule.items()}
+    samples = stack.samples_of_chains(directory.path)
+    collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **stack.collect)
+    average = build_average(keep, data)
+    promises = build_promises(stack, [collect, average])
+    if promises is not None and promises.may_lower:
+        functions["lr"] = None  # the same at every step, but for what the promises change
     return Callbacks(
         LambdaCallback(on_train_start=record),
         bdl.Schedule(**functions),
-        bdl.CollectSamples(
-            keep, stack.samples_of_chains(directory.path), overwrite=True, target=target, **stack.collect
-        ),
-        build_average(keep, data),
+        promises,
+        collect,
+        average,
         bdl.Monitor(stack.monitor_every),
         build_start(stack, directory.path, speaks),
         bdl.callbacks.StepProgress(),
@@ -177,6 +183,36 @@ def build_callbacks(
             run=f"{directory.hash}, stack {stack.number}",
         ),
     )  # fmt: skip
+
+
+def nothing_to_tune(stack: StackPlan, strategy: Strategy = "auto") -> str | None:
+    """Why there is nothing to tune; None where there is."""
+    build: Any = stack.sampler.build()
+    dynamics, start = build.keywords["dynamics"], stack.start
+    if not dynamics.noisy or dynamics.variational or not stack.sampler.get("temperature") > 0:
+        return "an optimiser"
+    if stack.sampler.get("exchange") is not None:
+        return "replica exchange, whose rungs have temperatures of their own"
+    if stack.sampler.get("only") is not None or start is not None and start.target == "bdl.CheckpointStart":
+        return "a part of a network or saved weights, from which no trial starts"
+    if strategy == "ddp":
+        return "trainer=ddp, whose batches are divided among devices"
+    return None
+
+
+def build_promises(
+    stack: StackPlan, keepers: Sequence[bdl.CollectSamples | bdl.ModelAverage]
+) -> bdl.callbacks.Promises | None:
+    """What holds the stack to the promises of tuning; None where there are none, and where samples follow cycles."""
+    movable, keep, lr = stack.may_move, keepers[0].keep, stack.schedule["lr"]
+    if movable is None or not isinstance(keep, EveryStep) or nothing_to_tune(stack):
+        return None
+    fixed = {"_target_": "bdl.schedules.Constant", "value": stack.sampler.get("lr")}
+    lowers = "lr" in movable and (lr is None or lr.node == fixed)  # no schedule moves it meanwhile
+    named = f"stack {stack.number}: " if stack.number else ""
+    return bdl.callbacks.Promises(
+        keepers, lowers, "burn_in" in movable, lambda line: print(f"{named}{line}", flush=True)
+    )
 
 
 def build_average(keep: Keep, data: DataModule) -> bdl.ModelAverage:

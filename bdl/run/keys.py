@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -63,7 +63,9 @@ TRAIN: dict[str, Any] = {
     "length": STEPS,
     "trainer.max_steps": STEPS,  # before the schedules, whose numbers may follow from it
     "tuned.*": NOT_NEGATIVE,
-    "tune": Literal["auto", False],
+    "tune": Rule("auto or false", lambda v: isinstance(v, Mapping) or fits(v, Literal["auto", False])),
+    "tune.settings": Literal["auto", False],
+    "tune.temperature": bool,
     "budget": TIME | None,
     "found": Rule("null, because train.py fills it in", lambda v: v is None),
     "run_dir": WORD,

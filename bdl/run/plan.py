@@ -13,19 +13,21 @@ from typing import Any, Literal
 
 from hydra.conf import HydraConf
 from lightning.pytorch.loggers import Logger
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from torch import nn
 
 import bdl
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
+from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
 from bdl.run.auto import choose_precision, count_carriers, count_stacks, seconds_of
 from bdl.run.config import fill_in, put, run_name, run_settings
 from bdl.run.law import check_num_data, complete_loss, complete_model, target_of
 from bdl.run.processes import ProcessInfo, processes_per_machine
 from bdl.run.recipe import Recipe
+from bdl.run.tunable import given_names
 from bdl.run.values import plain
 from bdl.schedules import Function, Keep
 
@@ -72,8 +74,20 @@ class TuningRequest:
     """What is to be found before the run begins."""
 
     auto: bool  # the settings that were not given
+    temperature: bool  # T too
     budget: str | None  # a time, which decides the steps
     typed: Sequence[str]  # the overrides of the command line, which say what was given
+
+    @classmethod
+    def of(cls, cfg: DictConfig, typed: Sequence[str]) -> TuningRequest | None:
+        """What the keys `tune` and `budget` ask for, or None. tune=auto is short for tune.settings=auto."""
+        if any(word.startswith("tune=") for word in typed) and any(word.startswith("tune.") for word in typed):
+            raise ConfigError(
+                "tune=... replaces all keys of tune: write tune.settings=auto beside tune.temperature=true"
+            )
+        temperature = bool(OmegaConf.is_dict(cfg.tune) and cfg.tune.temperature)
+        auto = temperature or bool(cfg.tune.settings if OmegaConf.is_dict(cfg.tune) else cfg.tune)
+        return cls(auto, temperature, cfg.budget, list(typed)) if auto or cfg.budget else None
 
     @property
     def seconds(self) -> float | None:
@@ -104,6 +118,7 @@ class StackPlan:
     baseline: Recipe[Baseline] | None
     target: Mapping[str, Any]  # what target.json records besides the sampler's law
     settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks
+    may_move: frozenset[str] | None  # of lr and burn_in, to keep the promises of tuning; None where it promised nothing
 
     @property
     def checkpoint(self) -> str:
@@ -168,10 +183,16 @@ class Plan:
 
     @property
     def tuning(self) -> TuningRequest | None:
-        cfg = self._given
-        if not cfg.tune and not cfg.budget:
+        return TuningRequest.of(self._given, self.hydra.overrides.task)
+
+    @property
+    def may_move(self) -> frozenset[str] | None:
+        """See `StackPlan`: lr where it was found, and the burn-in where samples are not kept as the user says."""
+        if self.tuning is None or not self.tuning.auto or self.compute.strategy == "ddp":
             return None
-        return TuningRequest(bool(cfg.tune), cfg.budget, list(self.hydra.overrides.task))
+        lr = {"lr"} if "sampler.lr" in (self.found or {}).get("settings", {}) else set()
+        given = given_names(self.tuning.typed)
+        return frozenset(lr if {"burn_in", "every"} & given else {*lr, "burn_in"})
 
     @property
     def logger(self) -> Recipe[Logger] | None:
@@ -215,6 +236,7 @@ class Plan:
             monitor_every=cfg.monitor_every, start=Recipe.optional(cfg.get("start")),
             baseline=Recipe.optional(cfg.get("baseline")),
             target=target_of(model, plain(cfg.data), data), settings=recorded | ({"found": found} if found else {}),
+            may_move=self.may_move,
         )  # fmt: skip
 
     def facts(self, data: DataModule, process: ProcessInfo) -> dict[str, str]:

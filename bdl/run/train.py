@@ -197,7 +197,16 @@ def finish(
     posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
     splits = find_splits(data, None, train_items)
     metrics = write_report(
-        run, posterior, splits, outcome, facts, stack.module.sampler, data.ood(), units_of(data), stack.trainer.loggers
+        run,
+        posterior,
+        splits,
+        outcome,
+        facts,
+        stack.module.sampler,
+        data.ood(),
+        units_of(data),
+        stack.trainer.loggers,
+        stack.callbacks.promises is not None,
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)

@@ -16,12 +16,13 @@ import bdl
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
-from bdl.run.build import build_data, build_net
+from bdl.run.build import build_data, build_net, nothing_to_tune
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
 from bdl.run.plan import Plan, StackPlan
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
+from bdl.run.tunable import KEYS, given_names
 from bdl.tune.budget import (
     FEWEST,
     choose_every,
@@ -35,21 +36,6 @@ from bdl.tune.choice import Choice, Tuning
 from bdl.tune.find import describe_untuned, find_settings
 from bdl.tune.trial import Problem
 
-KEYS = {
-    "batch_size": ("data.batch_size",),
-    "prior": ("sampler.prior.precision",),
-    "lr": ("sampler.lr",),
-    "friction": ("sampler.dynamics.friction",),
-    "burn_in": ("collect.keep.burn_in",),
-    "steps": ("length", "trainer.max_steps"),
-    "every": ("collect.keep.every",),
-}
-GROUPS = {  # their choice on the command line gives these settings too
-    "prior": ("sampler.prior",),
-    "friction": ("sampler.dynamics",),
-    "burn_in": ("collect", "collect.keep"),
-    "every": ("collect", "collect.keep"),
-}
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
@@ -78,13 +64,6 @@ def tuned(plan: Plan, process: ProcessInfo) -> Plan:
     return plan.with_found({"settings": settings, "reasons": list(map(str, choices)), "seconds": round(seconds, 1)})
 
 
-def given_names(typed: Sequence[str]) -> set[str]:
-    """The settings that the user has given, by name: those of `KEYS` that these overrides set, and their groups."""
-    keys = {override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".") for override in typed}
-    keys |= {"sampler.prior" for key in keys if key.startswith("sampler.prior.")}
-    return {name for name, its in KEYS.items() if keys & {*its, *GROUPS.get(name, ())}}
-
-
 def _choose_aside(plan: Plan, began: float) -> list[Choice]:
     """`_choose` in a copy of this process where this one will fork.
 
@@ -102,6 +81,8 @@ def _choose(plan: Plan, began: float) -> list[Choice]:
     given, budget = given_names(plan.tuning.typed), plan.tuning.seconds
     if budget is not None and "steps" in given:
         raise ConfigError(f"budget={plan.tuning.budget} and length both say how many steps there are: give one of them")
+    if plan.tuning.temperature and "temperature" in given:
+        raise ConfigError("tune.temperature=true and sampler.temperature both decide T: give one of them")
     case, turns = _Case.of(plan, given), -(-plan.stacks.count // plan.stacks.carriers)
     if budget is not None:
         _check_timed(plan.tuning.budget, case.data)
@@ -144,7 +125,7 @@ class _Case:
         nothing = Tuning((), 0.0, 0.0)
         if not self.plan.tuning.auto:
             return nothing, 0.0
-        if (reason := self._no_sampler()) is not None:
+        if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
             return nothing, 0.0
         if (line := describe_untuned(self.sampler["dynamics"])) is not None:
@@ -156,7 +137,8 @@ class _Case:
         }  # fmt: skip
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
-            self.sampler["dynamics"], num_data=problem.num_data, temperature=problem.temperature, steps=steps,
+            self.sampler["dynamics"], num_data=problem.num_data, steps=steps,
+            temperature=None if self.plan.tuning.temperature else problem.temperature,
             given={name: value for name, value in present.items() if name in self.given}, seed=problem.seed,
             compiled=problem.compiled,
         )  # fmt: skip
@@ -199,19 +181,6 @@ class _Case:
         )  # fmt: skip
         seconds = time.perf_counter() - began
         return seconds if trained.epochs < epochs else 2 * seconds
-
-    def _no_sampler(self) -> str | None:
-        """Why there is nothing to tune; None where there is."""
-        dynamics, start = self.sampler["dynamics"], self.stack.start
-        if not dynamics.noisy or dynamics.variational or not self.problem.temperature > 0:
-            return "an optimiser"
-        if self.sampler.get("exchange") is not None:
-            return "replica exchange, whose rungs have temperatures of their own"
-        if self.sampler.get("only") is not None or start is not None and start.target == "bdl.CheckpointStart":
-            return "a part of a network or saved weights, from which no trial starts"
-        if self.plan.compute.strategy == "ddp":
-            return "trainer=ddp, whose batches are divided among devices"
-        return None
 
     def _count_items(self) -> int:
         """Items that the report predicts."""

@@ -26,6 +26,7 @@ from bdl.posterior.verdict import verdict
 from bdl.run.dashboards import log_report
 from bdl.run.progress import WorkProgress
 from bdl.run.records import write_metrics
+from bdl.tune.kept import PROMISES, broken_promises
 
 LabelledData = L.LightningDataModule | Mapping[str, Iterable[Any]] | Iterable[Any] | None
 SPLITS = ("test", "train", "val")
@@ -50,14 +51,22 @@ def write_report(
     ood: Iterable[Any] | None = None,
     units: Units | None = None,
     loggers: Sequence[Logger] = (),
+    promised: bool = False,
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
-    sampler: of the run; None where it is no longer there. loggers: show the report too.
+    sampler: of the run; None where it is no longer there. loggers: show the report too. promised: the run
+    was tuned, and its report says which promises of the tuning its samples do not keep.
     """
     start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:
         summary = summarise(posterior, loaders, outcome.trace, ood, progress, start)
+    if promised:
+        broken = broken_promises(summary.metrics)
+        summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}
+        summary.warnings += broken.values()
+        for line in broken.values():
+            print(line)
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     prior = posterior.target.get("prior") if sampler is None else sampler.prior

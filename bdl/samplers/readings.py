@@ -72,6 +72,12 @@ class Readings:
         return None if rate is None else self.chain.per_chain(rate.reshape(-1))
 
     @property
+    def energy_error(self) -> Tensor | None:
+        """() or (C,) mean square of energy errors over the one that the kernel tunes itself to; else None."""
+        error = self.dynamics.energy_error(self.chain.state)
+        return None if error is None else self.chain.per_chain(error.reshape(-1))
+
+    @property
     def elbo(self) -> Tensor | None:
         """() or (C,) one-draw estimate of the evidence lower bound, nats, at T = 1; None unless variational.
 

@@ -134,10 +134,12 @@ def run(
     )  # fmt: skip
     collect = bdl.CollectSamples(plan.keep(settings.get("burn_in")), full_energy=False)
     monitor = bdl.Monitor(max(10, plan.steps // ROWS))
+    may_lower = plan.lr is None and "lr" in dynamics.tunable
+    promises = bdl.callbacks.Promises([collect], may_lower, say=print if plan.verbose else lambda line: None)
     trainer = L.Trainer(
         max_steps=plan.steps, max_epochs=-1, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False,
         enable_progress_bar=plan.verbose, enable_model_summary=False, default_root_dir=folder,
-        callbacks=[collect, monitor, *[bdl.StepProgress()] * plan.verbose],
+        callbacks=[promises, collect, monitor, *[bdl.StepProgress()] * plan.verbose],
     )  # fmt: skip
     size = len(x) if dynamics.full_batch else min(settings["batch_size"], len(x))
     trainer.fit(bdl.BayesianModule(stack, build, loss=likelihood), batches_of(x, y, size, plan))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -10,6 +12,8 @@ from bdl.tune.choice import Choice
 LEAST = 0.1  # share of a run; what looked at rest in a trial may still move slowly
 MOST = 0.4  # the default of conf/collect
 PARTS = 20  # a trace is cut into so many, and their means are compared
+FEWEST = 8  # energies in which a trend shows
+MOVES = 0.3  # standard deviations of the energy in two halves of a series; what the verdict takes for a drift
 FAR = 4.0  # standard deviations of 5 to 10 means; normal means go that far in 1 of 300 cases
 
 
@@ -25,28 +29,54 @@ def rest(trace: Tensor) -> int | None:
         return None
     means = trace[:, : PARTS * length].double().view(len(trace), PARTS, length).mean(-1).mean(0)  # (PARTS,)
     late = means[PARTS // 2 :]
-    first, second = late.chunk(2)
-    error = ((first.var() + second.var()) / len(first)).sqrt()
-    if float((first.mean() - second.mean()).abs()) > FAR * float(error):
+    change, error = trend(late)
+    if abs(change) > FAR * error:
         return None
     near = (means - late.mean()).abs() <= FAR * late.std()
     away = (~near).nonzero()
     return length * (int(away.max()) + 1 if len(away) else 0)
 
 
-def choose_burn_in(traces: list[Tensor], autocorrelation: float, steps: int) -> Choice:
-    """Twice the steps that the traces took to come to rest, or 20 autocorrelation times if that is more.
+def trend(series: Tensor) -> tuple[float, float]:
+    """The change of a series (n,) from its first half to its second, and the standard error of this change.
+
+    Both are of the means of PARTS // 2 parts, or of fewer where n is smaller; n >= 4. The error is that of the
+    differences between neighbouring parts (von Neumann 1941), to which the change itself adds little.
+    """
+    parts = min(PARTS // 2, len(series)) // 2 * 2
+    means = series[len(series) % parts :].double().view(parts, -1).mean(1)
+    first, second = means.chunk(2)
+    error = means.diff().square().mean().sqrt() * math.sqrt(2 / parts)
+    return float(second.mean() - first.mean()), float(error)
+
+
+def movement(energies: Tensor, temperature: float, parameters: int) -> float:
+    """By how many of its standard deviations the energy moves from one half of a series (n,) to the other.
+
+    0 where the change may be noise. Under a Gaussian posterior of d parameters, U has the standard deviation
+    T sqrt(d / 2).
+    """
+    if len(energies) < FEWEST:
+        return 0.0
+    change, error = trend(energies)
+    return abs(change) / (temperature * math.sqrt(parameters / 2)) if abs(change) > FAR * error else 0.0
+
+
+def choose_burn_in(traces: list[Tensor], autocorrelation: float, prior_steps: float, steps: int) -> Choice:
+    """Twice the steps that the traces took to come to rest; 20 autocorrelation times or `prior_steps` if that is more.
 
     traces: (C, steps) each, of the energy and of predictions, from the start of a trial. autocorrelation: in steps, at
-    the settings found. A trial is short: where it saw no rest, the default share of the run is burn-in.
+    the settings found. prior_steps: in which the prior acts, see `bdl.tune.prior`; longer than any trial. A trial is
+    short: where it saw no rest, the default share of the run is burn-in.
     """
     least, most = round(LEAST * steps), round(MOST * steps)
     rests = [rest(trace) for trace in traces]
     if any(step is None for step in rests):
         return Choice("burn_in", most, f"the trial was still moving at its end, so {MOST:.0%} of the run")
     settled = max([step for step in rests if step is not None], default=0)
-    wanted = max(2 * settled, round(20 * autocorrelation))
+    wanted = max(2 * settled, round(20 * autocorrelation), round(min(prior_steps, steps)))
     reason = f"energy and predictions came to rest after {settled:,} steps and forget in {autocorrelation:,.0f}"
+    reason += f"; the prior acts within {prior_steps:,.0f}" if prior_steps > least else ""
     return Choice("burn_in", min(most, max(least, wanted)), reason)
 
 

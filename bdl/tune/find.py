@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,16 +16,19 @@ from bdl.engine.choose import Compile
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
-from bdl.samplers.dynamics.base import Dynamics, Transition
+from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.seeding import derive_seed
 from bdl.tune.batch import choose_batch
-from bdl.tune.burn_in import choose_burn_in, mean_trace
+from bdl.tune.burn_in import MOST, MOVES, choose_burn_in, mean_trace, movement
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.friction import autocorrelation_time, choose_friction
-from bdl.tune.prior import CANDIDATES, SHORTEST, Score, choose_prior, prior_predictive
-from bdl.tune.step import Limits, choose_lr, measure_noise, warm_up
+from bdl.tune.prior import CANDIDATES, choose_prior, prior_predictive, steps_to_act
+from bdl.tune.score import Score
+from bdl.tune.step import Limits, choose_lr, heat_of, measure_noise, warm_up
+from bdl.tune.temperature import CANDIDATES as TEMPERATURES
+from bdl.tune.temperature import choose_temperature
 from bdl.tune.trial import Items, Problem, Trial
 from bdl.tune.work import trial_steps
 
@@ -33,6 +37,8 @@ HELD_OUT = 0.2  # share of the training items that compares priors where there i
 LARGEST_PART = 2048  # validation items
 PROBES = 32  # items whose predictions are watched
 DRAWS = 400  # draws in a trial
+SCORED = 20  # times in a trial that its predictions are scored
+SHORTEST = 100  # steps of a trial that compares; in fewer, nothing has moved
 
 
 def find_settings(
@@ -43,7 +49,7 @@ def find_settings(
     dynamics: Transition | None = None,
     *,
     num_data: int | None = None,
-    temperature: float = 1.0,
+    temperature: float | None = 1.0,
     steps: int = 80_000,
     given: Mapping[str, Any] = {},
     seed: int = 0,
@@ -66,8 +72,8 @@ def find_settings(
         dynamics: the sampler, `SGHMC()` for None. One whose `tunable` lacks "lr", because it adapts or preconditions
             its step, gets no lr, no friction and no burn-in.
         num_data: N, where `train` is a part; None means its length.
-        temperature: T > 0.
-        steps: of the run. The trials together take a fifth of them at most.
+        temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03.
+        steps: of the run. The trials together take a fifth of them at most, and another one where T is found.
         given: settings that are fixed: "batch_size", "lr", "friction", "burn_in", or "prior" as an object.
         seed: with the same seed, stack and data, and on the same machine, the settings are the same.
         compiled: as `compile` of `BayesianModule`.
@@ -80,18 +86,26 @@ def find_settings(
     """
     began, dynamics = time.perf_counter(), SGHMC() if dynamics is None else dynamics
     _check(dynamics, temperature, given)
+    first = TEMPERATURES[0] if temperature is None else temperature
     search = _Search.begin(
-        Problem(stack, loss, train, num_data or len(train[1]), 0, temperature, seed, compiled), dynamics, given, steps
+        Problem(stack, loss, train, num_data or len(train[1]), 0, first, seed, compiled), dynamics, given, steps
     )
     prior, of_prior = _prior(search, validation)
-    limits, times = _limits(search, prior)
-    friction = search.friction(times)
-    lr = search.lr(limits, friction.value)
-    rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
-    lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
-    order = [search.batch_size, lr, friction, burn_in, of_prior]
-    choices = [choice for choice in order if search.wants(choice.name)]
-    return Tuning(tuple(choices), time.perf_counter() - began, step_seconds)
+    choices = [search.batch_size, of_prior]
+    if temperature is None:  # zeta of a weighting would follow here, once T is known
+        choices.append(of_temperature := _temperature(search, prior, validation))
+        search = replace(search, problem=replace(search.problem, temperature=of_temperature.value))
+    step_seconds = 0.0
+    if "lr" in search.tunable:
+        limits, times, every = _limits(search, prior)
+        a = search.dynamics.friction
+        friction = choose_friction(times, a, every) if search.wants("friction") else Choice("friction", a, "given")
+        lr = choose_lr(limits, friction.value) if search.wants("lr") else Choice("lr", given["lr"], "given")
+        rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
+        lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
+        choices += [lr, friction, burn_in]
+    wanted = tuple(choice for choice in choices if search.wants(choice.name))
+    return Tuning(wanted, time.perf_counter() - began, step_seconds)
 
 
 @dataclass(frozen=True)
@@ -99,9 +113,8 @@ class _Search:
     """What all stages share. trial: steps of one trial."""
 
     problem: Problem
-    dynamics: Dynamics  # what the trials run: SGHMC in place of one whose lr is not tuned
+    dynamics: Transition  # what the trials run: SGHMC in place of one with lr of its own for every coordinate
     tunable: frozenset[str]  # `tunable` of the sampler's dynamics
-    full_batch: bool  # the sampler's dynamics takes all items at every step
     given: Mapping[str, Any]
     steps: int
     trial: int
@@ -114,32 +127,20 @@ class _Search:
         size = given.get("batch_size", batch.value)
         size = problem.num_data if dynamics.full_batch else min(size or problem.num_data, problem.num_data)
         problem = replace(problem, batch_size=size)
-        tried: Any = dynamics if "lr" in dynamics.tunable else SGHMC()
-        return _Search(
-            problem, tried, dynamics.tunable, dynamics.full_batch, given, steps, trial_steps(problem, steps), batch
-        )
+        tried = dynamics if "lr" in dynamics.tunable or dynamics.full_batch else SGHMC()
+        return _Search(problem, tried, dynamics.tunable, given, steps, trial_steps(problem, steps), batch)
 
     def wants(self, name: str) -> bool:
         """Whether a setting is to be found: it is not given, and the sampler leaves it open."""
-        if name == "batch_size" and self.full_batch:
+        if name == "batch_size" and self.dynamics.full_batch:
             return False
         needed = {"lr": "lr", "friction": "friction", "burn_in": "lr"}.get(name)
         return (needed is None or needed in self.tunable) and name not in self.given
 
-    def trial_of(
-        self, prior: Prior, name: str, problem: Problem | None = None, lr: float | None = None, friction: Any = None
-    ) -> Trial:
+    def trial_of(self, prior: Prior, name: str, lr: float | None = None, friction: float | None = None) -> Trial:
+        """A trial of the problem from its start, at the lr given where none is named."""
         dynamics: Any = self.dynamics if friction is None else replace(self.dynamics, friction=friction)  # type: ignore
-        return Trial(problem or self.problem, dynamics, prior, lr or self.given.get("lr", 1e-3), name)
-
-    def friction(self, times: tuple[Tensor, int]) -> Choice:
-        present = self.dynamics.friction
-        if not self.wants("friction"):
-            return Choice("friction", present, "given")
-        return choose_friction(times[0], present, times[1])
-
-    def lr(self, limits: Limits, friction: float) -> Choice:
-        return choose_lr(limits, friction) if "lr" not in self.given else Choice("lr", self.given["lr"], "given")
+        return Trial(self.problem, dynamics, prior, lr or self.given.get("lr", 1e-3), name)
 
 
 def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Choice]:
@@ -148,39 +149,86 @@ def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Choice]:
     if given is not None:
         return given, Choice("prior", None, "given")
     problem, held_out = _split(search.problem, validation)
-    if search.trial < SHORTEST:
-        about = prior_predictive(problem, Gaussian(), held_out[0][:PROBES])
-        return Gaussian(), Choice("prior", 1.0, f"trials of {search.trial} steps are too short to compare; {about}")
-    scores: dict[Any, Tensor] = {}
+    compared = replace(search, problem=problem, trial=trial_steps(problem, search.steps, len(CANDIDATES)))
+    scores, about, left_out, lr = {}, {}, {}, math.inf
     for precision in CANDIDATES:
-        trial, score = search.trial_of(Gaussian(precision), f"prior {precision}", problem), Score(held_out)
-        warm_up(trial, search.trial // 2, fixed="lr" in search.given)
-        trial.run_stably(search.trial // 2, score, max(1, search.trial // 40))
-        scores[precision] = score.nll
-    about = {p: prior_predictive(problem, Gaussian(p), held_out[0][:PROBES]) for p in CANDIDATES}
-    choice = choose_prior(scores, about)
+        prior, acts = Gaussian(precision), 0.0
+        if scores and "lr" in search.tunable:
+            acts = steps_to_act(prior, problem, lr, search.dynamics.friction)
+        if acts > MOST * search.steps:
+            left_out[precision] = f"acts in {acts:,.0f} steps only"
+            continue
+        about[precision] = prior_predictive(problem, prior, held_out[0][:PROBES])
+        trial, score, unusable = _compared(compared, prior, held_out, f"prior {precision}")
+        if unusable and not scores:
+            return prior, Choice("prior", precision, f"{unusable}, and compare nothing; {about[precision]}")
+        if unusable:
+            left_out[precision] = "still moved"
+        else:
+            scores[precision], lr = score.nll, trial.lr
+    choice = choose_prior(scores, about, left_out)
     return Gaussian(choice.value), choice
 
 
-def _limits(search: _Search, prior: Prior) -> tuple[Limits, tuple[Tensor, int]]:
+def _temperature(search: _Search, prior: Prior, validation: Items | None) -> Choice:
+    """T by the predictions of chains that cool down from one candidate to the next, whether they began at rest or not.
+
+    The first trial is short of the slow directions, too: T stays 1 unless cold chains predict clearly better than that.
+    """
+    problem, held_out = _split(search.problem, validation)
+    steps, trial = trial_steps(problem, search.steps, len(TEMPERATURES), most=search.steps), None
+    if steps < SHORTEST:
+        return Choice("temperature", TEMPERATURES[0], f"trials of {steps} steps are too short, and compare nothing")
+    scores, reached = {}, {}
+    for temperature in TEMPERATURES:
+        compared = replace(search, problem=replace(problem, temperature=temperature), trial=steps)
+        trial, score, _ = _compared(compared, prior, held_out, f"T {temperature}", trial)
+        scores[temperature] = score.nll
+        reached[temperature] = temperature * (1 + (0.0 if problem.full_batch else heat_of(trial.sampler)))
+    return choose_temperature(scores, reached)
+
+
+def _compared(
+    search: _Search, prior: Prior, held_out: Items, name: str, start: Trial | None = None
+) -> tuple[Trial, Score, str | None]:
+    """A trial, the score of its second half, and why the score does not count; None where the chains are at rest."""
+    half, dynamics, problem = search.trial // 2, search.dynamics, search.problem
+    adapting: Any = replace(dynamics, adapt_steps=half) if dynamics.full_batch and dynamics.adapt_steps else dynamics  # type: ignore
+    trial, score = Trial(problem, adapting, prior, search.given.get("lr", 1e-3), name, start), Score(held_out)
+    if search.trial < SHORTEST:
+        return trial, score, f"trials of {search.trial} steps are too short"
+    if dynamics.full_batch:
+        trial.run_stably(half)
+    else:
+        limits = measure_noise(trial, warm_up(trial, half, fixed="lr" in search.given))
+        trial.lr = trial.lr if "lr" in search.given else limits.lr(dynamics.friction)
+    seen = len(trial.energies)
+    trial.run_stably(half, score, max(1, half // SCORED))
+    energies = trial.energy_trace()[:, seen:].mean(0)
+    moved = movement(energies, problem.temperature, trial.sampler.chain.theta.shape[-1]) > MOVES
+    return trial, score, f"trials of {search.trial} steps still moved" if moved else None
+
+
+def _limits(search: _Search, prior: Prior) -> tuple[Limits, Tensor, int]:
     """What bounds lr where the chains stay; and autocorrelation times (C, quantities) in draws, with their distance."""
     trial = search.trial_of(prior, "limits")
     limits = measure_noise(trial, warm_up(trial, search.trial, fixed="lr" in search.given))
     if "lr" not in search.given:
         trial.lr = limits.lr(search.dynamics.friction)
     draws, every = _watch(trial, search.trial)
-    return measure_noise(trial, limits), (autocorrelation_time(draws), every)
+    return measure_noise(trial, limits), autocorrelation_time(draws), every
 
 
 def _rehearse(search: _Search, prior: Prior, lr: Choice, friction: Choice) -> tuple[Trial, Choice, float]:
     """A run from the start with the settings found: the trial, its burn-in, and the seconds of a step."""
     own = friction.value if search.wants("friction") else None
-    trial = search.trial_of(prior, "rehearsal", lr=lr.value, friction=own)
+    trial = search.trial_of(prior, "rehearsal", lr.value, own)
     began = time.perf_counter()
     draws, every = _watch(trial, search.trial)
     seconds = (time.perf_counter() - began) / search.trial
     longest = float(autocorrelation_time(draws[len(draws) // 2 :]).mean(0).quantile(0.9)) * every
-    burn_in = choose_burn_in([trial.energy_trace(), mean_trace(draws)], longest, search.steps)
+    acts = steps_to_act(prior, search.problem, trial.lr, friction.value)
+    burn_in = choose_burn_in([trial.energy_trace(), mean_trace(draws)], longest, acts, search.steps)
     return trial, burn_in, seconds
 
 
@@ -213,8 +261,8 @@ def describe_untuned(dynamics: Transition) -> str | None:
     return f"tune: lr, friction and burn-in stay as they are, because {dynamics} adapts or preconditions its step"
 
 
-def _check(dynamics: Transition, temperature: float, given: Mapping[str, Any]) -> None:
-    if not (isinstance(temperature, int | float) and temperature > 0):
+def _check(dynamics: Transition, temperature: float | None, given: Mapping[str, Any]) -> None:
+    if temperature is not None and not (isinstance(temperature, int | float) and temperature > 0):
         raise ConfigError(f"tune=auto needs a temperature > 0, got {temperature}: an optimiser has other settings")
     if not dynamics.noisy or dynamics.variational:
         raise ConfigError(f"tune=auto finds settings of samplers, and {dynamics} is none: tune=false")

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 import torch
 
+from bdl.samplers.sampler import Sampler
 from bdl.tune.choice import Choice
 from bdl.tune.curvature import Curvature
 from bdl.tune.trial import SMALLER, Trial
 
 ENERGY_BUDGET = 0.1  # share by which the energy of the stiffest direction may be too large
 NOISE_BUDGET = 0.1  # share by which batch noise may heat the chain: noise_ratio
+TOLERATED = 1.1  # times NOISE_BUDGET, by which the estimate of the noise may lie above it
 BLOCKS = 5  # parts of a trial, after each of which the curvature is measured
 RISE = 4.0  # most by which lr rises from one part to the next
 
@@ -75,6 +77,13 @@ def measure_noise(trial: Trial, limits: Limits) -> Limits:
     if not trial.problem.full_batch and bool(torch.isfinite(ratio).all()):
         limits.noise_per_lr = float(ratio.mean()) * trial.sampler.dynamics.friction / trial.lr
     return limits
+
+
+def heat_of(sampler: Sampler) -> float:
+    """The share by which batches heat the chains that count, T_eff/T - 1, their mean; NaN where it is unknown."""
+    temperature = torch.as_tensor(sampler.settings().temperature).to(sampler.t_eff)
+    share = sampler.t_eff / temperature - 1
+    return float(share[sampler.target_chains].mean() if sampler.chains else share)
 
 
 def choose_lr(limits: Limits, friction: float) -> Choice:

@@ -7,20 +7,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from bdl.engine.functional import evaluating
 from bdl.tune.trial import Problem
 
-TRIALS = 8  # trials of about this many times `trial_steps` steps in all
-SHARE = 0.2  # share of the steps of the run
+SHARE = 0.2  # share of the steps of the run: for the trials, and again for those of T
 FEWEST, MOST = 20, 1000
 OPERATIONS = 2e11  # floating-point operations of one trial, some ten seconds of a core
 BACKWARD = 3  # operations of a gradient, in those of a forward pass
 
 
-def trial_steps(problem: Problem, steps: int) -> int:
-    """Steps of one trial: by the length of the run and by the cost of a step, which are the same on any machine.
+def trial_steps(problem: Problem, steps: int, trials: int = 8, most: int = MOST) -> int:
+    """Steps of one of some trials: by the length of the run and by the cost of a step, the same on any machine.
 
     A time limit would make the settings depend on the machine's load, so operations are counted instead.
     """
     affordable = OPERATIONS / (_gradient_of_an_item(problem) * problem.batch_size)
-    return int(max(FEWEST, min(MOST, affordable, SHARE * steps / TRIALS)))
+    return int(max(FEWEST, min(most, affordable, SHARE * steps / trials)))
 
 
 def curvature_rows(problem: Problem, products: int, most: int) -> int:

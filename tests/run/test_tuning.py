@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.tuning`.
+"""Tests of `bdl.run.tuning` and `.tunable`.
 
 tune=auto and budget from the command line: what is found is recorded, reused, and kept out of the hash.
 """
@@ -23,7 +23,7 @@ from bdl.run.config import config_hash, fill_in
 from bdl.run.directory import RunDirectory
 from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE
-from bdl.run.tuning import given_names
+from bdl.run.tunable import given_names
 
 AIRFOIL = Path(bdl.__file__).parent / "data" / "files" / "airfoil.csv"
 
@@ -92,6 +92,41 @@ def test_given_keys_are_kept():
     assert given_names(["sampler=sghmc"]) == set()
 
 
+def test_a_run_keeps_the_promises_of_what_was_found(finished, table, tmp_path):
+    """lr may fall where it was found, and the burn-in grow unless the user gave it. Nothing moves without tuning."""
+    cfg, recorded = finished
+
+    def promises(*more: str):
+        plan = planned(f"run_dir={tmp_path}", *options(table, *more)).with_found(recorded.found)
+        built = build_stack(plan, RunDirectory(tmp_path, plan.hash), 0).callbacks
+        return built.promises, built.schedule.functions["lr"]
+
+    found, schedule = promises()
+    assert (found.may_lower, found.may_extend, schedule) == (True, True, None)
+    given, _ = promises("collect.keep.burn_in=3")
+    assert (given.may_lower, given.may_extend) == (True, False)
+    ramped, schedule = promises("schedule=cosine")
+    assert not ramped.may_lower and schedule is not None
+    assert promises("tune=false")[0] is None and promises("schedule=cyclical")[0] is None
+
+
+@pytest.mark.parametrize(
+    "typed, auto, temperature",
+    [("tune=false", False, False), ("tune=auto", True, False), ("tune.temperature=true", True, True)],
+)
+def test_what_tune_asks_for(table, typed, auto, temperature):
+    request = planned("run_dir=x", *options(table, typed)).tuning
+    assert (request is not None, request is not None and request.temperature) == (auto, temperature)
+
+
+def test_t_is_found_or_given(table, tmp_path):
+    both = options(table, "tune.temperature=true", "sampler.temperature=0.5")
+    with pytest.raises(bdl.ConfigError, match="both decide T: give one of them"):
+        tuning.tuned(planned(f"run_dir={tmp_path}", *both), SINGLE)
+    with pytest.raises(bdl.ConfigError, match="write tune.settings=auto beside tune.temperature=true"):
+        planned("run_dir=x", *options(table, "tune.temperature=true", "tune=auto"))
+
+
 def test_a_cyclical_schedule_keeps_by_its_own_rule(table, tmp_path):
     found = tuning.tuned(planned(f"run_dir={tmp_path}", *options(table, "schedule=cyclical")), SINGLE).found
     assert found["settings"].keys() == {
@@ -106,7 +141,7 @@ def test_literature_keeps_its_settings(table):
     for overrides in ([], ["experiment=airfoil"], ["data=cifar10"], ["experiment=landsat/liang"]):
         plan = planned("run_dir=x", *overrides)
         assert plan.tuning is None and tuning.tuned(plan, SINGLE) is plan
-    assert compose(*options(table)).tune == "auto" and compose(*options(table)).start is not None
+    assert compose(*options(table)).tune.settings == "auto" and compose(*options(table)).start is not None
 
 
 def test_a_short_run_has_the_step_size_of_a_long_one(tmp_path):

@@ -13,7 +13,7 @@ from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
 from bdl.models import MLP
 from bdl.tune.batch import FULL, choose_batch
-from bdl.tune.burn_in import choose_burn_in, rest
+from bdl.tune.burn_in import choose_burn_in, movement, rest
 from bdl.tune.find import describe_untuned
 from bdl.tune.trial import Problem, Trial
 
@@ -83,7 +83,7 @@ def test_the_same_seed_finds_the_same_and_leaves_the_stack_alone(small):
     first, second = (bdl.find_settings(*small, steps=800, seed=3) for _ in range(2))
     assert first.settings == second.settings
     assert [f.reason for f in first.choices] == [f.reason for f in second.choices]
-    assert list(first.settings) == ["batch_size", "lr", "friction", "burn_in", "prior"]
+    assert list(first.settings) == ["batch_size", "prior", "lr", "friction", "burn_in"]
     assert all(map(torch.equal, before, small[0].parameters()))
 
 
@@ -112,7 +112,7 @@ def test_a_users_sampler_is_tuned_as_its_twin_in_bdl_is(small):
         bdl.find_settings(*small, dynamics=dynamics, steps=800).settings
         for dynamics in (bdl.SGLD(), Langevin(), Langevin(tamed=True))
     )
-    assert list(wanted) == list(same) == list(tamed) == ["batch_size", "lr", "burn_in", "prior"]
+    assert list(wanted) == list(same) == list(tamed) == ["batch_size", "prior", "lr", "burn_in"]
     assert same["lr"] == pytest.approx(wanted["lr"], rel=0.05)
     assert {**same, "lr": 0} == {**wanted, "lr": 0}
     assert all(describe_untuned(dynamics) is None for dynamics in (bdl.SGLD(), Langevin(), bdl.SGHMC()))
@@ -166,9 +166,39 @@ def test_rest_is_where_a_decay_has_ended():
     assert rest(noise - 0.01 * steps) is None
 
 
+def test_movement_is_that_of_the_energy_in_its_standard_deviations():
+    """800 parameters: U has the standard deviation 20 T. Noise alone moves nothing."""
+    noise = 20 * torch.randn(50, generator=torch.Generator().manual_seed(0))
+    assert movement(noise, 1.0, 800) == 0
+    falling = noise / 10 - 4 * torch.arange(50)
+    assert movement(falling, 1.0, 800) == pytest.approx(100 / 20, rel=0.05)
+    assert movement(falling, 0.5, 800) == pytest.approx(100 / 10, rel=0.05)
+    assert movement(falling[:5], 1.0, 800) == 0
+
+
+@pytest.mark.parametrize(
+    "steps, words", [(1000, "trials of 50 steps are too short, and compare nothing"), (8000, "NLL")]
+)
+def test_a_sampler_of_all_items_compares_priors_by_its_own_steps(small, steps, words, monkeypatch):
+    def refuse(*_):
+        raise AssertionError("SGHMC stood in for MCLMC")
+
+    monkeypatch.setattr(bdl.SGHMC, "init", refuse)
+    dynamics = bdl.MCLMC(energy_var=0.01, adapt_steps=100)
+    (choice,) = bdl.find_settings(*small, dynamics=dynamics, steps=steps).choices
+    assert choice.name == "prior" and words in choice.reason
+
+
+def test_the_burn_in_is_long_enough_for_the_prior_to_act():
+    noise = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
+    choice = choose_burn_in([noise], 1, 12_000, 50_000)
+    assert choice.value == 12_000 and choice.reason.endswith("the prior acts within 12,000")
+    assert choose_burn_in([noise], 1, 70_000, 50_000).value == 20_000
+
+
 def test_burn_in_is_the_default_share_where_a_trial_still_moves():
     noise = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
     trend = noise - 0.01 * torch.arange(1000)
-    assert choose_burn_in([noise, trend], 10, 50_000).value == 20_000
-    assert choose_burn_in([noise], 400, 50_000).value == 8000
-    assert choose_burn_in([noise], 1, 50_000).value == 5000
+    assert choose_burn_in([noise, trend], 10, 0, 50_000).value == 20_000
+    assert choose_burn_in([noise], 400, 0, 50_000).value == 8000
+    assert choose_burn_in([noise], 1, 0, 50_000).value == 5000

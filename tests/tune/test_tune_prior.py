@@ -1,4 +1,4 @@
-"""Tests of `bdl.tune.prior`.
+"""Tests of `bdl.tune.prior` and `.score`.
 
 The prior: the candidate with the best validation NLL, and what a prior predicts.
 """
@@ -9,7 +9,8 @@ import pytest
 import torch
 
 import bdl
-from bdl.tune.prior import Score, choose_prior, prior_predictive
+from bdl.tune.prior import choose_prior, prior_predictive, steps_to_act
+from bdl.tune.score import Score
 from bdl.tune.trial import Problem, Trial
 
 LINEAR = torch.nn.Linear(4, 1, bias=False)
@@ -35,10 +36,27 @@ def test_the_score_is_that_of_the_mixture():
 def test_a_candidate_replaces_the_first_only_if_it_is_clearly_better():
     first, noise = torch.ones(100), torch.linspace(-1, 1, 100)
     about = {1.0: "wide", "fan_in": "tight"}
-    assert choose_prior({1.0: first, "fan_in": first - 0.5 + 0.1 * noise}, about).value == "fan_in"
-    assert choose_prior({1.0: first, "fan_in": first - 0.01 + noise}, about).value == 1.0
-    worse = choose_prior({1.0: first, "fan_in": first + 0.5}, about)
+    assert choose_prior({1.0: first, "fan_in": first - 0.5 + 0.1 * noise}, about, {}).value == "fan_in"
+    assert choose_prior({1.0: first, "fan_in": first - 0.01 + noise}, about, {}).value == 1.0
+    worse = choose_prior({1.0: first, "fan_in": first + 0.5}, about, {})
     assert worse.value == 1.0 and worse.reason == "validation NLL 1.000, 1.500 for precision 1.0, fan_in; wide"
+
+
+def test_a_prior_has_acted_after_the_steps_that_it_takes():
+    """Of the start of a weight on which the data say nothing, e^-3 = 5 % is left: the recursion of SGHMC, no noise."""
+    lr, a, p, n = 0.01, 0.1, 2.0, 30
+    steps = steps_to_act(bdl.Gaussian(p), problem(), lr, a)
+    before, now, e = 1.0, 1.0, lr * p / n
+    for _ in range(round(steps)):
+        before, now = now, (2 - a - e) * now - (1 - a) * before
+    assert now == pytest.approx(math.exp(-3), rel=0.05)
+    assert steps_to_act(bdl.Gaussian("fan_in"), problem(), lr, a) == pytest.approx(steps / 2)  # of 4 inputs
+    assert steps_to_act(bdl.Laplace(), problem(), lr, a) == 0
+
+
+def test_what_was_left_out_is_said():
+    scores = {1.0: torch.ones(5)}
+    assert choose_prior(scores, {1.0: "wide"}, {"he": "still moved"}).reason.endswith("1.0; wide; he still moved")
 
 
 @pytest.mark.parametrize("precision", [1.0, 4.0, "fan_in"])

@@ -6,6 +6,7 @@ from bdl.lightning.callbacks.checkpoint import SaveLast, TimeLimit
 from bdl.lightning.callbacks.collect import CollectSamples
 from bdl.lightning.callbacks.monitor import Monitor
 from bdl.lightning.callbacks.progress import StepProgress
+from bdl.lightning.callbacks.promises import Promises
 from bdl.lightning.callbacks.schedule import Schedule
 from bdl.lightning.callbacks.start import EnsembleStart
 
@@ -14,6 +15,7 @@ __all__ = [
     "EnsembleStart",
     "ModelAverage",
     "Monitor",
+    "Promises",
     "SaveLast",
     "Schedule",
     "StepCallback",

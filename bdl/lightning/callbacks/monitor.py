@@ -16,7 +16,7 @@ from bdl.samplers.sampler import Sampler
 from bdl.snapshot import per_chain
 
 TEMPERATURES = ("t_eff", "kinetic_temperature", "configurational_temperature")
-PER_CHAIN = ("energy", "multiplier", "noise_ratio", *TEMPERATURES, "acceptance", "elbo")
+PER_CHAIN = ("energy", "multiplier", "noise_ratio", *TEMPERATURES, "acceptance", "energy_error", "elbo")
 DASHBOARDS = (WandbLogger, TensorBoardLogger)  # draw many series in one panel; a CSV file would get as many columns
 SERIES = 16  # chains at most that have series of their own
 ROWS = 4000  # length of the trace; a longer run keeps every second row, then every fourth, ...
@@ -26,9 +26,10 @@ class Monitor(SamplerCallback):
     """Logs energy, multiplier, lr, temperature, zeta, noise_ratio and three temperatures every `every` steps.
 
     W&B and TensorBoard get a series for each chain as well, such as `energy/chain_0`, for up to 16 chains.
-    It also logs the acceptance of accept/reject kernels, the ELBO of a variational approximation and the swap rates of
-    replica exchange. Under replica exchange it follows the chains that sample the intended law. Between the monitored
-    steps it does nothing, so the device never waits. The trace is part of the checkpoint, and its length is bounded.
+    It also logs the acceptance of accept/reject kernels, the energy error of MCLMC, the ELBO of a variational
+    approximation and the swap rates of replica exchange. Under replica exchange it follows the chains that sample the
+    intended law. Between the monitored steps it does nothing, so the device never waits. The trace is part of the
+    checkpoint, and its length is bounded.
 
     Args:
         every: steps between two rows.
@@ -124,6 +125,7 @@ def measure(sampler: Sampler) -> dict[str, list[float]]:
         "kinetic_temperature": sampler.kinetic_temperature,
         "configurational_temperature": sampler.configurational_temperature,
         "acceptance": sampler.acceptance,
+        "energy_error": sampler.energy_error,
         "elbo": sampler.elbo,
     }
     known = {k: per_chain(float("nan") if v is None else v, chains) for k, v in each.items()}

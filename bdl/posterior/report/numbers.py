@@ -129,8 +129,9 @@ def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]
     metrics |= {name: _weighted_mean(trace[name][kept], trace["lr"][kept]) for name in _CHAIN}
     metrics |= {f"{name}_se": trace_error(trace[name][kept].numpy()) for name in _MEASURED}
     optional = {name: _weighted_mean(trace[name][kept], trace["lr"][kept]) for name in ("elbo",) if name in trace}
-    if "acceptance" in trace:  # already a running mean, so the last value counts
-        optional["acceptance"] = float(trace["acceptance"][-1].mean())
+    for name in ("acceptance", "energy_error"):
+        if name in trace:  # already a running mean, so the last value counts
+            optional[name] = float(trace[name][-1].mean())
     return metrics | {name: value for name, value in optional.items() if not math.isnan(value)}
 
 

@@ -121,6 +121,13 @@ class Transition(ABC):
         """(...,) mean acceptance probability of an accept/reject kernel; None for every other transition."""
         return None
 
+    def energy_error(self, s: Any) -> Tensor | None:
+        """(...,) mean square of the energy errors of steps over the one that the transition tunes itself to, or None.
+
+        None for a transition that has no such aim; NaN before it has ended its adaptation.
+        """
+        return None
+
     def after_swap(  # noqa: B027, a default that does nothing
         self, s: Any, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor
     ) -> None:

@@ -130,6 +130,10 @@ class MCLMC(FullBatch):
         self._learn(s, torch.where(done, error, 0).squeeze(-1).square() / d, done.squeeze(-1))
         return s
 
+    def energy_error(self, s: Microcanonical) -> Tensor:
+        after = s.steps - self.adapt_steps
+        return s.error / (after * self.energy_var) if after > 0 else torch.full_like(s.error, math.nan)
+
     def describe_noise(self, s: Microcanonical, lr: Scalar, tau: Scalar) -> str:
         after = s.steps - self.adapt_steps
         adapted, length = mean(lr * s.log_factor.exp()), mean(s.length)

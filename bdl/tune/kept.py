@@ -1,0 +1,35 @@
+"""What the samples of a run say of the promises that tuning made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from bdl.posterior.checks import or_nan
+from bdl.tune.burn_in import FAR, MOVES
+from bdl.tune.step import NOISE_BUDGET
+
+PROMISES = ("heat", "rest", "energy_error")
+HOTTER = 1.25  # times the budget, beyond the error of a running estimate of Var(g)
+MORE = 2.0  # times the promised mean square; lr would be a factor of 1.26 too large, for an error that grows as lr³
+
+
+def broken_promises(metrics: Mapping[str, float]) -> dict[str, str]:
+    """A line by the name of each promise that the samples do not keep, from the metrics of the run.
+
+    "heat": batches heat the chains by 10 % at most. "rest": the energy no longer moves. "energy_error": the error that
+    a sampler allows itself for a step, such as `energy_var` of MCLMC, is what its steps have.
+    """
+    m, lines = or_nan(metrics), {}
+    if (heat := m["t_eff"] / m["temperature"] - 1 if m["temperature"] else 0.0) > HOTTER * NOISE_BUDGET:
+        lines["heat"] = f"batches heat the chains by {heat:.0%}, not {NOISE_BUDGET:.0%} at most: lower sampler.lr"
+    if abs(m["energy/drift"]) > MOVES and abs(m["energy/drift_t"]) > FAR:
+        lines["rest"] = (
+            f"the energy moved by {m['energy/drift']:+.2g} standard deviations while samples were kept: take a longer "
+            "run (length)"
+        )
+    if m["energy_error"] > MORE:
+        lines["energy_error"] = (
+            f"steps have {m['energy_error']:.2g} times the energy error that the sampler was to reach: adapt it for "
+            "longer, or begin at a lower lr"
+        )
+    return {name: f"tune: not kept: {line}" for name, line in lines.items()}

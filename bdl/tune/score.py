@@ -1,0 +1,61 @@
+"""Candidates compared by the predictions that trials make for items which they have not seen."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.likelihoods import Likelihood
+from bdl.tune.trial import Items, Trial
+
+
+@dataclass
+class Score:
+    """The log density of validation items under the average of what a trial's chains predict.
+
+    Args:
+        total: (n,) log of the summed densities of all networks so far.
+        networks: how many.
+    """
+
+    items: Items
+    total: Tensor | None = None
+    networks: int = 0
+
+    @torch.no_grad()
+    def __call__(self, trial: Trial) -> None:
+        """Add the networks at which the chains stand."""
+        (x, y), loss = self.items, trial.problem.loss
+        outputs = trial.outputs(x)
+        if isinstance(loss, Likelihood):
+            losses = loss(outputs, y.expand(len(outputs), *y.shape)).double()
+            log_density = (-losses).logsumexp(0)
+        else:  # only the mean over items is known
+            log_density = -torch.stack([loss(o, y) for o in outputs]).double().mean().reshape(1)
+        log_density = log_density.nan_to_num(nan=-math.inf)
+        self.total = log_density if self.total is None else torch.logaddexp(self.total, log_density)
+        self.networks += len(outputs) if isinstance(loss, Likelihood) else 1
+
+    @property
+    def nll(self) -> Tensor:
+        """(n,) negative log density of every item, nats."""
+        assert self.total is not None
+        return math.log(self.networks) - self.total
+
+
+def clear_winner(scores: dict[Any, Tensor]) -> Any:
+    """The candidate with the lowest score, if it is better than the first by more than a standard error.
+
+    A wrong choice among candidates that are about equal costs little.
+
+    scores: (n,) negative log densities of the validation items by candidate.
+    """
+    first = next(iter(scores))
+    best = min(scores, key=lambda name: float(scores[name].mean()))
+    gain = scores[first] - scores[best]
+    error = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else 0.0
+    return best if float(gain.mean()) > error else first

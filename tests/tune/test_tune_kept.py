@@ -1,0 +1,31 @@
+"""Tests of `bdl.tune.kept`.
+
+A promise that the samples do not keep is said in one line; one that nothing measures is not spoken of.
+"""
+
+import pytest
+
+from bdl.tune.kept import PROMISES, broken_promises
+
+GOOD = {"t_eff": 1.1, "temperature": 1.0, "energy/drift": 0.4, "energy/drift_t": 3.0, "energy_error": 1.3}
+
+
+def test_a_run_that_keeps_all_promises():
+    assert broken_promises(GOOD) == {} and broken_promises({}) == {}
+    assert broken_promises({"t_eff": 0.22, "temperature": 0.2}) == {}
+    assert broken_promises({"t_eff": 0.0, "temperature": 0.0}) == {}
+
+
+@pytest.mark.parametrize(
+    "name, measured, words",
+    [
+        ("heat", {"t_eff": 1.3}, "batches heat the chains by 30%, not 10% at most"),
+        ("heat", {"t_eff": 0.26, "temperature": 0.2}, "by 30%"),
+        ("rest", {"energy/drift": -0.5, "energy/drift_t": -6.0}, "moved by -0.5 standard deviations"),
+        ("energy_error", {"energy_error": 3.0}, "3 times the energy error"),
+    ],
+)
+def test_a_broken_promise_is_one_line(name, measured, words):
+    broken = broken_promises({**GOOD, **measured})
+    assert list(broken) == [name] and name in PROMISES
+    assert broken[name].startswith("tune: not kept: ") and words in broken[name] and "\n" not in broken[name]
