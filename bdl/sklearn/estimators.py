@@ -94,7 +94,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         batch_size: rows of a batch, for samplers that take batches. None finds it.
         temperature: T of exp(-U/T); 1 is the Bayes posterior.
         prior_std: standard deviation of the prior of every weight; "fan_in" and "he" scale it by the layer's inputs.
-            None finds it by the predictions for rows that are held out meanwhile.
+            None finds it by the predictions for rows that are held out meanwhile; it is 1 where the chains of short
+            trials do not come to rest, or there are too few steps for such trials.
         standardize: give every column of X mean 0 and standard deviation 1.
         random_state: seed; the same one gives the same samples to the bit.
         verbose: show progress, and afterwards whether the samples can be trusted.
