@@ -184,8 +184,10 @@ def test_a_sampler_of_all_items_compares_priors_by_its_own_steps(small, steps, w
         raise AssertionError("SGHMC stood in for MCLMC")
 
     monkeypatch.setattr(bdl.SGHMC, "init", refuse)
+    stack, loss, (x, y) = small
+    noisy = x, y + torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
     dynamics = bdl.MCLMC(energy_var=0.01, adapt_steps=100)
-    (choice,) = bdl.find_settings(*small, dynamics=dynamics, steps=steps).choices
+    (choice,) = bdl.find_settings(stack, loss, noisy, dynamics=dynamics, steps=steps).choices
     assert choice.name == "prior" and words in choice.reason
 
 

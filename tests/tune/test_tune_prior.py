@@ -44,7 +44,7 @@ def test_a_candidate_replaces_the_first_only_if_it_is_clearly_better():
 
 def test_a_prior_has_acted_after_the_steps_that_it_takes():
     """Of the start of a weight on which the data say nothing, e^-3 = 5 % is left: the recursion of SGHMC, no noise."""
-    lr, a, p, n = 0.01, 0.1, 2.0, 30
+    lr, a, p, n = 0.001, 0.1, 2.0, 30
     steps = steps_to_act(bdl.Gaussian(p), problem(), lr, a)
     before, now, e = 1.0, 1.0, lr * p / n
     for _ in range(round(steps)):
