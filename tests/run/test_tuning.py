@@ -124,7 +124,7 @@ def test_t_is_found_or_given(table, tmp_path):
     with pytest.raises(bdl.ConfigError, match="both decide T: give one of them"):
         tuning.tuned(planned(f"run_dir={tmp_path}", *both), SINGLE)
     with pytest.raises(bdl.ConfigError, match="write tune.settings=auto beside tune.temperature=true"):
-        planned("run_dir=x", *options(table, "tune.temperature=true", "tune=auto"))
+        _ = planned("run_dir=x", *options(table, "tune.temperature=true", "tune=auto")).tuning
 
 
 def test_a_cyclical_schedule_keeps_by_its_own_rule(table, tmp_path):
