@@ -17,7 +17,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 COLOURS = {EXACT: "#1f6fb4", GRADIENT: "#d9822b", NONE: "#888888"}
 FAMILIES = {
-    EXACT: "samplers on all the data", GRADIENT: "samplers on mini-batches", NONE: "approximations and ensembles"
+    EXACT: "samplers on all the data", GRADIENT: "samplers on batches", NONE: "approximations and ensembles"
 }  # fmt: skip
 STYLE: dict = {
     "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
@@ -58,7 +58,8 @@ def about(record: dict[str, Any]) -> str:
     return (
         f"`scripts/leaderboard.py`, bdl {record['bdl']}, torch {record['torch']}, one thread on {record['device']}, "
         f"{record['date']}. Distances are means over test items: of the total variation of class probabilities, or of "
-        "W1 between predictive distributions, in standard deviations of y. Core-seconds leave out predictions."
+        "W1 between predictive distributions, in standard deviations of y. Core-seconds leave out predictions. "
+        "Samplers on batches take all rows of a table of up to 2,048, and find their step size within the time."
     )
 
 

@@ -155,7 +155,7 @@ def has_known_noise(problem: Problem) -> bool:
     return problem.classes or isinstance(problem.loss, bdl.GaussianNLL)
 
 
-EXACT, GRADIENT, NONE = "all the data", "mini-batches", "no posterior"
+EXACT, GRADIENT, NONE = "all the data", "batches", "no posterior"
 LADDER = bdl.Exchange(ladder=[1.0, 1.2, 1.44, 1.73], every=50, energy_var="estimated", energy="full")
 # Settings are those of conf/sampler, but for T = 1 and lr = None, which is found
 METHODS: dict[str, Method] = {
