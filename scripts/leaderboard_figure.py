@@ -77,17 +77,18 @@ def of_reference(entry: dict[str, Any]) -> str:
 
 
 def rows(entry: dict[str, Any]) -> Iterator[str]:
-    """Method, then distance and NLL of a run of about a tenth of the longest time, and of the longest."""
-    found = curves(entry)
-    yield "| method | works on | distance, NLL at core-seconds | longest: distance | NLL | core-seconds |"
+    """Method, then the longest run that every method has done, and the one before."""
+    every = curves(entry)
+    shared = min((len(curve) for method, curve in every.items() if not METHODS[method].fewest), default=None)
+    found = {method: curve if METHODS[method].fewest else curve[:shared] for method, curve in every.items()}
+    yield "| method | works on | before: distance, NLL at core-seconds | distance | NLL | core-seconds |"
     yield "|---|---|---|---|---|---|"
     for method in sorted(found, key=lambda m: found[m][-1][1]):
         curve = found[method]
         seconds, distance, nll = curve[-1]
-        middle = curve[max(0, len(curve) - 3)]
-        early = f"{middle[1]:.4f}, {middle[2]:.4f} at {middle[0]:.1f}" if len(curve) > 2 else "–"
+        before = f"{curve[-2][1]:.4f}, {curve[-2][2]:.4f} at {curve[-2][0]:.1f}" if len(curve) > 1 else "–"
         title, kind = METHODS[method].title, METHODS[method].kind
-        yield f"| {title} | {kind} | {early} | {distance:.4f} | {nll:.4f} | {seconds:.1f} |"
+        yield f"| {title} | {kind} | {before} | {distance:.4f} | {nll:.4f} | {seconds:.1f} |"
 
 
 # ---- the picture -----------------------------------------------------------------------------------------------------
@@ -101,13 +102,13 @@ def draw(record: dict[str, Any], path: Path) -> None:
     columns = min(2, len(entries))
     lines = -(-len(entries) // columns)
     with matplotlib.rc_context(STYLE):
-        figure = Figure((5.4 * columns, 3.7 * lines + 0.7), layout="constrained")
+        figure = Figure((max(7.5, 5.4 * columns), 3.7 * lines + 0.7), layout="constrained")
         for ax, entry in zip(figure.subplots(lines, columns, squeeze=False).flat, entries, strict=False):
             panel(ax, entry)
         handles = [matplotlib.lines.Line2D([], [], color=COLOURS[k], lw=2, label=v) for k, v in FAMILIES.items()]
         handles.append(matplotlib.lines.Line2D([], [], color="#444444", lw=1, ls=":", label="two references apart"))
         figure.suptitle("How far predictions lie from those of the posterior (lower is better)", fontweight="bold")
-        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False)
+        figure.legend(handles=handles, loc="outside lower center", ncols=2 * columns, frameon=False)
         figure.savefig(path, dpi=120)
 
 
