@@ -6,7 +6,7 @@ import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -24,12 +24,13 @@ SEED = 1000  # apart from those of the methods
 
 @dataclass(frozen=True)
 class Effort:
-    """Gradients over all the data that each of the two kernels takes, and how. energy_var: of MCLMC."""
+    """Gradients over all the data that each of the two kernels takes, and how. energy_var: of MCLMC; mass: of HMC."""
 
     passes: int
     leapfrog: int
     energy_var: float
     chains: int = 8
+    mass: Literal["unit", "diagonal"] = "unit"
     draws: int = 1000
 
 
@@ -37,7 +38,7 @@ EFFORT = {
     "landsat": Effort(16_000, 25, 1e-2),
     "airfoil": Effort(20_000, 25, 1e-3),
     "diabetes": Effort(20_000, 20, 1e-3, chains=4),
-    "cifar": Effort(10_000, 20, 1e-3, chains=4),
+    "cifar": Effort(50_000, 40, 1e-3, chains=4, mass="diagonal"),
 }
 QUICK = Effort(200, 5, 1e-2, chains=2, draws=20)
 
@@ -67,7 +68,8 @@ def recipes(effort: Effort) -> dict[str, Recipe]:
     chains = effort.chains
     return {
         "hmc": Recipe(
-            lambda n: bdl.HMC(effort.leapfrog, adapt_steps=int(0.3 * n)), 0.01, gradients=effort.leapfrog, chains=chains
+            lambda n: bdl.HMC(effort.leapfrog, adapt_steps=max(50, int(0.3 * n)), mass=effort.mass), 0.01,
+            gradients=effort.leapfrog, chains=chains,
         ),
         "mclmc": Recipe(
             lambda n: bdl.MCLMC(energy_var=effort.energy_var, adapt_steps=int(0.4 * n)), 1e-3, gradients=2,
