@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from bdl.posterior.checks import Numbers
-from bdl.posterior.judgements import APART, ESS, TAIL, Judgement, apart, samples_needed, stuck
+from bdl.posterior.judgements import APART, ESS, TAIL, Judgement, apart, samples_needed, stuck, surely_apart
 
 CHAINS = 4  # at least four: Vehtari et al. 2021. Of two equal modes, 4 chains miss one in 1 of 8 runs, 2 in 1 of 2
 RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged
@@ -45,7 +45,10 @@ def _apart(m: Numbers) -> Judgement | None:
     value = f"ESS {alone:,.0f} alone, {together:,.0f} together"
     if alone <= APART * together:
         return Judgement("trust", name, value, "the chains differ no more than their draws allow")
-    return apart(m, name, value)
+    if surely_apart(m):
+        return apart(m, name, value)
+    words = "the chains differ more than the draws of each allow, which few chains may do by chance: sample longer"
+    return Judgement("more samples", name, value, words)
 
 
 def _rhat(m: Numbers) -> Judgement | None:

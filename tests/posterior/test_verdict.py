@@ -75,6 +75,13 @@ def test_few_draws_need_more_samples_and_it_says_how_many():
     assert 100 < judged.numbers["verdict/samples_needed"] < 1000  # 200 independent draws at least
 
 
+def test_few_chains_differ_by_chance_and_are_not_called_modes():
+    """Of a converged network, 4 chains of 100 draws had 347 draws alone and 100 together."""
+    short = of(ess__min=210.0, ess__within=730.0)
+    assert short.outcome == "more samples" and "by chance" in short.line
+    assert of(ess__min=210.0, ess__within=730.0, chains=20).outcome == "ensemble over modes"
+
+
 def test_rhat_of_1_45_is_no_small_matter():
     stuck = {"rhat__max": 1.45, "ess__min": 8.0, "ess__within": 40.0}
     assert of(**stuck, mcse__most=0.05).outcome == "not mixing"
