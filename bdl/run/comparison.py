@@ -60,7 +60,7 @@ class ComparedMethod:
 
     @property
     def verdict(self) -> str:
-        """The outcome, with numbers where runs differ: "2 wrong law, 1 trust"."""
+        """The outcome, with numbers where runs differ: "2 broken, 1 trust"."""
         outcomes = Counter(verdict.outcome for verdict in self.verdicts)
         return ", ".join(name if len(outcomes) == 1 else f"{n} {name}" for name, n in outcomes.items()) or ABSENT
 
