@@ -19,7 +19,7 @@ import bdl
 from bdl.data import TensorDataModule
 from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep, Keep
-from bdl.start import AdamWStart
+from bdl.start import AdamWStart, Trained
 
 START = AdamWStart(lr=0.01, batch_size=10, epochs=4)
 WHOLE = 10
@@ -115,8 +115,13 @@ def test_an_altered_ensemble_is_refused(tmp_path):
 
 
 def test_a_validation_part_stops_the_training(tmp_path, monkeypatch):
-    given = []
-    monkeypatch.setattr(AdamWStart, "train", lambda self, stack, batches, loss, val, **_: given.append(val))
+    given, train = [], AdamWStart.train
+
+    def recorded(start: AdamWStart, stack, batches, loss, val, **options) -> Trained:
+        given.append(val)
+        return train(start, stack, batches, loss, val, **options)
+
+    monkeypatch.setattr(AdamWStart, "train", recorded)
     splits = {"train": toys.tensors(), "test": toys.tensors(seed=2), "val": toys.tensors(seed=3)}
     bdl.callbacks.EnsembleStart(START, tmp_path, report=lambda trained: None).prepare(
         toys.module(), TensorDataModule(splits, chains=2)

@@ -46,7 +46,7 @@ def test_a_part_is_sampled_from_the_command_line(tmp_path):
         (["start=checkpoint", "start.path={path}", "model.sizes=[36,4,6]"], "holds another network"),
         (["start=checkpoint", "start.path=nowhere.pt"], "start.path=nowhere.pt does not exist"),
         (["sampler.only=3"], "sampler.only must be a pattern of names such as fc.*"),
-        (["sampler.frozen=off"], "sampler.frozen must be eval or train"),
+        (["sampler.frozen=off"], 'sampler.frozen must be "eval" or "train"'),
         (["sampler.blocks={{nothing.*:{{_target_:bdl.Block}}}}"], "matches no parameter"),
         (["sampler.blocks={{nothing.*:{{_target_:bdl.Block,lr_factor:0}}}}"], "lr_factor of a block must be"),
     ],
