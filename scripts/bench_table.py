@@ -24,12 +24,14 @@ from typing import Any
 
 from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
+from bdl.posterior.judgements import OUTCOMES
 from bdl.run.console import one_line_errors
 from bdl.run.provenance import device_name
 
 SCRIPTS = Path(__file__).parent
 RESULTS = SCRIPTS / "results" / "tables"
 SCORES = {"rmse": "RMSE", "nll_normal": "NLL of the normal", "accuracy": "error %", "nll": "-LPPD"}  # with headings
+FACTS = ("samples", "chains", "temperature", "t_eff", "kinetic_temperature", "rhat/max", "ess/min", "mcse/most")
 ROWS = {"bma": "bdl", "start": "its start, a deep ensemble"}  # rows of metrics.json -> of the table
 PUBLISHED = {  # Sommer et al. 2025 and the benchmark of bde 1.0: mean over its runs, 10 cores
     "airfoil": [
@@ -95,8 +97,16 @@ def measure(overrides: list[str], seed: int) -> dict[str, Any]:
         seconds, cpu = time.perf_counter() - began, cpu_of_children() - before
         metrics = json.loads((Path(folder) / "run" / "metrics.json").read_text())
     rows = {row: {s: metrics[f"test/{row}/{s}"] for s in SCORES if f"test/{row}/{s}" in metrics} for row in ROWS}
-    facts = {name: metrics[name] for name in ("samples", "chains", "temperature", "t_eff", "rhat/max", "ess/min")}
-    return {"seed": seed, **rows, **facts, "core_seconds": round(cpu, 1), "seconds": round(seconds, 1)}
+    facts = {name: metrics[name] for name in FACTS}
+    verdict = OUTCOMES[int(metrics["verdict/outcome"])]
+    return {
+        "seed": seed,
+        **rows,
+        **facts,
+        "verdict": verdict,
+        "core_seconds": round(cpu, 1),
+        "seconds": round(seconds, 1),
+    }
 
 
 def cpu_of_children() -> float:
@@ -108,23 +118,24 @@ def table(record: dict[str, Any]) -> str:
     """Mean and standard deviation over the seeds, the seeds, and others: measured here, and published."""
     runs = record["runs"]
     scores = [s for s in SCORES if s in runs[0]["bma"]]
-    headings = ["", *(SCORES[s] for s in scores), "R-hat", "core-seconds"]
+    headings = ["", *(SCORES[s] for s in scores), "R-hat", "core-seconds", "verdict"]
     lines = [headings, ["---"] * len(headings)]
     for row, label in ROWS.items():
         if runs[0][row]:
             texts = [spread([shown(r[row][s], s) for r in runs]) for s in scores]
-            rest = ["", ""] if row == "start" else [spread([r["rhat/max"] for r in runs]), cost(runs)]
+            rest = [""] * 3 if row == "start" else [spread([r["rhat/max"] for r in runs]), cost(runs), ""]
             lines.append([f"{label}, {len(runs)} seeds", *texts, *rest])
     for r in runs:
         numbers = [f"{shown(r['bma'][s], s):.4f}" for s in scores]
-        lines.append([f"seed {r['seed']}", *numbers, f"{r['rhat/max']:.2f}", f"{r['core_seconds']:.0f}"])
+        rest = [f"{r['rhat/max']:.2f}", f"{r['core_seconds']:.0f}", r.get("verdict", "–")]
+        lines.append([f"seed {r['seed']}", *numbers, *rest])
     if peer := record.get("bde"):
         texts = [spread([shown(r[s], s) for r in peer["runs"]]) for s in scores]
         label = f"bde {peer['version']}, {len(peer['runs'])} seeds, {peer['device']}, {peer['date']}"
-        lines.append([label, *texts, "–", cost(peer["runs"])])
+        lines.append([label, *texts, "–", cost(peer["runs"]), "–"])
     for label, known in PUBLISHED.get(record["name"], []):
         numbers = [f"{known[s]:.4f}" if s in known else "–" for s in scores]
-        lines.append([label, *numbers, "–", f"{known['core_seconds']}" if "core_seconds" in known else "–"])
+        lines.append([label, *numbers, "–", f"{known['core_seconds']}" if "core_seconds" in known else "–", "–"])
     command = f"scripts/train.py {' '.join(record['overrides'])}"
     about = f"`{command}` on {record['cores']} cores of {record['device']}, {record['date']}"
     return f"{about}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
