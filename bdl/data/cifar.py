@@ -117,8 +117,7 @@ def load_cifar(
     data = _read_copy(copy, classes)
     if data is None:
         _make_available(root, source, download)
-        data = _decode(root, source)
-        _check_labels(data, classes, root / source.base_folder)
+        data = _decode(root, source, classes)
         with contextlib.suppress(StoreError):  # the folder is read-only, or the disk is full
             write_atomically(copy, safetensors.torch.save(data))
     return {name: value.long() if name.startswith("y") else value for name, value in data.items()}
@@ -181,24 +180,27 @@ def _make_available(root: Path, source: type[CIFAR10], download: bool) -> None:
         ) from error
 
 
-def _decode(root: Path, source: type[CIFAR10]) -> dict[str, Tensor]:
+def _decode(root: Path, source: type[CIFAR10], classes: int) -> dict[str, Tensor]:
     """x_train, y_train, x_test, y_test uint8, from the original files."""
     data = {}
     for split, files in (("train", source.train_list), ("test", source.test_list)):
-        batches = [_read_batch(root / source.base_folder / name, md5) for name, md5 in files]
+        batches = [_read_batch(root / source.base_folder / name, md5, classes) for name, md5 in files]
         data |= {f"{k}_{split}": torch.cat([b[i] for b in batches]) for i, k in enumerate("xy")}
     return data
 
 
-def _read_batch(path: Path, md5: str) -> tuple[Tensor, Tensor]:
+def _read_batch(path: Path, md5: str, classes: int) -> tuple[Tensor, Tensor]:
     """x (n, 3, 32, 32) uint8 and y (n,) uint8 of one of CIFAR's own files."""
     entry = _Unpickler(io.BytesIO(_checked(path, md5)), encoding="latin1").load()
     labels = entry["labels"] if "labels" in entry else entry["fine_labels"]
     x, y = torch.from_numpy(np.array(entry["data"], np.uint8)), torch.tensor(labels)
     if len(x) != len(y):
         raise ConfigError(f"{path} holds {len(x)} images and {len(y)} labels: replace it, or set data.root elsewhere")
-    if y.min() < 0 or y.max() > 255:
-        raise ConfigError(f"{path} holds the labels {y.min()} to {y.max()}: replace it, or set data.root elsewhere")
+    if y.min() < 0 or y.max() >= classes:
+        raise ConfigError(
+            f"{path} holds labels from {y.min()} to {y.max()}, outside of its {classes} classes: replace it, or set "
+            "data.root elsewhere"
+        )
     return x.view(-1, 3, 32, 32), y.to(torch.uint8)
 
 
@@ -244,14 +246,3 @@ def _read_copy(path: Path, classes: int) -> dict[str, Tensor] | None:
     pairs = [(data[f"x_{split}"], data[f"y_{split}"]) for split in ("train", "test")]
     fits = all(x.shape == (len(y), 3, 32, 32) and len(y) and int(y.max()) < classes for x, y in pairs)
     return data if fits else None
-
-
-def _check_labels(data: dict[str, Tensor], classes: int, folder: Path) -> None:
-    """Raise ConfigError for labels outside of 0..classes-1."""
-    for split in ("train", "test"):
-        labels = data[f"y_{split}"]
-        if int(labels.max()) >= classes:
-            raise ConfigError(
-                f"{folder} holds the {split} label {int(labels.max())}, outside of its {classes} classes: replace it, "
-                "or set data.root elsewhere"
-            )

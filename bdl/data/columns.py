@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bdl.data.frame import Frame, locate, require_columns
+import pandas as pd
+
+from bdl.data.frame import locate, require_columns
 from bdl.data.module import Task
-from bdl.data.split import hold_out, train_test_rows
+from bdl.data.split import split_by_seed
+from bdl.data.values import Frame
 from bdl.errors import ConfigError
 
 SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
@@ -22,8 +25,8 @@ class Columns:
 
     Args:
         target: the column to predict.
-        task: None finds it: text, truth values and at most 20 different whole numbers are classes, other numbers a
-            regression. "counts" is never found, only asked for.
+        task: None finds it: text, truth values and two whole numbers are classes, decimals and many whole numbers a
+            regression. Few whole numbers may be either, and need it. "counts" is never found, only asked for.
         id: columns that name the rows. They are no inputs.
         drop: further columns that are no inputs.
         categorical: columns of numbers that name categories.
@@ -49,8 +52,14 @@ class Columns:
         """Raise ConfigError for names of columns that the table lacks, and for a target that is an input too."""
         named = {"target": [self.target], "id": self.id, "drop": self.drop, "categorical": self.categorical}
         named |= {} if split_column is None else {"split_column": [split_column]}
+        absent = []
         for key, columns in named.items():
-            require_columns(frame, columns, f"data.{key}=", place)
+            try:
+                require_columns(frame, columns, f"data.{key}=", place)
+            except ConfigError as error:
+                absent.append(str(error))
+        if absent:
+            raise ConfigError("; ".join(absent))
         for key in ("id", "drop", "categorical"):
             if self.target in named[key]:
                 raise ConfigError(f"data.{key} names {self.target}, which is the target: take it out of data.{key}")
@@ -66,6 +75,7 @@ class TableSplit:
         val_fraction, fold: share of the other rows held out for validation, as in `hold_out`.
         column: a column with "train", "val" and "test" in it, instead of a split by seed.
         test_path, val_path: files of the test and of the validation rows, instead of a split by seed.
+        all_rows: whether the rows of all splits are for training, and none is held out.
     """
 
     test_fraction: float = 0.2
@@ -75,6 +85,7 @@ class TableSplit:
     column: str | None = None
     test_path: str | Path | None = None
     val_path: str | Path | None = None
+    all_rows: bool = False
 
     def files(self, path: str | Path) -> dict[str, tuple[str, str | Path]]:
         """The key and the file of each split that has one; the table itself stands for "train"."""
@@ -94,19 +105,13 @@ class TableSplit:
         """
         if self.column is not None:
             frames = self._by_column(frames, self.column, place)
-        frame = frames["train"]
-        if "test" not in frames:
-            kept, test = train_test_rows(len(frame), self.test_fraction, self.seed)
-            frames = {**frames, "train": frame.iloc[kept], "test": frame.iloc[test]}
-        if "val" in frames:
-            if self.val_fraction:
-                raise ConfigError(
-                    "data.val_fraction holds out rows beside those that are marked: set data.val_fraction=0"
-                )
-            return frames
-        frame = frames["train"]
-        kept, held_out = (rows.numpy() for rows in hold_out(len(frame), self.val_fraction, self.seed, self.fold))
-        return {**frames, "train": frame.iloc[kept], "val": frame.iloc[held_out]}
+        if self.all_rows:
+            every = pd.concat(frames.values())
+            return {"train": every, "val": every[:0], "test": every[:0]}
+        if "val" in frames and self.val_fraction:
+            raise ConfigError("data.val_fraction holds out rows beside those that are marked: set data.val_fraction=0")
+        fractions = self.test_fraction, self.val_fraction
+        return split_by_seed(frames, lambda frame, rows: frame.iloc[rows], *fractions, self.seed, self.fold)
 
     def _by_column(self, frames: dict[str, Frame], column: str, place: str) -> dict[str, Frame]:
         if len(frames) > 1:

@@ -3,109 +3,28 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import warnings
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from bdl.data.frame import (
-    Frame,
-    Series,
-    as_numbers,
-    as_texts,
-    as_value,
-    brief_list,
-    holds_dates,
-    holds_truth_values,
-    number_hint,
-    require_columns,
-)
+from bdl.data.dates import DROP, DateColumn, holds_dates
+from bdl.data.frame import as_value, brief_list, require_columns
+from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, refusal, refuse_text
+from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
-
-@dataclass(frozen=True)
-class NumberColumn:
-    """A column of numbers: (value - mean) / std, and 1 where the value is missing if training rows had gaps.
-
-    mean and std are those of the training rows. A missing value becomes their median, `fill`.
-    """
-
-    name: str
-    mean: float
-    std: float
-    fill: float
-    gaps: bool
-
-    @property
-    def width(self) -> int:
-        """Numbers per row in the network's input."""
-        return 1 + self.gaps
-
-    @staticmethod
-    def learn(values: Series) -> NumberColumn:
-        numbers = as_numbers(values)
-        fill, gaps = float(numbers.median()), bool(numbers.isna().any())
-        numbers = numbers.fillna(fill)
-        mean, std = float(numbers.mean()), float(numbers.std(ddof=0))
-        return NumberColumn(str(values.name), mean, std if std > 1e-12 * max(1.0, abs(mean)) else 1.0, fill, gaps)
-
-    def encode(self, values: Series, place: str) -> np.ndarray:
-        """(n, width). Raises ConfigError for text and for infinite numbers, and counts their rows."""
-        refuse_text(values, place, "correct them, or leave the fields empty")
-        numbers = as_numbers(values)
-        missing = numbers.isna().to_numpy()
-        _warn_of_gaps(self, missing, place, f"its median, {self.fill:g}")
-        scaled = ((numbers.fillna(self.fill) - self.mean) / self.std).to_numpy()
-        return np.stack([scaled, missing] if self.gaps else [scaled], 1)
-
-
-@dataclass(frozen=True)
-class CategoryColumn:
-    """A column of categories: one number per level and one for a level that no training row has; 1 where it is so.
-
-    A missing value becomes the most frequent level of the training rows, `fill`; a further number is 1 where the value
-    is missing if training rows had gaps.
-    """
-
-    name: str
-    levels: tuple[str, ...]
-    fill: str
-    gaps: bool
-
-    @property
-    def width(self) -> int:
-        """Numbers per row in the network's input."""
-        return len(self.levels) + 1 + self.gaps
-
-    @staticmethod
-    def learn(values: Series) -> CategoryColumn:
-        texts = as_texts(values)
-        counts = texts.value_counts()
-        fill = min(counts.index[counts == counts.max()])  # the first of equally frequent levels in the alphabet
-        return CategoryColumn(str(values.name), tuple(sorted(counts.index)), fill, bool(texts.isna().any()))
-
-    def encode(self, values: Series, place: str) -> np.ndarray:
-        """(n, width). Warns of levels that no training row has, and counts their rows."""
-        texts = as_texts(values)
-        missing = texts.isna().to_numpy()
-        _warn_of_gaps(self, missing, place, f"the most frequent category, {self.fill}")
-        codes = pd.Index(self.levels).get_indexer(pd.Index(texts.fillna(self.fill)))
-        if (unseen := codes < 0).any():
-            first = texts[unseen].iloc[0]
-            warnings.warn(
-                f"{place}: {self.name} has categories in {unseen.sum()} of {len(texts)} rows that no training row has "
-                f"({first!r} is the first): they share one level of their own", BdlWarning, stacklevel=2,
-            )  # fmt: skip
-        one_hot = np.eye(len(self.levels) + 1)[codes]  # -1 is the last level
-        return np.concatenate([one_hot, missing[:, None]], 1) if self.gaps else one_hot
-
-
-Column = NumberColumn | CategoryColumn
+Column = NumberColumn | CategoryColumn | DateColumn
+KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
+T = TypeVar("T")
+R = TypeVar("R")
+NESTED = (list, tuple, dict, set, np.ndarray)
 
 
 @dataclass(frozen=True)
@@ -115,124 +34,119 @@ class InputEncoding:
     columns: tuple[Column, ...]
 
     @staticmethod
-    def learn(frame: Frame, categorical: Collection[str], max_levels: int, place: str) -> InputEncoding:
+    def learn(
+        frame: Frame, categorical: Collection[str], max_levels: int, place: str, day_first: bool | None = None
+    ) -> InputEncoding:
         """The encoding of all columns of the training rows.
 
-        Warns of columns without information, which are left out. Raises ConfigError for dates, for columns that mix
-        numbers and text, for more than `max_levels` categories, and if no column is left.
+        Warns of columns without information, which are left out, and of those that seem to number the rows. Raises
+        ConfigError, in one line about all columns, for those that mix numbers and text, for dates that are written in
+        several ways, and for more than `max_levels` categories; and if no column is left.
         """
-        _refuse_dates_and_lists(frame, place)
-        kinds = {name: _kind(frame[name], name in categorical, place) for name in frame.columns}
-        _refuse_free_text(
-            {name: frame[name] for name in frame.columns if kinds[name] is CategoryColumn}, max_levels, place
+        learned = _of_each(
+            frame.columns, lambda name: _learn(frame[name], name in categorical, max_levels, day_first), place
         )
-        constant = [name for name in frame.columns if _is_constant(frame[name])]
-        if len(constant) == frame.shape[1]:
+        columns = tuple(column for column in learned if column is not None)
+        if not columns:
             raise ConfigError(f"{place}: no column has information about the target: give a table with inputs")
-        if constant:
-            warnings.warn(
-                f"{place}: {brief_list(constant)} left out: the same value in all training rows",
-                BdlWarning,
-                stacklevel=2,
-            )
-        return InputEncoding(tuple(kinds[name].learn(frame[name]) for name in frame.columns if name not in constant))
+        numbers = [column.name for column in columns if isinstance(column, NumberColumn)]
+        if numbered := [name for name in numbers if _numbers_rows(frame[name])]:
+            line = f"{place}: {brief_list(numbered)} has another whole number in every row, as numbers of rows have:"
+            warnings.warn(f"{line} data.id={as_value(numbered)} makes it no input", BdlWarning, stacklevel=2)
+        if constant := [name for name, column in zip(frame.columns, learned, strict=True) if column is None]:
+            line = f"{place}: {brief_list(constant)} left out: the same value in all training rows"
+            warnings.warn(line, BdlWarning, stacklevel=2)
+        return InputEncoding(columns)
 
     @property
     def features(self) -> int:
         """Numbers per row in the network's input."""
         return sum(column.width for column in self.columns)
 
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.columns]
+
+    @property
+    def written(self) -> list[str]:
+        """The columns whose fields are read as they are written: no number in them is one."""
+        return [column.name for column in self.columns if not isinstance(column, NumberColumn)]
+
     def encode(self, frame: Frame, key: str, place: str) -> Tensor:
-        """(n, features) float32. Raises ConfigError for missing columns, text and infinite numbers.
+        """(n, features) float32.
+
+        Raises ConfigError, in one line about all columns, for missing columns, text in numbers and infinite numbers.
 
         key: begins the message about a missing column. place: names the table in messages.
         """
-        require_columns(frame, [column.name for column in self.columns], key, place)
-        parts = [column.encode(frame[column.name], place) for column in self.columns]
+        require_columns(frame, self.names, key, place)
+        parts = _of_each(self.columns, lambda column: column.encode(frame[column.name], place), place)
         return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32))
 
     def to_plain(self) -> list[dict[str, Any]]:
         """The columns as values that JSON can hold."""
-        kinds = {NumberColumn: "number", CategoryColumn: "category"}
-        return [{"kind": kinds[type(column)], **dataclasses.asdict(column)} for column in self.columns]
+        names = {kind: name for name, kind in KINDS.items()}
+        return [{"kind": names[type(column)], **dataclasses.asdict(column)} for column in self.columns]
 
     @staticmethod
     def from_plain(columns: Sequence[Mapping[str, Any]]) -> InputEncoding:
         """The inverse of `to_plain`."""
-        kinds = {"number": NumberColumn, "category": CategoryColumn}
-        fields = [{k: tuple(v) if k == "levels" else v for k, v in column.items() if k != "kind"} for column in columns]
-        return InputEncoding(tuple(kinds[c["kind"]](**f) for c, f in zip(columns, fields, strict=True)))
+        return InputEncoding(tuple(KINDS[c["kind"]](**_fields(c)) for c in columns))
 
 
-def refuse_text(values: Series, place: str, remedy: str = "correct them") -> None:
-    """Raise ConfigError for text and infinite numbers in a column of numbers; it counts the rows."""
-    numbers = as_numbers(values)
-    bad = (numbers.isna() & values.notna()) | np.isinf(numbers)
-    if bad.any():
-        example, row = values[bad].iloc[0], values.index[bad][0] + 1
-        hint = number_hint(values)
-        remedy = remedy if hint is None else f"set {hint}; or {remedy}"
-        raise ConfigError(
-            f"{place}: {values.name} has '{example}' in row {row}, and no finite number in {bad.sum()} of "
-            f"{len(values)} rows: {remedy}"
-        )
+def _fields(column: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a column, with tuples for the lists of JSON."""
+    fields = {key: tuple(value) if key == "levels" else value for key, value in column.items() if key != "kind"}
+    return fields | ({"parts": tuple(NumberColumn(**p) for p in fields["parts"])} if "parts" in fields else {})
 
 
-def _kind(values: Series, categorical: bool, place: str) -> type[NumberColumn] | type[CategoryColumn]:
-    """How a column is read: as categories if asked for or if most of its values are no numbers."""
-    if categorical or holds_truth_values(values) or isinstance(values.dtype, pd.CategoricalDtype):
-        return CategoryColumn
-    named = as_value([str(values.name)])
-    as_categories = f"data.categorical={named}"
-    if (hint := number_hint(values)) is not None:
-        raise ConfigError(
-            f"{place}: {values.name} holds numbers that are texts: set {hint}, or {as_categories} for codes, or "
-            f"data.drop={named}"
-        )
-    share = as_numbers(values).notna().sum() / max(1, values.notna().sum())
-    if share < 0.5 and values.notna().any():
-        return CategoryColumn
-    refuse_text(values, place, f"correct them, add the word to data.missing, or set {as_categories}")
-    return NumberColumn
+def _of_each(items: Iterable[T], function: Callable[[T], R], place: str) -> list[R]:
+    """What the function makes of each item. Raises one ConfigError for all columns that it refuses."""
+    made, faults = [], []
+    for item in items:
+        try:
+            made.append(function(item))
+        except Refused as fault:
+            faults.append(fault)
+    if faults:
+        raise refusal(faults, place)
+    return made
 
 
-def _is_constant(values: Series) -> bool:
-    """Whether all values are the same, or all are missing."""
+def _numbers_rows(values: Series) -> bool:
+    """Whether whole numbers name the rows: all differ, in the order of the rows or in a column named so."""
+    if not pd.api.types.is_integer_dtype(values) or not values.is_unique or len(values) < 10:
+        return False
+    return values.is_monotonic_increasing or re.search(r"(^|[\W_])(id|nr|no)$", str(values.name).lower()) is not None
+
+
+def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool | None) -> Column | None:
+    """A column as it is read: as categories if asked for or if most of its values are no numbers; None for a constant.
+
+    Raises Refused for what is no input.
+    """
+    name = str(values.name)
+    if values.map(lambda value: isinstance(value, NESTED)).any():
+        raise Refused(name, "holds lists", f"{DROP}, or make columns of them")
     different = values.nunique()
-    return different == 0 or different == 1 and not values.isna().any()
-
-
-def _refuse_dates_and_lists(frame: Frame, place: str) -> None:
-    for name in frame.select_dtypes(exclude="number"):
-        nested = frame[name].map(lambda value: isinstance(value, (list, tuple, dict, set, np.ndarray)))
-        if nested.any():
-            raise ConfigError(f"{place}: {name} holds lists: data.drop={as_value([name])}, or make columns of them")
-    dates = [name for name in frame.columns if holds_dates(frame[name])]
-    if dates:
-        example, names = frame[dates[0]].dropna().iloc[0], as_value(dates)
-        raise ConfigError(
-            f"{place}: {brief_list(dates)} holds dates or times ({example}), which are no input: data.drop={names} "
-            "leaves them out; or replace them by numbers such as month, weekday and hour"
-        )
-
-
-def _refuse_free_text(columns: Mapping[str, Series], max_levels: int, place: str) -> None:
-    many = {name: count for name, values in columns.items() if (count := as_texts(values).nunique()) > max_levels}
-    if many:
-        name, count = next(iter(many.items()))
-        listed, them = as_value(list(many)), "it" if len(many) == 1 else "them"
-        first = f"{name} has" if len(many) == 1 else f"{brief_list(list(many))} have many categories, {name}"
-        raise ConfigError(
-            f"{place}: {first} {count} different texts in {len(columns[name])} training rows, more than "
-            f"data.max_levels={max_levels}: data.drop={listed} leaves {them} out, data.id={listed} keeps {them} beside "
-            f"predictions, and data.max_levels={count} takes {them} as categories"
-        )
-
-
-def _warn_of_gaps(column: Column, missing: np.ndarray, place: str, fill: str) -> None:
-    """Training rows had no gaps, so the network does not know them."""
-    if missing.any() and not column.gaps:
-        warnings.warn(
-            f"{place}: {column.name} is missing in {missing.sum()} of {len(missing)} rows, though in no training row: "
-            f"it becomes {fill}", BdlWarning, stacklevel=3,
+    if different == 0 or different == 1 and not values.isna().any():
+        return None
+    categories = categorical or holds_truth_values(values) or isinstance(values.dtype, pd.CategoricalDtype)
+    if not categories and holds_dates(values):
+        return DateColumn.learn(values, day_first)
+    if not categories and (hint := number_hint(values)) is not None:
+        example = values[is_text(values)].iloc[0]
+        raise Refused(
+            name, f"holds numbers that are texts ('{example}')",
+            f"{hint}, or data.categorical={{columns}} for codes; or data.drop={{columns}}",
         )  # fmt: skip
+    if not categories and as_numbers(values).notna().sum() >= values.notna().sum() / 2:
+        refuse_text(values, "correct them, add the word to data.missing, or set data.categorical={columns}")
+        return NumberColumn.learn(values)
+    if (count := as_texts(values).nunique()) > max_levels:
+        raise Refused(
+            name, f"has {count} different texts in {len(values)} training rows, more than data.max_levels={max_levels}",
+            f"{DROP}, data.id={{columns}} keeps them beside predictions, and a higher data.max_levels takes them as "
+            "categories",
+        )  # fmt: skip
+    return CategoryColumn.learn(values)

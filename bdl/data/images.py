@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,7 @@ from torchvision.datasets import ImageFolder
 
 from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import Batching
-from bdl.data.split import hold_out, train_test_rows
+from bdl.data.split import split_by_seed
 from bdl.data.tensors import TensorDataModule
 from bdl.errors import ConfigError
 
@@ -114,7 +115,8 @@ class ImageFolderDataModule(TensorDataModule):
         folder = Path(path).expanduser()
         self.files, self.classes = find_images(folder, test_fraction, val_fraction, split_seed, fold)
         for name, _ in (item for items in self.files.values() for item in items):
-            _open(name)
+            with _opened(name):  # reads the header, which costs little
+                pass
         paths = {split: ImageFiles([name for name, _ in items], size) for split, items in self.files.items()}
         self.size = size
         self.pixels = _measure(paths["train"])
@@ -124,15 +126,13 @@ class ImageFolderDataModule(TensorDataModule):
             split: (cast(Tensor, files if on_demand or not len(files) else files.read()), self._labels(split))
             for split, files in paths.items()
         }
-        count = min(100, len(splits["train"][1])) if batch_size == "auto" else batch_size
         super().__init__(
-            splits, batch_size=count, labels=self.classes, augment=augment,
+            splits, batch_size=batch_size, labels=self.classes, augment=augment,
             transform=Normalise(*self.pixels, channels_last), workers=workers if on_demand else None, **batching,
         )  # fmt: skip
         self.name = folder.name
-        rows = ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))
         where = "read on demand" if on_demand else "in memory"
-        self.overview = f"{self.name}: {rows} images of {len(self.classes)} classes, {size}x{size} pixels, {where}"
+        self.overview = f"{self.name}: {self.rows} images of {len(self.classes)} classes, {size}x{size} pixels, {where}"
 
     def _labels(self, split: str) -> Tensor:
         return torch.tensor([label for _, label in self.files[split]], dtype=torch.int64)
@@ -164,13 +164,11 @@ def find_images(
                 raise ConfigError(
                     f"{folder}: train and {split} have other classes: {different[0]} is in one of them only"
                 )
-    if "test" not in files:
-        kept, test = train_test_rows(len(found), test_fraction, split_seed)
-        files |= {"train": [found[i] for i in kept], "test": [found[i] for i in test]}
-    if "val" not in files:
-        kept, held_out = hold_out(len(files["train"]), val_fraction, split_seed, fold)
-        files |= {"val": [files["train"][i] for i in held_out], "train": [files["train"][i] for i in kept]}
-    return files, classes
+    return split_by_seed(files, _taken, test_fraction, val_fraction, split_seed, fold), classes
+
+
+def _taken(items: list[tuple[str, int]], rows: np.ndarray) -> list[tuple[str, int]]:
+    return [items[i] for i in rows]
 
 
 def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
@@ -185,22 +183,19 @@ def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     return found.samples, found.classes
 
 
-def _open(path: str) -> Image.Image:
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[Image.Image]:
     try:
-        return Image.open(path)
-    except (OSError, ValueError, Image.DecompressionBombError) as error:
-        raise ConfigError(f"{path} is no image that can be read: replace or remove it") from error
+        with Image.open(path) as image:
+            yield image
+    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+        raise ConfigError(f"{path} is no image that can be read ({error}): replace or remove it") from error
 
 
 def _read_image(path: str, size: int) -> Tensor:
     """(3, size, size) uint8."""
-    try:
-        with _open(path) as image:
-            rgb = image.convert("RGB")
-    except (OSError, ValueError, SyntaxError) as error:
-        if isinstance(error, ConfigError):
-            raise
-        raise ConfigError(f"{path} is no image that can be read ({error}): replace or remove it") from error
+    with _opened(path) as image:
+        rgb = image.convert("RGB")
     scale = size / min(rgb.size)
     width, height = (max(size, round(side * scale)) for side in rgb.size)
     left, top = (width - size) // 2, (height - size) // 2

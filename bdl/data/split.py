@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sized
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -10,6 +12,8 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.seeding import generator
+
+Items = TypeVar("Items", bound=Sized)
 
 
 def hold_out(items: int, fraction: float, seed: int, fold: int = 0) -> tuple[Tensor, Tensor]:
@@ -59,3 +63,25 @@ def train_test_rows(items: int, test_fraction: float, seed: int) -> tuple[np.nda
         raise ConfigError(f"data.test_fraction = {test_fraction} leaves no training row of {items}: lower it")
     rows = np.random.RandomState(seed).permutation(items)
     return np.sort(rows[count:]), np.sort(rows[:count])
+
+
+def split_by_seed(
+    parts: Mapping[str, Items],
+    take: Callable[[Items, np.ndarray], Items],
+    test_fraction: float,
+    val_fraction: float,
+    seed: int,
+    fold: int,
+) -> dict[str, Items]:
+    """The items of "train", "test" and "val". Where the last two are missing, they are taken from "train" by seed.
+
+    take: the items of these rows, in ascending order.
+    """
+    train = parts["train"]
+    if "test" not in parts:
+        kept, test = train_test_rows(len(train), test_fraction, seed)
+        parts, train = {**parts, "test": take(train, test)}, take(train, kept)
+    if "val" in parts:
+        return {**parts, "train": train}
+    kept, held_out = (rows.numpy() for rows in hold_out(len(train), val_fraction, seed, fold))
+    return {**parts, "train": take(train, kept), "val": take(train, held_out)}

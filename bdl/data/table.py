@@ -5,24 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, Unpack
+from typing import Any, Literal, TypeVar, Unpack
 
 import pandas as pd
 from torch import Tensor
 
 from bdl.data.columns import Columns, TableSplit
 from bdl.data.encoding import InputEncoding
-from bdl.data.frame import Format, Frame, Reading, locate, require_columns
+from bdl.data.frame import Format, Reading, locate, require_columns
 from bdl.data.loader import Batching
 from bdl.data.module import Task
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task, target_from_plain, target_to_plain
 from bdl.data.tensors import TensorDataModule
+from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
+S = TypeVar("S")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -72,9 +75,9 @@ class TableDataModule(TensorDataModule):
     """Rows of a table, whose columns become inputs and whose target becomes labels of a network.
 
     A column of numbers is standardised; a column of text becomes one input per category, and one for a category that no
-    training row has. A missing value becomes the median or the most frequent category; where training rows have gaps, a
-    further input says so. Rows without a target are left out. Everything that is learned about a column is learned from
-    the training rows; the classes alone are those of all rows.
+    training row has; a column of dates becomes its parts, see `DateColumn`. A missing value becomes the median or the
+    most frequent category; where training rows have gaps, a further input says so. Rows without a target are left out.
+    All that is learned about a column is learned from the training rows; the classes alone are those of all rows.
 
     The target of a regression is standardised; `preprocessing()` holds what undoes it.
 
@@ -108,23 +111,24 @@ class TableDataModule(TensorDataModule):
         columns.check(frames["train"], split.column, place)
         frames = {s: _with_target(frame, target, places[s]) for s, frame in frames.items()}
         frames = split.rows(frames, place)
-        labels = pd.concat([frame[target] for frame in frames.values()])
-        task, reason = find_task(labels, place) if columns.task is None else (columns.task, "as asked for")
         of_inputs = frames["train"].drop(columns=columns.no_inputs(split.column))
-        inputs = InputEncoding.learn(of_inputs, columns.categorical, columns.max_levels, place)
-        rule: Target = (
-            ClassTarget.learn(labels, place) if task == "classification"
-            else NumberTarget.learn(frames["train"][target], place, task)
-        )  # fmt: skip
+        labels = pd.concat([frame[target] for frame in frames.values()])
+        inputs, (rule, reason) = _both(
+            lambda: InputEncoding.learn(of_inputs, columns.categorical, columns.max_levels, place, reading.day_first),
+            lambda: _target_of(labels, frames["train"][target], columns.task, place),
+        )
         self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
         splits = {s: self._encode(frame, s, places[s]) for s, frame in frames.items()}
-        super().__init__(
-            splits, batch_size=min(100, len(splits["train"][1])) if batch_size == "auto" else batch_size, task=task,
-            labels=rule.labels if isinstance(rule, ClassTarget) else None, **batching,
-        )  # fmt: skip
+        names = rule.labels if isinstance(rule, ClassTarget) else None
+        super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
         self.name = place
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
-        self.overview = self._describe(of_inputs.shape[1], reason, columns.task is None)
+        self.overview = (
+            f"{place}: {self.rows} rows; {of_inputs.shape[1]} columns as {inputs.features} inputs; target {rule.name}: "
+            f"{rule.task} ({reason})"
+        )
+        if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
+            _warn_of_repeated(frames, [*inputs.names, target], place)
 
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""
@@ -141,16 +145,26 @@ class TableDataModule(TensorDataModule):
         y = encoding.target.encode(frame[encoding.target.name], place)
         return encoding.inputs.encode(frame, f"data.{split}_path: ", f"{place}, {split} rows"), y
 
-    def _describe(self, columns: int, reason: str, found: bool) -> str:
-        """What was read and which task was found, in one line."""
-        rows = ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))
-        possible = ("regression", "classification", "counts") if "whole" in reason else ("regression", "classification")
-        other = [task for task in possible if task != self.task and "number" in reason]
-        choice = f"; data.task={' or '.join(other)} says otherwise" if found and other else ""
-        return (
-            f"{self.name}: {rows} rows; {columns} columns as {self.input_shape[0]} inputs; "
-            f"target {self.encoding.target.name}: {self.task} ({reason}{choice})"
-        )
+
+def _both(first: Callable[[], S], second: Callable[[], T]) -> tuple[S, T]:
+    """What both make. Where both raise a ConfigError, one line has what they say."""
+    try:
+        made = first()
+    except ConfigError as error:
+        try:
+            second()
+        except ConfigError as other:
+            raise ConfigError(f"{other}; {error}") from None
+        raise
+    return made, second()
+
+
+def _target_of(labels: Series, of_training: Series, task: Task | None, place: str) -> tuple[Target, str]:
+    """What the network predicts, and why in a few words. labels: of all rows."""
+    found, reason = find_task(labels, place) if task is None else (task, "as asked for")
+    if found == "classification":
+        return ClassTarget.learn(labels, place), reason
+    return NumberTarget.learn(of_training, place, found), reason
 
 
 def _with_target(frame: Frame, target: str, place: str) -> Frame:
@@ -160,12 +174,19 @@ def _with_target(frame: Frame, target: str, place: str) -> Frame:
     if missing == len(frame):
         raise ConfigError(f"data.target={target}: no row of {place} has a value; choose another target")
     if missing:
-        warnings.warn(
-            f"{place}: the target {target} is missing in {missing} of {len(frame)} rows, which are left out",
-            BdlWarning,
-            3,
-        )
+        line = f"{place}: the target {target} is missing in {missing} of {len(frame)} rows, which are left out"
+        warnings.warn(line, BdlWarning, stacklevel=3)
     return frame[frame[target].notna()]
+
+
+def _warn_of_repeated(frames: Mapping[str, Frame], columns: Sequence[str], place: str) -> None:
+    """Count the test rows that are training rows too. Scores on them tell nothing about new rows."""
+    train, test = (frames[split][columns].drop_duplicates() for split in ("train", "test"))
+    if repeated := int(pd.concat([train, test]).duplicated().sum()):
+        warnings.warn(
+            f"{place}: {repeated} of {len(test)} different test rows are training rows too, value for value: if they "
+            "are copies, remove them from the table, because scores on them say nothing about new rows", BdlWarning, 3,
+        )  # fmt: skip
 
 
 def read_table(
@@ -181,6 +202,7 @@ def read_table(
     decimal: str = "point",
     thousands: str = "none",
     missing: Sequence[str] = ("?",),
+    day_first: bool | None = None,
     test_fraction: float = 0.2,
     val_fraction: float = 0.0,
     split_seed: int = 0,
@@ -188,11 +210,12 @@ def read_table(
     split_column: str | None = None,
     test_path: str | Path | None = None,
     val_path: str | Path | None = None,
+    all_rows: bool = False,
     batch_size: int | Literal["auto"] | None = "auto",
     **batching: Unpack[Batching],
 ) -> TableDataModule:
     """The data module of a table, from the keys of `data=csv`; `Columns`, `Reading` and `TableSplit` explain them."""
     columns = Columns(target, task, id, drop, categorical, max_levels)
-    reading = Reading(format, separator, decimal, tuple(missing), thousands)
-    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path)
+    reading = Reading(format, separator, decimal, tuple(missing), thousands, day_first)
+    split = TableSplit(test_fraction, val_fraction, split_seed, fold, split_column, test_path, val_path, all_rows)
     return TableDataModule(path, columns, reading, split, batch_size=batch_size, **batching)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
 
-from bdl.data.encoding import refuse_text
-from bdl.data.frame import Series, as_numbers, as_texts, holds_dates, holds_truth_values, number_hint
+from bdl.data.dates import holds_dates
+from bdl.data.kinds import Refused, refusal, refuse_text
 from bdl.data.module import Task
+from bdl.data.values import Series, as_numbers, as_texts, holds_truth_values, number_hint
 from bdl.errors import ConfigError
 
-FEW = 20  # different whole numbers that are taken for classes; digits have 10
+FEW = 20  # different whole numbers that may be classes; digits have 10
+AS_CLASSES = "correct them, or data.task=classification takes the values as classes"
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,7 @@ class ClassTarget:
     name: str
     labels: tuple[str, ...]
 
-    task = "classification"
+    task: ClassVar[Task] = "classification"
 
     @staticmethod
     def learn(values: Series, place: str) -> ClassTarget:
@@ -65,25 +67,18 @@ class NumberTarget:
     @staticmethod
     def learn(values: Series, place: str, task: Task) -> NumberTarget:
         """From the training rows. Raises ConfigError for text, a constant target, and counts that are none."""
-        name = f"data.target={values.name}"
-        refuse_text(values, place, "correct them, or data.task=classification takes the values as classes")
-        numbers = as_numbers(values)
+        numbers = _numbers(values, place, task)
         if numbers.min() == numbers.max():
             raise ConfigError(
-                f"{name} is {numbers.iloc[0]:g} in all {len(numbers)} training rows of {place}: nothing can be learned "
-                "about a constant; choose another target"
+                f"data.target={values.name} is {numbers.iloc[0]:g} in all {len(numbers)} training rows of {place}: "
+                "nothing can be learned about a constant; choose another target"
             )
-        if task == "counts":
-            _refuse_other_than_counts(numbers, place)
-            return NumberTarget(str(values.name), 0.0, 1.0, task)
-        return NumberTarget(str(values.name), float(numbers.mean()), float(numbers.std(ddof=0)), task)
+        mean, std = (0.0, 1.0) if task == "counts" else (float(numbers.mean()), float(numbers.std(ddof=0)))
+        return NumberTarget(str(values.name), mean, std, task)
 
     def encode(self, values: Series, place: str) -> Tensor:
         """(n, 1) float32. Raises ConfigError for text and infinite numbers, and counts that are none."""
-        refuse_text(values, place)
-        numbers = as_numbers(values)
-        if self.task == "counts":
-            _refuse_other_than_counts(numbers, place)
+        numbers = _numbers(values, place, self.task)
         return torch.from_numpy(((numbers - self.mean) / self.std).to_numpy(np.float32))[:, None]
 
 
@@ -106,41 +101,52 @@ def target_from_plain(plain: Mapping[str, Any]) -> Target:
 def find_task(values: Series, place: str) -> tuple[Task, str]:
     """The task of a target without gaps, and why in a few words.
 
-    Text, truth values and whole numbers of at most 20 different values, each in two rows on average, are classes; other
-    numbers are a regression.
+    Text, truth values and two whole numbers are classes; decimals, and whole numbers with many different values, are a
+    regression.
 
     >>> find_task(pd.Series(["yes", "no", "no"], name="answer"), "table.csv")
     ('classification', '2 different texts')
     >>> find_task(pd.Series([1.5, 2.0, 3.7], name="length"), "table.csv")
     ('regression', '3 different numbers')
 
-    Raises ConfigError for dates, and for numbers with text between them.
+    Raises ConfigError for dates, for numbers with text between them, and for whole numbers that may be classes or not:
+    at most 20 different ones, each in two rows on average.
     """
+    name = f"data.target={values.name}"
     if holds_dates(values):
-        raise ConfigError(f"data.target={values.name} holds dates or times ({values.iloc[0]}): choose another target")
+        raise ConfigError(f"{name} holds dates or times ({values.iloc[0]}): choose another target")
     if (hint := number_hint(values)) is not None:
-        raise ConfigError(
-            f"data.target={values.name} holds numbers that are texts: set {hint}, or data.task=classification"
-        )
-    different = values.nunique()
-    numbers = as_numbers(values)
-    if holds_truth_values(values) or numbers.notna().mean() < 0.5:
+        raise ConfigError(f"{name} holds numbers that are texts: {hint}, or data.task=classification")
+    different, numbers = values.nunique(), as_numbers(values)
+    if isinstance(values.dtype, pd.CategoricalDtype) or holds_truth_values(values) or numbers.notna().mean() < 0.5:
         return "classification", f"{different} different {'truth values' if holds_truth_values(values) else 'texts'}"
-    refuse_text(values, place, "correct them, or data.task=classification takes the values as classes")
-    whole = (numbers == numbers.round()).all()
-    if whole and 1 < different <= min(FEW, len(values) / 2):
-        return "classification", f"{different} different whole numbers"
-    return "regression", f"{different} different {'whole numbers' if whole else 'numbers'}"
+    numbers = _numbers(values, place, "regression")
+    if not (numbers == numbers.round()).all():
+        return "regression", f"{different} different numbers"
+    if 2 < different <= min(FEW, len(values) / 2):
+        counts = ", data.task=counts a count" if numbers.min() >= 0 else ""
+        raise ConfigError(
+            f"{name} has {different} different whole numbers, {numbers.min():g} to {numbers.max():g}, which may be "
+            f"quantities or classes: data.task=regression predicts a number{counts}, data.task=classification a class "
+            "for each"
+        )
+    return "classification" if different == 2 else "regression", f"{different} different whole numbers"
 
 
-def _refuse_other_than_counts(numbers: Series, place: str) -> None:
-    bad = (numbers < 0) | (numbers != numbers.round())
-    if bad.any():
+def _numbers(values: Series, place: str, task: Task) -> Series:
+    """The target as numbers. Raises ConfigError for text and infinite numbers, and for counts that are none."""
+    try:
+        refuse_text(values, AS_CLASSES)
+    except Refused as fault:
+        raise refusal([fault], place) from None
+    numbers = as_numbers(values)
+    if task == "counts" and (bad := (numbers < 0) | (numbers != numbers.round())).any():
         raise ConfigError(
             f"data.task=counts does not fit the target {numbers.name}: {numbers[bad].iloc[0]:g} in row "
             f"{numbers.index[bad][0] + 1} of {place} is no count ({bad.sum()} of {len(numbers)} rows): "
             "data.task=regression predicts numbers"
         )
+    return numbers
 
 
 def _numbers_first(label: str) -> tuple[int, float, str]:

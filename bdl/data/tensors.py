@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Unpack, get_args
+from typing import Literal, Unpack, get_args
 
 import torch
 from torch import Tensor
@@ -26,8 +26,8 @@ class TensorDataModule(DataModule):
 
     Args:
         splits: x (n, ...) as stored and y of each split. y holds classes, (n,) int64 in 0..K-1, or numbers, (n, k)
-            float32, which a regression should standardise. "val" may be missing.
-        batch_size: items per chain and step; None means all training items.
+            float32, which a regression should standardise. "val" may be missing, and "test" may be empty.
+        batch_size: items per chain and step; None means all training items, "auto" 100 or all of fewer.
         task: "classification", "regression" or "counts".
         labels: names of the K classes; None means as many as the labels of all splits name, called "0", "1", ...
         augment: random changes to the training items, as in `TensorBatches`.
@@ -43,7 +43,7 @@ class TensorDataModule(DataModule):
         self,
         splits: Splits,
         *,
-        batch_size: int | None = None,
+        batch_size: int | Literal["auto"] | None = None,
         task: Task = "classification",
         labels: Sequence[str] | None = None,
         augment: Augmentation | None = None,
@@ -59,10 +59,15 @@ class TensorDataModule(DataModule):
         x, y = self.splits["train"]
         self.num_data, self.num_classes = len(y), len(self.labels)
         self.num_targets = 1 if y.ndim == 1 else y.shape[1]
-        self.batch_size = len(y) if batch_size is None else batch_size
+        self.batch_size = len(y) if batch_size is None else min(100, len(y)) if batch_size == "auto" else batch_size
         batches = TensorBatches(x, y, self.batch_size, augment=augment, transform=transform, **batching)
         self.seed, self.stack = batches.seed, batches.stack
         self.batches = batches if workers is None else WorkerBatches(batches, workers)
+
+    @property
+    def rows(self) -> str:
+        """The number of items of each split that has some, in words."""
+        return ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))
 
     def train_dataloader(self) -> TensorBatches | WorkerBatches:
         return self.batches
@@ -70,8 +75,8 @@ class TensorDataModule(DataModule):
     def val_dataloader(self) -> TensorSlices | list[TensorSlices]:
         return self.slices("val") if len(self.splits["val"][1]) else []
 
-    def test_dataloader(self) -> TensorSlices:
-        return self.slices("test")
+    def test_dataloader(self) -> TensorSlices | list[TensorSlices]:
+        return self.slices("test") if len(self.splits["test"][1]) else []
 
     def count(self, split: str) -> int:
         return len(self.splits[split][1])
@@ -89,14 +94,18 @@ class TensorDataModule(DataModule):
         Args:
             items: take only that many items, evenly spaced; None takes all.
 
-        Raises ConfigError for items < 1.
+        Raises ConfigError for items < 1, and for a split without items.
         """
+        if not len(self.splits[split][1]):
+            raise self._lacks(f"{split} items", f'x and y of the split "{split}"')
         return in_order(TensorSlices(*self.splits[split], transform=self.transform), items)
 
 
 def _with_validation(splits: Splits) -> dict[str, tuple[Tensor, Tensor]]:
     """The three splits; an empty "val" where it is missing. Raises ConfigError where another one is."""
-    missing = [split for split in ("train", "test") if split not in splits or not len(splits[split][1])]
+    missing = [
+        split for split in ("train", "test") if split not in splits or split == "train" and not len(splits[split][1])
+    ]
     if missing:
         raise ConfigError(f'the split "{missing[0]}" has no items: give x (n, ...) and y of "train" and "test"')
     x, y = splits["train"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -13,15 +14,15 @@ from omegaconf import DictConfig
 from torch import Tensor
 
 import bdl
-from bdl.data.encoding import CategoryColumn, NumberColumn
-from bdl.data.frame import Frame, require_columns
+from bdl.data.frame import require_columns
 from bdl.data.loader import TensorSlices
 from bdl.data.table import TableEncoding
 from bdl.data.target import ClassTarget, NumberTarget
+from bdl.data.values import Frame, with_numbers
 from bdl.disk.files import write_atomically
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.prediction import Prediction, ValuePrediction
-from bdl.run.records import PREPROCESSING, folders_of, read_preprocessing
+from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_preprocessing
 from bdl.run.stored import load_runs
 
 SPREAD = ("std", "aleatoric", "epistemic")
@@ -38,13 +39,14 @@ def predict(cfg: DictConfig) -> None:
         raise ConfigError(f"output={cfg.output} is a folder: name the file for the predictions")
     if output.exists() and output.samefile(Path(cfg.input).expanduser()):
         raise ConfigError(f"output={cfg.output} is the input: choose another file for the predictions")
+    if cfg.refit and (used := refitted(runs)) != runs:
+        print(f"predict: samples of {', '.join(map(str, used))}, from all rows; refit=false leaves them out")
+        runs = used
     posterior, _ = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
     encoding = read_encoding(runs[0])
     reading = dataclasses.replace(encoding.reading, format=_format(cfg.input))
     wanted = encoding.id if cfg.id is None else cfg.id
-    columns = encoding.inputs.columns
-    categories, numbers = ([c.name for c in columns if isinstance(c, kind)] for kind in (CategoryColumn, NumberColumn))
-    rows = reading.read(cfg.input, "input", text=[*wanted, *categories], numbers=numbers)
+    rows = reading.read(cfg.input, "input", text=[*wanted, *encoding.inputs.written])
     if cfg.id is not None:
         require_columns(rows, cfg.id, "id=", str(cfg.input))
     predictions = predicted(posterior, encoding, rows, Path(cfg.input).name)
@@ -57,7 +59,11 @@ def predict(cfg: DictConfig) -> None:
 
 
 def predict_table(
-    run: str | Path | Sequence[str | Path], rows: Frame, trust: Sequence[str] = (), device: str | None = None
+    run: str | Path | Sequence[str | Path],
+    rows: Frame,
+    trust: Sequence[str] = (),
+    device: str | None = None,
+    refit: bool = True,
 ) -> Frame:
     """Predictions for the rows of a pandas table, from a run of `data=csv` or `data=parquet`, or from several.
 
@@ -66,6 +72,7 @@ def predict_table(
         rows: a pandas.DataFrame with the columns of the run's table. The target may be missing.
         trust: packages that the config.yaml of a run may build parts from, besides bdl's own.
         device: None for a GPU if there is one.
+        refit: where `refit=all` has sampled from all rows of the table, use these samples.
 
     Returns a DataFrame with the index of `rows` and the columns of `predict.py`: `mean`, `std`, `aleatoric`,
     `epistemic`, `q05`, `q50` and `q95` in the units of the target; or `class`, `p_<label>`, and `entropy` and
@@ -73,10 +80,23 @@ def predict_table(
 
     Raises ConfigError for missing columns, for text where numbers belong, and for a run on other data.
     """
-    runs = folders_of(run)
-    posterior, _ = load_runs(runs, trust, device)
-    numbered = rows.reset_index(drop=True)  # messages count its rows
-    return predicted(posterior, read_encoding(runs[0]), numbered, "the table").set_index(rows.index)
+    runs = refitted(folders_of(run)) if refit else folders_of(run)
+    (posterior, _), encoding = load_runs(runs, trust, device), read_encoding(runs[0])
+    numbered = with_numbers(rows.reset_index(drop=True), encoding.inputs.written)  # messages count its rows
+    return predicted(posterior, encoding, numbered, "the table").set_index(rows.index)
+
+
+def refitted(runs: Sequence[Path]) -> Sequence[Path]:
+    """The refits of the runs, which `refit=all` has sampled from all rows; the runs themselves if not all have one.
+
+    Warns of a refit that has not ended.
+    """
+    refits = [run / REFIT for run in runs]
+    for refit in refits:
+        if refit.exists() and not (refit / METRICS).exists():
+            line = f"{refit} has not ended, and is not used: the command of the run, with refit=all, goes on with it"
+            warnings.warn(line, BdlWarning, stacklevel=2)
+    return refits if all((refit / METRICS).exists() for refit in refits) else runs
 
 
 def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, place: str) -> Frame:

@@ -14,7 +14,8 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 from torch import Tensor, nn
 
-from bdl.data.encoding import InputEncoding, NumberColumn
+from bdl.data.encoding import InputEncoding
+from bdl.data.kinds import NumberColumn
 from bdl.data.loader import TensorSlices
 from bdl.data.target import NumberTarget
 from bdl.errors import ConfigError

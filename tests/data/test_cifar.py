@@ -187,7 +187,7 @@ def test_a_file_cut_short_is_named(ten, name):
 def test_labels_outside_the_classes_are_refused(ten):
     ten.y["train"][30] = 10
     ten.write()
-    assert "holds the train label 10, outside of its 10 classes" in refused(ten.root)
+    assert "to 10, outside of its 10 classes: replace it" in refused(ten.root)
     assert not list(ten.root.glob("*.safetensors"))
 
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.table`, `.columns`, `.frame`, `.encoding` and `.target`.
+"""Tests of `bdl.data.table`, `.columns`, `.frame`, `.values`, `.kinds`, `.encoding` and `.target`.
 
 Tables: what is learned from the training rows, splits, tasks, and one clear line for each kind of bad table.
 """
@@ -118,8 +118,8 @@ def test_what_a_run_saves_makes_the_same_inputs_again(tmp_path):
 
 def test_an_incomplete_encoding_and_that_of_another_version_are_refused():
     with pytest.raises(ConfigError, match="'target' is missing or wrong"):
-        TableEncoding.from_plain({"format_version": 2, "columns": []})
-    with pytest.raises(ConfigError, match="format_version is 1, and this bdl reads 2"):
+        TableEncoding.from_plain({"format_version": 3, "columns": []})
+    with pytest.raises(ConfigError, match="format_version is 1, and this bdl reads 3"):
         TableEncoding.from_plain({"format_version": 1, "columns": []})
 
 
@@ -214,7 +214,7 @@ def test_validation_rows_are_taken_from_the_training_rows_that_a_column_marks(tm
 TARGETS = {
     "texts": (["no", "yes"] * 20, "classification", ("no", "yes"), "2 different texts"),
     "truth": ([True, False] * 20, "classification", ("False", "True"), "2 different truth values"),
-    "few whole numbers": ([10, 9, 1, 2] * 10, "classification", ("1", "2", "9", "10"), "4 different whole numbers"),
+    "two whole numbers": ([10, 9] * 20, "classification", ("9", "10"), "2 different whole numbers"),
     "many whole numbers": (range(ROWS), "regression", (), "40 different whole numbers"),
     "numbers": (np.arange(ROWS) / 7, "regression", (), "40 different numbers"),
     "few numbers": ([0.5, 1.5] * 20, "regression", (), "2 different numbers"),
@@ -230,6 +230,15 @@ def test_the_task_is_found_from_the_target_and_said(tmp_path, name):
     assert data.tensors("train")[1].dtype == (torch.int64 if labels else torch.float32)
 
 
+@pytest.mark.parametrize("values", [[3, 4, 5, 8] * 10, [0.0, 1.0, 2.0, 1.0] * 10], ids=["quality", "as decimals"])
+def test_few_whole_numbers_may_be_quantities_or_classes_so_the_task_is_asked_for(tmp_path, values):
+    words = "data.target=y has . different whole numbers, . to ., which may .*: data.task=regression .* data.task=class"
+    with pytest.raises(ConfigError, match=words):
+        module(tmp_path, frame().assign(y=values))
+    assert module(tmp_path, frame().assign(y=values), task="classification").labels[0] == str(int(min(values)))
+    assert module(tmp_path, frame().assign(y=values), task="regression").num_classes == 0
+
+
 def test_labels_are_numbered_in_the_order_of_their_names(tmp_path):
     values = ["b", "a", "c", "b"] * 10
     data = module(tmp_path, frame().assign(y=values, part=["train"] * 30 + ["test"] * 10), split_column="part")
@@ -238,7 +247,7 @@ def test_labels_are_numbered_in_the_order_of_their_names(tmp_path):
 
 def test_a_task_may_be_asked_for(tmp_path):
     counts = frame().assign(y=[0, 1, 2, 5] * 10)
-    assert module(tmp_path, counts).task == "classification"
+    assert module(tmp_path, counts, task="classification").labels == ("0", "1", "2", "5")
     assert module(tmp_path, counts, task="regression").tensors("train")[1].mean().abs() < 1e-6
     data = module(tmp_path, counts, task="counts")
     assert set(data.tensors("train")[1].flatten().tolist()) == {0.0, 1.0, 2.0, 5.0}
@@ -266,8 +275,6 @@ def test_a_small_table_is_one_batch(tmp_path):
 
 # ---- bad tables ------------------------------------------------------------------------------------------------------
 
-DATES = [f"2020-01-{i:02d}" for i in range(1, 21)] * 2
-
 
 def with_one(column: str, value: object, row: int = 6) -> pd.DataFrame:
     table = frame()
@@ -288,7 +295,6 @@ BAD = {
     "numbers as classes": (frame(), {"task": "classification"}, "data.task=regression predicts numbers"),
     "counts": (frame(), {"task": "counts"}, "data.task=counts does not fit the target y: .* is no count"),
     "text as numbers": (frame().assign(y=["u", "v"] * 20), {"task": "regression"}, "data.task=classification takes"),
-    "dates": (frame().assign(day=DATES), {}, r"day holds dates or times \(2020-01-01\), .* data.drop=\[day\] leaves"),
     "free text": (frame(), {"drop": [], "max_levels": 9}, r"name has 32 different texts .* data.drop=\[name\] leaves"),
     "target dropped": (frame(), {"drop": ["y"]}, "data.drop names y, which is the target"),
     "nothing left": (frame(), {"drop": ["name", "size", "city", "new"]}, "no column has information about the target"),
@@ -306,7 +312,7 @@ BAD = {
     "no rows": (b"a,b,y\n", {}, "has column names and no rows"),
     "semicolons": (b"a;b;y\n1;2;3\n", {}, "one column only under data.separator=comma; .* data.separator=semicolon"),
     "one column": (b"y\n1\n2\n", {}, "one column only .* data.separator names the sign between them"),
-    "more fields": (b"a,y\n1,2,3\n1,2,3\n", {"drop": []}, "rows have more fields than the 2 column names"),
+    "more fields": (b"a,y\n1,2,3\n1,2,3\n", {"drop": []}, "cannot be read as csv: .* Expected 2 fields in line 2"),
     "ragged": (b"a,y\n1,2\n1,2,3\n", {"drop": []}, "cannot be read as csv: .* Expected 2 fields in line 3, saw 3"),
     "coding": ("a,y\nKöln,2\n".encode("latin1"), {}, "is no UTF-8 text"),
     "batch": (frame(), {"batch_size": 33}, "batch_size must be between 1 and the 32 training items, got 33"),
@@ -324,7 +330,7 @@ def test_a_bad_table_is_refused_in_one_line_that_names_the_remedy(tmp_path, name
 def test_decimal_commas_are_named_and_read(tmp_path):
     text = "a;y\n" + "".join(f"{i},5;{i * i},25\n" for i in range(80))
     settings = {"separator": "semicolon", "drop": []}
-    with pytest.raises(ConfigError, match="a holds numbers that are texts: set data.decimal=comma, or data."):
+    with pytest.raises(ConfigError, match=r"a holds numbers that are texts \('0,5'\): set data.decimal=comma, .*categ"):
         module(tmp_path, text.encode(), **settings, task="classification", max_levels=20, target="y")
     with pytest.raises(ConfigError, match="data.target=y holds numbers that are texts: set data.decimal=comma"):
         module(tmp_path, text.encode(), **settings, target="y")
@@ -338,17 +344,6 @@ def test_a_missing_file_and_a_missing_reader_are_named(tmp_path, monkeypatch):
     monkeypatch.setattr("bdl.data.frame.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs the package pyarrow: pip install 'bdl\[parquet\]'"):
         read_table(written(tmp_path, frame()), "y", format="parquet")
-
-
-def test_columns_that_know_that_they_are_dates_are_refused_too(tmp_path, monkeypatch):
-    """As Parquet stores them; the reader itself is an extra that may be missing here."""
-    monkeypatch.setattr("bdl.data.frame.find_spec", lambda name: True)
-    monkeypatch.setattr("bdl.data.frame._read_parquet", lambda path: frame().assign(day=pd.to_datetime(DATES)))
-    path, settings = written(tmp_path, b"", "table.parquet"), {"drop": ["name"], "format": "parquet"}
-    with pytest.raises(ConfigError, match="day holds dates or times"):
-        read_table(path, "y", **settings)
-    data = read_table(path, "y", **{**settings, "drop": ["name", "day"]})
-    assert torch.equal(data.tensors("train")[0], module(tmp_path, frame()).tensors("train")[0])
 
 
 def test_parquet_gives_what_csv_gives(tmp_path):
@@ -372,7 +367,7 @@ THOUSANDS = {
 def test_signs_between_thousands_are_named_and_read_and_never_taken_for_decimals(tmp_path, sign, column):
     separator, decimal, texts = THOUSANDS[sign]
     between = {"comma": ",", "semicolon": ";"}[separator]
-    rows = [(texts[i % 4], f"{i}") if column == "input" else (f"{i}", texts[i % 4]) for i in range(40)]
+    rows = [(texts[i % 4], f"{i}") if column == "input" else (f"{i % 7}", texts[i % 4]) for i in range(40)]
     text = "".join(between.join(f'"{field}"' for field in row) + "\n" for row in [("a", "y"), *rows])
     settings = {"separator": separator, "decimal": decimal, "drop": [], "target": "y", "task": "regression"}
     with pytest.raises(ConfigError, match=f"data.thousands={sign}"):
@@ -383,29 +378,29 @@ def test_signs_between_thousands_are_named_and_read_and_never_taken_for_decimals
     assert values.min() < learned.mean < values.max() and learned.std > 1e5
 
 
-def test_signs_that_no_reader_knows_are_refused_with_a_remedy(tmp_path):
-    """A narrow space. pandas takes plain signs only."""
+def test_narrow_spaces_between_thousands_are_spaces(tmp_path):
     text = "a,y\n" + "".join(f"2\u202f02{i % 3},{i}\n" for i in range(40))
-    with pytest.raises(ConfigError, match="set data.thousands=space once the file has plain spaces instead of"):
-        module(tmp_path, text.encode(), drop=[], target="y", task="regression")
+    data = module(tmp_path, text.encode(), drop=[], target="y", task="regression", thousands="space")
+    assert 2020 < data.encoding.inputs.columns[0].mean < 2022
+
+
+def test_a_comma_that_is_not_before_three_digits_stands_between_no_thousands(tmp_path):
+    """Read without its comma, 1,5 would be 15."""
+    text = "a,y\n" + "".join(f'"1,{i}",{i}\n' for i in range(40))
+    with pytest.raises(ConfigError, match=r"a holds numbers that are texts \('1,0'\): set data.decimal=comma"):
+        module(tmp_path, text.encode(), drop=[], target="y", task="regression", thousands="comma")
 
 
 def test_codes_with_points_are_categories_where_decimals_have_commas(tmp_path):
     text = "a;b;y\n" + "".join(f"{i % 3}.{i % 2};{i},5;{i}\n" for i in range(40))
     settings = {"separator": "semicolon", "decimal": "comma", "drop": [], "target": "y", "task": "regression"}
-    with pytest.raises(ConfigError, match=r"a has numbers with points, .* or data.categorical=\[a\] for codes"):
+    with pytest.raises(
+        ConfigError, match=r"a holds numbers that are texts \('0.0'\): set data.decimal=point, or .*=\[a\] for"
+    ):
         module(tmp_path, text.encode(), **settings)
     assert module(tmp_path, text.encode(), **{**settings, "drop": ["a"]}).input_shape == (1,)
     data = module(tmp_path, text.encode(), **settings, categorical=["a"])
     assert data.encoding.inputs.columns[0].levels == ("0", "0.1", "1", "1.1", "2", "2.1")
-
-
-def test_dates_with_points_are_dates_where_decimals_have_commas(tmp_path):
-    text = "a;b;y\n" + "".join(f"{1 + i % 28:02d}.05.2020;{i},5;{i}\n" for i in range(40))
-    settings = {"separator": "semicolon", "decimal": "comma", "target": "y", "task": "regression"}
-    with pytest.raises(ConfigError, match="a holds dates or times"):
-        module(tmp_path, text.encode(), **settings, drop=[])
-    assert module(tmp_path, text.encode(), **settings, drop=["a"]).input_shape == (1,)
 
 
 def test_none_is_a_category_and_na_is_a_gap(tmp_path):
@@ -432,3 +427,69 @@ def test_parquet_keeps_its_categories_and_its_named_index(tmp_path):
     table.to_parquet(tmp_path / "table.parquet")
     data = read_table(tmp_path / "table.parquet", "y", format="parquet", id=["name"], task="regression")
     assert data.encoding.inputs.columns[0].levels == ("10115", "20095") and data.input_shape == (3,)
+
+
+# ---- tables as they are ----------------------------------------------------------------------------------------------
+
+
+def test_all_refused_columns_and_the_target_are_named_in_one_line(tmp_path):
+    table = frame().assign(
+        note=[f"n{i}" for i in range(ROWS)], a=["1,5"] * 39 + ["2,25"], b=["1,5"] * 20 + ["3,5"] * 20
+    )
+    table["y"] = [1, 2, 3, 4] * 10
+    with pytest.raises(ConfigError) as error:
+        module(tmp_path, table, drop=[], max_levels=20)
+    line = str(error.value)
+    assert line.startswith("data.target=y has 4 different whole numbers") and "\n" not in line
+    assert "name has 32 different texts" in line and "note has 32 different texts" in line
+    assert "data.drop=[name,note]" in line and "a holds numbers that are texts ('1,5'), b holds" in line
+    assert line.count("set data.decimal=comma") == 1 and "data.categorical=[a,b]" in line
+
+
+def test_names_that_the_table_lacks_are_named_at_once(tmp_path):
+    with pytest.raises(ConfigError, match="data.target=Y: .* mean y.; data.id=who: .*; data.drop=a: table.csv has no"):
+        module(tmp_path, frame(), target="Y", drop=["a"], id=["who"])
+
+
+def test_signs_around_the_fields_of_a_spreadsheet_change_nothing(tmp_path):
+    """A byte order mark, blanks around fields and names, empty columns without a name, and lines without a field."""
+    lines = [",".join(map(str, row)) for row in [("name", "size", "city", "new", "y"), *frame().values]]
+    lines = [line.replace(",", " , ").replace("Köln", "Köln ") + ",," for line in lines]
+    text = "\ufeff" + "\r\n".join([*lines[:20], ",,,,,,", "", *lines[20:]])
+    with pytest.warns(BdlWarning, match="the target y is missing in 1 of 41 rows"):
+        data = module(tmp_path, text.encode())
+    assert data.encoding.inputs == module(tmp_path, frame()).encoding.inputs
+    assert data.encoding.inputs.columns[1].levels == ("Aachen", "Bonn", "Köln")
+
+
+def test_a_word_for_a_gap_that_is_a_number_stands_for_the_number(tmp_path):
+    table = frame()
+    table.loc[[0, 3, 5], "size"] = -999.0
+    data = module(tmp_path, table, missing=["-999"])
+    assert data.encoding.inputs.columns[0].gaps and data.encoding.inputs.columns[0].mean > 0
+
+
+def test_columns_that_seem_to_number_the_rows_are_named(tmp_path):
+    shuffled = np.random.RandomState(0).permutation(ROWS)
+    table = frame().assign(count=range(5, ROWS + 5), size_nr=shuffled, population=shuffled)
+    with pytest.warns(
+        BdlWarning, match=r"count, size_nr has another whole number in every row, .*id=\[count,size_nr\]"
+    ):
+        assert module(tmp_path, table).input_shape == (11,)
+
+
+def test_test_rows_that_are_copies_of_training_rows_are_counted(tmp_path):
+    table = pd.concat([frame()[:30], frame()[:10]]).assign(part=["train"] * 30 + ["test"] * 10)
+    with pytest.warns(BdlWarning, match="10 of 10 different test rows are training rows too, value for value"):
+        module(tmp_path, table, split_column="part")
+
+
+def test_all_rows_may_be_for_training(tmp_path):
+    table = frame().assign(part=["train"] * 30 + ["test"] * 5 + ["val"] * 5)
+    for settings in ({}, {"split_column": "part"}, {"val_fraction": 0.5}):
+        drop = ["name"] if "split_column" in settings else ["name", "part"]
+        data = module(tmp_path, table, all_rows=True, **{**settings, "drop": drop})
+        assert data.num_data == ROWS and not data.has("test") and not data.has("val")
+        assert data.encoding.target.mean == pytest.approx(table["y"].mean())
+    with pytest.raises(ConfigError, match="has no test items"):
+        data.slices("test")

@@ -1,0 +1,155 @@
+"""Columns of dates and times: how they are written, and the numbers that a network sees of them."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bdl.data.kinds import NumberColumn, Refused, warn_of_gaps
+from bdl.data.values import Frame, Series, as_texts
+
+MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
+DATE = re.compile(
+    rf"(\d{{1,4}}[-/.]\d{{1,2}}[-/.]\d{{1,4}}([ T].*)?|\d{{1,2}}:\d{{2}}(:\d{{2}}.*)?|\d{{4}}-\d{{2}}"
+    rf"|(19|20)\d{{2}}[01]\d[0-3]\d|\d{{1,2}}[ -]{MONTH}[ ,-]+\d{{2,4}}.*|{MONTH} \d{{1,2}},? \d{{4}}.*)",
+    re.IGNORECASE,
+)
+ZONE = re.compile(r":\d\d(?:\.\d+)?(\s?(?:Z|UTC|GMT|[+-]\d\d:?\d\d))$")
+DAYS = (
+    "%Y-%m-%d", "%Y/%m/%d", "%Y.%m.%d", "%Y%m%d", "%Y-%m", "%d.%m.%Y", "%d.%m.%y", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%y",
+    "%m/%d/%y", "%d-%m-%Y", "%m-%d-%Y", "%d-%m-%y", "%m-%d-%y", "%d %b %Y", "%d %B %Y", "%d-%b-%Y", "%d-%b-%y",
+    "%b %d, %Y", "%B %d, %Y", "%b %d %Y", "%B %d %Y",
+)  # fmt: skip
+TIMES = ("%H:%M", "%H:%M:%S", "%H:%M:%S.%f", "%I:%M %p", "%I:%M:%S %p")
+FORMATS = (*DAYS, *TIMES, *(f"{day}{sign}{time}" for day in DAYS for sign in (" ", "T") for time in TIMES))
+ORDERED = re.compile("%([dm])[/-]%[dm]")  # a format whose dates may not tell the day from the month
+TYPED = "ISO8601"  # stands for the format where the type of the column says that it holds dates
+CIRCLES = {"month": 12, "weekday": 7, "hour": 24}  # parts that begin again after so many
+DROP = "data.drop={columns} leaves this out"
+WAYS = f"write all in one way, such as 2020-04-03 10:30; or {DROP}"
+
+
+@dataclass(frozen=True)
+class DateColumn:
+    """A column of dates: the year, days since 1970, and points on circles for month, weekday and hour.
+
+    Parts that are the same in all training rows are left out; the others are standardised. A missing date becomes the
+    median of the training rows, `fill`; a further number is 1 where it is missing if training rows had gaps.
+    """
+
+    name: str
+    format: str  # as `strptime` reads it
+    zone: str  # that all times end with, such as Z
+    fill: str
+    gaps: bool
+    parts: tuple[NumberColumn, ...]
+
+    @property
+    def width(self) -> int:
+        """Numbers per row in the network's input."""
+        return sum(part.width for part in self.parts) + self.gaps
+
+    @staticmethod
+    def learn(values: Series, day_first: bool | None = None) -> DateColumn:
+        """Raises Refused for dates in several formats or time zones, and for those that do not tell day from month."""
+        format, zone = find_format(values, day_first)
+        dates = parse(values, format, zone)
+        fill = dates.dropna().sort_values().iloc[dates.notna().sum() // 2]
+        parts = parts_of(dates.fillna(fill))
+        varied = [NumberColumn.learn(parts[name]) for name in parts if parts[name].nunique() > 1]
+        return DateColumn(str(values.name), format, zone, fill.isoformat(), bool(dates.isna().any()), tuple(varied))
+
+    def encode(self, values: Series, place: str) -> np.ndarray:
+        """(n, width). Raises Refused for what is no date, or is written in another way than the training rows."""
+        dates, fill = parse(values, self.format, self.zone), pd.Timestamp(self.fill)
+        missing = dates.isna().to_numpy()
+        if (bad := missing & values.notna().to_numpy()).any():
+            written = "" if self.format == TYPED else f" as {fill.strftime(self.format)}{self.zone} is"
+            what = f"has '{values[bad].iloc[0]}' in row {values.index[bad][0] + 1}, and no date written{written}"
+            raise Refused(self.name, f"{what} in {bad.sum()} of {len(values)} rows", "correct them")
+        warn_of_gaps(self.name, missing & (not self.gaps), place, f"the median, {fill}")
+        parts = parts_of(dates.fillna(fill))
+        encoded = [part.encode(parts[part.name], place) for part in self.parts]
+        return np.concatenate([*encoded, missing[:, None]] if self.gaps else encoded, 1)
+
+
+def holds_dates(values: Series) -> bool:
+    """Whether the values are dates or times, or nine tenths of them read like some."""
+    present = values.dropna()
+    if present.empty or pd.api.types.is_bool_dtype(values):
+        return False
+    if pd.api.types.is_datetime64_any_dtype(values) or isinstance(present.iloc[0], dt.date | dt.time | pd.Period):
+        return True
+    if pd.api.types.is_numeric_dtype(values) and not (present.between(19000101, 20991231) & (present % 1 == 0)).all():
+        return False
+    return as_texts(present).map(lambda text: DATE.fullmatch(text) is not None).mean() >= 0.9
+
+
+def find_format(values: Series, day_first: bool | None) -> tuple[str, str]:
+    """The one format in which all dates are written, and their time zone."""
+    name, texts = str(values.name), as_texts(values.dropna())
+    if pd.api.types.is_datetime64_any_dtype(values):
+        if getattr(values.dtype, "tz", None) is not None:
+            raise Refused(name, f"has a time zone, {values.dtype.tz}", f"{DROP}, or store local times without it")
+        return TYPED, ""
+    zones = texts.map(lambda text: zone[1] if (zone := ZONE.search(text)) else "")
+    if zones.nunique() > 1:
+        one, other = (texts[zones == zone].iloc[0] for zone in zones.unique()[:2])
+        raise Refused(name, f"has times of several time zones, such as '{one}' and '{other}'", WAYS)
+    zone, some = zones.iloc[0], [texts.iloc[i] for i in (0, len(texts) // 2, -1)]
+    read = {f: parse(texts, f, zone) for f in FORMATS if any(_fits(text.removesuffix(zone), f) for text in some)}
+    whole = {format: dates for format, dates in read.items() if dates.notna().all()}
+    if not whole:
+        dates = max(read.values(), key=lambda dates: dates.notna().sum(), default=pd.Series(pd.NaT, texts.index))
+        other = "" if dates.isna().all() else f", and is written like '{texts[dates.notna()].iloc[0]}' elsewhere"
+        what = f"has '{texts[dates.isna()].iloc[0]}' among its dates{other}"
+        raise Refused(name, what, f"{WAYS}, and data.categorical={{columns}} takes all as categories")
+    return _told_apart(name, texts, whole, day_first), zone
+
+
+def _fits(text: str, format: str) -> bool:
+    try:
+        return bool(dt.datetime.strptime(text, format))
+    except ValueError:
+        return False
+
+
+def _told_apart(name: str, texts: Series, read: Mapping[str, Series], day_first: bool | None) -> str:
+    """The format that is right, of those in which all texts can be read."""
+    formats = [
+        f for f in read if day_first is None or (order := ORDERED.match(f)) is None or (order[1] == "d") == day_first
+    ]
+    if not formats:
+        raise Refused(name, f"has '{texts.iloc[0]}'", f"data.day_first={str(not day_first).lower()} reads its dates")
+    first, *others = formats
+    for other in others:
+        if (differ := read[first] != read[other]).any():
+            one, two = (read[format][differ].iloc[0].strftime("%-d %B") for format in (first, other))
+            what = f"does not tell whether '{texts[differ].iloc[0]}' is {one} or {two}"
+            raise Refused(name, what, "data.day_first=true takes the first, false the other")
+    return first
+
+
+def parse(values: Series, format: str, zone: str) -> Series:
+    """(n,) dates without time zone; NaT for what is missing, is not written so, or has another zone."""
+    if pd.api.types.is_datetime64_any_dtype(values):
+        return values if getattr(values.dtype, "tz", None) is None else pd.Series(pd.NaT, values.index)
+    texts = as_texts(values)
+    if zone:
+        texts = texts.where(texts.str.endswith(zone).fillna(False).astype(bool)).str.removesuffix(zone)
+    return pd.to_datetime(texts, format=format, errors="coerce")
+
+
+def parts_of(dates: Series) -> Frame:
+    """(n, parts) numbers of dates without gaps."""
+    hours = dates.dt.hour + dates.dt.minute / 60 + dates.dt.second / 3600
+    parts = {"year": dates.dt.year, "day": (dates.dt.normalize() - pd.Timestamp(0)).dt.days}
+    for (name, period), values in zip(CIRCLES.items(), (dates.dt.month, dates.dt.day_of_week, hours), strict=True):
+        angle = 2 * np.pi * values / period
+        parts |= {f"{name}, sine": np.sin(angle).round(9), f"{name}, cosine": np.cos(angle).round(9)}
+    return pd.DataFrame(parts)

@@ -1,0 +1,132 @@
+"""Kinds of input columns: numbers and categories. Each is learned from training rows and makes inputs of a network."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from bdl.data.frame import as_value, brief_list
+from bdl.data.values import Series, as_numbers, as_texts, not_finite, number_hint
+from bdl.errors import BdlWarning, ConfigError
+
+
+@dataclass(eq=False)
+class Refused(Exception):
+    """A column that cannot be used as it is: what it has, and the remedy, in which {columns} stands for its name."""
+
+    name: str
+    what: str
+    remedy: str
+
+
+def refusal(faults: Sequence[Refused], place: str) -> ConfigError:
+    """One line about all columns that are refused. Those with the same remedy share it."""
+    by_remedy: dict[str, list[Refused]] = {}
+    for fault in faults:
+        by_remedy.setdefault(fault.remedy, []).append(fault)
+    lines = [
+        f"{brief_list([f'{fault.name} {fault.what}' for fault in alike])}: "
+        + remedy.replace("{columns}", as_value([fault.name for fault in alike]))
+        for remedy, alike in by_remedy.items()
+    ]
+    return ConfigError(f"{place}: {'; '.join(lines)}")
+
+
+@dataclass(frozen=True)
+class NumberColumn:
+    """A column of numbers: (value - mean) / std, and 1 where the value is missing if training rows had gaps.
+
+    mean and std are those of the training rows. A missing value becomes their median, `fill`.
+    """
+
+    name: str
+    mean: float
+    std: float
+    fill: float
+    gaps: bool
+
+    @property
+    def width(self) -> int:
+        """Numbers per row in the network's input."""
+        return 1 + self.gaps
+
+    @staticmethod
+    def learn(values: Series) -> NumberColumn:
+        numbers = as_numbers(values)
+        fill, gaps = float(numbers.median()), bool(numbers.isna().any())
+        numbers = numbers.fillna(fill)
+        mean, std = float(numbers.mean()), float(numbers.std(ddof=0))
+        return NumberColumn(str(values.name), mean, std if std > 1e-12 * max(1.0, abs(mean)) else 1.0, fill, gaps)
+
+    def encode(self, values: Series, place: str) -> np.ndarray:
+        """(n, width). Raises Refused for text and for infinite numbers."""
+        refuse_text(values, "correct them, or leave the fields empty")
+        numbers = as_numbers(values)
+        missing = numbers.isna().to_numpy()
+        warn_of_gaps(self.name, missing & (not self.gaps), place, f"its median, {self.fill:g}")
+        scaled = ((numbers.fillna(self.fill) - self.mean) / self.std).to_numpy()
+        return np.stack([scaled, missing] if self.gaps else [scaled], 1)
+
+
+@dataclass(frozen=True)
+class CategoryColumn:
+    """A column of categories: one number per level and one for a level that no training row has; 1 where it is so.
+
+    A missing value becomes the most frequent level of the training rows, `fill`; a further number is 1 where the value
+    is missing if training rows had gaps.
+    """
+
+    name: str
+    levels: tuple[str, ...]
+    fill: str
+    gaps: bool
+
+    @property
+    def width(self) -> int:
+        """Numbers per row in the network's input."""
+        return len(self.levels) + 1 + self.gaps
+
+    @staticmethod
+    def learn(values: Series) -> CategoryColumn:
+        texts = as_texts(values)
+        counts = texts.value_counts()
+        fill = min(counts.index[counts == counts.max()])  # the first of equally frequent levels in the alphabet
+        return CategoryColumn(str(values.name), tuple(sorted(counts.index)), fill, bool(texts.isna().any()))
+
+    def encode(self, values: Series, place: str) -> np.ndarray:
+        """(n, width). Warns of levels that no training row has, and counts their rows."""
+        texts = as_texts(values)
+        missing = texts.isna().to_numpy()
+        warn_of_gaps(self.name, missing & (not self.gaps), place, f"the most frequent category, {self.fill}")
+        codes = pd.Index(self.levels).get_indexer(pd.Index(texts.fillna(self.fill)))
+        if (unseen := codes < 0).any():
+            first = texts[unseen].iloc[0]
+            warnings.warn(
+                f"{place}: {self.name} has categories in {unseen.sum()} of {len(texts)} rows that no training row has "
+                f"({first!r} is the first): they share one level of their own", BdlWarning, stacklevel=2,
+            )  # fmt: skip
+        one_hot = np.eye(len(self.levels) + 1)[codes]  # -1 is the last level
+        return np.concatenate([one_hot, missing[:, None]], 1) if self.gaps else one_hot
+
+
+def refuse_text(values: Series, remedy: str) -> None:
+    """Raise Refused for text and infinite numbers in a column of numbers; it counts the rows."""
+    bad = not_finite(values)
+    if bad.any():
+        example, row = values[bad].iloc[0], values.index[bad][0] + 1
+        hint = number_hint(values[bad])
+        what = f"has '{example}' in row {row}, and no finite number in {bad.sum()} of {len(values)} rows"
+        raise Refused(str(values.name), what, remedy if hint is None else f"{hint}; or {remedy}")
+
+
+def warn_of_gaps(name: str, unknown: np.ndarray, place: str, fill: str) -> None:
+    """Warn of gaps that the network does not know, because training rows had none. unknown: (n,) where they are."""
+    if unknown.any():
+        warnings.warn(
+            f"{place}: {name} is missing in {unknown.sum()} of {len(unknown)} rows, though in no training row: "
+            f"it becomes {fill}", BdlWarning, stacklevel=3,
+        )  # fmt: skip

@@ -1,0 +1,127 @@
+"""The values of a table's columns: which texts are numbers, and one way of writing each category."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import Any, TypeAlias
+
+import numpy as np
+import pandas as pd
+
+# Columns and tables of pandas, whose own annotations do not tell a type checker which of them `frame[name]` is.
+Series: TypeAlias = Any
+Frame: TypeAlias = Any
+SIGNS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " ", "point": ".", "apostrophe": "'"}
+BETWEEN = {"comma": ",", "point": r"\.", "space": r"\s", "apostrophe": "['’]"}  # thousands, as patterns
+WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
+NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+TRUTH_VALUES = {"true": "True", "false": "False"}
+MANY_DIGITS = r"[+-]?[0-9]{16,}"  # names rather than numbers, among texts: float64 would merge them
+# Texts that are numbers under other signs, and what to set or do; the first that fits all texts of a column counts
+HINTS = {
+    r"[+-]?\d{1,3}(,\d{3})+": "set data.thousands=comma if its commas stand between thousands, data.decimal=comma if "
+    "they begin decimals",
+    r"[+-]?\d{1,3}(\.\d{3})+": "set data.thousands=point if its points stand between thousands, data.decimal=point if "
+    "they begin decimals",
+    r"[+-]?\d{1,3}(\s\d{3})+([.,]\d+)?": "set data.thousands=space",
+    r"[+-]?\d{1,3}(['’]\d{3})+([.,]\d+)?": "set data.thousands=apostrophe",
+    r"[+-]?(\d*|\d{1,3}(\.\d{3})+),\d+": "set data.decimal=comma, and data.thousands=point if it has points too",
+    r"[+-]?\d*\.\d+": "set data.decimal=point",
+    r"(?=.*[€$£¥%])[€$£¥%]?\s?[+-]?\d[\d.,]*\s?[€$£¥%]?": "write its numbers without €, $ or %",
+}
+
+
+def with_numbers(frame: Frame, text: Collection[str] = (), decimal: str = ".", thousands: str | None = None) -> Frame:
+    """The table with numbers in place of texts that are numbers, but in the columns of `text`.
+
+    Behind this border no text is a number. Among other texts, whole numbers of more than 15 digits stay texts.
+
+    decimal: the sign before decimals. thousands: a pattern of the sign that stands before every three digits.
+    """
+    return frame.assign(**{name: _converted(frame[name], decimal, thousands) for name in frame if name not in text})
+
+
+def _converted(values: Series, decimal: str, thousands: str | None) -> Series:
+    texts = values.where(is_text(values))
+    if isinstance(values.dtype, pd.CategoricalDtype) or texts.isna().all():
+        return values
+    texts = texts.astype("str").where(texts.notna())  # a column of texts alone has methods for all of them
+    plain = texts
+    if decimal != "." or thousands:
+        whole = rf"(?:\d+|\d{{1,3}}(?:{thousands}\d{{3}})+)" if thousands else r"\d+"
+        point = re.escape(decimal)
+        number = rf"[+-]?(?:{whole}(?:{point}\d*)?|{point}\d+)([eE][+-]?\d+)?"
+        plain = plain.where(plain.str.fullmatch(number).fillna(False).astype(bool))
+        plain = plain.str.replace(thousands, "", regex=True) if thousands else plain
+        plain = plain.str.replace(decimal, ".", regex=False)
+    numbers: Series = pd.to_numeric(plain, errors="coerce")
+    known = numbers.notna()
+    if (known | values.isna()).all():
+        return numbers
+    known &= ~texts.str.fullmatch(MANY_DIGITS).fillna(False).astype(bool)
+    return values.astype(object).where(~known, numbers.astype(object))
+
+
+def is_text(values: Series) -> Series:
+    """(n,) whether a value is a text."""
+    return values.map(lambda value: isinstance(value, str)).astype(bool)
+
+
+def as_numbers(values: Series) -> Series:
+    """float64 numbers; NaN for what is missing and for what is no number."""
+    if not pd.api.types.is_numeric_dtype(values):
+        values = values.astype(object).where(~is_text(values))
+    numbers: Any = pd.to_numeric(values, errors="coerce")
+    return numbers.astype("float64")
+
+
+def as_texts(values: Series) -> Series:
+    """Texts without blanks around them; numbers and truth values in one way of writing them. NaN stays.
+
+    A column may hold the field 01 as a number or as a text. A category must have one name in all tables, so both
+    become "1".
+
+    >>> as_texts(pd.Series([1.0, 2.5, None])).tolist()
+    ['1', '2.5', nan]
+    >>> as_texts(pd.Series(["01", "2.50", " A1", "TRUE"])).tolist()
+    ['1', '2.5', 'A1', 'True']
+    """
+    return values.astype(object).map(_as_text, na_action="ignore")
+
+
+def _as_text(value: Any) -> str:
+    text = str(value).strip()
+    if WHOLE.fullmatch(text):
+        return str(int(text))
+    if NUMBER.fullmatch(text):
+        number = float(text)
+        return str(int(number)) if number.is_integer() else str(number)
+    return TRUTH_VALUES.get(text.lower(), text)
+
+
+def holds_truth_values(values: Series) -> bool:
+    if pd.api.types.is_bool_dtype(values):
+        return True
+    different = () if pd.api.types.is_numeric_dtype(values) else as_texts(values.dropna()).unique()
+    return len(different) > 0 and set(different) <= set(TRUTH_VALUES.values())
+
+
+def number_hint(values: Series) -> str | None:
+    """What to do where all texts of a column are numbers under other signs; None elsewhere.
+
+    >>> number_hint(pd.Series(["2,020", "950,5"]))
+    'set data.decimal=comma, and data.thousands=point if it has points too'
+    >>> number_hint(pd.Series(["a", "2,5"])) is None
+    True
+    """
+    texts = values[is_text(values)].astype("str").str.strip()
+    if texts.empty:
+        return None
+    return next((hint for pattern, hint in HINTS.items() if texts.str.fullmatch(pattern).all()), None)
+
+
+def not_finite(values: Series) -> np.ndarray:
+    """(n,) whether a value is there and is no finite number."""
+    numbers = as_numbers(values)
+    return (numbers.isna() & values.notna() | np.isinf(numbers)).to_numpy()
