@@ -41,7 +41,7 @@ class Callbacks:
     schedule: bdl.Schedule
     promises: bdl.callbacks.Promises | None  # decides at the end of the burn-in, before a state is kept
     collect: bdl.CollectSamples
-    average: bdl.ModelAverage
+    average: bdl.ModelAverage | None
     monitor: bdl.Monitor
     start: bdl.callbacks.EnsembleStart | None  # writes after config.yaml, which says whose ensemble it is
     progress: bdl.callbacks.StepProgress
@@ -165,7 +165,7 @@ def build_callbacks(
     samples = stack.samples_of_chains(directory.path)
     collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **stack.collect)
     average = build_average(keep, data)
-    promises = build_promises(stack, [collect, average])
+    promises = build_promises(stack, [collect] if average is None else [collect, average])
     if promises is not None and promises.may_lower:
         functions["lr"] = None  # the same at every step, but for what the promises change
     return Callbacks(
@@ -215,10 +215,10 @@ def build_promises(
     )
 
 
-def build_average(keep: Keep, data: DataModule) -> bdl.ModelAverage:
-    """The running average of predictions on the validation split, or on the test split where there is none."""
-    validation = data.val_dataloader()
-    return bdl.ModelAverage(keep, validation or data.test_dataloader(), name="val" if validation else "test")
+def build_average(keep: Keep, data: DataModule) -> bdl.ModelAverage | None:
+    """The running average of predictions on the validation split, or else the test split; None where there is none."""
+    held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
+    return next((bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader), None)
 
 
 def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.EnsembleStart | None:

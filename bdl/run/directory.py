@@ -25,7 +25,7 @@ from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.report.numbers import Trace
 from bdl.run.provenance import provenance
-from bdl.run.records import CONFIG, METRICS, PREPROCESSING, TIMING, read_config, read_metrics, write_json
+from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, TIMING, read_config, read_metrics, write_json
 
 OWNER = "owner.json"
 FOLDERS = ("samples", "checkpoints", f"{START}/samples", f"{TRAINED}/samples")
@@ -152,7 +152,11 @@ class RunDirectory:
             paths = [path for path in folder.glob("*") if not path.name.startswith(".")]
             if foreign := [path for path in paths if not OURS.fullmatch(path.name)]:
                 raise ConfigError(f"{foreign[0]} is no file of a run: choose another hydra.run.dir, or move it away")
-            if links := [path for path in (folder.parent, folder, *paths) if path != self.path and path.is_symlink()]:
+            if links := [
+                path
+                for path in (folder.parent, folder, self.path / REFIT, *paths)
+                if path != self.path and path.is_symlink()
+            ]:
                 raise ConfigError(f"{links[0]} is a link, and a run writes only into its own folder: move it away")
 
     def _files(self) -> Iterator[Path]:

@@ -23,10 +23,11 @@ from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
 from bdl.run.auto import choose_precision, count_carriers, count_stacks, seconds_of
-from bdl.run.config import fill_in, put, run_name, run_settings
+from bdl.run.config import config_hash, fill_in, put, run_name, run_settings
 from bdl.run.law import check_num_data, complete_loss, complete_model, target_of
 from bdl.run.processes import ProcessInfo, processes_per_machine
 from bdl.run.recipe import Recipe
+from bdl.run.records import METRICS, REFIT, read_metrics
 from bdl.run.tunable import given_names
 from bdl.run.values import plain
 from bdl.schedules import Function, Keep
@@ -138,6 +139,7 @@ class Plan:
     hydra: HydraConf = field(repr=False)  # Hydra's own configuration of the call
     hash: str  # `config_hash` of what the user gave
     found: Mapping[str, Any] | None = None  # what tuning found: settings by key, reasons, seconds
+    judged: Path | None = None  # the run whose scores on held-out rows stand for this one, which has none
 
     @property
     def folder(self) -> Path:
@@ -182,6 +184,17 @@ class Plan:
         return self._given.objective
 
     @property
+    def refit(self) -> bool:
+        """Whether a posterior of all rows follows. Raises ConfigError for data that hold out no rows of a table."""
+        cfg = self._given
+        if cfg.refit and cfg.data.get("all_rows") is not False:
+            raise ConfigError(
+                f"refit={cfg.refit} joins the rows that a table holds out: it needs data=csv or data=parquet, and "
+                "data.all_rows=false"
+            )
+        return bool(cfg.refit)
+
+    @property
     def tuning(self) -> TuningRequest | None:
         return TuningRequest.of(self._given, self.hydra.overrides.task)
 
@@ -201,6 +214,13 @@ class Plan:
     def with_found(self, found: Mapping[str, Any] | None) -> Plan:
         """The plan of the same run with what tuning found. Its hash, and so its folder, is the same."""
         return replace(self, found=plain(found))
+
+    def of_all_rows(self) -> Plan:
+        """The plan of the refit: the same with what tuning has found, from all rows, into a folder of this run."""
+        own = {"run_dir": str(self.folder / REFIT), "data.all_rows": True}
+        nothing = {"tune": False, "budget": None, "objective": None, "refit": None}
+        cfg = fill_in(self._given, own | nothing)
+        return Plan(cfg, self.hydra, config_hash(cfg), self.found, self.folder)
 
     def numbers(self, process: ProcessInfo) -> range:
         """The numbers of all stacks of the run: one per process under trainer=chains, otherwise those of `stacks`."""
@@ -249,9 +269,27 @@ class Plan:
             **target_fact(data),
             **{name: self.choices[name] for name in ("model", "sampler", "schedule")},
             "N": f"{data.num_data:,}",
+            **self._scores(data),
             "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
             "devices": f"{process.world_size}, {strategy}" if several else "1",
             **({"stacks": f"{stacks.count} of {stacks.chains} chains"} if stacks.count > 1 else {}),
+        }
+
+    def _scores(self, data: DataModule) -> dict[str, str]:
+        """Whose the scores of the report are, where a run has a refit, is one, or holds no item out."""
+        if self.refit:
+            return {
+                "refit": f"{REFIT}/ is sampled from all rows, for predictions; the scores are of this run, without it"
+            }
+        if data.has("test") or data.has("val"):
+            return {}
+        if self.judged is None:
+            return {"scores": "of training items: none is held out"}
+        metrics = read_metrics(self.judged / METRICS)
+        names = [name for name in ("rmse", "accuracy", "nll") if f"test/bma/{name}" in metrics]
+        judged = ", ".join(f"{name} {metrics[f'test/bma/{name}']:.4g}" for name in names)
+        return {
+            "scores": f"of rows that this run has seen; on held-out rows those of {self.judged.name} stand: {judged}"
         }
 
     def _decided(self, stack: int | None = None) -> DictConfig:

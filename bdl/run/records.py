@@ -17,6 +17,7 @@ from bdl.disk.manifest import write_listed
 from bdl.errors import ConfigError
 
 CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
+REFIT = "refit"  # the folder in a run of the posterior that `refit=all` samples from all rows
 RUN_FILES = (CONFIG, PREPROCESSING, METRICS, TIMING, "report.html")  # listed in the manifest of the whole run
 
 

@@ -1,4 +1,4 @@
-"""The story of a run, top to bottom: check, plan, tune, launch, sample, gather, evaluate, report."""
+"""The story of a run, top to bottom: check, plan, tune, launch, sample, gather, evaluate, report, refit."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
 from bdl.run.progress import WorkProgress
-from bdl.run.records import METRICS
+from bdl.run.records import METRICS, read_config
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
@@ -37,13 +37,25 @@ from bdl.seeding import derive_seed
 
 
 def train(cfg: DictConfig) -> float | None:
-    """Run in this process; or launch new ones, where the run has several and no cluster has started them.
+    """Sample and judge a run; with refit=all, sample all rows afterwards.
 
     Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
     """
     check_config(cfg)
-    plan = Plan(cfg, HydraConfig.get(), config_hash(cfg))
-    process, compute, directory = process_info(), plan.compute, RunDirectory(plan.folder, plan.hash)
+    plan, process = Plan(cfg, HydraConfig.get(), config_hash(cfg)), process_info()
+    if plan.refit and process.world_size > 1:
+        raise ConfigError("refit=all needs processes that bdl starts itself, and others have started these")
+    objective = carry_out(plan, process)
+    if plan.refit and RunDirectory(plan.folder, plan.hash).metrics is not None:
+        again = plan.with_found(read_config(plan.folder).get("found")).of_all_rows()
+        print(f"refit: {again.folder} is sampled from all rows; scores are those of {plan.folder}", flush=True)
+        carry_out(again, process)
+    return objective
+
+
+def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
+    """Run in this process; or launch new ones, where the run has several and no cluster has started them."""
+    compute, directory = plan.compute, RunDirectory(plan.folder, plan.hash)
     if process.launched:
         check_count(process, compute.per_machine * compute.machines)
     if directory.metrics is not None:
@@ -195,7 +207,8 @@ def finish(
     # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
-    splits = find_splits(data, None, train_items)
+    held_out = data.has("test") or data.has("val")
+    splits = find_splits(data, None, train_items) if held_out else {"train": data.slices("train", train_items)}
     metrics = write_report(
         run,
         posterior,
@@ -234,6 +247,8 @@ def objective_value(metrics: dict[str, float] | None, objective: str | None) -> 
     if metrics is None:
         return None
     name = objective or ("val/bma/nll" if "val/bma/nll" in metrics else "test/bma/nll")
+    if objective is None and name not in metrics:  # no rows are held out
+        return None
     if name not in metrics:
         raise ConfigError(f"objective={name} is no metric of this run, which is complete: choose one of metrics.json")
     return metrics[name]

@@ -23,7 +23,7 @@ from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.index import read_index, read_lines, sample_files
 from bdl.posterior.store import SampleStore
 from bdl.run.directory import OWNER
-from bdl.run.records import CONFIG, METRICS, PREPROCESSING, read_metrics, read_preprocessing
+from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, read_metrics, read_preprocessing
 from bdl.run.stored import described_files, known_samples, read_checked
 
 State = Literal["whole", "bad", "unknown"]
@@ -45,6 +45,8 @@ def verify(cfg: DictConfig) -> None:
     if not (run / CONFIG).exists() and not (run / "samples").exists():
         raise ConfigError(f"run={cfg.run} is not a run directory: it has neither a {CONFIG} nor samples")
     rows = list(look(run, cfg.trust))
+    if (run / REFIT).exists():
+        rows += [replace(row, what=f"{REFIT}: {row.what}") for row in look(run / REFIT, cfg.trust)]
     table = Table("what", "state", "note", box=None, pad_edge=False)
     for row in rows:
         note = escape(row.note.replace(f"{run}/", ""))

@@ -33,7 +33,7 @@ def _scores_table(metrics: Mapping[str, float]) -> Table:
     for title in ("", f"test {scores[first]}", *others, f"train {scores[first]}"):
         table.add_column(title, justify="left" if not title else "right", no_wrap=not title)
     for key in ROWS:
-        if f"test/{key}/{first}" in metrics:
+        if any(f"{split}/{key}/{first}" in metrics for split in ("test", "train")):
             test = [shown_score(s, metrics.get(f"test/{key}/{s}", math.nan)) for s in scores]
             table.add_row(
                 row_label(key, metrics), *test, shown_score(first, metrics.get(f"train/{key}/{first}", math.nan))
