@@ -27,7 +27,7 @@ from bdl.run.config import config_hash, fill_in, put, run_name, run_settings
 from bdl.run.law import check_num_data, complete_loss, complete_model, target_of
 from bdl.run.processes import ProcessInfo, processes_per_machine
 from bdl.run.recipe import Recipe
-from bdl.run.records import METRICS, REFIT, read_metrics
+from bdl.run.records import REFIT
 from bdl.run.tunable import given_names
 from bdl.run.values import plain
 from bdl.schedules import Function, Keep
@@ -259,50 +259,8 @@ class Plan:
             may_move=self.may_move,
         )  # fmt: skip
 
-    def facts(self, data: DataModule, process: ProcessInfo) -> dict[str, str]:
-        """What the report says of the settings, in the order in which it says it."""
-        strategy, stacks = self.compute.strategy, self.stacks
-        several = strategy != "auto" and process.world_size > 1
-        return {
-            "title": f"{self.name}, seed {self.seed}",
-            "data": data.name or self.choices["data"],
-            **target_fact(data),
-            **{name: self.choices[name] for name in ("model", "sampler", "schedule")},
-            "N": f"{data.num_data:,}",
-            **self._scores(data),
-            "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
-            "devices": f"{process.world_size}, {strategy}" if several else "1",
-            **({"stacks": f"{stacks.count} of {stacks.chains} chains"} if stacks.count > 1 else {}),
-        }
-
-    def _scores(self, data: DataModule) -> dict[str, str]:
-        """Whose the scores of the report are, where a run has a refit, is one, or holds no item out."""
-        if self.refit:
-            return {
-                "refit": f"{REFIT}/ is sampled from all rows, for predictions; the scores are of this run, without it"
-            }
-        if data.has("test") or data.has("val"):
-            return {}
-        if self.judged is None:
-            return {"scores": "of training items: none is held out"}
-        metrics = read_metrics(self.judged / METRICS)
-        names = [name for name in ("rmse", "accuracy", "nll") if f"test/bma/{name}" in metrics]
-        judged = ", ".join(f"{name} {metrics[f'test/bma/{name}']:.4g}" for name in names)
-        return {
-            "scores": f"of rows that this run has seen; on held-out rows those of {self.judged.name} stand: {judged}"
-        }
-
     def _decided(self, stack: int | None = None) -> DictConfig:
         """A copy of the configuration, of one of its stacks, with what null, auto and tuning stand for."""
         cfg, found = self._given, (self.found or {}).get("settings", {})
         chains = {"chains": cfg.chains // count_stacks(cfg), "stack": cfg.stack if stack is None else stack}
         return fill_in(cfg, {**chains, "trainer.precision": choose_precision(cfg), **found})
-
-
-def target_fact(data: DataModule) -> dict[str, str]:
-    """What a report says of a table's target: its name, its task, and what 1 is in the units of the metrics."""
-    target = (data.preprocessing() or {}).get("target")
-    if target is None:
-        return {}
-    unit = f", standardised: 1 is {target['std']:.4g}" if target["task"] == "regression" else ""
-    return {"target": f"{target['name']} ({target['task']}{unit})"}

@@ -22,6 +22,7 @@ from bdl.posterior.report.terminal import print_summary
 from bdl.run.build import StackRun, build_stack
 from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import OWNER, RunDirectory, read_traces, write_trace
+from bdl.run.facts import facts_of
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.law import own_likelihood
 from bdl.run.machine import prepare_torch, small_garbage
@@ -101,7 +102,7 @@ def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    metrics = finish(first, directory, outcome, plan.facts(first.data, process), plan.train_items, started)
+    metrics = finish(first, directory, outcome, facts_of(plan, first.data, process), plan.train_items, started)
     return objective_value(metrics, plan.objective)
 
 

@@ -14,6 +14,7 @@ from running import planned
 import bdl
 from bdl.data import TensorDataModule
 from bdl.errors import ConfigError
+from bdl.run.facts import facts_of
 from bdl.run.processes import SINGLE
 from bdl.run.recipe import Recipe
 
@@ -68,6 +69,6 @@ def test_facts_name_the_run_and_its_stacks(tmp_path):
     plan = planned(f"run_dir={tmp_path}", "seed=5", "chains=8", "stacks=2")
     data = plan.data(0).build()
     assert isinstance(data, TensorDataModule)
-    facts = plan.facts(data, SINGLE)
+    facts = facts_of(plan, data, SINGLE)
     assert facts["title"].endswith("seed 5") and facts["N"] == "4,435" and facts["stacks"] == "2 of 4 chains"
     assert facts["devices"] == "1" and facts["batch"] == "600"

@@ -20,7 +20,7 @@ from running import refusal, sampled, whole
 import bdl
 from bdl.data import LandsatDataModule, read_table
 from bdl.run.config import config_hash
-from bdl.run.plan import target_fact
+from bdl.run.facts import target_fact
 
 SMALL = (
     "trainer=debug", "logger=none", "chains=2", "trainer.max_steps=12", "model.hidden=[4]", "collect.keep.every=2",
