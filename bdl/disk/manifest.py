@@ -10,12 +10,13 @@ import hashlib
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from bdl.disk.files import append_line, disk_errors, publish, read_file, temporary_file, write_atomically
-from bdl.errors import StoreError
+from bdl.errors import BdlWarning, StoreError
 
 SAMPLE = "sample"  # the kind of a sample file
 SHARED = ("target", "frozen")  # kinds of files that all stacks list
@@ -53,23 +54,31 @@ class Manifest:
     Args:
         folder: of the run.
         stack: whose files it lists; None for those of the whole run.
+        skip_bad: read a damaged manifest up to the first damaged line, with a warning. What follows cannot be trusted.
     """
 
-    def __init__(self, folder: str | Path, stack: int | None = None):
-        self.folder, self.stack = Path(folder), stack
+    def __init__(self, folder: str | Path, stack: int | None = None, skip_bad: bool = False):
+        self.folder, self.stack, self.skip_bad = Path(folder), stack, skip_bad
         self.path = self.folder / ("manifest.jsonl" if stack is None else f"manifest-{stack}.jsonl")
         self._version: tuple[int, int, int] | None = None  # inode, size and time of the file as it was read
         self._entries: list[Entry] = []
-        self._whole = True
+        self._whole, self._warned = True, False
 
     def entries(self) -> list[Entry]:
-        """All lines. A last line without its newline counts as not written. Raises StoreError for a damaged line."""
+        """All lines. A last line without its newline counts as not written.
+
+        Raises StoreError for a damaged line, unless skip_bad.
+        """
         entries = self.first_entries()
-        if not self._whole:
+        fault = f"line {len(entries) + 1} of {self.path} is damaged, or a line before it was lost"
+        if not self._whole and not self.skip_bad:
             raise StoreError(
-                f"line {len(entries) + 1} of {self.path} is damaged, or a line before it was lost: restore it, or give "
-                "the command of the run in another folder, where it draws the same samples"
+                f"{fault}: restore it, or give the command of the run in another folder, where it draws the same "
+                "samples; skip_bad=true uses the lines before it"
             )
+        if not self._whole and not self._warned:
+            self._warned = True
+            warnings.warn(f"left out: {fault}; nothing that follows is used", BdlWarning, stacklevel=2)
         return entries
 
     def first_entries(self) -> list[Entry]:

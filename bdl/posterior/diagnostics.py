@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +28,7 @@ def rhat(draws: np.ndarray) -> np.ndarray:
     It is 1 where chains agree, and infinite where each chain is constant but their values differ. It is NaN with one
     chain, with fewer than 4 draws, where a value is not finite, and where all values are equal.
     """
-    from arviz_stats.base.array import array_stats
-
-    return _of_each_quantity(array_stats.rhat, draws, min_chains=2)
+    return _of_each_quantity("rhat", draws, min_chains=2)
 
 
 def ess(draws: np.ndarray) -> np.ndarray:
@@ -40,9 +37,7 @@ def ess(draws: np.ndarray) -> np.ndarray:
     This many independent draws would estimate the mean equally well. It is NaN with fewer than 4 draws, where a value
     is not finite, and where all values are equal.
     """
-    from arviz_stats.base.array import array_stats
-
-    return _of_each_quantity(array_stats.ess, draws, min_chains=1)
+    return _of_each_quantity("ess", draws)
 
 
 def tail_ess(draws: np.ndarray) -> np.ndarray:
@@ -50,10 +45,7 @@ def tail_ess(draws: np.ndarray) -> np.ndarray:
 
     The smaller of those of the 5 % and the 95 % quantile. It is NaN where `ess` is.
     """
-    from arviz_stats.base.array import array_stats
-
-    statistic = functools.partial(array_stats.ess, method="tail", prob=(0.05, 0.95))
-    return _of_each_quantity(statistic, draws, min_chains=1)
+    return _of_each_quantity("ess", draws, method="tail", prob=(0.05, 0.95))
 
 
 def mean_error(draws: np.ndarray) -> np.ndarray:
@@ -61,9 +53,7 @@ def mean_error(draws: np.ndarray) -> np.ndarray:
 
     It is NaN where `ess` is.
     """
-    from arviz_stats.base.array import array_stats
-
-    return _of_each_quantity(functools.partial(array_stats.mcse, method="mean"), draws, min_chains=1)
+    return _of_each_quantity("mcse", draws, method="mean")
 
 
 def weight_ess(log_weights: np.ndarray) -> float:
@@ -78,19 +68,19 @@ def weight_ess(log_weights: np.ndarray) -> float:
 
 def convergence_rows(named: Mapping[str, np.ndarray]) -> list[ConvergenceRow]:
     """One row for each named quantity (chains, draws)."""
-    return [_row(name, np.asarray(draws, dtype=float)) for name, draws in named.items()]
+    rows = []
+    for name, values in named.items():
+        draws = np.asarray(values, dtype=float)
+        std = draws.std(ddof=1) if draws.size > 1 else np.nan
+        numbers = (draws.mean(), std, rhat(draws[..., None])[0], ess(draws[..., None])[0])
+        rows.append(ConvergenceRow(name, *map(float, numbers)))
+    return rows
 
 
-def _row(name: str, draws: np.ndarray) -> ConvergenceRow:
-    std = draws.std(ddof=1) if draws.size > 1 else np.nan
-    one_quantity = draws[..., None]
-    return ConvergenceRow(
-        name, float(draws.mean()), float(std), float(rhat(one_quantity)[0]), float(ess(one_quantity)[0])
-    )
+def _of_each_quantity(statistic: str, draws: np.ndarray, min_chains: int = 1, **options: Any) -> np.ndarray:
+    """(quantities,) a statistic of arviz_stats by its name there, NaN for quantities for which it is not defined."""
+    from arviz_stats.base.array import array_stats  # slow to import
 
-
-def _of_each_quantity(statistic: Callable[..., Any], draws: np.ndarray, min_chains: int) -> np.ndarray:
-    """(quantities,) the statistic, NaN for quantities for which it is not defined."""
     draws = np.asarray(draws, dtype=float)
     values = np.full(draws.shape[2], np.nan)
     if draws.shape[0] < min_chains or draws.shape[1] < MIN_DRAWS:
@@ -98,5 +88,6 @@ def _of_each_quantity(statistic: Callable[..., Any], draws: np.ndarray, min_chai
     usable = np.isfinite(draws).all((0, 1)) & (np.ptp(draws, (0, 1)) > 0)
     if usable.any():
         with np.errstate(divide="ignore", invalid="ignore"):  # R-hat divides by 0 where each chain is constant
-            values[usable] = statistic(draws[:, :, usable], chain_axis=0, draw_axis=1)
+            compute = getattr(array_stats, statistic)
+            values[usable] = compute(draws[:, :, usable], chain_axis=0, draw_axis=1, **options)
     return values

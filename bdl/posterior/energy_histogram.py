@@ -35,8 +35,8 @@ class EnergyHistogram:
     @classmethod
     def read_all(cls, store: SampleStore, stack: int) -> list[EnergyHistogram]:
         """One histogram per chain, or a single one where the chains share psi; empty where `read` gives None."""
-        saved, about = store.weighting(stack), store.about_weighting(stack)
-        if saved is None or about is None or bool(saved["edges"].isnan().any()):
+        saved, about = store.weighting(stack) or ({}, {})
+        if not saved or bool(saved["edges"].isnan().any()):
             return []
         energies = saved["recent_energies"]
         cumulative = about["weighting"] != "Contour"

@@ -1,4 +1,4 @@
-"""The index of the samples of one stack: one line per file, whose sha256 the manifest of the stack knows."""
+"""The samples of one stack: a line of the index for each file, and a line of the manifest that vouches for both."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import hashlib
 import json
 import re
 import warnings
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from bdl.disk.files import read_file
-from bdl.disk.manifest import Entry
+from bdl.disk.files import append_line, read_file, write_atomically
+from bdl.disk.manifest import SAMPLE, Entry, Manifest
 from bdl.errors import BdlWarning, StoreError
 
 FORMAT_VERSION = 2
@@ -44,10 +44,6 @@ class Record:
         """The line of the index."""
         return json.dumps(asdict(self)).encode() + b"\n"
 
-    def counting(self, excluded: Container[int]) -> list[int]:
-        """The rows of the chains that are not excluded."""
-        return [row for row, chain in enumerate(self.chains) if chain not in excluded]
-
     def of_rows(self, rows: Sequence[int]) -> Record:
         """The record of these rows of its file alone."""
         each = {name: value for name, value in asdict(self).items() if isinstance(value, list)}
@@ -71,29 +67,93 @@ def sample_files(folder: Path) -> dict[tuple[int, int], Path]:
     return {key: path for key, path in named if key is not None}
 
 
-def read_index(path: Path, stack: int, listed: Iterable[Entry], skip_bad: bool = False) -> list[Record]:
-    """The records of the samples that the manifest lists. Other lines of the file were not written to their end.
+class Index:
+    """`index-<stack>.jsonl`, and the manifest of the stack: a sample that the manifest does not list is not written.
 
-    skip_bad: leave out samples whose line is damaged or lost, each with a warning. Raises StoreError for one otherwise,
-    for another format, and for a line of another stack.
+    skip_bad: `records` leaves out samples whose line is damaged or lost, each with a warning.
     """
-    lines = {line_hash(line): line for line in read_lines(path)}
-    records: dict[int, Record] = {}
-    for number, entry in enumerate(listed, 1):
-        record = parse_line(lines.get(entry.line or "", b""))
-        if record is None or entry.path != f"samples/{record.file}" or record.step in records:
-            fault = f"line {number} of {path} is damaged or lost, that of {entry.path}"
-            if not skip_bad:
-                raise StoreError(
-                    f"{fault}: restore it, or remove {path.parents[1] / 'checkpoints'}, and the same command of "
-                    "train.py draws all samples again; skip_bad=true uses the rest"
-                )
-            warnings.warn(f"left out: {fault}", BdlWarning, stacklevel=2)
-            continue
-        if record.stack != stack:
-            raise StoreError(f"line {number} of {path} belongs to stack {record.stack}: is it a copy? Remove it")
-        records[record.step] = record
-    return list(records.values())
+
+    def __init__(self, run_dir: Path, stack: int, skip_bad: bool = False):
+        self.stack, self.skip_bad = stack, skip_bad
+        self.path = run_dir / "samples" / f"index-{stack}.jsonl"
+        self.manifest = Manifest(run_dir, stack, skip_bad)
+
+    def append(self, record: Record) -> None:
+        """Write the lines of a file that is there. Raises StoreError if the disk is full or not writable."""
+        append_line(self.path, record.line())
+        self.manifest.add(f"samples/{record.file}", SAMPLE, record.bytes, record.sha256, line_hash(record.line()))
+
+    def last_step(self) -> int:
+        """The step of the last sample, -1 without one."""
+        return max((_step(entry) for entry in self.manifest.samples()[-1:]), default=-1)
+
+    def records(self) -> list[Record]:
+        """The records of the samples that the manifest lists. Other lines of the index were not written to their end.
+
+        Raises StoreError for a damaged or lost line unless skip_bad, for another format, and for a line of another
+        stack.
+        """
+        return self._records_of(self.manifest.samples())
+
+    def truncate(self, step: int, last_hash: str | None) -> None:
+        """Remove the samples after `step`, see `SampleStore.truncate`."""
+        kept = [] if step <= 0 else self._up_to(step, last_hash)  # a run that starts again reads nothing
+        records = self._records_of([entry for entry in kept if entry.kind == SAMPLE])
+        self._refuse_missing(records)
+        files = {record.file for record in records}
+        for (_, of_stack), path in sample_files(self.path.parent).items():
+            if of_stack == self.stack and path.name not in files:
+                path.unlink(missing_ok=True)
+        lines = b"".join(record.line() for record in records)
+        if not lines:
+            self.path.unlink(missing_ok=True)
+        elif read_file(self.path) != lines:
+            write_atomically(self.path, lines)
+        self.manifest.cut(len(kept))
+
+    def _records_of(self, listed: Iterable[Entry]) -> list[Record]:
+        lines = {line_hash(line): line for line in read_lines(self.path)}
+        records: dict[int, Record] = {}
+        for number, entry in enumerate(listed, 1):
+            record = parse_line(lines.get(entry.line or "", b""))
+            if record is None or entry.path != f"samples/{record.file}" or record.step in records:
+                fault = f"line {number} of {self.path} is damaged or lost, that of {entry.path}"
+                if not self.skip_bad:
+                    raise StoreError(f"{fault}: restore it, or {self._again()}; skip_bad=true uses the rest")
+                warnings.warn(f"left out: {fault}", BdlWarning, stacklevel=2)
+                continue
+            if record.stack != self.stack:
+                place = f"line {number} of {self.path}"
+                raise StoreError(f"{place} belongs to stack {record.stack}: is it a copy? Remove it")
+            records[record.step] = record
+        return list(records.values())
+
+    def _up_to(self, step: int, last_hash: str | None) -> list[Entry]:
+        """The lines of the manifest up to a hash, or else up to the last sample that is not after `step`."""
+        if last_hash is None:
+            entries = self.manifest.entries()
+            kept = [i for i, entry in enumerate(entries, 1) if entry.kind == SAMPLE and _step(entry) <= step]
+            return entries[: max(kept, default=0)]
+        entries = self.manifest.first_entries()
+        hashes = [entry.hash for entry in entries]
+        if last_hash not in hashes:
+            raise StoreError(
+                f"the checkpoint knows samples up to step {step}, and {self.manifest.path} does not list them: "
+                f"restore it, or {self._again()}"
+            )
+        return entries[: hashes.index(last_hash) + 1]
+
+    def _refuse_missing(self, records: list[Record]) -> None:
+        """Raise StoreError if files are not there or have another size."""
+        sizes = {path.name: path.stat().st_size for path in self.path.parent.glob("*.safetensors")}
+        if bad := [r.file for r in records if sizes.get(r.file) != r.bytes]:
+            raise StoreError(
+                f"{len(bad)} of {len(records)} sample files in {self.path.parent} are missing or cut short, {bad[0]} "
+                f"first: restore them, or {self._again()}"
+            )
+
+    def _again(self) -> str:
+        return f"remove {self.path.parents[1] / 'checkpoints'}, and the same command draws all samples again"
 
 
 def read_lines(path: Path) -> list[bytes]:
@@ -137,3 +197,13 @@ def _checked(record: Record) -> Record:
     if len(set(record.chains)) < len(record.chains) or {len(value) for value in lists} != {len(record.chains)}:
         raise ValueError("each list has one entry for each of the different chains")
     return record
+
+
+def _step(entry: Entry) -> int:
+    """The step of a listed sample. Raises StoreError for another name."""
+    named = step_and_stack(entry.path.removeprefix("samples/"))
+    if named is None:
+        raise StoreError(
+            f"a manifest names the sample {entry.path!r}, which is no plain name: do not use these samples"
+        )
+    return named[0]

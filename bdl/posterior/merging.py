@@ -3,11 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from bdl.errors import StoreError
 from bdl.posterior.store import SampleStore
+
+
+def stores_of(run_dirs: str | Path | Sequence[str | Path], skip_bad: bool = False) -> list[SampleStore]:
+    """The stores of run directories, whose samples are of one law.
+
+    Raises StoreError without samples, if a run is given twice, or for runs of different targets.
+    """
+    dirs = [run_dirs] if isinstance(run_dirs, str | Path) else list(run_dirs)
+    stores = [SampleStore(d, skip_bad) for d in dirs]
+    first = [s.records()[0].sha256 for s in stores]
+    if len(set(first)) < len(first):
+        raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each run once")
+    for store in stores[1:]:
+        refuse_other_target(stores[0], store)
+    for store in stores:
+        store.warn_of_unlisted()
+    return stores
 
 
 def refuse_other_target(a: SampleStore, b: SampleStore) -> None:

@@ -29,18 +29,16 @@ class StoredOutputs:
     def __init__(self) -> None:
         self._blocks: list[Tensor] = []
         self._file: IO[bytes] | None = None
-        self._mapped: Tensor | None = None
-        self._bytes = self.networks = 0
+        self.networks = 0
         self.shape: torch.Size = torch.Size()  # (n, K)
 
     def add(self, outputs: Tensor) -> None:
         """Add those of k networks, (k, n, K)."""
         outputs = outputs.float().contiguous()
-        self.shape, self._mapped = outputs.shape[1:], None
+        self.shape = outputs.shape[1:]
         self.networks += len(outputs)
-        self._bytes += outputs.numel() * 4
         self._blocks.append(outputs)
-        if self._file is not None or self._bytes > LIMIT:
+        if self._file is not None or 4 * self.networks * self.shape.numel() > LIMIT:
             self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115
             for block in self._blocks:
                 self._file.write(block.numpy().tobytes())
@@ -48,14 +46,12 @@ class StoredOutputs:
 
     def of(self, items: slice, networks: Tensor | None = None) -> Tensor:
         """(S, n, K) in double precision, of some items, and of some networks or of all."""
-        if self._mapped is None:
-            self._mapped = self._all()
-        part = self._mapped[:, items]
+        part = self._all()[:, items]
         return (part if networks is None else part[networks]).double()
 
     def _all(self) -> Tensor:
         if self._file is None:
-            self._blocks = [torch.cat(self._blocks)]
+            self._blocks = [torch.cat(self._blocks)] if len(self._blocks) > 1 else self._blocks
             return self._blocks[0]
         self._file.flush()
         mapped: Any = np.memmap(self._file, np.float32, "c", shape=(self.networks, *self.shape))
@@ -115,10 +111,7 @@ class PredictiveMixture:
 
     def draw(self, n: int, seed: int = 0) -> Tensor:
         """(n, items, k) draws: each one from one network of the posterior, for all items. The global stream stays."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            chosen = torch.multinomial(self.weights, n, replacement=True)
-            return torch.cat([self._draw(outputs, chosen) for _, outputs in self._chunks(n)], 1)
+        return torch.cat([draws for _, draws in self._draws(n, seed)], 1)
 
     def crps(self, y: Tensor) -> Tensor:
         """(n, k) continuous ranked probability scores E|Y - y| - ½ E|Y - Y'|, in the units of y.
@@ -129,11 +122,7 @@ class PredictiveMixture:
         """
         y = self._columns(y)
         if not isinstance(self.likelihood.marginals(self.outputs.of(slice(0, 1))), Normal):
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(0)
-                chosen = torch.multinomial(self.weights, DRAWS, replacement=True)
-                draws = ((items, self._draw(outputs, chosen)) for items, outputs in self._chunks(DRAWS))
-                return torch.cat([_crps_of_draws(d, y[items]) for items, d in draws])
+            return torch.cat([_crps_of_draws(draws, y[items]) for items, draws in self._draws(DRAWS, seed=0)])
         return torch.cat([self._crps(outputs, y[items]) for items, outputs in self._chunks()])
 
     def _chunks(self, rows: int = 1) -> Iterator[tuple[slice, Tensor]]:
@@ -154,21 +143,24 @@ class PredictiveMixture:
         return y.cpu().double().reshape(shape)
 
     def _moments(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        w, means = self.weights.view(-1, 1, 1), self.likelihood.mean(outputs)
-        mean = (w * means).sum(0)
-        variance = self.likelihood.variance(outputs).expand_as(means)
-        return mean, (w * variance).sum(0), (w * (means - mean).square()).sum(0)
+        means = self.likelihood.mean(outputs)
+        mean, variance = self._mean(means), self.likelihood.variance(outputs).expand_as(means)
+        return mean, self._mean(variance), self._mean((means - mean).square())
+
+    def _mean(self, values: Tensor) -> Tensor:
+        """(n', k) weighted mean over the networks of values (S, n', k)."""
+        return (self.weights.view(-1, 1, 1) * values).sum(0)
 
     def _cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         """(n', k) probabilities that a target is at most y (n', k)."""
-        return (self.weights.view(-1, 1, 1) * self.likelihood.cdf(outputs, y)).sum(0)
+        return self._mean(self.likelihood.cdf(outputs, y))
 
     def _fast_cdf(self, outputs: Tensor) -> Callable[[Tensor], Tensor]:
         """`_cdf`, several times as fast for normal laws and then with an error of 1e-7, because it works in float32."""
         law = self.likelihood.marginals(outputs)
         if not isinstance(law, Normal):
             return lambda y: self._cdf(outputs, y)
-        centre = (self.weights.view(-1, 1, 1) * law.mean).sum(0)  # without it float32 would lose the digits of y - mean
+        centre = self._mean(law.mean)  # without it float32 would lose the digits of y - mean
         means, precision = (law.mean - centre).float(), (math.sqrt(0.5) / law.stddev).float()
         weights, shape = 0.5 * self.weights.float(), centre.shape
 
@@ -189,10 +181,9 @@ class PredictiveMixture:
         return _root(cdf, q, low, high, WIDTH * std, min(CLOSE, 1e-3 * q, 1e-3 * (1 - q)))
 
     def _crps(self, outputs: Tensor, y: Tensor) -> Tensor:
-        means, stds = self.likelihood.mean(outputs), self.likelihood.variance(outputs).sqrt()
-        stds = stds.expand_as(means)
-        to_y = (self.weights.view(-1, 1, 1) * _mean_distance(means - y, stds)).sum(0)
-        return to_y - 0.5 * self._spread(outputs, means, stds)
+        means = self.likelihood.mean(outputs)
+        stds = self.likelihood.variance(outputs).sqrt().expand_as(means)
+        return self._mean(_mean_distance(means - y, stds)) - 0.5 * self._spread(outputs, means, stds)
 
     def _spread(self, outputs: Tensor, means: Tensor, stds: Tensor) -> Tensor:
         """(n', k) E|Y - Y'| of every item, by the cheaper of two ways: a quadrature, or all pairs of networks."""
@@ -217,14 +208,18 @@ class PredictiveMixture:
         return 2 * total * step
 
     def _pairs(self, means: Tensor, stds: Tensor) -> Tensor:
-        w, total = self.weights.view(-1, 1, 1), torch.zeros_like(means[0])
+        total = torch.zeros_like(means[0])
         for weight, m, s in zip(self.weights, means, stds, strict=True):
-            total += weight * (w * _mean_distance(means - m, (stds.square() + s.square()).sqrt())).sum(0)
+            total += weight * self._mean(_mean_distance(means - m, (stds.square() + s.square()).sqrt()))
         return total
 
-    def _draw(self, outputs: Tensor, chosen: Tensor) -> Tensor:
-        """(n, n', k) draws from the laws of the chosen networks (n,)."""
-        return self.likelihood.marginals(outputs[chosen]).sample()
+    def _draws(self, n: int, seed: int) -> Iterator[tuple[slice, Tensor]]:
+        """(items, draws (n, n', k)) from the laws of n networks, the same ones for all items."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            chosen = torch.multinomial(self.weights, n, replacement=True)
+            for items, outputs in self._chunks(n):
+                yield items, self.likelihood.marginals(outputs[chosen]).sample()
 
 
 def _first_count(cdf: Callable[[Tensor], Tensor], q: float, low: Tensor, high: Tensor) -> Tensor:

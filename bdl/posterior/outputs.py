@@ -13,6 +13,7 @@ from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.batches import Batches
+from bdl.posterior.merging import brief
 from bdl.posterior.samples import Group, Samples
 from bdl.posterior.weights import Weights
 
@@ -32,6 +33,17 @@ def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
             "network in a module that returns the logits, or the parameters of the law"
         )
     return outputs.shape
+
+
+def law_of(loss: Any) -> Any:
+    """The likelihood or loss itself. Raises ConfigError where it does not say what the outputs mean."""
+    if likelihood_of(loss) is None:
+        raise ConfigError(
+            f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass the law to "
+            "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
+            "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
+        )
+    return loss
 
 
 def likelihood_for(law: Any, net: nn.Module, batches: Batches) -> Likelihood:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,34 +12,23 @@ from torch import Tensor, nn
 
 from bdl.batch import Reader
 from bdl.engine.forward import Method
-from bdl.errors import ConfigError, StoreError
-from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.errors import ConfigError
+from bdl.likelihoods import Likelihood
 from bdl.posterior.arviz import recorded, tree
 from bdl.posterior.batches import Batches, Data
 from bdl.posterior.evaluation import PosteriorEvaluation
-from bdl.posterior.merging import brief, refuse_other_target
+from bdl.posterior.merging import stores_of
 from bdl.posterior.module import PosteriorModule, gathered, thinned
 from bdl.posterior.moments import WeightedMoments
-from bdl.posterior.outputs import ItemOutputs, LabelledOutputs, likelihood_for
+from bdl.posterior.outputs import ItemOutputs, LabelledOutputs, law_of, likelihood_for
 from bdl.posterior.prediction import AnyPrediction, prediction_of, with_elements
-from bdl.posterior.samples import Samples
+from bdl.posterior.samples import Sample, Samples
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.submodule import sampled_part
-from bdl.posterior.value_evaluation import evaluation_of
+from bdl.posterior.value_evaluation import Progress, evaluations_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
 Kind = Literal["uniform", "step_size", "importance"]
-Progress = Callable[[int, int], None]  # called with the networks that are done, and with their number
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One network of the posterior."""
-
-    chain: int  # index among all chains of all runs
-    record: Record
-    weight: float
-    tensors: dict[str, Tensor]  # parameters and buffers by name
 
 
 class Posterior:
@@ -88,15 +76,7 @@ class Posterior:
 
         Raises StoreError without samples, if a run is given twice, or for runs of different targets (N, T, data, ...).
         """
-        dirs = [run_dirs] if isinstance(run_dirs, str | Path) else list(run_dirs)
-        stores = [SampleStore(d, skip_bad) for d in dirs]
-        first = [s.records()[0].sha256 for s in stores]
-        if len(set(first)) < len(first):
-            raise StoreError(f"the same run is given twice among {', '.join(str(d) for d in dirs)}: name each run once")
-        for store in stores[1:]:
-            refuse_other_target(stores[0], store)
-        for store in stores:
-            store.warn_of_unlisted()
+        stores = stores_of(run_dirs, skip_bad)
         part = sampled_part(net, stores[0].target())
         return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net, part))
 
@@ -126,17 +106,17 @@ class Posterior:
     @property
     def records(self) -> list[Record]:
         """The records of all files, sorted by step."""
-        return [r for _, r in self._samples.files]
+        return [file.record for file in self._samples.files]
 
     def weights(self, kind: Kind = "uniform") -> Weights:
         """Normalised weights of all samples. Raises ConfigError if importance weights are not valid."""
-        files = self._samples.files
-        if (kind, len(files)) not in self._weights:
-            stacks = {id(s): (s, {r.stack for of, r in files if of is s}) for s, _ in files}.values()
-            kinds = {about["energy"] for s, each in stacks for i in each if (about := s.about_weighting(i))}
+        key = kind, len(self._samples.files)
+        if key not in self._weights:
+            saved = [store.weighting(stack) for store, stack in self._samples.stacks()]
+            energies = {one[1]["energy"] for one in saved if one}
             psi_of = self._samples.psi_of() if kind == "importance" else None
-            self._weights[kind, len(files)] = sample_weights(self.keyed(), self.chains, kind, kinds == {"full"}, psi_of)
-        return self._weights[kind, len(files)]
+            self._weights[key] = sample_weights(self.keyed(), self.chains, kind, energies == {"full"}, psi_of)
+        return self._weights[key]
 
     def keyed(self) -> list[Keyed]:
         """Every sample as (chain among all runs, record, chain within the record)."""
@@ -205,16 +185,7 @@ class Posterior:
         except ConfigError:
             importance = None
         labelled = {name: self._labelled(loader) for name, loader in loaders.items()}
-        evaluations = {name: evaluation_of(one.likelihood, one.y, self.chains) for name, one in labelled.items()}
-        done, total = 0, self.samples * sum(e.items for e in evaluations.values())
-        for group in self._samples.groups(self.weights().by_key):
-            for name, evaluation in evaluations.items():
-                for block, outputs in labelled[name].blocks(group):
-                    evaluation.add(block.chains, outputs, None if importance is None else importance.of(block.keys))
-                    done += len(block) * evaluation.items
-                    if progress is not None:
-                        progress(done, total)
-        return evaluations
+        return evaluations_of(labelled, self._samples, self.weights(), importance, progress)
 
     def as_module(self, kind: Kind = "uniform", samples: int | None = None, method: Method = "auto") -> PosteriorModule:
         """A module that maps x to mean probabilities (n, K), or to means of numbers, and holds its samples itself.
@@ -262,11 +233,7 @@ class Posterior:
 
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
         """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
-        weights = self.weights(kind).by_key
-        for group in self._samples.groups(self.weights(kind).used):
-            for i, (chain, record) in enumerate(zip(group.chains, group.records, strict=True)):
-                tensors = {name: values[i] for name, values in group.tensors.items()}
-                yield Sample(chain, record, weights.get((chain, record.step), 0.0), tensors)
+        return self._samples.stream(self.weights(kind))
 
     def _batches(self, data: Data) -> Batches:
         return Batches(data, self.device, self.read)
@@ -280,12 +247,4 @@ class Posterior:
         return self.given_likelihood
 
     def _law(self) -> Any:
-        """The likelihood, or the loss that stands for one. Raises ConfigError where it does not stand for any."""
-        law = self.given_likelihood or self.target.get("loss")
-        if likelihood_of(law) is None:
-            raise ConfigError(
-                f"the run does not say what its outputs mean (its loss is {brief(law)}): pass the law to "
-                "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
-                "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
-            )
-        return law
+        return law_of(self.given_likelihood or self.target.get("loss"))

@@ -17,10 +17,8 @@ from bdl.posterior.prediction import log_probs
 class RunningAverage(ABC):
     """The average over the networks so far, scored against y (n,) or (n, k). `count` is their number."""
 
-    count: int
-
     def __init__(self, likelihood: Likelihood, y: Tensor):
-        self.likelihood, self.y = likelihood, y
+        self.likelihood, self.y, self.count = likelihood, y, 0
 
     @abstractmethod
     def add(self, outputs: Tensor) -> None:
@@ -42,20 +40,17 @@ class ClassAverage(RunningAverage):
 
     def __init__(self, likelihood: Likelihood, y: Tensor):
         super().__init__(likelihood, y)
-        self.count = 0
-        self.total: Tensor | None = None  # (n, K) sum of probabilities; of labels, n k items of two classes
+        self.total = torch.zeros(())  # (n, K) sum of probabilities; of labels, n k items of two classes
 
     def add(self, outputs: Tensor) -> None:
-        probs = (
-            outputs.softmax(-1) if self.likelihood.outputs == "logits" else log_probs(outputs, self.likelihood).exp().mT
-        )
-        self.total = probs.sum(0) if self.total is None else self.total + probs.sum(0)
+        of_classes = self.likelihood.outputs == "logits"
+        probs = outputs.softmax(-1) if of_classes else log_probs(outputs, self.likelihood).exp().mT
+        self.total = self.total + probs.sum(0)
         self.count += len(probs)
 
     def scores(self) -> dict[str, float]:
         from bdl.posterior.metrics import classification_metrics  # torchmetrics is slow to import
 
-        assert self.total is not None
         labels = self.y.flatten().long() if self.likelihood.outputs == "labels" else self.y
         return classification_metrics(self.total / self.count, labels)
 
@@ -71,7 +66,7 @@ class ValueAverage(RunningAverage):
 
     def __init__(self, likelihood: Likelihood, y: Tensor):
         super().__init__(likelihood, y)
-        self.count, self.means, self.variances = 0, WeightedMoments(), WeightedMoments()
+        self.means, self.variances = WeightedMoments(), WeightedMoments()
         self.log_sum = torch.full((len(y),), -math.inf, dtype=torch.float64)  # log of the sum of the densities at y
 
     def add(self, outputs: Tensor) -> None:

@@ -3,22 +3,47 @@
 from __future__ import annotations
 
 import warnings
+from collections import defaultdict
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
 from bdl.engine.forward import Forward
+from bdl.engine.functional import named_tensors
 from bdl.errors import BdlWarning, StoreError
-from bdl.posterior.frozen import read_frozen
 from bdl.posterior.store import Record, SampleStore
-from bdl.posterior.weights import Keyed
+from bdl.posterior.weights import Keyed, Weights
 
 GROUP = 2**22  # bytes of sample files that are in memory together, unless one file alone is larger
 
 Key = tuple[int, int]  # (chain among all runs, step)
-File = tuple[SampleStore, Record]
+
+
+@dataclass(frozen=True)
+class SampleFile:
+    """A file of a store, and which of its chains count: those that did not diverge while the others went on."""
+
+    store: SampleStore
+    record: Record  # of these chains
+    rows: list[int] | None  # their places in the file; None where all of it counts
+    chains: list[int]  # their numbers among all chains of all runs
+
+    @property
+    def path(self) -> Path:
+        return self.store.folder / self.record.file
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One network of the posterior."""
+
+    chain: int  # index among all chains of all runs
+    record: Record
+    weight: float
+    tensors: dict[str, Tensor]  # parameters and buffers by name
 
 
 @dataclass(frozen=True)
@@ -58,15 +83,17 @@ class Samples:
     def __init__(self, stores: Sequence[SampleStore], net: nn.Module, skip_bad: bool = False):
         self.stores, self.net, self.skip_bad = list(stores), net, skip_bad
         self.diverged: list[tuple[int, int | None]] = []  # (number of a chain in its run, step) that does not count
-        self._rows: dict[tuple[SampleStore, str], list[int]] = {}  # of the files in which only some chains count
-        self.files: list[File] = [(s, r) for s in self.stores for r in self._counting(s)]
-        self.files.sort(key=lambda file: file[1].step)
-        if not self.files:
-            raise StoreError(f"no sample in {', '.join(str(s.folder) for s in self.stores)} is of a chain that counts")
-        chains = sorted({(self.stores.index(s), r.stack, c) for s, r in self.files for c in r.chains})
-        self._chain_of = {key: i for i, key in enumerate(chains)}
-        target = self.stores[0].target()
-        self.frozen = read_frozen(self.stores[0].folder, target)  # tensors that all networks share, on the CPU
+        counting = [(number, *each) for number, store in enumerate(stores) for each in self._counting(store)]
+        if not counting:
+            raise StoreError(f"no sample in {', '.join(str(s.folder) for s in stores)} is of a chain that counts")
+        present = {(number, record.stack, c) for number, record, _ in counting for c in record.chains}
+        chain_of = {key: i for i, key in enumerate(sorted(present))}
+        self.chains = len(chain_of)  # in all runs
+        self.files = [
+            SampleFile(stores[number], record, rows, [chain_of[number, record.stack, c] for c in record.chains])
+            for number, record, rows in sorted(counting, key=lambda each: each[1].step)
+        ]
+        self.frozen = self.stores[0].frozen()  # tensors that all networks share, on the CPU
         self._cache: list[Group] | None = None
 
     @property
@@ -76,31 +103,38 @@ class Samples:
 
     def forward(self) -> Forward:
         """What maps the tensors of these networks and inputs to outputs."""
-        like = self._tensors()
+        like = named_tensors(self.net)
         return Forward(self.net, shared={name: value.to(like[name]) for name, value in self.frozen.items()})
 
     def parameters(self) -> list[str]:
         """Names of the parameters that were sampled."""
         return [name for name, _ in self.net.named_parameters() if name not in self.frozen]
 
-    @property
-    def chains(self) -> int:
-        """Number of chains in all runs."""
-        return len(self._chain_of)
-
     def keyed(self) -> list[Keyed]:
         """Every sample as (chain among all runs, record, chain within the record)."""
-        return [(chain, r, c) for s, r in self.files for c, chain in enumerate(self._chains(s, r))]
+        return [(chain, file.record, c) for file in self.files for c, chain in enumerate(file.chains)]
+
+    def stream(self, weights: Weights) -> Iterator[Sample]:
+        """The networks one by one; files whose networks have no weight are not read."""
+        for group in self.groups(weights.used):
+            for i, (key, record) in enumerate(zip(group.keys, group.records, strict=True)):
+                tensors = {name: values[i] for name, values in group.tensors.items()}
+                yield Sample(key[0], record, weights.by_key.get(key, 0.0), tensors)
+
+    def stacks(self) -> dict[tuple[SampleStore, int], set[int]]:
+        """The chains of every stack of every store."""
+        chains: dict[tuple[SampleStore, int], set[int]] = defaultdict(set)
+        for file in self.files:
+            chains[file.store, file.record.stack].update(file.chains)
+        return chains
 
     def psi_of(self) -> list[int]:
         """(chains,) the number of each chain's psi: the first chain that has it, or the chain itself."""
         numbers = list(range(self.chains))
-        stacks = {(number, stack) for number, stack, _ in self._chain_of}
-        shared = {of for of in stacks if (psi := self.stores[of[0]].weighting(of[1])) and len(psi["log_psi"]) == 1}
-        first = {(number, stack): chain for (number, stack, _), chain in reversed(self._chain_of.items())}
-        for (number, stack, _), chain in self._chain_of.items():
-            if (number, stack) in shared:
-                numbers[chain] = first[number, stack]
+        for (store, stack), chains in self.stacks().items():
+            if (saved := store.weighting(stack)) and len(saved[0]["log_psi"]) == 1:
+                for chain in chains:
+                    numbers[chain] = min(chains)
         return numbers
 
     def cache(self) -> None:
@@ -113,68 +147,51 @@ class Samples:
         Raises StoreError for a bad file unless skip_bad, for samples of another network, and if no file is usable.
         """
         if self._cache is None:
-            groups = self._groups([f for f in self.files if any((c, f[1].step) in used for c in self._chains(*f))])
+            groups = self._groups([f for f in self.files if any((c, f.record.step) in used for c in f.chains)])
         else:
             groups = (group for group in self._cache if any(key in used for key in group.keys))
-        like = self._tensors()
+        like = named_tensors(self.net)
         for group in groups:
             yield Group(group.chains, group.records, {k: v.to(like[k]) for k, v in group.tensors.items()})
 
-    def _groups(self, files: list[File]) -> Iterator[Group]:
-        device, read, bad = self.device, 0, []
-        shapes = {name: tensor.shape for name, tensor in self._tensors().items() if name not in self.frozen}
+    def _groups(self, files: list[SampleFile]) -> Iterator[Group]:
+        device, empty = self.device, True
+        shapes = {name: tensor.shape for name, tensor in named_tensors(self.net).items() if name not in self.frozen}
         for together in _by_size(files):
-            group = self._group(together, shapes, device, bad)
-            if group is not None:
-                read += len(group)
-                yield group
-        self.files = [(s, r) for s, r in self.files if r not in bad]
-        if read == 0:
+            read = [(file, tensors) for file in together if (tensors := self._read(file, shapes)) is not None]
+            if not read:
+                continue
+            empty = False
+            chains = [chain for file, _ in read for chain in file.chains]
+            records = [file.record for file, _ in read for _ in file.chains]
+            each = [tensors for _, tensors in read]
+            joined = each[0] if len(each) == 1 else {name: torch.cat([t[name] for t in each]) for name in each[0]}
+            yield Group(chains, records, {name: values.to(device) for name, values in joined.items()})
+        if empty:
             raise StoreError(f"no usable sample in {', '.join(str(s.folder) for s in self.stores)}")
 
-    def _group(
-        self, files: list[File], shapes: dict[str, torch.Size], device: torch.device, bad: list[Record]
-    ) -> Group | None:
-        """The networks of the files that can be used, None if there are none; the others are added to `bad`."""
-        read = [(file, stacked) for file in files if (stacked := self._read(file, shapes, bad)) is not None]
-        if not read:
-            return None
-        chains = [chain for file, _ in read for chain in self._chains(*file)]
-        records = [record for (_, record), _ in read for _ in record.chains]
-        each = [stacked for _, stacked in read]
-        joined = each[0] if len(each) == 1 else {name: torch.cat([t[name] for t in each]) for name in each[0]}
-        return Group(chains, records, {name: values.to(device) for name, values in joined.items()})
-
-    def _read(self, file: File, shapes: dict[str, torch.Size], bad: list[Record]) -> dict[str, Tensor] | None:
-        """The tensors of one file; None, and one more record in `bad`, if it is left out."""
-        store, record = file
+    def _read(self, file: SampleFile, shapes: dict[str, torch.Size]) -> dict[str, Tensor] | None:
+        """The tensors of the chains that count; None if the file is left out."""
         try:
-            stacked = store.read(record)
+            tensors = file.store.read(file.record)
         except StoreError as error:
             if not self.skip_bad:
                 raise
             warnings.warn(f"left out: {error}", BdlWarning, stacklevel=2)
-            bad.append(record)
+            self.files = [other for other in self.files if other is not file]
             return None
-        if (rows := self._rows.get((store, record.file))) is not None:
-            stacked = {name: values[rows] for name, values in stacked.items()}
-        wrong = [k for k in shapes.keys() | stacked.keys() if k not in stacked or stacked[k].shape[1:] != shapes.get(k)]
+        if file.rows is not None:
+            tensors = {name: values[file.rows] for name, values in tensors.items()}
+        wrong = [k for k in shapes.keys() | tensors.keys() if k not in tensors or tensors[k].shape[1:] != shapes.get(k)]
         if wrong:
             raise StoreError(
-                f"{store.folder / record.file} holds samples of another network: {min(wrong)} does not fit; "
-                "pass the net of the run"
+                f"{file.path} holds samples of another network: {min(wrong)} does not fit; pass the net of the run"
             )
-        return stacked
+        return tensors
 
-    def _tensors(self) -> dict[str, Tensor]:
-        return {**dict(self.net.named_parameters()), **dict(self.net.named_buffers())}
-
-    def _chains(self, store: SampleStore, record: Record) -> list[int]:
-        return [self._chain_of[self.stores.index(store), record.stack, c] for c in record.chains]
-
-    def _counting(self, store: SampleStore) -> list[Record]:
-        """The records of a store without the chains that diverged while the others went on."""
-        records, counting = store.records(), []
+    def _counting(self, store: SampleStore) -> Iterator[tuple[Record, list[int] | None]]:
+        """The records of a store and their rows, without the chains that diverged while the others went on."""
+        records = store.records()
         last = {record.stack: set(record.chains) for record in records}  # who diverged is in no later record
         for stack in last:
             of_stack = [record for record in records if record.stack == stack]
@@ -182,23 +199,21 @@ class Samples:
             steps = {**dict.fromkeys(recorded - last[stack]), **store.excluded(stack)}
             self.diverged += [(chain, steps[chain]) for chain in sorted(steps)]
             for record in of_stack:
-                rows = record.counting(steps)
-                if len(rows) < len(record.chains):
-                    self._rows[store, record.file] = rows
-                    record = record.of_rows(rows)
-                counting += [record] if rows else []
-        return counting
+                rows = [row for row, chain in enumerate(record.chains) if chain not in steps]
+                if len(rows) == len(record.chains):
+                    yield record, None
+                elif rows:
+                    yield record.of_rows(rows), rows
 
 
-def _by_size(files: list[File]) -> Iterator[list[File]]:
+def _by_size(files: list[SampleFile]) -> Iterator[list[SampleFile]]:
     """The files in their order, as many at a time as have at most GROUP bytes together, and at least one."""
-    waiting: list[File] = []
-    size = 0
+    waiting, size = [], 0
     for file in files:
-        if waiting and size + file[1].bytes > GROUP:
+        size += file.record.bytes
+        if waiting and size > GROUP:
             yield waiting
-            waiting, size = [], 0
+            waiting, size = [], file.record.bytes
         waiting.append(file)
-        size += file[1].bytes
     if waiting:
         yield waiting

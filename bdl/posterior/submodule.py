@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from torch import nn
 
-from bdl.engine.functional import replace_tensors
+from bdl.engine.functional import named_tensors, replace_tensors
 from bdl.errors import StoreError
-
-Shapes = Mapping[str, Sequence[int]]  # of parameters and buffers by name, without the axis of chains
+from bdl.posterior.frozen import frozen_entry
 
 
 def sampled_part(module: nn.Module, target: Mapping[str, Any]) -> nn.Module:
@@ -22,36 +21,24 @@ def sampled_part(module: nn.Module, target: Mapping[str, Any]) -> nn.Module:
 
     Raises StoreError where nothing fits; it names the first tensor that differs.
     """
-    if (shapes := target.get("shapes")) is None:
+    if target.get("shapes") is None:
         return module
-    frozen = (target.get("frozen") or {"shapes": {}})["shapes"]
-    shapes = {**shapes, **frozen}
-    wanted = {name: tuple(shape) for name, shape in shapes.items()}
-    for part in module.modules():
-        if part_shapes(part) == wanted:
+    frozen = frozen_entry(target).get("shapes", {})
+    wanted = {name: tuple(shape) for name, shape in {**target["shapes"], **frozen}.items()}
+    shapes_of = {part: {name: tuple(t.shape) for name, t in named_tensors(part).items()} for part in module.modules()}
+    for part, shapes in shapes_of.items():
+        if shapes == wanted:
             return part
-    for part in module.modules():
-        stacked = part_shapes(part)
-        if stacked.keys() == wanted.keys() and all(
-            stacked[k][1:] == wanted[k] or k in frozen and stacked[k] == wanted[k] for k in wanted
+    for part, shapes in shapes_of.items():
+        if shapes.keys() == wanted.keys() and all(
+            shapes[k][1:] == wanted[k] or k in frozen and shapes[k] == wanted[k] for k in wanted
         ):
-            return _first_of(part, wanted)
-    present = part_shapes(module)
+            first = {k: t.detach()[0].clone() for k, t in named_tensors(part).items() if tuple(t.shape) != wanted[k]}
+            return replace_tensors(copy.deepcopy(part), first)
+    present = shapes_of[module]
     name = next(n for n in [*present, *wanted] if present.get(n) != wanted.get(n))
     there, here = (f"the shape {shapes[name]}" if name in shapes else "no place" for shapes in (wanted, present))
     raise StoreError(
         f"the run holds samples of another network: {name} has {there} in them, and {here} in {type(module).__name__}; "
         "pass the net of the run, or the module that holds it"
     )
-
-
-def part_shapes(part: nn.Module) -> dict[str, tuple[int, ...]]:
-    """The shapes of all parameters and buffers by name."""
-    return {name: tuple(t.shape) for name, t in [*part.named_parameters(), *part.named_buffers()]}
-
-
-def _first_of(stacked: nn.Module, wanted: Shapes) -> nn.Module:
-    """A plain copy of the first network of a stack, whose tensors have the wanted shapes."""
-    tensors = [*stacked.named_parameters(), *stacked.named_buffers()]
-    first = {name: t.detach()[0].clone() for name, t in tensors if tuple(t.shape) != wanted[name]}
-    return replace_tensors(copy.deepcopy(stacked), first)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,13 @@ from bdl.posterior.convergence import repeat_error
 from bdl.posterior.draws import Draws
 from bdl.posterior.evaluation import POINTS, ClassEvaluation, PosteriorEvaluation
 from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
+from bdl.posterior.outputs import LabelledOutputs
 from bdl.posterior.prediction import ValuePrediction, of_mixture
+from bdl.posterior.samples import Samples
 from bdl.posterior.value_metrics import value_metrics
+from bdl.posterior.weights import Weights
+
+Progress = Callable[[int, int], None]  # called with the work that is done, and with all of it
 
 PRIOR = 10  # residuals as large as they should be
 
@@ -141,3 +146,23 @@ class ValueEvaluation(PosteriorEvaluation):
 def evaluation_of(likelihood: Likelihood, y: Tensor, chains: int) -> PosteriorEvaluation:
     """An evaluation of the kind that the likelihood's outputs call for."""
     return (ValueEvaluation if likelihood.outputs == "values" else ClassEvaluation)(likelihood, y, chains)
+
+
+def evaluations_of(
+    labelled: Mapping[str, LabelledOutputs],
+    samples: Samples,
+    weights: Weights,
+    importance: Weights | None,
+    progress: Progress | None,
+) -> dict[str, PosteriorEvaluation]:
+    """The evaluations by name, in one pass over the samples that have a weight; see `Posterior.evaluate_all`."""
+    evaluations = {name: evaluation_of(one.likelihood, one.y, samples.chains) for name, one in labelled.items()}
+    done, total = 0, len(samples.keyed()) * sum(e.items for e in evaluations.values())
+    for group in samples.groups(weights.by_key):
+        for name, evaluation in evaluations.items():
+            for block, outputs in labelled[name].blocks(group):
+                evaluation.add(block.chains, outputs, None if importance is None else importance.of(block.keys))
+                done += len(block) * evaluation.items
+                if progress is not None:
+                    progress(done, total)
+    return evaluations

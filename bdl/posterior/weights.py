@@ -56,8 +56,12 @@ def sample_weights(
 
     Raises ConfigError for an unknown kind, and for importance weights that are not valid.
     """
+    groups: Sequence[int] = [0] * chains  # chains that are normalised together
     if kind == "importance":
         logs, note, biased = _importance(samples, full_data)
+        groups = range(chains) if psi_of is None else psi_of
+        if len(set(groups)) > 1:
+            note += "; chains that do not share psi are normalised one by one, because they sample different laws"
     elif kind == "step_size":
         logs = {(i, r.step): math.log(_of_chain(r.lr, c)) for i, r, c in samples if _of_chain(r.lr, c) > 0}
         note, biased = "proportional to lr", False
@@ -65,13 +69,7 @@ def sample_weights(
         logs, note, biased = {(i, r.step): 0.0 for i, r, _ in samples}, "uniform", False
     else:
         raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size" or "importance"')
-    if kind == "importance":
-        psi_of = range(chains) if psi_of is None else psi_of
-        by_key = _normalise(logs, psi_of)
-        if len(set(psi_of)) > 1:
-            note += "; chains that do not share psi are normalised one by one, because they sample different laws"
-    else:
-        by_key = _scale(logs, chains)
+    by_key = _normalise(logs, groups)
     log_w = np.log([w for w in by_key.values() if w > 0])
     return Weights(by_key, weight_ess(log_w), biased, note)
 
@@ -126,20 +124,18 @@ def energy_spreads(samples: Sequence[Keyed]) -> tuple[float, float]:
     return spread, float(np.std(errors, ddof=1)) if len(errors) > 1 else math.nan
 
 
-def _normalise(logs: dict[tuple[int, int], float], psi_of: Sequence[int]) -> dict[tuple[int, int], float]:
-    """Weights from log weights. Those of the chains of one psi sum to the number of these chains."""
-    by_psi: dict[int, dict[tuple[int, int], float]] = defaultdict(dict)
-    for key, value in logs.items():
-        by_psi[psi_of[key[0]]][key] = value
-    return {key: w for each in by_psi.values() for key, w in _scale(each, len({chain for chain, _ in each})).items()}
-
-
-def _scale(logs: dict[tuple[int, int], float], chains: int) -> dict[tuple[int, int], float]:
-    """Weights from log weights, without overflow; all of them together sum to the number of chains."""
-    top = max(logs.values())
-    unnormalised = {key: math.exp(value - top) for key, value in logs.items()}
-    total = sum(unnormalised.values())
-    return {key: value * chains / total for key, value in unnormalised.items()}
+def _normalise(logs: dict[tuple[int, int], float], groups: Sequence[int]) -> dict[tuple[int, int], float]:
+    """Weights from log weights, without overflow. Those of a group sum to the number of its chains with a weight."""
+    keys: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    for key in logs:
+        keys[groups[key[0]]].append(key)
+    weights = {}
+    for each in keys.values():
+        top = max(logs[key] for key in each)
+        unnormalised = {key: math.exp(logs[key] - top) for key in each}
+        factor, total = len({chain for chain, _ in each}), sum(unnormalised.values())
+        weights |= {key: value * factor / total for key, value in unnormalised.items()}
+    return weights
 
 
 def _of_chain(value: float | list[float], c: int) -> float:

@@ -20,7 +20,7 @@ from bdl.disk.manifest import Manifest, manifests_of
 from bdl.disk.owner import owner_of
 from bdl.errors import ConfigError, StoreError
 from bdl.lightning.callbacks.start import FOLDER as START
-from bdl.posterior.index import read_index, read_lines, sample_files
+from bdl.posterior.index import read_lines, sample_files
 from bdl.posterior.store import SampleStore
 from bdl.run.directory import OWNER
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, read_metrics, read_preprocessing
@@ -126,8 +126,8 @@ def _stack(manifest: Manifest, stack: int) -> Iterator[FileState]:
     store, name, records = SampleStore(manifest.folder), f"samples/index-{stack}.jsonl", []
 
     def read() -> str:
-        records.extend(read_index(manifest.folder / name, stack, manifest.samples()))
-        if [record.line() for record in records] != read_lines(manifest.folder / name):
+        records.extend(store.index(stack).records())
+        if [record.line() for record in records] != read_lines(store.index(stack).path):
             raise StoreError("it has lines that the manifest does not list, or in another order")
         return f"{len(records)} lines"
 

@@ -116,11 +116,11 @@ def test_log_weight_is_zeta_log_psi_of_the_batch_energy(tmp_path):
     module = toys.sample(tmp_path, 400, EveryStep(200, 20), weighting=weighting, collect={"freeze_weighting": False})
     assert any(w != 0 for r in records(tmp_path)[:-1] for w in r.log_weight)
     assert all(r.zeta == 1.5 and not r.psi_frozen for r in records(tmp_path))
-    saved = bdl.SampleStore(tmp_path).weighting(0)
+    saved, about = bdl.SampleStore(tmp_path).weighting(0)
     torch.testing.assert_close(saved["log_psi"], module.sampler.reweighting.histogram.log_psi)
     assert saved["edges"].shape == (2, 11) and saved["zeta"].tolist() == [1.5, 1.5]
     assert saved["temperature"].tolist() == [1.0, 1.0]
-    assert bdl.SampleStore(tmp_path).about_weighting(0) == {"energy": "batch", "weighting": "AdaptiveWeight"}
+    assert about == {"energy": "batch", "weighting": "AdaptiveWeight"}
 
 
 def test_psi_is_frozen_at_the_first_sample_at_which_it_has_settled(tmp_path):

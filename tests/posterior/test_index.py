@@ -216,6 +216,34 @@ def test_a_missing_file_is_named_and_nothing_is_removed(store, lose):
     assert listing(store) == before
 
 
+def damaged(path: Path, line: int) -> None:
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:line], lines[line].replace(b"sample", b"simple", 1), *lines[line + 1 :]]))
+
+
+def test_a_damaged_line_of_the_manifest_cuts_the_chain_there(store):
+    """Every way to read names the line; what stands before it is used where the user says so."""
+    path, fault = store.manifest(0).path, "line 2 of .*manifest-0.jsonl is damaged, or a line before it was lost"
+    damaged(path, 1)
+    with pytest.raises(StoreError, match=f"{fault}: restore it, .*; skip_bad=true uses the lines before it"):
+        SampleStore(store.run_dir).records()
+    with pytest.warns(BdlWarning, match=f"left out: {fault}; nothing that follows is used") as warned:
+        records = SampleStore(store.run_dir, skip_bad=True).records()
+    assert len(warned) == 1 and [(r.step, r.stack) for r in records] == [(2, 0), (2, 1), (4, 1), (6, 1), (8, 1)]
+
+
+@pytest.mark.parametrize("line", range(len(STEPS)))
+def test_a_resume_needs_the_lines_that_its_checkpoint_knows_and_no_later_one(store, line):
+    last_hash, path = known(store), store.manifest(0).path
+    damaged(path, line)
+    if line < KEPT:
+        with pytest.raises(StoreError, match="knows samples up to step 6, and .*manifest-0.jsonl does not list them"):
+            store.truncate(0, 6, last_hash)
+    else:
+        store.truncate(0, 6, last_hash)
+        assert [r.step for r in SampleStore(store.run_dir).records() if r.stack == 0] == [2, 4, 6]
+
+
 @pytest.mark.parametrize("lines", [0, 1, 2])
 def test_samples_that_the_manifest_does_not_list_are_refused(store, lines):
     last_hash, path = known(store), store.manifest(0).path
@@ -229,7 +257,7 @@ def test_samples_that_the_manifest_does_not_list_are_refused(store, lines):
 def test_the_lines_of_a_written_sample_need_no_other_line(store, monkeypatch):
     """The cost of a sample does not grow with their number: nothing is read again, one line is hashed."""
     store.manifest(0).entries()
-    monkeypatch.setattr("bdl.posterior.store.read_index", lambda *_: pytest.fail("the index is read again"))
+    monkeypatch.setattr("bdl.posterior.index.read_lines", lambda *_: pytest.fail("the index is read again"))
     monkeypatch.setattr("bdl.disk.manifest.read_file", lambda *_: pytest.fail("the manifest is read again"))
     after, hashed = Entry.after, []
     monkeypatch.setattr(Entry, "after", lambda self, before: hashed.append(self.path) or after(self, before))

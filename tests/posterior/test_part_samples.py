@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
 from bdl.engine.functional import call
-from bdl.posterior.frozen import read_frozen
 
 torch.manual_seed(0)
 X, Y = torch.randn(60, 1, 6, 6), torch.randint(3, (60,))
@@ -79,7 +78,7 @@ def bayesian(net, **settings):
 def probabilities(posterior, net):
     """By hand: every sample's tensors and the frozen file in a network of any values."""
     store = posterior.stores[0]
-    frozen = read_frozen(store.folder, store.target())
+    frozen = store.frozen()
     each = []
     net.eval()
     for record in store.records():

@@ -39,7 +39,7 @@ def test_an_unknown_kind_of_weight_is_refused(posterior):
 
 def test_importance_weights_are_psi_to_the_zeta(weighted):
     posterior = bdl.Posterior.load(weighted, toys.plain())
-    records, saved = posterior.records, SampleStore(weighted).weighting(0)
+    records, (saved, _) = posterior.records, SampleStore(weighted).weighting(0)
     centres = (saved["edges"][:, 1:] + saved["edges"][:, :-1]) / 2
     weights = posterior.weights("importance")
     for c in range(2):
@@ -101,7 +101,7 @@ def test_a_weight_uses_the_full_energy_of_its_own_sample(tmp_path):
     weighting = settled(energy="full", refresh=7)
     toys.sample(tmp_path, 80, EveryStep(50, 3), weighting=weighting, lr=0.3)
     store = SampleStore(tmp_path)
-    saved = store.weighting(0)
+    saved, _ = store.weighting(0)
     centres = ((saved["edges"][:, 1:] + saved["edges"][:, :-1]) / 2).numpy()
     frozen = [r for r in store.records() if r.psi_frozen]
     assert len(frozen) > 3

@@ -121,7 +121,7 @@ class CollectSamples(SamplerCallback):
         writer.leave_out_diverged()
         writer.write(sampler.energy, sampler.log_weight)
         if self.keep(step):
-            self._frozen.check(self.store.folder, self._frozen_entry)
+            self.store.refuse_other_frozen(self._frozen, self._frozen_entry)
             now = sampler.snapshot(self.full_energy, self.freeze_weighting)
             writer.leave_out_diverged()
             writer.keep(now, self.keep.cycle_of(now.step), self._tensors(trainer, pl_module, now.rows))
@@ -192,7 +192,7 @@ class CollectSamples(SamplerCallback):
         resumed = self.store.target() if sampler.steps > 0 and self.store.has_target() else None
         self._frozen = FrozenPart(net, sampler, None if resumed is None else frozen_names(resumed))
         if resumed is not None:
-            self._frozen.check(self.store.folder, resumed)
+            self.store.refuse_other_frozen(self._frozen, resumed)
         self._frozen_entry = self._frozen.entry()
         if self.batchnorm == "refresh" and any(name.endswith("running_mean") for name in self._frozen.tensors):
             what = 'batchnorm="refresh" recomputes the statistics of the whole network, and part of it is frozen'

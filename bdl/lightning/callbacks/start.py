@@ -73,7 +73,7 @@ class EnsembleStart(L.Callback):
         stack = getattr(module, "net", None)
         if not isinstance(module, BayesianModule) or not isinstance(stack, ChainStack):
             raise ConfigError("start needs a BayesianModule of a ChainStack: bdl.ChainStack(net, chains)")
-        if self.store.has_records(self.stack):
+        if self.store.manifest(self.stack).samples():
             self._load(stack)
         else:
             self._train(module, stack, datamodule)

@@ -75,63 +75,48 @@ class Picture:
     @property
     def uri(self) -> str:
         """An SVG in a data URI."""
-        return _figures().as_uri(self.draw, *self.arguments)
+        from bdl.posterior.report.figures import as_uri  # it imports matplotlib, which takes a second
+
+        return as_uri(self.draw, *self.arguments)
 
     @property
     def png(self) -> bytes:
-        return _figures().drawn(self.draw, self.arguments, "png", {})
+        from bdl.posterior.report.figures import drawn
+
+        return drawn(self.draw, self.arguments, "png", {})
 
 
 def pictures_of(data: ReportData) -> list[Picture]:
     """The pictures for which there are numbers: none of them is an empty frame."""
-    figures = _figures()
+    from bdl.posterior.report import figures, value_figures  # they import matplotlib, which takes a second
+
     trace = data.trace if len(data.trace.get("step", ())) > 1 else {}
-    h, curve = data.histogram, data.curve
+    h, curve, v = data.histogram, data.curve, data.values
     pictures = []
-
-    def add(*picture: Any) -> None:
-        pictures.append(Picture(*picture))
-
-    if data.values is not None:
-        for picture in _value_pictures(data.values):
-            add(*picture)
+    if v is not None:
+        of = f", first of {v.targets} targets" if v.targets > 1 else ""
+        shares = (v.shares, len(v.y))
+        pictures += [
+            Picture(f"Predictions against data{of}", value_figures.intervals, (v,), INTERVALS),
+            Picture(f"Residuals{of}", value_figures.residuals, (v,), RESIDUALS, "half"),
+            Picture("Calibration of quantiles", value_figures.quantiles, shares, QUANTILES, "half"),
+        ]
     if known(trace.get("energy", ())):
-        add("Energy", figures.energy_trace, (trace["step"], trace["energy"], np.asarray(data.kept_steps)), ENERGY)
+        energies = (trace["step"], trace["energy"], np.asarray(data.kept_steps))
+        pictures.append(Picture("Energy", figures.energy_trace, energies, ENERGY))
     if any(known(trace.get(name, ())) for name in ("lr", "temperature", "t_eff", "kinetic_temperature", "multiplier")):
-        add("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE)
+        pictures.append(Picture("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE))
     if curve is not None and len(curve.samples) > 1:
-        add(
-            f"{'RMSE' if curve.of_numbers else 'Accuracy'} and NLL against the number of networks",
-            figures.learning_curve,
-            (curve,),
-            CURVE,
-        )
+        title = f"{'RMSE' if curve.of_numbers else 'Accuracy'} and NLL against the number of networks"
+        pictures.append(Picture(title, figures.learning_curve, (curve,), CURVE))
     if any(figures.has_reliability(*each) for each in data.reliability.values()):
-        add("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half")
+        pictures.append(Picture("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half"))
     if h is not None and (h.ready or known(h.energies)):
         state = "has settled and is frozen" if h.frozen else "still changes"
         did = " ".join(weighting_sentences(data.metrics))
         caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}".strip()
-        add("Energy histogram and weighting", figures.histogram, (h,), caption, "half")
+        pictures.append(Picture("Energy histogram and weighting", figures.histogram, (h,), caption, "half"))
     return pictures
-
-
-def _figures() -> Any:
-    from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
-
-    return figures
-
-
-def _value_pictures(values: Values) -> list[tuple[Any, ...]]:
-    """(title, function, arguments, caption, size) of the pictures of predictions of numbers."""
-    from bdl.posterior.report import value_figures  # it imports matplotlib, which takes a second
-
-    of = f", first of {values.targets} targets" if values.targets > 1 else ""
-    return [
-        (f"Predictions against data{of}", value_figures.intervals, (values,), INTERVALS),
-        (f"Residuals{of}", value_figures.residuals, (values,), RESIDUALS, "half"),
-        ("Calibration of quantiles", value_figures.quantiles, (values.shares, len(values.y)), QUANTILES, "half"),
-    ]
 
 
 def known(values: Any) -> bool:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from bdl.posterior.prediction import ValuePrediction
 from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.value_metrics import QUANTILES, shares_below
 
@@ -44,19 +43,10 @@ class Values:
         """From the average over all chains, and the quantiles of one sample beside it."""
         prediction, y = evaluation.bma, evaluation.y.reshape(len(evaluation.y), -1)
         low, high = prediction.interval(0.9)
-        data, mean, std, low, high = (
-            part[:, 0].double().numpy() for part in (y, prediction.mean, prediction.std, low, high)
-        )
-        units = units or Units()
-        data, mean, low, high = (units.shift + units.scale * part for part in (data, mean, low, high))
-        std = units.scale * std
-        shares = {
-            "one sample": _shares(evaluation.one_sample[0], y),
-            "average of all chains": _shares(prediction, y),
-        }
-        return cls(units, data, mean, std, low, high, shares, y.shape[1])
-
-
-def _shares(prediction: ValuePrediction, y: torch.Tensor) -> tuple[np.ndarray, np.ndarray]:
-    q = torch.tensor(QUANTILES, dtype=torch.float64)
-    return q.numpy(), shares_below(prediction, y, q).numpy()
+        parts = (y, prediction.mean, low, high, prediction.std)
+        *places, std = (part[:, 0].double().numpy() for part in parts)
+        units, q = units or Units(), torch.tensor(QUANTILES, dtype=torch.float64)
+        data, mean, low, high = (units.shift + units.scale * part for part in places)
+        named = {"one sample": evaluation.one_sample[0], "average of all chains": prediction}
+        shares = {name: (q.numpy(), shares_below(p, y, q).numpy()) for name, p in named.items()}
+        return cls(units, data, mean, units.scale * std, low, high, shares, y.shape[1])

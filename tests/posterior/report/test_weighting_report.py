@@ -65,7 +65,7 @@ def test_multipliers_of_all_chains(weighted):
     from bdl.posterior.store import SampleStore
 
     store = SampleStore(weighted)
-    histograms, saved = EnergyHistogram.read_all(store, 0), store.weighting(0)
+    histograms, (saved, _) = EnergyHistogram.read_all(store, 0), store.weighting(0)
     assert saved is not None and len(histograms) == saved["recent_energies"].shape[1] == 2
     each = [weighting_metrics([h])["weighting/multiplier"] for h in histograms]
     by_hand = [np.median(h.multiplier_at(saved["recent_energies"][:, c].numpy())) for c, h in enumerate(histograms)]
