@@ -102,16 +102,11 @@ def renamed(saved: Mapping[str, Tensor], present: Collection[str]) -> dict[str, 
 
     What lies outside of the prefix, such as the metrics of a LightningModule, is left out.
     """
-
-    def without(prefix: str) -> dict[str, Tensor]:
-        return {name.removeprefix(prefix): t for name, t in saved.items() if name.startswith(prefix)}
-
-    def under(prefix: str) -> dict[str, Tensor]:
-        return {prefix + name: t for name, t in saved.items()}
-
+    without = {s[: -len(n)] for n in present for s in saved if s.endswith(f".{n}")}
+    under = {n[: -len(s)] for s in saved for n in present if n.endswith(f".{s}")}
     readings = [dict(saved)]
-    readings += [without(p) for p in sorted({s[: -len(n)] for n in present for s in saved if s.endswith(f".{n}")})]
-    readings += [under(p) for p in sorted({n[: -len(s)] for s in saved for n in present if n.endswith(f".{s}")})]
+    readings += [{s.removeprefix(p): t for s, t in saved.items() if s.startswith(p)} for p in sorted(without)]
+    readings += [{p + s: t for s, t in saved.items()} for p in sorted(under)]
     return max(readings, key=lambda reading: sum(name in present for name in reading))
 
 

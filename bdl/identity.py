@@ -38,8 +38,7 @@ def identity(value: Any) -> Any:
         return {"type": type_name(type(value)), **fields}
     if isinstance(value, nn.Module):
         settings = {k: v for k, v in vars(value).items() if not k.startswith("_") and k != "training"}
-        tensors = {k: v for k, v in value.state_dict().items()}
-        return {"type": type_name(type(value)), **identity(settings), **identity(tensors)}
+        return {"type": type_name(type(value)), **identity(settings), **identity(value.state_dict())}
     return type_name(value if hasattr(value, "__qualname__") else type(value))
 
 

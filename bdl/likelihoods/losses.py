@@ -14,18 +14,8 @@ from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
 from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
 from bdl.likelihoods.normal import GaussianNLL, HeteroscedasticNLL, StudentTNLL
 
-OURS: dict[str, type[Likelihood]] = {
-    f"bdl.{c.__name__}": c
-    for c in (
-        BernoulliNLL,
-        CategoricalNLL,
-        GaussianNLL,
-        HeteroscedasticNLL,
-        NegativeBinomialNLL,
-        PoissonNLL,
-        StudentTNLL,
-    )
-}
+_CLASSES = (BernoulliNLL, CategoricalNLL, GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL)
+OURS: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}
 CLASSES = ("torch.nn.modules.loss.CrossEntropyLoss", "torch.nn.functional.cross_entropy")
 LABELS = ("torch.nn.modules.loss.BCEWithLogitsLoss", "torch.nn.functional.binary_cross_entropy_with_logits")
 SQUARES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
@@ -87,16 +77,13 @@ def law_note(loss: Any) -> str | None:
             "MSELoss is the likelihood of Gaussian errors with std sqrt(1/2), or sqrt(k/2) for k outputs, whatever the "
             "data: use bdl.GaussianNLL(std)"
         )
-    if name in LABELS + COUNTS:
-        own = "bdl.BernoulliNLL()" if name in LABELS else "bdl.PoissonNLL()"
-        if getattr(loss, "weight", None) is not None or getattr(loss, "pos_weight", None) is not None:
-            return f"weights sample the posterior of re-weighted data, not of the data: use {own}"
-        return None
     if getattr(loss, "label_smoothing", 0.0):
         return f"label_smoothing={loss.label_smoothing} samples the posterior of smoothed labels, not of the data"
-    if getattr(loss, "weight", None) is not None:
-        return "class weights sample the posterior of re-weighted data, not of the data"
-    return None
+    if getattr(loss, "weight", None) is None and getattr(loss, "pos_weight", None) is None:
+        return None
+    if name in LABELS:
+        return "weights sample the posterior of re-weighted data, not of the data: use bdl.BernoulliNLL()"
+    return "class weights sample the posterior of re-weighted data, not of the data"
 
 
 def check_loss(loss: Any) -> None:

@@ -30,6 +30,8 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
     probs, labels = _checked(probs, labels)
     p_of_label = probs.gather(1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)  # (n, 1)
     error = probs - torch.nn.functional.one_hot(labels, probs.shape[1])  # (n, K)
+    risk = risk_coverage(probs, labels)
+    allowed = (risk <= RISK).nonzero()
     settings = {"num_classes": probs.shape[1], "validate_args": False}
     return {
         "accuracy": multiclass_accuracy(probs, labels, average="micro", **settings).item(),
@@ -38,7 +40,8 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
         "brier": error.square().sum(1).double().mean().item(),
         "ece_adaptive": adaptive_ece(probs, labels),
         **{f"brier_{name}": part for name, part in brier_parts(probs, labels).items()},
-        **_selective(probs, labels),
+        "aurc": risk.mean().item(),
+        f"coverage_at_{100 * RISK:.0f}_risk": (int(allowed[-1]) + 1) / len(risk) if len(allowed) else 0.0,
     }
 
 
@@ -87,14 +90,6 @@ def risk_coverage(probs: Tensor, labels: Tensor) -> Tensor:
     errors = torch.zeros_like(values).index_add_(0, inverse, (predicted != labels).double())
     each = (errors / count).repeat_interleave(count)
     return each.cumsum(0) / torch.arange(1, len(each) + 1, device=each.device)
-
-
-def _selective(probs: Tensor, labels: Tensor) -> dict[str, float]:
-    """aurc and coverage_at_5_risk."""
-    risk = risk_coverage(probs, labels)
-    allowed = (risk <= RISK).nonzero()
-    coverage = (int(allowed[-1]) + 1) / len(risk) if len(allowed) else 0.0
-    return {"aurc": risk.mean().item(), f"coverage_at_{100 * RISK:.0f}_risk": coverage}
 
 
 def uncertainty(mean_probs: Tensor, mean_entropy: Tensor) -> dict[str, Tensor]:

@@ -44,7 +44,7 @@ def load_runs(
 
     They are read by as many threads as the run had. Warns and raises as `read_run` does.
     """
-    configs = [read_run(run, trust) for run in runs]
+    configs = [read_run(run, trust, skip_bad) for run in runs]
     keep_freed_memory()
     use_threads(configs[0].threads)
     net: torch.nn.Module = Recipe[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
@@ -52,15 +52,15 @@ def load_runs(
     return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
 
 
-def read_run(run: Path, trust: Sequence[str] | str = ()) -> DictConfig:
+def read_run(run: Path, trust: Sequence[str] | str = (), skip_bad: bool = False) -> DictConfig:
     """The config.yaml of a run after all checks, see `read_checked`. Warns of files that bdl did not leave so."""
-    config = read_checked(run, trust)
+    config = read_checked(run, trust, skip_bad)
     warn_of_altered(run)
     warn_of_lost_samples(run)
     return config
 
 
-def read_checked(run: Path, trust: Sequence[str] | str = ()) -> DictConfig:
+def read_checked(run: Path, trust: Sequence[str] | str = (), skip_bad: bool = False) -> DictConfig:
     """The config.yaml of a run, after all checks.
 
     Raises ConfigError for a damaged file, a name that is not trusted, and a configuration that does not describe the
@@ -74,18 +74,18 @@ def read_checked(run: Path, trust: Sequence[str] | str = ()) -> DictConfig:
         check_value("threads", config.threads, TRAIN["threads"])
     except ConfigError as error:
         raise ConfigError(f"{run / CONFIG} is damaged ({error}): restore it") from error
-    if difference := target_difference(run, config):
+    if difference := target_difference(run, config, skip_bad):
         raise ConfigError(difference)
     return config
 
 
-def target_difference(run: Path, config: DictConfig) -> str | None:
+def target_difference(run: Path, config: DictConfig, skip_bad: bool = False) -> str | None:
     """The line that says where config.yaml does not describe the samples; None where it does.
 
     samples/target.json was written with the samples. What one of the two does not name is not compared: a data module
     may find facts of the data, such as the classes of a folder of images, that no key gives.
     """
-    target = SampleStore(run).target()
+    target = SampleStore(run, skip_bad).target()
     described = described_law(config)
     recorded = {key: value for key, value in target.items() if key in described}
     if "data" in recorded:

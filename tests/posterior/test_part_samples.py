@@ -228,10 +228,10 @@ def test_files_that_were_altered_or_lost_are_refused(tmp_path):
     path = tmp_path / "samples" / "frozen.safetensors"
     data = path.read_bytes()
     path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
-    with pytest.raises(bdl.StoreError, match="frozen.safetensors, was altered"):
+    with pytest.raises(bdl.StoreError, match="frozen.safetensors was altered"):
         bdl.Posterior.load(tmp_path, Net())
     path.unlink()
-    with pytest.raises(bdl.StoreError, match="frozen.safetensors, cannot be read"):
+    with pytest.raises(bdl.StoreError, match="frozen.safetensors cannot be read"):
         bdl.Posterior.load(tmp_path, Net())
 
 

@@ -194,6 +194,15 @@ def test_a_damaged_or_strange_run_is_refused_in_one_line(script, copy, tmp_path,
 
 
 @pytest.mark.filterwarnings("ignore::bdl.errors.BdlWarning")
+def test_the_lines_before_a_damaged_one_of_the_manifest_can_be_used(script, copy, tmp_path):
+    flip(copy / "manifest-0.jsonl")
+    whole = len(Manifest(copy, 0).first_entries())
+    status, _, _ = script("evaluate", f"runs={copy}", f"out={tmp_path / 'out'}", "skip_bad=true")
+    kept = sum(len(r.chains) for r in bdl.SampleStore(copy, skip_bad=True).records())
+    assert status == 0 and whole > 1 and json.loads((tmp_path / "out" / "metrics.json").read_text())["samples"] == kept
+
+
+@pytest.mark.filterwarnings("ignore::bdl.errors.BdlWarning")
 def test_a_damaged_psi_is_refused_after_the_warning_that_it_was_altered(script, copy, tmp_path):
     garble("samples/weighting-0.safetensors")(copy)
     status, _, err = script("evaluate", f"runs={copy}", f"out={tmp_path / 'out'}")
