@@ -155,20 +155,26 @@ class Samples:
             yield Group(group.chains, group.records, {k: v.to(like[k]) for k, v in group.tensors.items()})
 
     def _groups(self, files: list[SampleFile]) -> Iterator[Group]:
-        device, empty = self.device, True
         shapes = {name: tensor.shape for name, tensor in named_tensors(self.net).items() if name not in self.frozen}
+        empty = True
         for together in _by_size(files):
-            read = [(file, tensors) for file in together if (tensors := self._read(file, shapes)) is not None]
-            if not read:
-                continue
-            empty = False
-            chains = [chain for file, _ in read for chain in file.chains]
-            records = [file.record for file, _ in read for _ in file.chains]
-            each = [tensors for _, tensors in read]
-            joined = each[0] if len(each) == 1 else {name: torch.cat([t[name] for t in each]) for name in each[0]}
-            yield Group(chains, records, {name: values.to(device) for name, values in joined.items()})
+            group = self._group(together, shapes)  # a call of its own, so that no tensor of a file outlives it
+            if group is not None:
+                empty = False
+                yield group
         if empty:
             raise StoreError(f"no usable sample in {', '.join(str(s.folder) for s in self.stores)}")
+
+    def _group(self, files: list[SampleFile], shapes: dict[str, torch.Size]) -> Group | None:
+        """The networks of the files that can be used; None if there are none."""
+        read = [(file, tensors) for file in files if (tensors := self._read(file, shapes)) is not None]
+        if not read:
+            return None
+        chains = [chain for file, _ in read for chain in file.chains]
+        records = [file.record for file, _ in read for _ in file.chains]
+        each = [tensors for _, tensors in read]
+        joined = each[0] if len(each) == 1 else {name: torch.cat([t[name] for t in each]) for name in each[0]}
+        return Group(chains, records, {name: values.to(self.device) for name, values in joined.items()})
 
     def _read(self, file: SampleFile, shapes: dict[str, torch.Size]) -> dict[str, Tensor] | None:
         """The tensors of the chains that count; None if the file is left out."""
