@@ -38,12 +38,15 @@ class DataModule(L.LightningDataModule):
         input_shape: of one item as the network sees it; by default that of the first training item.
         batch_size: items per chain and step; by default that of the training loader.
         target_units: name, shift and scale of the target of a regression, whose units are shift + scale x labels.
+        min_std: of the noise that rounding leaves in the labels of a regression, in their units as the network sees
+            them; a predicted scale has this bound where the loss gives none.
         overview: what was read, in one line that a run prints; None prints nothing.
     """
 
     task: Task = "classification"
     num_targets: int = 1
     target_units: tuple[str, float, float] | None = None
+    min_std: float = 0.0
     overview: str | None = None
 
     @cached_property

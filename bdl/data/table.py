@@ -123,6 +123,7 @@ class TableDataModule(TensorDataModule):
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
         self.name = place
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
+        self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
         self.overview = (
             f"{place}: {self.rows} rows; {of_inputs.shape[1]} columns as {inputs.features} inputs; target {rule.name}: "
             f"{rule.task} ({reason})"

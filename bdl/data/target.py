@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -57,12 +58,16 @@ class ClassTarget:
 
 @dataclass(frozen=True)
 class NumberTarget:
-    """Numbers, (n, 1) float32: (value - mean) / std. Counts stay as they are, with mean 0 and std 1."""
+    """Numbers, (n, 1) float32: (value - mean) / std. Counts stay as they are, with mean 0 and std 1.
+
+    step: the smallest difference of two values, in their units; numbers that were rounded have one that matters.
+    """
 
     name: str
     mean: float
     std: float
     task: Task = "regression"
+    step: float = 0.0
 
     @staticmethod
     def learn(values: Series, place: str, task: Task) -> NumberTarget:
@@ -74,7 +79,14 @@ class NumberTarget:
                 "nothing can be learned about a constant; choose another target"
             )
         mean, std = (0.0, 1.0) if task == "counts" else (float(numbers.mean()), float(numbers.std(ddof=0)))
-        return NumberTarget(str(values.name), mean, std, task)
+        step = float(np.diff(np.unique(numbers)).min())
+        return NumberTarget(str(values.name), mean, std, task, step)
+
+    @property
+    def min_std(self) -> float:
+        """Standard deviation of the noise that rounding leaves, in units of `std`; 0 if it is less than .01."""
+        least = self.step / math.sqrt(12) / self.std
+        return least if self.task == "regression" and least > 0.01 else 0.0
 
     def encode(self, values: Series, place: str) -> Tensor:
         """(n, 1) float32. Raises ConfigError for text and infinite numbers, and counts that are none."""

@@ -16,13 +16,21 @@ def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, st
         "title": f"{plan.name}, seed {plan.seed}",
         "data": data.name or plan.choices["data"],
         **target_fact(data),
-        **{name: plan.choices[name] for name in ("model", "sampler", "schedule")},
+        "model": plan.choices["model"],
+        "sampler": _sampler(plan),
+        "schedule": plan.choices["schedule"],
         "N": f"{data.num_data:,}",
         **_scores(plan, data),
         "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
         "devices": f"{process.world_size}, {strategy}" if several else "1",
         **({"stacks": f"{stacks.count} of {stacks.chains} chains"} if stacks.count > 1 else {}),
     }
+
+
+def _sampler(plan: Plan) -> str:
+    """The sampler by the name of its configuration, or that of the dynamics which tuning has put in its place."""
+    found = (plan.found or {}).get("settings", {}).get("sampler.dynamics")
+    return plan.choices["sampler"] if found is None else found["_target_"].rpartition(".")[2].lower()
 
 
 def _scores(plan: Plan, data: DataModule) -> dict[str, str]:

@@ -31,6 +31,8 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Recipe[Loss]:
     """
     node = {key: value for key, value in loss.items() if key != "scale"}
     node["_target_"] = node.get("_target_") or LOSSES[data.task]
+    if node["_target_"] == LOSSES["regression"] and node.get("min_std") is None:
+        node["min_std"] = data.min_std
     recipe: Recipe[Loss] = Recipe(node)
     kind = outputs_of(recipe.build())
     if kind != "unknown" and (kind == "values") == (data.task == "classification"):

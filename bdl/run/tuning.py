@@ -34,8 +34,10 @@ from bdl.tune.budget import (
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.find import describe_untuned, find_settings
+from bdl.tune.sampler import FULL_BATCH_ROWS, choose_length, choose_sampler
 from bdl.tune.trial import Problem
 
+NODES = {"sghmc": {"_target_": "bdl.SGHMC", "friction": 0.1}}  # dynamics by the name of a chosen sampler
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
@@ -60,8 +62,13 @@ def tuned(plan: Plan, process: ProcessInfo) -> Plan:
     seconds = time.perf_counter() - began
     if process.is_main:
         print(*choices, f"tune: took {seconds:.1f} s", sep="\n", flush=True)
-    settings = {key: choice.value for choice in choices for key in KEYS[choice.name]}
-    return plan.with_found({"settings": settings, "reasons": list(map(str, choices)), "seconds": round(seconds, 1)})
+    reasons = list(map(str, choices))
+    return plan.with_found({"settings": _settings(choices), "reasons": reasons, "seconds": round(seconds, 1)})
+
+
+def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
+    """The values of the choices by key; a sampler's is the node of its dynamics."""
+    return {key: NODES.get(choice.value, choice.value) for choice in choices for key in KEYS[choice.name]}
 
 
 def _choose_aside(plan: Plan, began: float) -> list[Choice]:
@@ -88,11 +95,11 @@ def _choose(plan: Plan, began: float) -> list[Choice]:
         _check_timed(plan.tuning.budget, case.data)
     if budget is None:
         tuning, _ = case.tune(int(case.stack.steps), FEWEST_STEPS)
-        return list(tuning.choices)
+        return [*case.batches, *tuning.choices]
     step_seconds = seconds_per_step(case.problem, case.sampler["dynamics"])
     tuning, start_seconds = case.tune(max(FEWEST, int(budget / (step_seconds * turns))), 0)
     before = START_UP + time.perf_counter() - began + turns * start_seconds
-    return case.within(budget, tuning.choices, before, tuning.step_seconds or step_seconds, turns)
+    return case.within(budget, [*case.batches, *tuning.choices], before, tuning.step_seconds or step_seconds, turns)
 
 
 @dataclass(frozen=True)
@@ -105,16 +112,19 @@ class _Case:
     sampler: Mapping[str, Any]  # the arguments of bdl.Sampler
     problem: Problem
     given: set[str]
+    batches: tuple[Choice, ...]  # of a sampler that takes them, where there are too many rows for one that takes all
 
     @classmethod
     def of(cls, plan: Plan, given: set[str]) -> _Case:
         data = build_data(plan.data(plan.stacks.first), warn=False)
+        batches = _batches(plan, plan.of_stack(plan.stacks.first, data), data.num_data, given)
+        plan = plan.with_found({"settings": _settings(batches)}) if batches else plan
         stack = plan.of_stack(plan.stacks.first, data)
         its_own = {"burn_in", "every"} if stack.keep.get("cycle") is not None else set()  # it keeps by its own rule
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
         build: Any = stack.sampler.build()
-        return cls(plan, stack, data, build.keywords, _problem(plan, stack, data), given | its_own)
+        return cls(plan, stack, data, build.keywords, _problem(plan, stack, data), given | its_own, batches)
 
     def tune(self, steps: int, fewest: int) -> tuple[Tuning, float]:
         """What `find_settings` chooses for a run of so many steps, and the seconds that the start of the run will take.
@@ -158,7 +168,7 @@ class _Case:
         timed = choose_steps(budget, step_seconds, turns, before, REPORT + samples * per_sample)
         chosen = [_shortened(choice, timed.value) for choice in choices] + [timed]
         if samples < wanted:
-            shorter = self.plan.with_found({"settings": dict.fromkeys(KEYS["steps"], timed.value)})
+            shorter = self.plan.with_found({"settings": _settings([*self.batches, timed])})
             burn_in = shorter.of_stack(self.stack.number, self.data).keep.get("burn_in")
             burn_in = next((choice.value for choice in chosen if choice.name == "burn_in"), burn_in)
             chosen.append(choose_every(timed.value, burn_in, samples, wanted))
@@ -201,6 +211,19 @@ def _problem(plan: Plan, stack: StackPlan, data: DataModule) -> Problem:
         chains, stack.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
         float(stack.sampler.get("temperature")), plan.seed, plan.compute.compiled,
     )  # fmt: skip
+
+
+def _batches(plan: Plan, stack: StackPlan, rows: int, given: set[str]) -> tuple[Choice, ...]:
+    """SGHMC and its steps in place of MCLMC, for more rows than a step can take; nothing where the user chose."""
+    assert plan.tuning is not None
+    build: Any = stack.sampler.build()
+    if not plan.tuning.auto or "sampler" in given or not isinstance(build.keywords["dynamics"], bdl.MCLMC):
+        return ()
+    if (sampler := choose_sampler(rows)) == "mclmc":
+        return ()
+    reason = f"a step of mclmc takes all {rows:,} training rows, and more than {FULL_BATCH_ROWS:,} are too dear"
+    steps = Choice("length", choose_length(sampler, rows), f"of {sampler} on batches")
+    return (Choice("sampler", sampler, reason), *(() if "length" in given else (steps,)))
 
 
 def _check_timed(budget: str | None, data: DataModule) -> None:

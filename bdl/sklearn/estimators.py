@@ -243,10 +243,11 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
     def _law(self) -> tuple[nn.Module, Likelihood]:
         """The network and its likelihood, in the units that the network sees. Raises ConfigError for other noise."""
+        predicted = HeteroscedasticNLL(min_std=self.target_.min_std)
         if self.noise == "input":
-            return self._net(2), HeteroscedasticNLL()
+            return self._net(2), predicted
         if self.noise == "constant":
-            return with_constant_scale(self._net(1)), HeteroscedasticNLL()
+            return with_constant_scale(self._net(1)), predicted
         if isinstance(self.noise, str) or not self.noise > 0:
             raise ConfigError(f"noise must be 'input', 'constant' or a number > 0, got {self.noise!r}")
         return self._net(1), GaussianNLL(float(self.noise) / self.target_.std)

@@ -14,7 +14,7 @@ class Choice:
         tune: lr 0.0031: noise adds 8 % to the temperature, the budget is 10 %
 
     Args:
-        name: "batch_size", "prior", "lr", "friction", "burn_in", "steps" or "every".
+        name: "sampler", "length", "batch_size", "prior", "lr", "friction", "burn_in", "steps" or "every".
         value: a plain number, a word, or a list of numbers.
         reason: why, in a few words with the numbers that decided.
     """

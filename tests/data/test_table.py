@@ -253,6 +253,16 @@ def test_a_task_may_be_asked_for(tmp_path):
     assert set(data.tensors("train")[1].flatten().tolist()) == {0.0, 1.0, 2.0, 5.0}
 
 
+def test_a_rounded_target_bounds_the_predicted_scale(tmp_path):
+    """Whole numbers err by 1 / sqrt(12) at least; steps of a thousandth of the spread are left alone."""
+    table = frame()
+    table["y"] = np.tile([3.0, 5.0, 6.0, 8.0], ROWS // 4)
+    data = read_table(written(tmp_path, table), "y", drop=["name"], task="regression")
+    assert data.target_units is not None
+    assert data.min_std * data.target_units[2] == pytest.approx(12**-0.5)
+    assert read_table(written(tmp_path, frame()), "y", drop=["name"]).min_std == 0.0
+
+
 def test_rows_without_a_target_are_left_out_and_counted(tmp_path):
     table = frame()
     table.loc[[3, 7, 11], "y"] = np.nan

@@ -88,8 +88,22 @@ def test_a_run_that_has_begun_is_not_tuned_again(finished, monkeypatch):
 def test_given_keys_are_kept():
     typed = ["sampler.lr=0.01", "sampler/prior=laplace", "collect=last", "data.batch_size=16", "chains=2"]
     assert given_names(typed) == {"lr", "prior", "burn_in", "every", "batch_size"}
-    assert given_names(["sampler.prior.precision=2", "+length=3"]) == {"prior", "steps"}
-    assert given_names(["sampler=sghmc"]) == set()
+    assert given_names(["sampler.prior.precision=2", "+length=3"]) == {"prior", "steps", "length"}
+    assert given_names(["sampler=sghmc"]) == given_names(["sampler.dynamics.friction=1"]) - {"friction"} == {"sampler"}
+
+
+def test_more_rows_than_a_step_can_take_get_batches_unless_the_user_chose(table, tmp_path, monkeypatch):
+    monkeypatch.setattr(tuning, "choose_sampler", lambda rows: "sghmc")
+    nobody_chose = [option for option in options(table) if option != "sampler=sghmc"]
+    plan = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose), SINGLE)
+    settings = plan.found["settings"]
+    assert settings["sampler.dynamics"] == {"_target_": "bdl.SGHMC", "friction": 0.1} and settings["length"] == 80_000
+    assert plan.found["reasons"][0].startswith("tune: sampler sghmc: a step of mclmc takes all 64 training rows")
+    assert settings["data.batch_size"] == 64 and "sampler.lr" in settings
+    stack = plan.of_stack(0, plan.data(0).build())
+    assert isinstance(stack.sampler.build().keywords["dynamics"], bdl.SGHMC) and stack.steps == 200  # trainer=debug
+    chosen = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, "sampler=mclmc"), SINGLE)
+    assert "sampler.dynamics" not in chosen.found["settings"]
 
 
 def test_a_run_keeps_the_promises_of_what_was_found(finished, table, tmp_path):
