@@ -20,6 +20,7 @@ from bdl.data.values import Series, as_numbers, as_texts, holds_truth_values, nu
 from bdl.errors import ConfigError
 
 FEW = 20  # different whole numbers that may be classes; digits have 10
+ROUNDING = math.sqrt(12)  # a step, over the standard deviation of what rounding to it leaves
 AS_CLASSES = "correct them, or data.task=classification takes the values as classes"
 
 
@@ -60,7 +61,7 @@ class ClassTarget:
 class NumberTarget:
     """Numbers, (n, 1) float32: (value - mean) / std. Counts stay as they are, with mean 0 and std 1.
 
-    step: the smallest difference of two values, in their units; numbers that were rounded have one that matters.
+    step: the smallest difference of two values, in their units, where rounding to it matters; or else 0.
     """
 
     name: str
@@ -80,13 +81,13 @@ class NumberTarget:
             )
         mean, std = (0.0, 1.0) if task == "counts" else (float(numbers.mean()), float(numbers.std(ddof=0)))
         step = float(np.diff(np.unique(numbers)).min())
-        return NumberTarget(str(values.name), mean, std, task, step)
+        rounded = task == "regression" and step / ROUNDING > 0.01 * numbers.std(ddof=0)
+        return NumberTarget(str(values.name), mean, std, task, step if rounded else 0.0)
 
     @property
     def min_std(self) -> float:
-        """Standard deviation of the noise that rounding leaves, in units of `std`; 0 if it is less than .01."""
-        least = self.step / math.sqrt(12) / self.std
-        return least if self.task == "regression" and least > 0.01 else 0.0
+        """Standard deviation of the noise that rounding leaves, in units of `std`."""
+        return self.step / ROUNDING / self.std
 
     def encode(self, values: Series, place: str) -> Tensor:
         """(n, 1) float32. Raises ConfigError for text and infinite numbers, and counts that are none."""

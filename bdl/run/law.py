@@ -25,14 +25,15 @@ def check_num_data(num_data: int | None, data: DataModule) -> int:
 
 
 def complete_loss(loss: dict[str, Any], data: DataModule) -> Recipe[Loss]:
-    """The loss with its class, and without `scale`, which is about the network.
+    """The loss with its class, the bound of a predicted scale that the data give, and without `scale`.
 
     Raises ConfigError for a likelihood that does not fit the task.
     """
     node = {key: value for key, value in loss.items() if key != "scale"}
     node["_target_"] = node.get("_target_") or LOSSES[data.task]
     if node["_target_"] == LOSSES["regression"] and node.get("min_std") is None:
-        node["min_std"] = data.min_std
+        node = {key: value for key, value in node.items() if key != "min_std"}
+        node |= {"min_std": data.min_std} if data.min_std else {}
     recipe: Recipe[Loss] = Recipe(node)
     kind = outputs_of(recipe.build())
     if kind != "unknown" and (kind == "values") == (data.task == "classification"):

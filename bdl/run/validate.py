@@ -18,7 +18,8 @@ from bdl.errors import ConfigError
 from bdl.run.values import check_value
 
 Target = type | Callable[..., object]  # a class, or a function that builds something
-_FILLED_IN = ("sampler.num_data", "model.sizes", "model.num_classes")  # null until train.py has seen the data
+# null until train.py has seen the data
+_FILLED_IN = ("sampler.num_data", "model.sizes", "model.num_classes", "loss.min_std")
 _BUILT_EARLY = ("sampler.", "schedule.", "collect.", "baseline")  # their parts need no data
 _READ_BY_TRAIN = ("loss.scale", "model.hidden")  # train.py takes them out before it builds
 _OF_HYDRA = ("_target_", "_partial_", "_recursive_", "_convert_", "_args_")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, Literal
 
@@ -234,9 +235,8 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         if y.min() == y.max():
             raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
         values = pd.Series(y, name="y", dtype=np.float64)
-        self.target_ = (
-            NumberTarget.learn(values, "y", "regression") if self.standardize else NumberTarget("y", 0.0, 1.0)
-        )
+        learned = NumberTarget.learn(values, "y", "regression")
+        self.target_ = learned if self.standardize else dataclasses.replace(learned, mean=0.0, std=1.0)
         net, likelihood = self._law()
         self._sample(X, self.target_.encode(values, "y"), net, likelihood)
         return self

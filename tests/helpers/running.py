@@ -72,10 +72,11 @@ def start_interpreter(*overrides: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def stop(process: Forked | subprocess.Popen, folder: Path, signum: int) -> None:
-    """Signal the process once it has kept its first sample."""
+def stop(process: Forked | subprocess.Popen, folder: Path, signum: int, stacks: int = 1) -> None:
+    """Signal the process once each stack has kept its first sample."""
     deadline = time.monotonic() + 100
-    while not (folder / "samples" / "index-0.jsonl").exists() and time.monotonic() < deadline:
+    first = [folder / "samples" / f"index-{stack}.jsonl" for stack in range(stacks)]
+    while not all(path.exists() for path in first) and time.monotonic() < deadline:
         assert process.poll() is None, process.communicate(timeout=10)
         time.sleep(0.01)
     process.send_signal(signum)
