@@ -22,6 +22,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -79,7 +80,7 @@ def main() -> None:
     arguments = parse()
     torch.set_num_threads(1)
     path = arguments.out / "candidates.json"
-    record = json.loads(path.read_text()) if path.exists() else {"cells": {}}
+    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cells": {}}
     for name in arguments.only or CANDIDATES:
         for table in arguments.tables:
             cells = record["cells"].setdefault(name, {})
@@ -103,14 +104,13 @@ def parse() -> argparse.Namespace:
 def read(path: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Inputs and targets of the training and of the test rows, standardised by the training rows."""
     frame = pd.read_csv(path)
-    train, test = (frame[frame.split == part].drop(columns="split").astype(float) for part in ("train", "test"))
-    mean, std = train.mean(), train.std(ddof=0).replace(0, 1)
-    parts = [(part - mean) / std for part in (train, test)]
-    return tuple(
-        torch.tensor(part[columns].to_numpy(), dtype=torch.float32)
-        for part in parts
-        for columns in (part.columns.drop("target"), ["target"])
-    )  # type: ignore[return-value]
+    inputs = frame.columns.drop(["split", "target"])
+    values = torch.tensor(frame[[*inputs, "target"]].to_numpy(np.float64))
+    is_train = torch.tensor((frame["split"] == "train").to_numpy())
+    mean, std = values[is_train].mean(0), values[is_train].std(0, correction=0)
+    values = ((values - mean) / torch.where(std > 0, std, torch.ones_like(std))).float()
+    train, test = values[is_train], values[~is_train]
+    return train[:, :-1], train[:, -1:], test[:, :-1], test[:, -1:]
 
 
 def measure(candidate: Candidate, x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import leaderboard
@@ -85,12 +86,12 @@ def test_every_method_gives_predictions(name: str):
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(find_spec("blackjax") is None, reason="blackjax is not installed")
 def test_nuts_samples_the_posterior_that_bdl_samples():
     """On a linear regression, whose posterior both must find: the NLL of averages agrees.
 
     In a process of its own, because JAX's threads do not survive the forks that other tests make.
     """
-    pytest.importorskip("blackjax")
     code = "import test_leaderboard; print(test_leaderboard.nuts_and_hmc())"
     paths = os.pathsep.join(str(Path(module.__file__).parent) for module in (leaderboard, sys.modules[__name__]))
     environment = {**os.environ, "PYTHONPATH": paths}
