@@ -167,9 +167,10 @@ def check_keys(command: str, cfg: DictConfig, hydra: HydraConf, conf: Path) -> N
         refuse_other_values(cfg)
         _check_length(cfg)
         check_stacks(cfg)
-    for key, value in leaves(plain(cfg)):
-        if isinstance(value, float) and not math.isfinite(value):
-            raise ConfigError(f"{key} must be a finite number, got {value}")
+    for literal in (True, False):  # first by the key that was given, then by those that follow it
+        for key, value in leaves(OmegaConf.to_container(cfg, resolve=False) if literal else plain(cfg)):
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ConfigError(f"{key} must be a finite number, got {value}")
 
 
 def refuse_added(overrides: Sequence[str], primary: Path) -> None:
