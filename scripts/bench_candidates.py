@@ -29,6 +29,7 @@ from torch import Tensor
 
 import bdl
 from bdl.data import TensorBatches
+from bdl.data.target import NumberTarget
 from bdl.disk.files import write_atomically
 from bdl.models import MLP
 from bdl.run.provenance import device_name
@@ -68,6 +69,8 @@ CANDIDATES = {
     "50-50": Candidate(hidden=(50, 50)),
     "16-16-16-16, ReLU": Candidate(hidden=(16,) * 4, activation="relu"),
     "16-16-16": Candidate(hidden=DEEP),
+    "16-16-16, 20,000 steps": Candidate(hidden=DEEP, steps=20_000),
+    "16-16-16, energy_var .1": Candidate(hidden=DEEP, energy_var=0.1),
     "16-16-16, precision 2": Candidate(hidden=DEEP, precision=2.0),
     "16-16-16, softplus": Candidate(hidden=DEEP, link="softplus"),
     "16-16-16, one scale": Candidate(hidden=DEEP, scale="learned"),
@@ -115,7 +118,8 @@ def read(path: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 
 def measure(candidate: Candidate, x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> dict[str, Any]:
     """NLL and RMSE on the test rows, standardised, and seconds of one core for the start and the samples."""
-    net, likelihood = candidate.net(x.shape[1]), bdl.HeteroscedasticNLL(link=candidate.link)  # type: ignore[arg-type]
+    net, min_std = candidate.net(x.shape[1]), NumberTarget.learn(pd.Series(y[:, 0].numpy()), "y", "regression").min_std
+    likelihood = bdl.HeteroscedasticNLL(link=candidate.link, min_std=min_std)  # type: ignore[arg-type]
     stack, burn_in = bdl.ChainStack(net, candidate.chains), int(0.4 * candidate.steps)
     batches = TensorBatches(x, y, len(x), chains=candidate.chains)
     dynamics = bdl.MCLMC(energy_var=candidate.energy_var, energy_var_start=0.5, adapt_steps=burn_in)

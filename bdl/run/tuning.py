@@ -95,11 +95,11 @@ def _choose(plan: Plan, began: float) -> list[Choice]:
         _check_timed(plan.tuning.budget, case.data)
     if budget is None:
         tuning, _ = case.tune(int(case.stack.steps), FEWEST_STEPS)
-        return [*case.batches, *tuning.choices]
+        return [*case.by_rows, *tuning.choices]
     step_seconds = seconds_per_step(case.problem, case.sampler["dynamics"])
     tuning, start_seconds = case.tune(max(FEWEST, int(budget / (step_seconds * turns))), 0)
     before = START_UP + time.perf_counter() - began + turns * start_seconds
-    return case.within(budget, [*case.batches, *tuning.choices], before, tuning.step_seconds or step_seconds, turns)
+    return case.within(budget, [*case.by_rows, *tuning.choices], before, tuning.step_seconds or step_seconds, turns)
 
 
 @dataclass(frozen=True)
@@ -112,19 +112,19 @@ class _Case:
     sampler: Mapping[str, Any]  # the arguments of bdl.Sampler
     problem: Problem
     given: set[str]
-    batches: tuple[Choice, ...]  # of a sampler that takes them, where there are too many rows for one that takes all
+    by_rows: tuple[Choice, ...]  # the sampler and its steps, where their number decides them
 
     @classmethod
     def of(cls, plan: Plan, given: set[str]) -> _Case:
         data = build_data(plan.data(plan.stacks.first), warn=False)
-        batches = _batches(plan, plan.of_stack(plan.stacks.first, data), data.num_data, given)
-        plan = plan.with_found({"settings": _settings(batches)}) if batches else plan
+        by_rows = _by_rows(plan, plan.of_stack(plan.stacks.first, data), data.num_data, given)
+        plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
         its_own = {"burn_in", "every"} if stack.keep.get("cycle") is not None else set()  # it keeps by its own rule
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
         build: Any = stack.sampler.build()
-        return cls(plan, stack, data, build.keywords, _problem(plan, stack, data), given | its_own, batches)
+        return cls(plan, stack, data, build.keywords, _problem(plan, stack, data), given | its_own, by_rows)
 
     def tune(self, steps: int, fewest: int) -> tuple[Tuning, float]:
         """What `find_settings` chooses for a run of so many steps, and the seconds that the start of the run will take.
@@ -168,7 +168,7 @@ class _Case:
         timed = choose_steps(budget, step_seconds, turns, before, REPORT + samples * per_sample)
         chosen = [_shortened(choice, timed.value) for choice in choices] + [timed]
         if samples < wanted:
-            shorter = self.plan.with_found({"settings": _settings([*self.batches, timed])})
+            shorter = self.plan.with_found({"settings": _settings([*self.by_rows, timed])})
             burn_in = shorter.of_stack(self.stack.number, self.data).keep.get("burn_in")
             burn_in = next((choice.value for choice in chosen if choice.name == "burn_in"), burn_in)
             chosen.append(choose_every(timed.value, burn_in, samples, wanted))
@@ -213,17 +213,17 @@ def _problem(plan: Plan, stack: StackPlan, data: DataModule) -> Problem:
     )  # fmt: skip
 
 
-def _batches(plan: Plan, stack: StackPlan, rows: int, given: set[str]) -> tuple[Choice, ...]:
-    """SGHMC and its steps in place of MCLMC, for more rows than a step can take; nothing where the user chose."""
+def _by_rows(plan: Plan, stack: StackPlan, rows: int, given: set[str]) -> tuple[Choice, ...]:
+    """SGHMC in place of MCLMC for more rows than a step can take, and the steps; only what the user left open."""
     assert plan.tuning is not None
     build: Any = stack.sampler.build()
-    if not plan.tuning.auto or "sampler" in given or not isinstance(build.keywords["dynamics"], bdl.MCLMC):
+    if not plan.tuning.auto or not isinstance(build.keywords["dynamics"], bdl.MCLMC):
         return ()
-    if (sampler := choose_sampler(rows)) == "mclmc":
-        return ()
+    sampler = "mclmc" if "sampler" in given else choose_sampler(rows)
     reason = f"a step of mclmc takes all {rows:,} training rows, and more than {FULL_BATCH_ROWS:,} are too dear"
-    steps = Choice("length", choose_length(sampler, rows), f"of {sampler} on batches")
-    return (Choice("sampler", sampler, reason), *(() if "length" in given else (steps,)))
+    steps = Choice("length", choose_length(sampler, rows), f"steps of {sampler} for {rows:,} training rows")
+    chosen = () if sampler == "mclmc" else (Choice("sampler", sampler, reason),)
+    return chosen if "length" in given else (*chosen, steps)
 
 
 def _check_timed(budget: str | None, data: DataModule) -> None:

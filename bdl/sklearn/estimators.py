@@ -90,7 +90,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
             begins at random.
         chains: independent chains. Two or more show whether they agree.
         samples: networks that are kept of each chain; the average is over chains x samples networks.
-        steps: of each chain. The first 40 % are burn-in. None: 10,000 on all of up to 1,500 rows, fewer on more rows,
+        steps: of each chain. The first 40 % are burn-in. None: 20,000 on all of up to 1,500 rows, fewer on more rows,
             but at least 4,000; 80,000 on batches.
         lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
         batch_size: rows of a batch, for samplers that take batches. None finds it.

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Literal
 
 FULL_BATCH_ROWS = 10_000  # above them a step on all rows costs more than a hundred steps on batches
-FULL_BATCH_STEPS = 10_000  # of MCLMC; half as many cost .1 to .9 nats on tables with little noise
+FULL_BATCH_STEPS = 20_000  # of MCLMC; half as many cost .1 to .2 nats on tables with little noise
 CHEAP_ROWS = 1_500  # with which FULL_BATCH_STEPS take half a minute on one core
-FEWEST_STEPS = 4_000  # of MCLMC with any number of rows
+FEWEST_STEPS = 5_000  # of MCLMC with any number of rows
 BATCH_STEPS = 80_000  # of SGHMC
 
 

@@ -98,12 +98,17 @@ def test_more_rows_than_a_step_can_take_get_batches_unless_the_user_chose(table,
     plan = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose), SINGLE)
     settings = plan.found["settings"]
     assert settings["sampler.dynamics"] == {"_target_": "bdl.SGHMC", "friction": 0.1} and settings["length"] == 80_000
+    assert plan.found["reasons"][1] == "tune: length 80000: steps of sghmc for 64 training rows"
     assert plan.found["reasons"][0].startswith("tune: sampler sghmc: a step of mclmc takes all 64 training rows")
     assert settings["data.batch_size"] == 64 and "sampler.lr" in settings
     stack = plan.of_stack(0, plan.data(0).build())
     assert isinstance(stack.sampler.build().keywords["dynamics"], bdl.SGHMC) and stack.steps == 200  # trainer=debug
     chosen = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, "sampler=mclmc"), SINGLE)
-    assert "sampler.dynamics" not in chosen.found["settings"]
+    assert "sampler.dynamics" not in chosen.found["settings"] and chosen.found["settings"]["length"] == 20_000
+    assert (
+        "length"
+        not in tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, "length=300"), SINGLE).found["settings"]
+    )
 
 
 def test_a_run_keeps_the_promises_of_what_was_found(finished, table, tmp_path):

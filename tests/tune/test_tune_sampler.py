@@ -10,5 +10,5 @@ def test_few_rows_are_taken_at_every_step_and_many_in_batches():
 
 
 def test_full_batch_runs_get_shorter_as_rows_get_more():
-    assert [choose_length("mclmc", rows) for rows in (10, 1_500, 3_000, 10_000)] == [10_000, 10_000, 5_000, 4_000]
+    assert [choose_length("mclmc", rows) for rows in (10, 1_500, 3_000, 10_000)] == [20_000, 20_000, 10_000, 5_000]
     assert choose_length("sghmc", 10) == choose_length("sghmc", 10**6) == 80_000

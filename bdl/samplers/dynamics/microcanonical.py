@@ -34,7 +34,7 @@ class Microcanonical:
     potential: Tensor  # (...) U/N at theta, double; NaN before the first step
     length: Tensor  # (...) L, in the units of θ, double
     log_factor: Tensor  # (...) log of the factor of lr, double
-    errors: Tensor  # (...) weighted sum of ξ / factor³, double
+    errors: Tensor  # (...) weighted sum of ΔE²/d / factor³, double
     weights: Tensor  # (...) sum of these weights, double
     error: Tensor  # (...) sum of ΔE²/d since adaptation ended, double
     undone: Tensor  # (...) steps that were undone, double
@@ -160,19 +160,22 @@ class MCLMC(FullBatch):
             s.length = torch.where(spread > 0, spread, s.length)  # 0: one state only, or a chain that did not move
 
     def _tune_lr(self, s: Microcanonical, square: Tensor, done: Tensor) -> None:
-        """ΔE² ~ lr³, so that the factor³ at which ΔE²/d would be its target is factor³ / ξ, ξ = ΔE²/d over the target.
+        """ΔE² ~ lr³, so that the factor³ at which ΔE²/d would be its target is target / mean(ΔE²/d / factor³).
 
-        A mean of ξ / factor³ over the last steps decides; a ξ far from 1 counts less. A step raises lr by 4 at most.
+        A mean over the last steps decides, and in the last quarter one over ever more of them: rare steps hold most of
+        the error. A step whose error is far from the target counts less. A step raises lr by 4 at most.
         """
+        last = int(SPREAD[1] * self.adapt_steps)
         start = self.energy_var_start or self.energy_var
-        target = start + (self.energy_var - start) * s.steps / self.adapt_steps
+        target = start + (self.energy_var - start) * min(1.0, s.steps / max(last, 1))
+        memory = max(MEMORY, 1 - 1 / max(s.steps - last, 1))
         xi = square / target + 1e-20  # keeps ln ξ finite
         weight = torch.exp(-0.5 * (xi.log() / WIDTH).square())
-        s.errors = MEMORY * s.errors + weight * xi * torch.exp(-3 * s.log_factor)
-        s.weights = MEMORY * s.weights + weight
+        s.errors = memory * s.errors + weight * target * xi * torch.exp(-3 * s.log_factor)
+        s.weights = memory * s.weights + weight
         shrunk, raised = s.log_factor - math.log(4), s.log_factor + math.log(4)
-        s.log_factor = torch.where(done, torch.minimum((s.weights / s.errors).log() / 3, raised), shrunk)
-        s.errors = torch.where(done, s.errors, torch.exp(-3 * shrunk))  # forget the steps before one that was undone
+        s.log_factor = torch.where(done, torch.minimum((target * s.weights / s.errors).log() / 3, raised), shrunk)
+        s.errors = torch.where(done, s.errors, target * torch.exp(-3 * shrunk))  # forget the steps before one undone
         s.weights = torch.where(done, s.weights, 1)
 
 
