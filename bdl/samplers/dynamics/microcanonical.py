@@ -57,8 +57,8 @@ class MCLMC(FullBatch):
 
     For its first `adapt_steps` steps each chain tunes itself, much as in MILE (Sommer et al. 2025): a factor of lr so
     that ΔE²/d has the mean `energy_var`, to which the target falls on a line from `energy_var_start` in half of these
-    steps; and L, which is the root of the summed variance of θ between half and three quarters of them. Before that, and
-    without adaptation, L is `length`, or sqrt(d). Rare steps hold most of the mean of ΔE²/d: those of a network may
+    steps; and L, which is the root of the summed variance of θ between half and three quarters of them. Before that,
+    and without adaptation, L is `length`, or sqrt(d). Rare steps hold most of the mean of ΔE²/d: those of a network may
     have some times the error that a chain was tuned to.
 
     ΔE²/d bounds the error of the mean over all directions. That of the stiffest direction is larger, the more so the
