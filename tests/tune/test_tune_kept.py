@@ -22,7 +22,7 @@ def test_a_run_that_keeps_all_promises():
         ("heat", {"t_eff": 1.3}, "batches heat the chains by 30%, not 10% at most"),
         ("heat", {"t_eff": 0.26, "temperature": 0.2}, "by 30%"),
         ("rest", {"energy/drift": -0.5, "energy/drift_t": -6.0}, "moved by -0.5 standard deviations"),
-        ("energy_error", {"energy_error": 3.0}, "3 times the energy error"),
+        ("energy_error", {"energy_error": 30.0}, "30 times the energy error"),
     ],
 )
 def test_a_broken_promise_is_one_line(name, measured, words):
