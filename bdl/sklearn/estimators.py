@@ -84,14 +84,14 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         hidden_layer_sizes: units of each hidden layer, or the units of a single one; () is a linear model.
         activation: "tanh", "relu", "silu" or "gelu".
         sampler: "mclmc" (microcanonical Langevin) and "hmc" take all rows at every step and find their own step size;
-            "sghmc" takes batches. "auto": "mclmc" for up to 10,000 rows, "sghmc" for more. Or dynamics such as
+            "sghmc" takes batches. "auto": "mclmc" for up to 50,000 rows, "sghmc" for more. Or dynamics such as
             `bdl.SGHMC(friction=0.05)`.
         start: "adamw" trains the chains as a deep ensemble first, see `bdl.AdamWStart`, which may also be passed; None
             begins at random.
         chains: independent chains. Two or more show whether they agree.
         samples: networks that are kept of each chain; the average is over chains x samples networks.
-        steps: of each chain. The first 40 % are burn-in. None: 20,000 on all of up to 1,500 rows, fewer on more rows,
-            but at least 4,000; 80,000 on batches.
+        steps: of each chain. The first 40 % are burn-in. None: 20,000 on all of up to 1,200 rows, fewer on more rows,
+            but at least 2,500; 80,000 on batches.
         lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
         batch_size: rows of a batch, for samplers that take batches. None finds it.
         temperature: T of exp(-U/T); 1 is the Bayes posterior.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-FULL_BATCH_ROWS = 10_000  # above them a step on all rows costs more than a hundred steps on batches
+FULL_BATCH_ROWS = 50_000  # with which the steps of `choose_length` take some minutes on two cores, and 6 GB
 FULL_BATCH_STEPS = 20_000  # of MCLMC; half as many cost .1 to .2 nats on tables with little noise
-CHEAP_ROWS = 1_500  # with which FULL_BATCH_STEPS take half a minute on one core
-FEWEST_STEPS = 5_000  # of MCLMC with any number of rows
+CHEAP_ROWS = 1_200  # with which FULL_BATCH_STEPS take half a minute on one core
+FEWEST_STEPS = 2_500  # of MCLMC with any number of rows
 BATCH_STEPS = 80_000  # of SGHMC
 
 
@@ -17,7 +17,7 @@ def choose_sampler(rows: int) -> Literal["mclmc", "sghmc"]:
 
 
 def choose_length(sampler: str, rows: int) -> int:
-    """Steps of a run: for samplers that take all rows at every step fewer, the more rows there are."""
+    """Steps of a run. For a sampler that takes all rows at every step they fall with the root of the rows."""
     if sampler == "sghmc":
         return BATCH_STEPS
-    return max(FEWEST_STEPS, FULL_BATCH_STEPS * CHEAP_ROWS // max(rows, CHEAP_ROWS))
+    return max(FEWEST_STEPS, round(FULL_BATCH_STEPS * min(1.0, CHEAP_ROWS / rows) ** 0.5))
