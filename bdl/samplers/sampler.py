@@ -98,7 +98,7 @@ class Sampler(Readings, torch.optim.Optimizer):
         self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, seed, stack
         self.used = StepSettings(lr, temperature, weighting.zeta)  # settings of the last step
         live, self._frozen = sampled(self.param_groups[0], only)
-        self.only, self.frozen = only, frozen
+        self.only, self.frozen, self.extras = only, frozen, {}
         self.notes = [f"block {pattern}: {each}" for pattern, each in (blocks or {}).items()]
         each = block.chosen_blocks(blocks, list(live))
         refuse_factors(dynamics, exchange, each)
@@ -113,7 +113,6 @@ class Sampler(Readings, torch.optim.Optimizer):
         self.potential = Potential(self.chain, prior, self.num_data, clip, needs_energy, self.survivors)
         self.prior = self.potential.prior
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
-        self.extras = {}
         self.chain.link(self.state)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -136,8 +135,7 @@ class Sampler(Readings, torch.optim.Optimizer):
             loss = self.potential.loss(closure)
             self._follow()  # after the closure, which may move the parameters
             now = self.used = self.settings()
-            e = self.potential.evaluate(loss, self.chain.gather())
-            gradient_move(self, e, now)
+            gradient_move(self, self.potential.evaluate(loss, self.chain.gather()), now)
         if (group := self.host.group) is not None:
             h = self.reweighting.histogram
             parallel.compare_when_due(self.steps, [*self.chain.tensors(), *([] if h is None else [h.psi])], group)
@@ -163,9 +161,8 @@ class Sampler(Readings, torch.optim.Optimizer):
         now = self.used = self.settings()
         if self.dynamics.full_batch:
             return full_batch_move(self, by_gradient(self.chain, gradient, idle), now)
-        e = self.potential.evaluate_by(
-            gradient, measure or self.replicas is not None or self.weighting.needs_energy, launch, idle
-        )
+        measure = measure or self.replicas is not None or self.weighting.needs_energy
+        e = self.potential.evaluate_by(gradient, measure, launch, idle)
         gradient_move(self, e, now)
         return e.loss  # type: ignore[return-value]
 
