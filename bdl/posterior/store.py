@@ -163,9 +163,9 @@ class SampleStore:
         listed = {entry.path for index in self._stacks() for entry in index.manifest.samples()}
         unlisted = [p.name for p in sample_files(self.folder).values() if f"samples/{p.name}" not in listed]
         if unlisted:
-            which = f"{len(unlisted)} sample files in {self.folder} are in no manifest, {unlisted[0]} first"
+            which = f"{len(unlisted)} sample files in {self.folder} are in no manifest and are left out"
             remedy = "restore the manifest, or give the command of the run in another folder"
-            warnings.warn(f"{which}, and are left out: {remedy}", BdlWarning, stacklevel=2)
+            warnings.warn(f"{which}, {unlisted[0]} first: {remedy}", BdlWarning, stacklevel=2)
 
     def read(self, record: Record) -> dict[str, Tensor]:
         """The tensors (C, ...) of one record. Raises StoreError if the file is missing, cut short or altered.
