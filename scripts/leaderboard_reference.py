@@ -36,7 +36,7 @@ class Effort:
 
 EFFORT = {
     "landsat": Effort(16_000, 25, 1e-2),
-    "airfoil": Effort(20_000, 25, 1e-3),
+    "airfoil": Effort(300_000, 25, 1e-3),
     "diabetes": Effort(20_000, 20, 1e-3, chains=4),
     "cifar": Effort(50_000, 40, 1e-3, chains=4, mass="diagonal"),
 }

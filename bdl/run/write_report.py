@@ -73,7 +73,7 @@ def write_report(
     measured = {
         **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
         **facts_of_samples(posterior, summary),
-        **({} if math.isnan(summary.metrics["t_eff"]) else {"T_eff": f"{summary.metrics['t_eff']:.3g}"}),
+        **_heat(summary.metrics),
         "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
         **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
     }
@@ -81,6 +81,13 @@ def write_report(
     data = publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units)
     log_report(loggers, run / "report.html", data, outcome.steps)
     return summary.metrics
+
+
+def _heat(metrics: Mapping[str, float]) -> dict[str, str]:
+    """T_eff, where it was estimated: an upper bound where momenta show the temperature."""
+    bound = math.isfinite(metrics["kinetic_temperature"])
+    value = f"{metrics['t_eff']:.3g}"
+    return {} if math.isnan(metrics["t_eff"]) else {"T_eff": f"at most {value}" if bound else value}
 
 
 def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, str]:
