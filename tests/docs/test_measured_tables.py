@@ -51,3 +51,27 @@ def test_the_readme_says_what_the_default_gave(default_runs):
     error = spread([100 * (1 - run["bma"]["accuracy"]) for run in default_runs], 2)
     nll = spread([run["bma"]["nll"] for run in default_runs], 4)
     assert f"{error} %, its NLL {nll}" in README.read_text()
+
+
+METHODS = {
+    "MCLMC with `energy_var=0.1`": "mclmc", "MCLMC with `energy_var=0.0005`": "mclmc-fine", "MCLMC from an ensemble (MILE)": "mile",
+    "NUTS": "nuts", "HMC": "hmc", "HMC with diagonal masses": "hmc-mass", "SGHMC": "sghmc", "SGNHT": "sgnht",
+    "pSGLD": "psgld", "cyclical SGHMC": "cyclical", "SGLD": "sgld", "MultiSWAG": "multiswag", "SWAG": "swag",
+    "deep ensemble of 8": "ensemble", "last-layer Laplace": "laplace", "one network": "network",
+}  # fmt: skip
+
+
+def test_distances_of_methods_are_those_that_were_measured():
+    problems = json.loads((ROOT / "scripts" / "results" / "leaderboard" / "leaderboard.json").read_text())["problems"]
+
+    def cell(problem: str, method: str) -> str:
+        runs = problems[problem]["runs"]
+        longest = max(run["passes"] for run in runs)
+        found = [r["distance"] for r in runs if r["method"] == method and r["passes"] == longest and r["distance"]]
+        return f"{found[0]:.3f}" if found and found[0] < 5 else "–"
+
+    _, _, after = (ROOT / "docs" / "samplers.md").read_text().partition("## Measured on your machine\n")
+    shown = [line for line in after.partition("\n## ")[0].splitlines() if line.startswith("| ")][1:]
+    columns = ("landsat", "airfoil", "diabetes", "cifar")
+    rows = [[name, *(cell(column, method) for column in columns)] for name, method in METHODS.items()]
+    assert shown == [f"| {' | '.join(row)} |" for row in rows]
