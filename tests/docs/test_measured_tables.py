@@ -54,11 +54,23 @@ def test_the_readme_says_what_the_default_gave(default_runs):
 
 
 METHODS = {
-    "MCLMC with `energy_var=0.1`": "mclmc", "MCLMC with `energy_var=0.0005`": "mclmc-fine", "MCLMC from an ensemble (MILE)": "mile",
-    "NUTS": "nuts", "HMC": "hmc", "HMC with diagonal masses": "hmc-mass", "SGHMC": "sghmc", "SGNHT": "sgnht",
-    "pSGLD": "psgld", "cyclical SGHMC": "cyclical", "SGLD": "sgld", "MultiSWAG": "multiswag", "SWAG": "swag",
-    "deep ensemble of 8": "ensemble", "last-layer Laplace": "laplace", "one network": "network",
-}  # fmt: skip
+    "MCLMC with `energy_var=0.1`": "mclmc",
+    "MCLMC with `energy_var=0.0005`": "mclmc-fine",
+    "MCLMC from an ensemble (MILE)": "mile",
+    "NUTS": "nuts",
+    "HMC": "hmc",
+    "HMC with diagonal masses": "hmc-mass",
+    "SGHMC": "sghmc",
+    "SGNHT": "sgnht",
+    "pSGLD": "psgld",
+    "cyclical SGHMC": "cyclical",
+    "SGLD": "sgld",
+    "MultiSWAG": "multiswag",
+    "SWAG": "swag",
+    "deep ensemble of 8": "ensemble",
+    "last-layer Laplace": "laplace",
+    "one network": "network",
+}
 
 
 def test_distances_of_methods_are_those_that_were_measured():
