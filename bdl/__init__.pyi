@@ -3,7 +3,7 @@
 from . import data, models, schedules
 from .baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .checkpoint import CheckpointStart
-from .engine.per_example import per_example_gradients
+from .engine.gradient import per_example_gradients
 from .engine.stack import ChainStack
 from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
 from .lightning import callbacks
@@ -27,16 +27,15 @@ from .run.predict import predict_table
 from .run.report import Report, report
 from .run.sample import sample
 from .samplers.blocks import Block
-from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
-from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD
-from .samplers.dynamics.lattice import SGLRW
+from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
 from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
 from .samplers.dynamics.microcanonical import MCLMC
 from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
-from .samplers.dynamics.thermostat import SGNHT
+from .samplers.dynamics.underdamped import SGNHT
 from .samplers.dynamics.variational import MeanField
 from .samplers.exchange import Exchange
+from .samplers.potential import ClipNorm, ClipValue
 from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
 from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro

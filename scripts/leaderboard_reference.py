@@ -16,7 +16,7 @@ from torch import Tensor
 
 import bdl
 from bdl.disk.files import write_atomically
-from bdl.posterior.convergence import mixing
+from bdl.posterior.diagnostics import mixing
 
 WATCHED = 60  # items whose predictions tell whether chains mix
 SEED = 1000  # apart from those of the methods

@@ -13,8 +13,8 @@ import torch
 from literature.targets import Chains, GaussianLaw
 from scipy import special
 
-from bdl.posterior.constant import constant_class_losses, constant_value_losses
-from bdl.posterior.convergence import mixing, repeat_error, trace_error
+from bdl.posterior.diagnostics import mixing, repeat_error, trace_error
+from bdl.posterior.metrics import constant_class_losses, constant_value_losses
 from bdl.posterior.value_evaluation import PRIOR
 
 EVERY = 10  # steps between samples of a sampler, and between its configurational temperatures

@@ -15,8 +15,7 @@ import numpy as np
 from verdict_runs import Sampled, Scenario, SimulatedRun, simulate
 
 import bdl
-from bdl.posterior.checks import Numbers
-from bdl.posterior.judgements import OUTCOMES, tolerance
+from bdl.posterior.judgements import OUTCOMES, Numbers, tolerance
 from bdl.posterior.verdict import Verdict, verdict
 
 # The predictions alone shall tell of drifts and frozen directions; the configurational temperature sees many of them.

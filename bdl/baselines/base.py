@@ -18,7 +18,7 @@ from bdl.engine.functional import call, evaluating, replace_tensors, watching
 from bdl.errors import ConfigError, StoreError
 from bdl.identity import identity
 from bdl.likelihoods import Likelihood
-from bdl.posterior.batches import Batches
+from bdl.posterior.outputs import Batches
 from bdl.posterior.predict import Posterior
 from bdl.posterior.store import SampleStore
 

@@ -24,7 +24,7 @@ from bdl.batch import Inputs
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood
-from bdl.posterior.batches import Batches
+from bdl.posterior.outputs import Batches
 from bdl.seeding import generator
 
 Structure = Literal["full", "kron", "diag"]

@@ -17,8 +17,7 @@ from bdl.batch import Inputs, feed, map_tensors, structure
 from bdl.data.loader import TensorBatches
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
-from bdl.engine.gradient import Autograd, Gradient
-from bdl.engine.per_example import per_chain_gradients, per_example_gradients
+from bdl.engine.gradient import Autograd, Gradient, per_chain_gradients, per_example_gradients
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval

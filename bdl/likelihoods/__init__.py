@@ -11,10 +11,9 @@
 
 from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_loss, mean_loss_and_gradient
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
-from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
 from bdl.likelihoods.heads import ConstantOutputs, with_constant_scale
 from bdl.likelihoods.losses import check_loss, law_note, likelihood_of, outputs_of
-from bdl.likelihoods.normal import GaussianNLL, HeteroscedasticNLL, StudentTNLL
+from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
 
 __all__ = [
     "BernoulliNLL",

@@ -11,8 +11,7 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
-from bdl.likelihoods.counts import NegativeBinomialNLL, PoissonNLL
-from bdl.likelihoods.normal import GaussianNLL, HeteroscedasticNLL, StudentTNLL
+from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
 
 _CLASSES = (BernoulliNLL, CategoricalNLL, GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL)
 OURS: dict[str, type[Likelihood]] = {f"bdl.{likelihood.__name__}": likelihood for likelihood in _CLASSES}

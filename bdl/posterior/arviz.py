@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bdl.frozen import matching
 from bdl.likelihoods import Likelihood
-from bdl.posterior.draws import Draws
+from bdl.posterior.diagnostics import Draws
 from bdl.posterior.outputs import LabelledOutputs
 from bdl.posterior.samples import Key, Samples
 from bdl.posterior.weights import Keyed

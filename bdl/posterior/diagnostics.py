@@ -1,14 +1,20 @@
-"""R-hat and effective sample sizes, of draws and of importance weights."""
+"""R-hat, effective sample sizes and Monte Carlo errors of the networks' predictions and energies, chain by chain."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from bdl.posterior.stationarity import stationarity
+
 MIN_DRAWS = 4  # split R-hat takes the variance of half chains, and a half needs two draws
+MOST = 0.9  # the share of the items that "most items" stands for
+BATCHES = 10  # of a chain
+MIN_BATCHES = 8  # of all chains; an error with 7 degrees of freedom is known to a quarter
 
 
 @dataclass(frozen=True)
@@ -91,3 +97,113 @@ def _of_each_quantity(statistic: str, draws: np.ndarray, min_chains: int = 1, **
             compute = getattr(array_stats, statistic)
             values[usable] = compute(draws[:, :, usable], chain_axis=0, draw_axis=1, **options)
     return values
+
+
+def mixing(
+    quantities: np.ndarray, energies: np.ndarray | None = None, features: np.ndarray | None = None
+) -> dict[str, float]:
+    """R-hat and ESS of predictions (chains, draws, quantities) and of energies (chains, draws), flat by name.
+
+        rhat/max, ess/min, ess/tail_min = the worst quantity (Vehtari et al. 2021)
+        ess/within   = sum over chains of the ESS that each chain alone gives the quantity with the smallest ESS. It
+                       stays large where chains move well, each in its own mode.
+        rhat/energy, ess/energy = those of the energy
+        energy/drift = mean energy of the second half of the draws minus that of the first, in standard deviations of
+                       the energy; energy/drift_t = the same in standard errors, from the spread between chains
+        drift/..., slow/... = see `bdl.posterior.stationarity.stationarity`, of features (chains, draws, features) that
+                       are linear in the outputs of the networks; of the quantities without them
+
+    NaN where a number cannot be computed.
+    """
+    sizes = ess(quantities)
+    numbers = {
+        "rhat/max": _or_nan(np.nanmax, rhat(quantities)),
+        "ess/min": _or_nan(np.nanmin, sizes),
+        "ess/tail_min": _or_nan(np.nanmin, tail_ess(quantities)),
+        "ess/within": math.nan,
+    }
+    if np.isfinite(sizes).any():
+        worst = quantities[:, :, np.nanargmin(sizes)]
+        numbers["ess/within"] = _or_nan(np.nansum, ess(worst.T[None]))  # the chains as quantities of one chain
+    numbers |= stationarity(quantities if features is None else features)
+    names = ("rhat/energy", "ess/energy", "energy/drift", "energy/drift_t")
+    if energies is None:
+        return numbers | dict.fromkeys(names, math.nan)
+    one = energies[:, :, None]
+    return numbers | dict(zip(names, (float(rhat(one)[0]), float(ess(one)[0]), *_drift(energies)), strict=True))
+
+
+def repeat_error(averages: np.ndarray, scale: np.ndarray | float, draws: np.ndarray) -> dict[str, float]:
+    """How far the averaged predictions of another run of this budget would lie: `mcse/most` and `mcse/worst`.
+
+    It is the standard error of the mean of the chains' own averages, times t/1.96 with the 97.5 % quantile t of
+    Student's law with chains - 1 degrees of freedom. Twice the number bounds the error in 95 of 100 runs, however few
+    the chains. One chain alone has no such spread; its error comes from the effective sample size of its draws.
+
+    Args:
+        averages: (chains, items, parts) each chain's average: probabilities, or means.
+        scale: what counts as 1: 1 for probabilities, (items, parts) standard deviations of predictions for means.
+        draws: (1, draws, points) the same predictions of single networks, over their scale; read for one chain only.
+
+    Returns the largest over the parts of an item: what 90 % of the items do not exceed, and the largest.
+    """
+    from scipy import stats  # slow to import
+
+    chains = len(averages)
+    if chains > 1:
+        factor = stats.t.ppf(0.975, chains - 1) / stats.norm.ppf(0.975)
+        errors = (factor * averages.std(0, ddof=1) / math.sqrt(chains) / scale).max(-1)
+    else:
+        errors = mean_error(draws)
+    errors = errors[np.isfinite(errors)]
+    if not errors.size:
+        return {"mcse/most": math.nan, "mcse/worst": math.nan}
+    return {"mcse/most": float(np.quantile(errors, MOST)), "mcse/worst": float(errors.max())}
+
+
+def trace_error(values: np.ndarray) -> float:
+    """Standard error of the mean of rows (n, C) of a trace, from the means of batches of rows of each chain.
+
+    Rows with a value that is not finite are left out. A batch has at least 2 rows; NaN with fewer than 8 batches.
+    """
+    values = values[np.isfinite(values).all(1)]
+    batches = min(BATCHES, len(values) // 2)
+    if batches * values.shape[1] < MIN_BATCHES:
+        return math.nan
+    means = np.concatenate([part.mean(0) for part in np.array_split(values, batches)])  # (batches x C,)
+    return float(means.std(ddof=1) / math.sqrt(means.size))
+
+
+def _drift(energies: np.ndarray) -> tuple[float, float]:
+    """(in standard deviations, in standard errors) of the change between the two halves of the draws."""
+    half = energies.shape[1] // 2
+    if half < 2 or not np.isfinite(energies).all():
+        return math.nan, math.nan
+    first, second = energies[:, :half], energies[:, -half:]
+    changes = second.mean(1) - first.mean(1)  # (chains,)
+    spread = math.sqrt((first.var(1, ddof=1) + second.var(1, ddof=1)).mean() / 2)
+    if spread == 0:
+        return math.nan, math.nan
+    error = changes.std(ddof=1) / math.sqrt(len(changes)) if len(changes) > 1 else math.nan
+    return float(changes.mean() / spread), float(changes.mean() / error) if error else math.nan
+
+
+def _or_nan(reduce: Callable[[np.ndarray], Any], values: np.ndarray) -> float:
+    return float(reduce(values)) if np.isfinite(values).any() else math.nan
+
+
+class Draws:
+    """Values (...) of networks that arrive in any order of the chains."""
+
+    def __init__(self, chains: int):
+        self._of_chain: list[list[Any]] = [[] for _ in range(chains)]
+
+    def add(self, chains: Iterable[int], values: Iterable[Any]) -> None:
+        """Add the value of one network of each of these chains, or of several of one chain, in their order."""
+        for chain, value in zip(chains, values, strict=True):
+            self._of_chain[chain].append(value)
+
+    def array(self, draws: int | None = None) -> np.ndarray:
+        """(chains, draws, ...) the first values of every chain; None for as many as the shortest chain has."""
+        shortest = min(len(values) for values in self._of_chain)
+        return np.array([values[: shortest if draws is None else draws] for values in self._of_chain])

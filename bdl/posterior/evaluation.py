@@ -13,10 +13,8 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood
-from bdl.posterior.constant import constant_class_losses
-from bdl.posterior.convergence import repeat_error
-from bdl.posterior.draws import Draws
-from bdl.posterior.metrics import classification_metrics
+from bdl.posterior.diagnostics import Draws, repeat_error
+from bdl.posterior.metrics import classification_metrics, constant_class_losses
 from bdl.posterior.prediction import log_probs
 
 POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
@@ -99,7 +97,7 @@ class PosteriorEvaluation(ABC):
 
     @abstractmethod
     def repeat_error(self) -> dict[str, float]:
-        """How far the averages of another run would lie, see `bdl.posterior.convergence.repeat_error`."""
+        """How far the averages of another run would lie, see `bdl.posterior.diagnostics.repeat_error`."""
 
     @abstractmethod
     def losses(self) -> Tensor:
@@ -107,7 +105,7 @@ class PosteriorEvaluation(ABC):
 
     @abstractmethod
     def constant_losses(self, seen: Tensor | None = None) -> Tensor:
-        """(n,) those of a prediction that does not read the inputs and has seen these targets, see `.constant`."""
+        """(n,) those of a prediction that does not read the inputs and has seen these targets, see `.metrics`."""
 
     @abstractmethod
     def claim(self) -> float:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bdl.posterior.checks import Numbers
-from bdl.posterior.judgements import APART, ESS, TAIL, Judgement, apart, samples_needed, stuck, surely_apart
+from bdl.posterior.judgements import APART, ESS, TAIL, Judgement, Numbers, apart, samples_needed, stuck, surely_apart
 
 CHAINS = 4  # at least four: Vehtari et al. 2021. Of two equal modes, 4 chains miss one in 1 of 8 runs, 2 in 1 of 2
 RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bdl.posterior.checks import Numbers
-from bdl.posterior.judgements import Judgement
+from bdl.posterior.judgements import Judgement, Numbers
 
 HEAT = 1.25  # of T, or its inverse: widths change by 12 %. SGHMC reaches it at 1/5 of its largest stable step
 UNSETTLED = 1.1  # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to .1 % on Landsat

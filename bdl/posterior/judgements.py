@@ -1,4 +1,4 @@
-"""Judgements, the outcomes that they lead to, and the answer to the verdict's first question.
+"""Judgements and checks, the outcomes that they lead to, and the answer to the verdict's first question.
 
 All limits were chosen on simulated runs with known target distributions: docs/verdict.md has the table.
 """
@@ -6,11 +6,15 @@ All limits were chosen on simulated runs with known target distributions: docs/v
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bdl.posterior.checks import Check, Level, Numbers, lr_has_room
+from bdl.posterior.energy_histogram import EnergyHistogram
 
+Level = Literal["ok", "look", "bad"]
+LEVELS: tuple[Level, ...] = ("ok", "look", "bad")  # from best to worst
+COOL = 1.05  # T_eff over T: half of the 10 % of heat up to which tuning raises lr
 VerdictOutcome = Literal[
     "trust", "more samples", "not known", "ensemble over modes", "not mixing", "no posterior", "broken"
 ]
@@ -31,6 +35,146 @@ ESS = 200.0  # the smallest of all items; 400 where converged, 145 at most with 
 TAIL = 100.0  # the smallest of all items; quantiles of 5 % rest on a twentieth of the draws
 STUCK = 20.0  # times the budget: few would run that long, and so few draws cannot tell slow chains from stuck ones
 APART = 3.0  # ESS of chains alone over together; 1.3 where converged, 3.8 at least with modes 1/2 std apart
+
+
+class Numbers(dict[str, float]):
+    """Metrics by name; an absent one reads as NaN."""
+
+    def __missing__(self, name: str) -> float:
+        return math.nan
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line of the verdict."""
+
+    level: Level
+    name: str
+    value: str
+    words: str  # the meaning of the value, and a remedy unless the level is ok
+
+
+def notes(m: Numbers, histogram: EnergyHistogram | None, warnings: Sequence[str]) -> list[Check]:
+    """The checks that do not decide the verdict. A converged run may predict badly, and the other way round."""
+    checks = (_average(m), _start(m), _calibration(m), _intervals(m), _acceptance(m), _swaps(m))
+    return [*(check for check in (*checks, _bins(histogram)) if check), _warnings(warnings)]
+
+
+def or_nan(metrics: Mapping[str, float | None]) -> Numbers:
+    """The metrics, with NaN for those that are null or absent."""
+    return Numbers({k: math.nan if v is None else float(v) for k, v in metrics.items()})
+
+
+def lr_has_room(m: Numbers) -> bool:
+    """Whether "raise lr" is good advice: mini-batches hardly heat the chain, and few proposals are rejected."""
+    return m["t_eff"] <= COOL * m["temperature"] and not m["acceptance"] < 0.6
+
+
+def _acceptance(m: Mapping[str, float]) -> Check | None:
+    value = m["acceptance"]
+    if math.isnan(value):
+        return None
+    if value < 0.1:
+        words = "most proposals are rejected: lower lr, or adapt it for longer"
+    elif value > 0.97 and not m["t_eff"] > COOL * m["temperature"]:
+        words = "the steps are shorter than necessary: raise lr, or adapt it"
+    else:
+        return Check("ok", "Acceptance", f"{value:.2f}", "at this step size no error is left")
+    return Check("look", "Acceptance", f"{value:.2f}", words)
+
+
+def _swaps(m: Mapping[str, float]) -> Check | None:
+    rates = [v for k, v in m.items() if k.startswith("swap_rate/") and not math.isnan(v)]
+    if not rates:
+        return None
+    value = f"{min(rates):.3f} to {max(rates):.3f}"
+    if min(rates) < 0.01:
+        words = "some replicas hardly ever swap: choose temperatures that lie closer together"
+        return Check("look", "Swap rates", value, words)
+    return Check("ok", "Swap rates", value, "hot chains pass their states to cold ones")
+
+
+def _average(m: Mapping[str, float]) -> Check | None:
+    """By Jensen's inequality an average has a lower NLL than its samples have on average."""
+    one, average = ({s: m[f"test/{row}/{s}"] for s in ("accuracy", "rmse", "nll")} for row in ("one_sample", "bma"))
+    if math.isnan(one["nll"] + average["nll"]):
+        return None
+    worse_nll = average["nll"] > one["nll"] + 0.01 * abs(one["nll"]) + 1e-6  # of numbers it may be negative
+    worse_error = average["accuracy"] < one["accuracy"] - 0.001 or average["rmse"] > 1.01 * one["rmse"]
+    level = LEVELS[worse_nll + worse_error]
+    words = {
+        "ok": "averaging improves the predictions, or at least does no harm",
+        "look": f"the average has a worse {'NLL' if worse_nll else 'error'}: were samples kept during burn-in?",
+        "bad": "the average is worse than one sample: keep later samples, or sample longer",
+    }
+    value = f"NLL {one['nll']:.3f} → {average['nll']:.3f}"
+    return Check(level, "Average against one sample", value, words[level])
+
+
+def _start(m: Mapping[str, float]) -> Check | None:
+    """A posterior that is wider than the ensemble of its modes may predict worse (Wenzel et al. 2020)."""
+    start, average = m["test/start/nll"], m["test/bma/nll"]
+    if math.isnan(start + average):
+        return None
+    value = f"NLL {start:.3f} → {average:.3f}"
+    if average <= start + 0.01:  # nats; 1,000 test items tell .01 from 0 where two predictions are alike
+        return Check("ok", "Average against the start", value, "sampling did not make the predictions worse")
+    words = "the ensemble at which the chains began predicts better: this posterior is too wide, or heated"
+    return Check("look", "Average against the start", value, words)
+
+
+def _calibration(m: Mapping[str, float]) -> Check | None:
+    value = m["test/bma/ece"]
+    if math.isnan(value):
+        return None
+    level = _grade(value, 0.03, 0.1)
+    words = {
+        "ok": "the confidence of the average matches its accuracy",
+        "look": "the confidence of the average differs from its accuracy: see the reliability diagram",
+        "bad": "the confidence of the average is misleading: see the reliability diagram",
+    }
+    return Check(level, "Calibration error (ECE)", f"{value:.3f}", words[level])
+
+
+def _intervals(m: Mapping[str, float]) -> Check | None:
+    value, inside = m["test/bma/quantile_error"], m["test/bma/coverage_90"]
+    if math.isnan(value):
+        return None
+    level = _grade(value, 0.05, 0.1)  # 100 items that follow the predictions have .03 on average
+    wide = "wide" if inside > 0.9 else "narrow"
+    words = {
+        "ok": "the predicted intervals hold as many test values as they should",
+        "look": f"the predicted intervals are too {wide} in parts: see the calibration of quantiles",
+        "bad": f"the predicted intervals are too {wide}: the likelihood may not suit the data, or the chain is heated",
+    }
+    return Check(level, "Calibration of intervals", f"90 % hold {100 * inside:.1f} %", words[level])
+
+
+def _bins(h: EnergyHistogram | None) -> Check | None:
+    if h is None:
+        return None
+    if not h.ready:
+        words = "the pilot has not determined the range of energies yet, so nothing is weighted"
+        return Check("look", "Energy bins", "–", words)
+    outside = h.share_outside
+    value = f"{100 * outside:.1f} % outside"
+    if outside > 0.05:
+        words = "psi is constant beyond the bins: widen low and high, or run the pilot again"
+        return Check("look", "Energy bins", value, words)
+    if not h.frozen:
+        words = "psi still changes, so importance weights are not meaningful yet"
+        return Check("look", "Energy bins", value, words)
+    return Check("ok", "Energy bins", value, "the bins cover the energies, and psi has settled")
+
+
+def _warnings(warnings: Sequence[str]) -> Check:
+    if not warnings:
+        return Check("ok", "Warnings", "none", "the run gave no warnings")
+    return Check("look", "Warnings", str(len(warnings)), "\n".join(warnings))
+
+
+def _grade(value: float, ok: float, look: float) -> Level:
+    return "ok" if value <= ok else "look" if value <= look else "bad"
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,22 @@
-"""Scores of predicted probabilities, the parts of their uncertainty, and the bins of a reliability diagram."""
+"""Scores of predicted probabilities and of predictive laws of numbers, against the data, a constant or a reference."""
 
 from __future__ import annotations
 
+import math
+from pathlib import Path
+
+import numpy as np
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.likelihoods import as_columns
+from bdl.posterior.prediction import ValuePrediction
 
 BINS = 15  # equal bins of confidence, Guo et al. 2017
 RISK = 0.05  # error that is tolerated where the network may abstain
+LEVELS = (0.5, 0.9)  # of the central intervals whose coverage and width are scored
+QUANTILES = tuple(q / 20 for q in range(1, 20))  # .05 ... .95
 
 
 def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -92,18 +100,6 @@ def risk_coverage(probs: Tensor, labels: Tensor) -> Tensor:
     return each.cumsum(0) / torch.arange(1, len(each) + 1, device=each.device)
 
 
-def uncertainty(mean_probs: Tensor, mean_entropy: Tensor) -> dict[str, Tensor]:
-    """Parts of the predictive entropy, each (n,) in nats: total = aleatoric + epistemic (Depeweg et al. 2018).
-
-        total = H(E p),    aleatoric = E H(p),    epistemic = total - aleatoric = I(y; θ) >= 0
-
-    mean_probs: (n, K) mean of the samples' probabilities. mean_entropy: (n,) mean of the samples' entropies, nats.
-    """
-    total = torch.special.entr(mean_probs).sum(-1)
-    # By Jensen's inequality the difference is >= 0; only rounding makes it negative.
-    return {"total": total, "aleatoric": mean_entropy, "epistemic": (total - mean_entropy).clamp_min(0)}
-
-
 def ood_auroc(inside: Tensor, outside: Tensor) -> float:
     """Area under the ROC curve when predictive entropy is used to detect out-of-distribution items.
 
@@ -154,3 +150,125 @@ def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         raise ConfigError("probabilities must be in [0, 1], got NaN or values outside: apply softmax to logits first")
     # An average may round to 1 + 1e-7; torchmetrics would take it for a logit and apply softmax
     return probs.clamp(0, 1), labels.long()
+
+
+def value_metrics(prediction: ValuePrediction, y: Tensor) -> dict[str, float]:
+    """Scores of a prediction of n items against y (n,) or (n, k). Smaller is better, except for coverage.
+
+        rmse           = root of the mean squared error of the predicted mean, in the units of y
+        nll            = mean -log p(y), p the predictive mixture (the negative of LPPD), nats per item
+        nll_normal     = mean -log N(y; mean, std²) with the predicted mean and total std, nats per item
+        crps           = mean E|Y - y| - ½ E|Y - Y'| (Gneiting & Raftery 2007, eq. 20), in the units of y
+        coverage_90    = share of y inside the central 90 % intervals; coverage_50 of those of 50 %
+        width_90       = mean width of these intervals, in the units of y; width_50 of those of 50 %
+        quantile_error = mean |share of y below the q-quantile - q| over q = .05, .1, ... .95 (Kuleshov et al. 2018)
+
+    nll sums over the k targets of an item, the others average over them.
+    """
+    from torchmetrics.functional.regression import mean_squared_error
+
+    columns = as_columns(y.double(), prediction.mean.shape)
+    normal = torch.distributions.Normal(prediction.mean.double(), prediction.std.double(), validate_args=False)
+    scores = {
+        "rmse": mean_squared_error(prediction.mean.double(), columns.contiguous(), squared=False).item(),
+        "nll": -prediction.log_density(columns).double().mean().item(),
+        "nll_normal": -normal.log_prob(columns).sum(-1).mean().item(),
+        "crps": prediction.crps(columns).double().mean().item(),
+    }
+    for level in LEVELS:
+        low, high = prediction.interval(level)
+        inside = (columns >= low) & (columns <= high)
+        scores[f"coverage_{100 * level:.0f}"] = inside.double().mean().item()
+        scores[f"width_{100 * level:.0f}"] = (high - low).double().mean().item()
+    q = torch.tensor(QUANTILES, dtype=torch.float64)
+    return scores | {"quantile_error": (shares_below(prediction, y, q) - q).abs().mean().item()}
+
+
+def shares_below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Tensor:
+    """(len(q),) shares of y below their predicted q-quantiles; q where the prediction is calibrated.
+
+    For counts, whose quantiles jump, a value that sits on the quantile counts in proportion (Czado et al. 2009, eq. 2).
+    """
+    columns = as_columns(y.double(), prediction.mean.shape)
+    upper = prediction.cdf(columns).double()
+    if not prediction.mixture.likelihood.counts:
+        return torch.stack([(upper <= one).double().mean() for one in q])
+    lower = prediction.cdf(columns - 1).double()
+    width = (upper - lower).clamp_min(torch.finfo(torch.float64).tiny)
+    return torch.stack([((one - lower) / width).clamp(0, 1).mean() for one in q])
+
+
+def constant_class_losses(y: Tensor, seen: Tensor | None = None) -> Tensor:
+    """(n k,) -log p of classes y (n,), or of k labels (n, k), each with shares of its own, in nats.
+
+    The shares are those of the targets `seen` and of one more of each class. None: of all of y but the item itself.
+    """
+    y = y.long().reshape(len(y), -1)
+    known = y if seen is None else seen.long().reshape(len(seen), -1)
+    classes, own = int(max(y.max(), known.max())) + 1, int(seen is None)
+    shift = classes * torch.arange(y.shape[1])  # each label has counts of its own
+    counts = (known + shift).flatten().bincount(minlength=classes * y.shape[1])
+    return -((counts[y + shift] + 1.0 - own) / (len(known) - own + classes)).double().log().flatten()
+
+
+def constant_value_losses(y: Tensor, counts: bool, seen: Tensor | None = None) -> Tensor:
+    """(n,) -log p of numbers y (n,) or (n, k) under one law of two moments for each target, in nats.
+
+    The moments are those of the targets `seen`. None: of y, and 2/n is added for each target, by which the NLL on what
+    it has seen is too small (Akaike). NaN where fewer than 3 targets were seen.
+    """
+    y = y.double().reshape(len(y), -1)
+    known = y if seen is None else seen.double().reshape(len(seen), -1)
+    losses = -constant_law(known, counts).log_prob(y).sum(-1)
+    if len(known) < 3:
+        return torch.full_like(losses, math.nan)
+    return losses if seen is not None else losses + 2 * y.shape[1] / len(y)
+
+
+def constant_law(y: Tensor, counts: bool) -> torch.distributions.Distribution:
+    """The law of targets (n, k) for all items alike: normal, or for counts negative binomial, of their moments."""
+    mean, variance = y.mean(0), y.var(0, unbiased=False).clamp_min(torch.finfo(y.dtype).tiny)
+    if not counts:
+        return torch.distributions.Normal(mean, variance.sqrt())
+    mean = mean.clamp_min(torch.finfo(y.dtype).tiny)
+    excess = (variance - mean).clamp_min(1e-6 * mean)  # hardly more than none: Poisson
+    return torch.distributions.NegativeBinomial(mean.square() / excess, probs=excess / (mean + excess))
+
+
+def agreement(probs: Tensor, reference: Tensor) -> dict[str, float]:
+    """How close probabilities (n, K) are to those of a reference (n, K), such as HMC (Izmailov et al. 2021, section 7).
+
+        agreement       = share of items with the same most probable class
+        total_variation = mean ½ Σ_k |p_k - q_k|
+
+    Raises ConfigError if the shapes differ.
+    """
+    if probs.shape != reference.shape:
+        raise ConfigError(
+            f"the reference has probabilities of shape {tuple(reference.shape)}, the posterior {tuple(probs.shape)}: "
+            "both must have the same items in the same order"
+        )
+    reference = reference.to(probs)
+    return {
+        "agreement": (probs.argmax(1) == reference.argmax(1)).double().mean().item(),
+        "total_variation": (probs - reference).abs().sum(1).double().mean().item() / 2,
+    }
+
+
+def read_probabilities(path: str | Path) -> Tensor:
+    """(n, K) probabilities from a .npy file, or from a text file of comma-separated rows.
+
+    Raises ConfigError if the file cannot be read, or its rows are not probabilities.
+    """
+    try:
+        probs = np.load(path, allow_pickle=False) if Path(path).suffix == ".npy" else np.loadtxt(path, delimiter=",")
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"can't read probabilities from {path}: {str(error).splitlines()[0]}") from error
+    if probs.ndim != 2 or not np.allclose(probs.sum(1), 1, atol=1e-2) or not (probs >= 0).all():
+        raise ConfigError(f"{path} must hold probabilities (n, K) whose rows sum to 1, got an array {probs.shape}")
+    return torch.from_numpy(probs)
+
+
+def write_probabilities(path: Path, probs: Tensor) -> None:
+    """Write probabilities (n, K) as a .npy file that `read_probabilities` reads."""
+    np.save(path, probs.cpu().numpy())

@@ -1,21 +1,96 @@
-"""The outputs of the networks of a posterior for the items of batches, and what these outputs mean."""
+"""Batches, the same in every pass over the samples; the outputs of the networks for them, and what these mean."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, SequentialSampler
 
-from bdl.batch import feed, map_tensors, part_of, structure
+from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, part_of, structure
+from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, likelihood_of
-from bdl.posterior.batches import Batches
-from bdl.posterior.merging import brief
-from bdl.posterior.samples import Group, Samples
+from bdl.posterior.samples import Group, Samples, brief
 from bdl.posterior.weights import Weights
+
+Data = Tensor | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
+
+
+class Batches:
+    """Batches (inputs, target or None) that every pass gives in the same order; a shuffling loader is kept in memory.
+
+    Tensors, and loaders over tensors (`bdl.data.TensorSlices`), are moved to the device once, not for every sample.
+
+    Args:
+        data: a loader of batches, or inputs of one batch: a tensor, a tuple of inputs in order, or a dict by name.
+        device: of the network.
+        read: splits a batch into inputs and target.
+    """
+
+    def __init__(self, data: Data, device: torch.device, read: Reader | None = None):
+        self.read, self.device = read or Reader(), device
+        self.elements: torch.Size | None = torch.Size()  # (...) of an item, from the last `rows`; None where they vary
+        if hasattr(data, "to"):
+            data = data.to(device)  # type: ignore[union-attr]
+        self._alone = isinstance(data, Tensor | tuple | Mapping)
+        fixed = self._alone or getattr(data, "shuffles", True) is False
+        fixed = fixed or (isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler))
+        self._data: Any = [data] if self._alone else data if fixed else list(data)
+
+    def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
+        for batch in self._data:
+            # A tensor or a tuple by itself is all inputs; a dict may hold its target too
+            yield (batch, None) if self._alone and not isinstance(batch, Mapping) else self.read(batch)
+
+    def sizes(self) -> tuple[Inputs, int]:
+        """The largest batch of inputs, and the number of items in all batches."""
+        largest, items = torch.empty(0), 0
+        for inputs, _ in self:
+            count = count_items(inputs)
+            largest, items = inputs if count > count_items(largest) else largest, items + count
+        return largest, items
+
+    def outputs(self, forward: Forward, tensors: Mapping[str, Tensor]) -> Tensor:
+        """(k, n, ...) float32 outputs of k networks for all items, on the CPU."""
+        return _joined([forward.evaluate(tensors, self._moved(inputs)) for inputs, _ in self])
+
+    def rows(self, forward: Forward, tensors: Mapping[str, Tensor], likelihood: Likelihood) -> Tensor:
+        """(k, n, K) float32 outputs of k networks for all elements of all items, on the CPU: see `Likelihood.rows`."""
+        outputs = [forward.evaluate(tensors, self._moved(inputs)) for inputs, _ in self]
+        shapes = {likelihood.arranged(o[:, :0]).shape[2:-1] for o in outputs}
+        self.elements = shapes.pop() if len(shapes) == 1 else None
+        return _joined([likelihood.rows(o) for o in outputs])
+
+    def labels(self, axes: int = 2) -> Tensor:
+        """(n, ...) targets of all batches, on the CPU; those of the elements of an item one after the other.
+
+        axes: of the outputs (n, ..., K) of a network; all but the first and the last are axes of elements.
+
+        Raises ConfigError if a batch has none, or none that is a tensor.
+        """
+        labels = [y for _, y in self]
+        if not labels or not all(isinstance(y, Tensor) for y in labels):
+            raise ConfigError(
+                "evaluation needs a loader of (x, y) batches, or of dicts with labels, label, target or y; give the "
+                "module a method targets(batch) that returns the tensor of targets"
+            )
+        return torch.cat([y.flatten(0, max(0, axes - 2)) for y in labels]).cpu()
+
+    def _moved(self, inputs: Inputs) -> Inputs:
+        return map_tensors(lambda t: t.to(self.device), inputs)
+
+
+def _joined(outputs: list[Tensor]) -> Tensor:
+    """(k, n, ...) from those of several batches, in float32 on the CPU."""
+    if len(outputs) == 1:
+        return outputs[0].float().cpu()
+    if outputs[0].ndim != 3:
+        return torch.cat(outputs, 1).float().cpu()
+    return torch.cat([o.mT for o in outputs], -1).mT.float().cpu()  # in the order in memory that Forward chose
 
 
 @torch.no_grad()

@@ -15,16 +15,13 @@ from bdl.engine.forward import Method
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.arviz import recorded, tree
-from bdl.posterior.batches import Batches, Data
 from bdl.posterior.evaluation import PosteriorEvaluation
-from bdl.posterior.merging import stores_of
 from bdl.posterior.module import PosteriorModule, gathered, thinned
-from bdl.posterior.moments import WeightedMoments
-from bdl.posterior.outputs import ItemOutputs, LabelledOutputs, law_of, likelihood_for
-from bdl.posterior.prediction import AnyPrediction, prediction_of, with_elements
-from bdl.posterior.samples import Sample, Samples
+from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs, law_of, likelihood_for
+from bdl.posterior.prediction import AnyPrediction, WeightedMoments, prediction_of, with_elements
+from bdl.posterior.samples import Sample, Samples, stores_of
 from bdl.posterior.store import Record, SampleStore
-from bdl.posterior.submodule import sampled_part
+from bdl.posterior.tensors import sampled_part
 from bdl.posterior.value_evaluation import Progress, evaluations_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 

@@ -1,21 +1,68 @@
-"""Predictions: what the posterior says of n items, for classes, for labels and for numbers."""
+"""Predictions: what the posterior says of n items, for classes, for labels and for numbers; and weighted moments."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
-from bdl.posterior.metrics import uncertainty
 from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
-from bdl.posterior.moments import WeightedMoments
 
 Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
+
+
+class WeightedMoments:
+    """Mean and standard deviation of weighted values that arrive k at a time (Chan, Golub & LeVeque 1983, eq. 2.1).
+
+    Two sets of values with total weights V and W, means a and b, and sums of squared deviations A and B have together
+
+        mean = a + (b - a) W / (V + W),    sum of squared deviations = A + B + (b - a)² V W / (V + W)
+
+    E x² - (E x)² would lose all digits of a standard deviation that is small beside the mean.
+
+        >>> moments = WeightedMoments()
+        >>> moments.add(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))
+        >>> moments.add(torch.tensor([[5.0]]), torch.tensor([2.0]))
+        >>> moments.mean, moments.std
+        (tensor([3.5000], dtype=torch.float64), tensor([1.6583], dtype=torch.float64))
+    """
+
+    def __init__(self) -> None:
+        self.weight = 0.0
+        self.mean = torch.zeros((), dtype=torch.float64)
+        self._squares = torch.zeros((), dtype=torch.float64)  # weighted sum of squared deviations from the mean
+
+    def add(self, values: Tensor, weights: Tensor) -> None:
+        """Add values (k, ...) with weights (k,) >= 0."""
+        weight = float(weights.double().sum())
+        if weight == 0:
+            return
+        shape, w = values.shape[1:], weights.double()
+        values = values.double().flatten(1)
+        mean = w @ values / weight
+        squares = w @ (values - mean).square_()
+        mean, squares = mean.view(shape), squares.view(shape)
+        total = self.weight + weight
+        step = mean - self.mean
+        self.mean = self.mean + step * (weight / total)
+        self._squares = self._squares + squares + step.square() * (self.weight * weight / total)
+        self.weight = total
+
+    def state_dict(self) -> dict[str, float | Tensor]:
+        return {"weight": self.weight, "mean": self.mean, "squares": self._squares}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.weight, self.mean, self._squares = state["weight"], state["mean"], state["squares"]
+
+    @property
+    def std(self) -> Tensor:
+        """(...) weighted standard deviation, without Bessel's correction."""
+        return (self._squares / self.weight).sqrt()
 
 
 @dataclass(frozen=True)
@@ -140,6 +187,18 @@ def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
     of_one = (mean[:, 1].float(), total, aleatoric, epistemic, probs.std[1].float())
     p, total, aleatoric, epistemic, std = (part.reshape(shape) for part in of_one)
     return LabelPrediction(p, total, aleatoric, epistemic, std)
+
+
+def uncertainty(mean_probs: Tensor, mean_entropy: Tensor) -> dict[str, Tensor]:
+    """Parts of the predictive entropy, each (n,) in nats: total = aleatoric + epistemic (Depeweg et al. 2018).
+
+        total = H(E p),    aleatoric = E H(p),    epistemic = total - aleatoric = I(y; θ) >= 0
+
+    mean_probs: (n, K) mean of the samples' probabilities. mean_entropy: (n,) mean of the samples' entropies, nats.
+    """
+    total = torch.special.entr(mean_probs).sum(-1)
+    # By Jensen's inequality the difference is >= 0; only rounding makes it negative.
+    return {"total": total, "aleatoric": mean_entropy, "epistemic": (total - mean_entropy).clamp_min(0)}
 
 
 def with_elements(prediction: AnyPrediction, elements: torch.Size | None) -> AnyPrediction:

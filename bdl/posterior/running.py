@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
-from bdl.posterior.moments import WeightedMoments
-from bdl.posterior.prediction import log_probs
+from bdl.posterior.metrics import classification_metrics
+from bdl.posterior.prediction import WeightedMoments, log_probs
 
 
 class RunningAverage(ABC):
@@ -49,8 +49,6 @@ class ClassAverage(RunningAverage):
         self.count += len(probs)
 
     def scores(self) -> dict[str, float]:
-        from bdl.posterior.metrics import classification_metrics  # torchmetrics is slow to import
-
         labels = self.y.flatten().long() if self.likelihood.outputs == "labels" else self.y
         return classification_metrics(self.total / self.count, labels)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy import stats
 
 WAVES = 4  # j = 0 ... 4 tell the noise of a drift: 18 degrees of freedom with 4 chains
 WALK = 3  # a random walk has 9/10 of its variance in j = 0 ... 3, a chain of 25 independent draws 4/25
@@ -62,6 +61,8 @@ def _drift(x: np.ndarray) -> tuple[float, float, float]:
     The ratio of the squared norm of the mean of a_1 to that of the noise follows F(r, νr), where r is the effective
     number of dimensions (tr S)²/tr S² of the noise's covariance S, and ν its degrees of freedom (Dempster 1958).
     """
+    from scipy import stats  # slow to import
+
     chains, draws, features = x.shape
     a = waves(x, WAVES + 1)
     mean = a[:, 1].mean(0)

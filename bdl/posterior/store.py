@@ -15,10 +15,17 @@ from torch import Tensor, nn
 from bdl.disk.files import read_file, sweep_leftovers, write_atomically
 from bdl.disk.manifest import Manifest, manifests_of, read_listed
 from bdl.errors import BdlWarning, StoreError
-from bdl.posterior.frozen import FILE as FROZEN
-from bdl.posterior.frozen import FrozenPart, first_difference, frozen_entry, frozen_names
 from bdl.posterior.index import Index, Record, sample_files, sample_name
-from bdl.posterior.tensors import as_bytes, copies_of, stacked_tensors
+from bdl.posterior.tensors import (
+    FROZEN,
+    FrozenPart,
+    as_bytes,
+    copies_of,
+    first_difference,
+    frozen_entry,
+    frozen_names,
+    stacked_tensors,
+)
 from bdl.snapshot import Sampled, describe_target
 
 

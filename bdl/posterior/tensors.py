@@ -1,14 +1,24 @@
-"""The tensors of the chains of a network, as a sample file holds them."""
+"""The tensors of a network as a store holds them: those of its samples, and the frozen part that no sample holds."""
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+import copy
+import hashlib
+from collections.abc import Collection, Container, Mapping
+from typing import Any
 
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
-from bdl.engine.functional import named_tensors
+from bdl.engine.functional import named_tensors, replace_tensors
 from bdl.engine.stack import ChainStack
+from bdl.errors import StoreError
+from bdl.frozen import frozen_tensors
+from bdl.snapshot import Sampled
+
+FROZEN = "frozen.safetensors"  # in the folder of the samples
+KEY = "frozen"  # in target.json, its sha256 and the shapes of its tensors; absent where everything is sampled
 
 
 def stacked_tensors(net: nn.Module, chains: int | None, frozen: Container[str] = ()) -> dict[str, Tensor]:
@@ -32,3 +42,95 @@ def copies_of(rows: list[int], tensors: dict[str, Tensor], chains: int | None) -
     """Copies on the CPU of these rows of the tensors (C, ...)."""
     which = slice(None) if len(rows) == (chains or 1) else rows
     return {k: v[which].to("cpu", copy=True) for k, v in tensors.items()}
+
+
+class FrozenPart:
+    """The tensors of a network, or of a stack of chains, that do not change while it is sampled.
+
+    It is empty where everything is sampled.
+
+    Args:
+        net: the network, or a `bdl.ChainStack`, whose chains share the frozen part.
+        sampler: whose parameters are those of the network. A stack of bdl needs none.
+        names: of the frozen tensors, where an earlier sample has decided them; None finds them.
+
+    Attributes:
+        tensors: by name, without an axis of chains; those of the network itself.
+    """
+
+    def __init__(self, net: nn.Module, sampler: Sampled | None = None, names: Collection[str] | None = None):
+        if isinstance(net, ChainStack):
+            net, names = net.net, net.frozen_names
+        if names is not None:
+            present = named_tensors(net)
+            tensors = {name: present[name].detach() for name in names}
+        elif sampler is None or sampler.chains is not None:
+            tensors = {}  # in a stack of one's own every tensor has an axis of chains, and stays in the samples
+        else:
+            tensors = frozen_tensors(net, {id(p) for p in sampler.sampled})
+        self.tensors = dict(sorted(tensors.items()))
+        self._sha256: str | None = None
+        self._seen: list[tuple[int, int]] = []
+
+    def entry(self) -> dict[str, Any]:
+        """What target.json says of it; nothing where everything is sampled."""
+        shapes = {name: list(t.shape) for name, t in self.tensors.items()}
+        return {KEY: {"sha256": self.sha256(), "shapes": shapes}} if shapes else {}
+
+    def sha256(self) -> str | None:
+        """The checksum of its file, computed again only if somebody has written to a tensor; None without tensors."""
+        seen = [(t.data_ptr(), t._version) for t in self.tensors.values()]
+        if seen != self._seen:
+            self._sha256, self._seen = hashlib.sha256(self.as_bytes()).hexdigest(), seen
+        return self._sha256
+
+    def as_bytes(self) -> bytes:
+        """The content of its file."""
+        return as_bytes({k: v.clone() for k, v in self.tensors.items()})  # tied tensors may share their memory
+
+
+def frozen_entry(target: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What target.json says of the frozen part, {} where everything was sampled."""
+    return target.get(KEY) or {}
+
+
+def frozen_names(target: Mapping[str, Any]) -> Collection[str]:
+    """The names of the tensors that target.json calls frozen."""
+    return frozen_entry(target).get("shapes", {})
+
+
+def first_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str:
+    """The first name whose tensor differs, in values, or in its type alone."""
+    same = lambda name: name in a and name in b and torch.equal(a[name].cpu(), b[name])  # noqa: E731
+    return next((name for name in sorted({*a, *b}) if not same(name)), "a type")
+
+
+def sampled_part(module: nn.Module, target: Mapping[str, Any]) -> nn.Module:
+    """The module or its submodule, in the order of `named_modules`, whose tensors are those of target.json.
+
+    These are the tensors of the samples and of the frozen part. The module may be a stack of chains, of which it is
+    then one plain copy. It is the module itself where target.json names no shapes.
+
+    Raises StoreError where nothing fits; it names the first tensor that differs.
+    """
+    if target.get("shapes") is None:
+        return module
+    frozen = frozen_entry(target).get("shapes", {})
+    wanted = {name: tuple(shape) for name, shape in {**target["shapes"], **frozen}.items()}
+    shapes_of = {part: {name: tuple(t.shape) for name, t in named_tensors(part).items()} for part in module.modules()}
+    for part, shapes in shapes_of.items():
+        if shapes == wanted:
+            return part
+    for part, shapes in shapes_of.items():
+        if shapes.keys() == wanted.keys() and all(
+            shapes[k][1:] == wanted[k] or k in frozen and shapes[k] == wanted[k] for k in wanted
+        ):
+            first = {k: t.detach()[0].clone() for k, t in named_tensors(part).items() if tuple(t.shape) != wanted[k]}
+            return replace_tensors(copy.deepcopy(part), first)
+    present = shapes_of[module]
+    name = next(n for n in [*present, *wanted] if present.get(n) != wanted.get(n))
+    there, here = (f"the shape {shapes[name]}" if name in shapes else "no place" for shapes in (wanted, present))
+    raise StoreError(
+        f"the run holds samples of another network: {name} has {there} in them, and {here} in {type(module).__name__}; "
+        "pass the net of the run, or the module that holds it"
+    )

@@ -1,9 +1,10 @@
-"""Evaluation of predictions of numbers."""
+"""Evaluation of predictions of numbers, and what a report shows of them."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,13 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
-from bdl.posterior.constant import constant_value_losses
-from bdl.posterior.convergence import repeat_error
-from bdl.posterior.draws import Draws
+from bdl.posterior.diagnostics import Draws, repeat_error
 from bdl.posterior.evaluation import POINTS, ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.metrics import QUANTILES, constant_value_losses, shares_below, value_metrics
 from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
 from bdl.posterior.outputs import LabelledOutputs
 from bdl.posterior.prediction import ValuePrediction, of_mixture
 from bdl.posterior.samples import Samples
-from bdl.posterior.value_metrics import value_metrics
 from bdl.posterior.weights import Weights
 
 Progress = Callable[[int, int], None]  # called with the work that is done, and with all of it
@@ -166,3 +165,43 @@ def evaluations_of(
                 if progress is not None:
                     progress(done, total)
     return evaluations
+
+
+@dataclass(frozen=True)
+class Units:
+    """The name and the units of a target: shift + scale x what the network sees."""
+
+    name: str = "target"
+    shift: float = 0.0
+    scale: float = 1.0
+
+
+@dataclass(frozen=True)
+class Values:
+    """The first target of n items in its units, and the calibration of all targets."""
+
+    units: Units
+    y: np.ndarray  # (n,)
+    mean: np.ndarray  # (n,)
+    std: np.ndarray  # (n,)
+    low: np.ndarray  # (n,) of the central 90 % interval
+    high: np.ndarray  # (n,)
+    shares: Mapping[str, tuple[np.ndarray, np.ndarray]]  # name -> (q, share of y below the predicted q-quantile)
+    targets: int = 1  # of an item
+
+    @property
+    def name(self) -> str:
+        return self.units.name
+
+    @classmethod
+    def of(cls, evaluation: ValueEvaluation, units: Units | None = None) -> Values:
+        """From the average over all chains, and the quantiles of one sample beside it."""
+        prediction, y = evaluation.bma, evaluation.y.reshape(len(evaluation.y), -1)
+        low, high = prediction.interval(0.9)
+        parts = (y, prediction.mean, low, high, prediction.std)
+        *places, std = (part[:, 0].double().numpy() for part in parts)
+        units, q = units or Units(), torch.tensor(QUANTILES, dtype=torch.float64)
+        data, mean, low, high = (units.shift + units.scale * part for part in places)
+        named = {"one sample": evaluation.one_sample[0], "average of all chains": prediction}
+        shares = {name: (q.numpy(), shares_below(p, y, q).numpy()) for name, p in named.items()}
+        return cls(units, data, mean, units.scale * std, low, high, shares, y.shape[1])

@@ -6,11 +6,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bdl.posterior.checks import Check, Level, notes, or_nan
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.judge_chains import judge_chains
 from bdl.posterior.judge_target import judge_target
-from bdl.posterior.judgements import LEVELS_OF, OUTCOMES, Judgement, VerdictOutcome, repeats, samples_needed
+from bdl.posterior.judgements import (
+    LEVELS_OF,
+    OUTCOMES,
+    Check,
+    Judgement,
+    Level,
+    VerdictOutcome,
+    notes,
+    or_nan,
+    repeats,
+    samples_needed,
+)
 
 
 @dataclass(frozen=True)

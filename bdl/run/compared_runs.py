@@ -16,7 +16,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
-from bdl.posterior.merging import brief, first_difference
+from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.posterior.verdict import Verdict, verdict
 from bdl.run.records import CONFIG, METRICS, TIMING, read_config, read_metrics, read_seconds

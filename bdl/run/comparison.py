@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import pandas as pd
 
 from bdl.errors import BdlWarning, ConfigError
-from bdl.posterior.checks import LEVELS, Level
+from bdl.posterior.judgements import LEVELS, Level
 from bdl.posterior.verdict import Verdict
 from bdl.run.compared_runs import ABSENT, SECONDS, ComparedRun
 

@@ -13,7 +13,7 @@ import bdl
 from bdl.data.module import DataModule, as_data_module
 from bdl.errors import ConfigError
 from bdl.posterior.evaluation import ClassEvaluation
-from bdl.posterior.reference import agreement, read_probabilities, write_probabilities
+from bdl.posterior.metrics import agreement, read_probabilities, write_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.progress import WorkProgress
 from bdl.run.recipe import Recipe

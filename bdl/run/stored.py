@@ -18,7 +18,7 @@ from bdl.disk.manifest import SAMPLE, manifests_of, read_listed
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.identity import identity
 from bdl.lightning.callbacks.start import FOLDER as START
-from bdl.posterior.merging import brief, first_difference
+from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.run.keys import TRAIN
 from bdl.run.law import OF_DATA, own_likelihood

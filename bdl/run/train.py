@@ -17,8 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 import bdl
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
-from bdl.posterior.report.numbers import side_by_side
-from bdl.posterior.report.terminal import print_summary
+from bdl.posterior.report.numbers import print_summary, side_by_side
 from bdl.run.build import StackRun, build_stack
 from bdl.run.config import config_hash, register_resolvers
 from bdl.run.directory import OWNER, RunDirectory, read_traces, write_trace

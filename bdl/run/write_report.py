@@ -17,11 +17,10 @@ from bdl.data.module import DataModule, as_data_module
 from bdl.data.order import in_order
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER
-from bdl.posterior.report.numbers import Summary, diverged_fact, summarise
+from bdl.posterior.report.numbers import Summary, diverged_fact, print_summary, summarise
 from bdl.posterior.report.page import write_page
 from bdl.posterior.report.pictures import ReportData
-from bdl.posterior.report.terminal import print_summary
-from bdl.posterior.report.values import Units
+from bdl.posterior.value_evaluation import Units
 from bdl.posterior.verdict import verdict
 from bdl.run.dashboards import log_report
 from bdl.run.progress import WorkProgress

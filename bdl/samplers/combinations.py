@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from bdl.errors import ConfigError
 from bdl.samplers.blocks import Block
-from bdl.samplers.clipping import Clip
+from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
-from bdl.samplers.survivors import OnDivergence
+from bdl.samplers.potential import Clip
 from bdl.samplers.weighting.weightings import Weighting
 
 

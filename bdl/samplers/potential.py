@@ -1,8 +1,9 @@
-"""The potential U/N and its gradient, from the user's closure."""
+"""The potential U/N and its gradient, from the user's closure; and clipping of that gradient."""
 
 from __future__ import annotations
 
 import warnings
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -13,12 +14,10 @@ from torch import Tensor
 
 from bdl.errors import BdlWarning, ConfigError, DivergedError
 from bdl.samplers.chain import Chain
-from bdl.samplers.clipping import Clip
-from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, refuse
+from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.priors import Prior
 from bdl.samplers.resume import Saved
-from bdl.samplers.survivors import Survivors
 
 Closure = Callable[[], Tensor]
 Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the tensors given; returns () or (C,) losses
@@ -26,6 +25,36 @@ Idle = Callable[[], Sequence[int]]  # positions of the parameters for which the 
 
 # Runs the kernels of a function, (work, key, reads) -> its result: see `bdl.engine.graphs.Graphs.run`
 Launch = Callable[[Callable[[], "Evaluation"], Hashable, Sequence[object]], "Evaluation"]
+
+
+@dataclass(frozen=True)
+class Clip(ABC):
+    """Clips g (..., d), the gradient of U/N. Raises ConfigError unless c > 0."""
+
+    c: float
+
+    def __post_init__(self) -> None:
+        if not self.c > 0:
+            raise ConfigError(f"c of {type(self).__name__} must be > 0, got {self.c}: leave clip null for none")
+
+    @abstractmethod
+    def __call__(self, g: Tensor) -> Tensor:
+        """g, clipped in place."""
+
+
+class ClipNorm(Clip):
+    """g <- g min(1, c / |g|), in place, with one norm per chain; g (..., d) is the gradient of U/N."""
+
+    def __call__(self, g: Tensor) -> Tensor:
+        norm = g.norm(dim=-1, keepdim=True).clamp_min(1e-30)
+        return g.mul_((self.c / norm).clamp_max(1.0))
+
+
+class ClipValue(Clip):
+    """g <- max(-c, min(c, g)), in place, per coordinate; g (..., d) is the gradient of U/N."""
+
+    def __call__(self, g: Tensor) -> Tensor:
+        return g.clamp_(-self.c, self.c)
 
 
 @dataclass

@@ -13,11 +13,11 @@ from torch import Tensor
 from bdl.identity import identity
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
+from bdl.samplers.divergence import Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition, mean
 from bdl.samplers.exchange import Replicas
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import StepSettings
-from bdl.samplers.survivors import Survivors
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Weighting
 from bdl.snapshot import Snapshot, of_rows

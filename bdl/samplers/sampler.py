@@ -18,17 +18,16 @@ from bdl.samplers import parallel
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.buffer import refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain, Host, MeanLoss
-from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations, refuse_factors
+from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.moves import by_closure, by_gradient, full_batch_move, gradient_move
-from bdl.samplers.potential import Closure, Gradient, Idle, Launch, Potential
+from bdl.samplers.potential import Clip, Closure, Gradient, Idle, Launch, Potential
 from bdl.samplers.priors import Gaussian, Prior, runs_of
 from bdl.samplers.readings import Readings
 from bdl.samplers.resume import Saved, check_saved, to_save
 from bdl.samplers.settings import StepSettings, check_numbers
-from bdl.samplers.survivors import OnDivergence, Survivors
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Flat, Weighting
 from bdl.torch_private import has_step_hooks
@@ -55,7 +54,7 @@ class Sampler(Readings, torch.optim.Optimizer):
         only: patterns of names, such as "head.*": the other parameters are frozen (`requires_grad` becomes False).
         frozen: mode in which `BayesianModule` and `CollectSamples` hold the modules of a frozen part, see `bdl.frozen`.
         blocks: a `Block` by pattern, the first that matches: a prior and a factor of lr for some parameters.
-        on_divergence: of one of several chains: "stop" all, or "drop" it, see `survivors.Survivors`.
+        on_divergence: of one of several chains: "stop" all, or "drop" it, see `divergence.Survivors`.
 
     Attributes:
         sampled: the tensors that are sampled.

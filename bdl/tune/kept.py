@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from bdl.posterior.checks import or_nan
+from bdl.posterior.judgements import or_nan
 from bdl.tune.burn_in import FAR, MOVES
 from bdl.tune.step import NOISE_BUDGET
 

@@ -15,7 +15,7 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.likelihoods import mean_loss
-from bdl.posterior.submodule import sampled_part
+from bdl.posterior.tensors import sampled_part
 from bdl.schedules import EveryStep
 
 N, C, K = 12, 3, 4

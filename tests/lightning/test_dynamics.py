@@ -1,4 +1,4 @@
-"""Tests of `bdl.engine.per_example` and `bdl.samplers.moves`.
+"""Tests of `bdl.engine.gradient` and `bdl.samplers.moves`.
 
 What a module gives to dynamics and kernels: per-example gradients, batches of all the data, chains to exchange.
 """

@@ -1,4 +1,4 @@
-"""Tests of `bdl.likelihoods.base`, `.categorical`, `.counts`, `.heads`, `.losses` and `.normal`.
+"""Tests of `bdl.likelihoods.base`, `.categorical`, `.values`, `.heads` and `.losses`.
 
 Likelihoods against torch.distributions and scipy, their gradients against autograd, and the targets they refuse.
 """

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from bdl.posterior.checks import Check, notes, or_nan
 from bdl.posterior.energy_histogram import EnergyHistogram
+from bdl.posterior.judgements import Check, notes, or_nan
 
 
 def checks(metrics: dict, histogram: EnergyHistogram | None = None, warnings: tuple[str, ...] = ()) -> list[Check]:

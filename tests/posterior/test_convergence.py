@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from repeats import slow_where
 
-from bdl.posterior.convergence import mixing, repeat_error, trace_error
+from bdl.posterior.diagnostics import mixing, repeat_error, trace_error
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.constant`, and of what evaluations hand to the verdict: traces and averages of chains."""
+"""Tests of `bdl.posterior.metrics`, and of what evaluations hand to the verdict: traces and averages of chains."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 import bdl
-from bdl.posterior.convergence import repeat_error
+from bdl.posterior.diagnostics import repeat_error
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.value_evaluation import evaluation_of
 

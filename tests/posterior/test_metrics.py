@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from bdl.errors import ConfigError
-from bdl.posterior.metrics import classification_metrics, ood_auroc, reliability_bins, uncertainty
+from bdl.posterior.metrics import classification_metrics, ood_auroc, reliability_bins
+from bdl.posterior.prediction import uncertainty
 
 
 def draw(n: int, k: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:

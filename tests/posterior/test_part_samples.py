@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.submodule` and `.frozen`.
+"""Tests of `bdl.posterior.tensors`.
 
 Samples of a part: they hold what is sampled, the frozen part lies beside them once, and a changed one is refused.
 """

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.predict`, `.prediction` and `.batches`.
+"""Tests of `bdl.posterior.predict`, `.prediction` and `.outputs`.
 
 Posterior against averages computed by hand.
 """

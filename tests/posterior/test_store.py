@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.store`, `.tensors`, `.merging` and `.samples`.
+"""Tests of `bdl.posterior.store`, `.tensors` and `.samples`.
 
 Samples on disk: samples come back as written, damage is named, and nothing is written partially.
 """
@@ -26,7 +26,7 @@ from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, StoreError
 from bdl.models import MLP
 from bdl.posterior.index import line_hash
-from bdl.posterior.merging import refuse_other_target
+from bdl.posterior.samples import refuse_other_target
 from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.mixture`, `.outputs`, `.value_evaluation` and `.value_metrics`.
+"""Tests of `bdl.posterior.mixture`, `.outputs`, `.value_evaluation` and `.metrics`.
 
 Predictions of numbers and of labels, against scipy and against every network by hand.
 """
@@ -22,11 +22,11 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError
 from bdl.posterior import mixture as mixture_module
+from bdl.posterior.metrics import QUANTILES, shares_below, value_metrics
 from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
 from bdl.posterior.prediction import of_mixture
 from bdl.posterior.store import SampleStore
 from bdl.posterior.value_evaluation import ValueEvaluation
-from bdl.posterior.value_metrics import QUANTILES, shares_below, value_metrics
 from bdl.schedules import EveryStep
 
 D64 = torch.float64

@@ -10,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from bdl.posterior.convergence import mixing, repeat_error
+from bdl.posterior.diagnostics import mixing, repeat_error
 from bdl.posterior.judgements import OUTCOMES
 from bdl.posterior.verdict import Verdict, verdict
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.dynamics.lattice`.
+"""Tests of `bdl.samplers.dynamics.langevin`.
 
 SGLRW: its step has the right two moments, its law on a lattice is known exactly, and batch noise moves it little.
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.dynamics.langevin`, `.thermostat` and `.underdamped`.
+"""Tests of `bdl.samplers.dynamics.langevin` and `.underdamped`.
 
 Every sampler has its intended law: shown without random numbers, and by chains through the whole Sampler.
 

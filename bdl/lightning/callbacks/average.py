@@ -14,7 +14,7 @@ from bdl.errors import ConfigError
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.find import reader_of
 from bdl.likelihoods import Likelihood, likelihood_of
-from bdl.posterior.batches import Batches
+from bdl.posterior.outputs import Batches
 from bdl.posterior.running import RunningAverage, running_average
 from bdl.schedules import Keep
 

@@ -19,9 +19,8 @@ from bdl.lightning.find import find_sampler, reader_of, sampled_net
 from bdl.lightning.host import host_under
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
-from bdl.posterior.frozen import FrozenPart, frozen_names
 from bdl.posterior.store import SampleStore
-from bdl.posterior.tensors import copies_of, stacked_tensors
+from bdl.posterior.tensors import FrozenPart, copies_of, frozen_names, stacked_tensors
 from bdl.schedules import Keep
 from bdl.snapshot import describe_target
 

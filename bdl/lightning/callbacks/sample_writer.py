@@ -9,8 +9,8 @@ from torch import Tensor
 
 from bdl.disk.manifest import Manifest
 from bdl.disk.owner import release, take
-from bdl.posterior.frozen import FrozenPart
 from bdl.posterior.store import SampleStore
+from bdl.posterior.tensors import FrozenPart
 from bdl.samplers.sampler import Sampler
 from bdl.snapshot import Snapshot, of_rows
 

@@ -18,9 +18,8 @@ from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.lightning.module import BayesianModule
 from bdl.likelihoods import Loss, outputs_of
-from bdl.posterior.frozen import FrozenPart
 from bdl.posterior.store import SampleStore
-from bdl.posterior.tensors import stacked_tensors
+from bdl.posterior.tensors import FrozenPart, stacked_tensors
 from bdl.start import AdamWStart, Progress, Trained
 
 FOLDER = "start"  # a folder of the run directory, and a run directory itself: its samples are the ensemble

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,19 +13,41 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bdl.disk.manifest import write_listed
-from bdl.posterior.checks import or_nan
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
-from bdl.posterior.judgements import VerdictOutcome
+from bdl.posterior.judgements import VerdictOutcome, or_nan
 from bdl.posterior.predict import Posterior
-from bdl.posterior.report.links import CONVERGENCE, PREDICTIONS, anchor, links_to
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
 from bdl.posterior.report.pictures import ReportData, pictures_of
-from bdl.posterior.report.values import Units, Values
-from bdl.posterior.value_evaluation import ValueEvaluation
+from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
 from bdl.posterior.verdict import verdict
 
+PREDICTIONS, CONVERGENCE = "Predictions", "Convergence"
+# Check -> beginnings of titles of sections; the first that is on the page counts.
+SEEN_IN = {
+    "Monte Carlo error": ("Accuracy and NLL", "RMSE and NLL", CONVERGENCE),
+    "Temperature": ("Learning rate",),
+    "T_eff": ("Learning rate",),
+    "Kinetic temperature": ("Learning rate",),
+    "Configurational temperature": ("Learning rate",),
+    "Level of single samples": (PREDICTIONS,),
+    "Average against a constant": (PREDICTIONS,),
+    "Average against the start": (PREDICTIONS,),
+    "Width against residuals": ("Calibration of quantiles", PREDICTIONS),
+    "Chains against each other": (CONVERGENCE,),
+    "R-hat (largest)": (CONVERGENCE,),
+    "ESS (smallest)": (CONVERGENCE,),
+    "ESS of the tails": (CONVERGENCE,),
+    "Drift of predictions": (CONVERGENCE,),
+    "Slowest direction": (CONVERGENCE,),
+    "Energy": ("Energy",),
+    "Average against one sample": ("Accuracy and NLL", "RMSE and NLL", PREDICTIONS),
+    "Calibration error (ECE)": ("Reliability", PREDICTIONS),
+    "Calibration of intervals": ("Calibration of quantiles", PREDICTIONS),
+    "ESS of importance weights": ("Energy histogram",),
+    "Energy bins": ("Energy histogram",),
+}
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 HEADLINES: dict[VerdictOutcome, str] = {
     "trust": "You can trust these samples",
@@ -43,6 +66,26 @@ VALUE_NOTE = (
     "value on the test set is bold. NLL is that of the whole predicted law, CRPS its distance from the data; RMSE and "
     "CRPS are in the units of the target that the network sees."
 )
+
+
+def anchor(title: str) -> str:
+    """The id of a section.
+
+    >>> anchor("Predictions against data, first of 2 targets")
+    'predictions-against-data-first-of-2-targets'
+    """
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def links_to(titles: Sequence[str]) -> dict[str, str]:
+    """The ids of the sections to which checks point, by check, on a page with sections of these titles."""
+    links = {}
+    for check, beginnings in SEEN_IN.items():
+        # An exact title comes before one that only begins like it: "Energy" is not "Energy histogram"
+        found = [t for b in beginnings for t in sorted(titles, key=lambda t: t != b) if t.startswith(b)]  # noqa: B023
+        if found:
+            links[check] = anchor(found[0])
+    return links
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,9 @@ from typing import Any
 import numpy as np
 
 from bdl.posterior.diagnostics import ConvergenceRow
-from bdl.posterior.energy_histogram import EnergyHistogram
+from bdl.posterior.energy_histogram import EnergyHistogram, weighting_sentences
 from bdl.posterior.evaluation import Curve
-from bdl.posterior.report.values import Values
-from bdl.posterior.report.weighting import weighting_sentences
+from bdl.posterior.value_evaluation import Values
 
 ENERGY = (
     "Thin lines: energy of each step; thick lines: its running mean. In equilibrium the chains overlap and do not "

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from bdl.posterior.report.figures import BLUE, GREY, HALF, ORANGE, RED, WIDE, name_axes
-from bdl.posterior.report.values import Values
+from bdl.posterior.value_evaluation import Values
 
 SHOWN = 120  # items with an interval: more would touch each other
 NORMAL_90 = 1.645  # 90 % of a normal law lie within so many standard deviations

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.report.links`.
+"""Tests of `bdl.posterior.report.page`.
 
 The pages in a headless Chromium: a phone's width holds them, dark mode is dark, and links lead somewhere.
 """

@@ -63,8 +63,8 @@ def test_ess_is_that_of_the_worst_item(long):
 
 
 def test_items_without_a_value_are_ignored(posterior, monkeypatch):
-    monkeypatch.setattr("bdl.posterior.convergence.rhat", lambda draws: np.array([1.2, np.nan, 1.7]))
-    monkeypatch.setattr("bdl.posterior.convergence.ess", lambda draws: np.array([12.0, np.nan, 7.0]))
+    monkeypatch.setattr("bdl.posterior.diagnostics.rhat", lambda draws: np.array([1.2, np.nan, 1.7]))
+    monkeypatch.setattr("bdl.posterior.diagnostics.ess", lambda draws: np.array([12.0, np.nan, 7.0]))
     metrics = summarise(posterior, LOADERS).metrics
     assert (metrics["rhat/max"], metrics["ess/min"]) == (1.7, 7.0)
 

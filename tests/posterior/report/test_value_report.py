@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.report.values` and `.value_figures`.
+"""Tests of `bdl.posterior.value_evaluation` and `bdl.posterior.report.value_figures`.
 
 The report of predictions of numbers: its table, its pictures, its words, in the units of the target.
 """
@@ -15,12 +15,11 @@ from by_hand import NUMBERS_X, NUMBERS_Y
 
 import bdl
 from bdl.data import TensorSlices
+from bdl.posterior.metrics import value_metrics
 from bdl.posterior.report import figures, value_figures
-from bdl.posterior.report.numbers import summarise
+from bdl.posterior.report.numbers import print_summary, summarise
 from bdl.posterior.report.page import ReportData, page, write_page
-from bdl.posterior.report.terminal import print_summary
-from bdl.posterior.report.values import Units, Values
-from bdl.posterior.value_metrics import value_metrics
+from bdl.posterior.value_evaluation import Units, Values
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.report.weighting`.
+"""Tests of `bdl.posterior.energy_histogram`.
 
 What the report says of a weighting: numbers from a histogram, and a sentence for each.
 """
@@ -10,8 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.report.weighting import weighting_metrics, weighting_sentences
+from bdl.posterior.energy_histogram import EnergyHistogram, weighting_metrics, weighting_sentences
 
 ENERGIES = np.linspace(0.5, 9.5, 1000)
 
