@@ -15,8 +15,10 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from pathlib import Path
+from unittest import mock
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["preloaded"])
@@ -29,6 +31,9 @@ class Forked:
         streams = [CONTEXT.Pipe(duplex=False) for _ in range(2)]
         environment = dict(os.environ if env is None else env)
         arguments = (list(command), str(cwd), environment, *(writer for _, writer in streams))
+        # The server of Python 3.11 looks for `preloaded` on the path of a new interpreter, and goes on without it
+        with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
+            forkserver.ensure_running()
         self.process = CONTEXT.Process(target=_run, args=arguments)
         self.process.start()
         for _, writer in streams:
@@ -67,6 +72,7 @@ class Forked:
 
 
 def _run(command: list[str], cwd: str, environment: dict[str, str], out: Connection, err: Connection) -> None:
+    assert "preloaded" in sys.modules, "the server has imported nothing"
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
