@@ -149,12 +149,10 @@ def with_tensors(net: nn.Module, tensors: Tensors) -> nn.Module:
 
 
 def check_outputs(net: nn.Module, tensors: Tensors, inputs: Inputs, wanted: Tensor, what: str) -> None:
-    """Raise ConfigError with `what` unless the network with these tensors gives the wanted outputs.
-
-    The tolerance is a thousandth of their spread, 1,000 times the rounding of float32.
-    """
+    """Raise ConfigError with `what` unless the network with these tensors gives the wanted outputs."""
     with torch.no_grad(), evaluating(net):
         outputs = call(net, tensors, inputs)
+    # A thousandth of the outputs' spread is 1,000 times the rounding of float32
     if bool((outputs - wanted).abs().max() > 1e-3 * wanted.std().clamp_min(1e-6)):
         raise ConfigError(what)
 

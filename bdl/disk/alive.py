@@ -24,10 +24,7 @@ def is_alive(pid: int) -> bool:
 
 
 def start_of(pid: int) -> str | None:
-    """The boot of the machine and the process's start after it, in clock ticks; ENDED; None if it cannot be found out.
-
-    It distinguishes a process from earlier and later ones of its number.
-    """
+    """The boot of the machine and the process's start after it, in clock ticks; ENDED; None if that cannot be found."""
     if not Path("/proc/self/stat").exists():
         ps = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True)
         state, _, started = ps.stdout.strip().partition(" ")

@@ -67,10 +67,7 @@ def temporary_file(folder: Path, data: bytes) -> Iterator[Path]:
 
 
 def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
-    """Remove temporary files that writers of this machine left behind when they were killed.
-
-    every_host: also those of other machines, for a process that owns the folder.
-    """
+    """Remove temporary files of this machine's killed writers, and of other machines for the owner of the folder."""
     here = f"{WRITING}{platform.node()}-"
     for path in folder.glob(f"{WRITING}*"):
         pid = path.name.removeprefix(here).partition("-")[0]

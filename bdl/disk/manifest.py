@@ -65,10 +65,7 @@ class Manifest:
         self._whole, self._warned = True, False
 
     def entries(self) -> list[Entry]:
-        """All lines. A last line without its newline counts as not written.
-
-        Raises StoreError for a damaged line, unless skip_bad.
-        """
+        """All lines, but for a last one that was cut short. Raises StoreError for a damaged line unless skip_bad."""
         entries = self.first_entries()
         fault = f"line {len(entries) + 1} of {self.path} is damaged, or a line before it was lost"
         if not self._whole and not self.skip_bad:

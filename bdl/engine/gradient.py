@@ -40,9 +40,7 @@ class Gradient(ABC):
     def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
         """The () or (C,) losses; the gradients go into `out`, tensors of the shapes of `params`.
 
-        Args:
-            x: inputs (C, B, ...), one batch per chain; (B, ...) for one network or where the stack shares its batches.
-            y: targets, with the same leading axes.
+        x: (C, B, ...), a batch per chain, or (B, ...) for one network or a shared batch. y: with the same leading axes.
         """
 
     def hold(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
@@ -50,22 +48,13 @@ class Gradient(ABC):
         return x, y
 
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
-        """The () or (C,) losses, whose `backward` leaves the gradients in the parameters.
-
-        Their memory is overwritten by the next call.
-        """
+        """The () or (C,) losses, until the next call. Their `backward` leaves the gradients in the parameters."""
         out = [torch.empty_like(p, memory_format=torch.contiguous_format) for p in self.params]
         return WithGradients.apply(self.write(x, y, out), out, *self.params)  # type: ignore[no-any-return]
 
 
 class Autograd(Gradient):
-    """The gradient of any loss, by torch's autograd.
-
-    Args:
-        losses: finds the mean losses of a batch.
-        params: the parameters.
-        context: in which the losses are found, such as that of a precision.
-    """
+    """The gradient of any loss, by torch's autograd. `context`: in which losses are found, as that of a precision."""
 
     def __init__(
         self,
@@ -90,12 +79,7 @@ class Autograd(Gradient):
 
 
 class Recorded(Gradient):
-    """A gradient whose kernels a CUDA graph launches together, with those of the energy. Its batch lies in one place.
-
-    Args:
-        gradient: of kernels that never wait for the device, and depend on the batch and the parameters alone.
-        record: makes a graph.
-    """
+    """A gradient whose kernels, which never wait for the device, a CUDA graph launches together with the energy's."""
 
     def __init__(self, gradient: Gradient, record: Recorder):
         self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record)

@@ -42,11 +42,7 @@ _DERIVATIVES: dict[type[nn.Module], Derivative] = {
 class MLPGradient(Gradient):
     """Mean losses of a stack of MLPs and the gradients of its parameters, one batch at a time.
 
-    Args:
-        layers: the layers in order, which `supports` allows; Linear layers hold stacked parameters (C, ...).
-        chains: C.
-        loss: a likelihood, or a loss that returns its mean over the batch.
-        shared: whether all chains read the same batch.
+    layers: those that `supports` allows, with stacked parameters (C, ...). shared: whether all chains read one batch.
     """
 
     def __init__(self, layers: Sequence[nn.Module], chains: int, loss: Loss, shared: bool = False):

@@ -33,15 +33,9 @@ _LINE = 64  # bytes; the scratch starts at a line of the cache
 
 
 class MLPKernel(Gradient):
-    """Mean losses of a stack of MLPs and the gradients of its parameters, by the compiled code.
+    """Mean losses of a stack of MLPs and the gradients of its parameters, by the compiled code; made by `compiled`.
 
     Inputs that the compiled code does not take (other types, other devices) go to the eager MLPGradient.
-
-    Args:
-        eager: the MLPGradient of the same layers; see `fits`.
-        library: mlp_kernel.c, compiled.
-
-    Use `compiled`, which asks whether the layers fit.
     """
 
     def __init__(self, eager: MLPGradient, library: ctypes.CDLL):

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from bdl.frozen import matching
-from bdl.likelihoods import Likelihood
 from bdl.posterior.diagnostics import Draws
 from bdl.posterior.outputs import LabelledOutputs
 from bdl.posterior.samples import Key, Samples
@@ -22,10 +21,7 @@ from bdl.seeding import derive_seed, generator
 
 
 def recorded(samples: Sequence[Keyed], chains: int, name: str) -> np.ndarray:
-    """(chains, draws) of one of the energies or log weights of the records, NaN where it is not known.
-
-    Chains are cut to the length of the shortest one.
-    """
+    """(chains, draws) of an energy or the log weight of the records, NaN where unknown, cut to the shortest chain."""
     draws = Draws(chains)
     for chain, record, c in samples:
         value = getattr(record, name)
@@ -46,15 +42,6 @@ def sample_stats(samples: Sequence[Keyed], chains: int, weights: Mapping[Key, fl
     )
     stats = {name: recorded(samples, chains, name) for name in ("lr", "temperature")} | {"weight": weight.array()}
     return stats | ({"energy": energy} if np.isfinite(energy).any() else {})
-
-
-def known_draws(stats: dict[str, np.ndarray]) -> int:
-    """How many draws every chain has, without those at the end whose energy is not known."""
-    length = stats["lr"].shape[1]
-    if "energy" not in stats:
-        return length
-    known = np.flatnonzero(np.isfinite(stats["energy"]).all(0))
-    return int(known[-1]) + 1 if len(known) else length
 
 
 def tree(
@@ -84,10 +71,13 @@ def tree(
         for block, outputs in labelled.blocks(group):
             chains, likelihood, outputs = block.chains, labelled.likelihood.of_rows(), outputs.double()
             add("log_likelihood", chains, {"y": -torch.stack([likelihood(one, labelled.y) for one in outputs])})
-            drawn = draw(likelihood, outputs, derive_seed("y", seed, number, chains[0], len(chains)))
-            add("posterior_predictive", chains, {"y": drawn})
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(derive_seed("y", seed, number, chains[0], len(chains)))
+                add("posterior_predictive", chains, {"y": likelihood.distribution(outputs).sample()})
     stats = sample_stats(samples.keyed(), samples.chains, weights)
-    length = known_draws(stats)
+    # Draws at the end whose energy is not known are left out
+    known = np.flatnonzero(np.isfinite(stats.get("energy", stats["lr"])).all(0))
+    length = int(known[-1]) + 1 if len(known) else stats["lr"].shape[1]
     tables = {part: {name: draws.array(length) for name, draws in named.items()} for part, named in values.items()}
     tables["sample_stats"] = {name: column[:, :length] for name, column in stats.items()}
     tables |= {} if labelled is None else {"observed_data": {"y": labelled.y.numpy()}}
@@ -109,10 +99,3 @@ def projected(tensors: Mapping[str, Tensor], directions: int) -> dict[str, Tenso
         total = total + values @ torch.randn(values.shape[1], directions, generator=random, dtype=torch.float64)
         size += values.shape[1]
     return {"projection": total / size**0.5}
-
-
-def draw(likelihood: Likelihood, outputs: Tensor, seed: int) -> Tensor:
-    """(k, n, ...) one draw of y from the law of each network. torch's random stream stays as it is."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return likelihood.distribution(outputs).sample()

@@ -46,22 +46,6 @@ def ess(draws: np.ndarray) -> np.ndarray:
     return _of_each_quantity("ess", draws)
 
 
-def tail_ess(draws: np.ndarray) -> np.ndarray:
-    """(quantities,) tail effective sample size of draws (chains, draws, quantities), Vehtari et al. 2021.
-
-    The smaller of those of the 5 % and the 95 % quantile. It is NaN where `ess` is.
-    """
-    return _of_each_quantity("ess", draws, method="tail", prob=(0.05, 0.95))
-
-
-def mean_error(draws: np.ndarray) -> np.ndarray:
-    """(quantities,) Monte Carlo standard error of the means of draws (chains, draws, quantities): std / √ESS.
-
-    It is NaN where `ess` is.
-    """
-    return _of_each_quantity("mcse", draws, method="mean")
-
-
 def weight_ess(log_weights: np.ndarray) -> float:
     """Kish's effective sample size (Σ w)² / Σ w² of log weights of any shape; -inf and NaN count as no sample."""
     log_w = np.asarray(log_weights, dtype=float)
@@ -119,7 +103,7 @@ def mixing(
     numbers = {
         "rhat/max": _or_nan(np.nanmax, rhat(quantities)),
         "ess/min": _or_nan(np.nanmin, sizes),
-        "ess/tail_min": _or_nan(np.nanmin, tail_ess(quantities)),
+        "ess/tail_min": _or_nan(np.nanmin, _of_each_quantity("ess", quantities, method="tail", prob=(0.05, 0.95))),
         "ess/within": math.nan,
     }
     if np.isfinite(sizes).any():
@@ -154,7 +138,7 @@ def repeat_error(averages: np.ndarray, scale: np.ndarray | float, draws: np.ndar
         factor = stats.t.ppf(0.975, chains - 1) / stats.norm.ppf(0.975)
         errors = (factor * averages.std(0, ddof=1) / math.sqrt(chains) / scale).max(-1)
     else:
-        errors = mean_error(draws)
+        errors = _of_each_quantity("mcse", draws, method="mean")
     errors = errors[np.isfinite(errors)]
     if not errors.size:
         return {"mcse/most": math.nan, "mcse/worst": math.nan}

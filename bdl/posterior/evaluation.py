@@ -40,13 +40,13 @@ class Curve:
 
 
 class PosteriorEvaluation(ABC):
-    """Accumulates the predictions of n items, several networks at a time, and scores their averages.
+    """Accumulates the predictions of n items with labels y (n,) or (n, k), and scores the averages over networks."""
 
-    Args:
-        likelihood: what the outputs mean.
-        y: (n,) or (n, k) labels or targets.
-        chains: number of chains.
-    """
+    # Predictions: of each chain's last sample, of each chain's average, of the average of all, and of the weighted one
+    one_sample: Any
+    chain_bma: Any
+    bma: Any
+    bma_weighted: Any
 
     def __init__(self, likelihood: Likelihood, y: Tensor, chains: int):
         self.likelihood, self.y, self.chains = likelihood, y, chains
@@ -128,9 +128,10 @@ class PosteriorEvaluation(ABC):
         each = {row: [self.scores(p) for p in predictions] for row, predictions in self.averages().items()}
         return {f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]}
 
-    @abstractmethod
     def averages(self) -> dict[str, list[Any]]:
         """The predictions to score, by row: a list over chains for `one_sample` and `chain_bma`, otherwise one."""
+        rows = {"one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]}
+        return rows if (weighted := self.bma_weighted) is None else rows | {"bma_weighted": [weighted]}
 
     @abstractmethod
     def scores(self, prediction: Any) -> dict[str, float]:
@@ -213,10 +214,6 @@ class ClassEvaluation(PosteriorEvaluation):
         p = self.bma.double()
         return float(torch.special.entr(p.mean(0)).sum() - torch.special.entr(p).sum(-1).mean())
 
-    def averages(self) -> dict[str, list[Any]]:
-        rows = {"one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]}
-        return rows if (weighted := self.bma_weighted) is None else rows | {"bma_weighted": [weighted]}
-
     def scores(self, prediction: Tensor) -> dict[str, float]:
         return classification_metrics(prediction, self.labels)
 
@@ -243,10 +240,7 @@ class ClassEvaluation(PosteriorEvaluation):
 
 
 def accuracy_and_nll(sums: Tensor, count: int, labels: Tensor) -> tuple[float, float]:
-    """Means over chains and items of sums (chains, K, n) of `count` probabilities.
-
-    Only the curve's two metrics, because it is extended every round.
-    """
+    """The curve's two scores, means over chains and items, of sums (chains, K, n) of `count` probabilities."""
     classes_last = sums.mT.contiguous()  # argmax takes ten times as long along an axis that is not the last in memory
     correct = (classes_last.argmax(-1) == labels).double().mean().item()
     p_of_label = sums[:, labels, torch.arange(len(labels))] / count

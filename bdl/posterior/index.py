@@ -88,11 +88,7 @@ class Index:
         return max((_step(entry) for entry in self.manifest.samples()[-1:]), default=-1)
 
     def records(self) -> list[Record]:
-        """The records of the samples that the manifest lists. Other lines of the index were not written to their end.
-
-        Raises StoreError for a damaged or lost line unless skip_bad, for another format, and for a line of another
-        stack.
-        """
+        """The records of the samples that the manifest lists. Raises StoreError for a bad line unless skip_bad."""
         return self._records_of(self.manifest.samples())
 
     def truncate(self, step: int, last_hash: str | None) -> None:
@@ -171,10 +167,7 @@ def line_hash(line: bytes) -> str:
 
 
 def parse_line(line: bytes) -> Record | None:
-    """The record of an index line; None if the line is damaged.
-
-    Raises StoreError for another format, and for a file that is not in the folder of the index.
-    """
+    """The record of an index line, None if it is damaged. Raises StoreError for another format, or a file elsewhere."""
     try:
         fields = json.loads(line)
         if fields["format_version"] != FORMAT_VERSION:

@@ -57,17 +57,14 @@ class Check:
 def notes(m: Numbers, histogram: EnergyHistogram | None, warnings: Sequence[str]) -> list[Check]:
     """The checks that do not decide the verdict. A converged run may predict badly, and the other way round."""
     checks = (_average(m), _start(m), _calibration(m), _intervals(m), _acceptance(m), _swaps(m))
-    return [*(check for check in (*checks, _bins(histogram)) if check), _warnings(warnings)]
+    warned = Check("look", "Warnings", str(len(warnings)), "\n".join(warnings))
+    silent = Check("ok", "Warnings", "none", "the run gave no warnings")
+    return [*(check for check in (*checks, _bins(histogram)) if check), warned if warnings else silent]
 
 
 def or_nan(metrics: Mapping[str, float | None]) -> Numbers:
     """The metrics, with NaN for those that are null or absent."""
     return Numbers({k: math.nan if v is None else float(v) for k, v in metrics.items()})
-
-
-def lr_has_room(m: Numbers) -> bool:
-    """Whether "raise lr" is good advice: mini-batches hardly heat the chain, and few proposals are rejected."""
-    return m["t_eff"] <= COOL * m["temperature"] and not m["acceptance"] < 0.6
 
 
 def _acceptance(m: Mapping[str, float]) -> Check | None:
@@ -167,12 +164,6 @@ def _bins(h: EnergyHistogram | None) -> Check | None:
     return Check("ok", "Energy bins", value, "the bins cover the energies, and psi has settled")
 
 
-def _warnings(warnings: Sequence[str]) -> Check:
-    if not warnings:
-        return Check("ok", "Warnings", "none", "the run gave no warnings")
-    return Check("look", "Warnings", str(len(warnings)), "\n".join(warnings))
-
-
 def _grade(value: float, ok: float, look: float) -> Level:
     return "ok" if value <= ok else "look" if value <= look else "bad"
 
@@ -203,8 +194,9 @@ def repeats(m: Numbers) -> Judgement:
     words = f"{what} moves by ± {most:.2g}{unit} or less at 9 of 10 items, by ± {worst:.2g}{unit} at the worst"
     if most <= limit:
         return Judgement("trust", name, value, words)
-    factor = _times((most / limit) ** 2)
-    remedy = f"{factor} times the chains bring it to ± {limit:g}{unit}"
+    factor = (most / limit) ** 2
+    times = f"{factor:.1f}" if factor < 10 else f"{_round_up(factor):,.0f}"
+    remedy = f"{times} times the chains bring it to ± {limit:g}{unit}"
     return Judgement("more samples", name, value, f"{words}; {remedy}, and so do as many samples if the chains mix")
 
 
@@ -243,16 +235,13 @@ def apart(m: Numbers, name: str, value: str) -> Judgement:
     if repeats(m).outcome == "trust":
         words = "an ensemble over modes: predictions repeat; weights between modes are not known"
         return Judgement("ensemble over modes", name, value, words)
-    faster = "raise lr, " if lr_has_room(m) else ""
+    cool = m["t_eff"] <= COOL * m["temperature"] and not m["acceptance"] < 0.6  # few proposals are rejected
+    faster = "raise lr, " if cool else ""
     words = (
         f"each chain stays in a part of the target distribution: {faster}try cycles or another start, or average "
         "many more chains, whose average at least repeats"
     )
     return Judgement("not mixing", name, value, words)
-
-
-def _times(factor: float) -> str:
-    return f"{factor:.1f}" if factor < 10 else f"{_round_up(factor):,.0f}"
 
 
 def _round_up(value: float) -> float:

@@ -46,16 +46,14 @@ class StoredOutputs:
 
     def of(self, items: slice, networks: Tensor | None = None) -> Tensor:
         """(S, n, K) in double precision, of some items, and of some networks or of all."""
-        part = self._all()[:, items]
-        return (part if networks is None else part[networks]).double()
-
-    def _all(self) -> Tensor:
         if self._file is None:
             self._blocks = [torch.cat(self._blocks)] if len(self._blocks) > 1 else self._blocks
-            return self._blocks[0]
-        self._file.flush()
-        mapped: Any = np.memmap(self._file, np.float32, "c", shape=(self.networks, *self.shape))
-        return torch.from_numpy(mapped)
+            part = self._blocks[0][:, items]
+        else:
+            self._file.flush()
+            mapped: Any = np.memmap(self._file, np.float32, "c", shape=(self.networks, *self.shape))
+            part = torch.from_numpy(mapped)[:, items]
+        return (part if networks is None else part[networks]).double()
 
 
 class PredictiveMixture:

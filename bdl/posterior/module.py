@@ -92,10 +92,7 @@ class PosteriorModule(nn.Module):
 
 
 def thinned(weights: Mapping[Key, float], samples: int | None) -> dict[Key, float]:
-    """The weights of so many networks, evenly spaced along every chain; None for all. Those without a weight drop out.
-
-    Raises ConfigError unless 1 <= samples <= their number.
-    """
+    """The weights of so many networks, evenly spaced along every chain, or of all that have one. Raises ConfigError."""
     keys = sorted(key for key, weight in weights.items() if weight)  # by chain, then by step
     if samples is not None and not 1 <= samples <= len(keys):
         raise ConfigError(f"samples must be between 1 and the {len(keys)} samples that have a weight, got {samples}")

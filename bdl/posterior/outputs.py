@@ -95,10 +95,7 @@ def _joined(outputs: list[Tensor]) -> Tensor:
 
 @torch.no_grad()
 def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
-    """(1, ...) of the outputs for one item.
-
-    Raises ConfigError for inputs that the network does not take, and for outputs that are no tensor.
-    """
+    """(1, ...) of the outputs for one item. Raises ConfigError for unfit inputs, and for outputs that are no tensor."""
     inputs, _ = next(iter(batches))
     with evaluating(net):
         outputs = feed(net, map_tensors(lambda t: t.to(batches.device), part_of(inputs, slice(0, 1))))

@@ -172,7 +172,11 @@ AnyPrediction = Prediction | LabelPrediction | ValuePrediction
 def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
     """The prediction of the kind that the likelihood's outputs call for."""
     if likelihood.outputs == "values":
-        return _of_values(stream, likelihood)
+        stored, weights_of = StoredOutputs(), []
+        for outputs, weights in stream:
+            stored.add(outputs)
+            weights_of.append(weights)
+        return of_mixture(PredictiveMixture(stored, likelihood, torch.cat(weights_of)))
     probs, entropy, shape = WeightedMoments(), WeightedMoments(), torch.Size()
     for outputs, weights in stream:
         log_p = log_probs(outputs, likelihood)
@@ -223,14 +227,6 @@ def log_probs(outputs: Tensor, likelihood: Likelihood) -> Tensor:
         return outputs.mT.log_softmax(1)
     logits = outputs.flatten(1)
     return torch.stack([torch.nn.functional.logsigmoid(-logits), torch.nn.functional.logsigmoid(logits)], 1)
-
-
-def _of_values(stream: Stream, likelihood: Likelihood) -> ValuePrediction:
-    outputs, weights = StoredOutputs(), []
-    for each, w in stream:
-        outputs.add(each)
-        weights.append(w)
-    return of_mixture(PredictiveMixture(outputs, likelihood, torch.cat(weights)))
 
 
 def of_mixture(mixture: PredictiveMixture) -> ValuePrediction:

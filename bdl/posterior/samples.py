@@ -144,10 +144,7 @@ class Samples:
         self._cache = list(self._groups(self.files))
 
     def groups(self, used: Container[Key]) -> Iterator[Group]:
-        """All networks, group by group; files none of whose networks is in `used` are not read.
-
-        Raises StoreError for a bad file unless skip_bad, for samples of another network, and if no file is usable.
-        """
+        """The networks of the files that `used` needs, group by group. Raises StoreError for a file that is bad."""
         if self._cache is None:
             groups = self._groups([f for f in self.files if any((c, f.record.step) in used for c in f.chains)])
         else:
@@ -228,10 +225,7 @@ def _by_size(files: list[SampleFile]) -> Iterator[list[SampleFile]]:
 
 
 def stores_of(run_dirs: str | Path | Sequence[str | Path], skip_bad: bool = False) -> list[SampleStore]:
-    """The stores of run directories, whose samples are of one law.
-
-    Raises StoreError without samples, if a run is given twice, or for runs of different targets.
-    """
+    """The stores of runs of one law. Raises StoreError without samples, for a run given twice, and other targets."""
     dirs = [run_dirs] if isinstance(run_dirs, str | Path) else list(run_dirs)
     stores = [SampleStore(d, skip_bad) for d in dirs]
     first = [s.records()[0].sha256 for s in stores]

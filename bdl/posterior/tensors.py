@@ -24,9 +24,7 @@ KEY = "frozen"  # in target.json, its sha256 and the shapes of its tensors; abse
 def stacked_tensors(net: nn.Module, chains: int | None, frozen: Container[str] = ()) -> dict[str, Tensor]:
     """Views of all parameters and buffers (C, ...), by the names that the plain network gives them; C = 1 for a chain.
 
-    Args:
-        chains: C if the tensors carry a leading axis of chains, None if they belong to a single chain.
-        frozen: names that are left out, besides those that the chains of a stack share.
+    chains: C of tensors with a leading axis of chains, None for those of a single one. frozen: names that are left out.
     """
     inner, shared = (net.net, net.frozen_names) if isinstance(net, ChainStack) else (net, ())
     kept = {k: v.detach() for k, v in named_tensors(inner).items() if k not in frozen and k not in shared}
@@ -45,9 +43,7 @@ def copies_of(rows: list[int], tensors: dict[str, Tensor], chains: int | None) -
 
 
 class FrozenPart:
-    """The tensors of a network, or of a stack of chains, that do not change while it is sampled.
-
-    It is empty where everything is sampled.
+    """The tensors of a network, or of a stack of chains, that do not change while it is sampled; often none.
 
     Args:
         net: the network, or a `bdl.ChainStack`, whose chains share the frozen part.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -27,11 +26,7 @@ PRIOR = 10  # residuals as large as they should be
 
 
 class ValueEvaluation(PosteriorEvaluation):
-    """Evaluation of predictive laws of numbers; y in the units that the networks saw.
-
-    It holds the outputs of all networks, see `bdl.posterior.mixture.StoredOutputs`, because their mixture has no short
-    form.
-    """
+    """Evaluation of laws of numbers, y as the networks saw it. It holds all outputs, which their mixture needs."""
 
     def __init__(self, likelihood: Likelihood, y: Tensor, chains: int):
         super().__init__(likelihood, y, chains)
@@ -99,10 +94,6 @@ class ValueEvaluation(PosteriorEvaluation):
         variance = bma.std.double().square()
         of_all = variance.mean(0) + bma.mean.double().var(0, unbiased=False)
         return float((of_all.log() - variance.log().mean(0)).sum() / 2)
-
-    def averages(self) -> dict[str, list[Any]]:
-        rows: dict[str, list[Any]] = {"one_sample": self.one_sample, "chain_bma": self.chain_bma, "bma": [self.bma]}
-        return rows if (weighted := self.bma_weighted) is None else rows | {"bma_weighted": [weighted]}
 
     def scores(self, prediction: ValuePrediction) -> dict[str, float]:
         return value_metrics(prediction, self.y)

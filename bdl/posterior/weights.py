@@ -108,10 +108,7 @@ def _judge(samples: Sequence[Keyed]) -> tuple[str, bool | None]:
 
 
 def energy_spreads(samples: Sequence[Keyed]) -> tuple[float, float]:
-    """Standard deviations of the full-data energy within chains, and of the batch energy around it, nats.
-
-    NaN where the energies were not recorded.
-    """
+    """Standard deviations of full energies within chains, and of batch energies around them, nats; NaN if unknown."""
     full: dict[int, list[float]] = defaultdict(list)
     errors = []
     for i, r, c in samples:

@@ -69,10 +69,7 @@ Named = dict[str, Tensor]
 
 
 def sampled(group: dict[str, Any], only: Only = None) -> tuple[Named, Named]:
-    """The parameters of the group that require a gradient, and the frozen ones.
-
-    only: patterns of the names that shall require one; the others are frozen. None leaves all as they are.
-    """
+    """The parameters of the group that require a gradient, and the frozen ones. only: patterns; freezes all others."""
     names = group.get("param_names") or [f"parameter {i}" for i in range(len(group["params"]))]
     if only is not None:
         if "param_names" not in group:

@@ -59,10 +59,7 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings) -> None:
 
 
 def gather_extra(sampler: Readings, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:
-    """The last argument of the dynamics' step, if it takes one: (..., d) tensors, or (..., n, d) per example.
-
-    multiplier: (..., 1) by the weighting, or None.
-    """
+    """The last argument of the dynamics' step, if it takes one. multiplier: (..., 1) by the weighting, or None."""
     names = sampler.dynamics.needs
     if not names:
         return ()

@@ -16,10 +16,7 @@ _GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio as a signed number; its mul
 
 
 def compare_when_due(step: int, tensors: Iterable[Tensor], group: dist.ProcessGroup) -> None:
-    """Raise ReplicaError, on every rank, if the bits of the tensors differ between the ranks.
-
-    They are compared after the first step, where ranks may have started apart, and every COMPARE_EVERY steps.
-    """
+    """Raise ReplicaError on all ranks if bits differ between them: after step 1, and every COMPARE_EVERY steps."""
     if step != 1 and step % COMPARE_EVERY:
         return
     mine = fingerprint(tensors)

@@ -69,11 +69,7 @@ class Evaluation:
 
 
 class Potential(Saved):
-    """Turns a closure into energies and gradients of U = N loss - log prior.
-
-    Attributes:
-        energy: (C,) batch estimate of U at the θ of the last gradient, nats, or None.
-    """
+    """Energies and gradients of U = N loss - log prior. `energy` (C,) is that at the last gradient, nats, or None."""
 
     saved = ("energy",)
 
@@ -232,10 +228,7 @@ class Potential(Saved):
             self.chain.theta.copy_(present)
 
     def check(self, lr: Scalar) -> None:
-        """Raise DivergedError if any step so far met numbers that are not finite, or θ is not. A device sync.
-
-        Chains that may be dropped are, instead.
-        """
+        """Raise DivergedError, or drop chains, if a step so far or θ has numbers that are not finite. A device sync."""
         try:
             refuse(self.chain.steps, [("a parameter", self.chain.theta)], lr)
             self.divergence.check(lr)

@@ -218,10 +218,7 @@ class Readings:
         return self.survivors.excluded()
 
     def _batch_share(self, terms: Callable[..., Tensor]) -> Tensor:
-        """() or (C,) mean over coordinates of `terms`: the noise ratio, or T_eff/T - 1. NaN where it is unknown.
-
-        terms: `noise_ratio` or `heating` of the dynamics.
-        """
+        """() or (C,) mean over coordinates of the dynamics' `noise_ratio` or `heating`; NaN where it is unknown."""
         chain, now, variance = self.chain, self.settings(), self.batch_noise.variance
         if self.dynamics.full_batch or self.chain.host.sees_all_data:
             return torch.zeros(chain.lead, device=chain.theta.device)

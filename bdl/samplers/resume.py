@@ -15,13 +15,9 @@ FORMAT_VERSION = 6
 
 
 class Saved:
-    """A piece of a sampler that stands in a checkpoint and follows the parameters to another device.
+    """A piece of a sampler that stands in a checkpoint and follows the parameters to another device."""
 
-    Attributes:
-        saved: names of the attributes that make its state: tensors, numbers, dicts of numbers, None.
-    """
-
-    saved: ClassVar[tuple[str, ...]]
+    saved: ClassVar[tuple[str, ...]]  # names of attributes that hold tensors, numbers, dicts of numbers or None
 
     def state_dict(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in self.saved}

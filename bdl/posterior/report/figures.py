@@ -62,10 +62,7 @@ def drawn(draw: Callable[..., Figure], arguments: Sequence[Any], form: str, meta
 
 
 def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figure:
-    """Energy of each chain along the run.
-
-    step: (n,). energy: (n,) or (n, C), nats. kept: (k,) steps at which samples were kept.
-    """
+    """Energy (n,) or (n, C) of each chain, nats, along the steps (n,), and the steps `kept` (k,) of samples."""
     step, energy = _thinned(step, energy)
     figure = Figure((WIDE, 3.6), layout="constrained")
     ax = figure.subplots()
@@ -171,10 +168,7 @@ def learning_curve(curve: Curve) -> Figure:
 
 
 def _averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, one_chain: np.ndarray) -> None:
-    """Scores of two averages, each against the number of networks in it.
-
-    all_chains: (s,) for samples (s,) networks. one_chain: (s,), or empty; its average has 1, 2, ... s networks.
-    """
+    """Scores `all_chains` (s,) against samples (s,); `one_chain`, (s,) or empty, has 1, 2, ... s networks."""
     total = np.asarray(samples, dtype=float)
     size = 3 if len(total) <= 40 else 0  # markers would hide a long curve
     if len(one_chain) and total[0] > 1:  # total[0] = number of chains, since a round adds one network of each

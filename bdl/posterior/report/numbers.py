@@ -82,7 +82,8 @@ def summarise(
         metrics[f"{split}/items"] = evaluation.items
     if isinstance(first, ClassEvaluation) and isinstance(outside, ClassEvaluation):
         metrics |= _ood(first, outside)
-    metrics |= mixing(first.quantities, _energies(posterior), first.features) | first.repeat_error()
+    energies = next(iter(_energy_draws(posterior).values()), None)
+    metrics |= mixing(first.quantities, energies, first.features) | first.repeat_error()
     metrics |= _temperatures(posterior, trace)
     metrics |= {} if start is None else _start(start, loaders)
     warnings = _importance(posterior, metrics)
@@ -188,11 +189,6 @@ def _energy_draws(posterior: Posterior) -> dict[str, np.ndarray]:
     return {name: values for name, values in finite.items() if values.shape[1]}
 
 
-def _energies(posterior: Posterior) -> np.ndarray | None:
-    """(chains, draws) energies over all the data where they are known, otherwise of batches; None if unknown."""
-    return next(iter(_energy_draws(posterior).values()), None)
-
-
 def _weighted_mean(values: Tensor, lr: Tensor) -> float:
     """Mean of the finite values (n, C), weighted by lr (n,): the variance of injected noise is proportional to lr."""
     weight = lr.unsqueeze(-1) * values.isfinite()
@@ -200,10 +196,7 @@ def _weighted_mean(values: Tensor, lr: Tensor) -> float:
 
 
 def print_summary(metrics: Mapping[str, float]) -> None:
-    """Print the scores of one sample and of the averages, a line on the chains, and last the verdict.
-
-    metrics: flat, as `summarise` gives them.
-    """
+    """Print what `summarise` found: scores of one sample and of averages, a line on the chains, last the verdict."""
     console = Console()
     console.print(_scores_table(metrics))
     console.print("; ".join(_chain_facts(metrics)), soft_wrap=True, highlight=False)

@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from bdl.disk.manifest import write_listed
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.judgements import VerdictOutcome, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
@@ -48,6 +48,7 @@ SEEN_IN = {
     "ESS of importance weights": ("Energy histogram",),
     "Energy bins": ("Energy histogram",),
 }
+SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 HEADLINES: dict[VerdictOutcome, str] = {
     "trust": "You can trust these samples",
@@ -121,6 +122,10 @@ def write_page(
     """
     test = next(iter(summary.evaluations.values()))
     columns = {k: v.numpy() for k, v in trace.items()} if trace else _kept_energies(posterior)
+    reliability = {}
+    if isinstance(test, ClassEvaluation):
+        averages = {"one sample": test.one_sample[0], "average of all chains": test.bma}
+        reliability = {name: (probs, test.labels) for name, probs in averages.items()}
     data = ReportData(
         title=facts.get("title", path.parent.name),
         facts={k: v for k, v in facts.items() if k != "title"},
@@ -129,7 +134,7 @@ def write_page(
         trace=columns,
         kept_steps=sorted({r.step for r in posterior.records}),
         histogram=EnergyHistogram.read(posterior.stores[0], posterior.records[0].stack),
-        reliability=_reliability(test),
+        reliability=reliability,
         values=Values.of(test, units) if isinstance(test, ValueEvaluation) else None,
         curve=test.curve,
         convergence=summary.convergence,
@@ -163,7 +168,7 @@ def page(data: ReportData) -> str:
         links=links_to(titles),
         anchor=anchor,
         convergence=[(r.name, [_dash(t) for t in _row_texts(r)]) for r in data.convergence],
-        numbers={k: _dash(f"{v:,.5g}") for k, v in m.items() if not _is_score(k)},
+        numbers={k: _dash(f"{v:,.5g}") for k, v in m.items() if not SCORE.fullmatch(k)},
     )
 
 
@@ -173,12 +178,6 @@ def render(template: str, **values: Any) -> str:
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     style = environment.get_template("style.css").render()
     return environment.get_template(template).render(style=style, **values)
-
-
-def _reliability(test: PosteriorEvaluation) -> dict[str, tuple[Any, Any]]:
-    if not isinstance(test, ClassEvaluation):
-        return {}
-    return {"one sample": (test.one_sample[0], test.labels), "average of all chains": (test.bma, test.labels)}
 
 
 def _in_short(m: Mapping[str, float], units: Units) -> str:
@@ -231,11 +230,6 @@ def _kept_energies(posterior: Posterior) -> dict[str, np.ndarray]:
 
 def _row_texts(r: ConvergenceRow) -> tuple[str, str, str, str]:
     return f"{r.mean:,.4g}", f"{r.std:,.3g}", f"{r.rhat:.3f}", f"{r.ess:,.0f}"
-
-
-def _is_score(name: str) -> bool:
-    """Is this metric part of the table of scores?"""
-    return name.startswith(("test/", "train/")) and name.count("/") == 2
 
 
 def _dash(text: str) -> str:

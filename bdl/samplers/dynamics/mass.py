@@ -50,10 +50,7 @@ class KineticByMass:
 
 
 def check_mass(mass: str, steps: int, key: str, friction: float = 1.0) -> None:
-    """Raise ConfigError for an unknown mass, and for a diagonal one that has too few steps to adapt in.
-
-    friction: of a chain that learns from gradients; the last window has room for `briefest(friction)` steps.
-    """
+    """Raise ConfigError for an unknown mass, and for a diagonal one with too few steps to adapt in at this friction."""
     if mass not in ("unit", "diagonal"):
         raise ConfigError(f'mass must be "unit" or "diagonal", got {mass!r}')
     shortest = max(SHORTEST, math.ceil(2.5 * briefest(friction)))
@@ -105,10 +102,7 @@ def window(step: int, adapt_steps: int, least: int = BRIEFEST) -> tuple[int, int
 
 
 def from_variance(variance: Tensor, n: int, old: Tensor) -> Tensor:
-    """(..., d) P from the variances of n steps: in proportion to them, and with masses of mean 1.
-
-    A chain that has not moved keeps its old P.
-    """
+    """(..., d) P in proportion to the variances of n steps, with masses of mean 1; old where a chain has not moved."""
     moved = variance > 0
     usual = moved.sum(-1, keepdim=True) / torch.where(moved, 1 / variance, 0).sum(-1, keepdim=True)
     shrunk = (n * variance + PRIOR * usual) / (n + PRIOR)

@@ -68,10 +68,7 @@ def sum_from_top(x: Tensor) -> Tensor:
 
 
 class Grid(NamedTuple):
-    """Where the bins lie and what they hold, as arrays of the kind that a step computes with (`bdl.psi.lean`).
-
-    psi, log_psi and visits share the memory of the histogram's tensors.
-    """
+    """Where the bins lie and what they hold, as `bdl.psi.lean` arrays; the last three share the histogram's memory."""
 
     of: tuple[Tensor, ...]  # the tensors that the arrays belong to
     inner: Array  # (E, m - 1) edges between bins, nats

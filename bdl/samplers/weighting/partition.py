@@ -174,9 +174,6 @@ def drifts_of(u: Tensor) -> Tensor:
 
 
 def batch_error(h: Histogram) -> float:
-    """Standard deviation of the noise of one energy, from the differences of successive ones; NaN before there are two.
-
-    It is an upper bound where the chain itself moves far in one step.
-    """
+    """Standard deviation of the noise of one energy, at most, from successive differences; NaN before there are two."""
     u = h.window[: min(h.seen, h.pilot)] if h.seen <= h.pilot else h.recent(h.pilot)
     return float((u.diff(dim=0).square().mean() / 2).sqrt()) if len(u) > 1 else math.nan

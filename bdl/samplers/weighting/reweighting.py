@@ -62,11 +62,7 @@ class Reweighting(Saved):
         return tensors, {"energy": weighting.energy, "weighting": type(weighting).__name__}
 
     def weigh(self, g: Tensor, energy: Tensor | None, potential: Potential, now: StepSettings) -> Tensor | None:
-        """Multiply the gradient g (..., d), in place, by the multiplier (..., 1); psi learns from the energy (C,).
-
-        potential: finds the energies of other kinds than "batch". Returns the multiplier, or None where nothing is
-        weighted.
-        """
+        """Multiply g (..., d) in place by the multiplier (..., 1) and return it; psi learns from the energy (C,)."""
         if energy is None or not self.weighting.needs_energy:
             return None
         self.energy = self._of_kind(energy, potential, now.lr)

@@ -131,10 +131,7 @@ class HistogramWeighting(Weighting):
 
     @abstractmethod
     def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
-        """(C, m) direction in which one energy u (C,), in bin j (C,), moves psi.
-
-        Arrays are those of `bdl.psi.lean`: NumPy's on a CPU, tensors elsewhere.
-        """
+        """(C, m) direction in which energies u (C,), in bins j (C,), move psi; arrays as `bdl.psi.lean` makes them."""
 
     def describe(self, zeta: float) -> str:
         return f", weighted to exp(-U/T) / psi(U)^{zeta:g} by {type(self).__name__} on {self.energy} energies"
@@ -161,10 +158,7 @@ class HistogramWeighting(Weighting):
         return replace(form, open_top=self.open_top)
 
     def init(self, energies: Tensor, num_data: int = 1) -> Histogram:
-        """A histogram before any energy.
-
-        energies: any (C,) tensor of the type and device to use. num_data: N, the unit of bounds such as "0.5N".
-        """
+        """A histogram before any energy, for energies (C,) like these. num_data: N, the unit of bounds "0.5N"."""
         partition = self.partition(num_data)
         bins = self.bins if partition.edges is None else len(partition.edges) - 1
         psi = self._start(energies, 1 if self.shared else len(energies), bins)
