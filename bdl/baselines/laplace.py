@@ -11,15 +11,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bdl.baselines.base import (
-    Baseline,
-    Material,
-    Tensors,
-    last_linear,
-    parameter_names,
-    split_vector,
-    with_tensors,
-)
+from bdl.baselines.base import Baseline, Material, Tensors, last_linear, parameter_names, split_vector, with_tensors
 from bdl.batch import Inputs
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError

@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from bdl.disk.alive import is_alive
 from bdl.errors import StoreError
 
 WRITING = ".writing-"  # temporary names begin with it, then follow host and process
@@ -64,19 +63,6 @@ def temporary_file(folder: Path, data: bytes) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             os.unlink(name)
-
-
-def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
-    """Remove temporary files of this machine's killed writers, and of other machines for the owner of the folder."""
-    here = f"{WRITING}{platform.node()}-"
-    for path in folder.glob(f"{WRITING}*"):
-        pid = path.name.removeprefix(here).partition("-")[0]
-        if path.name.startswith(here) and pid.isdecimal():
-            abandoned = not is_alive(int(pid))
-        else:
-            abandoned = every_host
-        if abandoned:
-            path.unlink(missing_ok=True)
 
 
 def publish(temporary: Path, path: Path) -> None:

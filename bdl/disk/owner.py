@@ -1,4 +1,4 @@
-"""The owner of a folder: the one process that may write to it, named in a lock file.
+"""The owner of a folder: the one process that may write to it, named in a lock file; and what dead processes left.
 
 The lock is a hard link, which a file system makes completely or not at all, over NFS too. Readers need no lock.
 """
@@ -11,15 +11,44 @@ import fcntl
 import json
 import os
 import platform
+import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bdl.disk.alive import is_alive, start_of
-from bdl.disk.files import disk_errors, read_file, temporary_file
+from bdl.disk.files import WRITING, disk_errors, read_file, temporary_file
 from bdl.errors import StoreError
 
+ENDED = "ended"  # the start of a process that has ended and that its parent has not asked about
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK)  # a store without hard links
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process of this number runs. One that has ended, but that its parent has not asked about, does not.
+
+    Where a container's first process asks about no orphan, as a shell does, a killed worker keeps its number for ever.
+    """
+    try:
+        os.kill(pid, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except PermissionError:  # another user's
+        pass
+    return start_of(pid) != ENDED
+
+
+def start_of(pid: int) -> str | None:
+    """The boot of the machine and the process's start after it, in clock ticks; ENDED; None if that cannot be found."""
+    if not Path("/proc/self/stat").exists():
+        ps = subprocess.run(["ps", "-o", "state=,lstart=", "-p", str(pid)], capture_output=True, text=True)
+        state, _, started = ps.stdout.strip().partition(" ")
+        return ENDED if state.startswith("Z") else started.strip() or None
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return ENDED if fields[0] in "ZX" else f"{boot} {fields[19]}"
 
 
 @dataclass(frozen=True)
@@ -93,6 +122,19 @@ def owner_of(lock: Path) -> Owner | None:
         return _parse(lock, read_file(lock))
     except FileNotFoundError:
         return None
+
+
+def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
+    """Remove temporary files of this machine's killed writers, and of other machines for the owner of the folder."""
+    here = f"{WRITING}{platform.node()}-"
+    for path in folder.glob(f"{WRITING}*"):
+        pid = path.name.removeprefix(here).partition("-")[0]
+        if path.name.startswith(here) and pid.isdecimal():
+            abandoned = not is_alive(int(pid))
+        else:
+            abandoned = every_host
+        if abandoned:
+            path.unlink(missing_ok=True)
 
 
 def _parse(lock: Path, content: bytes) -> Owner:

@@ -1,7 +1,7 @@
 """The engine: a stack of networks, how it makes outputs, and how it makes gradients.
 
 Read `stack.py` first: C copies of a network, and where they start. `forward.py` runs many networks as one,
-with the tools of `functional.py` and `layers.py`. `gradient.py` says what a gradient is, and holds the form that
+with the tools of `functional.py`. `gradient.py` says what a gradient is, and holds the form that
 autograd finds; `mlp_gradient.py` has the chain rule written out, `mlp_kernel.py` the same in C, which `native.py`
 compiles, and `graphs.py` records kernels. `choose.py` is the one place that chooses among them.
 """

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from bdl.batch import Inputs
 from bdl.engine import mlp_kernel
+from bdl.engine.forward import hooked, mlp_layers
 from bdl.engine.gradient import Autograd, Gradient, Recorded
 from bdl.engine.graphs import recorder_for
-from bdl.engine.layers import hooked, mlp_layers
 from bdl.engine.mlp_gradient import MLPGradient, supports
 from bdl.engine.stack import ChainStack
 from bdl.likelihoods import Likelihood, Loss, mean_loss

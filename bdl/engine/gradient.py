@@ -57,10 +57,7 @@ class Autograd(Gradient):
     """The gradient of any loss, by torch's autograd. `context`: in which losses are found, as that of a precision."""
 
     def __init__(
-        self,
-        losses: Losses,
-        params: Sequence[Tensor],
-        context: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        self, losses: Losses, params: Sequence[Tensor], context: Callable[[], AbstractContextManager[Any]] = nullcontext
     ):
         self.params, self._losses, self._context = list(params), losses, context
 
@@ -115,11 +112,7 @@ class WithGradients(torch.autograd.Function):
 
 
 def per_example_gradients(
-    net: nn.Module,
-    loss: Loss,
-    x: Inputs,
-    y: Tensor,
-    tensors: Mapping[str, Tensor] | None = None,
+    net: nn.Module, loss: Loss, x: Inputs, y: Tensor, tensors: Mapping[str, Tensor] | None = None
 ) -> Tensor:
     """(n, d) gradients of the loss of each item, one row per item, computed by torch.func.
 

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Inputs
+from bdl.engine.forward import tanh
 from bdl.engine.gradient import Gradient
-from bdl.engine.layers import tanh
 from bdl.engine.stack import check_inputs
 from bdl.likelihoods import ConstantOutputs, Loss, mean_loss_and_gradient
 from bdl.torch_private import copy_all

@@ -121,10 +121,7 @@ class Posterior:
 
     @torch.no_grad()
     def moments(
-        self,
-        data: Data,
-        function: Callable[[Tensor], Tensor] = lambda outputs: outputs,
-        kind: Kind = "uniform",
+        self, data: Data, function: Callable[[Tensor], Tensor] = lambda outputs: outputs, kind: Kind = "uniform"
     ) -> tuple[Tensor, Tensor]:
         """Posterior mean and standard deviation (n, ...) of a function of the outputs (n, ...), for regression.
 

@@ -12,8 +12,9 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor, nn
 
-from bdl.disk.files import read_file, sweep_leftovers, write_atomically
+from bdl.disk.files import read_file, write_atomically
 from bdl.disk.manifest import Manifest, manifests_of, read_listed
+from bdl.disk.owner import sweep_leftovers
 from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.index import Index, Record, sample_files, sample_name
 from bdl.posterior.tensors import (

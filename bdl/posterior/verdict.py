@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.judge_chains import judge_chains
 from bdl.posterior.judge_target import judge_target
 from bdl.posterior.judgements import (
     LEVELS_OF,
@@ -97,7 +96,7 @@ def verdict(
 ) -> Verdict:
     """The verdict from flat metrics, as in metrics.json; any may be missing or null. Only `notes` read the rest."""
     m = or_nan(metrics)
-    return Verdict(repeats(m), judge_target(m) + judge_chains(m), notes(m, histogram, warnings), samples_needed(m))
+    return Verdict(repeats(m), judge_target(m), notes(m, histogram, warnings), samples_needed(m))
 
 
 def _severity(judgement: Judgement) -> int:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.checkpoint import is_checkpoint
-from bdl.disk.files import sweep_leftovers, write_atomically
+from bdl.disk.files import write_atomically
 from bdl.disk.manifest import Manifest, read_listed
-from bdl.disk.owner import sole_owner
+from bdl.disk.owner import sole_owner, sweep_leftovers
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.report.numbers import Trace

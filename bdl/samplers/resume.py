@@ -45,12 +45,7 @@ def environment(device: torch.device) -> dict[str, Any]:
 def to_save(identity: Mapping[str, Any], device: torch.device, pieces: Mapping[str, Any]) -> dict[str, Any]:
     """What bdl adds to the state dict of an optimizer: tensors and numbers."""
     states = {name: piece.state_dict() for name, piece in pieces.items()}
-    return {
-        "format_version": FORMAT_VERSION,
-        "identity": identity,
-        "environment": environment(device),
-        **states,
-    }
+    return {"format_version": FORMAT_VERSION, "identity": identity, "environment": environment(device), **states}
 
 
 def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

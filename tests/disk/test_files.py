@@ -13,7 +13,8 @@ import sys
 
 import pytest
 
-from bdl.disk.files import sweep_leftovers, write_atomically
+from bdl.disk.files import write_atomically
+from bdl.disk.owner import sweep_leftovers
 from bdl.errors import StoreError
 
 

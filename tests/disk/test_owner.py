@@ -1,4 +1,4 @@
-"""Tests of `bdl.disk.owner` and `.alive`.
+"""Tests of `bdl.disk.owner`.
 
 One owner per folder: a live process is never robbed, a dead one never blocks, and of many only one wins.
 """
@@ -107,7 +107,7 @@ def test_another_users_process_is_alive(lock, monkeypatch):
 
     owner = write(lock, pid=1, started="not to be read")
     monkeypatch.setattr(os, "kill", forbidden)
-    monkeypatch.setattr("bdl.disk.alive.start_of", lambda _: None)
+    monkeypatch.setattr("bdl.disk.owner.start_of", lambda _: None)
     monkeypatch.setattr("bdl.disk.owner.start_of", lambda _: None)
     assert not owner.is_dead()
 

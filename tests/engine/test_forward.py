@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from bdl.engine import forward
-from bdl.engine.forward import Forward
-from bdl.engine.layers import TINY, mlp_layers
+from bdl.engine.forward import TINY, Forward, mlp_layers
 from bdl.models import MLP
 
 EPS = torch.finfo(torch.float32).eps

@@ -11,10 +11,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 import bdl
-from bdl.engine import layers
+from bdl.engine import forward
 from bdl.engine.choose import choose_gradient
+from bdl.engine.forward import slow_at_tanh, tanh
 from bdl.engine.gradient import Autograd, Gradient
-from bdl.engine.layers import slow_at_tanh, tanh
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.likelihoods import mean_loss
 from bdl.models import MLP
@@ -113,7 +113,7 @@ def test_autograd_hands_the_known_gradients_on_and_scales_them_by_chain():
 
 @pytest.mark.parametrize("vendor", ["GenuineIntel", "AuthenticAMD"])
 def test_tanh_by_the_sigmoid_differs_by_rounding_only(monkeypatch, vendor):
-    monkeypatch.setattr(layers, "cpu", lambda: {"vendor_id": vendor})
+    monkeypatch.setattr(forward, "cpu", lambda: {"vendor_id": vendor})
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
     assert slow_at_tanh(torch.ones(1)) == (vendor == "AuthenticAMD")
     x = torch.cat([torch.linspace(-12, 12, 100_001), torch.tensor([0.0, 1e-8, 1e-4, -1e-4, 100.0, -100.0])])

@@ -1,4 +1,4 @@
-"""Tests of `bdl.engine.stack` and `.layers`.
+"""Tests of `bdl.engine.stack` and `.forward`.
 
 ChainStack: hooks are called, and starts that would be equal are refused.
 """
@@ -59,9 +59,9 @@ def test_what_replaces_a_layers_forward_is_called(kind):
 
 def test_predictions_call_hooks_too():
     net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
-    assert bdl.engine.layers.mlp_layers(net) is not None
+    assert bdl.engine.forward.mlp_layers(net) is not None
     net[0].register_forward_pre_hook(lambda module, inputs: (inputs[0] + 1,))
-    assert bdl.engine.layers.mlp_layers(net) is None
+    assert bdl.engine.forward.mlp_layers(net) is None
 
 
 class Token(nn.Module):

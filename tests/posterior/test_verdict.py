@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.verdict`, `.judgements`, `.judge_target` and `.judge_chains`.
+"""Tests of `bdl.posterior.verdict`, `.judgements` and `.judge_target`.
 
 The verdict: what it says of good runs, and of each fault that a run can have.
 """

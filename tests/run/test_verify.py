@@ -14,9 +14,8 @@ from omegaconf import OmegaConf
 from running import TINY, refusal, sampled, samples
 
 import bdl
-from bdl.disk.alive import start_of
 from bdl.disk.manifest import Manifest
-from bdl.disk.owner import Owner
+from bdl.disk.owner import Owner, start_of
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.run import train
 from bdl.run.config import config_hash
