@@ -14,7 +14,7 @@ from torch import Tensor
 
 import bdl
 from bdl.models import MLP, ResNet
-from bdl.posterior.module import PosteriorModule
+from bdl.posterior.export import PosteriorModule
 from bdl.posterior.store import SampleStore
 
 SIZES = (36, 30, 30, 6)

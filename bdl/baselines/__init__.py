@@ -5,8 +5,7 @@ SWAG and MultiSWAG, Monte Carlo dropout, last-layer Laplace, and a temperature-s
 
 from bdl.baselines.base import Baseline
 from bdl.baselines.dropout import MCDropout
-from bdl.baselines.laplace import LastLayerLaplace
-from bdl.baselines.scaled import ScaledPoint
+from bdl.baselines.last_layer import LastLayerLaplace, ScaledPoint
 from bdl.baselines.swag import SWAG
 
 __all__ = ["Baseline", "LastLayerLaplace", "MCDropout", "SWAG", "ScaledPoint"]

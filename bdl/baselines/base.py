@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bdl.batch import Inputs, feed, map_tensors
-from bdl.engine.functional import call, evaluating, replace_tensors, watching
+from bdl.batch import Inputs, map_tensors
+from bdl.engine.functional import call, evaluating, replace_tensors
 from bdl.errors import ConfigError, StoreError
 from bdl.identity import identity
 from bdl.likelihoods import Likelihood
@@ -133,12 +133,13 @@ class Baseline(ABC):
 
     def _write(self, store: SampleStore, trained: Posterior, networks: list[Tensors], number: int) -> None:
         last = trained.records[-1]
+        lr = sum(last.lr) / len(last.lr) if isinstance(last.lr, list) else last.lr
         stacked = {name: torch.stack([tensors[name] for tensors in networks]) for name in networks[0]}
         if bad := [name for name, values in stacked.items() if not bool(values.isfinite().all())]:
             raise ConfigError(f"{type(self).__name__} drew numbers in {bad[0]} that are not finite: lower sampler.lr")
         store.write(
             stacked, step=last.step + number, stack=0, chains=list(range(len(networks))), cycle=0,
-            lr=_mean(last.lr), temperature=self.temperature, zeta=0.0, energy_batch=None, energy_full=None,
+            lr=lr, temperature=self.temperature, zeta=0.0, energy_batch=None, energy_full=None,
             log_weight=None, psi_frozen=False,
         )  # fmt: skip
 
@@ -157,31 +158,7 @@ def check_outputs(net: nn.Module, tensors: Tensors, inputs: Inputs, wanted: Tens
         raise ConfigError(what)
 
 
-def last_linear(net: nn.Module, inputs: Inputs, who: str) -> str:
-    """The name of the Linear layer whose output is that of the network. Raises ConfigError if there is none."""
-    made: list[tuple[str, Any]] = []
-    linear = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear)}
-    with watching(linear, lambda name, _, out: made.append((name, out))), torch.no_grad(), evaluating(net):
-        outputs = feed(net, inputs)
-    if not made or made[-1][1] is not outputs:
-        raise ConfigError(
-            f"{who} needs a network that ends with a Linear layer, and {type(net).__name__} does not: use another "
-            "method"
-        )
-    return made[-1][0]
-
-
-def parameter_names(net: nn.Module, module: str) -> list[str]:
-    """The names of a module's weight and bias among the network's, under which samples hold them."""
-    of_id = {id(p): name for name, p in net.named_parameters()}
-    return [of_id[id(p)] for p in net.get_submodule(module).parameters(recurse=False)]
-
-
 def split_vector(theta: Tensor, like: Tensors, names: list[str]) -> Tensors:
     """The tensors of these names, with shapes and types like those given, from all of them in one vector (d,)."""
     parts = theta.split([like[name].numel() for name in names])
     return {name: part.view_as(like[name]).to(like[name]) for name, part in zip(names, parts, strict=True)}
-
-
-def _mean(value: float | list[float]) -> float:
-    return sum(value) / len(value) if isinstance(value, list) else value

@@ -14,9 +14,8 @@ from bdl.batch import Reader
 from bdl.engine.forward import Method
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
-from bdl.posterior.arviz import recorded, tree
 from bdl.posterior.evaluation import PosteriorEvaluation
-from bdl.posterior.module import PosteriorModule, gathered, thinned
+from bdl.posterior.export import PosteriorModule, gathered, recorded, thinned, tree
 from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs, law_of, likelihood_for
 from bdl.posterior.prediction import AnyPrediction, WeightedMoments, prediction_of, with_elements
 from bdl.posterior.samples import Sample, Samples, stores_of

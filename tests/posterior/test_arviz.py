@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.arviz` and `.diagnostics`: the tree against numbers by hand, and arviz_stats on it."""
+"""Tests of `bdl.posterior.export` and `.diagnostics`: the tree against numbers by hand, and arviz_stats on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.module`.
+"""Tests of `bdl.posterior.export`.
 
 The average as one module: equal to `predict`, saved, loaded and exported.
 """
@@ -13,7 +13,7 @@ from torch import nn
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.posterior.module import PosteriorModule, expected
+from bdl.posterior.export import PosteriorModule, expected
 
 
 @pytest.mark.parametrize("method", ["auto", "vmap", "loop"])
@@ -144,7 +144,7 @@ def test_onnx_computes_the_average_for_any_number_of_items(make, method, x, tmp_
 
 
 def test_onnx_without_its_packages_is_one_line(tmp_path, monkeypatch):
-    monkeypatch.setattr("bdl.posterior.module.find_spec", lambda name: None)
+    monkeypatch.setattr("bdl.posterior.export.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"ONNX needs onnx and onnxscript.*pip install 'bdl\[onnx\]'"):
         averaged(perceptron).to_onnx(tmp_path / "module.onnx", torch.randn(5, 5))
     assert not (tmp_path / "module.onnx").exists()

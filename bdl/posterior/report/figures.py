@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import matplotlib
@@ -21,27 +22,7 @@ from bdl.posterior.metrics import reliability_bins
 BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = PALETTE = (  # Okabe & Ito 2008: distinct to colour-blind readers
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#6B6B6B",
 )  # fmt: skip
-STYLE: dict[Any, Any] = {
-    "font.family": "sans-serif",
-    "font.size": 9.5,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.edgecolor": "#777777",
-    "axes.labelcolor": "#333333",
-    "xtick.color": "#555555",
-    "ytick.color": "#555555",
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": "#e8e8e8",
-    "grid.linewidth": 0.8,
-    "legend.frameon": False,
-    "legend.fontsize": 8.5,
-    "text.usetex": False,
-    "axes.facecolor": "none",
-    "savefig.facecolor": "none",  # the page is white, or dark
-    "svg.fonttype": "path",
-    "svg.hashsalt": "bdl",  # without it the bytes of a picture are random
-}
+STYLE = matplotlib.rc_params_from_file(Path(__file__).with_suffix(".mplstyle"), use_default_template=False)
 WIDE, HALF = 10.6, 5.2  # inches; an inch is 100 px on the page
 POINTS = 1200  # rows of a trace that are drawn: a page is about as many pixels wide
 ENOUGH = 10  # items that a bin of confidence needs to be drawn: fewer have no meaningful accuracy
@@ -172,9 +153,8 @@ def _averages(ax: Axes, samples: Sequence[int], all_chains: np.ndarray, one_chai
     total = np.asarray(samples, dtype=float)
     size = 3 if len(total) <= 40 else 0  # markers would hide a long curve
     if len(one_chain) and total[0] > 1:  # total[0] = number of chains, since a round adds one network of each
-        ax.plot(
-            total / total[0], one_chain, color=ORANGE, marker="s", ms=size, lw=1.3, label="one chain's average (mean)"
-        )
+        label = "one chain's average (mean)"
+        ax.plot(total / total[0], one_chain, color=ORANGE, marker="s", ms=size, lw=1.3, label=label)
     ax.plot(total, all_chains, color=BLUE, marker="o", ms=size, lw=1.5, label="average of all chains")
     if total[-1] > 20:
         ax.set_xscale("log")

@@ -16,7 +16,7 @@ from bdl.disk.manifest import write_listed
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation
-from bdl.posterior.judgements import VerdictOutcome, or_nan
+from bdl.posterior.judgements import or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
 from bdl.posterior.report.pictures import ReportData, pictures_of
@@ -50,23 +50,6 @@ SEEN_IN = {
 }
 SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
-HEADLINES: dict[VerdictOutcome, str] = {
-    "trust": "You can trust these samples",
-    "more samples": "More samples are needed",
-    "not known": "Whether to trust these samples is not known",
-    "ensemble over modes": "An ensemble over modes",
-    "not mixing": "The chains do not mix",
-    "no posterior": "These are not samples of a posterior",
-    "broken": "Do not use these samples",
-}
-CLASS_NOTE = (
-    "Smaller is better in every column. The best value on the test set is bold. The Brier score lies between 0 and 2."
-)
-VALUE_NOTE = (
-    "Smaller is better, except for the share of the data inside the 90 % interval, which should be 90 %. The best "
-    "value on the test set is bold. NLL is that of the whole predicted law, CRPS its distance from the data; RMSE and "
-    "CRPS are in the units of the target that the network sees."
-)
 
 
 def anchor(title: str) -> str:
@@ -156,13 +139,12 @@ def page(data: ReportData) -> str:
         "page.html.jinja",
         data=data,
         marks=MARKS,
-        headlines=HEADLINES,
         verdict=judged,
         open_points=[c.name for level in ("bad", "look") for c in judged.checks if c.level == level],
         result=_in_short(m, data.values.units if data.values else Units()),
         splits=splits,
         scores=list(scores_of(m).values()),
-        note=VALUE_NOTE if scores_of(m) is VALUE_SCORES else CLASS_NOTE,
+        of_numbers=scores_of(m) is VALUE_SCORES,
         score_rows=_score_rows(m, splits),
         pictures=pictures,
         links=links_to(titles),

@@ -1,4 +1,4 @@
-"""LastLayerLaplace: a Gaussian over the last layer of a trained network, by the package laplace-torch."""
+"""Baselines that change the last layer: a Gaussian over it by laplace-torch, and a temperature for its logits."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from bdl.baselines.base import Baseline, Material, Tensors, last_linear, parameter_names, split_vector, with_tensors
-from bdl.batch import Inputs
-from bdl.engine.functional import evaluating
+from bdl.baselines.base import Baseline, Material, Tensors, check_outputs, split_vector, with_tensors
+from bdl.batch import Inputs, feed
+from bdl.engine.forward import Forward
+from bdl.engine.functional import call, evaluating, watching
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood
-from bdl.posterior.outputs import Batches
+from bdl.posterior.calibration import TemperatureScaling
+from bdl.posterior.outputs import Batches, output_shape
+from bdl.posterior.prediction import LabelPrediction, Prediction, prediction_of
 from bdl.seeding import generator
 
 Structure = Literal["full", "kron", "diag"]
@@ -150,3 +153,67 @@ class _Pairs:
         for x, y in self.batches:
             y = y.to(self.batches.device)
             yield x.to(self.batches.device), y.reshape(len(y), -1) if self.columns else y
+
+
+@dataclass(frozen=True)
+class ScaledPoint(Baseline):
+    """The last network of every chain, with temperature scaling (Guo et al. 2017) fitted on the validation items.
+
+        logits / T = (W / T) h + b / T,        so T goes into the last layer
+
+    Each chain has its own T. One chain is the usual point estimate, several are a deep ensemble of scaled members.
+
+    Raises ConfigError without validation items, for predictions of numbers, and for a network that does not end with a
+    Linear layer.
+    """
+
+    draws = 1
+    temperature = 0.0
+
+    def check(self, net: nn.Module, inputs: Inputs, likelihood: Likelihood | None, val: bool) -> None:
+        if not val:
+            raise ConfigError(f"ScaledPoint needs val data: {self.remedies['val']}")
+        if likelihood is not None and likelihood.outputs == "values":
+            raise ConfigError("ScaledPoint scales probabilities, and this run predicts numbers: use another method")
+        last_linear(net, inputs, "ScaledPoint")
+
+    def networks(self, material: Material) -> Iterator[list[Tensors]]:
+        net, trained = material.trained.net, material.trained
+        batches = material.batches("val", self)
+        likelihood = trained.likelihood(material.val)  # type: ignore[arg-type]
+        inputs = material.first(self, "val")
+        self.check(net, inputs, likelihood, True)
+        layer = last_linear(net, inputs, "ScaledPoint")
+        names, labels = parameter_names(net, layer), batches.labels(len(output_shape(net, batches)))
+        forward, scaled = Forward(net), []
+        for tensors in material.last_states():
+            with torch.no_grad():
+                outputs = batches.rows(forward, {k: v.unsqueeze(0) for k, v in tensors.items()}, likelihood)
+            prediction = prediction_of(iter([(outputs, torch.ones(1, dtype=torch.float64))]), likelihood)
+            assert isinstance(prediction, Prediction | LabelPrediction)
+            T = TemperatureScaling.fit(prediction, labels).temperature
+            scaled.append({**tensors, **{name: tensors[name] / T for name in names}})
+            with torch.no_grad(), evaluating(net):
+                wanted = call(net, tensors, inputs) / T
+            check_outputs(net, scaled[-1], inputs, wanted, "the last layer of this network is used more than once")
+        yield scaled
+
+
+def last_linear(net: nn.Module, inputs: Inputs, who: str) -> str:
+    """The name of the Linear layer whose output is that of the network. Raises ConfigError if there is none."""
+    made: list[tuple[str, Any]] = []
+    linear = {name: module for name, module in net.named_modules() if isinstance(module, nn.Linear)}
+    with watching(linear, lambda name, _, out: made.append((name, out))), torch.no_grad(), evaluating(net):
+        outputs = feed(net, inputs)
+    if not made or made[-1][1] is not outputs:
+        raise ConfigError(
+            f"{who} needs a network that ends with a Linear layer, and {type(net).__name__} does not: use another "
+            "method"
+        )
+    return made[-1][0]
+
+
+def parameter_names(net: nn.Module, module: str) -> list[str]:
+    """The names of a module's weight and bias among the network's, under which samples hold them."""
+    of_id = {id(p): name for name, p in net.named_parameters()}
+    return [of_id[id(p)] for p in net.get_submodule(module).parameters(recurse=False)]
