@@ -125,7 +125,11 @@ class Chain:
             self.z.zero_()
             self._z_is_zero = True
         if self.chains and self.chains > 1 and not self._known_distinct:
-            refuse_identical(self.theta, self.g)
+            if bool((self.theta == self.theta[0]).all()) and bool((self.g == self.g[0]).all()):
+                raise ConfigError(
+                    f"{self.chains} identical chains: same start, same batches and no injected noise; start them apart "
+                    "(bdl.ChainStack does), give each its own batches, or set temperature > 0"
+                )
             self._known_distinct = True
         return self.z
 
@@ -248,12 +252,3 @@ def checked_state(dynamics: Transition, state: Any) -> Any:
                 f"the state of {name}, {type(state).__name__}, has no field {field!r}: add it, or correct `travels`"
             )
     return state
-
-
-def refuse_identical(theta: Tensor, g: Tensor) -> None:
-    """Raise ConfigError for chains (C, d) that nothing tells apart: one start, one gradient, no injected noise."""
-    if bool((theta == theta[0]).all()) and bool((g == g[0]).all()):
-        raise ConfigError(
-            f"{len(theta)} identical chains: same start, same batches and no injected noise; start them apart "
-            "(bdl.ChainStack does), give each its own batches, or set temperature > 0"
-        )

@@ -17,7 +17,7 @@ from bdl.errors import ConfigError
 from bdl.samplers.chain import Chain
 from bdl.samplers.divergence import refuse
 from bdl.samplers.dynamics.base import Evaluate
-from bdl.samplers.potential import Closure, Evaluation, Gradient, Idle, Potential
+from bdl.samplers.potential import Closure, Evaluation, Potential
 from bdl.samplers.readings import Readings
 from bdl.samplers.settings import StepSettings
 
@@ -101,11 +101,6 @@ def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> A
         return loss, chain.gather()
 
     return at_theta
-
-
-def by_gradient(chain: Chain, gradient: Gradient, idle: Idle) -> AtTheta:
-    """Losses and gradients by a function that writes them."""
-    return lambda: (gradient(chain.g_views), list(idle()))
 
 
 def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> Tensor:

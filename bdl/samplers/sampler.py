@@ -22,7 +22,7 @@ from bdl.samplers.combinations import refuse_combinations, refuse_factors
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
-from bdl.samplers.moves import by_closure, by_gradient, full_batch_move, gradient_move
+from bdl.samplers.moves import by_closure, full_batch_move, gradient_move
 from bdl.samplers.potential import Clip, Closure, Gradient, Idle, Launch, Potential
 from bdl.samplers.priors import Gaussian, Prior, runs_of
 from bdl.samplers.readings import Readings
@@ -159,7 +159,7 @@ class Sampler(Readings, torch.optim.Optimizer):
         self._follow()
         now = self.used = self.settings()
         if self.dynamics.full_batch:
-            return full_batch_move(self, by_gradient(self.chain, gradient, idle), now)
+            return full_batch_move(self, lambda: (gradient(self.chain.g_views), list(idle())), now)
         measure = measure or self.replicas is not None or self.weighting.needs_energy
         e = self.potential.evaluate_by(gradient, measure, launch, idle)
         gradient_move(self, e, now)

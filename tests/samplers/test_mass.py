@@ -14,7 +14,7 @@ from torch import nn
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics.mass import from_variance
+from bdl.samplers.dynamics.metropolis import from_variance
 from bdl.samplers.dynamics.underdamped import rescale_swapped_momentum
 
 Z = 4.5  # standard errors

@@ -186,7 +186,9 @@ class SGHMC(Underdamped, Subtracting):
     ) -> Kinetic | KineticByMass:
         a, from_batches = self.friction, self.from_batches(lr, z, extra)
         if isinstance(s, KineticByMass):
-            self._learn(s, g)
+            s.steps += 1
+            if (factor := learn_from_gradient(s, g, self.mass_steps, a)) is not None:
+                s.m.mul_(factor.sqrt_())  # Var m is proportional to P
             g, z = g.mul_(s.inverse_mass), z.mul_(s.inverse_mass.sqrt())
             from_batches = None if from_batches is None else from_batches * s.inverse_mass  # z has the other root
         add_(s.m.mul_(1 - a), -lr, g)
@@ -197,12 +199,6 @@ class SGHMC(Underdamped, Subtracting):
     def noise_ratio(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         P = self.inverse_mass(s)
         return super().noise_ratio(s, grad_var if P is None else grad_var * P, lr, tau)
-
-    def _learn(self, s: KineticByMass, g: Tensor) -> None:
-        s.steps += 1
-        factor = learn_from_gradient(s, g, self.mass_steps, self.friction)
-        if factor is not None:
-            s.m.mul_(factor.sqrt_())  # Var m is proportional to P
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -24,18 +24,7 @@ Mass = Literal["unit", "diagonal"]
 WINDOWS = (1, 2, 4, 8, 16, 32)  # 80ths of the adaptation at which the windows begin; they end at twice as many
 BRIEFEST = 10  # independent values in a window
 SHORTEST = 50  # steps of adaptation
-PRIOR = 5  # steps for which the harmonic mean of all variances counts, against chance in short windows
 DAMPING = 0.01  # share of the mean mass that every coordinate gets, against those whose gradients are small by chance
-
-
-class Spreading(Protocol):
-    """The fields of a state that learns masses from the spread of θ."""
-
-    theta: Tensor  # (..., d)
-    inverse_mass: Tensor  # (..., d) P
-    mean: Tensor  # (..., d) running mean of θ in the present window
-    square: Tensor  # (..., d) and its sum of squared deviations
-    steps: int  # steps so far
 
 
 @dataclass
@@ -64,23 +53,6 @@ def briefest(friction: float) -> int:
     return math.ceil(BRIEFEST / friction)
 
 
-def learn_from_spread(s: Spreading, adapt_steps: int) -> bool:
-    """Let the masses learn from the present θ; True where they have just changed, at the end of a window."""
-    first, last = window(s.steps, adapt_steps)
-    if last == 0:
-        return False
-    n = s.steps - first
-    if n == 1:
-        s.mean.zero_()
-        s.square.zero_()
-    change = s.theta - s.mean
-    s.mean.add_(change, alpha=1 / n)
-    s.square.addcmul_(change, s.theta - s.mean)
-    if s.steps == last:
-        s.inverse_mass.copy_(from_variance(s.square / (n - 1), n, s.inverse_mass))
-    return s.steps == last
-
-
 def learn_from_gradient(s: KineticByMass, g: Tensor, adapt_steps: int, friction: float) -> Tensor | None:
     """Let the masses learn from a gradient g (..., d); at the end of a window P changes by the factor returned."""
     first, last = window(s.steps, adapt_steps, briefest(friction))
@@ -99,11 +71,3 @@ def window(step: int, adapt_steps: int, least: int = BRIEFEST) -> tuple[int, int
     """The step before the first one of the window that holds this step, and its last step; (0, 0) outside of all."""
     edges = ((w * adapt_steps // 80, 2 * w * adapt_steps // 80) for w in WINDOWS)
     return next(((a, b) for a, b in edges if a < step <= b and b - a >= least), (0, 0))
-
-
-def from_variance(variance: Tensor, n: int, old: Tensor) -> Tensor:
-    """(..., d) P in proportion to the variances of n steps, with masses of mean 1; old where a chain has not moved."""
-    moved = variance > 0
-    usual = moved.sum(-1, keepdim=True) / torch.where(moved, 1 / variance, 0).sum(-1, keepdim=True)
-    shrunk = (n * variance + PRIOR * usual) / (n + PRIOR)
-    return torch.where(moved.any(-1, keepdim=True), shrunk * (1 / shrunk).mean(-1, keepdim=True), old)

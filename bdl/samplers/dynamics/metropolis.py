@@ -13,8 +13,9 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import AcceptReject, Evaluate, Scalar
-from bdl.samplers.dynamics.mass import Mass, check_mass, learn_from_spread
+from bdl.samplers.dynamics.mass import Mass, check_mass, window
 
+PRIOR = 5  # steps for which the harmonic mean of all variances counts, against chance in short windows
 GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) more evenly, modulo 1, than those of any other number
 
 
@@ -36,8 +37,8 @@ class AcceptedByMass(Accepted):
     """State of HMC with masses that it learns; see `bdl.samplers.dynamics.mass`."""
 
     inverse_mass: Tensor = field(kw_only=True)  # (..., d) P
-    mean: Tensor = field(kw_only=True)  # (..., d)
-    square: Tensor = field(kw_only=True)  # (..., d)
+    mean: Tensor = field(kw_only=True)  # (..., d) running mean of θ in the present window
+    square: Tensor = field(kw_only=True)  # (..., d) and its sum of squared deviations
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ class Metropolis(AcceptReject):
     def kernel(self, s: Accepted, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor) -> Accepted:
         proposal = s.theta + _root(2 * _factor(s) * lr * tau, z) * z
         potential, gradient = evaluate(proposal)
-        return accept(self, s, proposal, gradient, potential, (_column(s.potential) - potential) / tau, log_u)
+        return accept(self, s, proposal, gradient, potential, (s.potential[..., None] - potential) / tau, log_u)
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ class MALA(AcceptReject):
         forth = proposal - s.theta + step.to(z) * s.gradient
         back = s.theta - proposal + step.to(z) * gradient
         log_q = (_square(forth) - _square(back)) / (4 * step * tau)  # log q(θ|θ') - log q(θ'|θ)
-        log_ratio = (_column(s.potential) - potential) / tau + log_q
+        log_ratio = (s.potential[..., None] - potential) / tau + log_q
         return accept(self, s, proposal, gradient, potential, log_ratio, log_u)
 
 
@@ -136,13 +137,13 @@ class HMC(AcceptReject):
         h = h * s.inverse_mass.sqrt() if isinstance(s, AcceptedByMass) else h  # h R
         p = _root(tau * torch.ones_like(_factor(s)), z) * z
         kinetic = _square(p) / 2
-        theta, gradient, potential = s.theta, s.gradient, _column(s.potential)
+        theta, gradient, potential = s.theta, s.gradient, s.potential[..., None]
         for _ in range(path_length(self.leapfrog, s.steps)):
             p = p - h / 2 * gradient
             theta = theta + h * p
             potential, gradient = evaluate(theta)
             p = p - h / 2 * gradient
-        log_ratio = (_column(s.potential) + kinetic - potential - _square(p) / 2) / tau
+        log_ratio = (s.potential[..., None] + kinetic - potential - _square(p) / 2) / tau
         s = accept(self, s, theta, gradient, potential, log_ratio, log_u)
         if isinstance(s, AcceptedByMass) and learn_from_spread(s, self.adapt_steps):
             s.changed = s.steps  # lr adapts anew
@@ -187,7 +188,7 @@ def accept(
     taken = (log_u < alpha.log()) & (alpha > 0)
     s.theta.copy_(torch.where(taken, theta, s.theta))
     s.gradient.copy_(torch.where(taken, gradient, s.gradient))
-    s.potential = torch.where(taken, potential, _column(s.potential)).squeeze(-1)
+    s.potential = torch.where(taken, potential, s.potential[..., None]).squeeze(-1)
     s.steps += 1
     alpha = alpha.squeeze(-1)
     if s.steps <= (kernel.adapt_steps or 0):
@@ -197,6 +198,31 @@ def accept(
     return s
 
 
+def learn_from_spread(s: AcceptedByMass, adapt_steps: int) -> bool:
+    """Let the masses learn from the present θ; True where they have just changed, at the end of a window."""
+    first, last = window(s.steps, adapt_steps)
+    if last == 0:
+        return False
+    n = s.steps - first
+    if n == 1:
+        s.mean.zero_()
+        s.square.zero_()
+    change = s.theta - s.mean
+    s.mean.add_(change, alpha=1 / n)
+    s.square.addcmul_(change, s.theta - s.mean)
+    if s.steps == last:
+        s.inverse_mass.copy_(from_variance(s.square / (n - 1), n, s.inverse_mass))
+    return s.steps == last
+
+
+def from_variance(variance: Tensor, n: int, old: Tensor) -> Tensor:
+    """(..., d) P in proportion to the variances of n steps, with masses of mean 1; old where a chain has not moved."""
+    moved = variance > 0
+    usual = moved.sum(-1, keepdim=True) / torch.where(moved, 1 / variance, 0).sum(-1, keepdim=True)
+    shrunk = (n * variance + PRIOR * usual) / (n + PRIOR)
+    return torch.where(moved.any(-1, keepdim=True), shrunk * (1 / shrunk).mean(-1, keepdim=True), old)
+
+
 def check_target(target: float, adapt_steps: int) -> None:
     if not 0 < target < 1:
         raise ConfigError(f"target acceptance must be in (0, 1), got {target}")
@@ -204,13 +230,9 @@ def check_target(target: float, adapt_steps: int) -> None:
         raise ConfigError(f"adapt_steps must be >= 0, got {adapt_steps}")
 
 
-def _column(x: Tensor) -> Tensor:
-    return x.unsqueeze(-1)
-
-
 def _factor(s: Accepted) -> Tensor:
     """(..., 1) factor of lr."""
-    return s.log_factor.exp().unsqueeze(-1)
+    return s.log_factor.exp()[..., None]
 
 
 def _root(c: Tensor, like: Tensor) -> Tensor:

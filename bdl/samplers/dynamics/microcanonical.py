@@ -109,10 +109,10 @@ class MCLMC(FullBatch):
         self, s: Microcanonical, evaluate: Evaluate, lr: Scalar, tau: Scalar, z: Tensor, log_u: Tensor
     ) -> Microcanonical:
         d = z.shape[-1]
-        step = (2 * lr * tau * d * _column(s.log_factor.exp())).sqrt()  # (..., 1) ε
-        nu = (torch.expm1(2 * step / _column(s.length)) / d).sqrt()
+        step = (2 * lr * tau * d * s.log_factor.exp()[..., None]).sqrt()  # (..., 1) ε
+        nu = (torch.expm1(2 * step / s.length[..., None]) / d).sqrt()
         before = unit(s.direction + nu.to(z) * z)
-        u, theta, gradient, potential = before, s.theta, s.gradient, _column(s.potential)
+        u, theta, gradient, potential = before, s.theta, s.gradient, s.potential[..., None]
         scale = torch.as_tensor(1 / tau).to(z)  # ∇S = ∇(U/N) / tau
         kicks, drifts = STAGES[self.integrator]
         u, kinetic = kick(u, scale * gradient, kicks[0] * step)
@@ -121,12 +121,12 @@ class MCLMC(FullBatch):
             potential, gradient = evaluate(theta)
             u, change = kick(u, scale * gradient, h * step)
             kinetic = kinetic + change
-        error = (potential - _column(s.potential)) / tau + kinetic  # (..., 1) ΔE, nats
+        error = (potential - s.potential[..., None]) / tau + kinetic  # (..., 1) ΔE, nats
         done = torch.isfinite(error) & torch.isfinite(gradient).all(-1, keepdim=True)
         s.theta.copy_(torch.where(done, theta, s.theta))
         s.gradient.copy_(torch.where(done, gradient, s.gradient))
         s.direction.copy_(torch.where(done, u, -before))
-        s.potential = torch.where(done, potential, _column(s.potential)).squeeze(-1)
+        s.potential = torch.where(done, potential, s.potential[..., None]).squeeze(-1)
         s.steps += 1
         self._learn(s, torch.where(done, error, 0).squeeze(-1).square() / d, done.squeeze(-1))
         return s
@@ -197,7 +197,3 @@ def kick(u: Tensor, g: Tensor, h: Tensor) -> tuple[Tensor, Tensor]:
 
 def unit(x: Tensor) -> Tensor:
     return x / torch.linalg.vector_norm(x, dim=-1, keepdim=True)
-
-
-def _column(x: Tensor) -> Tensor:
-    return x.unsqueeze(-1)

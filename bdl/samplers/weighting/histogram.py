@@ -56,15 +56,11 @@ class Form:
             rise = rise.clamp(-1, 1)
         if self.min_visits:
             rise = rise * torch.minimum(visits[:, 1:], visits[:, :-1]).div_(self.min_visits).clamp_(max=1)
-        return torch.cat([-sum_from_top(rise), rise.new_zeros(len(rise), 1)], 1)
-
-
-def sum_from_top(x: Tensor) -> Tensor:
-    """(R, n) the sums x_i + ... + x_n of every row."""
-    if x.device.type == "cpu":
-        return x.flip(1).cumsum(1).flip(1)
-    ones = torch.ones(x.shape[1], x.shape[1], dtype=x.dtype, device=x.device)
-    return x @ ones.tril()  # CUDA has no deterministic cumsum
+        if rise.device.type == "cpu":
+            to_top = rise.flip(1).cumsum(1).flip(1)
+        else:  # CUDA has no deterministic cumsum
+            to_top = rise @ torch.ones(rise.shape[1], rise.shape[1], dtype=rise.dtype, device=rise.device).tril()
+        return torch.cat([-to_top, rise.new_zeros(len(rise), 1)], 1)
 
 
 class Grid(NamedTuple):
