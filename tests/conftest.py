@@ -21,10 +21,14 @@ for name in ("lightning.pytorch", "lightning.fabric"):
 
 
 def pytest_configure(config):
+    # Where a warning has a class of Lightning's, the process that distributes the tests imports Lightning to show it
     for line in (
         "ignore:.isinstance.treespec, LeafSpec.. is deprecated",
         "ignore:The number of training batches .* is smaller than the logging interval",
         "ignore:Found .* module.s. in eval mode at the start of training",
+        "ignore:You defined a .validation_step. but have no .val_dataloader.",
+        "ignore:You passed in a .val_dataloader. but have no .validation_step.",
+        "ignore:When using .Trainer.accumulate_grad_batches",
     ):
         config.addinivalue_line("filterwarnings", line)
 
@@ -43,6 +47,14 @@ def one_thread():
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def unsynced():
+    """Files are not synced in this process: a kill leaves what was written, and no test cuts the power."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", lambda handle: None)
+        yield
 
 
 @pytest.fixture(scope="session", autouse=True)
