@@ -53,6 +53,14 @@ def test_every_schedule_runs(tmp_path, sampler, schedule):
     assert steps == ([3, 6, 9, 12] if schedule == "cyclical" else [6, 8, 10, 12])
 
 
+@pytest.mark.parametrize("data", ["landsat", "cifar10"])
+@pytest.mark.parametrize("sampler", SAMPLERS)
+def test_no_sample_is_kept_while_a_sampler_adapts(sampler, data):
+    """Whatever burn-in the data have for their own sampler."""
+    cfg = compose(f"sampler={sampler}", f"data={data}", "trainer.max_steps=1000")
+    assert instantiate(cfg.collect.keep).count(cfg.sampler.dynamics.get("adapt_steps") or 0) == 0
+
+
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_every_sampler_runs(tmp_path, sampler):
     """Those that use only the last state keep no other; replica exchange keeps the chains of its first rung."""
