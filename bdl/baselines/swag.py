@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim.swa_utils import update_bn
 
 from bdl.baselines.base import Baseline, Material, Tensors, split_vector, with_tensors
@@ -78,9 +79,7 @@ class SWAG(Baseline):
         net = material.trained.net
         names = [name for name, _ in net.named_parameters()]
         moments, last = self._moments(material, names)
-        normalised = any(
-            isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats for m in net.modules()
-        )
+        normalised = any(isinstance(m, _BatchNorm) and m.track_running_stats for m in net.modules())
         random = [generator("cpu", "swag", material.seed, chain) for chain in range(len(moments))]
         while True:
             drawn = [

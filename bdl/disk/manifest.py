@@ -15,7 +15,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from bdl.disk.files import append_line, disk_errors, publish, read_file, temporary_file, write_atomically
+from bdl.disk.files import (
+    append_line,
+    disk_errors,
+    publish,
+    read_file,
+    read_or_refuse,
+    temporary_file,
+    write_atomically,
+)
 from bdl.errors import BdlWarning, StoreError
 
 SAMPLE = "sample"  # the kind of a sample file
@@ -84,7 +92,7 @@ class Manifest:
         if version is None and self._entries:
             raise StoreError(f"{self.path} is gone: its folder was moved or removed while a process wrote to it")
         if version != self._version or version is None:
-            *lines, _ = (b"" if version is None else self._read()).split(b"\n")
+            *lines, _ = (b"" if version is None else read_or_refuse(self.path)).split(b"\n")
             self._entries = list(_entries(lines, self.path.name))
             self._whole, self._version = len(self._entries) == len(lines), version
         return self._entries
@@ -94,7 +102,8 @@ class Manifest:
 
     def last_hash(self) -> str:
         """The hash that stands for all lines: a checkpoint knows its samples by it."""
-        return _last_hash(self.entries(), self.path.name)
+        entries = self.entries()
+        return entries[-1].hash if entries else self.path.name
 
     def versions(self, path: str) -> list[Entry]:
         """The last line of a file, and the one before: a writer that is killed before its rename leaves the file so."""
@@ -134,12 +143,6 @@ class Manifest:
             write_atomically(self.path, data)
         self._version, self._entries = None, []
 
-    def _read(self) -> bytes:
-        try:
-            return read_file(self.path)
-        except OSError as error:
-            raise StoreError(f"{self.path} cannot be read ({error.strerror}): restore it") from error
-
     def _present_version(self) -> tuple[int, int, int] | None:
         try:
             status = os.stat(self.path)
@@ -161,10 +164,7 @@ def read_listed(manifests: Sequence[Manifest], path: str) -> bytes | None:
     if not listed:
         return None
     place, manifest = listed[0][0].folder / path, listed[0][0].path
-    try:
-        data = read_file(place)
-    except OSError as error:
-        raise StoreError(f"{place} cannot be read ({error.strerror}): restore it") from error
+    data = read_or_refuse(place)
     if _sha256(data) not in {entry.sha256 for _, entry in listed}:
         raise StoreError(f"{place} was altered: its sha256 is not that of {manifest}; restore it")
     return data
@@ -191,10 +191,6 @@ def _entries(lines: Iterable[bytes], start: str) -> Iterator[Entry]:
             return
         before = entry.hash
         yield entry
-
-
-def _last_hash(entries: Sequence[Entry], start: str) -> str:
-    return entries[-1].hash if entries else start
 
 
 def _sha256(data: bytes) -> str:

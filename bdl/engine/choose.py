@@ -61,12 +61,8 @@ def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
 
 def _written_out(stack: ChainStack, loss: Loss) -> MLPGradient | None:
     layers = mlp_layers(stack.net)
-    watched = is_compiled(stack) or stack.frozen_names or any(map(_is_watched, stack.modules()))
+    hooks = (hooked(m) or any(map(has_tensor_hooks, m.parameters(recurse=False))) for m in stack.modules())
+    watched = is_compiled(stack) or stack.frozen_names or any(hooks)
     if watched or layers is None or stack.method not in ("auto", "bmm") or not supports(layers):
         return None
     return MLPGradient(layers, stack.chains, loss, stack.shared)
-
-
-def _is_watched(module: nn.Module) -> bool:
-    """Whether something watches or changes what goes through a module or its parameters."""
-    return hooked(module) or any(map(has_tensor_hooks, module.parameters(recurse=False)))

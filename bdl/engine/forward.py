@@ -19,17 +19,8 @@ from bdl.torch_private import has_hooks
 
 TINY = 1 / 16  # root mean square of x below which 2 sigmoid(2x) - 1 has fewer digits than tanh
 ELEMENTWISE = (
-    nn.Tanh,
-    nn.ReLU,
-    nn.SiLU,
-    nn.GELU,
-    nn.ELU,
-    nn.LeakyReLU,
-    nn.Sigmoid,
-    nn.Softplus,
-    nn.Identity,
-    nn.Dropout,
-)
+    nn.Tanh, nn.ReLU, nn.SiLU, nn.GELU, nn.ELU, nn.LeakyReLU, nn.Sigmoid, nn.Softplus, nn.Identity, nn.Dropout,
+)  # fmt: skip
 BATCHED = (*ELEMENTWISE, nn.Linear, ConstantOutputs)
 Method = Literal["auto", "bmm", "vmap", "loop"]
 Tensors = Mapping[str, Tensor]  # parameters and buffers by name, with a leading axis of networks

@@ -49,7 +49,8 @@ def _build(source: Path, compiler: str) -> ctypes.CDLL | str:
     """The library from the cache or from the compiler, or why there is none."""
     try:
         try:
-            folder = _cache_folder()
+            folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bdl"
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             name = f"{source.stem}-{_key(source, compiler)}"
             return _cached(folder, name) or _compile(source, compiler, folder, name)
         except (OSError, RuntimeError):  # no home, a folder that cannot be written, or from which nothing may run
@@ -57,12 +58,6 @@ def _build(source: Path, compiler: str) -> ctypes.CDLL | str:
                 return _compile(source, compiler, Path(folder), source.stem)
     except (OSError, subprocess.SubprocessError) as error:
         return _first_line(error)
-
-
-def _cache_folder() -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "bdl"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return folder
 
 
 def _key(source: Path, compiler: str) -> str:

@@ -16,23 +16,7 @@ from bdl.likelihoods.losses import check_loss, law_note, likelihood_of, outputs_
 from bdl.likelihoods.values import GaussianNLL, HeteroscedasticNLL, NegativeBinomialNLL, PoissonNLL, StudentTNLL
 
 __all__ = [
-    "BernoulliNLL",
-    "CategoricalNLL",
-    "ConstantOutputs",
-    "GaussianNLL",
-    "HeteroscedasticNLL",
-    "Likelihood",
-    "Loss",
-    "NegativeBinomialNLL",
-    "Outputs",
-    "PoissonNLL",
-    "StudentTNLL",
-    "as_columns",
-    "check_loss",
-    "law_note",
-    "likelihood_of",
-    "mean_loss",
-    "mean_loss_and_gradient",
-    "outputs_of",
-    "with_constant_scale",
-]
+    "BernoulliNLL", "CategoricalNLL", "ConstantOutputs", "GaussianNLL", "HeteroscedasticNLL", "Likelihood", "Loss",
+    "NegativeBinomialNLL", "Outputs", "PoissonNLL", "StudentTNLL", "as_columns", "check_loss", "law_note",
+    "likelihood_of", "mean_loss", "mean_loss_and_gradient", "outputs_of", "with_constant_scale",
+]  # fmt: skip

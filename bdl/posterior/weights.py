@@ -81,19 +81,15 @@ def _importance(samples: Sequence[Keyed], full_data: bool) -> tuple[dict[tuple[i
         raise ConfigError(
             "importance weights need a weighting (sampler=awsgld or awsghmc): these samples already follow exp(-U/T)"
         )
+    reason = ""
     if not usable:
-        raise ConfigError(
-            "no importance weights: psi never settled at a constant T and zeta before the last kept sample: run longer"
-        )
-    if len({(_of_chain(r.temperature, c), i) for i, r, c in usable}) > len({i for i, _, _ in usable}):
-        raise ConfigError(
-            "no importance weights: the temperature changed between samples kept under the frozen psi: "
-            "keep samples at one temperature"
-        )
-    if len({r.zeta for _, r, _ in usable}) > 1:
-        raise ConfigError(
-            "no importance weights: zeta changed between samples kept under the frozen psi: keep samples at one zeta"
-        )
+        reason = "psi never settled at a constant T and zeta before the last kept sample: run longer"
+    elif len({(_of_chain(r.temperature, c), i) for i, r, c in usable}) > len({i for i, _, _ in usable}):
+        reason = "the temperature changed between samples kept under the frozen psi: keep samples at one temperature"
+    elif len({r.zeta for _, r, _ in usable}) > 1:
+        reason = "zeta changed between samples kept under the frozen psi: keep samples at one zeta"
+    if reason:
+        raise ConfigError(f"no importance weights: {reason}")
     note, biased = ("psi was fitted on full-data energies", False) if full_data else _judge(samples)
     return {(i, r.step): r.log_weight[c] for i, r, c in usable}, note, biased  # type: ignore[index]
 

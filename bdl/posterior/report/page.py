@@ -13,7 +13,6 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bdl.disk.manifest import write_listed
-from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.judgements import or_nan
@@ -24,30 +23,21 @@ from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
 from bdl.posterior.verdict import verdict
 
 PREDICTIONS, CONVERGENCE = "Predictions", "Convergence"
-# Check -> beginnings of titles of sections; the first that is on the page counts.
+# Beginning of a section's title -> checks that are seen there. The first section that is on the page counts.
 SEEN_IN = {
-    "Monte Carlo error": ("Accuracy and NLL", "RMSE and NLL", CONVERGENCE),
-    "Temperature": ("Learning rate",),
-    "T_eff": ("Learning rate",),
-    "Kinetic temperature": ("Learning rate",),
-    "Configurational temperature": ("Learning rate",),
-    "Level of single samples": (PREDICTIONS,),
-    "Average against a constant": (PREDICTIONS,),
-    "Average against the start": (PREDICTIONS,),
-    "Width against residuals": ("Calibration of quantiles", PREDICTIONS),
-    "Chains against each other": (CONVERGENCE,),
-    "R-hat (largest)": (CONVERGENCE,),
-    "ESS (smallest)": (CONVERGENCE,),
-    "ESS of the tails": (CONVERGENCE,),
-    "Drift of predictions": (CONVERGENCE,),
-    "Slowest direction": (CONVERGENCE,),
+    "Accuracy and NLL": ("Monte Carlo error", "Average against one sample"),
+    "RMSE and NLL": ("Monte Carlo error", "Average against one sample"),
+    "Learning rate": ("Temperature", "T_eff", "Kinetic temperature", "Configurational temperature"),
+    "Calibration of quantiles": ("Width against residuals", "Calibration of intervals"),
+    "Reliability": ("Calibration error (ECE)",),
     "Energy": ("Energy",),
-    "Average against one sample": ("Accuracy and NLL", "RMSE and NLL", PREDICTIONS),
-    "Calibration error (ECE)": ("Reliability", PREDICTIONS),
-    "Calibration of intervals": ("Calibration of quantiles", PREDICTIONS),
-    "ESS of importance weights": ("Energy histogram",),
-    "Energy bins": ("Energy histogram",),
-}
+    "Energy histogram": ("ESS of importance weights", "Energy bins"),
+    CONVERGENCE: ("Monte Carlo error", "Chains against each other", "R-hat (largest)", "ESS (smallest)",
+                  "ESS of the tails", "Drift of predictions", "Slowest direction"),
+    PREDICTIONS: ("Level of single samples", "Average against a constant", "Average against the start",
+                  "Average against one sample", "Width against residuals", "Calibration error (ECE)",
+                  "Calibration of intervals"),
+}  # fmt: skip
 SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 
@@ -63,12 +53,12 @@ def anchor(title: str) -> str:
 
 def links_to(titles: Sequence[str]) -> dict[str, str]:
     """The ids of the sections to which checks point, by check, on a page with sections of these titles."""
-    links = {}
-    for check, beginnings in SEEN_IN.items():
+    links: dict[str, str] = {}
+    for beginning, checks in SEEN_IN.items():
         # An exact title comes before one that only begins like it: "Energy" is not "Energy histogram"
-        found = [t for b in beginnings for t in sorted(titles, key=lambda t: t != b) if t.startswith(b)]  # noqa: B023
-        if found:
-            links[check] = anchor(found[0])
+        exact_first = sorted(titles, key=lambda title: title != beginning)  # noqa: B023
+        if found := [title for title in exact_first if title.startswith(beginning)]:
+            links = dict.fromkeys(checks, anchor(found[0])) | links
     return links
 
 
@@ -149,8 +139,10 @@ def page(data: ReportData) -> str:
         pictures=pictures,
         links=links_to(titles),
         anchor=anchor,
-        convergence=[(r.name, [_dash(t) for t in _row_texts(r)]) for r in data.convergence],
-        numbers={k: _dash(f"{v:,.5g}") for k, v in m.items() if not SCORE.fullmatch(k)},
+        convergence=[
+            (r.name, (f"{r.mean:,.4g}", f"{r.std:,.3g}", f"{r.rhat:.3f}", f"{r.ess:,.0f}")) for r in data.convergence
+        ],
+        numbers={k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)},
     )
 
 
@@ -208,11 +200,3 @@ def _kept_energies(posterior: Posterior) -> dict[str, np.ndarray]:
     draws = posterior.recorded("energy_batch").T  # (draws, chains)
     steps = sorted({r.step for r in posterior.records})[: len(draws)]
     return {"step": np.asarray(steps, dtype=float), "energy": draws[: len(steps)]}
-
-
-def _row_texts(r: ConvergenceRow) -> tuple[str, str, str, str]:
-    return f"{r.mean:,.4g}", f"{r.std:,.3g}", f"{r.rhat:.3f}", f"{r.ess:,.0f}"
-
-
-def _dash(text: str) -> str:
-    return "–" if text == "nan" else text

@@ -152,14 +152,18 @@ class SGRLD(Preconditioned):
         else:
             metric, gamma = metric_and_divergence(self.metric, s.theta)
         if metric.ndim == s.theta.ndim:
-            if self.metric is not None:  # this check waits for the device; the Fisher metric is always positive
-                check_positive(bool((metric > 0).all()))
+            # The check waits for the device; the Fisher metric is always positive
+            positive = self.metric is None or bool((metric > 0).all())
             drift, noise = g / metric, z / metric.sqrt()
         else:
             root_g, info = torch.linalg.cholesky_ex(metric)
-            check_positive(not bool(info.any()))
+            positive = not bool(info.any())
             drift = torch.cholesky_solve(g.unsqueeze(-1), root_g).squeeze(-1)
             noise = torch.linalg.solve_triangular(root_g.mT, z.unsqueeze(-1), upper=True).squeeze(-1)
+        if not positive:
+            raise ConfigError(
+                "the metric G(θ) is not positive definite where the chain is: add a multiple of the identity"
+            )
         add_(s.theta, -lr, drift)
         if gamma is not None:
             add_(s.theta, lr * tau, gamma)
@@ -259,11 +263,6 @@ def check_adaptation(damping: float, adapt_steps: int | None) -> None:
         raise ConfigError(f"damping must be > 0, got {damping}")
     if adapt_steps is not None and adapt_steps < 1:
         raise ConfigError(f"adapt_steps must be at least 1, or null, got {adapt_steps}")
-
-
-def check_positive(positive: bool) -> None:
-    if not positive:
-        raise ConfigError("the metric G(θ) is not positive definite where the chain is: add a multiple of the identity")
 
 
 def _rows(theta: Tensor) -> Tensor:
