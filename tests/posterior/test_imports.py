@@ -53,6 +53,6 @@ def has_matplotlib(tree: ast.AST) -> bool:
 def test_matplotlib_is_imported_where_pictures_are_drawn(trees):
     users = {name for name, tree in trees.items() if has_matplotlib(tree)}
     report = "bdl.posterior.report"
-    assert users == {f"{report}.figures", f"{report}.value_figures"}
+    assert users == {f"{report}.figures"}
     others = [tree for name, tree in trees.items() if name not in users]
     assert not any(user in imported(tree.body) for user in users for tree in others)

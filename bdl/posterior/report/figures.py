@@ -18,6 +18,7 @@ from matplotlib.ticker import StrMethodFormatter
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Curve
 from bdl.posterior.metrics import reliability_bins
+from bdl.posterior.value_evaluation import Values
 
 BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = PALETTE = (  # Okabe & Ito 2008: distinct to colour-blind readers
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#6B6B6B",
@@ -27,6 +28,8 @@ WIDE, HALF = 10.6, 5.2  # inches; an inch is 100 px on the page
 POINTS = 1200  # rows of a trace that are drawn: a page is about as many pixels wide
 ENOUGH = 10  # items that a bin of confidence needs to be drawn: fewer have no meaningful accuracy
 NAMED = 8  # up to this many chains are named in the legend
+SHOWN = 120  # items with an interval: more would touch each other
+NORMAL_90 = 1.645  # 90 % of a normal law lie within so many standard deviations
 
 
 def as_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
@@ -88,15 +91,14 @@ def schedule(trace: Mapping[str, np.ndarray]) -> Figure:
 
 def histogram(h: EnergyHistogram) -> Figure:
     """Above: the recent energies, and psi. Below: the gradient multiplier."""
-    energies = h.energies[np.isfinite(h.energies)].ravel()
     figure = Figure((HALF, 4.2), layout="constrained")
     top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 2])
-    shares = np.full(len(energies), 1 / max(len(energies), 1))
+    shares = np.full(len(h.finite), 1 / max(len(h.finite), 1))
     bins = h.edges if h.ready else 50
-    top.hist(energies, bins, weights=shares, color="#c9d8e6", label="recent energies")
+    top.hist(h.finite, bins, weights=shares, color="#c9d8e6", label="recent energies")
     name_axes(top, "", "share of energies")
     if h.ready:
-        _psi(top.twinx(), h, np.sort(energies))
+        _psi(top.twinx(), h, np.sort(h.finite))
         # The multiplier is constant between neighbouring centres; the bin edges lie in the middle of these segments
         knots = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
         u, values = np.repeat(knots, 2)[1:-1], np.repeat(h.multiplier_at(h.edges), 2)
@@ -115,7 +117,7 @@ def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
     start = 1.0
     colours = (ORANGE, BLUE, GREEN, PINK)
     for (name, (probs, labels)), colour, marker in zip(predictions.items(), colours, "so^D", strict=False):
-        confidence, accuracy, count = (t.numpy() for t in reliability_bins(_tensor(probs), _tensor(labels)))
+        confidence, accuracy, count = _bins(probs, labels)
         error = np.sqrt(accuracy * (1 - accuracy) / np.maximum(count, 1))  # standard error of a proportion
         shown = count >= ENOUGH
         style = {"color": colour, "marker": marker, "ms": 4, "lw": 1.3, "elinewidth": 0.8}
@@ -131,7 +133,12 @@ def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
 
 def has_reliability(probs: Any, labels: Any) -> bool:
     """Whether any bin of confidence has enough items to be drawn."""
-    return bool((reliability_bins(_tensor(probs), _tensor(labels))[2] >= ENOUGH).any())
+    return bool((_bins(probs, labels)[2] >= ENOUGH).any())
+
+
+def _bins(probs: Any, labels: Any) -> list[np.ndarray]:
+    probs, labels = (torch.as_tensor(values).detach().cpu() for values in (probs, labels))
+    return [t.numpy() for t in reliability_bins(probs, labels)]
 
 
 def learning_curve(curve: Curve) -> Figure:
@@ -139,8 +146,7 @@ def learning_curve(curve: Curve) -> Figure:
     figure = Figure((WIDE, 3.1), layout="constrained")
     score, nll = figure.subplots(1, 2)
     unit = 1 if curve.of_numbers else 100
-    all_chains, one_chain = unit * np.asarray(curve.score), unit * np.asarray(curve.chain_score)
-    _averages(score, curve.samples, all_chains, one_chain)
+    _averages(score, curve.samples, unit * np.asarray(curve.score), unit * np.asarray(curve.chain_score))
     _averages(nll, curve.samples, np.asarray(curve.nll), np.asarray(curve.chain_nll))
     name_axes(score, "networks in the average", "RMSE of the mean" if curve.of_numbers else "accuracy (%)")
     name_axes(nll, "networks in the average", "negative log-likelihood (nats)")
@@ -235,5 +241,60 @@ def name_axes(ax: Axes, x: str, y: str) -> None:
         ax.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
-def _tensor(values: Any) -> torch.Tensor:
-    return torch.as_tensor(values).detach().cpu()
+def intervals(values: Values) -> Figure:
+    """Predicted means with their 90 % intervals, sorted, and the data; y outside its interval is marked."""
+    chosen = np.linspace(0, len(values.y) - 1, min(SHOWN, len(values.y))).astype(int)
+    order = np.argsort(values.mean, kind="stable")[chosen]
+    y, mean, low, high = (v[order] for v in (values.y, values.mean, values.low, values.high))
+    place, outside = np.arange(len(order)), (y < low) | (y > high)
+    everyone = len(order) == len(values.y)
+    items = f"all {len(order):,} test items" if everyone else f"{len(order):,} of {len(values.y):,} test items"
+    figure = Figure((WIDE, 3.8), layout="constrained")
+    ax = figure.subplots()
+    ax.vlines(place, low, high, color=BLUE, lw=4 if len(order) > 60 else 7, alpha=0.28, label="90 % interval")
+    ax.plot(place, mean, color=BLUE, ls="", marker="_", ms=6, mew=1.6, label="predicted mean")
+    dot: dict[str, Any] = {"ls": "", "marker": "o"}
+    ax.plot(place[~outside], y[~outside], color="black", ms=3.6, label="data, inside", **dot)
+    ax.plot(place[outside], y[outside], color=RED, mec="white", mew=0.4, ms=5.5, label="data, outside", **dot)
+    ax.set_xlim(-1, len(order))
+    ax.set_xticks([])
+    ax.legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), columnspacing=1.4, handlelength=1.2)
+    name_axes(ax, f"{items}, sorted by predicted mean", values.name)
+    return figure
+
+
+def residuals(values: Values) -> Figure:
+    """(y - mean) / std against the predicted mean, with the band that should hold 90 %."""
+    z = (values.y - values.mean) / values.std
+    figure = Figure((HALF, 3.9), layout="constrained")
+    ax, side = figure.subplots(1, 2, sharey=True, width_ratios=[4, 1])
+    ax.axhspan(-NORMAL_90, NORMAL_90, color=BLUE, alpha=0.12, lw=0, label="should hold 90 %")
+    ax.axhline(0, color=GREY, lw=0.8)
+    ax.plot(values.mean, z, color=BLUE, ls="", marker="o", ms=2.6, alpha=0.55, mew=0, rasterized=True)
+    reach = max(3.5, float(np.quantile(np.abs(z), 0.995)) * 1.1)
+    ax.set_ylim(-reach, reach)
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1))
+    bins = np.linspace(-reach, reach, 32)
+    side.hist(z, bins, density=True, orientation="horizontal", color="#c9d8e6")
+    grid = np.linspace(-reach, reach, 200)
+    side.plot(np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), grid, color="black", lw=1, ls="--")
+    side.set_xticks([])
+    name_axes(ax, f"predicted {values.name}", "(data - mean) / predicted std")
+    name_axes(side, "share; dashed:\nnormal", "")
+    return figure
+
+
+def quantiles(shares: Mapping[str, tuple[np.ndarray, np.ndarray]], items: int) -> Figure:
+    """Share of the data below the predicted q-quantiles, against q, of each named (q, shares)."""
+    figure = Figure((HALF, 3.9), layout="constrained")
+    ax = figure.subplots()
+    q = np.linspace(0, 1, 101)
+    error = 2 * np.sqrt(q * (1 - q) / max(items, 1))  # two standard errors of a share
+    ax.fill_between(q, q - error, q + error, color=GREY, alpha=0.15, lw=0, label="calibrated, 2 s.e.")
+    ax.plot(q, q, color=GREY, lw=0.8, ls=":")
+    for (name, (at, share)), colour, marker in zip(shares.items(), (ORANGE, BLUE), "so", strict=False):
+        ax.plot(at, share, color=colour, marker=marker, ms=4, lw=1.3, label=name)
+    ax.set(xlim=(0, 1), ylim=(0, 1))
+    ax.legend(loc="upper left")
+    name_axes(ax, "quantile that is predicted", "share of the data below it")
+    return figure

@@ -87,7 +87,7 @@ class Picture:
 
 def pictures_of(data: ReportData) -> list[Picture]:
     """The pictures for which there are numbers: none of them is an empty frame."""
-    from bdl.posterior.report import figures, value_figures  # they import matplotlib, which takes a second
+    from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
 
     trace = data.trace if len(data.trace.get("step", ())) > 1 else {}
     h, curve, v = data.histogram, data.curve, data.values
@@ -96,9 +96,9 @@ def pictures_of(data: ReportData) -> list[Picture]:
         of = f", first of {v.targets} targets" if v.targets > 1 else ""
         shares = (v.shares, len(v.y))
         pictures += [
-            Picture(f"Predictions against data{of}", value_figures.intervals, (v,), INTERVALS),
-            Picture(f"Residuals{of}", value_figures.residuals, (v,), RESIDUALS, "half"),
-            Picture("Calibration of quantiles", value_figures.quantiles, shares, QUANTILES, "half"),
+            Picture(f"Predictions against data{of}", figures.intervals, (v,), INTERVALS),
+            Picture(f"Residuals{of}", figures.residuals, (v,), RESIDUALS, "half"),
+            Picture("Calibration of quantiles", figures.quantiles, shares, QUANTILES, "half"),
         ]
     if known(trace.get("energy", ())):
         energies = (trace["step"], trace["energy"], np.asarray(data.kept_steps))

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.value_evaluation` and `bdl.posterior.report.value_figures`.
+"""Tests of `bdl.posterior.value_evaluation` and `bdl.posterior.report.figures`.
 
 The report of predictions of numbers: its table, its pictures, its words, in the units of the target.
 """
@@ -16,7 +16,7 @@ from by_hand import NUMBERS_X, NUMBERS_Y
 import bdl
 from bdl.data import TensorSlices
 from bdl.posterior.metrics import value_metrics
-from bdl.posterior.report import figures, value_figures
+from bdl.posterior.report import figures
 from bdl.posterior.report.numbers import print_summary, summarise
 from bdl.posterior.report.page import ReportData, page, write_page
 from bdl.posterior.value_evaluation import Units, Values
@@ -86,17 +86,17 @@ def drawn(items: int, outside: int = 3) -> Values:
 
 @pytest.mark.parametrize("items", [1, 40, 500])
 def test_every_item_of_the_picture_is_inside_or_outside_its_interval(items):
-    ax = value_figures.intervals(drawn(items, min(3, items))).axes[0]
+    ax = figures.intervals(drawn(items, min(3, items))).axes[0]
     lines = {line.get_label(): line for line in ax.get_lines()}
     means = lines["predicted mean"].get_ydata()
     inside, outside = (len(lines[f"data, {name}"].get_ydata()) for name in ("inside", "outside"))
-    assert inside + outside == len(means) == min(items, value_figures.SHOWN) and (np.diff(means) > 0).all()
+    assert inside + outside == len(means) == min(items, figures.SHOWN) and (np.diff(means) > 0).all()
     assert outside == 3 if items == 40 else outside >= (items == 1)
-    assert ("all" in ax.get_xlabel()) == (items <= value_figures.SHOWN)
+    assert ("all" in ax.get_xlabel()) == (items <= figures.SHOWN)
 
 
 def test_residuals_are_drawn_in_standard_deviations():
-    ax = value_figures.residuals(drawn(40)).axes[0]
+    ax = figures.residuals(drawn(40)).axes[0]
     points = next(line for line in ax.get_lines() if len(line.get_ydata()) == 40)
     np.testing.assert_allclose(sorted(points.get_ydata()), [0.5] * 37 + [5.0] * 3)
     assert ax.get_ylim()[1] > 5
@@ -106,9 +106,9 @@ def test_every_picture_can_be_embedded(summary):
     values = Values.of(summary.evaluations["test"])
     curve = summary.evaluations["test"].curve
     for draw, arguments in (
-        (value_figures.intervals, (values,)),
-        (value_figures.residuals, (values,)),
-        (value_figures.quantiles, (values.shares, len(values.y))),
+        (figures.intervals, (values,)),
+        (figures.residuals, (values,)),
+        (figures.quantiles, (values.shares, len(values.y))),
         (figures.learning_curve, (curve,)),
     ):
         assert figures.as_uri(draw, *arguments).startswith("data:image/svg+xml;base64,")
