@@ -131,7 +131,9 @@ class Forward:
         """The outputs (k, n, ...). inputs: (n, ...) for all networks, or with `each` (k, n, ...), a batch for each."""
         way = self.way(len(next(iter(tensors.values()))))
         if way == "vmap":
-            return self._vmap(tensors, inputs, each)
+            # Under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
+            inputs, axes = map_tensors(torch.Tensor.contiguous, inputs), (0, 0 if each else None)
+            return vmap(self._one, in_dims=axes, randomness="different")(dict(tensors), inputs)
         if way == "bmm" and isinstance(inputs, Tensor) and (x := self._rows(inputs, each)) is not None:
             return self._bmm(tensors, x, each)
         return self._loop(tensors, inputs, each)
@@ -205,12 +207,6 @@ class Forward:
         """The tensor that stands for a parameter of the network."""
         name = self._name_of[id(parameter)]
         return tensors[name] if name in tensors else self._shared.get(name, parameter)
-
-    def _vmap(self, tensors: Tensors, inputs: Inputs, each: bool) -> Tensor:
-        # Under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
-        inputs = map_tensors(torch.Tensor.contiguous, inputs)
-        axes = (0, 0 if each else None)
-        return vmap(self._one, in_dims=axes, randomness="different")(dict(tensors), inputs)
 
     def _loop(self, tensors: Tensors, inputs: Inputs, each: bool) -> Tensor:
         # `unbind` has one backward kernel for all networks, squeeze none; v[i] would have two for each network

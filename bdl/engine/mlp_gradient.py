@@ -119,16 +119,11 @@ class MLPGradient(Gradient):
 
 def supports(layers: Sequence[nn.Module]) -> bool:
     """Whether the chain rule is written out for these layers, in the mode in which they are."""
-    inside = [layer for layer in layers if not _passes(layer)]
+    passing = nn.Identity | nn.Dropout | nn.Flatten  # they hand on what they are given, but for active dropout
+    inside = [m for m in layers if not isinstance(m, passing) or isinstance(m, nn.Dropout) and m.training and m.p > 0]
     weighted = [layer for layer in layers if type(layer) in _WEIGHTED]
     tensors = [p for layer in weighted for p in layer.parameters()]
     once = len(set(map(id, weighted))) == len(weighted) and len(set(map(id, tensors))) == len(tensors)
     leading = [i for i, layer in enumerate(layers) if isinstance(layer, nn.Flatten)] in ([], [0])
     known = all(type(p) in _WEIGHTED or type(p) in _DERIVATIVES and not getattr(p, "inplace", False) for p in inside)
     return once and leading and known and bool(weighted)
-
-
-def _passes(layer: nn.Module) -> bool:
-    """Whether a layer hands its input on as it is."""
-    dropped = isinstance(layer, nn.Dropout) and layer.training and layer.p > 0
-    return isinstance(layer, nn.Identity | nn.Dropout | nn.Flatten) and not dropped

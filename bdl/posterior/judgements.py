@@ -8,26 +8,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from bdl.posterior.energy_histogram import EnergyHistogram
 
 Level = Literal["ok", "look", "bad"]
 LEVELS: tuple[Level, ...] = ("ok", "look", "bad")  # from best to worst
 COOL = 1.05  # T_eff over T: half of the 10 % of heat up to which tuning raises lr
-VerdictOutcome = Literal[
+VerdictOutcome = Literal[  # from best to worst
     "trust", "more samples", "not known", "ensemble over modes", "not mixing", "no posterior", "broken"
 ]
-LEVELS_OF: dict[VerdictOutcome, Level] = {  # from best to worst
-    "trust": "ok",
-    "more samples": "look",
-    "not known": "look",
-    "ensemble over modes": "look",
-    "not mixing": "look",
-    "no posterior": "look",
-    "broken": "bad",
-}
-OUTCOMES: tuple[VerdictOutcome, ...] = tuple(LEVELS_OF)
+OUTCOMES: tuple[VerdictOutcome, ...] = get_args(VerdictOutcome)
+LEVELS_OF: dict[VerdictOutcome, Level] = {**{outcome: "look" for outcome in OUTCOMES}, "trust": "ok", "broken": "bad"}
 
 TOLERANCE_P = 0.02  # a shift of p = 1/2 by .02 costs .0008 nats
 TOLERANCE_MEAN = 0.1  # predictive standard deviations; a shift by .1 costs .005 nats

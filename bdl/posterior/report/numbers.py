@@ -81,7 +81,8 @@ def summarise(
         metrics |= {f"{split}/{name}": value for name, value in evaluation.against_constant(seen).items()}
         metrics[f"{split}/items"] = evaluation.items
     if isinstance(first, ClassEvaluation) and isinstance(outside, ClassEvaluation):
-        metrics |= _ood(first, outside)
+        one = [ood_auroc(p, q) for p, q in zip(first.one_sample, outside.one_sample, strict=True)]
+        metrics |= {"ood/one_sample/auroc": float(np.mean(one)), "ood/bma/auroc": ood_auroc(first.bma, outside.bma)}
     energies = next(iter(_energy_draws(posterior).values()), None)
     metrics |= mixing(first.quantities, energies, first.features) | first.repeat_error()
     metrics |= _temperatures(posterior, trace)
@@ -135,11 +136,6 @@ def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]
         if name in trace:  # already a running mean, so the last value counts
             optional[name] = float(trace[name][-1].mean())
     return metrics | {name: value for name, value in optional.items() if not math.isnan(value)}
-
-
-def _ood(inside: ClassEvaluation, outside: ClassEvaluation) -> dict[str, float]:
-    one = [ood_auroc(p, q) for p, q in zip(inside.one_sample, outside.one_sample, strict=True)]
-    return {"ood/one_sample/auroc": float(np.mean(one)), "ood/bma/auroc": ood_auroc(inside.bma, outside.bma)}
 
 
 def _start(ensemble: Posterior, loaders: Mapping[str, Iterable[Any]]) -> dict[str, float]:
