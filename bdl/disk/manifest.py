@@ -57,12 +57,9 @@ class Entry:
 
 
 class Manifest:
-    """One manifest. It is read again only when the file has changed.
+    """The manifest of a stack, or of the whole run. It is read again only when the file has changed.
 
-    Args:
-        folder: of the run.
-        stack: whose files it lists; None for those of the whole run.
-        skip_bad: read a damaged manifest up to the first damaged line, with a warning. What follows cannot be trusted.
+    skip_bad: read a damaged manifest up to the first damaged line, with a warning. What follows cannot be trusted.
     """
 
     def __init__(self, folder: str | Path, stack: int | None = None, skip_bad: bool = False):

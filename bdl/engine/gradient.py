@@ -24,17 +24,11 @@ Losses = Callable[[Inputs, Tensor], Tensor]
 
 
 class Gradient(ABC):
-    """Mean losses of a batch, and the gradients of each chain's loss with respect to that chain's parameters.
+    """Mean losses of a batch, and the gradients of each chain's loss with respect to that chain's parameters."""
 
-    Attributes:
-        params: the parameters, in the order in which gradients are written.
-        idle: positions of the parameters for which the last `write` found no gradient. Their places hold zeros.
-        launch: runs the kernels of a step together, see `Graphs.run`; None launches them one by one.
-    """
-
-    params: list[Tensor]
-    idle: Sequence[int] = ()
-    launch: Callable[..., Any] | None = None
+    params: list[Tensor]  # in the order in which gradients are written
+    idle: Sequence[int] = ()  # parameters for which the last `write` found no gradient; their places hold zeros
+    launch: Callable[..., Any] | None = None  # runs a step's kernels together, see `Graphs.run`; None: one by one
 
     @abstractmethod
     def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:

@@ -61,10 +61,7 @@ class PredictiveMixture:
 
     Every method works on a chunk of the items at a time, so that memory beyond the outputs does not depend on n.
 
-    Args:
-        outputs: of S networks.
-        likelihood: the law for given outputs.
-        weights: (S,) >= 0; they need not be normalised.
+    weights: (S,) >= 0; they need not be normalised.
     """
 
     def __init__(self, outputs: StoredOutputs, likelihood: Likelihood, weights: Tensor):
@@ -100,8 +97,6 @@ class PredictiveMixture:
         """(n, k) quantiles, each target by itself; for counts the smallest whole number with cdf >= q.
 
         They invert the mixture's distribution function to 1e-6, and to q/1000 and (1 - q)/1000 in the tails.
-
-        Raises ConfigError unless 0 < q < 1.
         """
         if not 0 < q < 1:
             raise ConfigError(f"a quantile needs 0 < q < 1, got {q}")

@@ -25,10 +25,8 @@ class Batches:
 
     Tensors, and loaders over tensors (`bdl.data.TensorSlices`), are moved to the device once, not for every sample.
 
-    Args:
-        data: a loader of batches, or inputs of one batch: a tensor, a tuple of inputs in order, or a dict by name.
-        device: of the network.
-        read: splits a batch into inputs and target.
+    data: a loader of batches, or inputs of one batch: a tensor, a tuple of inputs in order, or a dict by name.
+    read: splits a batch into inputs and target.
     """
 
     def __init__(self, data: Data, device: torch.device, read: Reader | None = None):

@@ -73,13 +73,10 @@ class Group:
 
 
 class Samples:
-    """The networks of several stores. Each pass reads every file once, and holds one group of them.
+    """The networks of several stores of one target. Each pass reads every file once, and holds one group of them.
 
-    Args:
-        stores: of the same target, in the order in which their chains are counted.
-        net: the network that was sampled.
-        skip_bad: leave out files that are missing, cut short or altered, each with a warning. `files` then shrinks at
-            the end of the pass.
+    skip_bad: leave out files that are missing, cut short or altered, each with a warning; `files` then shrinks at the
+    end of the pass.
     """
 
     def __init__(self, stores: Sequence[SampleStore], net: nn.Module, skip_bad: bool = False):

@@ -106,17 +106,10 @@ def _message(where: str, step: int, lr: Scalar) -> str:
 
 
 class Survivors(Saved):
-    """Drops diverged chains from a stack; the rows (C, ...) of the others keep every bit.
+    """Drops diverged chains from a stack, or raises; the rows (C, ...) of the others keep every bit.
 
     A dropped chain takes the state of another chain, moves on from there and counts no more. It draws noise from the
     stream of the stack, of which every chain has numbers that no other chain gets.
-
-    Args:
-        policy: "stop" raises, "drop" drops.
-        chain, batch_noise: of the sampler.
-
-    Attributes:
-        lost: the step of the divergence by chain, in the order in which they were noticed.
     """
 
     saved = ("lost",)
@@ -125,7 +118,7 @@ class Survivors(Saved):
         if policy not in get_args(OnDivergence):
             raise ConfigError(f"on_divergence must be stop or drop, got {policy!r}")
         self.policy, self.chain, self.batch_noise = policy, chain, batch_noise
-        self.lost: dict[int, int] = {}
+        self.lost: dict[int, int] = {}  # the step of the divergence by chain, in the order in which they were noticed
 
     def number(self, c: int) -> int:
         """The number of chain c among those of all stacks."""

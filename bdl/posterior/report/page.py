@@ -85,9 +85,6 @@ def write_page(
     Raises StoreError if the disk refuses.
 
     Args:
-        path: of the HTML file.
-        posterior: the samples.
-        summary: of these samples, from `summarise`.
         facts: shown as they are, in this order; `title` becomes the title.
         explain: `sampler.explain()`, or "".
         trace: of all chains; without it the page shows the energies of the kept samples.

@@ -63,22 +63,14 @@ class Bound:
 
 @dataclass(frozen=True)
 class Partition:
-    """The bins of a weighting as they were asked for.
+    """The bins of a weighting as they were asked for."""
 
-    Args:
-        low, high: the lower edge of the first bin and the upper edge of the last one.
-        bins: how many, all of one width.
-        margin: whether `high` is to lie above the quantile that the pilot finds.
-        descends: whether the floor goes down while energies lie in the lowest bin.
-        edges: all edges, given by hand; then there is no pilot and nothing moves.
-    """
-
-    low: Bound
-    high: Bound
-    bins: int
-    margin: bool
-    descends: bool
-    edges: tuple[float, ...] | None = None
+    low: Bound  # the lower edge of the first bin
+    high: Bound  # the upper edge of the last one
+    bins: int  # how many, all of one width
+    margin: bool  # whether `high` is to lie above the quantile that the pilot finds
+    descends: bool  # whether the floor goes down while energies lie in the lowest bin
+    edges: tuple[float, ...] | None = None  # all edges, given by hand; then there is no pilot and nothing moves
 
     @property
     def given(self) -> bool:

@@ -48,17 +48,11 @@ class RobbinsMonro:
 
 
 class Weighting(ABC):
-    """How the law depends on energy besides exp(-U/T).
+    """How the law depends on energy besides exp(-U/T)."""
 
-    Attributes:
-        zeta: power of psi in the law.
-        energy: kind of energy that psi reads: "batch", "ema", "full" or "control".
-        needs_energy: False where a step needs no energy; only `identity` and `describe` are then called.
-    """
-
-    zeta: float = 0.0
-    energy: str = "batch"
-    needs_energy: bool = True
+    zeta: float = 0.0  # power of psi in the law
+    energy: str = "batch"  # kind of energy that psi reads: "batch", "ema", "full" or "control"
+    needs_energy: bool = True  # False where a step needs no energy; only `identity` and `describe` are then called
 
     def identity(self) -> dict[str, Any]:
         """Plain values that two runs of one law share: bins and rate of the recursion do not matter."""
