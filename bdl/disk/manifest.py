@@ -44,7 +44,7 @@ class Entry:
 
     def after(self, before: str) -> Entry:
         """The entry in the place that follows the hash `before`."""
-        return replace(self, hash=_sha256(replace(self, hash=before).text()))
+        return replace(self, hash=digest(replace(self, hash=before).text()))
 
     def text(self) -> bytes:
         return json.dumps(asdict(self)).encode() + b"\n"
@@ -115,7 +115,7 @@ class Manifest:
 
     def write(self, path: str, kind: str, data: bytes) -> None:
         """Replace a file. Its line is written before it gets its name. Raises StoreError as `add` does."""
-        place, sha256 = self.folder / path, _sha256(data)
+        place, sha256 = self.folder / path, digest(data)
         versions = self.versions(path)
         with disk_errors(place):
             if versions and versions[-1].sha256 == sha256 and place.is_file() and read_file(place) == data:
@@ -162,7 +162,7 @@ def read_listed(manifests: Sequence[Manifest], path: str) -> bytes | None:
         return None
     place, manifest = listed[0][0].folder / path, listed[0][0].path
     data = read_or_refuse(place)
-    if _sha256(data) not in {entry.sha256 for _, entry in listed}:
+    if digest(data) not in {entry.sha256 for _, entry in listed}:
         raise StoreError(f"{place} was altered: its sha256 is not that of {manifest}; restore it")
     return data
 
@@ -190,5 +190,5 @@ def _entries(lines: Iterable[bytes], start: str) -> Iterator[Entry]:
         yield entry
 
 
-def _sha256(data: bytes) -> str:
+def digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()

@@ -93,9 +93,7 @@ class EnergyHistogram:
         return 1 + self.zeta * self.temperature * self._value_and_slope(u)[1].numpy()
 
     def _value_and_slope(self, u: np.ndarray) -> tuple[Tensor, Tensor]:
-        energies, edges, log_psi = (
-            torch.as_tensor(values, dtype=torch.float64) for values in (u, self.edges, self.log_psi)
-        )
+        energies, edges, log_psi = (torch.as_tensor(x, dtype=torch.float64) for x in (u, self.edges, self.log_psi))
         centres = (edges[1:] + edges[:-1]) / 2
         value, slope = log_psi_and_slope(energies.flatten(), log_psi[None], centres[None], open_top=self.cumulative)
         return value.view(energies.shape), slope.view(energies.shape)

@@ -143,9 +143,8 @@ def sample_stats(samples: Sequence[Keyed], chains: int, weights: Mapping[Key, fl
     """
     full, batch = recorded(samples, chains, "energy_full"), recorded(samples, chains, "energy_batch")
     energy, weight = full if np.isfinite(full).all() else batch, Draws(chains)
-    weight.add(
-        [chain for chain, _, _ in samples], [weights.get((chain, record.step), 0.0) for chain, record, _ in samples]
-    )
+    for chain, record, _ in samples:
+        weight.add([chain], [weights.get((chain, record.step), 0.0)])
     stats = {name: recorded(samples, chains, name) for name in ("lr", "temperature")} | {"weight": weight.array()}
     return stats | ({"energy": energy} if np.isfinite(energy).any() else {})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import warnings
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from bdl.disk.files import append_line, read_file, write_atomically
-from bdl.disk.manifest import SAMPLE, Entry, Manifest
+from bdl.disk.manifest import SAMPLE, Entry, Manifest, digest
 from bdl.errors import BdlWarning, StoreError
 
 FORMAT_VERSION = 2
@@ -81,7 +80,7 @@ class Index:
     def append(self, record: Record) -> None:
         """Write the lines of a file that is there. Raises StoreError if the disk is full or not writable."""
         append_line(self.path, record.line())
-        self.manifest.add(f"samples/{record.file}", SAMPLE, record.bytes, record.sha256, line_hash(record.line()))
+        self.manifest.add(f"samples/{record.file}", SAMPLE, record.bytes, record.sha256, digest(record.line()))
 
     def last_step(self) -> int:
         """The step of the last sample, -1 without one."""
@@ -108,7 +107,7 @@ class Index:
         self.manifest.cut(len(kept))
 
     def _records_of(self, listed: Iterable[Entry]) -> list[Record]:
-        lines = {line_hash(line): line for line in read_lines(self.path)}
+        lines = {digest(line): line for line in read_lines(self.path)}
         records: dict[int, Record] = {}
         for number, entry in enumerate(listed, 1):
             record = parse_line(lines.get(entry.line or "", b""))
@@ -162,18 +161,12 @@ def read_lines(path: Path) -> list[bytes]:
         raise StoreError(f"{path} cannot be read ({error.strerror}): restore it") from error
 
 
-def line_hash(line: bytes) -> str:
-    return hashlib.sha256(line).hexdigest()
-
-
 def parse_line(line: bytes) -> Record | None:
     """The record of an index line, None if it is damaged. Raises StoreError for another format, or a file elsewhere."""
     try:
         fields = json.loads(line)
-        if fields["format_version"] != FORMAT_VERSION:
-            raise StoreError(
-                f"samples of format {fields['format_version']}; this bdl reads format {FORMAT_VERSION} only"
-            )
+        if (version := fields["format_version"]) != FORMAT_VERSION:
+            raise StoreError(f"samples of format {version}; this bdl reads format {FORMAT_VERSION} only")
         return _checked(Record(**fields))
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -141,11 +141,9 @@ def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         raise ConfigError(
             f"need probabilities (n, K) and labels (n,), n > 0; got shapes {(*probs.shape,)} and {(*labels.shape,)}"
         )
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= probs.shape[1]:
-        raise ConfigError(
-            f"labels must be in 0 .. {probs.shape[1] - 1}, the classes of the probabilities; got {low} .. {high}"
-        )
+    low, high, last = int(labels.min()), int(labels.max()), probs.shape[1] - 1
+    if low < 0 or high > last:
+        raise ConfigError(f"labels must be in 0 .. {last}, the classes of the probabilities; got {low} .. {high}")
     if not bool(((probs > -1e-3) & (probs < 1 + 1e-3)).all()):
         raise ConfigError("probabilities must be in [0, 1], got NaN or values outside: apply softmax to logits first")
     # An average may round to 1 + 1e-7; torchmetrics would take it for a logit and apply softmax

@@ -70,10 +70,8 @@ class Blockwise(Prior):
         return sum(prior.constant(stop - start) for start, stop, prior in self.parts)
 
     def identity(self) -> Any:
-        return {
-            "type": "by block",
-            "parts": [{"stop": stop, "prior": prior.identity()} for _, stop, prior in self.parts],
-        }
+        parts = [{"stop": stop, "prior": prior.identity()} for _, stop, prior in self.parts]
+        return {"type": "by block", "parts": parts}
 
     def __str__(self) -> str:
         return "; ".join(dict.fromkeys(str(prior) for _, _, prior in self.parts))

@@ -23,26 +23,15 @@ MEASURE_EVERY = 10  # steps between two configurational temperatures, each of wh
 
 @dataclasses.dataclass(frozen=True)
 class Host:
-    """What a sampler knows of the loop around it. `BayesianModule` and `CollectSamples` say it when training starts.
+    """What a sampler knows of the loop around it. `BayesianModule` and `CollectSamples` say it when training starts."""
 
-    Args:
-        full_loss: returns the mean negative log-likelihood over all the data, or None.
-        batch_loss: returns that of the step's own batch, without gradients, or None.
-        per_example: returns the gradients (..., n, d) of every item of the step's batch, or None.
-        buffers: returns tensors (C, ...) of the network that are no parameters, such as BatchNorm's statistics.
-        group: the process group whose ranks share the chain and average its energy, or None.
-        sees_all_data: whether every batch holds all the data and nothing in the network is random: no batch noise.
-        loss_is_whole: False where the closure returns less than the mean loss of the batch, as under Lightning's
-            gradient accumulation. Energies are then None.
-    """
-
-    full_loss: MeanLoss | None = None
-    batch_loss: MeanLoss | None = None
-    per_example: Callable[[], Tensor] | None = None
-    buffers: Callable[[], Iterable[Tensor]] = tuple
-    group: dist.ProcessGroup | None = None
-    sees_all_data: bool = False
-    loss_is_whole: bool = True
+    full_loss: MeanLoss | None = None  # over all the data
+    batch_loss: MeanLoss | None = None  # of the step's own batch, without gradients
+    per_example: Callable[[], Tensor] | None = None  # returns the gradients (..., n, d) of the items of the batch
+    buffers: Callable[[], Iterable[Tensor]] = tuple  # returns tensors (C, ...) as BatchNorm's, which are no parameters
+    group: dist.ProcessGroup | None = None  # whose ranks share the chain and average its energy
+    sees_all_data: bool = False  # every batch holds all the data, nothing in the network is random: no batch noise
+    loss_is_whole: bool = True  # False under gradient accumulation, where a loss is a part; energies are then None
 
 
 class Chain:
@@ -53,20 +42,6 @@ class Chain:
         dynamics: how the chain moves.
         chains: C, or None for a single chain without a leading axis.
         seed, stack: name the random stream, from which alone injected noise is drawn.
-
-    Attributes:
-        theta: (d,) or (C, d) positions, one contiguous buffer.
-        lead: the leading axes, () or (C,).
-        g: the same shape; gradient of U/N in the step that is being made.
-        z: the same shape; standard normal numbers of that step, zero where none are injected.
-        state: the dataclass of the dynamics, whose `theta` is `theta`.
-        steps: how many steps were taken.
-        host: what the loop around the sampler tells it.
-        lr_factors: (d,) factors of lr, where blocks of parameters have them, else None.
-        left_at: θ after the last step of a full-batch kernel, or None.
-        configurational_temperature: () or (C,) <θ, ∇U>/d at the last step, whose expectation is T in equilibrium
-            (Wenzel et al. 2020); None except at every 10th step.
-        entropy: (...,) entropy of the approximation from which a variational θ was drawn before the last step, nats.
     """
 
     def __init__(
@@ -80,18 +55,20 @@ class Chain:
     ):
         self.buffer = ParameterBuffer(params, names, chains)
         self.dynamics, self.chains, self.seed, self.stack = dynamics, chains, seed, stack
-        self.lead = self.buffer.lead
+        self.lead = self.buffer.lead  # the leading axes, () or (C,)
         self.steps, self.host = 0, Host()
-        self.lr_factors: Tensor | None = None
+        self.lr_factors: Tensor | None = None  # (d,) where blocks of parameters have factors of lr
         self.state = checked_state(dynamics, dynamics.init(self.theta))
         self.generator = generator(self.theta.device, "noise", seed, stack)
-        self.entropy: Tensor | None = None
+        self.entropy: Tensor | None = None  # (...,) nats, of the approximation that θ was drawn from before the step
+        # () or (C,) <θ, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
         self.configurational_temperature: Tensor | None = None
         self._known_distinct = False  # True once something tells the chains apart
         self._allocate()
 
     @property
     def theta(self) -> Tensor:
+        """(d,) or (C, d) positions, one contiguous buffer."""
         return self.buffer.theta
 
     def column(self, value: Scalar) -> Scalar:
@@ -221,10 +198,11 @@ class Chain:
         self._known_distinct = self.steps > 0
 
     def _allocate(self) -> None:
-        self.g, self.z = torch.zeros_like(self.theta), torch.zeros_like(self.theta)
+        self.g = torch.zeros_like(self.theta)  # gradient of U/N in the step that is being made
+        self.z = torch.zeros_like(self.theta)  # standard normal numbers of that step, zero where none are injected
         self.g_views = self.buffer.split(self.g)
         self._z_is_zero = True
-        self.left_at: Tensor | None = None
+        self.left_at: Tensor | None = None  # θ after the last step of a full-batch kernel
 
     def _fields(self) -> list[tuple[str, Any]]:
         return [(f.name, getattr(self.state, f.name)) for f in dataclasses.fields(self.state)]

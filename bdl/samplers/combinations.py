@@ -22,11 +22,9 @@ def refuse_combinations(
     chains: int | None,
 ) -> None:
     """Raise ConfigError for parts that make no sense together, and for a `dynamics` of another type."""
-    if not isinstance(dynamics, Transition):
-        raise ConfigError(
-            f"dynamics must be a bdl.Dynamics or a bdl.FullBatch, got {type(dynamics).__name__}: subclass one"
-        )
     name, weighted_by = type(dynamics).__name__, type(weighting).__name__
+    if not isinstance(dynamics, Transition):
+        raise ConfigError(f"dynamics must be a bdl.Dynamics or a bdl.FullBatch, got {name}: subclass one")
     if on_divergence != "stop" and (dynamics.full_batch or exchange is not None or (chains or 1) < 2):
         why = name if dynamics.full_batch else "replica exchange" if exchange is not None else "a single chain"
         raise ConfigError(f"on_divergence={on_divergence} needs a stack of chains that do not interact, and not {why}")

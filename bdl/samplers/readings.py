@@ -87,9 +87,8 @@ class Readings:
         chain, energy = self.chain, self.potential.energy
         if chain.entropy is None or energy is None:
             return None
-        return chain.per_chain(
-            chain.entropy.reshape(-1) - energy - self.potential.prior.constant(chain.theta.shape[-1])
-        )
+        constant = self.potential.prior.constant(chain.theta.shape[-1])
+        return chain.per_chain(chain.entropy.reshape(-1) - energy - constant)
 
     @property
     def configurational_temperature(self) -> Tensor | None:

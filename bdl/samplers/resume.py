@@ -55,10 +55,8 @@ def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], devi
             "this optimizer state was not saved by bdl.Sampler: start without it, or from another checkpoint"
         )
     saved = state_dict["bdl"]
-    if saved["format_version"] != FORMAT_VERSION:
-        raise ConfigError(
-            f"sampler state of format {saved['format_version']}; this bdl reads {FORMAT_VERSION} only: start afresh"
-        )
+    if (version := saved["format_version"]) != FORMAT_VERSION:
+        raise ConfigError(f"sampler state of format {version}; this bdl reads {FORMAT_VERSION} only: start afresh")
     for key, here in identity.items():
         if saved["identity"][key] != here:
             raise ConfigError(

@@ -12,9 +12,9 @@ from manifests import rewrite
 from test_store import FIELDS, write
 
 import bdl
-from bdl.disk.manifest import Entry, Manifest
+from bdl.disk.manifest import Entry, Manifest, digest
 from bdl.errors import BdlWarning, StoreError
-from bdl.posterior.index import Record, line_hash
+from bdl.posterior.index import Record
 from bdl.posterior.store import SampleStore
 
 KEPT, STEPS = 3, (2, 4, 6, 8)
@@ -112,7 +112,7 @@ def list_line(store: SampleStore, record: Record) -> None:
     """Add a line to the index, and list it as a stranger may."""
     with open(store.folder / "index-0.jsonl", "ab") as f:
         f.write(record.line())
-    store.manifest(0).add("samples/00000009-0.safetensors", "sample", 4, "0" * 64, line_hash(record.line()))
+    store.manifest(0).add("samples/00000009-0.safetensors", "sample", 4, "0" * 64, digest(record.line()))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -23,9 +23,9 @@ from torch import nn
 
 import bdl
 from bdl.disk.files import write_atomically
+from bdl.disk.manifest import digest
 from bdl.errors import BdlWarning, StoreError
 from bdl.models import MLP
-from bdl.posterior.index import line_hash
 from bdl.posterior.samples import refuse_other_target
 from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep
@@ -189,7 +189,7 @@ def swap_content(run: Path, tensors: dict[str, torch.Tensor] | None) -> Path:
     (store.folder / bad.file).write_bytes(data)
     index(store).write_bytes(b"".join(r.line() for r in (records[0], bad, *records[2:])))
     manifest = store.manifest(0)
-    altered = {"bytes": bad.bytes, "sha256": bad.sha256, "line": line_hash(bad.line())}
+    altered = {"bytes": bad.bytes, "sha256": bad.sha256, "line": digest(bad.line())}
     rewrite(manifest, [replace(e, **altered) if e.path.endswith(bad.file) else e for e in manifest.entries()])
     return store.folder / bad.file
 

@@ -159,10 +159,8 @@ def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
     except ConfigError as refusal:
         metrics["weight_ess"] = math.nan
         return [str(refusal)]
-    metrics |= {
-        "weight_ess": weights.ess,
-        "weights_biased": math.nan if weights.biased is None else float(weights.biased),
-    }
+    biased = math.nan if weights.biased is None else float(weights.biased)
+    metrics |= {"weight_ess": weights.ess, "weights_biased": biased}
     return [] if weights.biased is False else [weights.note]
 
 
@@ -211,9 +209,8 @@ def _scores_table(metrics: Mapping[str, float]) -> Table:
     for key in ROWS:
         if any(f"{split}/{key}/{first}" in metrics for split in ("test", "train")):
             test = [shown_score(s, metrics.get(f"test/{key}/{s}", math.nan)) for s in scores]
-            table.add_row(
-                row_label(key, metrics), *test, shown_score(first, metrics.get(f"train/{key}/{first}", math.nan))
-            )
+            train = shown_score(first, metrics.get(f"train/{key}/{first}", math.nan))
+            table.add_row(row_label(key, metrics), *test, train)
     return table
 
 

@@ -110,9 +110,8 @@ class Reweighting(Saved):
         covers = self.weighting.describe_depth(h, now.zeta)
         lines = [f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}{covers}"]
         if not math.isnan(error := batch_error(h)):
-            lines.append(
-                f"energy noise: {error:.3g} {unit} from one step to the next, in bins of {(high - low) / h.bins:.3g}"
-            )
+            width = (high - low) / h.bins
+            lines.append(f"energy noise: {error:.3g} {unit} from one step to the next, in bins of {width:.3g}")
         return lines
 
     def freeze(self) -> bool:
