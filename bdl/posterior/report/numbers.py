@@ -215,9 +215,11 @@ def _scores_table(metrics: Mapping[str, float]) -> Table:
 
 
 def _chain_facts(metrics: Mapping[str, float]) -> list[str]:
+    at_most = "at most " if math.isfinite(metrics["kinetic_temperature"]) else ""  # momenta show what is reached
+    heat = f"T_eff {at_most}{_text(metrics['t_eff'])} (noise_ratio {_text(metrics['noise_ratio'])})"
     facts = [
         f"{metrics['samples']:.0f} samples of {metrics['chains']:.0f} chains",
-        f"T {metrics['temperature']:g}, T_eff {_text(metrics['t_eff'])} (noise_ratio {_text(metrics['noise_ratio'])})",
+        f"T {metrics['temperature']:g}, {heat}",
         f"kinetic temperature {_text(metrics['kinetic_temperature'])}",
         f"R-hat max {_text(metrics['rhat/max'])}, ESS min {_text(metrics['ess/min'])}",
     ]

@@ -33,6 +33,11 @@ def test_scores_and_facts_are_printed(capsys):
     assert last.startswith("verdict: not known. Monte Carlo error: ")
 
 
+def test_t_eff_is_a_bound_where_momenta_show_the_temperature(capsys):
+    print_summary(CHAIN | {"kinetic_temperature": 1.0})
+    assert "T_eff at most 1.25 (noise_ratio 0.25); kinetic temperature 1" in capsys.readouterr().out
+
+
 def test_optional_facts_are_printed_if_present(capsys):
     extra = {"acceptance": 0.7, "elbo": -12.5, "swap_rate/0": 0.3, "swap_rate/1": 0.2, "weight_ess": 31.0}
     print_summary(CHAIN | extra)

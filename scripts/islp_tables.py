@@ -1,0 +1,49 @@
+"""Makes tables for bench_peers.py of data sets that chose no default: python scripts/islp_tables.py ISLP/data OUT.
+
+ISLP/data is that folder of the Python package ISLP, 0.6.0. Rows with gaps go, columns of more than 20 different words
+go, other words become columns of zeros and ones, and a random fifth of the rows is the test part.
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+TARGETS = {
+    "Boston": "medv", "Auto": "mpg", "Hitters": "Salary", "College": "Apps", "Carseats": "Sales", "Credit": "Balance",
+    "Wage": "wage",
+}  # fmt: skip
+LEFT_OUT = ["name", "Unnamed: 0", "rownames", "ID", "logwage"]  # numbers of rows, and the logarithm of a target
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, metavar="ISLP/data")
+    parser.add_argument("out", type=Path, metavar="OUT")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for seed, (name, target) in enumerate(TARGETS.items()):
+        frame = numbers(pd.read_csv(arguments.folder / f"{name}.csv").drop(columns=LEFT_OUT, errors="ignore"))
+        frame["target"] = frame.pop(target)
+        places = np.random.default_rng(seed).permutation(len(frame))
+        frame["split"] = np.where(places < 0.2 * len(frame), "test", "train")
+        frame.to_csv(arguments.out / f"{name}.csv", index=False)
+
+
+def numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table without gaps and words."""
+    for column in frame.columns[~frame.dtypes.map(pd.api.types.is_numeric_dtype)]:
+        values = pd.to_numeric(frame[column], errors="coerce")
+        if values.notna().mean() > 0.9:  # a number in most rows, and a question mark in others
+            frame[column] = values
+    frame = frame.dropna()
+    words = frame.columns[~frame.dtypes.map(pd.api.types.is_numeric_dtype)]
+    many = [column for column in words if frame[column].nunique() > 20]
+    return pd.get_dummies(frame.drop(columns=many), drop_first=True).astype(float)
+
+
+if __name__ == "__main__":
+    main()
