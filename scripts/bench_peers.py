@@ -121,7 +121,8 @@ def fit_process(x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.nda
 
     if len(x) > GP_ROWS:
         return {}
-    kernel = ConstantKernel() * RBF(np.full(x.shape[1], 3.0), (1e-2, 1e3)) + WhiteKernel(0.1, (1e-8, 10.0))
+    lengths: Any = np.full(x.shape[1], 3.0)  # a column's each, where scikit-learn's annotation says one number
+    kernel = ConstantKernel() * RBF(lengths, (1e-2, 1e3)) + WhiteKernel(0.1, (1e-8, 10.0))
     process = GaussianProcessRegressor(kernel, n_restarts_optimizer=1, random_state=0).fit(x, y)
     mean, std = process.predict(x_test, return_std=True)
     return {"nll": -norm.logpdf(y_test, mean, std).mean(), "rmse": rmse(mean, y_test)}

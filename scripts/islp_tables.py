@@ -35,13 +35,11 @@ def main() -> None:
 
 def numbers(frame: pd.DataFrame) -> pd.DataFrame:
     """The table without gaps and words."""
-    for column in frame.columns[~frame.dtypes.map(pd.api.types.is_numeric_dtype)]:
-        values = pd.to_numeric(frame[column], errors="coerce")
-        if values.notna().mean() > 0.9:  # a number in most rows, and a question mark in others
-            frame[column] = values
+    values = frame.apply(pd.to_numeric, errors="coerce")
+    numeric = values.count() > 0.9 * len(values)  # a number in most rows, and a question mark in others
+    frame = frame.assign(**{column: values[column] for column in frame.columns[numeric]})
     frame = frame.dropna()
-    words = frame.columns[~frame.dtypes.map(pd.api.types.is_numeric_dtype)]
-    many = [column for column in words if frame[column].nunique() > 20]
+    many = [column for column, count in frame.select_dtypes(exclude="number").nunique().items() if count > 20]
     return pd.get_dummies(frame.drop(columns=many), drop_first=True).astype(float)
 
 
