@@ -20,7 +20,7 @@ PREFIX = "weighting/"
 class EnergyHistogram:
     """One row of psi, and the recent energies of its chains."""
 
-    edges: np.ndarray  # (m + 1,) ascending, nats; NaN while the pilot runs
+    edges: np.ndarray  # (m + 1,) ascending, nats
     log_psi: np.ndarray  # (m,) at the bin centres
     energies: np.ndarray  # any shape, nats
     zeta: float
@@ -41,10 +41,9 @@ class EnergyHistogram:
         saved, about = store.weighting(stack) or ({}, {})
         if not saved or bool(saved["edges"].isnan().any()):
             return []
-        energies = saved["recent_energies"]
+        energies, rows = saved["recent_energies"], len(saved["edges"])
         cumulative = about["weighting"] != "Contour"
         frozen = [r for r in store.records() if r.stack == stack][-1].psi_frozen
-        rows = len(saved["edges"])
         return [
             cls(
                 edges=saved["edges"][i].numpy(),
@@ -59,11 +58,6 @@ class EnergyHistogram:
             )
             for i in range(rows)
         ]
-
-    @property
-    def ready(self) -> bool:
-        """Has the pilot found the range of the bins?"""
-        return bool(np.isfinite(self.edges).all())
 
     @property
     def centres(self) -> np.ndarray:
@@ -81,6 +75,11 @@ class EnergyHistogram:
         u = self.finite
         return float(np.mean((u < self.edges[0]) | (u > self.edges[-1]))) if len(u) else 0.0
 
+    def width_at(self, u: float) -> float:
+        """Width of the bin that holds the energy u, nats."""
+        j = int(np.clip(np.searchsorted(self.edges, u) - 1, 0, len(self.edges) - 2))
+        return float(self.edges[j + 1] - self.edges[j])
+
     def log_psi_at(self, u: np.ndarray) -> np.ndarray:
         """log psi at energies u of any shape."""
         return self._value_and_slope(u)[0].numpy()
@@ -93,8 +92,7 @@ class EnergyHistogram:
         return 1 + self.zeta * self.temperature * self._value_and_slope(u)[1].numpy()
 
     def _value_and_slope(self, u: np.ndarray) -> tuple[Tensor, Tensor]:
-        energies, edges, log_psi = (torch.as_tensor(x, dtype=torch.float64) for x in (u, self.edges, self.log_psi))
-        centres = (edges[1:] + edges[:-1]) / 2
+        energies, centres, log_psi = (torch.as_tensor(x, dtype=torch.float64) for x in (u, self.centres, self.log_psi))
         value, slope = log_psi_and_slope(energies.flatten(), log_psi[None], centres[None], open_top=self.cumulative)
         return value.view(energies.shape), slope.view(energies.shape)
 
@@ -112,7 +110,7 @@ def weighting_metrics(histograms: Sequence[EnergyHistogram]) -> dict[str, float]
     share psi. At an energy u the weighted law falls as exp(-u/T) / psi(u)^zeta, whose slope is that of exp(-u/T') with
     T' = T over the multiplier at u.
     """
-    seen = [h for h in histograms if h.ready and len(h.finite)]
+    seen = [h for h in histograms if len(h.finite)]
     if not seen:
         return {}
     multipliers = np.concatenate([h.multiplier_at(h.finite) for h in seen])
@@ -124,15 +122,9 @@ def weighting_metrics(histograms: Sequence[EnergyHistogram]) -> dict[str, float]
         "covered": np.mean([h.covered for h in seen]),
         "lowest_share": np.concatenate([h.finite < h.edges[1] for h in seen]).mean(),
         "plain_temperature": np.mean([h.temperature for h in seen]) / median if median > 0 else math.nan,
-        "bin_width": np.mean([_width_at(h, float(np.median(h.finite))) for h in seen]),
+        "bin_width": np.mean([h.width_at(float(np.median(h.finite))) for h in seen]),
     }
     return {PREFIX + name: float(value) for name, value in numbers.items()}
-
-
-def _width_at(h: EnergyHistogram, u: float) -> float:
-    """Width of the bin that holds the energy u, nats."""
-    j = int(np.clip(np.searchsorted(h.edges, u) - 1, 0, len(h.edges) - 2))
-    return float(h.edges[j + 1] - h.edges[j])
 
 
 def weighting_sentences(m: Mapping[str, float]) -> list[str]:

@@ -38,12 +38,30 @@ class Numbers(dict[str, float]):
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the verdict."""
+    """One line of the verdict that does not decide it."""
 
     level: Level
     name: str
     value: str
     words: str  # the meaning of the value, and a remedy unless the level is ok
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """One line of the verdict that does: what one check says of a question."""
+
+    outcome: VerdictOutcome
+    name: str
+    value: str
+    words: str
+
+    @property
+    def level(self) -> Level:
+        return LEVELS_OF[self.outcome]
+
+    @property
+    def severity(self) -> int:
+        return OUTCOMES.index(self.outcome)
 
 
 def notes(m: Numbers, histogram: EnergyHistogram | None, warnings: Sequence[str]) -> list[Check]:
@@ -142,36 +160,17 @@ def _intervals(m: Mapping[str, float]) -> Check | None:
 def _bins(h: EnergyHistogram | None) -> Check | None:
     if h is None:
         return None
-    if not h.ready:
-        words = "the pilot has not determined the range of energies yet, so nothing is weighted"
-        return Check("look", "Energy bins", "–", words)
-    outside = h.share_outside
-    value = f"{100 * outside:.1f} % outside"
-    if outside > 0.05:
-        words = "psi is constant beyond the bins: widen low and high, or run the pilot again"
-        return Check("look", "Energy bins", value, words)
-    if not h.frozen:
-        words = "psi still changes, so importance weights are not meaningful yet"
-        return Check("look", "Energy bins", value, words)
-    return Check("ok", "Energy bins", value, "the bins cover the energies, and psi has settled")
+    if h.share_outside > 0.05:
+        level, words = "look", "psi is constant beyond the bins: widen low and high, or run the pilot again"
+    elif not h.frozen:
+        level, words = "look", "psi still changes, so importance weights are not meaningful yet"
+    else:
+        level, words = "ok", "the bins cover the energies, and psi has settled"
+    return Check(level, "Energy bins", f"{100 * h.share_outside:.1f} % outside", words)
 
 
 def _grade(value: float, ok: float, look: float) -> Level:
     return "ok" if value <= ok else "look" if value <= look else "bad"
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What one check says of a question."""
-
-    outcome: VerdictOutcome
-    name: str
-    value: str
-    words: str
-
-    @property
-    def check(self) -> Check:
-        return Check(LEVELS_OF[self.outcome], self.name, self.value, self.words)
 
 
 def repeats(m: Numbers) -> Judgement:

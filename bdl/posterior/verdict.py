@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.judge_target import judge_target
 from bdl.posterior.judgements import (
-    LEVELS_OF,
-    OUTCOMES,
     Check,
     Judgement,
     Level,
@@ -39,7 +37,7 @@ class Verdict:
     @property
     def decisive(self) -> Judgement:
         """The worst judgement, the first of equals; that on the target before that on the predictions."""
-        return max((*self.target, self.repeats), key=_severity)
+        return max((*self.target, self.repeats), key=lambda judgement: judgement.severity)
 
     @property
     def outcome(self) -> VerdictOutcome:
@@ -47,11 +45,11 @@ class Verdict:
 
     @property
     def level(self) -> Level:
-        return LEVELS_OF[self.outcome]
+        return self.decisive.level
 
     @property
-    def checks(self) -> list[Check]:
-        return [self.repeats.check, *(judgement.check for judgement in self.target), *self.notes]
+    def checks(self) -> list[Check | Judgement]:
+        return [self.repeats, *self.target, *self.notes]
 
     @property
     def answers(self) -> list[tuple[str, str]]:
@@ -66,7 +64,7 @@ class Verdict:
     @property
     def lights(self) -> tuple[Level, Level]:
         """The level of each of the `answers`."""
-        return LEVELS_OF[self.repeats.outcome], LEVELS_OF[self._worst_of_target.outcome]
+        return self.repeats.level, self._worst_of_target.level
 
     @property
     def line(self) -> str:
@@ -80,7 +78,7 @@ class Verdict:
     def numbers(self) -> dict[str, float]:
         """For metrics.json: the outcome as its place in `OUTCOMES`, the answers as 1 or 0, and the samples needed."""
         return {
-            "verdict/outcome": OUTCOMES.index(self.outcome),
+            "verdict/outcome": self.decisive.severity,
             "verdict/repeats": float(self.repeats.outcome == "trust"),
             "verdict/law": float(self._worst_of_target.outcome == "trust"),
             "verdict/samples_needed": self.needed if self.outcome == "more samples" else math.nan,
@@ -88,7 +86,7 @@ class Verdict:
 
     @property
     def _worst_of_target(self) -> Judgement:
-        return max(self.target, key=_severity)
+        return max(self.target, key=lambda judgement: judgement.severity)
 
 
 def verdict(
@@ -97,10 +95,6 @@ def verdict(
     """The verdict from flat metrics, as in metrics.json; any may be missing or null. Only `notes` read the rest."""
     m = or_nan(metrics)
     return Verdict(repeats(m), judge_target(m), notes(m, histogram, warnings), samples_needed(m))
-
-
-def _severity(judgement: Judgement) -> int:
-    return OUTCOMES.index(judgement.outcome)
 
 
 def _answer(outcome: VerdictOutcome, words: str) -> str:

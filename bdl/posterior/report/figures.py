@@ -10,10 +10,10 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import StrMethodFormatter
+from torch import Tensor
 
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import Curve
@@ -94,22 +94,20 @@ def histogram(h: EnergyHistogram) -> Figure:
     figure = Figure((HALF, 4.2), layout="constrained")
     top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 2])
     shares = np.full(len(h.finite), 1 / max(len(h.finite), 1))
-    bins = h.edges if h.ready else 50
-    top.hist(h.finite, bins, weights=shares, color="#c9d8e6", label="recent energies")
+    top.hist(h.finite, h.edges, weights=shares, color="#c9d8e6", label="recent energies")
     name_axes(top, "", "share of energies")
-    if h.ready:
-        _psi(top.twinx(), h, np.sort(h.finite))
-        # The multiplier is constant between neighbouring centres; the bin edges lie in the middle of these segments
-        knots = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
-        u, values = np.repeat(knots, 2)[1:-1], np.repeat(h.multiplier_at(h.edges), 2)
-        bottom.plot(u, values, color=GREEN, lw=1.2)
-        _log_if_wide(bottom)
+    _psi(top.twinx(), h, np.sort(h.finite))
+    # The multiplier is constant between neighbouring centres; the bin edges lie in the middle of these segments
+    knots = np.concatenate([h.edges[:1], h.centres, h.edges[-1:]])
+    u, values = np.repeat(knots, 2)[1:-1], np.repeat(h.multiplier_at(h.edges), 2)
+    bottom.plot(u, values, color=GREEN, lw=1.2)
+    _log_if_wide(bottom)
     bottom.axhline(1, color=GREY, lw=0.8, ls=":")
     name_axes(bottom, f"energy U, {h.kind} (nats)", "multiplier")
     return figure
 
 
-def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
+def reliability(predictions: Mapping[str, tuple[Tensor, Tensor]]) -> Figure:
     """Above: accuracy against confidence of each named (probs (n, K), labels (n,)). Below: the share of items."""
     figure = Figure((HALF, 4.2), layout="constrained")
     top, bottom = figure.subplots(2, sharex=True, height_ratios=[3, 1])
@@ -117,7 +115,7 @@ def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
     start = 1.0
     colours = (ORANGE, BLUE, GREEN, PINK)
     for (name, (probs, labels)), colour, marker in zip(predictions.items(), colours, "so^D", strict=False):
-        confidence, accuracy, count = _bins(probs, labels)
+        confidence, accuracy, count = (t.numpy() for t in reliability_bins(probs, labels))
         error = np.sqrt(accuracy * (1 - accuracy) / np.maximum(count, 1))  # standard error of a proportion
         shown = count >= ENOUGH
         style = {"color": colour, "marker": marker, "ms": 4, "lw": 1.3, "elinewidth": 0.8}
@@ -131,14 +129,9 @@ def reliability(predictions: Mapping[str, tuple[Any, Any]]) -> Figure:
     return figure
 
 
-def has_reliability(probs: Any, labels: Any) -> bool:
+def has_reliability(probs: Tensor, labels: Tensor) -> bool:
     """Whether any bin of confidence has enough items to be drawn."""
-    return bool((_bins(probs, labels)[2] >= ENOUGH).any())
-
-
-def _bins(probs: Any, labels: Any) -> list[np.ndarray]:
-    probs, labels = (torch.as_tensor(values).detach().cpu() for values in (probs, labels))
-    return [t.numpy() for t in reliability_bins(probs, labels)]
+    return bool((reliability_bins(probs, labels)[2] >= ENOUGH).any())
 
 
 def learning_curve(curve: Curve) -> Figure:

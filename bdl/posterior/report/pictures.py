@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_sentences
@@ -54,7 +55,7 @@ class ReportData:
     trace: Mapping[str, np.ndarray] = field(default_factory=dict)  # step (n,); other columns (n,) or (n, C)
     kept_steps: np.ndarray | Sequence[int] = ()  # (k,)
     histogram: EnergyHistogram | None = None
-    reliability: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
+    reliability: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
     values: Values | None = None  # for predictions of numbers
     curve: Curve | None = None
     convergence: Sequence[ConvergenceRow] = ()
@@ -110,7 +111,7 @@ def pictures_of(data: ReportData) -> list[Picture]:
         pictures.append(Picture(title, figures.learning_curve, (curve,), CURVE))
     if any(figures.has_reliability(*each) for each in data.reliability.values()):
         pictures.append(Picture("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half"))
-    if h is not None and (h.ready or known(h.energies)):
+    if h is not None:
         state = "has settled and is frozen" if h.frozen else "still changes"
         did = " ".join(weighting_sentences(data.metrics))
         caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}".strip()
