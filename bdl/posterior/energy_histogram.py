@@ -152,9 +152,7 @@ def weighting_sentences(m: Mapping[str, float]) -> list[str]:
     elif biased == 1:
         lines.append("Importance weights mean little here: the batch energies that psi was fitted on are too noisy.")
     else:
-        unknown = (
-            "" if biased == 0 else " They may be biased: full_energy=true records the energies that would show it."
-        )
-        effective = f"{ess:,.1f} effective samples of {samples:,.0f}"
-        lines.append(f"Importance weights lead back to exp(-U/T) with {effective}.{unknown}")
+        lines.append(f"Importance weights lead back to exp(-U/T) with {ess:,.1f} effective samples of {samples:,.0f}.")
+        if math.isnan(biased):
+            lines[-1] += " They may be biased: full_energy=true records the energies that would show it."
     return lines

@@ -125,17 +125,14 @@ class PosteriorEvaluation(ABC):
 
     def metrics(self) -> dict[str, float]:
         """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
-        each = {row: [self.scores(p) for p in predictions] for row, predictions in self.averages().items()}
-        return {f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]}
-
-    def averages(self) -> dict[str, list[Any]]:
-        """The predictions to score, by row: a list over chains for `one_sample` and `chain_bma`, otherwise one."""
         rows = {"one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]}
-        return rows if (weighted := self.bma_weighted) is None else rows | {"bma_weighted": [weighted]}
+        rows |= {} if (weighted := self.bma_weighted) is None else {"bma_weighted": [weighted]}
+        each = {row: [self.scores(p) for p in predictions] for row, predictions in rows.items()}
+        return {f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]}
 
     @abstractmethod
     def scores(self, prediction: Any) -> dict[str, float]:
-        """The scores of one of the predictions of `averages`."""
+        """The scores of one prediction, such as `bma`."""
 
     def _linear(self, outputs: Tensor) -> Tensor:
         """(s, features) see `features`."""

@@ -166,11 +166,11 @@ def tree(
         for name, tensor in named.items():
             values[part][name].add(chains, tensor.cpu().numpy())
 
-    names = samples.parameters()
-    chosen = None if parameters is None else matching(names, parameters, "parameters")
+    names = [name for name, _ in samples.net.named_parameters() if name not in samples.frozen]
+    chosen = names if parameters is None else sorted(matching(names, parameters, "parameters"), key=names.index)
     for number, group in enumerate(samples.groups(weights)):
-        of_group = {name: group.tensors[name] for name in names if chosen is None or name in chosen}
-        add("posterior", group.chains, projected(of_group, projections) if chosen is None else of_group)
+        of_group = {name: group.tensors[name] for name in chosen}
+        add("posterior", group.chains, projected(of_group, projections) if parameters is None else of_group)
         if labelled is None:
             continue
         for block, outputs in labelled.blocks(group):

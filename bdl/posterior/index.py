@@ -8,7 +8,6 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from bdl.disk.files import append_line, read_file, write_atomically
 from bdl.disk.manifest import SAMPLE, Entry, Manifest, digest
@@ -16,7 +15,7 @@ from bdl.errors import BdlWarning, StoreError
 
 FORMAT_VERSION = 2
 _FILE = re.compile(r"\w[\w.-]*\.safetensors")  # a plain name: what it names lies in the folder of the index
-_SAMPLE = re.compile(r"(\d{8,})-(0|[1-9]\d*)\.safetensors")
+_SAMPLE = re.compile(r"(\d{8,})-(0|[1-9]\d*)\.safetensors")  # step and stack
 
 
 @dataclass(frozen=True)
@@ -49,21 +48,10 @@ class Record:
         return replace(self, **{name: [value[row] for row in rows] for name, value in each.items()})
 
 
-def sample_name(step: int, stack: int, **_: Any) -> str:
-    """The name of the sample file of a step and a stack."""
-    return f"{step:08d}-{stack}.safetensors"
-
-
-def step_and_stack(name: str) -> tuple[int, int] | None:
-    """The step and the stack of a sample file; None for another name."""
-    named = _SAMPLE.fullmatch(name)
-    return None if named is None else (int(named[1]), int(named[2]))
-
-
 def sample_files(folder: Path) -> dict[tuple[int, int], Path]:
     """The sample files of a folder by (step, stack), whether a manifest lists them or not."""
-    named = ((step_and_stack(path.name), path) for path in sorted(folder.glob("*.safetensors")))
-    return {key: path for key, path in named if key is not None}
+    named = ((_SAMPLE.fullmatch(path.name), path) for path in sorted(folder.glob("*.safetensors")))
+    return {(int(name[1]), int(name[2])): path for name, path in named if name}
 
 
 class Index:
@@ -187,9 +175,8 @@ def _checked(record: Record) -> Record:
 
 def _step(entry: Entry) -> int:
     """The step of a listed sample. Raises StoreError for another name."""
-    named = step_and_stack(entry.path.removeprefix("samples/"))
-    if named is None:
+    if (named := _SAMPLE.fullmatch(entry.path.removeprefix("samples/"))) is None:
         raise StoreError(
             f"a manifest names the sample {entry.path!r}, which is no plain name: do not use these samples"
         )
-    return named[0]
+    return int(named[1])

@@ -217,13 +217,13 @@ def constant_value_losses(y: Tensor, counts: bool, seen: Tensor | None = None) -
     """
     y = y.double().reshape(len(y), -1)
     known = y if seen is None else seen.double().reshape(len(seen), -1)
-    losses = -constant_law(known, counts).log_prob(y).sum(-1)
     if len(known) < 3:
-        return torch.full_like(losses, math.nan)
+        return torch.full_like(y[:, 0], math.nan)
+    losses = -_law_of_moments(known, counts).log_prob(y).sum(-1)
     return losses if seen is not None else losses + 2 * y.shape[1] / len(y)
 
 
-def constant_law(y: Tensor, counts: bool) -> torch.distributions.Distribution:
+def _law_of_moments(y: Tensor, counts: bool) -> torch.distributions.Distribution:
     """The law of targets (n, k) for all items alike: normal, or for counts negative binomial, of their moments."""
     mean, variance = y.mean(0), y.var(0, unbiased=False).clamp_min(torch.finfo(y.dtype).tiny)
     if not counts:
@@ -265,8 +265,3 @@ def read_probabilities(path: str | Path) -> Tensor:
     if probs.ndim != 2 or not np.allclose(probs.sum(1), 1, atol=1e-2) or not (probs >= 0).all():
         raise ConfigError(f"{path} must hold probabilities (n, K) whose rows sum to 1, got an array {probs.shape}")
     return torch.from_numpy(probs)
-
-
-def write_probabilities(path: Path, probs: Tensor) -> None:
-    """Write probabilities (n, K) as a .npy file that `read_probabilities` reads."""
-    np.save(path, probs.cpu().numpy())

@@ -133,7 +133,8 @@ class ItemOutputs:
     """
 
     def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood | None = None):
-        self.batches, self.likelihood, self._forward = batches, likelihood, samples.forward()
+        self.samples, self.batches, self.likelihood = samples, batches, likelihood
+        self._forward = samples.forward()
         self._together = self._forward.together(*batches.sizes())
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:
@@ -144,9 +145,9 @@ class ItemOutputs:
             else:
                 yield block, self.batches.rows(self._forward, block.tensors, self.likelihood)
 
-    def weighted(self, samples: Samples, weights: Weights) -> Iterator[tuple[Tensor, Tensor]]:
+    def weighted(self, weights: Weights) -> Iterator[tuple[Tensor, Tensor]]:
         """The outputs of all networks, and their weights (k,). Files none of whose networks has one are not read."""
-        for group in samples.groups(weights.used):
+        for group in self.samples.groups(weights.used):
             yield from ((outputs, weights.of(block.keys)) for block, outputs in self.blocks(group))
 
 

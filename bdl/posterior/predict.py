@@ -128,9 +128,7 @@ class Posterior:
         small it is beside the mean.
         """
         moments = WeightedMoments()
-        for outputs, weights in ItemOutputs(self._samples, self._batches(data)).weighted(
-            self._samples, self.weights(kind)
-        ):
+        for outputs, weights in ItemOutputs(self._samples, self._batches(data)).weighted(self.weights(kind)):
             moments.add(torch.stack([function(one.contiguous()) for one in outputs]), weights)
         return moments.mean.float(), moments.std.float()
 
@@ -151,7 +149,7 @@ class Posterior:
         """
         batches = self._batches(data)
         likelihood = self._likelihood(batches)
-        stream = ItemOutputs(self._samples, batches, likelihood).weighted(self._samples, self.weights(kind))
+        stream = ItemOutputs(self._samples, batches, likelihood).weighted(self.weights(kind))
         return with_elements(prediction_of(stream, likelihood), batches.elements)
 
     def likelihood(self, data: Data) -> Likelihood:

@@ -35,7 +35,7 @@ class WeightedMoments:
     def __init__(self) -> None:
         self.weight = 0.0
         self.mean = torch.zeros((), dtype=torch.float64)
-        self._squares = torch.zeros((), dtype=torch.float64)  # weighted sum of squared deviations from the mean
+        self.squares = torch.zeros((), dtype=torch.float64)  # weighted sum of squared deviations from the mean
 
     def add(self, values: Tensor, weights: Tensor) -> None:
         """Add values (k, ...) with weights (k,) >= 0."""
@@ -46,23 +46,22 @@ class WeightedMoments:
         values = values.double().flatten(1)
         mean = w @ values / weight
         squares = w @ (values - mean).square_()
-        mean, squares = mean.view(shape), squares.view(shape)
         total = self.weight + weight
-        step = mean - self.mean
+        step = mean.view(shape) - self.mean
         self.mean = self.mean + step * (weight / total)
-        self._squares = self._squares + squares + step.square() * (self.weight * weight / total)
+        self.squares = self.squares + squares.view(shape) + step.square() * (self.weight * weight / total)
         self.weight = total
 
     def state_dict(self) -> dict[str, float | Tensor]:
-        return {"weight": self.weight, "mean": self.mean, "squares": self._squares}
+        return dict(vars(self))
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.weight, self.mean, self._squares = state["weight"], state["mean"], state["squares"]
+        vars(self).update(state)
 
     @property
     def std(self) -> Tensor:
         """(...) weighted standard deviation, without Bessel's correction."""
-        return (self._squares / self.weight).sqrt()
+        return (self.squares / self.weight).sqrt()
 
 
 @dataclass(frozen=True)
@@ -189,8 +188,7 @@ def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
     if likelihood.outputs == "logits":
         return Prediction(mean.float(), total, aleatoric, epistemic, probs.std.mT.float().contiguous())
     of_one = (mean[:, 1].float(), total, aleatoric, epistemic, probs.std[1].float())
-    p, total, aleatoric, epistemic, std = (part.reshape(shape) for part in of_one)
-    return LabelPrediction(p, total, aleatoric, epistemic, std)
+    return LabelPrediction(*(part.reshape(shape) for part in of_one))
 
 
 def uncertainty(mean_probs: Tensor, mean_entropy: Tensor) -> dict[str, Tensor]:

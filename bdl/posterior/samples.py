@@ -33,10 +33,6 @@ class SampleFile:
     rows: list[int] | None  # their places in the file; None where all of it counts
     chains: list[int]  # their numbers among all chains of all runs
 
-    @property
-    def path(self) -> Path:
-        return self.store.folder / self.record.file
-
 
 @dataclass(frozen=True)
 class Sample:
@@ -104,10 +100,6 @@ class Samples:
         """What maps the tensors of these networks and inputs to outputs."""
         like = named_tensors(self.net)
         return Forward(self.net, shared={name: value.to(like[name]) for name, value in self.frozen.items()})
-
-    def parameters(self) -> list[str]:
-        """Names of the parameters that were sampled."""
-        return [name for name, _ in self.net.named_parameters() if name not in self.frozen]
 
     def keyed(self) -> list[Keyed]:
         """Every sample as (chain among all runs, record, chain within the record)."""
@@ -186,8 +178,9 @@ class Samples:
             tensors = {name: values[file.rows] for name, values in tensors.items()}
         wrong = [k for k in shapes.keys() | tensors.keys() if k not in tensors or tensors[k].shape[1:] != shapes.get(k)]
         if wrong:
+            path = file.store.folder / file.record.file
             raise StoreError(
-                f"{file.path} holds samples of another network: {min(wrong)} does not fit; pass the net of the run"
+                f"{path} holds samples of another network: {min(wrong)} does not fit; pass the net of the run"
             )
         return tensors
 
@@ -239,10 +232,10 @@ def refuse_other_target(a: SampleStore, b: SampleStore) -> None:
     """Raise StoreError if two runs sampled different laws. It names the first key in which their targets differ."""
     difference = first_difference(*(dict(s.target(), temperature=_temperatures(s)) for s in (a, b)))
     if difference is not None:
-        key, *values = difference
-        in_a, in_b = (brief(value) for value in values)
+        key, in_a, in_b = difference
         raise StoreError(
-            f"runs of different targets are not merged: {key} is {in_a} in {a.run_dir}, {in_b} in {b.run_dir}"
+            f"runs of different targets are not merged: {key} is {brief(in_a)} in {a.run_dir}, {brief(in_b)} in "
+            f"{b.run_dir}"
         )
 
 

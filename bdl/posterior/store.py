@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import warnings
 from collections.abc import Mapping
@@ -13,20 +12,11 @@ import safetensors.torch
 from torch import Tensor, nn
 
 from bdl.disk.files import read_file, write_atomically
-from bdl.disk.manifest import Manifest, manifests_of, read_listed
+from bdl.disk.manifest import Manifest, digest, manifests_of, read_listed
 from bdl.disk.owner import sweep_leftovers
 from bdl.errors import BdlWarning, StoreError
-from bdl.posterior.index import Index, Record, sample_files, sample_name
-from bdl.posterior.tensors import (
-    FROZEN,
-    FrozenPart,
-    as_bytes,
-    copies_of,
-    first_difference,
-    frozen_entry,
-    frozen_names,
-    stacked_tensors,
-)
+from bdl.posterior.index import Index, Record, sample_files
+from bdl.posterior.tensors import FROZEN, FrozenPart, as_bytes, copies_of, frozen_names, stacked_tensors
 from bdl.snapshot import Sampled, describe_target
 
 
@@ -53,10 +43,9 @@ class SampleStore:
 
         Raises StoreError if the disk is full or not writable. Earlier samples stay valid.
         """
-        stack, name = fields["stack"], sample_name(**fields)
-        data = as_bytes(tensors)
-        record = Record(**fields, file=name, bytes=len(data), sha256=hashlib.sha256(data).hexdigest())
-        index = self.index(stack)
+        name, data = f"{fields['step']:08d}-{fields['stack']}.safetensors", as_bytes(tensors)
+        record = Record(**fields, file=name, bytes=len(data), sha256=digest(data))
+        index = self.index(record.stack)
         write_atomically(self.folder / name, data, make_folder=not index.manifest.entries())
         index.append(record)
         return record
@@ -84,8 +73,7 @@ class SampleStore:
         DivergedError if the state is not finite.
         """
         now = sampler.snapshot()
-        stack = now.stack
-        last = self.index(stack).last_step()
+        stack, last = now.stack, self.index(now.stack).last_step()
         if last >= now.step:
             raise StoreError(
                 f"{self.folder} holds samples up to step {last}, and this sampler is at step {now.step}: choose "
@@ -189,7 +177,7 @@ class SampleStore:
             raise _unusable(path, f"was cut short to {len(data)} of {record.bytes} bytes")
         version = (record.sha256, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
         new = self._verified.get(record.file) != version
-        if new and hashlib.sha256(data).hexdigest() != record.sha256:
+        if new and digest(data) != record.sha256:
             raise _unusable(path, "was altered: its sha256 differs from the index")
         try:
             tensors = safetensors.torch.load(data)
@@ -221,8 +209,8 @@ class SampleStore:
 
     def refuse_other_frozen(self, part: FrozenPart, recorded: Mapping[str, Any]) -> None:
         """Raise StoreError, which names the first tensor, if this is not the frozen part that target.json knows."""
-        if frozen_entry(recorded).get("sha256") != part.sha256():
-            name = first_difference(part.tensors, self.frozen())
+        if part.differs_from(recorded):
+            name = part.first_difference(self.frozen())
             raise StoreError(
                 f"the frozen part of the network is not that of the samples in {self.folder}: {name} differs; sample "
                 "in another folder, or restore it. If it changes by itself, put its module into eval mode, or let it "

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 from collections.abc import Collection, Container, Mapping
 from typing import Any
 
@@ -11,6 +10,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from bdl.disk.manifest import digest
 from bdl.engine.functional import named_tensors, replace_tensors
 from bdl.engine.stack import ChainStack
 from bdl.errors import StoreError
@@ -77,8 +77,18 @@ class FrozenPart:
         """The checksum of its file, computed again only if somebody has written to a tensor; None without tensors."""
         seen = [(t.data_ptr(), t._version) for t in self.tensors.values()]
         if seen != self._seen:
-            self._sha256, self._seen = hashlib.sha256(self.as_bytes()).hexdigest(), seen
+            self._sha256, self._seen = digest(self.as_bytes()), seen
         return self._sha256
+
+    def differs_from(self, target: Mapping[str, Any]) -> bool:
+        """Whether target.json knows another frozen part."""
+        return frozen_entry(target).get("sha256") != self.sha256()
+
+    def first_difference(self, recorded: Mapping[str, Tensor]) -> str:
+        """The first name whose tensor differs in its values; "a type" where types alone differ."""
+        here = self.tensors
+        same = {name for name in here.keys() & recorded.keys() if torch.equal(here[name].cpu(), recorded[name])}
+        return min({*here, *recorded} - same, default="a type")
 
     def as_bytes(self) -> bytes:
         """The content of its file."""
@@ -93,12 +103,6 @@ def frozen_entry(target: Mapping[str, Any]) -> Mapping[str, Any]:
 def frozen_names(target: Mapping[str, Any]) -> Collection[str]:
     """The names of the tensors that target.json calls frozen."""
     return frozen_entry(target).get("shapes", {})
-
-
-def first_difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> str:
-    """The first name whose tensor differs, in values, or in its type alone."""
-    same = lambda name: name in a and name in b and torch.equal(a[name].cpu(), b[name])  # noqa: E731
-    return next((name for name in sorted({*a, *b}) if not same(name)), "a type")
 
 
 def sampled_part(module: nn.Module, target: Mapping[str, Any]) -> nn.Module:

@@ -8,16 +8,7 @@ from dataclasses import dataclass
 
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.judge_target import judge_target
-from bdl.posterior.judgements import (
-    Check,
-    Judgement,
-    Level,
-    VerdictOutcome,
-    notes,
-    or_nan,
-    repeats,
-    samples_needed,
-)
+from bdl.posterior.judgements import Check, Judgement, Level, VerdictOutcome, notes, or_nan, repeats, samples_needed
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import bdl
 from bdl.data.module import DataModule, as_data_module
 from bdl.errors import ConfigError
 from bdl.posterior.evaluation import ClassEvaluation
-from bdl.posterior.metrics import agreement, read_probabilities, write_probabilities
+from bdl.posterior.metrics import agreement, read_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.progress import WorkProgress
 from bdl.run.recipe import Recipe
@@ -80,7 +80,7 @@ def compare_with_reference(summary: Summary, reference: str | None, save: Path |
         print("{agreement:.2%} agreement with the reference, total variation {total_variation:.4f}".format(**scores))
     if save is not None:
         save.parent.mkdir(parents=True, exist_ok=True)
-        write_probabilities(save, probs)
+        np.save(save, probs.numpy())
 
 
 def chain_temperatures(runs: Sequence[Path]) -> dict[str, float]:

@@ -47,7 +47,7 @@ def test_a_run_without_weighting_has_none(run):
 def test_the_saved_histogram_is_that_of_the_first_chain(weighted):
     store = SampleStore(weighted)
     (saved, _), h = store.weighting(0), EnergyHistogram.read(store, 0)
-    assert saved is not None and h is not None and h.ready and h.frozen and h.cumulative and h.kind == "batch"
+    assert saved is not None and h is not None and h.frozen and h.cumulative and h.kind == "batch"
     np.testing.assert_array_equal(h.log_psi, saved["log_psi"][0])
     np.testing.assert_array_equal(h.energies, saved["recent_energies"][:, 0])
     records = store.records()[:-1]  # the last sample has no batch energy

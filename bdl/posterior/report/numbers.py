@@ -142,8 +142,7 @@ def _start(ensemble: Posterior, loaders: Mapping[str, Iterable[Any]]) -> dict[st
     """The scores of the average over the members of the ensemble."""
     metrics: dict[str, float] = {"start/members": ensemble.samples}
     for split, evaluation in ensemble.evaluate_all(loaders).items():
-        (average,) = evaluation.averages()["bma"]
-        metrics |= {f"{split}/start/{name}": value for name, value in evaluation.scores(average).items()}
+        metrics |= {f"{split}/start/{name}": value for name, value in evaluation.scores(evaluation.bma).items()}
     return metrics
 
 

@@ -55,10 +55,9 @@ def links_to(titles: Sequence[str]) -> dict[str, str]:
     """The ids of the sections to which checks point, by check, on a page with sections of these titles."""
     links: dict[str, str] = {}
     for beginning, checks in SEEN_IN.items():
-        # An exact title comes before one that only begins like it: "Energy" is not "Energy histogram"
-        exact_first = sorted(titles, key=lambda title: title != beginning)  # noqa: B023
-        if found := [title for title in exact_first if title.startswith(beginning)]:
-            links = dict.fromkeys(checks, anchor(found[0])) | links
+        found = [title for title in titles if title.startswith(beginning)]
+        if found:  # an exact title comes before one that only begins like it: "Energy" is not "Energy histogram"
+            links = dict.fromkeys(checks, anchor(beginning if beginning in found else found[0])) | links
     return links
 
 

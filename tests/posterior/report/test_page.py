@@ -132,7 +132,6 @@ def test_no_picture_is_an_empty_frame():
         "trace": {"step": np.arange(5), "energy": np.full((5, 2), np.nan), "t_eff": np.full((5, 2), np.nan)},
         "curve": Curve([1], [0.5], [0.7]),
         "reliability": {"few": (torch.tensor([[0.9, 0.1]]), torch.tensor([1]))},
-        "histogram": EnergyHistogram(np.full(11, np.nan), np.zeros(10), np.full(3, np.nan), 1.0, 1.0),
     }
     assert pictures_of(ReportData("t", **nothing)) == []
     trace = {"step": np.arange(5), "lr": np.ones(5), "t_eff": np.full((5, 2), np.nan)}
@@ -197,7 +196,6 @@ def test_numbers_that_are_nan_or_null_are_dashes():
 @pytest.mark.parametrize(
     "change",
     [
-        {"histogram": EnergyHistogram(np.full(11, np.nan), np.zeros(10), np.ones(3), 1.0, 1.0)},
         {"histogram": EnergyHistogram(np.linspace(0, 1, 11), np.zeros(10), np.ones(0), 2.0, 1.0, cumulative=False)},
         {"trace": {"step": np.arange(5), "energy": np.full(5, np.nan)}},
         {"trace": {"step": np.arange(5), "energy": np.ones(5), "kinetic_temperature": np.ones((5, 2))}},
