@@ -31,13 +31,11 @@ class EnergyHistogram:
     covered: float = math.nan  # nats of log G between the floor and the top; NaN for a density
 
     @classmethod
-    def read(cls, store: SampleStore, stack: int) -> EnergyHistogram | None:
-        """The first histogram that a stack saved; None without a weighting, or if the pilot never found the bins."""
-        return next(iter(cls.read_all(store, stack)), None)
-
-    @classmethod
     def read_all(cls, store: SampleStore, stack: int) -> list[EnergyHistogram]:
-        """One histogram per chain, or a single one where the chains share psi; empty where `read` gives None."""
+        """One histogram per chain, or a single one where the chains share psi.
+
+        Empty without a weighting, and if the pilot never found the bins.
+        """
         saved, about = store.weighting(stack) or ({}, {})
         if not saved or bool(saved["edges"].isnan().any()):
             return []

@@ -91,9 +91,9 @@ class PosteriorEvaluation(ABC):
         return self._features.array()
 
     @property
-    @abstractmethod
     def quantities(self) -> np.ndarray:
         """(chains, draws, quantities) what R-hat and ESS compare: predictions of up to 50 items."""
+        return self.log_probs
 
     @abstractmethod
     def repeat_error(self) -> dict[str, float]:
@@ -191,10 +191,6 @@ class ClassEvaluation(PosteriorEvaluation):
     def bma_weighted(self) -> Tensor | None:
         """(n, K) importance-weighted average over all samples; None without such weights."""
         return None if self._weighted is None else (self._weighted / self._weight).float().mT
-
-    @property
-    def quantities(self) -> np.ndarray:
-        return self.log_probs
 
     def repeat_error(self) -> dict[str, float]:
         errors = repeat_error(self.chain_bma.numpy(), 1.0, np.exp(self.log_probs))

@@ -129,9 +129,8 @@ def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[T
     # float32, as in torchmetrics: the diagram then has the same bins as the ECE
     edges = torch.linspace(0, 1, bins + 1, device=probs.device)
     index = (torch.bucketize(confidence.float(), edges, right=True) - 1).clamp_(max=bins - 1)
-    count = confidence.new_zeros(bins).index_add_(0, index, torch.ones_like(confidence))
-    total = confidence.new_zeros(bins).index_add_(0, index, confidence)
-    correct = confidence.new_zeros(bins).index_add_(0, index, (predicted == labels).double())
+    sums = (torch.ones_like(confidence), confidence, (predicted == labels).double())
+    count, total, correct = (confidence.new_zeros(bins).index_add_(0, index, values) for values in sums)
     return total / count, correct / count, count
 
 

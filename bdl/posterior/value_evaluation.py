@@ -180,10 +180,6 @@ class Values:
     shares: Mapping[str, tuple[np.ndarray, np.ndarray]]  # name -> (q, share of y below the predicted q-quantile)
     targets: int = 1  # of an item
 
-    @property
-    def name(self) -> str:
-        return self.units.name
-
     @classmethod
     def of(cls, evaluation: ValueEvaluation, units: Units | None = None) -> Values:
         """From the average over all chains, and the quantiles of one sample beside it."""

@@ -41,13 +41,13 @@ def test_share_outside_counts_finite_energies():
 
 
 def test_a_run_without_weighting_has_none(run):
-    assert EnergyHistogram.read(SampleStore(run), 0) is None
+    assert EnergyHistogram.read_all(SampleStore(run), 0) == []
 
 
 def test_the_saved_histogram_is_that_of_the_first_chain(weighted):
     store = SampleStore(weighted)
-    (saved, _), h = store.weighting(0), EnergyHistogram.read(store, 0)
-    assert saved is not None and h is not None and h.frozen and h.cumulative and h.kind == "batch"
+    (saved, _), h = store.weighting(0), EnergyHistogram.read_all(store, 0)[0]
+    assert saved is not None and h.frozen and h.cumulative and h.kind == "batch"
     np.testing.assert_array_equal(h.log_psi, saved["log_psi"][0])
     np.testing.assert_array_equal(h.energies, saved["recent_energies"][:, 0])
     records = store.records()[:-1]  # the last sample has no batch energy

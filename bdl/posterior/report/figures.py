@@ -252,7 +252,7 @@ def intervals(values: Values) -> Figure:
     ax.set_xlim(-1, len(order))
     ax.set_xticks([])
     ax.legend(ncols=4, loc="lower right", bbox_to_anchor=(1, 1), columnspacing=1.4, handlelength=1.2)
-    name_axes(ax, f"{items}, sorted by predicted mean", values.name)
+    name_axes(ax, f"{items}, sorted by predicted mean", values.units.name)
     return figure
 
 
@@ -272,7 +272,7 @@ def residuals(values: Values) -> Figure:
     grid = np.linspace(-reach, reach, 200)
     side.plot(np.exp(-(grid**2) / 2) / np.sqrt(2 * np.pi), grid, color="black", lw=1, ls="--")
     side.set_xticks([])
-    name_axes(ax, f"predicted {values.name}", "(data - mean) / predicted std")
+    name_axes(ax, f"predicted {values.units.name}", "(data - mean) / predicted std")
     name_axes(side, "share; dashed:\nnormal", "")
     return figure
 

@@ -22,22 +22,12 @@ from bdl.posterior.report.pictures import ReportData, pictures_of
 from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
 from bdl.posterior.verdict import verdict
 
-PREDICTIONS, CONVERGENCE = "Predictions", "Convergence"
-# Beginning of a section's title -> checks that are seen there. The first section that is on the page counts.
-SEEN_IN = {
-    "Accuracy and NLL": ("Monte Carlo error", "Average against one sample"),
-    "RMSE and NLL": ("Monte Carlo error", "Average against one sample"),
-    "Learning rate": ("Temperature", "T_eff", "Kinetic temperature", "Configurational temperature"),
-    "Calibration of quantiles": ("Width against residuals", "Calibration of intervals"),
-    "Reliability": ("Calibration error (ECE)",),
-    "Energy": ("Energy",),
-    "Energy histogram": ("ESS of importance weights", "Energy bins"),
-    CONVERGENCE: ("Monte Carlo error", "Chains against each other", "R-hat (largest)", "ESS (smallest)",
-                  "ESS of the tails", "Drift of predictions", "Slowest direction"),
-    PREDICTIONS: ("Level of single samples", "Average against a constant", "Average against the start",
+# Checks that the two tables show, unless a picture does
+IN_CONVERGENCE = ("Monte Carlo error", "Chains against each other", "R-hat (largest)", "ESS (smallest)",
+                  "ESS of the tails", "Drift of predictions", "Slowest direction")  # fmt: skip
+IN_PREDICTIONS = ("Level of single samples", "Average against a constant", "Average against the start",
                   "Average against one sample", "Width against residuals", "Calibration error (ECE)",
-                  "Calibration of intervals"),
-}  # fmt: skip
+                  "Calibration of intervals")  # fmt: skip
 SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 
@@ -49,16 +39,6 @@ def anchor(title: str) -> str:
     'predictions-against-data-first-of-2-targets'
     """
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
-
-
-def links_to(titles: Sequence[str]) -> dict[str, str]:
-    """The ids of the sections to which checks point, by check, on a page with sections of these titles."""
-    links: dict[str, str] = {}
-    for beginning, checks in SEEN_IN.items():
-        found = [title for title in titles if title.startswith(beginning)]
-        if found:  # an exact title comes before one that only begins like it: "Energy" is not "Energy histogram"
-            links = dict.fromkeys(checks, anchor(beginning if beginning in found else found[0])) | links
-    return links
 
 
 @dataclass(frozen=True)
@@ -93,8 +73,8 @@ def write_page(
     columns = {k: v.numpy() for k, v in trace.items()} if trace else _kept_energies(posterior)
     reliability = {}
     if isinstance(test, ClassEvaluation):
-        averages = {"one sample": test.one_sample[0], "average of all chains": test.bma}
-        reliability = {name: (probs, test.labels) for name, probs in averages.items()}
+        one, average = (test.one_sample[0], test.labels), (test.bma, test.labels)
+        reliability = {"one sample": one, "average of all chains": average}
     data = ReportData(
         title=facts.get("title", path.parent.name),
         facts={k: v for k, v in facts.items() if k != "title"},
@@ -102,7 +82,7 @@ def write_page(
         metrics=summary.metrics,
         trace=columns,
         kept_steps=sorted({r.step for r in posterior.records}),
-        histogram=EnergyHistogram.read(posterior.stores[0], posterior.records[0].stack),
+        histogram=next(iter(EnergyHistogram.read_all(posterior.stores[0], posterior.records[0].stack)), None),
         reliability=reliability,
         values=Values.of(test, units) if isinstance(test, ValueEvaluation) else None,
         curve=test.curve,
@@ -119,8 +99,9 @@ def page(data: ReportData) -> str:
     judged = verdict(m, data.histogram, data.warnings)
     splits = [s for s in ("test", "train") if any(k.startswith(f"{s}/") and not math.isnan(v) for k, v in m.items())]
     pictures = pictures_of(data)
-    titles = [p.title for p in pictures]
-    titles += [PREDICTIONS] * bool(splits) + [CONVERGENCE] * bool(data.convergence)
+    seen_in = {p.title: p.checks for p in pictures}
+    seen_in |= {"Convergence": IN_CONVERGENCE} if data.convergence else {}
+    seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
     return render(
         "page.html.jinja",
         data=data,
@@ -133,7 +114,7 @@ def page(data: ReportData) -> str:
         of_numbers=scores_of(m) is VALUE_SCORES,
         score_rows=_score_rows(m, splits),
         pictures=pictures,
-        links=links_to(titles),
+        links={check: anchor(title) for title in reversed(seen_in) for check in seen_in[title]},
         anchor=anchor,
         convergence=[
             (r.name, (f"{r.mean:,.4g}", f"{r.std:,.3g}", f"{r.rhat:.3f}", f"{r.ess:,.0f}")) for r in data.convergence

@@ -43,6 +43,12 @@ HISTOGRAM = (
     "energy."
 )
 
+# The checks that these pictures show
+AVERAGES = ("Monte Carlo error", "Average against one sample")
+TEMPERATURES = ("Temperature", "T_eff", "Kinetic temperature", "Configurational temperature")
+WIDTHS = ("Width against residuals", "Calibration of intervals")
+WEIGHTING = ("ESS of importance weights", "Energy bins")
+
 
 @dataclass(frozen=True)
 class ReportData:
@@ -71,6 +77,7 @@ class Picture:
     arguments: tuple[Any, ...]
     caption: str
     size: str = ""  # "half": two of them stand side by side
+    checks: Sequence[str] = ()  # of the verdict, which are seen here
 
     @property
     def uri(self) -> str:
@@ -99,23 +106,27 @@ def pictures_of(data: ReportData) -> list[Picture]:
         pictures += [
             Picture(f"Predictions against data{of}", figures.intervals, (v,), INTERVALS),
             Picture(f"Residuals{of}", figures.residuals, (v,), RESIDUALS, "half"),
-            Picture("Calibration of quantiles", figures.quantiles, shares, QUANTILES, "half"),
+            Picture("Calibration of quantiles", figures.quantiles, shares, QUANTILES, "half", WIDTHS),
         ]
     if known(trace.get("energy", ())):
         energies = (trace["step"], trace["energy"], np.asarray(data.kept_steps))
-        pictures.append(Picture("Energy", figures.energy_trace, energies, ENERGY))
+        pictures.append(Picture("Energy", figures.energy_trace, energies, ENERGY, checks=["Energy"]))
     if any(known(trace.get(name, ())) for name in ("lr", "temperature", "t_eff", "kinetic_temperature", "multiplier")):
-        pictures.append(Picture("Learning rate and temperature", figures.schedule, (trace,), SCHEDULE))
+        title = "Learning rate and temperature"
+        pictures.append(Picture(title, figures.schedule, (trace,), SCHEDULE, checks=TEMPERATURES))
     if curve is not None and len(curve.samples) > 1:
         title = f"{'RMSE' if curve.of_numbers else 'Accuracy'} and NLL against the number of networks"
-        pictures.append(Picture(title, figures.learning_curve, (curve,), CURVE))
+        pictures.append(Picture(title, figures.learning_curve, (curve,), CURVE, checks=AVERAGES))
     if any(figures.has_reliability(*each) for each in data.reliability.values()):
-        pictures.append(Picture("Reliability", figures.reliability, (data.reliability,), RELIABILITY, "half"))
+        shown = (data.reliability,)
+        pictures.append(
+            Picture("Reliability", figures.reliability, shown, RELIABILITY, "half", ["Calibration error (ECE)"])
+        )
     if h is not None:
         state = "has settled and is frozen" if h.frozen else "still changes"
         did = " ".join(weighting_sentences(data.metrics))
         caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}".strip()
-        pictures.append(Picture("Energy histogram and weighting", figures.histogram, (h,), caption, "half"))
+        pictures.append(Picture("Energy histogram and weighting", figures.histogram, (h,), caption, "half", WEIGHTING))
     return pictures
 
 

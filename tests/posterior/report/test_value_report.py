@@ -73,7 +73,7 @@ def test_pictures_are_in_the_units_of_the_target(summary):
         np.testing.assert_allclose(getattr(scaled, name), 100 + 10 * getattr(plain, name))
     np.testing.assert_allclose(scaled.std, 10 * plain.std)
     np.testing.assert_allclose(plain.y, NUMBERS_Y[:, 0])
-    assert (plain.name, scaled.name) == ("target", "price")
+    assert (plain.units.name, scaled.units.name) == ("target", "price")
 
 
 def drawn(items: int, outside: int = 3) -> Values:
