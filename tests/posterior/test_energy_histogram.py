@@ -44,6 +44,13 @@ def test_a_run_without_weighting_has_none(run):
     assert EnergyHistogram.read_all(SampleStore(run), 0) == []
 
 
+def test_bins_that_the_pilot_has_not_found_are_no_histogram(weighted, monkeypatch):
+    store = SampleStore(weighted)
+    saved, about = store.weighting(0) or ({}, {})
+    monkeypatch.setattr(store, "weighting", lambda stack: (saved | {"edges": saved["edges"] * np.nan}, about))
+    assert EnergyHistogram.read_all(store, 0) == []
+
+
 def test_the_saved_histogram_is_that_of_the_first_chain(weighted):
     store = SampleStore(weighted)
     (saved, _), h = store.weighting(0), EnergyHistogram.read_all(store, 0)[0]
