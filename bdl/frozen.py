@@ -64,26 +64,18 @@ def as_patterns(names: Iterable[str]) -> str:
     return ", ".join(groups[:LISTED]) + (f", and {len(groups) - LISTED} more" if len(groups) > LISTED else "")
 
 
-def frozen_modules(net: nn.Module, sampled: Collection[int]) -> list[nn.Module]:
+def frozen_modules(net: nn.Module, sampled: Collection[int], holder_lives: bool = True) -> list[nn.Module]:
     """The modules of the frozen part: those of whose parameters some are not sampled.
-
-    A module without parameters, such as a dropout, goes with the module that holds it.
 
     Args:
         sampled: ids of the parameters that are sampled.
+        holder_lives: whether all is sampled of the module that holds the network. A module without parameters, such as
+            a dropout, goes with its holder.
     """
-    frozen: list[nn.Module] = []
-
-    def visit(module: nn.Module, holder_lives: bool) -> None:
-        each = [id(p) in sampled for p in module.parameters()]
-        lives = all(each) if each else holder_lives
-        if not lives:
-            frozen.append(module)
-        for child in module.children():
-            visit(child, lives)
-
-    visit(net, True)
-    return frozen
+    each = [id(p) in sampled for p in net.parameters()]
+    lives = all(each) if each else holder_lives
+    below = [module for child in net.children() for module in frozen_modules(child, sampled, lives)]
+    return below if lives else [net, *below]
 
 
 def hold_in_eval(net: nn.Module, sampled: Collection[int]) -> None:

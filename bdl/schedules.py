@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from bdl.errors import ConfigError
 
@@ -173,15 +175,10 @@ class Cycle:
         """Number of steps in the sampling part of a cycle."""
         return self.length - self.first_sampling
 
-    @property
+    @cached_property
     def first_sampling(self) -> int:
         """First step of the sampling part, counted from the beginning of the cycle: phase >= `explore`."""
-        k = math.ceil(self.explore * self.length)  # the product may be rounded up or down past the exact step
-        while k > 0 and (k - 1) / self.length >= self.explore:
-            k -= 1
-        while k < self.length and k / self.length < self.explore:
-            k += 1
-        return k
+        return bisect_left(range(self.length), self.explore, key=lambda k: k / self.length)
 
 
 @dataclass(frozen=True)
