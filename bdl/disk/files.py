@@ -37,14 +37,6 @@ def read_file(path: Path) -> bytes:
         return f.read()
 
 
-def read_or_refuse(path: Path) -> bytes:
-    """The bytes of a file. Raises StoreError, which says to restore it, if it cannot be read."""
-    try:
-        return read_file(path)
-    except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror}): restore it") from error
-
-
 def append_line(path: Path, line: bytes) -> None:
     """Append a whole line and sync it; half a line that a killed writer left is cut first. Raises StoreError."""
     with disk_errors(path), open(path, "ab") as f:

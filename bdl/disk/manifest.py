@@ -15,15 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 
-from bdl.disk.files import (
-    append_line,
-    disk_errors,
-    publish,
-    read_file,
-    read_or_refuse,
-    temporary_file,
-    write_atomically,
-)
+from bdl.disk.files import append_line, disk_errors, publish, read_file, temporary_file, write_atomically
 from bdl.errors import BdlWarning, StoreError
 
 SAMPLE = "sample"  # the kind of a sample file
@@ -89,7 +81,7 @@ class Manifest:
         if version is None and self._entries:
             raise StoreError(f"{self.path} is gone: its folder was moved or removed while a process wrote to it")
         if version != self._version or version is None:
-            *lines, _ = (b"" if version is None else read_or_refuse(self.path)).split(b"\n")
+            *lines, _ = (b"" if version is None else _read(self.path)).split(b"\n")
             self._entries = list(_entries(lines, self.path.name))
             self._whole, self._version = len(self._entries) == len(lines), version
         return self._entries
@@ -161,7 +153,7 @@ def read_listed(manifests: Sequence[Manifest], path: str) -> bytes | None:
     if not listed:
         return None
     place, manifest = listed[0][0].folder / path, listed[0][0].path
-    data = read_or_refuse(place)
+    data = _read(place)
     if digest(data) not in {entry.sha256 for _, entry in listed}:
         raise StoreError(f"{place} was altered: its sha256 is not that of {manifest}; restore it")
     return data
@@ -175,9 +167,15 @@ def write_listed(path: Path, data: bytes) -> None:
         write_atomically(path, data)
 
 
-def _entries(lines: Iterable[bytes], start: str) -> Iterator[Entry]:
-    """The lines up to the first that is damaged or does not follow from those before. start: what the first follows."""
-    before = start
+def _read(path: Path) -> bytes:
+    try:
+        return read_file(path)
+    except OSError as error:
+        raise StoreError(f"{path} cannot be read ({error.strerror}): restore it") from error
+
+
+def _entries(lines: Iterable[bytes], before: str) -> Iterator[Entry]:
+    """The lines up to the first that is damaged, or does not follow from those before it and the hash `before`."""
     for line in lines:
         try:
             entry = Entry(**json.loads(line))
@@ -186,8 +184,8 @@ def _entries(lines: Iterable[bytes], start: str) -> Iterator[Entry]:
             return
         if not follows:
             return
-        before = entry.hash
         yield entry
+        before = entry.hash
 
 
 def digest(data: bytes) -> str:

@@ -13,7 +13,7 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from bdl.disk.files import WRITING, disk_errors, read_file, temporary_file
@@ -129,20 +129,15 @@ def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
     here = f"{WRITING}{platform.node()}-"
     for path in folder.glob(f"{WRITING}*"):
         pid = path.name.removeprefix(here).partition("-")[0]
-        if path.name.startswith(here) and pid.isdecimal():
-            abandoned = not is_alive(int(pid))
-        else:
-            abandoned = every_host
-        if abandoned:
+        of_this_host = path.name.startswith(here) and pid.isdecimal()
+        if not is_alive(int(pid)) if of_this_host else every_host:
             path.unlink(missing_ok=True)
 
 
 def _parse(lock: Path, content: bytes) -> Owner:
     try:
         owner = Owner(**json.loads(content))
-        words = (owner.host, owner.namespace, owner.started, owner.machine, owner.job)
-        numbers = type(owner.pid) is int and 0 < owner.pid < 2**31 and type(owner.restart) is int
-        if not (numbers and all(isinstance(word, str) for word in words)):
+        if not (all(type(getattr(owner, f.name)).__name__ == f.type for f in fields(owner)) and 0 < owner.pid < 2**31):
             raise ValueError("it names no process")
         return owner
     except (ValueError, TypeError) as error:
@@ -168,17 +163,11 @@ def _make(lock: Path) -> bool:
         except OSError as error:
             if error.errno not in NO_LINKS:
                 raise
-            return _make_exclusively(lock, content)
-    return True
-
-
-def _make_exclusively(lock: Path, content: bytes) -> bool:
-    try:
-        handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
-    except FileExistsError:
-        return False
-    with os.fdopen(handle, "wb") as f:
-        f.write(content)
+            try:
+                with open(lock, "xb") as f:
+                    f.write(content)
+            except FileExistsError:
+                return False
     return True
 
 

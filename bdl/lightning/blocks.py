@@ -17,7 +17,7 @@ from lightning.pytorch.strategies import SingleDeviceStrategy
 
 from bdl.data.loader import TensorBatches
 from bdl.lightning.counters import counters_of
-from bdl.lightning.find import find_sampler
+from bdl.lightning.host import find_sampler
 from bdl.samplers.sampler import Sampler
 
 LONGEST = 1000  # steps of a block, so that a run without an end has a bound too
@@ -68,10 +68,11 @@ class SamplerCallback(StepCallback):
         step = self.sampler.steps
         if step != self._seen:  # a micro-batch makes none: its gradient accumulates
             self._seen = step
-            self.after_step(trainer, pl_module, step)
+            if self.must_see(step):
+                self.after_step(trainer, pl_module, step)
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
-        """Called after the steps that somebody must see, with the number of steps that the sampler has made."""
+        """Called after the steps that it must see, with the number of steps that the sampler has made."""
 
 
 class Blocks:

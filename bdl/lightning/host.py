@@ -1,4 +1,4 @@
-"""What Lightning tells a sampler, as one value, when training starts; and how it reads the training loader."""
+"""What a Trainer and its module hold for a sampler: itself, its network, the batches, and what Lightning tells it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
+from bdl.batch import Reader
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
@@ -19,6 +20,36 @@ from bdl.samplers.chain import Host
 from bdl.samplers.sampler import Sampler
 
 RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def find_sampler(trainer: L.Trainer) -> Sampler:
+    """The Sampler that the module's `configure_optimizers` returned. Raises ConfigError if there is none."""
+    for optimizer in trainer.optimizers:
+        if isinstance(optimizer, Sampler):
+            return optimizer
+    names = [type(o).__name__ for o in trainer.optimizers]
+    raise ConfigError(f"configure_optimizers must return a bdl.Sampler, got {names or 'nothing'}")
+
+
+def sampled_net(module: nn.Module, name: str | None) -> nn.Module:
+    """The network whose tensors are the sample: the submodule `name`.
+
+    Without a name it is the submodule `net`, or the module itself where it has no `net`. The name "" means the module.
+    """
+    if name is not None:
+        return module.get_submodule(name)
+    net = getattr(module, "net", module)
+    return net if isinstance(net, nn.Module) else module
+
+
+def plain_net(net: nn.Module) -> nn.Module:
+    """The network itself, or the one whose parameters a stack has stacked: its names are those of one copy."""
+    return net.net if isinstance(net, ChainStack) else net
+
+
+def reader_of(module: nn.Module) -> Reader:
+    """Reads the batches of a module: by its own methods, or else by those of its network, also in a stack."""
+    return Reader(module, plain_net(sampled_net(module, None)))
 
 
 def host_under(trainer: L.Trainer, host: Host, num_data: int, averages_micro_batches: bool = False) -> Host:
@@ -54,6 +85,17 @@ def in_order(loader: Any) -> Iterable[Any]:
         f"full-data energies need the items in a fixed order, which {type(loader).__name__} does not give: use a "
         "DataLoader or TensorBatches"
     )
+
+
+def refuse_shared_freeze(net: nn.Module, sampler: Sampler) -> None:
+    """Raise ConfigError for a part that the sampler alone has frozen, in a stack with a copy of it for each chain."""
+    live = {id(p) for p in sampler.sampled}
+    if sampler.only is not None and isinstance(net, ChainStack) and not net.frozen_names:
+        if any(id(p) not in live for p in net.parameters()):
+            raise ConfigError(
+                f"the Sampler samples only={sampler.only!r} of a stack whose chains share nothing: "
+                "ChainStack(net, C, only=...) keeps one frozen part, with the values of the network"
+            )
 
 
 def share_batches(stack: ChainStack, sampler: Sampler) -> None:

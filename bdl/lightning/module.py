@@ -22,8 +22,7 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import Blocks
-from bdl.lightning.find import plain_net, reader_of, refuse_shared_freeze
-from bdl.lightning.host import host_under, in_order, share_batches
+from bdl.lightning.host import host_under, in_order, plain_net, reader_of, refuse_shared_freeze, share_batches
 from bdl.lightning.refuse import check_data, check_mean, check_network, check_targets, check_trainer
 from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, mean_loss
 from bdl.samplers.sampler import Sampler

@@ -12,7 +12,7 @@ import bdl
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.find import find_sampler
+from bdl.lightning.host import find_sampler
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.report.numbers import side_by_side
 from bdl.run.directory import read_traces, write_trace

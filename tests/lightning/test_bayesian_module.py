@@ -1,4 +1,4 @@
-"""Tests of `bdl.lightning.module`, `.find`, `.refuse` and `.host`, and of `bdl.samplers.chain`.
+"""Tests of `bdl.lightning.module`, `.refuse` and `.host`, and of `bdl.samplers.chain`.
 
 BayesianModule, and any other LightningModule that returns a Sampler.
 """
@@ -21,7 +21,7 @@ from toys import BATCH, K, N
 import bdl
 from bdl.data import WorkerBatches
 from bdl.errors import BdlWarning, ConfigError
-from bdl.lightning.find import find_sampler
+from bdl.lightning.host import find_sampler
 from bdl.lightning.refuse import check_trainer
 from bdl.models import MLP
 

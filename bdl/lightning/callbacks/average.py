@@ -12,7 +12,7 @@ from bdl.batch import Inputs, feed, map_tensors, part_of
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.lightning.blocks import SamplerCallback
-from bdl.lightning.find import reader_of
+from bdl.lightning.host import reader_of
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.outputs import Batches
 from bdl.posterior.running import RunningAverage, running_average
@@ -61,8 +61,6 @@ class ModelAverage(SamplerCallback):
             self._state = None
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
-        if not self.keep(step):
-            return
         if self._lost != len(self.sampler.survivors.lost):  # the average holds networks of a chain that has diverged
             self.average, self._lost = self._average(pl_module), len(self.sampler.survivors.lost)
         if not self.sampler.target_chains:  # all have begun again

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
 
@@ -9,14 +10,14 @@ import lightning as L
 import torch
 from torch import Tensor
 
+from bdl.disk.owner import sole_owner
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.frozen import hold_in_eval
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.batchnorm import refreshed_tensors
 from bdl.lightning.callbacks.sample_writer import SampleWriter
-from bdl.lightning.find import find_sampler, reader_of, sampled_net
-from bdl.lightning.host import host_under
+from bdl.lightning.host import find_sampler, host_under, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
 from bdl.posterior.store import SampleStore
@@ -75,6 +76,7 @@ class CollectSamples(SamplerCallback):
         self.overwrite, self.target = overwrite, target or {}
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
         self._writer: SampleWriter | None = None  # the present run's, or the last one's
+        self._ownership = ExitStack()  # of the samples of the stack, while the run writes
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
 
@@ -91,7 +93,8 @@ class CollectSamples(SamplerCallback):
         self._find_frozen(pl_module)
         writer = self._writer = SampleWriter(self.store, self.sampler, writes=trainer.is_global_zero)
         if writer.writes:
-            writer.take()
+            lock = self.store.folder / f"owner-{self.sampler.stack}.json"
+            self._ownership.enter_context(sole_owner(lock))
         self._refuse_overwriting()
         waiting = None if self._restored is None else self._restored["pending"]
         if writer.writes:
@@ -113,8 +116,7 @@ class CollectSamples(SamplerCallback):
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
         sampler, writer = self.sampler, self._writer
-        if writer is None:
-            return
+        assert writer is not None
         if writer.waiting is not None:
             sampler.check()  # a GPU reports numbers that are not finite only when asked
         writer.leave_out_diverged()
@@ -138,10 +140,10 @@ class CollectSamples(SamplerCallback):
             SampleWriter(self.store, sampler, writes=True).truncate(sampler.steps, self._known("written"))
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self._release()
+        self._ownership.close()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        self._release()
+        self._ownership.close()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._writer is not None:
@@ -176,10 +178,6 @@ class CollectSamples(SamplerCallback):
     def _known(self, which: Literal["kept", "written"]) -> str | None:
         """The last hash of the manifest that the checkpoint knows: of a run that goes on, or as it was at the end."""
         return None if self._restored is None else self._restored.get("manifest", {}).get(which)
-
-    def _release(self) -> None:
-        if self._writer is not None:
-            self._writer.release()
 
     # ---- what is refused --------------------------------------------------------------------------------------------
 

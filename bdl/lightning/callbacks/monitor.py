@@ -43,8 +43,6 @@ class Monitor(SamplerCallback):
         self._count, self._stride = 0, 1
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
-        if not self.must_see(step):
-            return
         values = measure(self.sampler)
         counted = {k: [x for x in v if x == x] or [math.nan] for k, v in values.items()}
         means = {f"chain/{k}": sum(v) / len(v) for k, v in counted.items()}
@@ -70,10 +68,9 @@ class Monitor(SamplerCallback):
         table = self._rows()
         if table is None:
             return {}
-        chains = (table.shape[1] - 4) // len(PER_CHAIN)
-        columns = {name: table[:, i] for i, name in enumerate(("step", "lr", "temperature", "zeta"))}
-        parts = table[:, 4:].split(chains, 1)
-        return {**columns, **dict(zip(PER_CHAIN, parts, strict=True))}
+        chains = table[:, 4:].split((table.shape[1] - 4) // len(PER_CHAIN), 1)
+        columns = dict(zip(("step", "lr", "temperature", "zeta"), table[:, :4].T, strict=True))
+        return {**columns, **dict(zip(PER_CHAIN, chains, strict=True))}
 
     def state_dict(self) -> dict[str, Any]:
         return {"rows": self._rows(), "stride": self._stride}
@@ -117,16 +114,6 @@ def measure(sampler: Sampler) -> dict[str, list[float]]:
     group, chains, counting = sampler.param_groups[0], sampler.chains, sampler.target_chains
     target = measured_chains(sampler)
     means = {k: [float(torch.as_tensor(group[k], dtype=torch.float64).mean())] for k in ("lr", "temperature", "zeta")}
-    each = {
-        "energy": sampler.energy,
-        "multiplier": sampler.multiplier,
-        "noise_ratio": sampler.noise_ratio,
-        "t_eff": sampler.t_eff,
-        "kinetic_temperature": sampler.kinetic_temperature,
-        "configurational_temperature": sampler.configurational_temperature,
-        "acceptance": sampler.acceptance,
-        "energy_error": sampler.energy_error,
-        "elbo": sampler.elbo,
-    }
-    known = {k: per_chain(float("nan") if v is None else v, chains) for k, v in each.items()}
-    return {**means, **{k: [v[c] if c in counting else math.nan for c in target] for k, v in known.items()}}
+    readings = {name: getattr(sampler, name) for name in PER_CHAIN}
+    each = {k: per_chain(math.nan if v is None else v, chains) for k, v in readings.items()}
+    return means | {k: [v[c] if c in counting else math.nan for c in target] for k, v in each.items()}

@@ -49,8 +49,6 @@ class StepProgress(SamplerCallback, ProgressBar):
             self._bar.start()
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
-        if not self.must_see(step):
-            return
         if self._terminal:
             self._bar.update(self._task, completed=step, state=self._state())
             self._shown = time.perf_counter()

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import lightning as L
 import torch
 from torch import Tensor
 
 from bdl.lightning.blocks import SamplerCallback
+from bdl.lightning.callbacks.average import ModelAverage
+from bdl.lightning.callbacks.collect import CollectSamples
 from bdl.samplers.dynamics.base import mean
-from bdl.schedules import EveryStep, Keep
+from bdl.schedules import EveryStep
 from bdl.tune.burn_in import MOVES, movement
 from bdl.tune.step import NOISE_BUDGET, TOLERATED, heat_of
 
@@ -24,11 +26,7 @@ SHARE = 0.02  # of the run's time, that they may take
 GRADIENT = 3  # forward passes that cost as much as a gradient
 ALIGNED = 50  # steps; the rows of `Monitor` are as far apart by default, so that a block ends there anyway
 
-
-class Keeper(Protocol):
-    """A callback that keeps states by a rule, such as `CollectSamples`."""
-
-    keep: Keep
+Keeper = CollectSamples | ModelAverage  # keeps states by a rule
 
 
 class Promises(SamplerCallback):
@@ -74,8 +72,6 @@ class Promises(SamplerCallback):
         return step <= burn_in and (step % spacing == 0 or step in (burn_in // 2, burn_in))
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
-        if not self.must_see(step):
-            return
         if (energy := self._energy()) is not None:
             self._rows.append((step, float(energy[self.sampler.target_chains if self.sampler.chains else ...].mean())))
         if step == self.rule.burn_in:
@@ -97,7 +93,8 @@ class Promises(SamplerCallback):
         reason = "lr has just changed" if lowered else f"the energy still moves by {moved:.2g} standard deviations"
         later = min(2 * step, int(LATEST * self._total)) if math.isfinite(self._total) else 0
         if not self.may_extend or later <= step:
-            self.say(f"tune: not kept: samples at rest. At step {step:,} {reason}: {self._remedy}")
+            remedy = "take a longer run (length)" if self.may_extend else "raise collect.keep.burn_in, which was given"
+            self.say(f"tune: not kept: samples at rest. At step {step:,} {reason}: {remedy}")
             return
         samples = min(self.rule.count(int(self._total)), int(self._total) - later)
         every = (int(self._total) - later) // samples
@@ -126,10 +123,6 @@ class Promises(SamplerCallback):
         late = torch.tensor([energy for at, energy in self._rows if at > step / 2], dtype=torch.float64)
         temperature = mean(self.sampler.settings().temperature)
         return movement(late, temperature, self.sampler.chain.theta.shape[-1])
-
-    @property
-    def _remedy(self) -> str:
-        return "take a longer run (length)" if self.may_extend else "raise collect.keep.burn_in, which was given"
 
     def _keep_by(self, rule: EveryStep) -> None:
         self.rule = rule

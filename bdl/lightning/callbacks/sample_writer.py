@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from bdl.disk.manifest import Manifest
-from bdl.disk.owner import release, take
 from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import FrozenPart
 from bdl.samplers.sampler import Sampler
@@ -32,19 +30,9 @@ class SampleWriter:
     def __init__(self, store: SampleStore, sampler: Sampler, writes: bool):
         self.store, self.sampler, self.writes = store, sampler, writes
         self.waiting: dict[str, Any] | None = None
-        self._owns, self._finished = False, False
+        self._finished = False
         self._lost = len(sampler.survivors.lost)  # divergences that the store knows of
         self._last_hash: str | None = None  # the manifest's, if a run resumed from the present state
-
-    def take(self) -> None:
-        """Own the samples of the stack. Raises StoreError if another process does."""
-        take(self._lock)
-        self._owns = True
-
-    def release(self) -> None:
-        if self._owns:
-            self._owns = False
-            release(self._lock)
 
     def truncate(self, step: int, last_hash: str | None) -> None:
         """Remove the samples after `step`, and make sure that those before it are the ones the checkpoint knows."""
@@ -107,10 +95,6 @@ class SampleWriter:
     def write_weighting(self) -> None:
         if self.writes and (psi := self.sampler.psi()) is not None:
             self.store.write_weighting(self.sampler.stack, *psi)
-
-    @property
-    def _lock(self) -> Path:
-        return self.store.folder / f"owner-{self.sampler.stack}.json"
 
     @property
     def _manifest(self) -> Manifest:
