@@ -47,13 +47,11 @@ def last_below(u: Array, points: Array, rows: Array) -> Array:
 
     rows: (C,) the row of points that each energy reads; 0 where there is only one.
     """
+    if len(points) > 1:
+        return (points[rows] <= u[:, None]).sum(1) - 1
     if isinstance(u, Tensor):
-        if len(points) == 1:
-            return torch.searchsorted(points[0], u.contiguous(), right=True) - 1
-        return torch.searchsorted(points[rows], u.contiguous().unsqueeze(1), right=True).squeeze(1) - 1
-    if len(points) == 1:
-        return np.searchsorted(points[0], u, side="right") - 1
-    return (points[rows] <= u[:, None]).sum(1) - 1
+        return torch.searchsorted(points[0], u.contiguous(), right=True) - 1
+    return np.searchsorted(points[0], u, side="right") - 1
 
 
 def lean(tensor: Tensor) -> Array:

@@ -19,13 +19,11 @@ _foreach_copy: Any = getattr(torch, "_foreach_copy_", None)
 
 def copy_all(out: Sequence[Tensor], values: Sequence[Tensor]) -> None:
     """Copy the values into tensors of the same shapes, in one kernel where torch can."""
-    if not out:
-        return
-    if _foreach_copy is not None:
+    if out and _foreach_copy is not None:
         _foreach_copy(out, values)
-        return
-    for place, value in zip(out, values, strict=True):
-        place.copy_(value)
+    else:
+        for place, value in zip(out, values, strict=True):
+            place.copy_(value)
 
 
 def gather(params: Sequence[Tensor], out: Sequence[Tensor]) -> list[int]:

@@ -21,6 +21,7 @@ from bdl.lightning.host import find_sampler
 from bdl.samplers.sampler import Sampler
 
 LONGEST = 1000  # steps of a block, so that a run without an end has a bound too
+TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 CALLBACK_HOOKS = (
     "on_train_batch_start",
     "on_train_batch_end",
@@ -31,6 +32,7 @@ CALLBACK_HOOKS = (
 )
 MODULE_HOOKS = (
     *CALLBACK_HOOKS,
+    *TRANSFER_HOOKS,
     "training_step",
     "backward",
     "optimizer_step",
@@ -39,7 +41,6 @@ MODULE_HOOKS = (
     "configure_gradient_clipping",
 )
 EPOCH_HOOKS = ("on_train_epoch_start", "on_train_epoch_end")
-TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
 
 
 class StepCallback(Callback):
@@ -100,10 +101,11 @@ class Blocks:
             and not trainer.gradient_clip_val
             and not self.trainer.lr_scheduler_configs
             and self.trainer.val_check_batch is not None
-            and all(getattr(type(module), name) is getattr(plain, name) for name in MODULE_HOOKS)
-            and not any(_overrides(c, CALLBACK_HOOKS) for c in self.trainer.callbacks if c not in self.callbacks)
-            and not _overrides_transfer(module, L.LightningModule)
-            and not _overrides_transfer(self.trainer.datamodule, L.LightningDataModule)
+            and not _overrides(module, plain, MODULE_HOOKS)
+            and not any(
+                _overrides(c, Callback, CALLBACK_HOOKS) for c in self.trainer.callbacks if c not in self.callbacks
+            )
+            and not _overrides(self.trainer.datamodule, L.LightningDataModule, TRANSFER_HOOKS)
         )
         self.counters = counters_of(trainer) if self.active else None
         self.active = self.counters is not None
@@ -113,7 +115,8 @@ class Blocks:
             and trainer.num_training_batches == len(self.loader)
             and self.trainer.reload_dataloaders_every_n_epochs == 0
             and not trainer.enable_validation
-            and not any(_overrides(part, EPOCH_HOOKS) for part in [*self.trainer.callbacks, module])
+            and not any(_overrides(c, Callback, EPOCH_HOOKS) for c in self.trainer.callbacks)
+            and not _overrides(module, plain, EPOCH_HOOKS)
         )
 
     def run(self) -> None:
@@ -154,11 +157,6 @@ class Blocks:
         return max(0, int(min(*limits, LONGEST)))
 
 
-def _overrides(part: Any, hooks: tuple[str, ...]) -> bool:
-    """Whether a callback or a module has hooks of its own; one that an instance was given counts too."""
-    base = Callback if isinstance(part, Callback) else L.LightningModule
-    return any(getattr(getattr(part, name), "__func__", None) is not getattr(base, name) for name in hooks)
-
-
-def _overrides_transfer(part: Any, base: type) -> bool:
-    return part is not None and any(getattr(type(part), name) is not getattr(base, name) for name in TRANSFER_HOOKS)
+def _overrides(part: Any, base: type, hooks: tuple[str, ...]) -> bool:
+    """Whether a part, if there is one, has hooks other than its base; one that an instance was given counts too."""
+    return part is not None and any(getattr(getattr(part, h), "__func__", None) is not getattr(base, h) for h in hooks)

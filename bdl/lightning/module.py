@@ -214,10 +214,9 @@ class BayesianModule(L.LightningModule):
 
     def per_example(self) -> Tensor:
         """(n, d) or (C, n, d) gradients of the negative log-likelihood of every item of the current batch."""
-        x, y = self._current.batch
         if isinstance(self.net, ChainStack):
-            return per_chain_gradients(self.net, self.loss, x, y)
-        return per_example_gradients(self.net, self.loss, x, y)
+            return per_chain_gradients(self.net, self.loss, *self._current.batch)
+        return per_example_gradients(self.net, self.loss, *self._current.batch)
 
     def _choose_gradient(self) -> None:
         """Choose the form of the gradient: autograd's under autocast, and where a subclass has a loss of its own."""

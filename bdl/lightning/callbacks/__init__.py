@@ -1,24 +1,12 @@
 """Callbacks that work with any LightningModule whose `configure_optimizers` returns a Sampler."""
 
-from bdl.lightning.blocks import StepCallback
-from bdl.lightning.callbacks.average import ModelAverage
-from bdl.lightning.callbacks.checkpoint import SaveLast, TimeLimit
-from bdl.lightning.callbacks.collect import CollectSamples
-from bdl.lightning.callbacks.monitor import Monitor
-from bdl.lightning.callbacks.progress import StepProgress
-from bdl.lightning.callbacks.promises import Promises
-from bdl.lightning.callbacks.schedule import Schedule
-from bdl.lightning.callbacks.start import EnsembleStart
-
-__all__ = [
-    "CollectSamples",
-    "EnsembleStart",
-    "ModelAverage",
-    "Monitor",
-    "Promises",
-    "SaveLast",
-    "Schedule",
-    "StepCallback",
-    "StepProgress",
-    "TimeLimit",
-]
+from bdl.lightning.blocks import StepCallback as StepCallback
+from bdl.lightning.callbacks.average import ModelAverage as ModelAverage
+from bdl.lightning.callbacks.checkpoint import SaveLast as SaveLast
+from bdl.lightning.callbacks.checkpoint import TimeLimit as TimeLimit
+from bdl.lightning.callbacks.collect import CollectSamples as CollectSamples
+from bdl.lightning.callbacks.monitor import Monitor as Monitor
+from bdl.lightning.callbacks.progress import StepProgress as StepProgress
+from bdl.lightning.callbacks.promises import Promises as Promises
+from bdl.lightning.callbacks.schedule import Schedule as Schedule
+from bdl.lightning.callbacks.start import EnsembleStart as EnsembleStart

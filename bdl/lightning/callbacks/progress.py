@@ -53,8 +53,10 @@ class StepProgress(SamplerCallback, ProgressBar):
             self._bar.update(self._task, completed=step, state=self._state())
             self._shown = time.perf_counter()
         else:
-            self._lines = LINES * step // self._total
-            print(self._line(), flush=True)
+            self._lines, seconds = LINES * step // self._total, time.perf_counter() - self._began
+            remaining = seconds / max(1, step - self._first) * (self._total - step)
+            line = f"step {step:,} of {self._total:,}, {seconds:.0f} s, {remaining:.0f} s left  {self._state()}"
+            print(line.rstrip(), flush=True)
 
     def must_see(self, step: int) -> bool:
         if self._bar is None:
@@ -64,26 +66,18 @@ class StepProgress(SamplerCallback, ProgressBar):
         return LINES * step // self._total > self._lines
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._close()
-
-    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self._close()
-
-    def _state(self) -> str:
-        energy = self.sampler.energy
-        return "" if energy is None else f"U/N {float(energy.mean()) / self.sampler.num_data:.3f}"
-
-    def _line(self) -> str:
-        done, seconds = self.sampler.steps, time.perf_counter() - self._began
-        remaining = seconds / max(1, done - self._first) * (self._total - done)
-        return f"step {done:,} of {self._total:,}, {seconds:.0f} s, {remaining:.0f} s left  {self._state()}".rstrip()
-
-    def _close(self) -> None:
         if self._bar is not None:
             if self._terminal:
                 self._bar.update(self._task, completed=self.sampler.steps)
                 self._bar.stop()
             self._bar = None
+
+    def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
+        self.on_train_end(trainer, pl_module)
+
+    def _state(self) -> str:
+        energy = self.sampler.energy
+        return "" if energy is None else f"U/N {float(energy.mean()) / self.sampler.num_data:.3f}"
 
 
 def _bar() -> Any:
