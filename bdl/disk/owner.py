@@ -105,7 +105,10 @@ def take(lock: Path) -> None:
         while not _make(lock):
             owner = owner_of(lock)
             if owner is not None and not owner.is_dead():
-                raise StoreError(_refusal(lock, owner))
+                wait = "wait until it has ended, or choose another folder"
+                look = f"if it has ended, which cannot be seen from here, remove {lock}"
+                remedy = wait if owner.is_of_this_host else look
+                raise StoreError(f"{lock.parent} belongs to {owner}, which is writing to it: {remedy}")
             if owner is not None:
                 _break(lock)
 
@@ -144,14 +147,6 @@ def _parse(lock: Path, content: bytes) -> Owner:
         raise StoreError(f"{lock} is damaged: remove it if no process writes to {lock.parent}") from error
 
 
-def _refusal(lock: Path, owner: Owner) -> str:
-    if owner.is_of_this_host:
-        remedy = "wait until it has ended, or choose another folder"
-    else:
-        remedy = f"if it has ended, which cannot be seen from here, remove {lock}"
-    return f"{lock.parent} belongs to {owner}, which is writing to it: {remedy}"
-
-
 def _make(lock: Path) -> bool:
     """Make the lock; False if there is one."""
     content = json.dumps(asdict(Owner.this_process())).encode()
@@ -186,10 +181,9 @@ def _break(lock: Path) -> None:
 
 def _machine() -> str:
     """The number that the machine's system was given when it was installed; empty where there is none."""
-    try:
+    with contextlib.suppress(OSError):
         return Path("/etc/machine-id").read_text().strip()
-    except OSError:
-        return ""
+    return ""
 
 
 def _job() -> tuple[str, int]:
@@ -200,7 +194,6 @@ def _job() -> tuple[str, int]:
 
 
 def _namespace() -> str:
-    try:
+    with contextlib.suppress(OSError):
         return os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
+    return ""

@@ -148,8 +148,6 @@ class Blocks:
         """How many further steps fit before Lightning itself has something to do. batches: of the epoch, so far."""
         trainer, steps = self.trainer, self.trainer.global_step + 1
         limits = [math.inf if self.crosses_epochs else trainer.num_training_batches - batches]
-        if batches == trainer.num_training_batches and not self.crosses_epochs:  # Lightning is about to end the epoch
-            limits = [0]
         if trainer.max_steps != -1:
             limits.append(trainer.max_steps - steps)
         if trainer.enable_validation:

@@ -27,14 +27,9 @@ class Counters:
         for progress in (*self._progress, self._fit.epoch_progress):
             progress.total.increment_by(0)
             progress.current.increment_by(0)
-        fetcher = self._fit._data_fetcher
-        whole = (
-            self._loop._batches_that_stepped,
-            fetcher.fetched,
-            fetcher.done,
-            self._loop.batch_progress.is_last_batch,
-        )
-        if any(not isinstance(value, int) for value in whole):
+        fetcher, last = self._fit._data_fetcher, self._loop.batch_progress.is_last_batch
+        whole = (self._loop._batches_that_stepped, fetcher.fetched, fetcher.done, last)
+        if not all(isinstance(value, int) for value in whole):
             raise TypeError("a counter is no number")
         if optimizer.step.total.completed != trainer.global_step:
             raise TypeError("global_step counts something else")

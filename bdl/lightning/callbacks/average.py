@@ -60,12 +60,19 @@ class ModelAverage(SamplerCallback):
             self.average.load_state_dict(self._state)
             self._state = None
 
+    @torch.no_grad()
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
         if self._lost != len(self.sampler.survivors.lost):  # the average holds networks of a chain that has diverged
             self.average, self._lost = self._average(pl_module), len(self.sampler.survivors.lost)
         if not self.sampler.target_chains:  # all have begun again
             return
-        self._add(pl_module)
+        average, counted = self.average, self._counted
+        assert average is not None
+        with evaluating(pl_module):
+            rows = [average.likelihood.rows(self._outputs(pl_module, x)).cpu() for x, _ in self._batches]
+        each = torch.cat(rows, 1)  # (C, n, K)
+        average.add((each if counted is None else each[:, counted])[self.sampler.target_chains])
+        self.metrics = average.scores()
         for logger in trainer.loggers:
             logger.log_metrics({f"{self.name}/bma/{k}": v for k, v in self.metrics.items()}, step)
 
@@ -96,16 +103,6 @@ class ModelAverage(SamplerCallback):
         labels = labels if self._counted is None else labels[self._counted]
         likelihood.check(labels, likelihood.rows(outputs).shape[-1])
         return running_average(likelihood, labels)
-
-    @torch.no_grad()
-    def _add(self, pl_module: L.LightningModule) -> None:
-        average, counted = self.average, self._counted
-        assert average is not None
-        with evaluating(pl_module):
-            rows = [average.likelihood.rows(self._outputs(pl_module, x)).cpu() for x, _ in self._batches]
-        each = torch.cat(rows, 1)  # (C, n, K)
-        average.add((each if counted is None else each[:, counted])[self.sampler.target_chains])
-        self.metrics = average.scores()
 
     def _outputs(self, pl_module: L.LightningModule, inputs: Inputs) -> Tensor:
         """(C, B, ...) float32 outputs for a batch; C = 1 for a single chain."""
