@@ -10,8 +10,6 @@
 (['tokens'], tensor([0, 1]))
 """
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence

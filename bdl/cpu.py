@@ -1,7 +1,5 @@
 """What Linux says of the CPU."""
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

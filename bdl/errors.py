@@ -1,7 +1,5 @@
 """The exceptions and the warning of bdl. A command prints their message in one line."""
 
-from __future__ import annotations
-
 
 class BdlError(Exception):
     """Base of bdl's errors. The message is one line: the offending value and the remedy."""

@@ -1,7 +1,5 @@
 """Seeds derived by hashing: (0, 1) and (1, 0) name different random streams, and neighbouring seeds are unrelated."""
 
-from __future__ import annotations
-
 import hashlib
 
 import torch

@@ -4,8 +4,6 @@
 one writer at a time, so that no line needs a lock, over NFS neither. A later line for a path replaces an earlier one.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os
@@ -14,6 +12,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
+from typing import Self
 
 from bdl.disk.files import append_line, disk_errors, publish, read_file, temporary_file, write_atomically
 from bdl.errors import BdlWarning, StoreError
@@ -34,7 +33,7 @@ class Entry:
     line: str | None  # the sha256 of a sample's line in the index
     hash: str
 
-    def after(self, before: str) -> Entry:
+    def after(self, before: str) -> Self:
         """The entry in the place that follows the hash `before`."""
         return replace(self, hash=digest(replace(self, hash=before).text()))
 

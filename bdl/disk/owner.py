@@ -3,8 +3,6 @@
 The lock is a hard link, which a file system makes completely or not at all, over NFS too. Readers need no lock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import fcntl
@@ -15,6 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Self
 
 from bdl.disk.files import WRITING, disk_errors, read_file, temporary_file
 from bdl.errors import StoreError
@@ -64,7 +63,7 @@ class Owner:
     restart: int = 0  # how often SLURM has put that job into its queue again
 
     @classmethod
-    def this_process(cls) -> Owner:
+    def this_process(cls) -> Self:
         started = start_of(os.getpid()) or ""
         return cls(platform.node(), _namespace(), os.getpid(), started, _machine(), *_job())
 
@@ -140,7 +139,7 @@ def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
 def _parse(lock: Path, content: bytes) -> Owner:
     try:
         owner = Owner(**json.loads(content))
-        if not (all(type(getattr(owner, f.name)).__name__ == f.type for f in fields(owner)) and 0 < owner.pid < 2**31):
+        if not (all(type(getattr(owner, f.name)) is f.type for f in fields(owner)) and 0 < owner.pid < 2**31):
             raise ValueError("it names no process")
         return owner
     except (ValueError, TypeError) as error:

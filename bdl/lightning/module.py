@@ -1,12 +1,10 @@
 """BayesianModule: a LightningModule for people who bring a network and no module."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Self
 
 import lightning as L
 import torch
@@ -95,7 +93,7 @@ class BayesianModule(L.LightningModule):
         self._hold_frozen_part()
         return sampler
 
-    def train(self, mode: bool = True) -> BayesianModule:
+    def train(self, mode: bool = True) -> Self:
         """As torch's, but a frozen part stays in eval mode unless the sampler says otherwise."""
         super().train(mode)
         self._hold_frozen_part()

@@ -1,7 +1,5 @@
 """CollectSamples: writes the states that a keep-rule chooses to the sample store."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal

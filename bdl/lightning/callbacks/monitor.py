@@ -1,7 +1,5 @@
 """Monitor: logs what the chains do every n steps, and keeps a trace for the report."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Any
