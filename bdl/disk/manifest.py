@@ -4,6 +4,8 @@
 one writer at a time, so that no line needs a lock, over NFS neither. A later line for a path replaces an earlier one.
 """
 
+from __future__ import annotations  # the field `bytes` hides the type of that name
+
 import hashlib
 import json
 import os
