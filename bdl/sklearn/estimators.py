@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Literal
 
 import numpy as np
@@ -28,14 +29,26 @@ from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
 
 
+@dataclass(eq=False, repr=False)
 class BayesianMLP(BaseEstimator):
-    """What the classifier and the regressor share: the encoding of inputs, the run, and its predictions."""
+    """What the classifier and the regressor share: arguments, the encoding of inputs, the run, and its predictions."""
 
-    hidden_layer_sizes: int | Sequence[int]
-    activation: str
-    standardize: bool
-    random_state: Any
-    n_features_in_: int
+    hidden_layer_sizes: int | Sequence[int] = (16, 16, 16)
+    activation: str = "tanh"
+    _: KW_ONLY
+    sampler: str | Transition = "auto"
+    start: AdamWStart | str | None = "adamw"
+    chains: int = 10
+    samples: int = 100
+    steps: int | None = None
+    lr: float | None = None
+    batch_size: int | None = None
+    temperature: float = 1.0
+    prior_std: float | str | None = None
+    standardize: bool = True
+    random_state: Any = None
+    verbose: bool = False
+    n_features_in_: int = field(init=False)
 
     def predictive(self, X: Any) -> AnyPrediction:
         """The whole predictive law: a `bdl.Prediction` of classes, or a `bdl.ValuePrediction` in the units of y.
@@ -51,9 +64,9 @@ class BayesianMLP(BaseEstimator):
         """Learn the encoding of X (n, features), and sample the posterior of the network, for y as it shall see it."""
         columns = [str(name) for name in getattr(self, "feature_names_in_", range(X.shape[1]))]
         frame = pd.DataFrame(X, columns=columns)
-        self.encoding_ = InputEncoding(
-            tuple(NumberColumn.learn(frame[name]) if self.standardize else as_it_is(name) for name in columns)
-        )
+        learned = (NumberColumn.learn(frame[name]) for name in columns)
+        as_it_is = (NumberColumn(name, mean=0.0, std=1.0, fill=0.0, gaps=False) for name in columns)
+        self.encoding_ = InputEncoding(tuple(learned if self.standardize else as_it_is))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         names = SamplingPlan.__dataclass_fields__.keys() - {"seed"}
         plan = SamplingPlan(**{name: getattr(self, name) for name in names}, seed=seed)
@@ -70,10 +83,7 @@ class BayesianMLP(BaseEstimator):
             return MLP([self.n_features_in_, *hidden, outputs], self.activation)
 
 
-def as_it_is(name: str) -> NumberColumn:
-    return NumberColumn(name, mean=0.0, std=1.0, fill=0.0, gaps=False)
-
-
+@dataclass(eq=False, repr=False)
 class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     """A classifier that averages the predictions of networks drawn from their posterior.
 
@@ -111,39 +121,6 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
     There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (16, 16, 16),
-        activation: str = "tanh",
-        *,
-        sampler: str | Transition = "auto",
-        start: AdamWStart | str | None = "adamw",
-        chains: int = 10,
-        samples: int = 100,
-        steps: int | None = None,
-        lr: float | None = None,
-        batch_size: int | None = None,
-        temperature: float = 1.0,
-        prior_std: float | str | None = None,
-        standardize: bool = True,
-        random_state: Any = None,
-        verbose: bool = False,
-    ):
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.sampler = sampler
-        self.start = start
-        self.chains = chains
-        self.samples = samples
-        self.steps = steps
-        self.lr = lr
-        self.batch_size = batch_size
-        self.temperature = temperature
-        self.prior_std = prior_std
-        self.standardize = standardize
-        self.random_state = random_state
-        self.verbose = verbose
-
     def fit(self, X: Any, y: Any) -> BayesianMLPClassifier:
         """Sample the posterior given rows X (n, features) and their classes y (n,).
 
@@ -169,6 +146,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         return self.classes_[likeliest]
 
 
+@dataclass(eq=False, repr=False)
 class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     """A regressor whose predictive law is a mixture over networks drawn from their posterior.
 
@@ -191,40 +169,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     There are no weights of rows: to weight a row's log-likelihood would sample the posterior of other data.
     """
 
-    def __init__(
-        self,
-        hidden_layer_sizes: int | Sequence[int] = (16, 16, 16),
-        activation: str = "tanh",
-        *,
-        noise: Literal["input", "constant"] | float = "input",
-        sampler: str | Transition = "auto",
-        start: AdamWStart | str | None = "adamw",
-        chains: int = 10,
-        samples: int = 100,
-        steps: int | None = None,
-        lr: float | None = None,
-        batch_size: int | None = None,
-        temperature: float = 1.0,
-        prior_std: float | str | None = None,
-        standardize: bool = True,
-        random_state: Any = None,
-        verbose: bool = False,
-    ):
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.activation = activation
-        self.noise = noise
-        self.sampler = sampler
-        self.start = start
-        self.chains = chains
-        self.samples = samples
-        self.steps = steps
-        self.lr = lr
-        self.batch_size = batch_size
-        self.temperature = temperature
-        self.prior_std = prior_std
-        self.standardize = standardize
-        self.random_state = random_state
-        self.verbose = verbose
+    noise: Literal["input", "constant"] | float = field(default="input", kw_only=True)
 
     def fit(self, X: Any, y: Any) -> BayesianMLPRegressor:
         """Sample the posterior given rows X (n, features) and their numbers y (n,).

@@ -19,10 +19,11 @@ from torch import Tensor, nn
 
 import bdl
 from bdl.data.loader import TensorBatches, TensorSlices
-from bdl.errors import BdlWarning, ConfigError
+from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
+from bdl.run.build import silence_lightning
 from bdl.samplers.dynamics.base import Transition
 from bdl.tune.sampler import choose_length, choose_sampler
 
@@ -107,7 +108,7 @@ def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: S
     the same prediction whatever the other rows are.
     """
     plan = plan.for_rows(len(x))
-    with quiet_lightning(), one_thread(), tempfile.TemporaryDirectory() as folder:
+    with quiet_on_one_thread(), tempfile.TemporaryDirectory() as folder:
         stack = bdl.ChainStack(net, plan.chains, seed=plan.seed)
         if plan.start is not None:
             start = plan.start if isinstance(plan.start, bdl.AdamWStart) else bdl.AdamWStart()
@@ -177,28 +178,13 @@ def print_verdict(posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.M
 
 
 @contextlib.contextmanager
-def one_thread() -> Iterator[None]:
-    """Run torch on one thread, which is the fastest for small networks, and whose sums never differ."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+def quiet_on_one_thread() -> Iterator[None]:
+    """Hide Lightning's messages, and run torch on one thread: the fastest for small networks, and sums never differ."""
+    with contextlib.ExitStack() as afterwards:
+        afterwards.callback(torch.set_num_threads, torch.get_num_threads())
+        for logger in map(logging.getLogger, ("lightning.pytorch", "lightning.fabric")):
+            afterwards.callback(logger.setLevel, logger.level)
+        afterwards.enter_context(warnings.catch_warnings())
+        torch.set_num_threads(1)
+        silence_lightning()
         yield
-    finally:
-        torch.set_num_threads(before)
-
-
-@contextlib.contextmanager
-def quiet_lightning() -> Iterator[None]:
-    """Hide Lightning's messages and warnings, but not those of bdl."""
-    loggers = [logging.getLogger(name) for name in ("lightning.pytorch", "lightning.fabric")]
-    levels = [logger.level for logger in loggers]
-    try:
-        for logger in loggers:
-            logger.setLevel(logging.WARNING)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", module="lightning.*")
-            warnings.filterwarnings("default", category=BdlWarning)  # those of modules count as Lightning's
-            yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)
