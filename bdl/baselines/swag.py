@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.dropout import _DropoutNd
 from torch.optim.swa_utils import update_bn
 
 from bdl.baselines.base import Baseline, Material, Tensors, split_vector, with_tensors
@@ -103,18 +104,10 @@ class SWAG(Baseline):
 
     def _refreshed(self, net: nn.Module, tensors: Tensors, material: Material) -> Tensors:
         """The tensors with the statistics of BatchNorm over the training items."""
-        fed = _FedWithoutDropout(with_tensors(net, tensors))
+        net = with_tensors(net, tensors)
+        for module in net.modules():
+            if isinstance(module, _DropoutNd):
+                module.p = 0.0  # the noise of dropout belongs to training
         moved = lambda x: map_tensors(lambda t: t.to(material.trained.device), x)  # noqa: E731
-        update_bn(([moved(inputs)] for inputs, _ in material.batches("train", self)), fed)
-        return {**tensors, **{name: b.detach().clone() for name, b in fed.net.named_buffers()}}
-
-
-class _FedWithoutDropout(Fed):
-    """Only BatchNorm is in training mode: the noise of dropout belongs to training."""
-
-    def train(self, mode: bool = True) -> _FedWithoutDropout:
-        super().train(mode)
-        for module in self.net.modules():
-            if isinstance(module, nn.modules.dropout._DropoutNd):
-                module.eval()
-        return self
+        update_bn(([moved(inputs)] for inputs, _ in material.batches("train", self)), Fed(net))
+        return {**tensors, **{name: b.detach().clone() for name, b in net.named_buffers()}}

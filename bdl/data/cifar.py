@@ -24,10 +24,8 @@ from bdl.data.tensors import TensorDataModule
 from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError, StoreError
 
-SOURCES: dict[int, type[CIFAR10]] = {
-    10: CIFAR10,
-    100: CIFAR100,
-}  # torchvision's classes name folder, files, checksums and address
+# torchvision's classes name folder, files, checksums and address
+SOURCES: dict[int, type[CIFAR10]] = {10: CIFAR10, 100: CIFAR100}
 # Mean and standard deviation per channel of the pixels of the 50,000 training images, on the scale 0..1.
 PIXELS = {
     10: ((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -87,9 +85,10 @@ class CIFARDataModule(TensorDataModule):
             raise ConfigError(f'loader must be "tensor" or "torch", got {loader!r}')
         root, count = Path(root).expanduser(), _classes(classes)
         data = load_cifar(root, count, download=download, cache=cache)
-        train = data["x_train"], data["y_train"]
-        kept, held_out = _split(*train, val_fraction, split_seed, fold)
-        splits = {"train": kept, "val": held_out, "test": (data["x_test"], data["y_test"])}
+        x, y = data["x_train"], data["y_train"]
+        kept, held_out = hold_out(len(y), val_fraction, split_seed, fold)
+        train = (x[kept], y[kept]) if len(held_out) else (x, y)  # no copy of all images
+        splits = {"train": train, "val": (x[held_out], y[held_out]), "test": (data["x_test"], data["y_test"])}
         super().__init__(
             splits, batch_size=batch_size, labels=[str(k) for k in range(count)], augment=augment,
             transform=Normalise(*PIXELS[count], channels_last), workers=workers if loader == "torch" else None,
@@ -108,7 +107,7 @@ def load_cifar(
 ) -> dict[str, Tensor]:
     """x_train (50000, 3, 32, 32), x_test (10000, 3, 32, 32) uint8; y_train, y_test int64 in 0..classes-1.
 
-    They come from the decoded copy if there is one. Its name contains a hash of the checksums of the original files.
+    They come from the decoded copy if there is one.
 
     Raises ConfigError, naming `data.root`, for files that are missing, cut short or altered.
     """
@@ -117,16 +116,23 @@ def load_cifar(
     data = _read_copy(copy, classes)
     if data is None:
         _make_available(root, source, download)
-        data = _decode(root, source, classes)
+        data = {}
+        for split, files in (("train", source.train_list), ("test", source.test_list)):
+            batches = [_read_batch(root / source.base_folder / name, md5, classes) for name, md5 in files]
+            data |= {f"{k}_{split}": torch.cat([b[i] for b in batches]) for i, k in enumerate("xy")}
         with contextlib.suppress(StoreError):  # the folder is read-only, or the disk is full
             write_atomically(copy, safetensors.torch.save(data))
     return {name: value.long() if name.startswith("y") else value for name, value in data.items()}
 
 
 def decoded_copy(folder: str | Path, classes: int) -> Path:
-    """The file in `folder` that holds x_train, y_train, x_test, y_test uint8; `load_cifar` reads it before all else."""
+    """The file in `folder` that holds x_train, y_train, x_test, y_test uint8; `load_cifar` reads it before all else.
+
+    Eight hexadecimal digits in its name identify the files from which it was made.
+    """
     source = SOURCES[classes]
-    return Path(folder) / f"{source.__name__.lower()}-{_key(source)}.safetensors"
+    key = hashlib.sha256(repr([*source.train_list, *source.test_list]).encode()).hexdigest()[:8]
+    return Path(folder) / f"{source.__name__.lower()}-{key}.safetensors"
 
 
 def load_svhn(root: Path) -> tuple[Tensor, Tensor] | None:
@@ -134,11 +140,9 @@ def load_svhn(root: Path) -> tuple[Tensor, Tensor] | None:
     _, name, md5 = SVHN.split_list["test"]
     if not (root / name).exists():
         return None
-    from scipy.io import loadmat  # slow to import
-
-    arrays = loadmat(io.BytesIO(_checked(root / name, md5)))
-    x = torch.from_numpy(np.ascontiguousarray(arrays["X"].transpose(3, 2, 0, 1)))
-    return x, torch.from_numpy(arrays["y"].astype(np.int64).ravel() % 10)  # SVHN labels the digit 0 as 10
+    _checked(root / name, md5)
+    images = SVHN(str(root), "test")
+    return torch.from_numpy(images.data), torch.from_numpy(images.labels)
 
 
 def _classes(classes: int | str) -> int:
@@ -148,15 +152,6 @@ def _classes(classes: int | str) -> int:
     if count not in SOURCES:
         raise ConfigError(f"classes must be 10 or 100, got {classes!r}")
     return count
-
-
-def _split(
-    x: Tensor, y: Tensor, fraction: float, seed: int, fold: int
-) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-    """The kept and the held-out items. If none are held out, the kept ones are x and y themselves, not a copy."""
-    kept, held_out = hold_out(len(y), fraction, seed, fold)
-    whole = len(held_out) == 0
-    return (x, y) if whole else (x[kept], y[kept]), (x[held_out], y[held_out])
 
 
 def _make_available(root: Path, source: type[CIFAR10], download: bool) -> None:
@@ -178,15 +173,6 @@ def _make_available(root: Path, source: type[CIFAR10], download: bool) -> None:
             f"{name} cannot be downloaded to {root.resolve()} ({' '.join(str(error).split())}): put {folder} there "
             "by hand, or set data.root to the folder that holds it"
         ) from error
-
-
-def _decode(root: Path, source: type[CIFAR10], classes: int) -> dict[str, Tensor]:
-    """x_train, y_train, x_test, y_test uint8, from the original files."""
-    data = {}
-    for split, files in (("train", source.train_list), ("test", source.test_list)):
-        batches = [_read_batch(root / source.base_folder / name, md5, classes) for name, md5 in files]
-        data |= {f"{k}_{split}": torch.cat([b[i] for b in batches]) for i, k in enumerate("xy")}
-    return data
 
 
 def _read_batch(path: Path, md5: str, classes: int) -> tuple[Tensor, Tensor]:
@@ -228,11 +214,6 @@ class _Unpickler(pickle.Unpickler):
         if name == "_reconstruct" and module in ("numpy.core.multiarray", "numpy._core.multiarray"):
             return np.ndarray.__reduce__(np.empty(0))[0]  # numpy renamed the module that holds it
         raise ConfigError(f"a CIFAR file asks for {module}.{name}, which no CIFAR file needs: replace it")
-
-
-def _key(source: type[CIFAR10]) -> str:
-    """Eight hexadecimal digits that identify the files from which the decoded copy was made."""
-    return hashlib.sha256(repr([*source.train_list, *source.test_list]).encode()).hexdigest()[:8]
 
 
 def _read_copy(path: Path, classes: int) -> dict[str, Tensor] | None:

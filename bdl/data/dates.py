@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from bdl.data.kinds import NumberColumn, Refused, warn_of_gaps
+from bdl.data.kinds import NumberColumn, Refused, with_gaps
 from bdl.data.values import Frame, Series, as_texts
 
 MONTH = "(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
@@ -49,11 +49,6 @@ class DateColumn:
     gaps: bool
     parts: tuple[NumberColumn, ...]
 
-    @property
-    def width(self) -> int:
-        """Numbers per row in the network's input."""
-        return sum(part.width for part in self.parts) + self.gaps
-
     @staticmethod
     def learn(values: Series, day_first: bool | None = None) -> DateColumn:
         """Raises Refused for dates in several formats or time zones, and for those that do not tell day from month."""
@@ -65,17 +60,16 @@ class DateColumn:
         return DateColumn(str(values.name), format, zone, fill.isoformat(), bool(dates.isna().any()), tuple(varied))
 
     def encode(self, values: Series, place: str) -> np.ndarray:
-        """(n, width). Raises Refused for what is no date, or is written in another way than the training rows."""
+        """(n, numbers). Raises Refused for what is no date, or is written in another way than the training rows."""
         dates, fill = parse(values, self.format, self.zone), pd.Timestamp(self.fill)
-        missing = dates.isna().to_numpy()
-        if (bad := missing & values.notna().to_numpy()).any():
+        missing = dates.isna()
+        if (bad := (missing & values.notna()).to_numpy()).any():
             written = "" if self.format == TYPED else f" as {fill.strftime(self.format)}{self.zone} is"
             what = f"has '{values[bad].iloc[0]}' in row {values.index[bad][0] + 1}, and no date written{written}"
             raise Refused(self.name, f"{what} in {bad.sum()} of {len(values)} rows", "correct them")
-        warn_of_gaps(self.name, missing & (not self.gaps), place, f"the median, {fill}")
         parts = parts_of(dates.fillna(fill))
         encoded = [part.encode(parts[part.name], place) for part in self.parts]
-        return np.concatenate([*encoded, missing[:, None]] if self.gaps else encoded, 1)
+        return with_gaps(self, encoded, missing, place, f"the median, {fill}")
 
 
 def holds_dates(values: Series) -> bool:

@@ -59,11 +59,6 @@ class InputEncoding:
         return InputEncoding(columns)
 
     @property
-    def features(self) -> int:
-        """Numbers per row in the network's input."""
-        return sum(column.width for column in self.columns)
-
-    @property
     def names(self) -> list[str]:
         return [column.name for column in self.columns]
 

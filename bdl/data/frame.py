@@ -6,13 +6,13 @@ import difflib
 import json
 import re
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import pandas as pd
 
@@ -129,6 +129,19 @@ def locate(path: str | Path) -> Path:
     return Path(text).expanduser()
 
 
+def all_of(*calls: Callable[[], Any]) -> list[Any]:
+    """What the calls return. Raises one ConfigError with the lines of all that raise one."""
+    made, lines = [], []
+    for call in calls:
+        try:
+            made.append(call())
+        except ConfigError as error:
+            lines.append(str(error))
+    if lines:
+        raise ConfigError("; ".join(lines))
+    return made
+
+
 def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
     """Raise ConfigError unless the table has all these columns."""
     absent = [column for column in columns if column not in frame.columns]
@@ -155,14 +168,10 @@ def as_value(names: Sequence[str]) -> str:
     >>> as_value(["age", "price ($)", "Größe", "2020"])
     '[age,"price ($)","Größe","2020"]'
     """
-    return "[" + ",".join(map(_quoted_if_needed, names)) + "]"
-
-
-def _quoted_if_needed(name: str) -> str:
-    """Hydra reads letters beyond ASCII as an error, and 2020, true or null as no text."""
-    plain = re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*", name)
-    special = name.lower() in ("true", "false", "null", "nan", "inf")
-    return name if plain and not special else json.dumps(name, ensure_ascii=False)
+    # Hydra reads letters beyond ASCII as an error, and 2020, true or null as no text
+    plain = re.compile(r"(?!(?i:true|false|null|nan|inf)$)[A-Za-z_][A-Za-z0-9_.-]*( [A-Za-z0-9_.-]+)*")
+    quoted = (name if plain.fullmatch(name) else json.dumps(name, ensure_ascii=False) for name in names)
+    return f"[{','.join(quoted)}]"
 
 
 def _read_parquet(path: Path) -> Frame:

@@ -118,12 +118,13 @@ class ImageFolderDataModule(TensorDataModule):
             with _opened(name):  # reads the header, which costs little
                 pass
         paths = {split: ImageFiles([name for name, _ in items], size) for split, items in self.files.items()}
+        labels = {s: torch.tensor([label for _, label in items]).long() for s, items in self.files.items()}
         self.size = size
         self.pixels = _measure(paths["train"])
         total = sum(files.numel() for files in paths.values())
         on_demand = loader == "files" or loader == "auto" and total > BYTES
         splits = {
-            split: (cast(Tensor, files if on_demand or not len(files) else files.read()), self._labels(split))
+            split: (cast(Tensor, files if on_demand or not len(files) else files.read()), labels[split])
             for split, files in paths.items()
         }
         super().__init__(
@@ -133,9 +134,6 @@ class ImageFolderDataModule(TensorDataModule):
         self.name = folder.name
         where = "read on demand" if on_demand else "in memory"
         self.overview = f"{self.name}: {self.rows} images of {len(self.classes)} classes, {size}x{size} pixels, {where}"
-
-    def _labels(self, split: str) -> Tensor:
-        return torch.tensor([label for _, label in self.files[split]], dtype=torch.int64)
 
     def identity(self) -> dict[str, Any]:
         """The classes, the size, and a checksum of the training files' names and sizes, and of the measured pixels."""
@@ -164,11 +162,8 @@ def find_images(
                 raise ConfigError(
                     f"{folder}: train and {split} have other classes: {different[0]} is in one of them only"
                 )
-    return split_by_seed(files, _taken, test_fraction, val_fraction, split_seed, fold), classes
-
-
-def _taken(items: list[tuple[str, int]], rows: np.ndarray) -> list[tuple[str, int]]:
-    return [items[i] for i in rows]
+    taken = lambda items, rows: [items[i] for i in rows]  # noqa: E731
+    return split_by_seed(files, taken, test_fraction, val_fraction, split_seed, fold), classes
 
 
 def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:

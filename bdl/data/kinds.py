@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from bdl.data.frame import as_value, brief_list
-from bdl.data.values import Series, as_numbers, as_texts, not_finite, number_hint
+from bdl.data.values import Series, as_numbers, as_texts, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
 
@@ -49,11 +50,6 @@ class NumberColumn:
     fill: float
     gaps: bool
 
-    @property
-    def width(self) -> int:
-        """Numbers per row in the network's input."""
-        return 1 + self.gaps
-
     @staticmethod
     def learn(values: Series) -> NumberColumn:
         numbers = as_numbers(values)
@@ -63,13 +59,11 @@ class NumberColumn:
         return NumberColumn(str(values.name), mean, std if std > 1e-12 * max(1.0, abs(mean)) else 1.0, fill, gaps)
 
     def encode(self, values: Series, place: str) -> np.ndarray:
-        """(n, width). Raises Refused for text and for infinite numbers."""
+        """(n, 1 or 2). Raises Refused for text and for infinite numbers."""
         refuse_text(values, "correct them, or leave the fields empty")
         numbers = as_numbers(values)
-        missing = numbers.isna().to_numpy()
-        warn_of_gaps(self.name, missing & (not self.gaps), place, f"its median, {self.fill:g}")
         scaled = ((numbers.fillna(self.fill) - self.mean) / self.std).to_numpy()
-        return np.stack([scaled, missing] if self.gaps else [scaled], 1)
+        return with_gaps(self, [scaled[:, None]], numbers.isna(), place, f"its median, {self.fill:g}")
 
 
 @dataclass(frozen=True)
@@ -85,11 +79,6 @@ class CategoryColumn:
     fill: str
     gaps: bool
 
-    @property
-    def width(self) -> int:
-        """Numbers per row in the network's input."""
-        return len(self.levels) + 1 + self.gaps
-
     @staticmethod
     def learn(values: Series) -> CategoryColumn:
         texts = as_texts(values)
@@ -98,24 +87,24 @@ class CategoryColumn:
         return CategoryColumn(str(values.name), tuple(sorted(counts.index)), fill, bool(texts.isna().any()))
 
     def encode(self, values: Series, place: str) -> np.ndarray:
-        """(n, width). Warns of levels that no training row has, and counts their rows."""
+        """(n, levels + 1 or 2). Warns of levels that no training row has, and counts their rows."""
         texts = as_texts(values)
-        missing = texts.isna().to_numpy()
-        warn_of_gaps(self.name, missing & (not self.gaps), place, f"the most frequent category, {self.fill}")
         codes = pd.Index(self.levels).get_indexer(pd.Index(texts.fillna(self.fill)))
+        one_hot = np.eye(len(self.levels) + 1)[codes]  # -1 is the last level
+        encoded = with_gaps(self, [one_hot], texts.isna(), place, f"the most frequent category, {self.fill}")
         if (unseen := codes < 0).any():
             first = texts[unseen].iloc[0]
             warnings.warn(
                 f"{place}: {self.name} has categories in {unseen.sum()} of {len(texts)} rows that no training row has "
                 f"({first!r} is the first): they share one level of their own", BdlWarning, stacklevel=2,
             )  # fmt: skip
-        one_hot = np.eye(len(self.levels) + 1)[codes]  # -1 is the last level
-        return np.concatenate([one_hot, missing[:, None]], 1) if self.gaps else one_hot
+        return encoded
 
 
 def refuse_text(values: Series, remedy: str) -> None:
     """Raise Refused for text and infinite numbers in a column of numbers; it counts the rows."""
-    bad = not_finite(values)
+    numbers = as_numbers(values)
+    bad = (numbers.isna() & values.notna() | np.isinf(numbers)).to_numpy()
     if bad.any():
         example, row = values[bad].iloc[0], values.index[bad][0] + 1
         hint = number_hint(values[bad])
@@ -123,10 +112,16 @@ def refuse_text(values: Series, remedy: str) -> None:
         raise Refused(str(values.name), what, remedy if hint is None else f"{hint}; or {remedy}")
 
 
-def warn_of_gaps(name: str, unknown: np.ndarray, place: str, fill: str) -> None:
-    """Warn of gaps that the network does not know, because training rows had none. unknown: (n,) where they are."""
-    if unknown.any():
+def with_gaps(column: Any, encoded: Sequence[np.ndarray], missing: Series, place: str, fill: str) -> np.ndarray:
+    """(n, numbers): what is encoded, and 1 where a value is missing if training rows had gaps.
+
+    Where they had none, the network does not know gaps: warns, and says what they become, `fill`.
+    """
+    if column.gaps:
+        encoded = [*encoded, missing.to_numpy()[:, None]]
+    elif missing.any():
         warnings.warn(
-            f"{place}: {name} is missing in {unknown.sum()} of {len(unknown)} rows, though in no training row: "
+            f"{place}: {column.name} is missing in {missing.sum()} of {len(missing)} rows, though in no training row: "
             f"it becomes {fill}", BdlWarning, stacklevel=3,
         )  # fmt: skip
+    return np.concatenate(encoded, 1)

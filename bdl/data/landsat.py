@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from importlib.resources import files
+from typing import Unpack
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from bdl.data.loader import Batching
 from bdl.data.split import hold_out
 from bdl.data.tensors import TensorDataModule
 
@@ -41,12 +43,9 @@ class LandsatDataModule(TensorDataModule):
 
     Args:
         batch_size: rows per chain and step; None means all rows.
-        chains: C for a stack whose chains see different batches; None for one chain, or for batches that all chains
-            share.
         val_fraction: share of the training rows held out.
         split_seed, fold: which rows are held out, as in `hold_out`. Nothing else decides it.
-        seed, stack: decide the order of the batches, as in `TensorBatches`.
-        replacement: whether batches are independent, as in `TensorBatches`.
+        batching: chains, seed, stack and replacement, as in `TensorBatches`.
 
     Raises ConfigError for a fraction, a fold or a batch size out of range.
     """
@@ -56,13 +55,10 @@ class LandsatDataModule(TensorDataModule):
     def __init__(
         self,
         batch_size: int | None = 100,
-        chains: int | None = None,
         val_fraction: float = 0.0,
         split_seed: int = 0,
-        seed: int = 0,
-        stack: int = 0,
         fold: int = 0,
-        replacement: bool = False,
+        **batching: Unpack[Batching],
     ):
         data = load_landsat()
         kept, held_out = hold_out(len(data["y_train"]), val_fraction, split_seed, fold)
@@ -72,7 +68,4 @@ class LandsatDataModule(TensorDataModule):
             "val": ((data["x_train"][held_out] - mean) / std, data["y_train"][held_out]),
             "test": ((data["x_test"] - mean) / std, data["y_test"]),
         }
-        super().__init__(
-            splits, batch_size=batch_size, labels=CLASSES, chains=chains, seed=seed, stack=stack,
-            replacement=replacement,
-        )  # fmt: skip
+        super().__init__(splits, batch_size=batch_size, labels=CLASSES, **batching)

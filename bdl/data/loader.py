@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import functools
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypedDict
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Protocol, TypedDict, cast
 
 import torch
 from torch import Tensor
@@ -38,6 +40,7 @@ class Batching(TypedDict, total=False):
     replacement: bool
 
 
+@dataclass(eq=False, repr=False)
 class TensorBatches:
     """A loader over tensors x (N, ...) and y (N, ...) for training: shuffled and resumable.
 
@@ -65,26 +68,25 @@ class TensorBatches:
     Raises ConfigError for a batch size below 1 or above N, and when x and y differ in length.
     """
 
-    def __init__(
-        self,
-        x: Tensor,
-        y: Tensor,
-        batch_size: int,
-        *,
-        chains: int | None = None,
-        seed: int = 0,
-        stack: int = 0,
-        replacement: bool = False,
-        augment: Augmentation | None = None,
-        transform: Callable[[Tensor], Tensor] | None = None,
-    ):
-        if not 1 <= batch_size <= len(x):
-            raise ConfigError(f"data.batch_size must be between 1 and the {len(x)} training items, got {batch_size}")
-        if len(x) != len(y):
-            raise ConfigError(f"{len(x)} inputs do not match {len(y)} labels")
-        self.x, self.y, self.batch_size, self.chains = x, y, batch_size, chains
-        self.seed, self.stack, self.replacement = seed, stack, replacement
-        self.augment, self.transform = augment, transform
+    x: Tensor
+    y: Tensor
+    batch_size: int
+    _: KW_ONLY
+    chains: int | None = None
+    seed: int = 0
+    stack: int = 0
+    replacement: bool = False
+    augment: Augmentation | None = None
+    transform: Callable[[Tensor], Tensor] | None = None
+
+    def __post_init__(self) -> None:
+        items = len(self.x)
+        if not 1 <= self.batch_size <= items:
+            raise ConfigError(
+                f"data.batch_size must be between 1 and the {items} training items, got {self.batch_size}"
+            )
+        if items != len(self.y):
+            raise ConfigError(f"{items} inputs do not match {len(self.y)} labels")
         self.rank, self.ranks = 0, 1
         self.epoch, self.index = 0, 0  # the next batch
         self._drawn: tuple[int, Tensor, Tensor | None] | None = None  # an epoch, its rows, its decisions
@@ -158,12 +160,17 @@ class TensorBatches:
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
         """(batches, C * B) rows and (batches, C * B, k) decisions of an epoch, drawn on the CPU for every device."""
+        items, count = len(self.x), len(self) * self.ranks * self.batch_size
         orders, decisions = [], []
         for c in range(self.chains or 1):
             key = (self.seed, self.stack, epoch, c)
-            orders.append(self._order(len(self) * self.ranks * self.batch_size, generator("cpu", "order", *key)))
+            random = generator("cpu", "order", *key)
+            if self.replacement:
+                orders.append(torch.randint(items, (count,), generator=random))
+            else:
+                orders.append(torch.randperm(items, generator=random)[:count])
             if self.augment is not None:
-                drawn = self.augment.draw(len(self.x), tuple(self.x.shape[1:]), generator("cpu", "augment", *key))
+                drawn = self.augment.draw(items, tuple(self.x.shape[1:]), generator("cpu", "augment", *key))
                 decisions.append(drawn[orders[-1]])
         return self._in_batches(orders), self._in_batches(decisions) if decisions else None
 
@@ -173,11 +180,6 @@ class TensorBatches:
             return None
         x, y = (v.index_select(0, rows.flatten()).unflatten(0, rows.shape) for v in (self.x, self.y))
         return epoch, x, y
-
-    def _order(self, count: int, generator: torch.Generator) -> Tensor:
-        if self.replacement:
-            return torch.randint(len(self.x), (count,), generator=generator)
-        return torch.randperm(len(self.x), generator=generator)[:count]
 
     def _in_batches(self, drawn: list[Tensor]) -> Tensor:
         """This rank's part of the batches (batches, C * B, ...), from C tensors (items, ...)."""
@@ -217,9 +219,10 @@ class WorkerBatches:
         return WorkerBatches(copy.copy(self.batches), self.workers)
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        epoch, first = self.batches.epoch, self.batches.index
+        first, numbers = self.batches.index, range(len(self))
+        batch_of: Any = functools.partial(self.batches.at, self.batches.epoch)  # (number) -> batch
         ahead = DataLoader(
-            _Epoch(self.batches, epoch), batch_size=None, sampler=range(first, len(self)), num_workers=self.workers,
+            cast(Dataset, numbers), None, sampler=numbers[first:], num_workers=self.workers, collate_fn=batch_of,
             pin_memory=torch.cuda.is_available(), generator=torch.Generator(),  # None draws from the global stream
         )  # fmt: skip
         batches = iter(ahead)
@@ -243,16 +246,6 @@ class WorkerBatches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.batches.load_state_dict(state)
-
-
-class _Epoch(Dataset):
-    """The batches of one epoch by their number."""
-
-    def __init__(self, batches: TensorBatches, epoch: int):
-        self.batches, self.epoch = batches, epoch
-
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        return self.batches.at(self.epoch, index)
 
 
 class TensorSlices:

@@ -11,11 +11,10 @@ import lightning as L
 import torch
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Subset
 
 from bdl.batch import count_items, structure
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
-from bdl.data.order import in_order
 from bdl.errors import ConfigError
 
 Task = Literal["classification", "regression", "counts"]
@@ -150,6 +149,33 @@ class DataModule(L.LightningDataModule):
 
     def _lacks(self, member: str, meaning: str) -> ConfigError:
         return ConfigError(f"data: {type(self).__name__} has no {member}: give it {meaning}")
+
+
+def in_order(loader: Any, items: int | None = None) -> Any:
+    """The items of a loader in the order of its data, without augmentation; None for a loader without an order.
+
+    items: take only that many, evenly spaced; None takes all.
+    """
+    if isinstance(loader, TensorBatches | WorkerBatches):
+        loader = loader.slices()
+    if isinstance(loader, TensorSlices):
+        if items is None or items >= len(loader.y):
+            return loader
+        rows = evenly_spaced(len(loader.y), items)
+        return TensorSlices(loader.x[rows], loader.y[rows], transform=loader.transform)
+    if not isinstance(loader, DataLoader) or not hasattr(loader.dataset, "__len__"):
+        return None
+    dataset: Any = loader.dataset
+    if items is not None and items < len(dataset):
+        dataset = Subset(dataset, evenly_spaced(len(dataset), items).tolist())
+    return DataLoader(dataset, batch_size=loader.batch_size or 1, collate_fn=loader.collate_fn)
+
+
+def evenly_spaced(total: int, items: int) -> Tensor:
+    """(items,) rows from 0 to total - 1. Raises ConfigError for items < 1."""
+    if items < 1:
+        raise ConfigError(f"metrics need at least one item, got {items}")
+    return torch.linspace(0, total - 1, items).long()
 
 
 def _length(loader: Any) -> int | None:

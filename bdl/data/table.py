@@ -5,27 +5,25 @@ from __future__ import annotations
 import hashlib
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, Unpack
+from typing import Any, Literal, Unpack
 
 import pandas as pd
 from torch import Tensor
 
 from bdl.data.columns import Columns, TableSplit
 from bdl.data.encoding import InputEncoding
-from bdl.data.frame import Format, Reading, locate, require_columns
+from bdl.data.frame import Format, Reading, all_of, locate, require_columns
 from bdl.data.loader import Batching
 from bdl.data.module import Task
-from bdl.data.target import ClassTarget, NumberTarget, Target, find_task, target_from_plain, target_to_plain
+from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 3
-S = TypeVar("S")
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -50,7 +48,7 @@ class TableEncoding:
             "format_version": FORMAT_VERSION,
             "kind": "table",
             "columns": self.inputs.to_plain(),
-            "target": target_to_plain(self.target),
+            "target": {"task": self.target.task, **asdict(self.target)},
             "id": list(self.id),
             "reading": {**asdict(self.reading), "missing": list(self.reading.missing)},
         }
@@ -64,7 +62,9 @@ class TableEncoding:
                 f"format_version is {version}, and this bdl reads {FORMAT_VERSION}: use the bdl that wrote the file"
             )
         try:
-            inputs, target = InputEncoding.from_plain(plain["columns"]), target_from_plain(plain["target"])
+            inputs, fields = InputEncoding.from_plain(plain["columns"]), plain["target"]
+            classes = fields["task"] == "classification"
+            target = ClassTarget(fields["name"], tuple(fields["labels"])) if classes else NumberTarget(**fields)
             reading = Reading(**{**plain["reading"], "missing": tuple(plain["reading"]["missing"])})
             return TableEncoding(inputs, target, tuple(plain["id"]), reading)
         except (KeyError, TypeError, AttributeError) as error:
@@ -113,9 +113,9 @@ class TableDataModule(TensorDataModule):
         frames = split.rows(frames, place)
         of_inputs = frames["train"].drop(columns=columns.no_inputs(split.column))
         labels = pd.concat([frame[target] for frame in frames.values()])
-        inputs, (rule, reason) = _both(
-            lambda: InputEncoding.learn(of_inputs, columns.categorical, columns.max_levels, place, reading.day_first),
+        (rule, reason), inputs = all_of(
             lambda: _target_of(labels, frames["train"][target], columns.task, place),
+            lambda: InputEncoding.learn(of_inputs, columns.categorical, columns.max_levels, place, reading.day_first),
         )
         self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
         splits = {s: self._encode(frame, s, places[s]) for s, frame in frames.items()}
@@ -125,8 +125,8 @@ class TableDataModule(TensorDataModule):
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
         self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
         self.overview = (
-            f"{place}: {self.rows} rows; {of_inputs.shape[1]} columns as {inputs.features} inputs; target {rule.name}: "
-            f"{rule.task} ({reason})"
+            f"{place}: {self.rows} rows; {of_inputs.shape[1]} columns as {self.input_shape[0]} inputs; "
+            f"target {rule.name}: {rule.task} ({reason})"
         )
         if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
             _warn_of_repeated(frames, [*inputs.names, target], place)
@@ -145,19 +145,6 @@ class TableDataModule(TensorDataModule):
         encoding = self.encoding
         y = encoding.target.encode(frame[encoding.target.name], place)
         return encoding.inputs.encode(frame, f"data.{split}_path: ", f"{place}, {split} rows"), y
-
-
-def _both(first: Callable[[], S], second: Callable[[], T]) -> tuple[S, T]:
-    """What both make. Where both raise a ConfigError, one line has what they say."""
-    try:
-        made = first()
-    except ConfigError as error:
-        try:
-            second()
-        except ConfigError as other:
-            raise ConfigError(f"{other}; {error}") from None
-        raise
-    return made, second()
 
 
 def _target_of(labels: Series, of_training: Series, task: Task | None, place: str) -> tuple[Target, str]:

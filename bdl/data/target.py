@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -96,19 +94,6 @@ class NumberTarget:
 
 
 Target = ClassTarget | NumberTarget
-
-
-def target_to_plain(target: Target) -> dict[str, Any]:
-    """The target as values that JSON can hold."""
-    return {"task": target.task, **dataclasses.asdict(target)}
-
-
-def target_from_plain(plain: Mapping[str, Any]) -> Target:
-    """The inverse of `target_to_plain`."""
-    fields = {k: v for k, v in plain.items() if k != "task"}
-    if plain["task"] == "classification":
-        return ClassTarget(fields["name"], tuple(fields["labels"]))
-    return NumberTarget(**fields, task=plain["task"])
 
 
 def find_task(values: Series, place: str) -> tuple[Task, str]:

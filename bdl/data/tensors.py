@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from bdl.data.loader import Augmentation, Batching, TensorBatches, TensorSlices, WorkerBatches
-from bdl.data.module import DataModule, Task
-from bdl.data.order import in_order
+from bdl.data.module import DataModule, Task, in_order
 from bdl.errors import ConfigError
 
 Splits = Mapping[str, tuple[Tensor, Tensor]]
@@ -53,8 +52,7 @@ class TensorDataModule(DataModule):
     ):
         super().__init__()
         self.name = self.name or type(self).__name__  # reports show it; Lightning's modules have none
-        self.splits, self.task, self.transform = _with_validation(splits), task, transform
-        _check(self.splits, task)
+        self.splits, self.task, self.transform = _checked(splits, task), task, transform
         self.labels = _class_names(self.splits, labels) if task == "classification" else ()
         x, y = self.splits["train"]
         self.num_data, self.num_classes = len(y), len(self.labels)
@@ -101,19 +99,10 @@ class TensorDataModule(DataModule):
         return in_order(TensorSlices(*self.splits[split], transform=self.transform), items)
 
 
-def _with_validation(splits: Splits) -> dict[str, tuple[Tensor, Tensor]]:
-    """The three splits; an empty "val" where it is missing. Raises ConfigError where another one is."""
-    missing = [
-        split for split in ("train", "test") if split not in splits or split == "train" and not len(splits[split][1])
-    ]
-    if missing:
+def _checked(splits: Splits, task: str) -> dict[str, tuple[Tensor, Tensor]]:
+    """The three splits; an empty "val" where it is missing. Raises ConfigError for others, and other labels."""
+    if missing := [s for s in ("train", "test") if s not in splits or s == "train" and not len(splits[s][1])]:
         raise ConfigError(f'the split "{missing[0]}" has no items: give x (n, ...) and y of "train" and "test"')
-    x, y = splits["train"]
-    none = torch.arange(0)
-    return {"train": (x, y), "val": splits.get("val", (x[none], y[none])), "test": splits["test"]}
-
-
-def _check(splits: Splits, task: str) -> None:
     if task not in get_args(Task):
         raise ConfigError(f"task must be {', '.join(get_args(Task)[:-1])} or {get_args(Task)[-1]}, got {task!r}")
     for split, (x, y) in splits.items():
@@ -125,6 +114,8 @@ def _check(splits: Splits, task: str) -> None:
             raise ConfigError(
                 f'the labels of the split "{split}" are {tuple(y.shape)} {y.dtype}: task={task} takes {wanted}'
             )
+    (x, y), none = splits["train"], torch.arange(0)
+    return {"train": (x, y), "val": splits.get("val", (x[none], y[none])), "test": splits["test"]}
 
 
 def _class_names(splits: Splits, labels: Sequence[str] | None) -> tuple[str, ...]:

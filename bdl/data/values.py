@@ -6,7 +6,6 @@ import re
 from collections.abc import Collection
 from typing import Any, TypeAlias
 
-import numpy as np
 import pandas as pd
 
 # Columns and tables of pandas, whose own annotations do not tell a type checker which of them `frame[name]` is.
@@ -119,9 +118,3 @@ def number_hint(values: Series) -> str | None:
     if texts.empty:
         return None
     return next((hint for pattern, hint in HINTS.items() if texts.str.fullmatch(pattern).all()), None)
-
-
-def not_finite(values: Series) -> np.ndarray:
-    """(n,) whether a value is there and is no finite number."""
-    numbers = as_numbers(values)
-    return (numbers.isna() & values.notna() | np.isinf(numbers)).to_numpy()

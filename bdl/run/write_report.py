@@ -13,8 +13,7 @@ import torch
 from lightning.pytorch.loggers import Logger, WandbLogger
 
 import bdl
-from bdl.data.module import DataModule, as_data_module
-from bdl.data.order import in_order
+from bdl.data.module import DataModule, as_data_module, in_order
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER
 from bdl.posterior.report.numbers import Summary, diverged_fact, print_summary, summarise

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import torch
 
+from bdl.data.encoding import InputEncoding
 from bdl.data.table import TableDataModule, TableEncoding, read_table
 from bdl.errors import BdlWarning, ConfigError
 
@@ -135,7 +136,8 @@ def test_a_category_has_one_name_however_its_column_is_read(tmp_path, text):
         first, second = (data.encoding.inputs.encode(rows, "", "") for rows in read)
     assert torch.equal(first, second[:3])
     plan = [column.name for column in data.encoding.inputs.columns].index("plan")
-    start = sum(column.width for column in data.encoding.inputs.columns[:plan])
+    before = InputEncoding(data.encoding.inputs.columns[:plan])
+    start = before.encode(alone, "", "").shape[1]
     assert data.encoding.inputs.columns[plan].levels == ("1", "2", "2.5", "A")
     assert first[:, start : start + 5].argmax(1).tolist() == [0, 1, 2]
 

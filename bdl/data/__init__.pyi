@@ -1,0 +1,30 @@
+# The only list of public names: see bdl/__init__.pyi
+from .augment import Augment, Normalise
+from .cifar import CIFARDataModule
+from .columns import Columns, TableSplit
+from .frame import Reading
+from .images import ImageFolderDataModule
+from .landsat import LandsatDataModule
+from .loader import TensorBatches, TensorSlices, WorkerBatches
+from .module import DataModule, as_data_module
+from .table import TableDataModule, read_table
+from .tensors import TensorDataModule
+
+__all__ = [
+    "Augment",
+    "CIFARDataModule",
+    "Columns",
+    "DataModule",
+    "ImageFolderDataModule",
+    "LandsatDataModule",
+    "Normalise",
+    "Reading",
+    "TableDataModule",
+    "TableSplit",
+    "TensorBatches",
+    "TensorDataModule",
+    "TensorSlices",
+    "WorkerBatches",
+    "as_data_module",
+    "read_table",
+]
