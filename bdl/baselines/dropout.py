@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -62,13 +63,11 @@ class MCDropout(Baseline):
         net, inputs, states = material.trained.net, material.first(self), material.last_states()
         links = find_links(net, inputs)
         random = [generator("cpu", "dropout", material.seed, chain) for chain in range(len(states))]
-        checked = False
-        while True:
+        for number in itertools.count():
             masks = [{link.dropout: link.mask(r) for link in links} for r in random]
             drawn = [masked(net, tensors, links, z) for tensors, z in zip(states, masks, strict=True)]
-            if not checked:
+            if number == 0:
                 _compare(net, states[0], drawn[0], masks[0], inputs)
-                checked = True
             yield drawn
 
 

@@ -83,7 +83,10 @@ class CIFARDataModule(TensorDataModule):
     ):
         if loader not in ("tensor", "torch"):
             raise ConfigError(f'loader must be "tensor" or "torch", got {loader!r}')
-        root, count = Path(root).expanduser(), _classes(classes)
+        count = {"cifar10": 10, "cifar100": 100}.get(str(classes).lower(), classes)
+        if isinstance(count, str) or count not in SOURCES:
+            raise ConfigError(f"classes must be 10 or 100, got {classes!r}")
+        root = Path(root).expanduser()
         data = load_cifar(root, count, download=download, cache=cache)
         x, y = data["x_train"], data["y_train"]
         kept, held_out = hold_out(len(y), val_fraction, split_seed, fold)
@@ -143,15 +146,6 @@ def load_svhn(root: Path) -> tuple[Tensor, Tensor] | None:
     _checked(root / name, md5)
     images = SVHN(str(root), "test")
     return torch.from_numpy(images.data), torch.from_numpy(images.labels)
-
-
-def _classes(classes: int | str) -> int:
-    """10 or 100, also by torchvision's name of the data set. Raises ConfigError for anything else."""
-    named = {source.__name__.lower(): count for count, source in SOURCES.items()}
-    count = named.get(classes.lower()) if isinstance(classes, str) else classes
-    if count not in SOURCES:
-        raise ConfigError(f"classes must be 10 or 100, got {classes!r}")
-    return count
 
 
 def _make_available(root: Path, source: type[CIFAR10], download: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import re
 import warnings
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -16,14 +16,12 @@ from torch import Tensor
 
 from bdl.data.dates import DROP, DateColumn, holds_dates
 from bdl.data.frame import as_value, brief_list, require_columns
-from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, refusal, refuse_text
+from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, finite_numbers, of_each
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
 Column = NumberColumn | CategoryColumn | DateColumn
 KINDS: dict[str, type[Column]] = {"number": NumberColumn, "category": CategoryColumn, "date": DateColumn}
-T = TypeVar("T")
-R = TypeVar("R")
 NESTED = (list, tuple, dict, set, np.ndarray)
 
 
@@ -43,8 +41,8 @@ class InputEncoding:
         ConfigError, in one line about all columns, for those that mix numbers and text, for dates that are written in
         several ways, and for more than `max_levels` categories; and if no column is left.
         """
-        learned = _of_each(
-            frame.columns, lambda name: _learn(frame[name], name in categorical, max_levels, day_first), place
+        learned = of_each(
+            lambda name: _learn(frame[name], name in categorical, max_levels, day_first), frame.columns, place
         )
         columns = tuple(column for column in learned if column is not None)
         if not columns:
@@ -75,7 +73,7 @@ class InputEncoding:
         key: begins the message about a missing column. place: names the table in messages.
         """
         require_columns(frame, self.names, key, place)
-        parts = _of_each(self.columns, lambda column: column.encode(frame[column.name], place), place)
+        parts = of_each(lambda column: column.encode(frame[column.name], place), self.columns, place)
         return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32))
 
     def to_plain(self) -> list[dict[str, Any]]:
@@ -93,19 +91,6 @@ def _fields(column: Mapping[str, Any]) -> dict[str, Any]:
     """The arguments of a column, with tuples for the lists of JSON."""
     fields = {key: tuple(value) if key == "levels" else value for key, value in column.items() if key != "kind"}
     return fields | ({"parts": tuple(NumberColumn(**p) for p in fields["parts"])} if "parts" in fields else {})
-
-
-def _of_each(items: Iterable[T], function: Callable[[T], R], place: str) -> list[R]:
-    """What the function makes of each item. Raises one ConfigError for all columns that it refuses."""
-    made, faults = [], []
-    for item in items:
-        try:
-            made.append(function(item))
-        except Refused as fault:
-            faults.append(fault)
-    if faults:
-        raise refusal(faults, place)
-    return made
 
 
 def _numbers_rows(values: Series) -> bool:
@@ -136,7 +121,7 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
             f"{hint}, or data.categorical={{columns}} for codes; or data.drop={{columns}}",
         )  # fmt: skip
     if not categories and as_numbers(values).notna().sum() >= values.notna().sum() / 2:
-        refuse_text(values, "correct them, add the word to data.missing, or set data.categorical={columns}")
+        finite_numbers(values, "correct them, add the word to data.missing, or set data.categorical={columns}")
         return NumberColumn.learn(values)
     if (count := as_texts(values).nunique()) > max_levels:
         raise Refused(

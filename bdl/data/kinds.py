@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -13,6 +13,9 @@ import pandas as pd
 from bdl.data.frame import as_value, brief_list
 from bdl.data.values import Series, as_numbers, as_texts, number_hint
 from bdl.errors import BdlWarning, ConfigError
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 @dataclass(eq=False)
@@ -24,17 +27,26 @@ class Refused(Exception):
     remedy: str
 
 
-def refusal(faults: Sequence[Refused], place: str) -> ConfigError:
-    """One line about all columns that are refused. Those with the same remedy share it."""
+def of_each(function: Callable[[T], R], items: Iterable[T], place: str) -> list[R]:
+    """What the function makes of each item.
+
+    Raises ConfigError, in one line, for all columns that it refuses. Those with the same remedy share it.
+    """
+    made: list[R] = []
     by_remedy: dict[str, list[Refused]] = {}
-    for fault in faults:
-        by_remedy.setdefault(fault.remedy, []).append(fault)
+    for item in items:
+        try:
+            made.append(function(item))
+        except Refused as fault:
+            by_remedy.setdefault(fault.remedy, []).append(fault)
+    if not by_remedy:
+        return made
     lines = [
         f"{brief_list([f'{fault.name} {fault.what}' for fault in alike])}: "
         + remedy.replace("{columns}", as_value([fault.name for fault in alike]))
         for remedy, alike in by_remedy.items()
     ]
-    return ConfigError(f"{place}: {'; '.join(lines)}")
+    raise ConfigError(f"{place}: {'; '.join(lines)}")
 
 
 @dataclass(frozen=True)
@@ -60,8 +72,7 @@ class NumberColumn:
 
     def encode(self, values: Series, place: str) -> np.ndarray:
         """(n, 1 or 2). Raises Refused for text and for infinite numbers."""
-        refuse_text(values, "correct them, or leave the fields empty")
-        numbers = as_numbers(values)
+        numbers = finite_numbers(values, "correct them, or leave the fields empty")
         scaled = ((numbers.fillna(self.fill) - self.mean) / self.std).to_numpy()
         return with_gaps(self, [scaled[:, None]], numbers.isna(), place, f"its median, {self.fill:g}")
 
@@ -101,8 +112,8 @@ class CategoryColumn:
         return encoded
 
 
-def refuse_text(values: Series, remedy: str) -> None:
-    """Raise Refused for text and infinite numbers in a column of numbers; it counts the rows."""
+def finite_numbers(values: Series, remedy: str) -> Series:
+    """(n,) float64, NaN for gaps. Raises Refused for text and infinite numbers; it counts the rows."""
     numbers = as_numbers(values)
     bad = (numbers.isna() & values.notna() | np.isinf(numbers)).to_numpy()
     if bad.any():
@@ -110,6 +121,7 @@ def refuse_text(values: Series, remedy: str) -> None:
         hint = number_hint(values[bad])
         what = f"has '{example}' in row {row}, and no finite number in {bad.sum()} of {len(values)} rows"
         raise Refused(str(values.name), what, remedy if hint is None else f"{hint}; or {remedy}")
+    return numbers
 
 
 def with_gaps(column: Any, encoded: Sequence[np.ndarray], missing: Series, place: str, fill: str) -> np.ndarray:

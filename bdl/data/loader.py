@@ -90,7 +90,7 @@ class TensorBatches:
         self.rank, self.ranks = 0, 1
         self.epoch, self.index = 0, 0  # the next batch
         self._drawn: tuple[int, Tensor, Tensor | None] | None = None  # an epoch, its rows, its decisions
-        self._gathered: tuple[int, Tensor, Tensor] | None = None  # an epoch, its items in order, where they are small
+        self._gathered: tuple[Tensor, Tensor] | None = None  # the items of that epoch in order, where they are small
 
     @property
     def dataset(self) -> Tensor:
@@ -127,10 +127,10 @@ class TensorBatches:
         """Batch number `index` of an epoch, whatever the position of the loader."""
         if self._drawn is None or self._drawn[0] != epoch:
             self._drawn = (epoch, *self._draw(epoch))
-            self._gathered = self._gather(epoch, self._drawn[1]) if self.augment is None else None
+            self._gathered = self._gather(self._drawn[1]) if self.augment is None else None
         _, rows, decisions = self._drawn
-        if self._gathered is not None and self._gathered[0] == epoch:
-            x, y = self._gathered[1][index], self._gathered[2][index]
+        if self._gathered is not None:
+            x, y = self._gathered[0][index], self._gathered[1][index]
         else:
             x, y = self.x.index_select(0, rows[index]), self.y.index_select(0, rows[index])
         if self.augment is not None and decisions is not None:
@@ -174,12 +174,12 @@ class TensorBatches:
                 decisions.append(drawn[orders[-1]])
         return self._in_batches(orders), self._in_batches(decisions) if decisions else None
 
-    def _gather(self, epoch: int, rows: Tensor) -> tuple[int, Tensor, Tensor] | None:
+    def _gather(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
         """All items of an epoch in the order of its batches, so that a batch is a view; None if they are many."""
         if rows.numel() * max(1, self.x[:1].numel()) > SMALL_EPOCH:
             return None
         x, y = (v.index_select(0, rows.flatten()).unflatten(0, rows.shape) for v in (self.x, self.y))
-        return epoch, x, y
+        return x, y
 
     def _in_batches(self, drawn: list[Tensor]) -> Tensor:
         """This rank's part of the batches (batches, C * B, ...), from C tensors (items, ...)."""

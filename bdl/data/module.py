@@ -154,28 +154,19 @@ class DataModule(L.LightningDataModule):
 def in_order(loader: Any, items: int | None = None) -> Any:
     """The items of a loader in the order of its data, without augmentation; None for a loader without an order.
 
-    items: take only that many, evenly spaced; None takes all.
+    items: take only that many, evenly spaced; None takes all. Raises ConfigError for items < 1.
     """
     if isinstance(loader, TensorBatches | WorkerBatches):
         loader = loader.slices()
-    if isinstance(loader, TensorSlices):
-        if items is None or items >= len(loader.y):
-            return loader
-        rows = evenly_spaced(len(loader.y), items)
-        return TensorSlices(loader.x[rows], loader.y[rows], transform=loader.transform)
-    if not isinstance(loader, DataLoader) or not hasattr(loader.dataset, "__len__"):
+    if (count := _length(loader)) is None:
         return None
-    dataset: Any = loader.dataset
-    if items is not None and items < len(dataset):
-        dataset = Subset(dataset, evenly_spaced(len(dataset), items).tolist())
-    return DataLoader(dataset, batch_size=loader.batch_size or 1, collate_fn=loader.collate_fn)
-
-
-def evenly_spaced(total: int, items: int) -> Tensor:
-    """(items,) rows from 0 to total - 1. Raises ConfigError for items < 1."""
-    if items < 1:
+    if items is not None and items < 1:
         raise ConfigError(f"metrics need at least one item, got {items}")
-    return torch.linspace(0, total - 1, items).long()
+    rows = None if items is None or items >= count else torch.linspace(0, count - 1, items).long()
+    if isinstance(loader, TensorSlices):
+        return loader if rows is None else TensorSlices(loader.x[rows], loader.y[rows], transform=loader.transform)
+    dataset = loader.dataset if rows is None else Subset(loader.dataset, rows.tolist())
+    return DataLoader(dataset, batch_size=loader.batch_size or 1, collate_fn=loader.collate_fn)
 
 
 def _length(loader: Any) -> int | None:

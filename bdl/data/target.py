@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bdl.data.dates import holds_dates
-from bdl.data.kinds import Refused, refusal, refuse_text
+from bdl.data.kinds import finite_numbers, of_each
 from bdl.data.module import Task
 from bdl.data.values import Series, as_numbers, as_texts, holds_truth_values, number_hint
 from bdl.errors import ConfigError
@@ -133,11 +133,7 @@ def find_task(values: Series, place: str) -> tuple[Task, str]:
 
 def _numbers(values: Series, place: str, task: Task) -> Series:
     """The target as numbers. Raises ConfigError for text and infinite numbers, and for counts that are none."""
-    try:
-        refuse_text(values, AS_CLASSES)
-    except Refused as fault:
-        raise refusal([fault], place) from None
-    numbers = as_numbers(values)
+    (numbers,) = of_each(lambda values: finite_numbers(values, AS_CLASSES), [values], place)
     if task == "counts" and (bad := (numbers < 0) | (numbers != numbers.round())).any():
         raise ConfigError(
             f"data.task=counts does not fit the target {numbers.name}: {numbers[bad].iloc[0]:g} in row "

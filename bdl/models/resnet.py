@@ -20,26 +20,25 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "swish": nn.SiLU}
 class FilterResponseNorm(nn.Module):
     """max(γ x rsqrt(mean_HW x² + eps) + β, τ) per channel (Singh & Krishnan 2020), x (B, C, H, W) -> (B, C, H, W).
 
-    It has no buffers and needs no batch statistics. `thresholded=False` omits the max, for use before an activation.
+    It has no buffers and needs no batch statistics.
     """
 
-    def __init__(self, channels: int, thresholded: bool = True, eps: float = 1e-6):
+    def __init__(self, channels: int, eps: float = 1e-6):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(channels))
         self.bias = nn.Parameter(torch.zeros(channels))
-        self.threshold = nn.Parameter(torch.zeros(channels)) if thresholded else None
+        self.threshold = nn.Parameter(torch.zeros(channels))
         self.eps = eps
 
     def reset_parameters(self) -> None:
         nn.init.ones_(self.weight)
         nn.init.zeros_(self.bias)
-        if self.threshold is not None:
-            nn.init.zeros_(self.threshold)
+        nn.init.zeros_(self.threshold)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x * torch.rsqrt(x.square().mean((-2, -1), keepdim=True) + self.eps)
         x = self.weight[:, None, None] * x + self.bias[:, None, None]
-        return x if self.threshold is None else torch.maximum(x, self.threshold[:, None, None])
+        return torch.maximum(x, self.threshold[:, None, None])
 
 
 class ResidualBlock(nn.Module):
@@ -153,8 +152,7 @@ class ResNet18(Residual):
     torch's own distribution, ours with that of He et al. 2015.
 
     Args:
-        norm: "batch", or "filter_response", under which samples need no batch statistics.
-        activation: "relu" or "swish".
+        norm, activation: as in `ResNet`.
 
     Raises ConfigError for another option.
     """
@@ -176,8 +174,7 @@ class WideResNet(Residual):
         depth: 6n + 4, with n blocks in each of three stages.
         width: the stages have 16, 32 and 64 times as many channels.
         dropout: probability of the dropout between the two convolutions of a block.
-        norm: "batch", or "filter_response", under which samples need no batch statistics.
-        activation: "relu" or "swish".
+        norm, activation: as in `ResNet`.
 
     Raises ConfigError for another depth or option.
     """

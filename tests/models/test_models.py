@@ -148,9 +148,8 @@ def test_resnet_refuses_another_option(wrong):
         ResNet(8, **wrong)
 
 
-@pytest.mark.parametrize("thresholded", [True, False])
-def test_filter_response_norm_is_its_formula(thresholded):
-    norm = FilterResponseNorm(2, thresholded).double()
+def test_filter_response_norm_is_its_formula():
+    norm = FilterResponseNorm(2).double()
     for p in norm.parameters():
         nn.init.normal_(p)
     x = torch.randn(3, 2, 4, 5, dtype=torch.float64)
@@ -158,7 +157,7 @@ def test_filter_response_norm_is_its_formula(thresholded):
     for b in range(3):
         for c in range(2):
             z = x[b, c] / (x[b, c].square().sum() / 20 + 1e-6).sqrt() * norm.weight[c] + norm.bias[c]
-            expected[b, c] = z.clamp_min(norm.threshold[c].item()) if thresholded else z
+            expected[b, c] = z.clamp_min(norm.threshold[c].item())
     torch.testing.assert_close(norm(x), expected)
 
 
