@@ -54,7 +54,7 @@ def measure(method: Method, context: Context) -> Outcome:
     """Choose the method's setting, then run all chains of all repetitions with it, as one stack."""
     setting, tuning = tune(method, context)
     seeds, chains = size(context)
-    data = LandsatDataModule(BATCH, seeds * chains, seed=context.seed)
+    data = LandsatDataModule(BATCH, chains=seeds * chains, seed=context.seed)
     run = sample(method, setting, seeds * chains, data, ("train", "test"), steps(context), kept(context), context)
     fit, test = (run.averages[split].scores(chains) for split in ("train", "test"))
     run.averages.clear()  # the probabilities of all chains are no part of the result
@@ -72,7 +72,7 @@ def _validate(method: Method, setting: Setting, context: Context) -> dict[str, T
     """Mean scores of a setting over the folds; NaN where its chains diverge."""
     chains, scores = tuning_chains(context), []
     for fold in range(folds(context)):
-        data = LandsatDataModule(BATCH, chains, 1 / FOLDS, seed=context.seed, stack=1 + fold, fold=fold)
+        data = LandsatDataModule(BATCH, 1 / FOLDS, chains=chains, seed=context.seed, stack=1 + fold, fold=fold)
         try:
             run = sample(method, setting, chains, data, ("val",), tuning_steps(context), kept(context), context)
         except (DivergedError, ConfigError):  # under a weighting the energies leave the bins first
