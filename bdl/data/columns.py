@@ -88,9 +88,8 @@ class TableSplit:
 
     def places(self, place: str) -> dict[str, str]:
         """The name of the file that holds each split, for messages."""
-        return {split: place for split in ("train", "val", "test")} | {
-            split: locate(path).name for split, (_, path) in self.files(place).items() if split != "train"
-        }
+        paths = {"train": None, "val": self.val_path, "test": self.test_path}
+        return {split: place if path is None else locate(path).name for split, path in paths.items()}
 
     def rows(self, frames: dict[str, Frame], place: str) -> dict[str, Frame]:
         """The rows of the three splits, from those of the files.
