@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
@@ -13,15 +12,16 @@ import lightning as L
 from torch import nn
 
 import bdl
+from bdl.data.fingerprint import fingerprint
 from bdl.errors import ConfigError, Stopped
-from bdl.identity import identity
+from bdl.identity import architecture, identity
+from bdl.lightning.host import plain_net
 from bdl.likelihoods import Loss
 from bdl.run.build import silence_lightning
 from bdl.run.law import own_likelihood
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.schedules import EveryStep, Keep
-from bdl.seeding import derive_seed
 
 
 def sample(
@@ -63,8 +63,9 @@ def sample(
         sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
             of the loader's data set.
 
-    Raises ConfigError for settings that cannot be sampled and for a folder that holds another run, Stopped after Ctrl-C
-    or SIGTERM, once the state is saved.
+    Raises ConfigError for settings that cannot be sampled, and for a folder that holds a run of another network, other
+    data, another loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or
+    SIGTERM, once the state is saved.
     """
     if not isinstance(dataset := getattr(loader, "dataset", None), Sized):
         raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
@@ -73,10 +74,18 @@ def sample(
     part = {"only": sampler.get("only"), "frozen": sampler.get("frozen", "eval")}
     stack = net if chains is None else bdl.ChainStack(net, chains, seed=seed, shared=not per_chain, **part)
     module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
-    name = f"{derive_seed(json.dumps(identity({**law, 'chains': chains}), sort_keys=True)):08x}"
-    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=name)
+    target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
+    about = {**law, "chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
+    about |= {"schedule": None if schedule is None else schedule.functions}
+    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run={**identity(about), **target})
     keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))
-    parts = [bdl.CollectSamples(keep, run_dir), bdl.Monitor(monitor_every), bdl.StepProgress(), save, *callbacks]
+    parts = [
+        bdl.CollectSamples(keep, run_dir, target=target),
+        bdl.Monitor(monitor_every),
+        bdl.StepProgress(),
+        save,
+        *callbacks,
+    ]
     if schedule is not None:
         parts.append(schedule)
     if test is not None:
