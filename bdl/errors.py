@@ -29,5 +29,12 @@ class Stopped(Exception):
         self.signum = signum
 
 
+def without_advice(text: str) -> str:
+    """The message of an error, without torch's advice to execute what a file holds (`weights_only=False`)."""
+    if "weights_only" not in text and "Weights only" not in text:
+        return text
+    return "the file holds more than tensors and plain values, and bdl executes nothing that a file holds"
+
+
 class BdlWarning(UserWarning):
     """A fact that a user should know before trusting the numbers."""

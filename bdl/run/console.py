@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import yaml
 from hydra.errors import InstantiationException
 
-from bdl.errors import BdlError, Stopped
+from bdl.errors import BdlError, Stopped, without_advice
 from bdl.run.config import config_folder
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
@@ -30,7 +30,7 @@ def one_line(error: BaseException) -> str:
         if "=" not in word:
             return f"{word} has no key: write key=value"
         return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
-    text = " ".join(without_traceback(str(cause)).split()) or type(cause).__name__
+    text = without_advice(" ".join(without_traceback(str(cause)).split())) or type(cause).__name__
     if (remedy := missing_extra(text) or no_choice(text, sys.argv[1:])) is not None:
         return remedy
     key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None

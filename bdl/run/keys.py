@@ -134,6 +134,7 @@ OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
     "input": WORD,
     "output": WORD,
     "refit": bool,
+    "raw": bool,
     "id": some(WORD) | None,
     "out": WORD | None,
     "metrics": some(WORD, 1) | None,

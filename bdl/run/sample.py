@@ -12,6 +12,7 @@ import lightning as L
 from torch import nn
 
 import bdl
+from bdl.checkpoint import is_checkpoint
 from bdl.data.fingerprint import fingerprint
 from bdl.errors import ConfigError, Stopped
 from bdl.identity import architecture, identity
@@ -90,6 +91,10 @@ def sample(
         parts.append(schedule)
     if test is not None:
         parts.append(bdl.Report(test if isinstance(test, Mapping) else {"test": test, "train": loader}))
+    if save.path.exists() and not is_checkpoint(save.path):
+        raise ConfigError(
+            f"{save.path} is truncated, altered or no checkpoint: restore that of this run, or choose another folder"
+        )
     trainer = L.Trainer(
         accelerator=accelerator, devices=1, max_steps=steps, max_epochs=-1, logger=False, num_sanity_val_steps=0,
         enable_model_summary=False, default_root_dir=run_dir, callbacks=parts,
