@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -9,10 +10,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, part_of, structure
+from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, part_of, refuse_outputs, refuse_unfit
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.samples import Group, Samples, brief
 from bdl.posterior.weights import Weights
@@ -50,6 +51,8 @@ class Batches:
         for inputs, _ in self:
             count = count_items(inputs)
             largest, items = inputs if count > count_items(largest) else largest, items + count
+        if not items:
+            raise ConfigError("there are no items to predict: give at least one")
         return largest, items
 
     def outputs(self, forward: Forward, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -96,13 +99,12 @@ def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
     """(1, ...) of the outputs for one item. Raises ConfigError for unfit inputs, and for outputs that are no tensor."""
     inputs, _ = next(iter(batches))
     with evaluating(net):
-        outputs = feed(net, map_tensors(lambda t: t.to(batches.device), part_of(inputs, slice(0, 1))))
-    if not isinstance(outputs, Tensor):
-        raise ConfigError(
-            f"{type(net).__name__}.forward returns {structure(outputs)}, and bdl predicts from one tensor: wrap the "
-            "network in a module that returns the logits, or the parameters of the law"
-        )
-    return outputs.shape
+        one = map_tensors(lambda t: t.to(batches.device), part_of(inputs, slice(0, 1)))
+        try:
+            return refuse_outputs(net, feed(net, one)).shape
+        except RuntimeError as error:
+            refuse_unfit(net, one, error)
+            raise
 
 
 def law_of(loss: Any) -> Any:
@@ -136,14 +138,30 @@ class ItemOutputs:
         self.samples, self.batches, self.likelihood = samples, batches, likelihood
         self._forward = samples.forward()
         self._together = self._forward.together(*batches.sizes())
+        self._warned = False
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:
         """Parts of a group of networks, with the outputs (k, n, ...) of their k networks."""
         for block in group.blocks(self._together):
             if self.likelihood is None:
-                yield block, self.batches.outputs(self._forward, block.tensors)
+                outputs = self.batches.outputs(self._forward, block.tensors)
             else:
-                yield block, self.batches.rows(self._forward, block.tensors, self.likelihood)
+                outputs = self.batches.rows(self._forward, block.tensors, self.likelihood)
+            self._warn_of_nan(outputs)
+            yield block, outputs
+
+    def _warn_of_nan(self, outputs: Tensor) -> None:
+        """Warn once of items with outputs that are no finite numbers: predictions of these would be NaN."""
+        if self._warned or bool(outputs.sum().isfinite()):
+            return
+        bad = ~outputs.isfinite().flatten(2).all(-1) if outputs.ndim > 2 else ~outputs.isfinite()
+        if (items := bad.any(0)).any():
+            self._warned = True
+            warnings.warn(
+                f"{int(items.sum())} of {len(items)} items, {int(items.nonzero()[0])} the first, have outputs that are "
+                "not finite, and so have their predictions: their inputs hold NaN or far too large numbers, or a "
+                "sample has diverged", BdlWarning, stacklevel=2,
+            )  # fmt: skip
 
     def weighted(self, weights: Weights) -> Iterator[tuple[Tensor, Tensor]]:
         """The outputs of all networks, and their weights (k,). Files none of whose networks has one are not read."""

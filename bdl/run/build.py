@@ -277,3 +277,13 @@ def build_logger(logger: Recipe[Logger]) -> Logger:
     if logger.target.endswith("TensorBoardLogger") and not (find_spec("tensorboard") or find_spec("tensorboardX")):
         raise ConfigError("logger=tensorboard needs the package tensorboard: pip install 'bdl[tensorboard]'")
     return logger.build()
+
+
+def fit(trainer: L.Trainer, module: L.LightningModule, data: Any, checkpoint: Path | None) -> None:
+    """`trainer.fit`, which unpickles nothing. A KeyboardInterrupt stays one; Lightning would exit with status 1."""
+    try:
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise

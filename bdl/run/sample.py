@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import numbers
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
@@ -10,15 +11,17 @@ from typing import Any
 
 import lightning as L
 from torch import nn
+from torch.utils.data import IterableDataset
 
 import bdl
 from bdl.checkpoint import is_checkpoint
 from bdl.data.fingerprint import fingerprint
 from bdl.errors import ConfigError, Stopped
+from bdl.frozen import check_parameters, refuse_parallel
 from bdl.identity import architecture, identity
 from bdl.lightning.host import plain_net
 from bdl.likelihoods import Loss
-from bdl.run.build import silence_lightning
+from bdl.run.build import fit, silence_lightning
 from bdl.run.law import own_likelihood
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
@@ -68,8 +71,7 @@ def sample(
     data, another loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or
     SIGTERM, once the state is saved.
     """
-    if not isinstance(dataset := getattr(loader, "dataset", None), Sized):
-        raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
+    dataset = _checked(net, loader, steps, keep)
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
     per_chain = getattr(loader, "chains", None) is not None
     part = {"only": sampler.get("only"), "frozen": sampler.get("frozen", "eval")}
@@ -101,7 +103,27 @@ def sample(
     )  # fmt: skip
     with warnings.catch_warnings():
         silence_lightning()
-        trainer.fit(module, loader, ckpt_path=save.path if save.path.exists() else None, weights_only=True)
+        fit(trainer, module, loader, save.path if save.path.exists() else None)
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
     return bdl.Posterior.load(run_dir, net, likelihood=own_likelihood(module.loss))
+
+
+def _checked(net: nn.Module, loader: Any, steps: int, keep: Keep | None) -> Sized:
+    """The data set of the loader. Raises ConfigError for arguments that are not what `sample` takes."""
+    if not isinstance(net, nn.Module):
+        raise ConfigError(f"bdl.sample needs a network, got {net!r}: with chains= it makes the copies itself")
+    if not isinstance(steps, numbers.Integral) or steps < 1:
+        raise ConfigError(f"steps must be a whole number of at least 1, got {steps!r}")
+    if keep is not None and not isinstance(keep, Keep):
+        raise ConfigError(f"keep must be a rule such as bdl.schedules.EveryStep(burn_in=0, every=10), got {keep!r}")
+    refuse_parallel(net)
+    check_parameters(net.named_parameters())
+    dataset = getattr(loader, "dataset", None)
+    if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
+        raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
+    if not len(dataset) or not len(loader):
+        raise ConfigError(
+            f"the loader has no batch: its data set has {len(dataset)} items; lower batch_size, or give more"
+        )
+    return dataset

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -64,6 +65,7 @@ class Chain:
         # () or (C,) <θ, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
         self.configurational_temperature: Tensor | None = None
         self._known_distinct = False  # True once something tells the chains apart
+        self._taken: list[tuple[ref[Tensor], int]] = []  # gradients of the last step; times each was written
         self._allocate()
 
     @property
@@ -90,7 +92,15 @@ class Chain:
 
     def gather(self) -> list[int]:
         """Copy the parameters' gradients into g; returns the positions of parameters that have none."""
-        return gather(self.buffer.params, self.g_views)
+        idle = gather(self.buffer.params, self.g_views)
+        self._taken = [(ref(p.grad), p.grad._version) for p in self.buffer.params if p.grad is not None]
+        return idle
+
+    def has_old_gradients(self) -> bool:
+        """Whether there are gradients, and none has been written since the last `gather`."""
+        now = [p.grad for p in self.buffer.params if p.grad is not None]
+        same = (g is seen() and g._version == version for g, (seen, version) in zip(now, self._taken, strict=False))
+        return bool(now) and len(now) == len(self._taken) and all(same)
 
     def draw(self, temperature: Scalar) -> Tensor:
         """z for this step: standard normal where noise is injected, else zero."""

@@ -98,7 +98,10 @@ def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> A
         loss = potential.loss(closure)
         if loss is None or not chain.host.loss_is_whole:
             raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
-        return loss, chain.gather()
+        idle = chain.gather()
+        if len(idle) == len(chain.buffer.params):
+            raise ConfigError(f"no parameter has a gradient at step {chain.steps}: call loss.backward() in the closure")
+        return loss, idle
 
     return at_theta
 

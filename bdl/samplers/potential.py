@@ -99,7 +99,13 @@ class Potential(Saved):
             with torch.enable_grad():
                 loss = closure()
         if loss is not None:
-            loss = torch.as_tensor(loss).detach()
+            loss = torch.as_tensor(loss)
+            if loss.requires_grad and self.chain.has_old_gradients():
+                raise ConfigError(
+                    f"the closure has back-propagated nothing at step {self.chain.steps}: the gradients are those of "
+                    "an earlier step; call loss.backward() in it"
+                )
+            loss = loss.detach()
             if loss.shape != (lead := self.chain.lead):
                 wanted = f"the {lead[0]} mean losses, shape ({lead[0]},)" if lead else "one mean loss, shape ()"
                 raise ConfigError(f"the closure must return {wanted}, got shape {tuple(loss.shape)}")

@@ -16,9 +16,9 @@ from bdl.identity import identity
 from bdl.samplers import blocks as block
 from bdl.samplers import parallel
 from bdl.samplers.batch_noise import BatchNoise
-from bdl.samplers.buffer import refuse_unfrozen, sampled
+from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain, Host, MeanLoss
-from bdl.samplers.combinations import refuse_combinations, refuse_factors
+from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_types
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
@@ -91,8 +91,9 @@ class Sampler(Readings, torch.optim.Optimizer):
         on_divergence: OnDivergence = "stop",
     ):
         check_numbers(num_data, chains, lr, temperature)
+        refuse_types(prior, weighting, exchange, clip)
         refuse_combinations(dynamics, weighting, exchange, clip, on_divergence, chains)
-        super().__init__(params, {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
+        super().__init__(checked(params), {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics, self.weighting, self.exchange, self.clip = dynamics, weighting, exchange, clip
         self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, seed, stack
         self.used = StepSettings(lr, temperature, weighting.zeta)  # settings of the last step
