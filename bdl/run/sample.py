@@ -123,7 +123,6 @@ def _checked(net: nn.Module, loader: Any, steps: int, keep: Keep | None) -> Size
     if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
         raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
     if not len(dataset) or not len(loader):
-        raise ConfigError(
-            f"the loader has no batch: its data set has {len(dataset)} items; lower batch_size, or give more"
-        )
+        what = f"the loader has no batch of its {len(dataset)} items"
+        raise ConfigError(f"{what}: give it data, or lower batch_size")
     return dataset

@@ -17,6 +17,7 @@ from bdl.errors import ConfigError
 from bdl.samplers.chain import Chain
 from bdl.samplers.divergence import refuse
 from bdl.samplers.dynamics.base import Evaluate
+from bdl.samplers.dynamics.metropolis import Metropolis
 from bdl.samplers.potential import Closure, Evaluation, Potential
 from bdl.samplers.readings import Readings
 from bdl.samplers.settings import StepSettings
@@ -99,7 +100,7 @@ def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> A
         if loss is None or not chain.host.loss_is_whole:
             raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
         idle = chain.gather()
-        if len(idle) == len(chain.buffer.params):
+        if len(idle) == len(chain.buffer.params) and not isinstance(chain.dynamics, Metropolis):
             raise ConfigError(f"no parameter has a gradient at step {chain.steps}: call loss.backward() in the closure")
         return loss, idle
 
