@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import yaml
 from hydra.errors import InstantiationException
 
-from bdl.errors import BdlError, Stopped, without_advice
+from bdl.errors import BdlError, Stopped, printable, without_advice
 from bdl.run.config import config_folder
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
@@ -67,11 +67,11 @@ def no_choice(text: str, words: Sequence[str]) -> str | None:
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"bdl: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(printable(f"bdl: warning: {' '.join(str(message).split())}"), file=sys.stderr)
 
 
 def _print_error(line: str) -> None:
-    print(f"bdl: {line}", file=sys.stderr)
+    print(printable(f"bdl: {line}"), file=sys.stderr)
 
 
 @contextmanager

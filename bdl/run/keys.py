@@ -15,7 +15,7 @@ from typing import Any, Literal
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, did_you_mean
 from bdl.run.auto import check_stacks, seconds_of
 from bdl.run.values import Rule, check_value, describe, fits, leaves, plain
 
@@ -184,8 +184,8 @@ def refuse_added(overrides: Sequence[str], primary: Path) -> None:
     known = {*written, *groups, *GLOBAL}
     for override in added:
         key = override.partition("=")[0]
-        if re.split("[./@]", key)[0] not in known:
-            raise ConfigError(f"{key} is no key of this command: --cfg job lists them")
+        if (first := re.split("[./@]", key)[0]) not in known:
+            raise ConfigError(f"{key} is no key of this command{did_you_mean(first, known)}: --cfg job lists them")
 
 
 def _values(cfg: DictConfig, pattern: str) -> Iterator[tuple[str, Any]]:
@@ -212,7 +212,8 @@ def check_sections(cfg: DictConfig) -> None:
         for key in map(str, cfg[section]):
             if key not in known:
                 names = ", ".join(name for name in known if name != "_target_")
-                raise ConfigError(f"{section}.{key} is no key of a run: choose among {names}")
+                hint = did_you_mean(key, known)
+                raise ConfigError(f"{section}.{key} is no key of a run{hint}: choose among {names}")
     for key in SCHEDULES:
         if cfg.schedule.get(key) is not None and not OmegaConf.is_dict(cfg.schedule[key]):
             raise ConfigError(f"schedule.{key} must be built by a _target_ or null, got {cfg.schedule[key]!r}")

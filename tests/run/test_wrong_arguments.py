@@ -1,4 +1,4 @@
-"""Wrong arguments in Python, of `bdl.sample`, `bdl.Sampler`, `bdl.ChainStack` and `bdl.Posterior`: one line each."""
+"""Wrong arguments in Python: of sampling in one call, samplers, stacks and posteriors. One line for each."""
 
 from __future__ import annotations
 
