@@ -23,9 +23,8 @@ from .posterior.calibration import ConformalIntervals, ConformalSets, Temperatur
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
+from .run.in_python import Report, report, sample
 from .run.predict import predict_table
-from .run.report import Report, report
-from .run.sample import sample
 from .samplers.blocks import Block
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW

@@ -32,7 +32,7 @@ from bdl.data import TensorBatches
 from bdl.data.target import NumberTarget
 from bdl.disk.files import write_atomically
 from bdl.models import MLP
-from bdl.run.provenance import device_name
+from bdl.run.machine import device_name
 
 RESULTS = Path(__file__).parent / "results" / "tables"
 KEPT = 100  # samples of a chain

@@ -26,7 +26,7 @@ from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
 from bdl.posterior.judgements import OUTCOMES
 from bdl.run.console import one_line_errors
-from bdl.run.provenance import device_name
+from bdl.run.machine import device_name
 
 SCRIPTS = Path(__file__).parent
 RESULTS = SCRIPTS / "results" / "tables"

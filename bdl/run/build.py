@@ -24,13 +24,12 @@ from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import matching
+from bdl.run.console import WorkProgress
 from bdl.run.directory import RunDirectory
-from bdl.run.law import count_outputs, own_likelihood
 from bdl.run.machine import compile_if_possible
 from bdl.run.plan import Compute, Plan, StackPlan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
-from bdl.run.progress import WorkProgress
-from bdl.run.recipe import Recipe
+from bdl.run.recipe import Recipe, count_outputs, own_likelihood
 from bdl.schedules import EveryStep, Keep
 from bdl.start import Trained
 

@@ -19,10 +19,9 @@ from bdl.errors import ConfigError
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.posterior.verdict import Verdict, verdict
+from bdl.run.config import leaves
 from bdl.run.records import CONFIG, METRICS, TIMING, read_config, read_metrics, read_seconds
-from bdl.run.stored import warn_of_altered
-from bdl.run.trust import refuse_interpolations
-from bdl.run.values import leaves
+from bdl.run.stored import refuse_interpolations, warn_of_altered
 
 ABSENT = "–"
 SECONDS = "seconds"  # timing.json has it; a compared run has it among its metrics

@@ -15,7 +15,7 @@ from bdl.errors import ConfigError
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.metrics import agreement, read_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
-from bdl.run.progress import WorkProgress
+from bdl.run.console import WorkProgress
 from bdl.run.recipe import Recipe
 from bdl.run.records import folders_of, read_metrics
 from bdl.run.stored import load_runs

@@ -16,8 +16,8 @@ from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
-from bdl.run.auto import check_stacks, seconds_of
-from bdl.run.values import Rule, check_value, describe, fits, leaves, plain
+from bdl.run.config import check_stacks, leaves, plain, seconds_of
+from bdl.run.validate import Rule, check_value, describe, fits
 
 MANY = 10**12  # steps; more than any run makes
 SEEDS = 2**63 - 1

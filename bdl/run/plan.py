@@ -22,18 +22,45 @@ from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
-from bdl.run.auto import choose_precision, count_carriers, count_stacks, seconds_of
-from bdl.run.config import config_hash, fill_in, put, run_name, run_settings
-from bdl.run.law import check_num_data, complete_loss, complete_model, target_of
+from bdl.run.config import (
+    choose_precision,
+    config_hash,
+    count_carriers,
+    count_stacks,
+    fill_in,
+    plain,
+    put,
+    run_name,
+    run_settings,
+    seconds_of,
+)
 from bdl.run.processes import ProcessInfo, processes_per_machine
-from bdl.run.recipe import Recipe
+from bdl.run.recipe import Recipe, check_num_data, complete_loss, complete_model, target_of
 from bdl.run.records import REFIT
-from bdl.run.tunable import given_names
-from bdl.run.values import plain
 from bdl.schedules import Function, Keep
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
+KEYS = {  # the settings that tuning finds
+    "sampler": ("sampler.dynamics",),
+    "batch_size": ("data.batch_size",),
+    "prior": ("sampler.prior.precision",),
+    "temperature": ("sampler.temperature",),
+    "lr": ("sampler.lr",),
+    "friction": ("sampler.dynamics.friction",),
+    "burn_in": ("collect.keep.burn_in",),
+    "steps": ("length", "trainer.max_steps"),
+    "every": ("collect.keep.every",),
+    "length": ("length",),
+}
+GROUPS = {  # their choice on the command line gives these settings too
+    "sampler": ("sampler",),
+    "length": ("trainer.max_steps", "trainer.max_epochs", "budget"),
+    "prior": ("sampler.prior",),
+    "friction": ("sampler.dynamics",),
+    "burn_in": ("collect", "collect.keep"),
+    "every": ("collect", "collect.keep"),
+}
 
 
 @dataclass(frozen=True)
@@ -264,3 +291,10 @@ class Plan:
         cfg, found = self._given, (self.found or {}).get("settings", {})
         chains = {"chains": cfg.chains // count_stacks(cfg), "stack": cfg.stack if stack is None else stack}
         return fill_in(cfg, {**chains, "trainer.precision": choose_precision(cfg), **found})
+
+
+def given_names(typed: Sequence[str]) -> set[str]:
+    """The settings that the user has given, by name: those of `KEYS` that these overrides set, and their groups."""
+    keys = {override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".") for override in typed}
+    keys |= {part for part in ("sampler.prior", "sampler.dynamics") if any(key.startswith(f"{part}.") for key in keys)}
+    return {name for name, its in KEYS.items() if keys & {*its, *GROUPS.get(name, ())}}

@@ -20,19 +20,18 @@ from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.posterior.report.numbers import print_summary, side_by_side
 from bdl.run.build import StackRun, build_stack
 from bdl.run.config import config_hash, register_resolvers
+from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory, read_traces, write_trace
-from bdl.run.facts import facts_of
 from bdl.run.launch import given_back, launch, start_by
-from bdl.run.law import own_likelihood
 from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
-from bdl.run.progress import WorkProgress
+from bdl.run.recipe import own_likelihood
 from bdl.run.records import METRICS, read_config
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
-from bdl.run.write_report import Outcome, find_splits, log_metrics, units_of, write_report
+from bdl.run.write_report import Outcome, facts_of, find_splits, log_metrics, units_of, write_report
 from bdl.seeding import derive_seed
 
 

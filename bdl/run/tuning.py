@@ -19,10 +19,9 @@ from bdl.errors import ConfigError
 from bdl.run.build import build_data, build_net, nothing_to_tune
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
-from bdl.run.plan import Plan, StackPlan
+from bdl.run.plan import KEYS, Plan, StackPlan, given_names
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
-from bdl.run.tunable import KEYS, given_names
 from bdl.tune.budget import (
     FEWEST,
     choose_every,

@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.run.provenance import provenance
+from bdl.run.machine import provenance
 from literature.experiment import Context, Experiment, Result, Table
 from literature.figures import DPI, STYLE
 

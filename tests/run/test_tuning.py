@@ -17,13 +17,11 @@ from running import planned, refusal
 
 import bdl
 from bdl.run import train, tuning
-from bdl.run.auto import seconds_of
 from bdl.run.build import build_stack
-from bdl.run.config import config_hash, fill_in
+from bdl.run.config import config_hash, fill_in, seconds_of
 from bdl.run.directory import RunDirectory
-from bdl.run.plan import Plan
+from bdl.run.plan import Plan, given_names
 from bdl.run.processes import SINGLE
-from bdl.run.tunable import given_names
 
 AIRFOIL = Path(bdl.__file__).parent / "data" / "files" / "airfoil.csv"
 

@@ -1,8 +1,16 @@
-"""`bdl.report` and the callback `bdl.Report`: the report of a run of any Trainer, or of any loop that left samples."""
+"""What needs no configuration: `bdl.sample`, `bdl.report` and the callback `bdl.Report`.
+
+They sample a network and report a run of any Trainer, or of any loop that left samples.
+"""
 
 from __future__ import annotations
 
+import functools
+import json
+import warnings
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
+from typing import Any
 
 import lightning as L
 import torch
@@ -10,14 +18,89 @@ from torch import nn
 
 import bdl
 from bdl.data.module import DataModule
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, Stopped
+from bdl.identity import identity
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import find_sampler
-from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.likelihoods import Likelihood, Loss, likelihood_of
 from bdl.posterior.report.numbers import side_by_side
+from bdl.run.build import silence_lightning
 from bdl.run.directory import read_traces, write_trace
-from bdl.run.law import own_likelihood
+from bdl.run.recipe import own_likelihood
 from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
+from bdl.samplers.dynamics.base import Transition
+from bdl.samplers.dynamics.langevin import SGHMC
+from bdl.schedules import EveryStep, Keep
+from bdl.seeding import derive_seed
+
+
+def sample(
+    net: nn.Module,
+    loss: Loss | None,
+    loader: Iterable[Any],
+    run_dir: str | Path,
+    *,
+    steps: int,
+    lr: float,
+    dynamics: Transition = SGHMC(friction=0.1),  # noqa: B008
+    keep: Keep | None = None,
+    chains: int | None = None,
+    test: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
+    schedule: bdl.Schedule | None = None,
+    seed: int = 0,
+    checkpoint_every: int = 1000,
+    monitor_every: int = 50,
+    accelerator: str = "auto",
+    callbacks: Sequence[L.Callback] = (),
+    **sampler: Any,
+) -> bdl.Posterior:
+    """Sample a network, keep the samples in a folder, write the report, and return the posterior.
+
+    It is a `BayesianModule` under a Trainer with `CollectSamples`, `Monitor`, `SaveLast` and `Report`. The same call
+    continues a run that was stopped; with more steps it extends one. The batches of a shuffling DataLoader are other
+    ones after a stop; with `bdl.data.TensorBatches` the samples are those of an uninterrupted run.
+
+    Args:
+        net: the network. With `chains` it is copied, otherwise it is sampled where it is.
+        loss: a likelihood of bdl, or any loss that is a mean over the batch; None for classes.
+        loader: training batches, which a `bdl.batch.Reader` splits into inputs and target.
+        run_dir: the folder of the run.
+        steps: of the sampler, in all.
+        keep: the rule that chooses the samples; None means 100 states of the second half.
+        chains: C copies of the network. Those of a DataLoader share its batches.
+        test: labelled batches for the report, see `bdl.report`; None for no report.
+        callbacks: further ones.
+        sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
+            of the loader's data set.
+
+    Raises ConfigError for settings that cannot be sampled and for a folder that holds another run, Stopped after Ctrl-C
+    or SIGTERM, once the state is saved.
+    """
+    if not isinstance(dataset := getattr(loader, "dataset", None), Sized):
+        raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
+    law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
+    per_chain = getattr(loader, "chains", None) is not None
+    part = {"only": sampler.get("only"), "frozen": sampler.get("frozen", "eval")}
+    stack = net if chains is None else bdl.ChainStack(net, chains, seed=seed, shared=not per_chain, **part)
+    module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
+    name = f"{derive_seed(json.dumps(identity({**law, 'chains': chains}), sort_keys=True)):08x}"
+    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=name)
+    keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))
+    parts = [bdl.CollectSamples(keep, run_dir), bdl.Monitor(monitor_every), bdl.StepProgress(), save, *callbacks]
+    if schedule is not None:
+        parts.append(schedule)
+    if test is not None:
+        parts.append(bdl.Report(test if isinstance(test, Mapping) else {"test": test, "train": loader}))
+    trainer = L.Trainer(
+        accelerator=accelerator, devices=1, max_steps=steps, max_epochs=-1, logger=False, num_sanity_val_steps=0,
+        enable_model_summary=False, default_root_dir=run_dir, callbacks=parts,
+    )  # fmt: skip
+    with warnings.catch_warnings():
+        silence_lightning()
+        trainer.fit(module, loader, ckpt_path=save.path if save.path.exists() else None, weights_only=True)
+    if save.signum is not None:
+        raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
+    return bdl.Posterior.load(run_dir, net, likelihood=own_likelihood(module.loss))
 
 
 def report(
