@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.tuning` and `.tunable`.
+"""Tests of `bdl.run.tuning`.
 
 tune=auto and budget from the command line: what is found is recorded, reused, and kept out of the hash.
 """
