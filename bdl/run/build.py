@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import torch
@@ -30,12 +30,14 @@ from bdl.run.machine import compile_if_possible
 from bdl.run.plan import Compute, Plan, StackPlan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.recipe import Recipe, count_outputs, own_likelihood
-from bdl.schedules import EveryStep, Keep
+from bdl.schedules import EveryStep
 from bdl.start import Trained
 
 
 @dataclass(frozen=True)
 class Callbacks:
+    """In the order in which the Trainer calls them."""
+
     config: L.Callback  # first: what a killed run leaves says whose it is
     schedule: bdl.Schedule
     promises: bdl.callbacks.Promises | None  # decides at the end of the burn-in, before a state is kept
@@ -81,10 +83,13 @@ def build_stack(
         print(f"data: {data.overview}", flush=True)
     stack = plan.of_stack(number, data)
     net = build_net(stack, data)
-    module = build_module(stack, build_chains(stack, net), compute.compiled)
+    chains, loss = build_chains(stack, net), stack.loss.build()
+    if compute.compiled is True and isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
+        compile_if_possible(chains)
+    module = bdl.BayesianModule(chains, stack.sampler.build(), loss=loss, compile=compute.compiled)
     if stack.baseline is not None:
         inputs, _ = Reader(net)(next(iter(data.slices("train"))))
-        stack.baseline.build().check(net, inputs, own_likelihood(module.loss), data.has("val"))
+        stack.baseline.build().check(net, inputs, own_likelihood(loss), data.has("val"))
     limit = limit or bdl.callbacks.TimeLimit(compute.max_time)
     callbacks = build_callbacks(stack, data, directory, limit, speaks)
     trainer = build_trainer(compute, plan.logger if speaks else None, directory.path, callbacks, process)
@@ -144,13 +149,6 @@ def build_chains(stack: StackPlan, net: torch.nn.Module) -> bdl.ChainStack:
     )  # fmt: skip
 
 
-def build_module(stack: StackPlan, chains: bdl.ChainStack, compiled: bool | Literal["auto"]) -> bdl.BayesianModule:
-    loss = stack.loss.build()
-    if compiled is True and isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
-        compile_if_possible(chains)
-    return bdl.BayesianModule(chains, stack.sampler.build(), loss=loss, compile=compiled)
-
-
 def build_callbacks(
     stack: StackPlan, data: DataModule, directory: RunDirectory, limit: bdl.callbacks.TimeLimit, speaks: bool
 ) -> Callbacks:  # fmt: skip
@@ -163,7 +161,9 @@ def build_callbacks(
     functions = {name: None if recipe is None else recipe.build() for name, recipe in stack.schedule.items()}
     samples = stack.samples_of_chains(directory.path)
     collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **stack.collect)
-    average = build_average(keep, data)
+    held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
+    averages = (bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader)
+    average = next(averages, None)  # of the validation split, or else of the test split
     promises = build_promises(stack, [collect] if average is None else [collect, average])
     if promises is not None and promises.may_lower:
         functions["lr"] = None  # the same at every step, but for what the promises change
@@ -212,12 +212,6 @@ def build_promises(
     return bdl.callbacks.Promises(
         keepers, lowers, "burn_in" in movable, lambda line: print(f"{named}{line}", flush=True)
     )
-
-
-def build_average(keep: Keep, data: DataModule) -> bdl.ModelAverage | None:
-    """The running average of predictions on the validation split, or else the test split; None where there is none."""
-    held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
-    return next((bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader), None)
 
 
 def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.EnsembleStart | None:

@@ -19,7 +19,7 @@ from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.posterior.report.numbers import print_summary, side_by_side
 from bdl.run.build import StackRun, build_stack
-from bdl.run.config import config_hash, register_resolvers
+from bdl.run.config import register_resolvers
 from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory, read_traces, write_trace
 from bdl.run.launch import given_back, launch, start_by
@@ -41,7 +41,7 @@ def train(cfg: DictConfig) -> float | None:
     Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
     """
     check_config(cfg)
-    plan, process = Plan(cfg, HydraConfig.get(), config_hash(cfg)), process_info()
+    plan, process = Plan.of(cfg, HydraConfig.get()), process_info()
     if plan.refit and process.world_size > 1:
         raise ConfigError("refit=all needs processes that bdl starts itself, and others have started these")
     objective = carry_out(plan, process)
@@ -100,7 +100,7 @@ def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    metrics = finish(first, directory, outcome, facts_of(plan, first.data, process), plan.train_items, started)
+    metrics = finish(plan, first, directory, outcome, process, started)
     return objective_value(metrics, plan.objective)
 
 
@@ -191,34 +191,22 @@ def gather_outcomes(
 
 
 def finish(
-    stack: StackRun,
-    directory: RunDirectory,
-    outcome: Outcome,
-    facts: dict[str, str],
-    train_items: int | None,
-    started: float,
+    plan: Plan, stack: StackRun, directory: RunDirectory, outcome: Outcome, process: ProcessInfo, started: float
 ) -> dict[str, float]:
     """Evaluate the samples and report them. Returns the metrics. started: `time.perf_counter()` before the build."""
-    sampled, run, data = time.perf_counter() - started, directory.path, stack.data
+    sampled, data, facts = time.perf_counter() - started, stack.data, facts_of(plan, stack.data, process)
     stack.net.to(stack.trainer.strategy.root_device)
     if stack.plan.baseline is not None:
         facts["approximation"] = fit_baseline(stack, directory)
     # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
+    run, sampler, loggers = directory.path, stack.module.sampler, stack.trainer.loggers
     posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
-    held_out = data.has("test") or data.has("val")
-    splits = find_splits(data, None, train_items) if held_out else {"train": data.slices("train", train_items)}
+    held_out, items = data.has("test") or data.has("val"), plan.train_items
+    splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
+    promised = stack.callbacks.promises is not None
     metrics = write_report(
-        run,
-        posterior,
-        splits,
-        outcome,
-        facts,
-        stack.module.sampler,
-        data.ood(),
-        units_of(data),
-        stack.trainer.loggers,
-        stack.callbacks.promises is not None,
+        run, posterior, splits, outcome, facts, sampler, data.ood(), units_of(data), loggers, promised
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
@@ -246,8 +234,6 @@ def objective_value(metrics: dict[str, float] | None, objective: str | None) -> 
     if metrics is None:
         return None
     name = objective or ("val/bma/nll" if "val/bma/nll" in metrics else "test/bma/nll")
-    if objective is None and name not in metrics:  # no rows are held out
-        return None
-    if name not in metrics:
+    if name not in metrics and objective is not None:
         raise ConfigError(f"objective={name} is no metric of this run, which is complete: choose one of metrics.json")
-    return metrics[name]
+    return metrics.get(name)  # None where no rows are held out

@@ -19,7 +19,7 @@ from bdl.errors import ConfigError
 from bdl.run.build import build_data, build_net, nothing_to_tune
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
-from bdl.run.plan import KEYS, Plan, StackPlan, given_names
+from bdl.run.plan import SETTINGS, Plan, StackPlan, given_names
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
 from bdl.tune.budget import (
@@ -67,7 +67,7 @@ def tuned(plan: Plan, process: ProcessInfo) -> Plan:
 
 def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
     """The values of the choices by key; a sampler's is the node of its dynamics."""
-    return {key: NODES.get(choice.value, choice.value) for choice in choices for key in KEYS[choice.name]}
+    return {key: NODES.get(choice.value, choice.value) for choice in choices for key in SETTINGS[choice.name][0]}
 
 
 def _choose_aside(plan: Plan, began: float) -> list[Choice]:

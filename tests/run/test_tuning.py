@@ -52,7 +52,7 @@ def finished(table, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned")
     cfg = compose(f"run_dir={folder}", *options(table))
     plan, directory = (
-        tuning.tuned(Plan(cfg, HydraConfig.get(), config_hash(cfg)), SINGLE),
+        tuning.tuned(Plan.of(cfg, HydraConfig.get()), SINGLE),
         RunDirectory(folder, config_hash(cfg)),
     )
     train.sample_stack(build_stack(plan, directory, 0), directory)
@@ -80,7 +80,7 @@ def test_the_hash_depends_on_what_was_typed_alone(finished, table):
 def test_a_run_that_has_begun_is_not_tuned_again(finished, monkeypatch):
     cfg, recorded = finished
     monkeypatch.setattr(tuning, "find_settings", lambda *_, **__: pytest.fail("tuned twice"))
-    assert tuning.tuned(Plan(cfg, HydraConfig.get(), config_hash(cfg)), SINGLE).found == recorded.found
+    assert tuning.tuned(Plan.of(cfg, HydraConfig.get()), SINGLE).found == recorded.found
 
 
 def test_given_keys_are_kept():
