@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -114,9 +116,7 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
         if present and name not in present:
             raise ConfigError(f"metrics: {name} is no metric of these runs: choose among those of a metrics.json")
     shown = [name for name in metrics or HEADINGS if name in present]
-    if not same_data:
-        runs = [run.with_data_as_settings() for run in runs]
-    runs = _without_copies(runs)
+    runs = _without_copies(runs if same_data else [run.with_data_as_settings() for run in runs])
     if late := [run for run in runs if not run.metrics]:
         many = f" and {len(late) - 1} more" if len(late) > 1 else ""
         about = "not finished, and in no mean; the command of a run resumes it"
@@ -126,9 +126,10 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
     for run in runs:
         groups.setdefault((run.method, *map(run.setting, columns)), []).append(run)
     rows = sorted(groups, key=lambda row: (names.index(row[0]), [_sort_key(word) for word in row[1:]]))
-    methods, shared = [], _shared_words(names)
+    shared = os.path.commonprefix([name.split("-")[:-1] for name in names]) if len(names) > 1 else []
+    methods: list[ComparedMethod] = []
     for row in rows:
-        name = "-".join(row[0].split("-")[shared:])
+        name = "-".join(row[0].split("-")[len(shared) :])  # without the data and the model that all names begin with
         words = zip(columns, row[1:], *(rival[1:] for rival in rows if rival[0] == row[0]), strict=True)
         told = ", ".join(f"{key}={word}" for key, word, *among in words if len(set(among)) > 1)
         methods += _rows(f"{name} ({told})" if told else name, (name, *row[1:]), groups[row], shown)
@@ -167,14 +168,12 @@ def in_short(comparison: Comparison) -> str:
 
 
 def _without_copies(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    kept: list[ComparedRun] = []
+    kept: dict[str, ComparedRun] = {}
     for run in runs:
-        same = (r for r in kept if (r.method, r.draw, r.settings) == (run.method, run.draw, run.settings))
-        if twin := next(same, None):
+        twin = kept.setdefault(json.dumps([run.method, run.draw, run.settings], sort_keys=True), run)
+        if twin is not run:
             warnings.warn(f"{run.path} is a copy of {twin.path} and is left out", BdlWarning, stacklevel=3)
-        else:
-            kept.append(run)
-    return kept
+    return list(kept.values())
 
 
 def _differing(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
@@ -209,14 +208,6 @@ def _scores(runs: Sequence[ComparedRun], names: Sequence[str]) -> dict[str, tupl
     """Mean and standard error of each metric over the runs that have it; NaN where there are too few."""
     table = pd.DataFrame([run.metrics for run in runs], columns=list(names), dtype=float)
     return dict(zip(names, zip(table.mean().tolist(), table.sem().tolist(), strict=True), strict=True))
-
-
-def _shared_words(names: Sequence[str]) -> int:
-    """How many words, such as data and model, all names begin with; 0 for a single name."""
-    words, shared = [name.split("-") for name in names], 0
-    while len(names) > 1 and all(len(w) > shared + 1 for w in words) and len({w[shared] for w in words}) == 1:
-        shared += 1
-    return shared
 
 
 def loss(name: str, value: float) -> float:

@@ -9,16 +9,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
 
 import yaml
 from hydra.errors import InstantiationException
 
 from bdl.errors import BdlError, Stopped
 from bdl.run.config import config_folder
-
-if TYPE_CHECKING:  # rich is slow to import
-    from rich.progress import Progress
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
 TRACEBACK = "Traceback (most recent call last)"
@@ -118,11 +114,13 @@ class WorkProgress:
     """
 
     def __init__(self, name: str, seconds: float = 2.0):
-        self.name, self.seconds = name, seconds
-        self._started, self._lines = False, 0
+        self.name, self.seconds, self._lines = name, seconds, 0
 
     def __enter__(self) -> WorkProgress:
-        self._bar = _bar(self.name)
+        from rich import progress as rich  # slow to import
+
+        columns = rich.BarColumn(), rich.TaskProgressColumn(), rich.TimeElapsedColumn(), rich.TimeRemainingColumn()
+        self._bar = rich.Progress(rich.TextColumn(self.name), *columns, refresh_per_second=2)
         self._task = self._bar.add_task(self.name)
         self._began = time.perf_counter()
         return self
@@ -135,22 +133,11 @@ class WorkProgress:
         if self._bar.console.is_terminal:
             self._bar.update(self._task, completed=done, total=total)
             self._bar.start()  # does nothing if the bar has started
-            self._started = True
         elif (line := LINES * done // total) > self._lines:
             self._lines = line
             left = seconds / done * (total - done)
             print(f"{self.name}: {done / total:.0%}, {seconds:.0f} s, {left:.0f} s left", flush=True)
 
     def __exit__(self, *_: object) -> None:
-        if self._started:
+        if self._bar.live.is_started:
             self._bar.stop()
-
-
-def _bar(name: str) -> Progress:
-    """rich's progress bar, imported here because rich is slow to import."""
-    from rich import progress as rich
-
-    return rich.Progress(
-        rich.TextColumn(name), rich.BarColumn(), rich.TaskProgressColumn(), rich.TimeElapsedColumn(),
-        rich.TimeRemainingColumn(), refresh_per_second=2,
-    )  # fmt: skip

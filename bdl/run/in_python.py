@@ -131,9 +131,15 @@ def report(
     posterior = bdl.Posterior.load(run, module, likelihood=likelihood)
     splits = find_splits(data, trainer, train_items)
     sampler = None if trainer is None else find_sampler(trainer)
-    outcome = _outcome(run, posterior, trainer, sampler)
+    facts = {"title": run.name, "module": type(module).__name__, "network": type(posterior.net).__name__}
+    if trainer is not None and sampler is not None:
+        outcome = Outcome(sampler.steps, _trace(trainer), sampler.swap_rates)
+        facts["sampler"] = type(sampler.dynamics).__name__
+    else:
+        traces = read_traces(run, sorted({r.stack for r in posterior.records}))
+        outcome = Outcome(posterior.records[-1].step, side_by_side(traces) if traces else {}, None)
+    facts["N"] = f"{posterior.target['num_data']:,}"
     datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
-    facts = _facts(run, module, posterior, sampler)
     units = units_of(datamodule) if isinstance(datamodule, DataModule) else None
     loggers = [] if trainer is None else trainer.loggers
     return write_report(run, posterior, splits, outcome, facts, sampler, units=units, loggers=loggers)
@@ -197,17 +203,3 @@ def _trainer_of(module: nn.Module) -> L.Trainer | None:
 def _trace(trainer: L.Trainer) -> dict[str, torch.Tensor]:
     monitors = [c for c in trainer.callbacks if isinstance(c, bdl.Monitor)]  # type: ignore[attr-defined]
     return monitors[0].trace() if monitors else {}
-
-
-def _outcome(run: Path, posterior: bdl.Posterior, trainer: L.Trainer | None, sampler: bdl.Sampler | None) -> Outcome:
-    if trainer is not None and sampler is not None:
-        return Outcome(sampler.steps, _trace(trainer), sampler.swap_rates)
-    traces = read_traces(run, sorted({r.stack for r in posterior.records}))
-    return Outcome(posterior.records[-1].step, side_by_side(traces) if traces else {}, None)
-
-
-def _facts(run: Path, module: nn.Module, posterior: bdl.Posterior, sampler: bdl.Sampler | None) -> dict[str, str]:
-    facts = {"title": run.name, "module": type(module).__name__, "network": type(posterior.net).__name__}
-    if sampler is not None:
-        facts["sampler"] = type(sampler.dynamics).__name__
-    return {**facts, "N": f"{posterior.target['num_data']:,}"}

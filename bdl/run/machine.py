@@ -41,12 +41,6 @@ def prepare_torch(threads: int | None, tf32: bool, processes: int) -> None:
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 
 
-def use_threads(recorded: int | None) -> None:
-    """Compute with as many threads as a run did, at most with the cores of this machine; None: with all of them."""
-    cores = usable_cores()
-    torch.set_num_threads(min(recorded or cores, cores))
-
-
 def keep_freed_memory() -> bool:
     """Make glibc keep freed memory for the next step. Returns False where there is no glibc.
 

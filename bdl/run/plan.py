@@ -86,18 +86,21 @@ class TuningRequest:
     auto: bool  # the settings that were not given
     temperature: bool  # T too
     budget: str | None  # a time, which decides the steps
-    typed: Sequence[str]  # the overrides of the command line, which say what was given
+    given: frozenset[str]  # names of `SETTINGS`
 
     @classmethod
     def of(cls, cfg: DictConfig, typed: Sequence[str]) -> TuningRequest | None:
-        """What the keys `tune` and `budget` ask for, or None. tune=auto is short for tune.settings=auto."""
+        """What the keys `tune` and `budget` ask for, or None. typed: the overrides of the command line.
+
+        tune=auto is short for tune.settings=auto. Raises ConfigError for both tune= and one of its keys.
+        """
         if any(word.startswith("tune=") for word in typed) and any(word.startswith("tune.") for word in typed):
             raise ConfigError(
                 "tune=... replaces all keys of tune: write tune.settings=auto beside tune.temperature=true"
             )
         temperature = bool(OmegaConf.is_dict(cfg.tune) and cfg.tune.temperature)
         auto = temperature or bool(cfg.tune.settings if OmegaConf.is_dict(cfg.tune) else cfg.tune)
-        return cls(auto, temperature, cfg.budget, list(typed)) if auto or cfg.budget else None
+        return cls(auto, temperature, cfg.budget, given_names(typed)) if auto or cfg.budget else None
 
     @property
     def seconds(self) -> float | None:
@@ -250,8 +253,7 @@ class Plan:
         if self.tuning is None or not self.tuning.auto or self.compute.strategy == "ddp":
             return None
         lr = {"lr"} if "sampler.lr" in (self.found or {}).get("settings", {}) else set()
-        given = given_names(self.tuning.typed)
-        return frozenset(lr if {"burn_in", "every"} & given else {*lr, "burn_in"})
+        return frozenset(lr if {"burn_in", "every"} & self.tuning.given else {*lr, "burn_in"})
 
     def _decided(self, stack: int | None = None) -> DictConfig:
         """A copy of the configuration, of one of its stacks, with what null, auto and tuning stand for."""
@@ -260,8 +262,8 @@ class Plan:
         return config.fill_in(cfg, {**chains, "trainer.precision": config.choose_precision(cfg), **found})
 
 
-def given_names(typed: Sequence[str]) -> set[str]:
+def given_names(typed: Sequence[str]) -> frozenset[str]:
     """The names of the `SETTINGS` that the user has given by these overrides."""
     given = {override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".") for override in typed}
     given |= {part for part in ("sampler.prior", "sampler.dynamics") if any(k.startswith(f"{part}.") for k in given)}
-    return {name for name, (keys, groups) in SETTINGS.items() if given & {*keys, *groups}}
+    return frozenset(name for name, (keys, groups) in SETTINGS.items() if given & {*keys, *groups})

@@ -48,15 +48,12 @@ def read_config(run: Path) -> DictConfig:
 def read_preprocessing(run: Path) -> dict[str, Any]:
     """What makes inputs of new data. Raises ConfigError for a run without it, and for a damaged file."""
     path = run / PREPROCESSING
-    try:
-        return json.loads(read_file(path))
-    except FileNotFoundError as error:
+    if not path.exists():
         raise ConfigError(
             f"{run} has no {PREPROCESSING}: it is no run on a table (data=csv or data=parquet), whose columns new rows "
             "could have; use bdl.Posterior in Python"
-        ) from error
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error}): restore it") from error
+        )
+    return read_json(path, "restore it")
 
 
 def read_seconds(path: Path) -> float:

@@ -27,9 +27,9 @@ from bdl.identity import identity
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
-from bdl.run.config import leaves
+from bdl.run.config import leaves, usable_cores
 from bdl.run.keys import TRAIN
-from bdl.run.machine import find_device, keep_freed_memory, use_threads
+from bdl.run.machine import find_device, keep_freed_memory
 from bdl.run.recipe import OF_DATA, Recipe, own_likelihood
 from bdl.run.records import CONFIG, RUN_FILES, read_config
 from bdl.run.validate import check_value
@@ -54,11 +54,12 @@ def load_runs(
 ) -> tuple[bdl.Posterior, DictConfig]:
     """The samples of runs, for the network of their configurations, and the first configuration.
 
-    They are read by as many threads as the run had. Warns and raises as `read_run` does.
+    They are read by as many threads as the run had, or as there are cores. Warns and raises as `read_run` does.
     """
     configs = [read_run(run, trust, skip_bad) for run in runs]
     keep_freed_memory()
-    use_threads(configs[0].threads)
+    cores = usable_cores()
+    torch.set_num_threads(min(configs[0].threads or cores, cores))
     net: torch.nn.Module = Recipe[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
     likelihood = own_likelihood(Recipe.of(configs[0].loss).build())  # it says what the outputs mean
     return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]

@@ -59,8 +59,7 @@ def check_config(cfg: DictConfig) -> None:
     for key in map(str, cfg):
         if key not in _NOT_OURS and OmegaConf.is_dict(cfg[key]):
             _check_targets(key, cfg[key])
-    collector = get_object("bdl.CollectSamples")  # `collect` holds the arguments that train.py passes on
-    _check_arguments("collect", cfg.collect, collector)
+    _check_arguments("collect", cfg.collect, get_object("bdl.CollectSamples"))  # train.py passes them on
 
 
 def _check_targets(path: str, node: DictConfig | ListConfig) -> None:
@@ -76,17 +75,14 @@ def _check_targets(path: str, node: DictConfig | ListConfig) -> None:
     except Exception as error:  # the module may raise anything when it is imported
         raise ConfigError(f"{path}._target_={name} cannot be imported: {error}") from error
     _check_arguments(path, node, target)
-    if path.startswith(_BUILT_EARLY) and name.startswith("bdl.") and not _depends_on_data(node):
+    # Where max_steps is -1, the number of steps, which some arguments follow, is known once the data are counted
+    counted = OmegaConf.select(node._get_root(), "trainer.max_steps") != -1
+    if path.startswith(_BUILT_EARLY) and name.startswith("bdl.") and counted:
         _check_ranges(path, node)
 
 
-def _depends_on_data(node: DictConfig) -> bool:
-    """Whether the number of steps, which some arguments follow, is known only once the data are counted."""
-    return OmegaConf.select(node._get_root(), "trainer.max_steps") == -1
-
-
 def _check_ranges(path: str, node: DictConfig) -> None:
-    """Build the part, which checks its arguments, and let go of it. The message names the key."""
+    """Build the part, which checks its arguments. The message names the key."""
     try:
         instantiate(node)
     except InstantiationException as error:

@@ -72,10 +72,12 @@ def write_report(
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     prior = posterior.target.get("prior") if sampler is None else sampler.prior
+    bound = "at most " if math.isfinite(summary.metrics["kinetic_temperature"]) else ""  # momenta show the temperature
+    t_eff = summary.metrics["t_eff"]
     measured = {
         **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
         **facts_of_samples(posterior, summary),
-        **_heat(summary.metrics),
+        **({} if math.isnan(t_eff) else {"T_eff": f"{bound}{t_eff:.3g}"}),
         "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
         **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
     }
@@ -83,13 +85,6 @@ def write_report(
     data = publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units)
     log_report(loggers, run / "report.html", data, outcome.steps)
     return summary.metrics
-
-
-def _heat(metrics: Mapping[str, float]) -> dict[str, str]:
-    """T_eff, where it was estimated: an upper bound where momenta show the temperature."""
-    bound = math.isfinite(metrics["kinetic_temperature"])
-    value = f"{metrics['t_eff']:.3g}"
-    return {} if math.isnan(metrics["t_eff"]) else {"T_eff": f"at most {value}" if bound else value}
 
 
 def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, str]:
@@ -179,12 +174,14 @@ def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, st
     """What the report says of the settings, in the order in which it says it."""
     strategy, stacks = plan.compute.strategy, plan.stacks
     several = strategy != "auto" and process.world_size > 1
+    found = (plan.found or {}).get("settings", {}).get("sampler.dynamics")
+    sampler = plan.choices["sampler"] if found is None else found["_target_"].rpartition(".")[2].lower()
     return {
         "title": f"{plan.name}, seed {plan.seed}",
         "data": data.name or plan.choices["data"],
         **target_fact(data),
         "model": plan.choices["model"],
-        "sampler": _sampler(plan),
+        "sampler": sampler,
         "schedule": plan.choices["schedule"],
         "N": f"{data.num_data:,}",
         **_scores(plan, data),
@@ -192,12 +189,6 @@ def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, st
         "devices": f"{process.world_size}, {strategy}" if several else "1",
         **({"stacks": f"{stacks.count} of {stacks.chains} chains"} if stacks.count > 1 else {}),
     }
-
-
-def _sampler(plan: Plan) -> str:
-    """The sampler by the name of its configuration, or that of the dynamics which tuning has put in its place."""
-    found = (plan.found or {}).get("settings", {}).get("sampler.dynamics")
-    return plan.choices["sampler"] if found is None else found["_target_"].rpartition(".")[2].lower()
 
 
 def _scores(plan: Plan, data: DataModule) -> dict[str, str]:
