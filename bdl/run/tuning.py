@@ -22,14 +22,7 @@ from bdl.run.machine import find_device, prepare_torch
 from bdl.run.plan import SETTINGS, Plan, StackPlan, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
-from bdl.tune.budget import (
-    FEWEST,
-    choose_every,
-    choose_samples,
-    choose_steps,
-    seconds_of_evaluation,
-    seconds_per_step,
-)
+from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.find import describe_untuned, find_settings
@@ -167,10 +160,8 @@ class _Case:
         """
         keep, steps = self.stack.keep, int(self.stack.steps)
         wanted = max(1, (steps - keep.get("burn_in")) // keep.get("every"))  # of one chain, without cycles
-        train = self.data.num_data
-        predicted = sum(self.data.count(split) for split in ("val", "test")) + min(
-            train, self.plan.train_items or train
-        )
+        data, train = self.data, self.data.num_data
+        predicted = data.count("val") + data.count("test") + min(train, self.plan.train_items or train)
         per_sample = turns * seconds_of_evaluation(self.problem, predicted)
         samples = wanted if "every" in self.given else choose_samples(budget, per_sample, wanted)
         timed = choose_steps(budget, step_seconds, turns, before, REPORT + samples * per_sample)
