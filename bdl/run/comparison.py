@@ -41,7 +41,7 @@ class ComparedMethod:
     """
 
     label: str
-    settings: Sequence[str]  # one for each column; the first is the method
+    settings: Mapping[str, str]  # the method, and one for each column
     runs: Sequence[ComparedRun]
     scores: Mapping[str, tuple[float, float]]
     judged: bool = True  # whether there is a verdict on it
@@ -84,15 +84,21 @@ class Comparison:
 
     @property
     def headings(self) -> list[str]:
-        return ["method", *self.columns, "runs", "verdict", *(HEADINGS.get(name, name) for name in self.metrics)]
+        return ["method", *self.columns, "runs", "verdict", *map(heading, self.metrics)]
 
     @property
     def texts(self) -> list[list[str]]:
         """The rows of the table, in the order of `headings`."""
         return [
-            [*m.settings, m.count, m.verdict, *(mean_and_error(n, *m.scores[n]) for n in self.metrics)]
+            [*m.settings.values(), m.count, m.verdict, *(mean_and_error(n, *m.scores[n]) for n in self.metrics)]
             for m in self.methods
         ]
+
+    @property
+    def words(self) -> list[bool]:
+        """Whether a column holds words: the settings, and the verdict."""
+        last = len(self.columns)
+        return [j <= last or j == last + 2 for j in range(len(self.headings))]
 
     @property
     def best(self) -> set[tuple[int, int]]:
@@ -132,8 +138,13 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
         name = "-".join(row[0].split("-")[len(shared) :])  # without the data and the model that all names begin with
         words = zip(columns, row[1:], *(rival[1:] for rival in rows if rival[0] == row[0]), strict=True)
         told = ", ".join(f"{key}={word}" for key, word, *among in words if len(set(among)) > 1)
-        methods += _rows(f"{name} ({told})" if told else name, (name, *row[1:]), groups[row], shown)
+        settings = dict(zip(("method", *columns), (name, *row[1:]), strict=True))
+        methods += _rows(f"{name} ({told})" if told else name, settings, groups[row], shown)
     return Comparison(columns, shown, methods, same_data)
+
+
+def heading(metric: str) -> str:
+    return HEADINGS.get(metric, metric)
 
 
 def mean_and_error(name: str, mean: float, error: float) -> str:
@@ -187,7 +198,7 @@ def _differing(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
 
 
 def _rows(
-    label: str, settings: Sequence[str], runs: Sequence[ComparedRun], shown: Sequence[str]
+    label: str, settings: Mapping[str, str], runs: Sequence[ComparedRun], shown: Sequence[str]
 ) -> list[ComparedMethod]:
     """The row of a method, and that of the deep ensembles at which its chains began, if they all have one."""
     runs = sorted(runs, key=lambda run: (_sort_key(run.seed), str(run.path)))
@@ -199,8 +210,8 @@ def _rows(
             replace(run, metrics={k.replace("/start/", "/bma/"): v for k, v in run.metrics.items() if "/start/" in k})
             for run in finished
         ]
-        texts = (settings[0] + start, *settings[1:])
-        rows.append(ComparedMethod(label + start, texts, ensembles, _scores(ensembles, shown), judged=False))
+        settings = {**settings, "method": settings["method"] + start}
+        rows.append(ComparedMethod(label + start, settings, ensembles, _scores(ensembles, shown), judged=False))
     return rows
 
 
