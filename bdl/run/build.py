@@ -231,11 +231,14 @@ def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.E
 def build_trainer(
     compute: Compute, logger: Recipe[Logger] | None, folder: Path, callbacks: Callbacks, process: ProcessInfo
 ) -> L.Trainer:
-    """The Trainer of one stack. Raises ConfigError for settings that this machine cannot carry out.
+    """The Trainer of one stack. Raises ConfigError for settings that this machine or its packages cannot carry out.
 
     To Lightning, each of several independent stacks is a run on a single device.
     """
     silence_lightning(process.is_main)
+    tensorboard = logger is not None and logger.target.endswith("TensorBoardLogger")
+    if tensorboard and not (find_spec("tensorboard") or find_spec("tensorboardX")):
+        raise ConfigError("logger=tensorboard needs the package tensorboard: pip install 'bdl[tensorboard]'")
     if not process.is_main:
         callbacks.progress.disable()
     single: dict[str, Any] = {}
@@ -244,7 +247,7 @@ def build_trainer(
         devices = 1 if on_cpu else [process.local_rank // compute.concurrent]
         single = {"strategy": "auto", "devices": devices, "num_nodes": 1, "plugins": LightningEnvironment()}
     ours = dict(
-        callbacks=list(callbacks), logger=False if logger is None else build_logger(logger), default_root_dir=folder,
+        callbacks=list(callbacks), logger=False if logger is None else logger.build(), default_root_dir=folder,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
     )  # fmt: skip
     try:
@@ -263,10 +266,3 @@ def silence_lightning(speaks: bool = True) -> None:
     warnings.filterwarnings("ignore", module="lightning.*")
     # This filter must follow: a warning raised from a LightningModule counts as Lightning's.
     warnings.filterwarnings("default" if speaks else "ignore", category=BdlWarning)
-
-
-def build_logger(logger: Recipe[Logger]) -> Logger:
-    """Lightning's logger. Raises ConfigError where an extra of bdl is missing."""
-    if logger.target.endswith("TensorBoardLogger") and not (find_spec("tensorboard") or find_spec("tensorboardX")):
-        raise ConfigError("logger=tensorboard needs the package tensorboard: pip install 'bdl[tensorboard]'")
-    return logger.build()

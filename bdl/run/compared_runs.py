@@ -13,7 +13,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.posterior.samples import brief, first_difference
@@ -107,7 +107,11 @@ def read_run(path: Path) -> ComparedRun | None:
         metrics = read_metrics(path / METRICS)
         warn_of_altered(path, METRICS)
         metrics[SECONDS] = read_seconds(path / TIMING) if (path / TIMING).exists() else math.nan
-    settings = {"folder": str(path)} if config is None or name is None else _settings(config, path)
+    settings: dict[str, Any] = {"folder": str(path)}
+    if config is not None and name is not None:
+        refuse_interpolations(config, path)  # they may name secrets of the environment
+        every = leaves(OmegaConf.to_container(config), lists=False)  # a list is one setting
+        settings = {key: value for key, value in every if not NOT_THE_METHOD.fullmatch(key)}
     draw = {key: settings.pop(key) for key in list(settings) if OF_THE_DRAW.fullmatch(key)}
     return ComparedRun(path, name or path.name, draw, settings, data if isinstance(data, dict) else {}, metrics)
 
@@ -131,10 +135,3 @@ def data_difference(runs: Sequence[ComparedRun]) -> str | None:
             key, here, there = difference
             return f"{key} is {brief(here)} in {first.path}, {brief(there)} in {run.path}"
     return None
-
-
-def _settings(config: DictConfig, path: Path) -> dict[str, Any]:
-    """The keys of config.yaml that say something of the draw or of the method. A list is one setting."""
-    refuse_interpolations(config, path)  # they may name secrets of the environment
-    every = leaves(OmegaConf.to_container(config), lists=False)
-    return {key: value for key, value in every if not NOT_THE_METHOD.fullmatch(key)}

@@ -33,7 +33,10 @@ def one_line(error: BaseException) -> str:
             return f"{word} has no key: write key=value"
         return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
     text = " ".join(without_traceback(str(cause)).split()) or type(cause).__name__
-    if (remedy := missing_extra(text) or no_choice(text, sys.argv[1:])) is not None:
+    for plugin, extra in EXTRAS.items():
+        if f"Could not find '{plugin}" in text:
+            return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
+    if (remedy := no_choice(text, sys.argv[1:])) is not None:
         return remedy
     key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None
     return text if key is None or isinstance(cause, BdlError) else f"{key[1]}: {text}"
@@ -46,14 +49,6 @@ def without_traceback(text: str) -> str:
     'a is b'
     """
     return text.strip().splitlines()[-1].removeprefix("bdl.errors.ConfigError: ") if TRACEBACK in text else text
-
-
-def missing_extra(text: str) -> str | None:
-    """The line that names the extra to install, where Hydra's message is about a plugin that only an extra brings."""
-    for plugin, extra in EXTRAS.items():
-        if f"Could not find '{plugin}" in text:
-            return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
-    return None
 
 
 def no_choice(text: str, words: Sequence[str]) -> str | None:

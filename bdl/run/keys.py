@@ -164,7 +164,9 @@ def check_keys(command: str, cfg: DictConfig, hydra: HydraConf, conf: Path) -> N
             check_value(key, value, wanted)
     if command == "train":
         check_sections(cfg)
-        refuse_other_values(cfg)
+        for key, leader in FOLLOW.items():
+            if (value := OmegaConf.select(cfg, key)) not in (None, cfg[leader]):
+                raise ConfigError(f"{key}={value}: {key} follows from {leader}; set {leader}")
         _check_length(cfg)
         check_stacks(cfg)
     for literal in (True, False):  # first by the key that was given, then by those that follow it
@@ -195,13 +197,6 @@ def _values(cfg: DictConfig, pattern: str) -> Iterator[tuple[str, Any]]:
         yield key, value
     elif OmegaConf.is_config(value):
         yield from ((k, v) for k, v in leaves(OmegaConf.to_container(value), key) if type(v) in (int, float))
-
-
-def refuse_other_values(cfg: DictConfig) -> None:
-    """Raise ConfigError for a key that must follow another one and does not."""
-    for key, leader in FOLLOW.items():
-        if OmegaConf.select(cfg, key) not in (None, cfg[leader]):
-            raise ConfigError(f"{key}={OmegaConf.select(cfg, key)}: {key} follows from {leader}; set {leader}")
 
 
 def check_sections(cfg: DictConfig) -> None:

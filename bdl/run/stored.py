@@ -66,10 +66,16 @@ def load_runs(
 
 
 def read_run(run: Path, trust: Sequence[str] | str = (), skip_bad: bool = False) -> DictConfig:
-    """The config.yaml of a run after all checks, see `read_checked`. Warns of files that bdl did not leave so."""
+    """The config.yaml of a run after all checks, see `read_checked`.
+
+    Warns of files that bdl did not leave so, and where the manifests lack samples that a checkpoint knows.
+    """
     config = read_checked(run, trust, skip_bad)
     warn_of_altered(run)
-    warn_of_lost_samples(run)
+    for path in [path for path, present in known_samples(run) if not present]:
+        about = "knows samples that no manifest lists: some are lost or were altered"
+        remedy = "restore the manifest, or give the command of the run again"
+        warnings.warn(f"{path} {about}; {remedy}", BdlWarning, stacklevel=2)
     return config
 
 
@@ -99,7 +105,13 @@ def target_difference(run: Path, config: DictConfig, skip_bad: bool = False) -> 
     may find facts of the data, such as the classes of a folder of images, that no key gives.
     """
     target = SampleStore(run, skip_bad).target()
-    described = described_law(config)
+    sections: Any = OmegaConf.to_container(config, resolve=True)
+    law: dict[str, Any] = {"model": sections["model"], "loss": identity(instantiate(config.loss))}
+    if isinstance(data := sections["data"], dict):
+        law["data"] = {key: value for key, value in data.items() if key in OF_DATA}
+    if isinstance(sampler := sections.get("sampler"), dict) and sampler.get("num_data") is not None:
+        law["num_data"] = sampler["num_data"]
+    described = json.loads(json.dumps(law))  # in the words of target.json
     recorded = {key: value for key, value in target.items() if key in described}
     if "data" in recorded:
         recorded["data"] = {k: v for k, v in (recorded["data"] or {}).items() if k in described["data"]}
@@ -111,17 +123,6 @@ def target_difference(run: Path, config: DictConfig, skip_bad: bool = False) -> 
         f"{run / 'config.yaml'} does not describe its network and data: {key} is {brief(in_config)}, and "
         f"{brief(in_target)} in samples/target.json; restore it"
     )
-
-
-def described_law(config: DictConfig) -> dict[str, Any]:
-    """What a config.yaml says about the law, in the words of target.json."""
-    sections: Any = OmegaConf.to_container(config, resolve=True)
-    law: dict[str, Any] = {"model": sections["model"], "loss": identity(instantiate(config.loss))}
-    if isinstance(data := sections["data"], dict):
-        law["data"] = {key: value for key, value in data.items() if key in OF_DATA}
-    if isinstance(sampler := sections.get("sampler"), dict) and sampler.get("num_data") is not None:
-        law["num_data"] = sampler["num_data"]
-    return json.loads(json.dumps(law))
 
 
 def warn_of_altered(run: Path, *only: str) -> None:
@@ -138,8 +139,8 @@ def altered(run: Path) -> dict[str, str]:
 
 def described_files(run: Path) -> dict[str, str | None]:
     """What is wrong with each file but samples and checkpoints, by its name; None for those that are right."""
-    folders = {run: "", run / START: f"{START}/", run / TRAINED: f"{TRAINED}/"}
-    return {before + path: fault for folder, before in folders.items() for path, fault in _faults(folder).items()}
+    parts = ("", f"{START}/", f"{TRAINED}/")
+    return {part + path: fault for part in parts for path, fault in _faults(run / part).items()}
 
 
 def _faults(folder: Path) -> dict[str, str | None]:
@@ -161,15 +162,6 @@ def _faults(folder: Path) -> dict[str, str | None]:
             faults[path] = ALTERED
     there = [str(path.relative_to(folder)) for pattern in FILES for path in sorted(folder.glob(pattern))]
     return {**dict.fromkeys(there, ADDED), **faults}
-
-
-def warn_of_lost_samples(run: Path) -> None:
-    """Warn where the manifests lack samples that a checkpoint knows."""
-    for path, present in known_samples(run):
-        if not present:
-            about = "knows samples that no manifest lists: some are lost or were altered"
-            remedy = "restore the manifest, or give the command of the run again"
-            warnings.warn(f"{path} {about}; {remedy}", BdlWarning, stacklevel=2)
 
 
 def known_samples(run: Path) -> Iterator[tuple[Path, bool]]:
