@@ -159,7 +159,7 @@ def build_callbacks(
             directory.write_config(stack.settings, stack.name, module.device, data.preprocessing(), speaks)
 
     functions = {name: None if recipe is None else recipe.build() for name, recipe in stack.schedule.items()}
-    samples = stack.samples_of_chains(directory.path)
+    samples = directory.path / stack.samples_of_chains
     collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **stack.collect)
     held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
     averages = (bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader)

@@ -75,15 +75,14 @@ def find_runs(words: str | Sequence[str]) -> tuple[list[ComparedRun], bool]:
     for place in places:
         if not place.exists():
             raise ConfigError(f"{place} is not a run directory, and no folder above one: there is no such folder")
-    runs = [run for place in places for run in runs_below(place)]
+    runs: dict[Path, ComparedRun] = {}
+    for run in (run for place in places for run in runs_below(place)):
+        runs.setdefault(run.path.resolve(), run)
     if not runs:
         raise ConfigError(
             f"runs={brief(words)} holds no run: name run directories, or folders above them: runs=outputs"
         )
-    by_path: dict[Path, ComparedRun] = {}
-    for run in runs:
-        by_path.setdefault(run.path.resolve(), run)
-    return list(by_path.values()), {place.resolve() for place in places} == by_path.keys()
+    return list(runs.values()), {place.resolve() for place in places} == runs.keys()
 
 
 def runs_below(folder: Path) -> Iterator[ComparedRun]:

@@ -104,23 +104,20 @@ def _with_contents(data: dict[str, Any]) -> dict[str, Any]:
 def checksum(path: str) -> str:
     """A checksum of a file, or of the names, sizes and beginnings of all files in a folder; else the path itself."""
     place = Path(path).expanduser()
-    if place.is_file():
-        return _checksum((place,), (place.stat().st_mtime_ns,), None)
-    if place.is_dir():
-        files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
-        return _checksum(files, tuple(file.stat().st_mtime_ns for file in files), BEGINNING, place)
-    return path
+    if not (place.is_file() or place.is_dir()):
+        return path
+    files = tuple(sorted(file for file in place.rglob("*") if file.is_file())) if place.is_dir() else (place,)
+    return _checksum(place, files, tuple(file.stat().st_mtime_ns for file in files))
 
 
 @functools.lru_cache  # a command asks several times, and files may be large
-def _checksum(files: tuple[Path, ...], modified: tuple[int, ...], most: int | None, folder: Path | None = None) -> str:
-    """A checksum of at most `most` bytes of each file; in a folder also of the names and sizes of its files."""
+def _checksum(place: Path, files: tuple[Path, ...], modified: tuple[int, ...]) -> str:
     checksum = hashlib.sha256()
     for path in files:
-        if folder is not None:
-            checksum.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode())
+        if path != place:
+            checksum.update(f"{path.relative_to(place)} {path.stat().st_size} ".encode())
         with path.open("rb") as file:
-            checksum.update(file.read(-1 if most is None else most))
+            checksum.update(file.read(-1 if path == place else BEGINNING))
     return checksum.hexdigest()
 
 
@@ -229,7 +226,7 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def choose_precision(cfg: DictConfig) -> Any:
+def choose_precision(cfg: DictConfig) -> str | None:
     """The precision of the trainer: `trainer.precision`, or what auto stands for.
 
     Auto stands for bf16-mixed where a CPU that multiplies bf16 in hardware trains one of bdl's convolutional networks;

@@ -102,11 +102,6 @@ class TuningRequest:
         auto = temperature or bool(cfg.tune.settings if OmegaConf.is_dict(cfg.tune) else cfg.tune)
         return cls(auto, temperature, cfg.budget, given_names(typed)) if auto or cfg.budget else None
 
-    @property
-    def seconds(self) -> float | None:
-        """Those of the budget."""
-        return None if self.budget is None else config.seconds_of(self.budget)
-
 
 @dataclass(frozen=True)
 class StackPlan:
@@ -114,7 +109,6 @@ class StackPlan:
 
     name: str  # of the run
     number: int
-    first: bool  # of the stacks of the run
     seed: int
     chains: int
     shared_batches: bool
@@ -125,22 +119,15 @@ class StackPlan:
     schedule: Mapping[str, Recipe[Function] | None]  # the functions of lr, temperature and zeta
     keep: Recipe[Keep]
     collect: Mapping[str, Any]  # further arguments of CollectSamples
+    checkpoint: str  # its name
     checkpoint_every: int  # steps
     monitor_every: int  # steps
     start: Recipe[bdl.AdamWStart | bdl.CheckpointStart] | None
     baseline: Recipe[Baseline] | None
+    samples_of_chains: str  # the folder in that of the run; under a baseline, these samples are what it is fitted on
     target: Mapping[str, Any]  # what target.json records besides the sampler's law
     settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks
     may_move: frozenset[str] | None  # of lr and burn_in, to keep the promises of tuning; None where it promised nothing
-
-    @property
-    def checkpoint(self) -> str:
-        """The name of its checkpoint."""
-        return "last" if self.first else f"last-{self.number}"
-
-    def samples_of_chains(self, run: Path) -> Path:
-        """The folder above the samples of the chains, which under a baseline are what it is fitted on."""
-        return run if self.baseline is None else run / TRAINED
 
 
 @dataclass(frozen=True)
@@ -235,15 +222,16 @@ class Plan:
         model = complete_model(plain(cfg.model), data, loss.build(), cfg.loss.get("scale", "input"))
         completed = {"loss": dict(loss.node), "model": dict(model.node)}
         config.put(cfg, completed)  # for keys that follow them
-        found, collect = dict(self.found or {}), plain(cfg.collect)
+        found, collect, baseline = dict(self.found or {}), plain(cfg.collect), Recipe.optional(cfg.get("baseline"))
         recorded = config.run_settings(config.fill_in(self._given, counted | found.get("settings", {}))) | completed
         return StackPlan(
-            name=self.name, number=number, first=number == stacks.first, seed=self.seed, chains=stacks.chains,
+            name=self.name, number=number, seed=self.seed, chains=stacks.chains,
             shared_batches=stacks.shared_batches, steps=steps, model=model, loss=loss, sampler=Recipe.of(cfg.sampler),
             schedule={name: Recipe.optional(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")},
             keep=Recipe(collect.pop("keep")), collect=collect, checkpoint_every=cfg.checkpoint_every,
             monitor_every=cfg.monitor_every, start=Recipe.optional(cfg.get("start")),
-            baseline=Recipe.optional(cfg.get("baseline")),
+            baseline=baseline, samples_of_chains="" if baseline is None else TRAINED,
+            checkpoint="last" if number == stacks.first else f"last-{number}",
             target=target_of(model, plain(cfg.data), data), settings=recorded | ({"found": found} if found else {}),
             may_move=self._may_move(),
         )  # fmt: skip

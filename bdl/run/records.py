@@ -38,11 +38,11 @@ def read_config(run: Path) -> DictConfig:
         if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
             raise ValueError("it repeats parts by aliases, which bdl never writes, and a few make billions of parts")
         loaded = OmegaConf.load(io.BytesIO(text))
+        if not isinstance(loaded, DictConfig):
+            raise ValueError("it is no mapping")
+        return loaded
     except Exception as error:  # the parsers may raise anything
         raise ConfigError(f"{path} is damaged ({_first_line(error)}): restore it") from error
-    if not isinstance(loaded, DictConfig):
-        raise ConfigError(f"{path} is damaged (it is no mapping): restore it")
-    return loaded
 
 
 def read_preprocessing(run: Path) -> dict[str, Any]:

@@ -112,15 +112,12 @@ class ResumeStudy(Callback):
         path = Path(storage.removeprefix(FILE))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._owned.enter_context(sole_owner(path.with_name(f"{path.name}.owner.json")))
-        atexit.register(self.release)  # after an error no callback is called
+        atexit.register(self._owned.close)  # after an error no callback is called
         left = trials_left(storage, sweeper.study_name, sweeper.n_trials)
         with flag_override(sweeper, ["readonly", "struct"], False):
             sweeper.n_trials = left
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        self.release()
-
-    def release(self) -> None:
         self._owned.close()
 
 

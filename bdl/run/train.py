@@ -57,8 +57,10 @@ def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
     compute, directory = plan.compute, RunDirectory(plan.folder, plan.hash)
     if process.launched:
         check_count(process, compute.per_machine * compute.machines)
-    if directory.metrics is not None:
-        return run(plan, process)
+    if (metrics := directory.metrics) is not None:
+        if process.is_main:
+            answer(directory, metrics)
+        return objective_value(metrics, plan.objective)
     if compute.machines > 1 and not process.launched:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
     count = max(1 if process.launched else compute.per_machine, plan.stacks.carriers)
@@ -82,10 +84,6 @@ def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
     """The part of one process: the whole run, one rank of a data-parallel chain, or some of several stacks."""
     prepare_torch(plan.compute.threads, plan.compute.tf32, max(plan.compute.per_machine, plan.stacks.carriers))
     directory = RunDirectory(plan.folder, plan.hash)
-    if directory.metrics is not None:
-        if process.is_main:
-            answer(directory)
-        return objective_value(directory.metrics, plan.objective)
     independent = process.world_size > 1 and plan.compute.strategy != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
     started = time.perf_counter()
@@ -104,13 +102,8 @@ def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
     return objective_value(metrics, plan.objective)
 
 
-def answer(directory: RunDirectory) -> None:
-    """Say that the run is complete, and print its metrics. Warns of files that are not as the run left them.
-
-    Raises ConfigError for damaged metrics.
-    """
-    metrics = directory.metrics
-    assert metrics is not None
+def answer(directory: RunDirectory, metrics: dict[str, float]) -> None:
+    """Say that the run is complete, and print its metrics. Warns of files that are not as the run left them."""
     with contextlib.suppress(StoreError, PermissionError):  # who may not write here gets the answer all the same
         owner = owner_of(directory.path / OWNER)
         if owner is not None and owner.is_dead():
@@ -220,7 +213,7 @@ def fit_baseline(stack: StackRun, directory: RunDirectory) -> str:
     """
     plan, data = stack.plan, stack.data
     assert plan.baseline is not None
-    baseline, folder = plan.baseline.build(), plan.samples_of_chains(directory.path)
+    baseline, folder = plan.baseline.build(), directory.path / plan.samples_of_chains
     trained = bdl.Posterior.load(folder, stack.net, likelihood=own_likelihood(stack.module.loss))
     val = data.slices("val") if data.has("val") else None
     with WorkProgress("drawing") as progress:

@@ -17,6 +17,7 @@ from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.run.build import build_data, build_net, nothing_to_tune
+from bdl.run.config import seconds_of
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
 from bdl.run.plan import SETTINGS, Plan, StackPlan, TuningRequest
@@ -77,7 +78,7 @@ def _choose_aside(plan: Plan, began: float) -> list[Choice]:
 def _choose(plan: Plan, began: float) -> list[Choice]:
     """All choices, in the order in which they are printed. began: `time.perf_counter()` before the tuning."""
     assert plan.tuning is not None
-    given, budget = plan.tuning.given, plan.tuning.seconds
+    given, budget = plan.tuning.given, None if plan.tuning.budget is None else seconds_of(plan.tuning.budget)
     if budget is not None and "steps" in given:
         raise ConfigError(f"budget={plan.tuning.budget} and length both say how many steps there are: give one of them")
     if plan.tuning.temperature and "temperature" in given:
@@ -106,22 +107,30 @@ class _Case:
     stack: StackPlan
     data: DataModule
     sampler: Mapping[str, Any]  # the arguments of bdl.Sampler
-    problem: Problem
+    problem: Problem  # this stack on its device, with the training items, or an even part of many images
     given: frozenset[str]
     by_rows: tuple[Choice, ...]  # the sampler and its steps, where their number decides them
 
     @classmethod
     def of(cls, plan: Plan) -> _Case:
-        assert plan.tuning is not None
+        assert (tuning := plan.tuning) is not None
         data = build_data(plan.data(plan.stacks.first), warn=False)
-        by_rows = _by_rows(plan.of_stack(plan.stacks.first, data), data.num_data, plan.tuning)
+        by_rows = _by_rows(plan.of_stack(plan.stacks.first, data), data.num_data, tuning)
         plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
         its_own = {"burn_in", "every"} if stack.keep.get("cycle") is not None else set()  # it keeps by its own rule
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
         build: Any = stack.sampler.build()
-        return cls(plan, stack, data, build.keywords, _problem(plan, stack, data), plan.tuning.given | its_own, by_rows)
+        device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
+        net, shared = build_net(stack, data), plan.stacks.shared_batches
+        chains = bdl.ChainStack(net, plan.stacks.chains, seed=plan.seed, stack=stack.number, shared=shared).to(device)
+        x, y = _items(data, "train")
+        problem = Problem(
+            chains, stack.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
+            float(stack.sampler.get("temperature")), plan.seed, plan.compute.compiled,
+        )  # fmt: skip
+        return cls(plan, stack, data, build.keywords, problem, tuning.given | its_own, by_rows)
 
     def tune(self, steps: int, fewest: int) -> tuple[Tuning, float]:
         """What `find_settings` chooses for a run of so many steps, and the seconds that the start of the run will take.
@@ -191,20 +200,6 @@ class _Case:
         )  # fmt: skip
         seconds = time.perf_counter() - began
         return seconds if trained.epochs < epochs else 2 * seconds
-
-
-def _problem(plan: Plan, stack: StackPlan, data: DataModule) -> Problem:
-    """The first stack of the run on its device, with the training items, or an even part of many images."""
-    device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
-    chains = bdl.ChainStack(
-        build_net(stack, data), plan.stacks.chains, seed=plan.seed, stack=stack.number,
-        shared=plan.stacks.shared_batches,
-    ).to(device)  # fmt: skip
-    x, y = _items(data, "train")
-    return Problem(
-        chains, stack.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
-        float(stack.sampler.get("temperature")), plan.seed, plan.compute.compiled,
-    )  # fmt: skip
 
 
 def _by_rows(stack: StackPlan, rows: int, tuning: TuningRequest) -> tuple[Choice, ...]:

@@ -221,11 +221,17 @@ def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps:
     """
     shown = [logger for logger in loggers if isinstance(logger, WandbLogger | TensorBoardLogger)]
     pictures = pictures_of(data) if shown else []  # drawn again, as bitmaps: neither of the two shows SVG
+    judged = verdict(data.metrics, data.histogram, data.warnings).line
     for logger in shown:
         if isinstance(logger, WandbLogger):
             _to_wandb(logger, report, data, pictures)
-        else:
-            _to_tensorboard(logger, data, pictures, steps)
+            logger.experiment.summary["verdict"] = judged
+            continue
+        for picture in pictures:
+            bitmap = np.asarray(_bitmap(picture))
+            logger.experiment.add_image(f"pictures/{picture.title}", bitmap, steps, dataformats="HWC")
+        logger.experiment.add_text("verdict", judged, steps)
+        logger.experiment.flush()
 
 
 def _to_wandb(logger: WandbLogger, report: Path, data: ReportData, pictures: list[Picture]) -> None:
@@ -233,24 +239,9 @@ def _to_wandb(logger: WandbLogger, report: Path, data: ReportData, pictures: lis
 
     heading, rows = score_table(data.metrics)
     table: Any = wandb.Table(columns=heading, data=rows)  # type: ignore[arg-type]
-    judged = verdict(data.metrics, data.histogram, data.warnings)
-    run = logger.experiment
-    run.log(
-        {
-            "report": wandb.Html(report.read_text(), inject=False),
-            "scores": table,
-            **{f"pictures/{p.title}": wandb.Image(_bitmap(p), caption=p.caption) for p in pictures},
-        }
-    )
-    run.summary["verdict"] = judged.line
-
-
-def _to_tensorboard(logger: TensorBoardLogger, data: ReportData, pictures: list[Picture], steps: int) -> None:
-    writer = logger.experiment
-    for picture in pictures:
-        writer.add_image(f"pictures/{picture.title}", np.asarray(_bitmap(picture)), steps, dataformats="HWC")
-    writer.add_text("verdict", verdict(data.metrics, data.histogram, data.warnings).line, steps)
-    writer.flush()
+    shown = {"report": wandb.Html(report.read_text(), inject=False), "scores": table}
+    shown |= {f"pictures/{p.title}": wandb.Image(_bitmap(p), caption=p.caption) for p in pictures}
+    logger.experiment.log(shown)
 
 
 def _bitmap(picture: Picture) -> Image.Image:
