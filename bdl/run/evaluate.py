@@ -22,10 +22,7 @@ from bdl.run.write_report import facts_of_samples, load_start, publish, units_of
 
 
 def evaluate(cfg: DictConfig) -> None:
-    """Merge the runs, evaluate their samples, write metrics.json and report.html.
-
-    Raises ConfigError for data that are no longer those of the run.
-    """
+    """Merge the runs, evaluate their samples, write metrics.json and report.html."""
     runs = folders_of(cfg.runs)
     if not runs:
         raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
@@ -34,13 +31,7 @@ def evaluate(cfg: DictConfig) -> None:
     if recipe.target.startswith("bdl.data."):  # a table with fewer rows than a batch has changed it
         recipe = recipe.having(batch_size=None)
     data = as_data_module(recipe.build())
-    recorded = posterior.target.get("data") or {}
-    for key, value in data.identity().items():
-        if recorded.get(key) != value:
-            raise ConfigError(
-                f"data.path is no longer the table or folder of this run: its {key} is {value}, and was "
-                f"{recorded.get(key)}; restore it"
-            )
+    check_same_data(data, posterior)
     start = load_start(runs, posterior, cfg.skip_bad)
     loaders = {split: data.slices(split, cfg.train_items if split == "train" else None) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:
@@ -56,6 +47,17 @@ def evaluate(cfg: DictConfig) -> None:
         **facts_of_samples(posterior, summary),
     }
     publish(out, posterior, summary, facts, units=units_of(data))
+
+
+def check_same_data(data: DataModule, posterior: bdl.Posterior) -> None:
+    """Raise ConfigError if the data are no longer those that the posterior was sampled with."""
+    recorded = posterior.target.get("data") or {}
+    for key, value in data.identity().items():
+        if recorded.get(key) != value:
+            raise ConfigError(
+                f"data.path is no longer the table or folder of this run: its {key} is {value}, and was "
+                f"{recorded.get(key)}; restore it"
+            )
 
 
 def compare_with_reference(summary: Summary, reference: str | None, save: Path | None) -> None:
