@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from omegaconf import DictConfig
 
+import bdl
 from bdl.data.module import DataModule, as_data_module
 from bdl.errors import ConfigError
 from bdl.posterior.evaluation import ClassEvaluation
