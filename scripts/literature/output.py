@@ -7,6 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ def write(result: Result, experiment: Experiment, context: Context, seconds: flo
         "seed": context.seed,
         "seconds": round(seconds, 1),
         **provenance(),
+        "date": date.today().isoformat(),
         "numbers": plain(result.numbers),
     }
     (folder / "results.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")

@@ -1,0 +1,250 @@
+"""Compares the numbers of the README and of docs/ with the results that they are from: python scripts/check_claims.py.
+
+A comment behind a sentence, a list or a table says where its numbers stand, in their order:
+
+    <!-- result tables/landsat-default.json: spread(100 * (1 - runs.bma.accuracy)) .2f; max(runs."rhat/max") .3f -->
+    <!-- result leaderboard/leaderboard.json @ problems.landsat: reference.rhat .3f; runs[0].nll in 0.1 .. 0.2 -->
+    <!-- result tables/candidates.md: rows -->
+    <!-- no claim: published by Liang (2024) -->
+    <!-- no claim 7.65, 9.00: published by Liang (2024) -->
+
+Files lie in scripts/results and say version, machine and date. `@ path` is where all paths begin, and
+`each a | b: ...` repeats what follows with `$` replaced. `rows` says that each row of the table stands in the file.
+`in a .. b` bounds a value that the page tells in words. scripts/claims.py has the rest of the language.
+
+A reference speaks of the text before it, back to the last empty line or reference. Red are: a number that differs, a
+file that is missing, and a number with a unit, a ± or a score in its sentence that has neither a result nor `no claim`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from claims import ClaimError, evaluate
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+
+COMMENT = re.compile(r"<!-- (result|no claim)\b(.*?)-->", re.S)
+HIDDEN = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)|^#.*?$", re.S | re.M)  # code, links and headings
+SOURCE = re.compile(r"(?:^|\s)(?=[\w/.-]+\.(?:json|md)\b)")
+CLAIM = re.compile(r"(?P<expression>.*?)\s+(?:(?P<format>\+?,?\.\d[fe]|s)|in (?P<low>\S+) \.\. (?P<high>\S+))", re.S)
+NUMBER = re.compile(r"(?<![\w.,])(?:(?<=[\s(|])[-+]|(?<=^)[-+])?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e-?\d+)?(?![\w]|,\d|\.\d)")
+UNIT = re.compile(
+    r"\s?(?:%|ms\b|µs\b|s\b|seconds?\b|minutes?\b|min\b|core-seconds\b|[kMGT]i?B\b|nats\b|points?\b|images\b|times\b|±)"
+)
+SCORE = re.compile(r"\b(?:NLL|LPPD|RMSE|CRPS|ECE|R-hat|ESS|T_eff|accurac|multiplier|of the time|core-seconds)")
+BARE = re.compile(r"(?<![\w.])\.\d")
+PROVENANCE = ("version", "machine", "date")
+
+
+@dataclass
+class Block:
+    """Some text of a page, and the references that speak of it."""
+
+    text: str
+    line: int  # of the first line
+    references: list[re.Match[str]] = field(default_factory=list)
+
+    @property
+    def is_table(self) -> bool:
+        return self.text.lstrip().startswith("|")
+
+
+@dataclass(frozen=True)
+class Number:
+    """A number that a page shows."""
+
+    text: str
+    place: int  # in the block
+    measured: bool  # it has a unit, a ±, or a score in its sentence
+
+
+def check(page: Path, results: Path) -> list[str]:
+    """What is wrong with a page, one line for each fault: place, number, and what the result says."""
+    return [
+        f"{page.name}:{block.line + block.text.count(chr(10), 0, place)}: {fault}"
+        for block in blocks(page.read_text())
+        for place, fault in faults(block, results)
+    ]
+
+
+def blocks(text: str) -> list[Block]:
+    """The text between empty lines and references. Code, links and headings are blanks in it."""
+    text = HIDDEN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    found: list[Block] = []
+    for paragraph in re.finditer(r"(?:(?!\n[ \t]*\n)(?:<!--.*?-->|.))+", text, re.S):
+        place = paragraph.start()
+        for comment in COMMENT.finditer(text, paragraph.start(), paragraph.end()):
+            if text[place : comment.start()].strip():
+                found.append(Block(text[place : comment.start()], text.count("\n", 0, place) + 1))
+            if found:
+                found[-1].references.append(comment)
+            place = comment.end()
+        if text[place : paragraph.end()].strip():
+            found.append(Block(text[place : paragraph.end()], text.count("\n", 0, place) + 1))
+    return found
+
+
+def faults(block: Block, results: Path) -> Iterator[tuple[int, str]]:
+    """(place in the block, what is wrong) of one block."""
+    for match in BARE.finditer(block.text):
+        yield match.start(), f"write 0{match[0]}... with its zero"
+    free: list[Number] = numbers(block)
+    free_of_all = False
+    after = 0  # claims follow the order of the numbers
+    for reference in block.references:
+        body = reference[2]
+        if reference[1] == "no claim":
+            listed, _, reason = body.partition(":")
+            if not reason.strip():
+                yield 0, "`no claim` lacks its reason"
+            free = [n for n in free if n.text not in [x.strip() for x in listed.split(", ")]]
+            free_of_all |= not listed.strip()
+            continue
+        try:
+            for wanted in claimed(body, block, results):
+                place, free = matched(wanted, block, free, after)
+                after = max(after, place)
+        except ClaimError as error:
+            yield after, str(error)
+    if free_of_all and any(r[1] == "result" for r in block.references):
+        yield 0, "beside a result, `no claim` lists its numbers"
+    elif not free_of_all:
+        yield from ((n.place, f"{n.text} has no result") for n in free if n.measured)
+
+
+def matched(wanted: str, block: Block, free: list[Number], after: int) -> tuple[int, list[Number]]:
+    """The end of the number that shows a claim, and the numbers that are left. Raises ClaimError if none shows it."""
+    if wanted.startswith("="):  # words
+        place = block.text.find(wanted[1:], after)
+        if place < 0:
+            raise ClaimError(f"the result says {wanted[1:]!r}, which the page does not")
+        end = place + len(wanted) - 1
+        return end, [n for n in free if not place <= n.place < end]
+    shown = next((n for n in free if n.place >= after and n.text.lstrip("+") == wanted.lstrip("+")), None)
+    if shown is None:
+        rest = ", ".join(n.text for n in free if n.place >= after)
+        raise ClaimError(f"the result says {wanted}, which does not follow; the page has {rest[:60] or 'no number'}")
+    return shown.place + 1, [n for n in free if n is not shown]
+
+
+def numbers(block: Block) -> list[Number]:
+    """The numbers of a block, in their order. In a table the first column and the head name things."""
+    if not block.is_table:
+        return [Number(m[0].strip(), m.start(), is_measured(block.text, m)) for m in NUMBER.finditer(block.text)]
+    lines = block.text.splitlines(keepends=True)
+    measured = bool(SCORE.search(block.text) or any(re.search(rf"\d{UNIT.pattern}", line) for line in lines[2:]))
+    measured |= any(UNIT.match(f" {cell.strip()}") for cell in re.split(r"[|,;]", lines[0]) if cell.strip())
+    found, start = [], 0
+    for i, line in enumerate(lines):
+        body = start + (line.find("|", line.find("|") + 1) if i > 1 else len(line))
+        found += [Number(m[0].strip(), m.start(), measured) for m in NUMBER.finditer(block.text, body, start + len(line))]
+        start += len(line)
+    return found
+
+
+def is_measured(text: str, number: re.Match[str]) -> bool:
+    """Whether a number of a text claims a measurement: it has a unit or a ±, or is a decimal beside a score."""
+    if UNIT.match(text, number.end()) or re.search(r"±\s*$", text[: number.start()]):
+        return True
+    ends = [m.end() for m in re.finditer(r"[.:;]\s", text)]
+    start = max((e for e in ends if e <= number.start()), default=0)
+    end = min((e for e in ends if e > number.start()), default=len(text))
+    return "." in number[0] and bool(SCORE.search(text[start:end]))
+
+
+def claimed(body: str, block: Block, results: Path) -> Iterator[str]:
+    """What the numbers of a block must be: texts of numbers, or words behind "=". Raises ClaimError."""
+    for statement in filter(None, (part.strip() for part in SOURCE.split(body))):
+        head, _, claims = statement.partition(":")
+        name, *options = re.split(r"\s+(?=@|each )", head.strip())
+        result = load(results / name)
+        if claims.strip() == "rows":
+            yield from rows(block, result, name)
+            continue
+        options = dict(re.split(r"\s+", option, maxsplit=1) for option in options)
+        for value in re.split(r"\s*\|\s*", options.get("each", "")):
+            root = options.get("@", "").replace("$", value).strip()
+            start = evaluate(root, result) if root else result
+            for claim in filter(None, (c.strip() for c in claims.replace("$", value).split(";"))):
+                yield from shown(claim, start, name)
+
+
+def shown(claim: str, result: Any, name: str) -> list[str]:
+    """The numbers of a claim, as the page has to show them."""
+    match = CLAIM.fullmatch(claim)
+    if match is None:
+        raise ClaimError(f"`{claim}` is no claim: it needs a format such as .2f, or `in 1 .. 2`")
+    try:
+        value = evaluate(match["expression"], result)
+    except ClaimError as error:
+        raise ClaimError(f"{name}: {error}") from error
+    values = value if isinstance(value, list) else [value]
+    if match["format"] == "s":
+        return ["=" + ", ".join(map(str, values))]
+    if not all(isinstance(v, int | float) for v in values):
+        raise ClaimError(f"{name}: `{match['expression']}` is {value!r}, which is no number"[:160])
+    if match["low"]:
+        low, high = float(match["low"]), float(match["high"])
+        if not all(low <= v <= high for v in values):
+            raise ClaimError(f"{name}: `{match['expression']}` is {value}, which is not in {low:g} .. {high:g}")
+        return []
+    return [format(v, match["format"]) for v in values]
+
+
+def rows(block: Block, lines: Any, name: str) -> Iterator[str]:
+    """The rows of a table, if each stands in the file."""
+    if not isinstance(lines, str) or not block.is_table:
+        raise ClaimError(f"{name}: `rows` needs a table, and a file .md with its rows")
+    for row in block.text.strip().splitlines()[2:]:
+        plain = HIDDEN.sub(lambda m: " " * len(m[0]), lines)
+        if row.strip() not in plain.splitlines():
+            raise ClaimError(f"{name} has no row {row.strip()}")
+        yield "=" + row.strip()
+
+
+@lru_cache
+def load(path: Path) -> Any:
+    """A result as JSON, or the text of a table. Raises ClaimError for a file that is missing or does not say its origin."""
+    if not path.exists():
+        raise ClaimError(f"there is no {path.name} in {path.parent}")
+    if path.suffix == ".json":
+        result = json.loads(path.read_text())
+        missing = [name for name, known in zip(PROVENANCE, origin(result), strict=True) if not known]
+    else:
+        result = path.read_text()
+        beside = [p for p in (path.with_suffix(".json"), path.with_name("results.json")) if p.exists()]
+        missing = [] if beside and load(beside[0]) else [] if re.match(r"bdl \d.* of .*\d{4}-\d\d-\d\d", result) else [*PROVENANCE]
+    if missing:
+        raise ClaimError(f"{path.name} does not say its {', '.join(missing)}")
+    return result
+
+
+def origin(result: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """(version of bdl, machine, date) of a result."""
+    machine = result.get("machine", result)
+    versions = machine.get("versions", machine)
+    return versions.get("bdl"), machine.get("device") or machine.get("hardware"), machine.get("date")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("pages", nargs="*", type=Path, default=PAGES, help="the README and docs/ if not given")
+    parser.add_argument("--results", type=Path, default=ROOT / "scripts" / "results", metavar="DIR")
+    arguments = parser.parse_args(argv)
+    found = [fault for page in arguments.pages for fault in check(page, arguments.results)]
+    print("\n".join(found) or "all numbers are those of their results", file=sys.stderr if found else sys.stdout)
+    return 1 if found else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
