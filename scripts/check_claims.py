@@ -36,8 +36,8 @@ PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 COMMENT = re.compile(r"<!-- (result|no claim)\b(.*?)-->", re.S)
 HIDDEN = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)|^#.*?$", re.S | re.M)  # code, links and headings
 SOURCE = re.compile(r"(?:^|\s)(?=[\w/.-]+\.(?:json|md)\b)")
-CLAIM = re.compile(r"(?P<expression>.*?)\s+(?:(?P<format>\+?,?\.\d[fe]|s)|in (?P<low>\S+) \.\. (?P<high>\S+))", re.S)
-NUMBER = re.compile(r"(?<![\w.,])(?:(?<=[\s(|])[-+]|(?<=^)[-+])?(?:\d[\d,]*(?:\.\d+)?|\.\d+)(?:e-?\d+)?(?![\w]|,\d|\.\d)")
+CLAIM = re.compile(r"(?P<expression>.*?)\s+(?:(?P<format>,?\.\d[fe]|s)|in (?P<low>\S+) \.\. (?P<high>\S+))", re.S)
+NUMBER = re.compile(r"(?<![\w.,])(?:(?<=[\s(|])[-+]|(?<=^)[-+])?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:e-?\d+)?(?![\w]|,\d|\.\d)")
 UNIT = re.compile(
     r"\s?(?:%|ms\b|µs\b|s\b|seconds?\b|minutes?\b|min\b|core-seconds\b|[kMGT]i?B\b|nats\b|points?\b|images\b|times\b|±)"
 )
@@ -138,7 +138,7 @@ def matched(wanted: str, block: Block, free: list[Number], after: int) -> tuple[
 
 
 def numbers(block: Block) -> list[Number]:
-    """The numbers of a block, in their order. In a table the first column and the head name things."""
+    """The numbers of a block, in their order. In a table the head and the first column name things, unless it has a ±."""
     if not block.is_table:
         return [Number(m[0].strip(), m.start(), is_measured(block.text, m)) for m in NUMBER.finditer(block.text)]
     lines = block.text.splitlines(keepends=True)
@@ -146,8 +146,10 @@ def numbers(block: Block) -> list[Number]:
     measured |= any(UNIT.match(f" {cell.strip()}") for cell in re.split(r"[|,;]", lines[0]) if cell.strip())
     found, start = [], 0
     for i, line in enumerate(lines):
-        body = start + (line.find("|", line.find("|") + 1) if i > 1 else len(line))
-        found += [Number(m[0].strip(), m.start(), measured) for m in NUMBER.finditer(block.text, body, start + len(line))]
+        second = line.find("|", line.find("|") + 1)
+        body = start + (0 if "±" in line[:second] else second)
+        if i > 1:
+            found += [Number(m[0], m.start(), measured) for m in NUMBER.finditer(block.text, body, start + len(line))]
         start += len(line)
     return found
 
@@ -164,7 +166,7 @@ def is_measured(text: str, number: re.Match[str]) -> bool:
 
 def claimed(body: str, block: Block, results: Path) -> Iterator[str]:
     """What the numbers of a block must be: texts of numbers, or words behind "=". Raises ClaimError."""
-    for statement in filter(None, (part.strip() for part in SOURCE.split(body))):
+    for statement in filter(None, (part.strip() for part in SOURCE.split(" ".join(body.split())))):
         head, _, claims = statement.partition(":")
         name, *options = re.split(r"\s+(?=@|each )", head.strip())
         result = load(results / name)
@@ -198,7 +200,7 @@ def shown(claim: str, result: Any, name: str) -> list[str]:
         if not all(low <= v <= high for v in values):
             raise ClaimError(f"{name}: `{match['expression']}` is {value}, which is not in {low:g} .. {high:g}")
         return []
-    return [format(v, match["format"]) for v in values]
+    return [format(v, "z" + match["format"]) for v in values]
 
 
 def rows(block: Block, lines: Any, name: str) -> Iterator[str]:
