@@ -44,6 +44,7 @@ UNIT = re.compile(
 SCORE = re.compile(r"\b(?:NLL|LPPD|RMSE|CRPS|ECE|R-hat|ESS|T_eff|accurac|multiplier|of the time|core-seconds)")
 BARE = re.compile(r"(?<![\w.])\.\d")
 PROVENANCE = ("version", "machine", "date")
+DATED = re.compile(r"bdl \d.* of .*\d{4}-\d\d-\d\d")  # the first line of a table without a file .json
 
 
 @dataclass
@@ -79,7 +80,7 @@ def check(page: Path, results: Path) -> list[str]:
 
 def blocks(text: str) -> list[Block]:
     """The text between empty lines and references. Code, links and headings are blanks in it."""
-    text = HIDDEN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
+    text = blank(text)
     found: list[Block] = []
     for paragraph in re.finditer(r"(?:(?!\n[ \t]*\n)(?:<!--.*?-->|.))+", text, re.S):
         place = paragraph.start()
@@ -92,6 +93,11 @@ def blocks(text: str) -> list[Block]:
         if text[place : paragraph.end()].strip():
             found.append(Block(text[place : paragraph.end()], text.count("\n", 0, place) + 1))
     return found
+
+
+def blank(text: str) -> str:
+    """The text with blanks in the place of code, links and headings."""
+    return HIDDEN.sub(lambda m: re.sub(r"[^\n]", " ", m[0]), text)
 
 
 def faults(block: Block, results: Path) -> Iterator[tuple[int, str]]:
@@ -203,13 +209,13 @@ def shown(claim: str, result: Any, name: str) -> list[str]:
     return [format(v, "z" + match["format"]) for v in values]
 
 
-def rows(block: Block, lines: Any, name: str) -> Iterator[str]:
+def rows(block: Block, result: Any, name: str) -> Iterator[str]:
     """The rows of a table, if each stands in the file."""
-    if not isinstance(lines, str) or not block.is_table:
+    if "text" not in result or not block.is_table:
         raise ClaimError(f"{name}: `rows` needs a table, and a file .md with its rows")
+    there = {line.strip() for line in blank(result["text"]).splitlines()}
     for row in block.text.strip().splitlines()[2:]:
-        plain = HIDDEN.sub(lambda m: " " * len(m[0]), lines)
-        if row.strip() not in plain.splitlines():
+        if row.strip() not in there:
             raise ClaimError(f"{name} has no row {row.strip()}")
         yield "=" + row.strip()
 
@@ -223,12 +229,27 @@ def load(path: Path) -> Any:
         result = json.loads(path.read_text())
         missing = [name for name, known in zip(PROVENANCE, origin(result), strict=True) if not known]
     else:
-        result = path.read_text()
+        result = read_table(path.read_text())
         beside = [p for p in (path.with_suffix(".json"), path.with_name("results.json")) if p.exists()]
-        missing = [] if beside and load(beside[0]) else [] if re.match(r"bdl \d.* of .*\d{4}-\d\d-\d\d", result) else [*PROVENANCE]
+        missing = [] if beside and load(beside[0]) else [] if DATED.match(result["text"]) else [*PROVENANCE]
     if missing:
         raise ClaimError(f"{path.name} does not say its {', '.join(missing)}")
     return result
+
+
+def read_table(text: str) -> dict[str, Any]:
+    """The tables of a page: lists of rows, which are objects from heading to cell; numbers where a cell is one."""
+    tables = []
+    for block in blocks(text):
+        lines = text.splitlines()[block.line - 1 :][: block.text.count("\n") + 1]
+        cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines if line.startswith("|")]
+        if block.is_table and len(cells) > 2:
+            tables.append([dict(zip(cells[0], map(as_number, row), strict=False)) for row in cells[2:]])
+    return {"text": text, "tables": tables}
+
+
+def as_number(cell: str) -> float | str:
+    return float(cell.replace(",", "")) if NUMBER.fullmatch(cell) else cell
 
 
 def origin(result: dict[str, Any]) -> tuple[Any, Any, Any]:

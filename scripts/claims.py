@@ -4,7 +4,7 @@
 
 A name descends; on a list it maps over the items. `[2]` takes an item, `[seed=0]` those items whose field has the value,
 `[passes=max]` those with the largest. Names with other signs stand in double quotes. Arithmetic and functions take
-numbers and lists of numbers. Nothing is evaluated by Python.
+numbers and lists of numbers. Nothing is evaluated by Python. The tables of a file .md are lists of objects: `tables[0]`.
 """
 
 from __future__ import annotations
