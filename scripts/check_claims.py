@@ -37,12 +37,14 @@ COMMENT = re.compile(r"<!-- (result|no claim)\b(.*?)-->", re.S)
 HIDDEN = re.compile(r"^```.*?^```$|`[^`\n]*`|\]\([^)\n]*\)|^#.*?$", re.S | re.M)  # code, links and headings
 SOURCE = re.compile(r"(?:^|\s)(?=[\w/.-]+\.(?:json|md)\b)")
 CLAIM = re.compile(r"(?P<expression>.*?)\s+(?:(?P<format>,?\.\d[fe]|s)|in (?P<low>\S+) \.\. (?P<high>\S+))", re.S)
-NUMBER = re.compile(r"(?<![\w.,])(?:(?<=[\s(|])[-+]|(?<=^)[-+])?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:e-?\d+)?(?![\w]|,\d|\.\d)")
+NUMBER = re.compile(
+    r"(?<![\w.,])(?:(?<=[\s(|])[-+]|(?<=^)[-+])?(?:\d+(?:,\d{3})*(?:\.\d+)?|\.\d+)(?:e-?\d+)?(?![\w]|,\d|\.\d)"
+)
 UNIT = re.compile(
     r"\s?(?:%|ms\b|µs\b|s\b|seconds?\b|minutes?\b|min\b|core-seconds\b|[kMGT]i?B\b|nats\b|points?\b|images\b|times\b|±)"
 )
 SCORE = re.compile(r"\b(?:NLL|LPPD|RMSE|CRPS|ECE|R-hat|ESS|T_eff|accurac|multiplier|of the time|core-seconds)")
-BARE = re.compile(r"(?<![\w.])\.\d")
+BARE = re.compile(r"(?<![\w.])\.\d+")
 PROVENANCE = ("version", "machine", "date")
 DATED = re.compile(r"bdl \d.* of .*\d{4}-\d\d-\d\d")  # the first line of a table without a file .json
 
@@ -103,7 +105,7 @@ def blank(text: str) -> str:
 def faults(block: Block, results: Path) -> Iterator[tuple[int, str]]:
     """(place in the block, what is wrong) of one block."""
     for match in BARE.finditer(block.text):
-        yield match.start(), f"write 0{match[0]}... with its zero"
+        yield match.start(), f"write 0{match[0]} with its zero"
     free: list[Number] = numbers(block)
     free_of_all = False
     after = 0  # claims follow the order of the numbers
@@ -144,12 +146,14 @@ def matched(wanted: str, block: Block, free: list[Number], after: int) -> tuple[
 
 
 def numbers(block: Block) -> list[Number]:
-    """The numbers of a block, in their order. In a table the head and the first column name things, unless it has a ±."""
+    """The numbers of a block, in their order. A table's head and its first column, if that has no ±, name things."""
     if not block.is_table:
         return [Number(m[0].strip(), m.start(), is_measured(block.text, m)) for m in NUMBER.finditer(block.text)]
     lines = block.text.splitlines(keepends=True)
-    measured = bool(SCORE.search(block.text) or any(re.search(rf"\d{UNIT.pattern}", line) for line in lines[2:]))
-    measured |= any(UNIT.match(f" {cell.strip()}") for cell in re.split(r"[|,;]", lines[0]) if cell.strip())
+    cells = [cell.strip() for line in lines[2:] for cell in line.strip().strip("|").split("|")[1:]]
+    measured = bool(SCORE.search(block.text) or re.search(rf"\d{UNIT.pattern}", block.text))
+    measured |= re.search(rf"[|,;] {UNIT.pattern}", lines[0]) is not None
+    measured |= 2 * sum(NUMBER.match(cell) is not None for cell in cells) > len(cells)
     found, start = [], 0
     for i, line in enumerate(lines):
         second = line.find("|", line.find("|") + 1)
@@ -222,7 +226,7 @@ def rows(block: Block, result: Any, name: str) -> Iterator[str]:
 
 @lru_cache
 def load(path: Path) -> Any:
-    """A result as JSON, or the text of a table. Raises ClaimError for a file that is missing or does not say its origin."""
+    """A result as JSON, or the tables of a page. Raises ClaimError for a file without its origin, or none."""
     if not path.exists():
         raise ClaimError(f"there is no {path.name} in {path.parent}")
     if path.suffix == ".json":
@@ -242,7 +246,9 @@ def read_table(text: str) -> dict[str, Any]:
     tables = []
     for block in blocks(text):
         lines = text.splitlines()[block.line - 1 :][: block.text.count("\n") + 1]
-        cells = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines if line.startswith("|")]
+        cells = [
+            [cell.strip() for cell in line.strip().strip("|").split("|")] for line in lines if line.startswith("|")
+        ]
         if block.is_table and len(cells) > 2:
             tables.append([dict(zip(cells[0], map(as_number, row), strict=False)) for row in cells[2:]])
     return {"text": text, "tables": tables}

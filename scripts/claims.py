@@ -2,9 +2,9 @@
 
     mean(100 * (1 - runs.bma.accuracy)) .2f
 
-A name descends; on a list it maps over the items. `[2]` takes an item, `[seed=0]` those items whose field has the value,
-`[passes=max]` those with the largest. Names with other signs stand in double quotes. Arithmetic and functions take
-numbers and lists of numbers. Nothing is evaluated by Python. The tables of a file .md are lists of objects: `tables[0]`.
+A name descends; on a list it maps over the items. `[2]` takes an item, `[seed=0]` those items whose field has the
+value, `[passes=max]` those with the largest. Names with other signs stand in double quotes. Arithmetic and functions
+take numbers and lists of numbers. Nothing is evaluated by Python. A file .md has lists of objects: `tables[0]`, ...
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from collections.abc import Callable
 from operator import add, mul, sub, truediv
 from typing import Any
 
-TOKEN = re.compile(r'\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*)|"(?P<quoted>[^"]*)"|(?P<sign>[-+*/().\[\]=]))')
+TOKEN = re.compile(
+    r'\s*(?:(?P<number>\d+(?:\.\d+)?)|(?P<name>[A-Za-z_]\w*)|"(?P<quoted>[^"]*)"|(?P<sign>[-+*/().\[\]=]))'
+)
 OPERATORS: dict[str, Callable[[float, float], float]] = {"+": add, "-": sub, "*": mul, "/": truediv}
 
 
@@ -156,8 +158,9 @@ class _Reader:
             return item(value, int(key))
         self.expect("=")
         wanted = self.take()
-        found = [entry for entry in value if key in entry]
-        if wanted == "max":
+        entries = value if isinstance(value, list) else [value]  # one item was found before
+        found = [entry for entry in entries if isinstance(entry, dict) and key in entry]
+        if wanted == "max" and found:
             wanted = f"{max(entry[key] for entry in found):g}"
         same = [entry for entry in found if text_of(entry[key]) == wanted]
         if not same:
