@@ -82,7 +82,7 @@ class _Reader:
             if match is None:
                 raise ClaimError(f"`{self.expression}` has a sign that is not known: {self.expression[self.place :]!r}")
             self.place, self.kind = match.end(), match.lastgroup
-            self.text = match[self.kind]
+            self.text = match[match.lastgroup or 0]
 
     def accept(self, sign: str) -> bool:
         """Step over a sign if it is the next token."""
