@@ -24,7 +24,7 @@ import torchvision
 from torch import Tensor, nn
 
 import bdl
-from bdl.run.provenance import device_name
+from bdl.run.machine import device_name
 
 STEPS, CHAINS, BATCH = 6, 4, 16
 CASES = {

@@ -22,7 +22,7 @@ from verdict_runs import Sampled, Scenario, SimulatedRun, simulate
 import bdl
 from bdl.posterior.judgements import OUTCOMES, Numbers, tolerance
 from bdl.posterior.verdict import Verdict, verdict
-from bdl.run.provenance import device_name
+from bdl.run.machine import device_name
 
 # The predictions alone shall tell of drifts and frozen directions; the configurational temperature sees many of them.
 UNSEEN = {"configurational_temperature": math.nan}
