@@ -104,30 +104,33 @@ def blank(text: str) -> str:
 
 def faults(block: Block, results: Path) -> Iterator[tuple[int, str]]:
     """(place in the block, what is wrong) of one block."""
-    for match in BARE.finditer(block.text):
-        yield match.start(), f"write 0{match[0]} with its zero"
-    free: list[Number] = numbers(block)
-    free_of_all = False
-    after = 0  # claims follow the order of the numbers
-    for reference in block.references:
-        body = reference[2]
-        if reference[1] == "no claim":
-            listed, _, reason = body.partition(":")
-            if not reason.strip():
-                yield 0, "`no claim` lacks its reason"
-            free = [n for n in free if n.text not in [x.strip() for x in listed.split(", ")]]
-            free_of_all |= not listed.strip()
-            continue
+    yield from ((match.start(), f"write 0{match[0]} with its zero") for match in BARE.finditer(block.text))
+    free, after = numbers(block), 0  # numbers that nothing speaks of yet; claims follow their order
+    bodies = [reference[2] for reference in block.references if reference[1] == "result"]
+    for body in bodies:
         try:
             for wanted in claimed(body, block, results):
                 place, free = matched(wanted, block, free, after)
                 after = max(after, place)
         except ClaimError as error:
             yield after, str(error)
-    if free_of_all and any(r[1] == "result" for r in block.references):
-        yield 0, "beside a result, `no claim` lists its numbers"
-    elif not free_of_all:
-        yield from ((n.place, f"{n.text} has no result") for n in free if n.measured)
+    listed, of_all = exempt(block)
+    if of_all and bodies:
+        yield 0, "beside a result, `no claim` lists its numbers, and a reason behind a colon"
+    if not of_all:
+        yield from ((n.place, f"{n.text} has no result") for n in free if n.measured and n.text not in listed)
+
+
+def exempt(block: Block) -> tuple[set[str], bool]:
+    """The numbers of which the block says that they are no claims, and whether it says so of all."""
+    listed: set[str] = set()
+    of_all = False
+    for reference in block.references:
+        texts, _, reason = reference[2].partition(":")
+        if reference[1] == "no claim" and reason.strip():
+            listed |= set(re.split(r",\s+", texts.strip()))
+            of_all |= not texts.strip()
+    return listed, of_all
 
 
 def matched(wanted: str, block: Block, free: list[Number], after: int) -> tuple[int, list[Number]]:
