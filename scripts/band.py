@@ -83,6 +83,7 @@ def band(
         accelerator="cpu",
     )
     prediction = posterior.predict(grid)
+    assert isinstance(prediction, bdl.ValuePrediction)
     return prediction.mean[:, 0], prediction.std[:, 0]
 
 
