@@ -184,7 +184,7 @@ class TensorBatches:
     def _in_batches(self, drawn: list[Tensor]) -> Tensor:
         """This rank's part of the batches (batches, C * B, ...), from C tensors (items, ...)."""
         each = torch.stack(drawn).unflatten(1, (len(self), self.ranks, self.batch_size))[:, :, self.rank]
-        return each.transpose(0, 1).flatten(1, 2).to(self.x.device)
+        return each.transpose(0, 1).flatten(1, 2).to(self.x.device, non_blocking=True)
 
 
 class WorkerBatches:

@@ -72,12 +72,12 @@ class Autograd(Gradient):
 class Recorded(Gradient):
     """A gradient whose kernels, which never wait for the device, a CUDA graph launches together with the energy's."""
 
-    def __init__(self, gradient: Gradient, record: Recorder):
-        self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record)
+    def __init__(self, gradient: Gradient, record: Recorder, required: bool = False):
+        self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record, required)
         self.launch = self._graphs.run
 
     def __reduce__(self) -> Any:
-        return Recorded, (self._gradient, self._graphs.record)  # a copy reads memory of its own
+        return Recorded, (self._gradient, self._graphs.record, self._graphs.required)  # a copy reads memory of its own
 
     def hold(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
         x, y = self._graphs.hold(x, y)

@@ -118,6 +118,22 @@ class Chain:
         for name, i, value in values:
             self._view(name, i).copy_(value)
 
+    def note_moves(self) -> None:
+        """Note on the device, without a wait, whether something has moved θ since the last step: see `refuse_moves`."""
+        assert self.left_at is not None
+        moved = (self.left_at != self.theta).any()
+        self.strayed = moved if self.strayed is None else self.strayed.logical_or_(moved)
+
+    def refuse_moves(self) -> None:
+        """Raise ConfigError if a noted step began elsewhere than the step before it had ended. A device sync."""
+        strayed, self.strayed = self.strayed, None
+        if strayed is not None and bool(strayed):
+            raise ConfigError(
+                f"something has changed the parameters between two steps, after which {type(self.dynamics).__name__} "
+                f"used a gradient of the old ones (noticed at step {self.steps}; nothing since then was written): "
+                "change them before the first step, or load them together with the sampler's state_dict()"
+            )
+
     def advance(self, state: Any) -> None:
         """Take the state that the dynamics has returned, and count the step."""
         if state.theta is not self.theta:  # a dynamics written without in-place operations
@@ -192,7 +208,7 @@ class Chain:
         for name, value in state["dynamics"].items():
             setattr(self.state, name, value.to(self.theta.device).clone() if isinstance(value, Tensor) else value)
         self.steps = state["step"]
-        self.left_at = None
+        self.left_at = self.strayed = None
         if state["device"] == self.theta.device.type:
             self.generator.set_state(state["generator"].cpu())
         self._known_distinct = self.steps > 0
@@ -203,6 +219,7 @@ class Chain:
         self.g_views = self.buffer.split(self.g)
         self._z_is_zero = True
         self.left_at: Tensor | None = None  # θ after the last step of a full-batch kernel
+        self.strayed: Tensor | None = None  # () on an accelerator: whether θ has been elsewhere before a step
 
     def _fields(self) -> list[tuple[str, Any]]:
         return [(f.name, getattr(self.state, f.name)) for f in dataclasses.fields(self.state)]

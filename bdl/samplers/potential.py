@@ -24,7 +24,7 @@ Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the ten
 Idle = Callable[[], Sequence[int]]  # positions of the parameters for which the last gradient was none
 
 # Runs the kernels of a function, (work, key, reads) -> its result: see `bdl.engine.graphs.Graphs.run`
-Launch = Callable[[Callable[[], "Evaluation"], Hashable, Sequence[object]], "Evaluation"]
+Launch = Callable[[Callable[[], Any], Hashable, Sequence[object]], Any]
 
 
 @dataclass(frozen=True)
@@ -234,6 +234,7 @@ class Potential(Saved):
             self.divergence.check(lr)
         except DivergedError as error:
             self._replace(error)
+        self.chain.refuse_moves()
 
     def _replace(self, error: DivergedError, *values: Tensor | None) -> None:
         """Let the survivors decide on a divergence. values: (C, ...), of the step that is being made."""

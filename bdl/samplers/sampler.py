@@ -162,7 +162,7 @@ class Sampler(Readings, torch.optim.Optimizer):
             return full_batch_move(self, lambda: (gradient(self.chain.g_views), list(idle())), now)
         measure = measure or self.replicas is not None or self.weighting.needs_energy
         e = self.potential.evaluate_by(gradient, measure, launch, idle)
-        gradient_move(self, e, now)
+        gradient_move(self, e, now, launch)
         return e.loss  # type: ignore[return-value]
 
     @property

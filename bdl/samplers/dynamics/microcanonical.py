@@ -113,7 +113,7 @@ class MCLMC(FullBatch):
         nu = (torch.expm1(2 * step / s.length[..., None]) / d).sqrt()
         before = unit(s.direction + nu.to(z) * z)
         u, theta, gradient, potential = before, s.theta, s.gradient, s.potential[..., None]
-        scale = torch.as_tensor(1 / tau).to(z)  # ∇S = ∇(U/N) / tau
+        scale = (1 / tau).to(z) if isinstance(tau, Tensor) else 1 / tau  # ∇S = ∇(U/N) / tau
         kicks, drifts = STAGES[self.integrator]
         u, kinetic = kick(u, scale * gradient, kicks[0] * step)
         for share, h in zip(drifts, kicks[1:], strict=True):

@@ -75,6 +75,10 @@ class Grid(NamedTuple):
     log_psi: Array  # (R, m)
     visits: Array  # (R, m)
 
+    def bin_of(self, u: Array) -> Array:
+        """(C,) the bin of each energy; those beyond an outer edge fall into the bin there."""
+        return last_below(u, self.inner, self.rows) + 1
+
 
 @dataclass
 class Histogram:
@@ -117,11 +121,6 @@ class Histogram:
                 *map(lean, (self.psi, self.log_psi, self.visits)),
             )
         return self._grid
-
-    def bin_of(self, u: Array) -> Array:
-        """(C,) the bin of each energy; those beyond an outer edge fall into the bin there."""
-        grid = self.grid()
-        return last_below(u, grid.inner, grid.rows) + 1
 
     def evaluate(self, u: Array) -> tuple[Array, Array]:
         """log psi and its slope at the energies u, both (C,); zeros while the pilot runs."""
