@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 
 from bdl.batch import Inputs, feed, map_tensors, structure
 from bdl.data.loader import TensorBatches
+from bdl.devices import widest
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
 from bdl.engine.gradient import Autograd, Gradient, per_chain_gradients, per_example_gradients
@@ -193,13 +194,13 @@ class BayesianModule(L.LightningModule):
 
         Raises ConfigError for a training loader whose items cannot be read in a fixed order.
         """
-        total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        total, count = torch.zeros((), dtype=widest(self.device), device=self.device), 0
         with evaluating(self):
             for batch in in_order(self.trainer.train_dataloader):
                 batch = map_tensors(lambda t: t.to(self.device), batch)
                 inputs, y = self._read(self.trainer.precision_plugin.convert_input(batch))
                 labels = y if self.chains is None else y.expand(self.chains, *y.shape)
-                total = total + mean_loss(self.loss, feed(self, inputs), labels, self.chains).double() * len(y)
+                total = total + mean_loss(self.loss, feed(self, inputs), labels, self.chains).to(total.dtype) * len(y)
                 count += len(y)
         return total / count
 

@@ -83,7 +83,7 @@ def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> N
         return
     with torch.no_grad():
         parts = (slice(0, 2 * half), slice(0, half), slice(half, 2 * half))
-        whole, first, second = (float(loss_of(part_of(batch, part, axis)).double().sum()) for part in parts)
+        whole, first, second = (float(loss_of(part_of(batch, part, axis)).cpu().double().sum()) for part in parts)
     added, mean = first + second, (first + second) / 2
     if abs(whole - added) < 0.01 * abs(whole) and abs(whole - mean) > 0.1 * abs(whole):
         raise ConfigError(

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bdl.devices import moved
 from bdl.errors import ConfigError
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
@@ -180,7 +181,7 @@ class Chain:
         self.buffer.attach()
         theta = self.theta
         changes = {
-            name: value.to(theta if value.dtype == old.dtype else theta.device)  # float64 fields keep their type
+            name: value.to(theta) if value.dtype == old.dtype else moved(value, theta.device)  # float64 keeps its type
             for name, value in self._fields()
             if isinstance(value, Tensor)
         }
@@ -206,7 +207,9 @@ class Chain:
             view.copy_(optimizer_state[p][name])
         self.link(optimizer_state)
         for name, value in state["dynamics"].items():
-            setattr(self.state, name, value.to(self.theta.device).clone() if isinstance(value, Tensor) else value)
+            if isinstance(value, Tensor):  # in the type that it has on this device
+                value = value.to(getattr(self.state, name), copy=True)
+            setattr(self.state, name, value)
         self.steps = state["step"]
         self.left_at = self.strayed = None
         if state["device"] == self.theta.device.type:

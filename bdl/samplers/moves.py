@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.samplers.chain import Chain
 from bdl.samplers.divergence import refuse
@@ -122,9 +123,9 @@ def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> 
     if sampler.replicas is not None:
         sampler.replicas.swap(chain, potential, sampler.batch_noise, now)
     z = chain.draw(now.temperature)
-    uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=torch.float64, device=theta.device)
+    uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=widest(theta.device), device=theta.device)
     tau = chain.column(now.temperature) / n
-    tau = tau.double() if isinstance(tau, Tensor) else tau
+    tau = tau.to(widest(tau.device)) if isinstance(tau, Tensor) else tau
     try:
         moved = kernel.kernel(state, evaluate, chain.column(now.lr), tau, z, uniform.log())
     except BaseException:

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bdl.devices import widest
 from bdl.errors import BdlWarning, ConfigError, DivergedError
 from bdl.samplers.chain import Chain
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
@@ -194,8 +195,8 @@ class Potential(Saved):
             self.chain.g_views[i].zero_()
 
     def energy_of(self, loss: Tensor) -> Tensor:
-        """(C,) U = N loss + prior energy, double, nats; C = 1 without chains. Averaged over the ranks of `group`."""
-        energy = loss.to(torch.float64, copy=True).mul_(self.num_data)
+        """(C,) U = N loss + prior energy, nats, in the device's widest type; C = 1 without chains. A mean over `group`."""
+        energy = loss.to(self._energy_type, copy=True).mul_(self.num_data)
         if (group := self.chain.host.group) is not None:
             dist.all_reduce(energy, group=group)  # every rank gets the same bits
             energy.div_(dist.get_world_size(group))
@@ -244,6 +245,7 @@ class Potential(Saved):
     def reset(self) -> None:
         """Forget which steps were bad: the chain starts from another state, or is on another device."""
         device = self.chain.theta.device
+        self._energy_type = widest(device)
         self.divergence = DivergenceWatch(device, at_once=device.type == "cpu")
 
     def state_dict(self) -> dict[str, Any]:

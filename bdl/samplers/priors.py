@@ -204,7 +204,7 @@ class ScaleMixture(Prior):
 
 def runs_of(values: Tensor) -> dict[str, list[float]]:
     """The values (d,) as their runs of equal numbers, and how long each is."""
-    each, counts = torch.unique_consecutive(values.double().cpu(), return_counts=True)
+    each, counts = torch.unique_consecutive(values.cpu().double(), return_counts=True)
     return {"values": each.tolist(), "counts": counts.tolist()}
 
 
@@ -246,7 +246,7 @@ def _numbers(value: Any) -> Tensor:
     """A number or numbers as a tensor in double precision; NaN for what is neither."""
     try:
         values = value if isinstance(value, int | float | Tensor) else [float(v) for v in value]
-        return torch.as_tensor(values, dtype=torch.float64)
+        return torch.as_tensor(values.cpu() if isinstance(values, Tensor) else values, dtype=torch.float64)
     except (TypeError, ValueError):
         return torch.tensor(math.nan)
 
@@ -255,7 +255,7 @@ def _sum_log(scale: Any, d: int) -> float:
     """Σ log scale over d coordinates; NaN where a scale is 0."""
     if isinstance(scale, int | float):
         return d * math.log(scale) if scale > 0 else math.nan
-    total = float(scale.double().log().sum())
+    total = float(scale.cpu().double().log().sum())
     return total if math.isfinite(total) else math.nan
 
 

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bdl.devices import moved
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 6
@@ -33,8 +34,11 @@ class Saved:
 
 
 def copied(value: Any, device: torch.device) -> Any:
-    """A copy of a tensor on a device; other values as they are."""
-    return value.to(device, copy=True) if isinstance(value, Tensor) else value
+    """A copy of a tensor on a device, in a type that the device has; other values as they are."""
+    if not isinstance(value, Tensor):
+        return value
+    there = moved(value, device)
+    return there.clone() if there is value else there
 
 
 def environment(device: torch.device) -> dict[str, Any]:

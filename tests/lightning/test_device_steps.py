@@ -63,3 +63,17 @@ def test_a_wait_is_seen(simulated, tmp_path):
     """Negative control: T on the device is read in every step."""
     window = steps(tmp_path, "SGHMC", temperature=torch.ones(C, device="cuda"))
     assert window.seen.waits.total() >= 20 and any("settings.py" in line for _, line in window.seen.waits)
+
+
+def test_a_row_of_the_monitor_reads_the_device_once(simulated, tmp_path):
+    """T per chain lies on the CPU; the variance of the gradient is known by step 30."""
+    window = steps(tmp_path, "AWSGHMC", 25, 30, [bdl.Monitor(30)], temperature=torch.linspace(0.5, 1.0, C))
+    assert [op for op, line in window.seen.waits.elements()] == ["_to_copy"], window.seen
+
+
+def test_a_kept_sample_is_one_copy_of_the_parameters(simulated, tmp_path):
+    """Besides it, a flag of bad steps and one of numbers that are not finite are read."""
+    keep = bdl.CollectSamples(bdl.schedules.EveryStep(0, 30), tmp_path, full_energy=False)
+    window = steps(tmp_path, "SGHMC", 25, 30, [keep])
+    copies = [line for (op, line), n in window.seen.waits.items() for _ in range(n) if op == "_to_copy"]
+    assert len(copies) == 1 and window.seen.waits.total() <= 3, window.seen

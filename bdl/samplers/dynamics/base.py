@@ -203,7 +203,7 @@ class AcceptReject(FullBatch):
 
 def mean(value: Scalar) -> float:
     """A number itself, or the mean of a tensor over chains."""
-    return float(value.double().mean()) if isinstance(value, Tensor) else float(value)
+    return float(value.cpu().double().mean()) if isinstance(value, Tensor) else float(value)
 
 
 def varies(c: Scalar) -> bool:

@@ -9,11 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.devices import moved, widened, widest
 from bdl.errors import ConfigError
 from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.potential import Launch, Potential
-from bdl.samplers.resume import Saved, copied
+from bdl.samplers.resume import Saved
 from bdl.samplers.settings import StepSettings, any_positive
 from bdl.samplers.weighting.histogram import Histogram, covered
 from bdl.samplers.weighting.partition import batch_error
@@ -32,7 +33,7 @@ class Reweighting(Saved):
     def __init__(self, weighting: Weighting, chains: int, device: torch.device, num_data: int = 1):
         self.weighting: Any = weighting
         self.num_data = num_data
-        self.multiplier = torch.ones(chains, dtype=torch.float64, device=device)
+        self.multiplier = torch.ones(chains, dtype=widest(device), device=device)
         self.log_weight = torch.zeros_like(self.multiplier)
         self.histogram: Histogram | None = None
         self.energy: Tensor | None = None  # the last energy of the kind that the weighting reads
@@ -94,7 +95,7 @@ class Reweighting(Saved):
 
     def _weigh_and_learn(self, u: Array, now: StepSettings) -> None:
         t, zeta = now.temperature, now.zeta
-        scale = lean(t.to(self.multiplier.device, non_blocking=True)) if isinstance(t, Tensor) else t
+        scale = lean(moved(t, self.multiplier.device, non_blocking=True)) if isinstance(t, Tensor) else t
         if self._in_temperatures:  # U/T has the law exp(-U/T) at every T, so that no T stands before the slope
             if not now.samples:
                 self.multiplier, self.log_weight = torch.ones_like(self.multiplier), torch.zeros_like(self.log_weight)
@@ -147,9 +148,11 @@ class Reweighting(Saved):
 
     def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
         super().load_state_dict(state, theta)
+        for name in ("multiplier", "log_weight", "energy", "reference_energy"):
+            setattr(self, name, widened(state[name], theta.device))
         h = state["histogram"]
         if h is not None:
-            h = Histogram(**{k: copied(v, theta.device) for k, v in h.items()}, form=self.weighting.psi_form)
+            h = Histogram(**{k: widened(v, theta.device) for k, v in h.items()}, form=self.weighting.psi_form)
         self.histogram = h
 
     def _of_kind(self, batch_energy: Tensor, potential: Potential, lr: Scalar) -> Tensor:
