@@ -231,8 +231,8 @@ class Potential(Saved):
     def check(self, lr: Scalar) -> None:
         """Raise DivergedError, or drop chains, if a step so far or θ has numbers that are not finite. A device sync."""
         try:
+            self.divergence.check(lr)  # first, because it knows the step
             refuse(self.chain.steps, [("a parameter", self.chain.theta)], lr)
-            self.divergence.check(lr)
         except DivergedError as error:
             self._replace(error)
         self.chain.refuse_moves()
