@@ -116,8 +116,14 @@ class ChainStack(nn.Module):
         return self._outputs(inputs_of_call(args, kwargs), each=False)
 
     def _outputs(self, inputs: Inputs, each: bool) -> Tensor:
-        tensors = {name: t for name, t in named_tensors(self.net).items() if name not in self.frozen_names}
-        return Forward(self.net, self.method, self.frozen_names)(tensors, inputs, each)
+        return Forward(self.net, self.method, self.frozen_names)(self._of_chains(), inputs, each)
+
+    def _of_chains(self) -> dict[str, Tensor]:
+        return {name: t for name, t in named_tensors(self.net).items() if name not in self.frozen_names}
+
+    def items(self, inputs: Inputs) -> int:
+        """How many items like those of the inputs (b, ...) all chains together may run on at once on an accelerator."""
+        return Forward(self.net, self.method, self.frozen_names).items(inputs, self._of_chains())
 
     def per_chain(self, y: Tensor) -> Tensor:
         """(C, B, ...) targets of a batch: those given, or where the chains share a batch (B, ...), its own for each."""

@@ -59,6 +59,9 @@ class Blockwise(Prior):
             start = stop
         return replace(self, parts=tuple(parts))
 
+    def to(self, like: Tensor) -> Blockwise:
+        return replace(self, parts=tuple((start, stop, prior.to(like)) for start, stop, prior in self.parts))
+
     def energy(self, theta: Tensor) -> Any:
         return sum(prior.energy(theta[..., start:stop]) for start, stop, prior in self.parts)
 

@@ -214,6 +214,8 @@ class Chain:
         self.left_at = self.strayed = None
         if state["device"] == self.theta.device.type:
             self.generator.set_state(state["generator"].cpu())
+        else:  # a stream that no earlier step on such a device has drawn from
+            self.generator = generator(self.theta.device, "noise", self.seed, self.stack, self.steps)
         self._known_distinct = self.steps > 0
 
     def _allocate(self) -> None:

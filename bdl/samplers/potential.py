@@ -195,7 +195,7 @@ class Potential(Saved):
             self.chain.g_views[i].zero_()
 
     def energy_of(self, loss: Tensor) -> Tensor:
-        """(C,) U = N loss + prior energy, nats, in the device's widest type; C = 1 without chains. A mean over `group`."""
+        """(C,) U = N loss + prior energy, nats, in the widest type; C = 1 without chains. Averaged over `group`."""
         energy = loss.to(self._energy_type, copy=True).mul_(self.num_data)
         if (group := self.chain.host.group) is not None:
             dist.all_reduce(energy, group=group)  # every rank gets the same bits
@@ -247,6 +247,10 @@ class Potential(Saved):
         device = self.chain.theta.device
         self._energy_type = widest(device)
         self.divergence = DivergenceWatch(device, at_once=device.type == "cpu")
+
+    def to(self, theta: Tensor) -> None:
+        super().to(theta)
+        self.prior = self.prior.to(theta)
 
     def state_dict(self) -> dict[str, Any]:
         return {**super().state_dict(), "first_loss": self.energy_watch.first}

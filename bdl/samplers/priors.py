@@ -30,6 +30,10 @@ class Prior(ABC):
         """The same prior with the scale of each tensor repeated for its coordinates; shapes of one chain's tensors."""
         return self
 
+    def to(self, like: Tensor) -> Prior:
+        """The same bound prior with its tensors in the type and on the device of `like`."""
+        return self
+
     @abstractmethod
     def energy(self, theta: Tensor) -> Tensor | float:
         """(...,) -log p(θ), nats, constants dropped."""
@@ -86,6 +90,9 @@ class Gaussian(Prior):
     def bind(self, shapes: Shapes, like: Tensor) -> Gaussian:
         return replace(self, precision=bound(self.precision, shapes, like, lambda variance: 1 / variance))
 
+    def to(self, like: Tensor) -> Gaussian:
+        return replace(self, precision=_like(self.precision, like))
+
     def energy(self, theta: Tensor) -> Tensor:
         if isinstance(self.precision, int | float):
             square = torch.dot(theta, theta) if theta.ndim == 1 else torch.linalg.vecdot(theta, theta)
@@ -116,6 +123,9 @@ class Laplace(Prior):
 
     def bind(self, shapes: Shapes, like: Tensor) -> Laplace:
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance / 2)))
+
+    def to(self, like: Tensor) -> Laplace:
+        return replace(self, scale=_like(self.scale, like))
 
     def energy(self, theta: Tensor) -> Tensor:
         return (theta.abs() / _like(self.scale, theta)).sum(-1)
@@ -148,6 +158,9 @@ class StudentT(Prior):
     def bind(self, shapes: Shapes, like: Tensor) -> StudentT:
         share = (self.df - 2) / self.df if self.df > 2 else 1.0
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance * share)))
+
+    def to(self, like: Tensor) -> StudentT:
+        return replace(self, scale=_like(self.scale, like))
 
     def energy(self, theta: Tensor) -> Tensor:
         return (self.df + 1) / 2 * (theta / _like(self.scale, theta)).square().div(self.df).log1p().sum(-1)

@@ -43,7 +43,8 @@ def copied(value: Any, device: torch.device) -> Any:
 
 def environment(device: torch.device) -> dict[str, Any]:
     """What must not change between saving and loading if the chain is to continue bit for bit."""
-    return {"torch": str(torch.__version__), "device": device.type, "threads": torch.get_num_threads()}
+    here = {"torch": str(torch.__version__), "device": device.type, "threads": torch.get_num_threads()}
+    return here | ({"GPU": torch.cuda.get_device_name(device)} if device.type == "cuda" else {})
 
 
 def to_save(identity: Mapping[str, Any], device: torch.device, pieces: Mapping[str, Any]) -> dict[str, Any]:
@@ -68,7 +69,8 @@ def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], devi
                 "restore it, or start afresh"
             )
     here = environment(device)
-    changed = [f"{k} {saved['environment'][k]} -> {v}" for k, v in here.items() if saved["environment"][k] != v]
+    there = {**here, **saved["environment"]}  # states of the CPU, and older ones, know of no GPU
+    changed = [f"{k} {there[k]} -> {v}" for k, v in here.items() if there[k] != v]
     if changed:
         warnings.warn(
             f"resumed in another environment ({', '.join(changed)}): the chain continues, but not bit for bit",

@@ -192,6 +192,10 @@ class Sampler(Readings, torch.optim.Optimizer):
     def batch_loss(self, function: MeanLoss | None) -> None:
         self.host = replace(self.host, batch_loss=function)
 
+    def full_energy(self) -> Tensor:
+        self._follow()  # a Trainer moves the network to the CPU when it ends
+        return super().full_energy()
+
     def freeze_weighting(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
         return self.reweighting.freeze()
@@ -252,4 +256,5 @@ class Sampler(Readings, torch.optim.Optimizer):
         self.chain.follow()
         for piece in self._pieces().values():
             piece.to(self.chain.theta)
+        self.prior = self.potential.prior
         self.chain.link(self.state)

@@ -192,7 +192,7 @@ class Device(TorchDispatchMode):
     def __init__(self, kind: str = "cuda", root: str = "/bdl/"):
         """root: part of the path of the files whose lines are named."""
         super().__init__()
-        self.device, self._root = torch.device(kind, 0), root
+        self.device, self._root = torch.device(kind.removesuffix(":0"), 0), root
         self._counts: list[Counts] = []  # of the blocks that count
         self._tape: Tape | None = None  # of the capture under way
         self._patches = contextlib.ExitStack()
@@ -243,6 +243,7 @@ class Device(TorchDispatchMode):
         self._patch(torch, "Generator", Generator)
         self._patch(torch.cuda, "CUDAGraph", CUDAGraph)
         self._patch(torch.cuda, "graph", self._capture)
+        self._patch(torch.cuda, "get_device_name", lambda device=None: "simulated")
         # C++ would ask a driver for the device
         self._patch(torch, "tensor", lambda data, device=None, **more: self._there(tensor(data, **more), device))
         self._patch(

@@ -1,5 +1,6 @@
-"""What a step inside a block costs on an accelerator: kernels, waits of the host, copies. Tests of `bdl.engine.graphs`,
-`bdl.samplers.moves`, `.weighting.recorded`, `bdl.lightning.callbacks.monitor`.
+"""Tests of `bdl.samplers.weighting.recorded`: what a step inside a block costs on an accelerator.
+
+Kernels, waits of the host, and copies are counted on the simulated device.
 """
 
 from __future__ import annotations
