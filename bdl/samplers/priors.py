@@ -51,11 +51,9 @@ class Prior(ABC):
 
         Scales per coordinate become the values and lengths of their runs of equal numbers.
         """
-        plain = identity(self)
-        for name, scale in vars(self).items():
-            if isinstance(scale, Tensor):
-                plain[name] = runs_of(scale)
-        return plain
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        plain = identity(replace(self, **dict.fromkeys(tensors, 1.0)))  # type: ignore[type-var]
+        return plain | {name: runs_of(value) for name, value in tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -217,8 +215,9 @@ class ScaleMixture(Prior):
 
 def runs_of(values: Tensor) -> dict[str, list[float]]:
     """The values (d,) as their runs of equal numbers, and how long each is."""
-    each, counts = torch.unique_consecutive(values.cpu().double(), return_counts=True)
-    return {"values": each.tolist(), "counts": counts.tolist()}
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), (values[1:] != values[:-1]).nonzero().flatten().cpu() + 1])
+    counts = torch.cat([starts[1:], torch.tensor([len(values)])]) - starts
+    return {"values": values[starts.to(values.device)].cpu().double().tolist(), "counts": counts.tolist()}
 
 
 def check_scale(what: str, value: Any, zero: str | None = None) -> None:
@@ -227,8 +226,9 @@ def check_scale(what: str, value: Any, zero: str | None = None) -> None:
         if value not in GAINS:
             raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
         return
-    values = _numbers(math.nan if isinstance(value, bool) else value)
-    if not values.numel() or not bool((values.isfinite() & ((values > 0) | (values == 0) & (zero is not None))).all()):
+    values = value if isinstance(value, Tensor) else _numbers(math.nan if isinstance(value, bool) else value)
+    low, high = map(float, values.aminmax() if values.numel() else (math.nan, math.nan))  # of d numbers, once bound
+    if not (0 < low or zero is not None and low == 0) or not high < math.inf:
         raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
 
 
@@ -247,8 +247,10 @@ def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Callable[[float
         raise ConfigError(
             f"the prior has {len(values)} scales for {len(shapes)} parameter tensors: give one, or one each"
         )
-    sizes = torch.as_tensor([math.prod(shape) for shape in shapes], device=like.device)
-    return values.to(like).repeat_interleave(sizes)
+    each = like.new_empty(sum(map(math.prod, shapes)))
+    for part, value in zip(each.split([math.prod(shape) for shape in shapes]), values.tolist(), strict=True):
+        part.fill_(value)
+    return each
 
 
 def _like(scale: Any, theta: Tensor) -> Any:
