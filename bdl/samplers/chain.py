@@ -12,6 +12,7 @@ from torch import Tensor
 
 from bdl.devices import moved
 from bdl.errors import ConfigError
+from bdl.lent import LentGradients
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.settings import any_positive
@@ -87,10 +88,20 @@ class Chain:
         lr, tau = self.column(lr), self.column(temperature) / num_data
         return lr if self.lr_factors is None else lr * self.lr_factors, tau
 
+    def thinned(self, lr: Scalar, stride: int) -> tuple[Any, Scalar]:
+        """The state, and lr as `per_coordinate` gives it, of every `stride`-th coordinate."""
+        if stride == 1:
+            return self.state, lr
+        fields = {name: getattr(self.state, name)[..., ::stride] for name in self.vector_fields()}
+        of_each = isinstance(lr, Tensor) and lr.ndim > 0 and lr.shape[-1] == self.theta.shape[-1] > 1
+        return dataclasses.replace(self.state, **fields), lr[..., ::stride] if of_each else lr  # type: ignore[index]
+
     # ---- a step, in its order ----
 
     def gather(self) -> list[int]:
         """Copy the parameters' gradients into g; returns the positions of parameters that have none."""
+        if self.lent is not None and self.lent.are_lent:
+            return self.lent.idle()
         return gather(self.buffer.params, self.g_views)
 
     def draw(self, temperature: Scalar) -> Tensor:
@@ -222,6 +233,7 @@ class Chain:
         self.g = torch.zeros_like(self.theta)  # gradient of U/N in the step that is being made
         self.z = torch.zeros_like(self.theta)  # standard normal numbers of that step, zero where none are injected
         self.g_views = self.buffer.split(self.g)
+        self.lent = LentGradients(self.buffer.params, self.g_views) if LentGradients.pays(self.g_views) else None
         self._z_is_zero = True
         self.left_at: Tensor | None = None  # θ after the last step of a full-batch kernel
         self.strayed: Tensor | None = None  # () on an accelerator: whether θ has been elsewhere before a step

@@ -227,7 +227,8 @@ class Readings:
             return torch.full(chain.lead, torch.nan, device=chain.theta.device)
         multiplier = self.reweighting.multiplier.to(variance).view(*chain.lead, 1)
         lr, tau = chain.per_coordinate(now.lr, now.temperature, self.num_data)
-        return terms(chain.state, variance * multiplier.square(), lr, tau).mean(-1)  # Var(w g) = w² Var(g)
+        state, lr = chain.thinned(lr, self.batch_noise.stride)
+        return terms(state, variance * multiplier.square(), lr, tau).mean(-1)  # Var(w g) = w² Var(g)
 
 
 def _number(value: Scalar, rows: list[int]) -> float | list[float]:

@@ -43,6 +43,10 @@ class Subtracting(Dynamics):
         return frozenset(["grad_var"] if isinstance(self.grad_var, str) else [])
 
     @property
+    def reads_variances(self) -> bool:  # type: ignore[override]
+        return self.grad_var is not None
+
+    @property
     def caveat(self) -> str | None:
         return None if self.grad_var is None else SUBTRACTS_INDEPENDENT
 
