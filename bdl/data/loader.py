@@ -169,32 +169,35 @@ class TensorBatches:
 
         An accelerator works while a thread of the host draws the next epoch.
         """
-        ahead, self._ahead, device = self._ahead, None, self.x.device
+        if self.x.device.type == "cpu":
+            return self._draw(epoch)
+        ahead, self._ahead = self._ahead, None
         rows, decisions = ahead[1].result() if ahead is not None and ahead[0] == epoch else self._draw(epoch)
-        if device.type != "cpu" and rows.numel() <= AHEAD:
+        if rows.numel() <= AHEAD:
             self._ahead = epoch + 1, _drawer().submit(self._draw, epoch + 1)
-        rows = rows.to(device, non_blocking=True)
-        return rows, None if decisions is None else decisions.to(device, non_blocking=True)
+        rows = rows.to(self.x.device, non_blocking=True)
+        return rows, None if decisions is None else decisions.to(self.x.device, non_blocking=True)
 
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
         """What `_next` returns, on the CPU, where it is drawn for every device; one chain after the other."""
-        items, count = len(self.x), len(self) * self.ranks * self.batch_size
+        items, shape = len(self.x), (len(self), self.ranks, self.batch_size)
+        count, decisions = shape[0] * self.ranks * self.batch_size, None
         kind = torch.int32 if items < 2**31 else torch.int64
-        rows, decisions = torch.empty(len(self), (self.chains or 1) * self.batch_size, dtype=kind), None
+        rows = torch.empty(shape[0], self.chains or 1, self.batch_size, dtype=kind)
         for c in range(self.chains or 1):
-            key, mine = (self.seed, self.stack, epoch, c), slice(c * self.batch_size, (c + 1) * self.batch_size)
+            key = (self.seed, self.stack, epoch, c)
             random = generator("cpu", "order", *key)
             if self.replacement:
                 order = torch.randint(items, (count,), generator=random)
             else:
                 order = torch.randperm(items, generator=random)[:count]
-            rows[:, mine] = self._in_batches(order)
+            rows[:, c] = order.view(shape)[:, self.rank]  # this rank's part of the batches
             if self.augment is not None:
                 drawn = self.augment.draw(items, tuple(self.x.shape[1:]), generator("cpu", "augment", *key))
-                each = self._in_batches(drawn[order])
+                each = drawn[order].unflatten(0, shape)[:, self.rank]
                 decisions = each.new_empty(*rows.shape, *each.shape[2:]) if decisions is None else decisions
-                decisions[:, mine] = each
-        return rows, decisions
+                decisions[:, c] = each
+        return rows.flatten(1), None if decisions is None else decisions.flatten(1, 2)
 
     def _gather(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
         """All items of an epoch in the order of its batches, so that a batch is a view; None if they are many."""
@@ -202,10 +205,6 @@ class TensorBatches:
             return None
         x, y = (v.index_select(0, rows.flatten()).unflatten(0, rows.shape) for v in (self.x, self.y))
         return x, y
-
-    def _in_batches(self, items: Tensor) -> Tensor:
-        """This rank's part of the batches (batches, B, ...) of the items (n, ...) of an epoch."""
-        return items.unflatten(0, (len(self), self.ranks, self.batch_size))[:, self.rank]
 
 
 @functools.cache

@@ -243,6 +243,9 @@ class Device(TorchDispatchMode):
         self._patch(torch, "Generator", Generator)
         self._patch(torch.cuda, "CUDAGraph", CUDAGraph)
         self._patch(torch.cuda, "graph", self._capture)
+        # Without a generator of its own the device draws from the CPU's stream
+        self._patch(torch.cuda, "get_rng_state", lambda device=None: torch.get_rng_state())
+        self._patch(torch.cuda, "set_rng_state", lambda state, device=None: torch.set_rng_state(state))
         self._patch(torch.cuda, "get_device_name", lambda device=None: "simulated")
         # C++ would ask a driver for the device
         self._patch(torch, "tensor", lambda data, device=None, **more: self._there(tensor(data, **more), device))

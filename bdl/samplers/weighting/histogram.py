@@ -143,7 +143,7 @@ class Histogram:
 
     def remember(self, u: Array) -> None:
         """Put the energies of one step into the window."""
-        lean(self.window)[self.seen % self.pilot] = u
+        lean(self.window)[self.seen % self.window.shape[0]] = u
         self.seen += 1
 
     def recent(self, steps: int) -> Tensor:
