@@ -69,13 +69,11 @@ def check_targets(trainer: L.Trainer, loss: Any, count_outputs: Callable[[Tensor
     y = loader.y if isinstance(loader, TensorBatches) else tensors[-1] if tensors else None
     if isinstance(loss, Likelihood) and isinstance(y, Tensor):
         counted = loss.counted(y) if y.ndim > 1 and y.shape[1] > 1 else None  # several elements of every item
-        known = count_outputs is not None and counted is None and isinstance(loader, TensorBatches)
-        loss.check(y if counted is None else y[counted], count_outputs(_first(loader)) if known else None)
-
-
-def _first(loader: TensorBatches) -> Tensor:
-    """The input (1, ...) of the first item, as the network sees it."""
-    return loader.x[:1] if loader.transform is None else loader.transform(loader.x[:1])
+        outputs = None
+        if count_outputs is not None and counted is None and isinstance(loader, TensorBatches):
+            one = loader.x[:1]  # as the network sees it, once it is transformed
+            outputs = count_outputs(one if loader.transform is None else loader.transform(one))
+        loss.check(y if counted is None else y[counted], outputs)
 
 
 def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 import bdl
 from bdl import lent
 from bdl.posterior.store import SampleStore
-from bdl.samplers import batch_noise
+from bdl.samplers import batch_noise, parallel
 
 LAYERS, WIDTH = 10, 100
 D = LAYERS * (WIDTH + 1) * WIDTH  # 101,000 numbers; one layer has a tenth of them
@@ -93,6 +93,16 @@ def test_a_saved_state_is_not_copied_on_its_way(memory):
     before = memory.begin()
     run.sampler.load_state_dict(saved)
     assert (memory.peak - before) / D < 4.1
+
+
+def test_ranks_are_compared_in_parts(memory, monkeypatch):
+    """The hash is that of the whole tensors at once."""
+    theta, m = torch.randn(D), torch.randn(7)
+    at_once = parallel.fingerprint([theta, m])
+    monkeypatch.setattr(parallel, "PART", 100)
+    before = memory.begin()
+    assert parallel.fingerprint([theta, m]) == at_once
+    assert (memory.peak - before) / D < 0.6
 
 
 def test_a_stack_on_a_frozen_body_copies_its_heads(memory):
