@@ -275,7 +275,7 @@ class Transfers(L.LightningDataModule):
         return batch
 
 
-def test_a_data_module_that_changes_batches_sees_every_batch(device, tmp_path):
+def test_a_data_module_that_changes_batches_sees_every_batch(tmp_path):
     toys.trainer(tmp_path, 20).fit(toys.module(), datamodule=Transfers())
     assert Transfers.calls == 20
 
