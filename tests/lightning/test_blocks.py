@@ -83,6 +83,7 @@ CASES = {
     "weighted": Case(sampler={"weighting": bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10)}),
     "contour, shared": Case(sampler={"weighting": bdl.Contour(low=0.0, high=120.0, bins=10, shared=True)}),
     "thermostat": Case(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
+    "isokinetic": Case(sampler={"dynamics": bdl.SMILE(adapt_steps=60), "lr": 0.01}),
     "estimated noise": Case(sampler={"dynamics": bdl.SGHMC(0.5, grad_var="estimated")}),
     "variational": Case(sampler={"dynamics": bdl.MeanField(), "lr": 0.01}),
     "exchange": Case(sampler={"exchange": bdl.Exchange((1.0, 1.5, 2.0), every=3)}),
