@@ -139,6 +139,7 @@ WRONG: dict[str, dict[str, str]] = {
     "sampler=smile": {
         "sampler.dynamics.friction": "0 1 -1 high nan",
         "sampler.dynamics.mass": "diagonal 1",
+        "sampler.dynamics.heat": "0 -1 nan",
         "sampler.dynamics.noise_share": "0 1.5 all nan",
         "sampler.dynamics.stiffness": "0 1.5 nan",
         "sampler.dynamics.adapt_steps": "-1 1.5 many",

@@ -35,10 +35,13 @@ class Isokinetic:
     root: Tensor  # (..., d) sqrt(P)
     variance: Tensor  # (..., d) Var(g), by batches; a running mean while it is learnt
     previous: Tensor  # (..., d) gradient of the last step of the adaptation
+    difference: Tensor  # (..., d) of the last two gradients at one θ
     log_factor: Tensor  # (...) log of the factor of lr
     log_mean: Tensor  # (...) and its mean over the last steps of its tuning
     curvature: Tensor  # (...) running mean of lr h along the path, over the factor of lr
     square: Tensor  # (...) mean of |sqrt(P) g|²
+    overlap: Tensor  # (...) tr C², C = covariance of sqrt(P) g by batches
+    excess: Tensor  # (...) ρ - 1 of the mean direction of C, by what its coordinates have in common
     steps: int = 0
 
 
@@ -84,6 +87,7 @@ class SMILE(Dynamics):
 
     friction: float = 0.1
     mass: Literal["noise", "unit"] = "noise"
+    heat: float = 0.1
     noise_share: float = 0.5
     stiffness: float = 0.25
     adapt_steps: int = 0
@@ -101,6 +105,8 @@ class SMILE(Dynamics):
             raise ConfigError(f"friction must be in (0, 1), got {self.friction}")
         if self.mass not in ("noise", "unit"):
             raise ConfigError(f'mass must be "noise" or "unit", got {self.mass!r}')
+        if not self.heat > 0:
+            raise ConfigError(f"heat must be > 0, got {self.heat} (the share by which batches may heat)")
         for name in ("noise_share", "stiffness"):
             if not 0 < getattr(self, name) <= 1:
                 raise ConfigError(f"{name} must be in (0, 1], got {getattr(self, name)}")
@@ -115,10 +121,9 @@ class SMILE(Dynamics):
     def init(self, theta: Tensor) -> Isokinetic:
         if theta.shape[-1] < 2:
             raise ConfigError(f"SMILE needs at least 2 parameters, got {theta.shape[-1]}: a number cannot turn")
-        direction, variance, previous = (torch.zeros_like(theta) for _ in range(3))
-        log_factor, log_mean, curvature, square = (torch.zeros_like(theta[..., 0]) for _ in range(4))
-        one = torch.ones_like(theta)
-        return Isokinetic(theta, direction, one, variance, previous, log_factor, log_mean, curvature, square)
+        direction, variance, previous, difference = (torch.zeros_like(theta) for _ in range(4))
+        per_chain = (torch.zeros_like(theta[..., 0]) for _ in range(6))
+        return Isokinetic(theta, direction, torch.ones_like(theta), variance, previous, difference, *per_chain)
 
     def step(self, s: Isokinetic, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Isokinetic:
         s.steps += 1
@@ -143,10 +148,8 @@ class SMILE(Dynamics):
         return self.step_sizes(s, lr).square() * grad_var / (self.level * tau)
 
     def heating(self, s: Isokinetic, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
-        """(..., d) T_j/T - 1 of the coordinates, whose mean is 0: their noise over its mean."""
-        w = self.step_sizes(s, lr)
-        noise = w.square() * grad_var / tau + self._injected(s, w, tau)
-        return noise / noise.mean(-1, keepdim=True) - 1
+        """(..., d) n (ρ - 1), by which the directions of batch noise are too hot, each weighted by its noise."""
+        return self.noise_ratio(s, grad_var, lr, tau) * s.excess.unsqueeze(-1)
 
     def describe_noise(self, s: Isokinetic, lr: Scalar, tau: Scalar) -> str:
         found = mean(lr * s.log_factor.exp())
@@ -180,25 +183,41 @@ class SMILE(Dynamics):
         change, (first, last) = g - s.previous, self._window(s.steps)
         s.previous.copy_(g)
         if s.steps % STAY == 2:
-            pairs = (s.steps + 2) // STAY - (first + 2) // STAY
-            s.variance.lerp_(change.square_().mul_(0.5), 1 / pairs)
+            self._learn_noise(s, change, (s.steps + 2) // STAY - (first + 2) // STAY)
         elif 2 < s.steps <= int(TUNING * self.adapt_steps):
             along = torch.linalg.vecdot(change.mul_(w), s.direction).unsqueeze(-1) / base.root(tau * (g.shape[-1] - 1))
-            self._tune(s, along.squeeze(-1), (w.square() * s.variance / tau).mean(-1), cold)
+            self._tune(s, along.squeeze(-1), self._room(s, w, tau), cold)
         norm = torch.linalg.vector_norm(w * g, dim=-1, keepdim=True)
         s.square.lerp_((norm.square() / common(lr)).squeeze(-1) / s.log_factor.exp(), 1 / (s.steps - first))
         if s.steps == last < self.adapt_steps and self.mass == "noise":
             s.root.copy_(masses(s.variance, g).rsqrt())
-        self._settle(s)
+        self._settle(s, w, tau)
         return s.steps % STAY == 1
 
-    def _settle(self, s: Isokinetic) -> None:
-        """Average ln lr over the last steps of its tuning, and fix lr, MARGIN times smaller, after them."""
+    def _learn_noise(self, s: Isokinetic, change: Tensor, pairs: int) -> None:
+        """V and C from the difference (..., d) of two gradients at one θ, the so many-th of the window."""
+        if pairs > 1:  # E (x·y)² = 4 tr C² for independent x and y of covariance 2 C
+            overlap = torch.linalg.vecdot(s.root.square().mul_(change), s.difference)
+            s.overlap.lerp_(overlap.square() / 4, 1 / (pairs - 1))
+        s.difference.copy_(change)
+        s.variance.lerp_(change.square_().mul_(0.5), 1 / pairs)
+        own = s.root.square().mul_(s.variance)  # C_ii
+        trace = own.sum(-1).clamp_min(torch.finfo(own.dtype).tiny)
+        shared = (s.overlap / trace - (own / trace.unsqueeze(-1)).mul_(own).sum(-1)).clamp_min(0)  # over tr C
+        s.excess.copy_(shared / trace * own.shape[-1])
+
+    def _settle(self, s: Isokinetic, w: Tensor, tau: Scalar) -> None:
+        """Average ln lr over the last steps of its tuning, and fix lr, MARGIN times smaller, after them.
+
+        At the end, when most is known of the noise, lr falls to what the noise allows, if that is less.
+        """
         first, last = int(MASSES * self.adapt_steps), int(TUNING * self.adapt_steps)
         if first < s.steps <= last:
             s.log_mean.lerp_(s.log_factor, 1 / (s.steps - first))
         if s.steps == last:
             s.log_factor.copy_(s.log_mean - math.log(MARGIN))
+        if s.steps == self.adapt_steps:
+            s.log_factor.add_(self._room(s, w, tau).log().clamp_max(0))
 
     def _window(self, step: int) -> tuple[int, int]:
         """The step before the first one of the window in which V is averaged, and its last step or 0."""
@@ -207,12 +226,18 @@ class SMILE(Dynamics):
             return fixed, self.adapt_steps
         return window(step, int(TUNING * self.adapt_steps), BRIEFEST)
 
-    def _tune(self, s: Isokinetic, along: Tensor, noise: Tensor, cold: Tensor | bool) -> None:
-        """along (...): lr P h on the last way. noise (...): level times the share of batches."""
+    def _room(self, s: Isokinetic, w: Tensor, tau: Scalar) -> Tensor:
+        """(...) the factor by which lr could be larger, as far as batch noise goes."""
+        share = (w.square() * s.variance / tau).mean(-1) / self.level
+        tiny = torch.finfo(share.dtype).tiny
+        room = self.noise_share / share.clamp_min(tiny)
+        return torch.minimum(room, self.heat / (share * s.excess).clamp_min(tiny))
+
+    def _tune(self, s: Isokinetic, along: Tensor, room: Tensor, cold: Tensor | bool) -> None:
+        """along (...): lr P h on the last way. room (...): as `_room`."""
         s.curvature.lerp_(along / s.log_factor.exp(), max(1 - MEMORY, 1 / (s.steps - 2)))
-        tiny = torch.finfo(along.dtype).tiny
-        room = MARGIN * self.stiffness / (s.curvature * s.log_factor.exp()).clamp_min(tiny)
-        room = torch.minimum(room, MARGIN * self.noise_share * self.level / noise.clamp_min(tiny))
+        lr_h = (s.curvature * s.log_factor.exp()).clamp_min(torch.finfo(along.dtype).tiny)
+        room = MARGIN * torch.minimum(room, self.stiffness / lr_h)
         rise = room.log().clamp(-FALL, 1) * max(RATE, 10 / self.adapt_steps)
         s.log_factor.add_(torch.where(torch.as_tensor(cold).squeeze(-1), 0, rise))
 
