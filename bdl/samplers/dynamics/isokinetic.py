@@ -122,8 +122,11 @@ class SMILE(Dynamics):
         if theta.shape[-1] < 2:
             raise ConfigError(f"SMILE needs at least 2 parameters, got {theta.shape[-1]}: a number cannot turn")
         direction, variance, previous, difference = (torch.zeros_like(theta) for _ in range(4))
-        per_chain = (torch.zeros_like(theta[..., 0]) for _ in range(6))
-        return Isokinetic(theta, direction, torch.ones_like(theta), variance, previous, difference, *per_chain)
+        factor, mean, curvature, square, overlap, excess = (torch.zeros_like(theta[..., 0]) for _ in range(6))
+        return Isokinetic(
+            theta, direction, torch.ones_like(theta), variance, previous, difference, factor, mean, curvature, square,
+            overlap, excess,
+        )  # fmt: skip
 
     def step(self, s: Isokinetic, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Isokinetic:
         s.steps += 1
