@@ -372,3 +372,24 @@ def test_nuts_has_the_moments_that_are_stored(tmp_path: Path):
     mean, std = Estimate.over_chains(draws.mean(0)), draws.std((0, 1)).numpy()
     assert (abs(mean.mean - NUTS["mean"]) < Z * np.hypot(mean.se, NUTS["mean_se"])).all()
     assert (abs(std / NUTS["std"] - 1) < 0.06).all()
+
+
+def test_replicas_that_swap_while_they_learn_keep_their_laws():
+    """T = 1 and 2 on N(0, 1) without batch noise, to 10 %; swaps come between two gradients at one θ too.
+
+    Power: were the gradient of the step before left behind, V would be that of a swap, and T too large by up to 1.8.
+    """
+    theta = torch.randn(40, 20, generator=torch.Generator().manual_seed(0), dtype=D64).requires_grad_()
+    sampler = bdl.Sampler(
+        [theta], bdl.SMILE(adapt_steps=200), num_data=1, lr=0.1, chains=40, prior=bdl.Gaussian(1.0), seed=1,
+        exchange=bdl.Exchange((1.0, 2.0), every=3),
+    )  # fmt: skip
+    total = torch.zeros(40, dtype=D64)
+    for step in range(1000):
+        theta.grad = torch.zeros_like(theta)
+        sampler.step(lambda: torch.zeros(40, dtype=D64))
+        total += theta.detach().square().mean(1) if step >= 300 else 0
+    ratio = total / 700 / sampler.settings().temperature
+    assert sampler.swap_rates.min() > 0.01
+    assert sampler.chain.state.variance.max() < 1e-20
+    assert ratio.view(20, 2).mean(0).tolist() == pytest.approx([1, 1], abs=0.1)

@@ -91,7 +91,7 @@ class SMILE(Dynamics):
     noise_share: float = 0.5
     stiffness: float = 0.25
     adapt_steps: int = 0
-    travels = ("theta", "direction")
+    travels = ("theta", "direction", "previous")  # two gradients at one θ stay together
     every_gradient = True  # u has unit length over all parameters
     per_coordinate = True
     tunable = frozenset()
