@@ -23,11 +23,11 @@ from .posterior.calibration import ConformalIntervals, ConformalSets, Temperatur
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
+from .run.in_python import Report, report, sample
 from .run.predict import predict_table
-from .run.report import Report, report
-from .run.sample import sample
 from .samplers.blocks import Block
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
+from .samplers.dynamics.isokinetic import SMILE
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
 from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
 from .samplers.dynamics.microcanonical import MCLMC
@@ -58,6 +58,7 @@ __all__ = [
     "SGLRW",
     "SGNHT",
     "SGRLD",
+    "SMILE",
     "AcceptReject",
     "AdamWStart",
     "AdaptiveWeight",

@@ -46,8 +46,7 @@ from bench_update import bench_update
 from rich.console import Console
 from rich.table import Table
 
-from bdl.run.machine import keep_freed_memory
-from bdl.run.provenance import provenance
+from bdl.run.machine import keep_freed_memory, provenance
 
 NAMES = ("update", "train", "chains", "predict", "store", "jax", "bde", "cifar", "graphs", "memory", "scale")
 BY_NAME_ONLY = ("cifar", "graphs", "memory", "scale")

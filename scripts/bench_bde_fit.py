@@ -33,7 +33,7 @@ from torch.nn.functional import nll_loss, softplus
 from bdl.data import LandsatDataModule, read_table
 from bdl.errors import ConfigError
 from bdl.run.console import one_line_errors
-from bdl.run.provenance import device_name
+from bdl.run.machine import device_name
 
 BENCHMARK = {
     "n_members": 10, "hidden_layers": [16, 16, 16, 16], "epochs": 1200, "validation_split": 0.15, "lr": 1e-3,

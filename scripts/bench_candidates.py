@@ -32,7 +32,7 @@ from bdl.data import TensorBatches
 from bdl.data.target import NumberTarget
 from bdl.disk.files import write_atomically
 from bdl.models import MLP
-from bdl.run.provenance import device_name
+from bdl.run.machine import device_name
 
 RESULTS = Path(__file__).parent / "results" / "tables"
 KEPT = 100  # samples of a chain
@@ -61,16 +61,16 @@ DEEP = (16, 16, 16)
 CANDIDATES = {
     "30-30": Candidate(),
     "30-30, patience 200": Candidate(patience=200),
-    "30-30, energy_var .1": Candidate(energy_var=0.1),
+    "30-30, energy_var 0.1": Candidate(energy_var=0.1),
     "30-30, 5,000 steps": Candidate(steps=5000),
-    "30-30, precision .3": Candidate(precision=0.3),
+    "30-30, precision 0.3": Candidate(precision=0.3),
     "30-30, softplus": Candidate(link="softplus"),
     "30-30, SiLU": Candidate(activation="silu"),
     "50-50": Candidate(hidden=(50, 50)),
     "16-16-16-16, ReLU": Candidate(hidden=(16,) * 4, activation="relu"),
     "16-16-16": Candidate(hidden=DEEP),
     "16-16-16, 20,000 steps": Candidate(hidden=DEEP, steps=20_000),
-    "16-16-16, energy_var .1": Candidate(hidden=DEEP, energy_var=0.1),
+    "16-16-16, energy_var 0.1": Candidate(hidden=DEEP, energy_var=0.1),
     "16-16-16, precision 2": Candidate(hidden=DEEP, precision=2.0),
     "16-16-16, softplus": Candidate(hidden=DEEP, link="softplus"),
     "16-16-16, one scale": Candidate(hidden=DEEP, scale="learned"),

@@ -16,6 +16,7 @@ import statistics
 import sys
 import tempfile
 import time
+from datetime import date
 from pathlib import Path
 
 import torch
@@ -23,6 +24,7 @@ import torchvision
 from torch import Tensor, nn
 
 import bdl
+from bdl.run.machine import device_name
 
 STEPS, CHAINS, BATCH = 6, 4, 16
 CASES = {
@@ -128,7 +130,8 @@ def main(folder: Path) -> None:
             rows.append(results.get(timeout=600))
             process.join()
             print(rows[-1], flush=True)
-    (folder / "parts.json").write_text(json.dumps(rows, indent=1))
+    about = {"bdl": bdl.__version__, "device": device_name(), "date": date.today().isoformat()}
+    (folder / "parts.json").write_text(json.dumps(about | {"rows": rows}, indent=1) + "\n")
     print("| network | sampled | parameters | kB of a network | kB frozen, once | CPU ms a step | MB while sampling |")
     print("|---|---|---|---|---|---|---|")
     for row in rows:

@@ -148,7 +148,7 @@ def write(record: dict[str, Any], path: Path) -> None:
 
     import bdl
     from bdl.disk.files import write_atomically
-    from bdl.run.provenance import device_name
+    from bdl.run.machine import device_name
 
     record |= {
         "bdl": bdl.__version__,

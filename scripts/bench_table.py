@@ -22,11 +22,12 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+import bdl
 from bdl.disk.files import write_atomically
 from bdl.errors import ConfigError
 from bdl.posterior.judgements import OUTCOMES
 from bdl.run.console import one_line_errors
-from bdl.run.provenance import device_name
+from bdl.run.machine import device_name
 
 SCRIPTS = Path(__file__).parent
 RESULTS = SCRIPTS / "results" / "tables"
@@ -55,7 +56,7 @@ def main() -> None:
     record = json.loads(path.read_text()) if path.exists() else {}
     if record.get("overrides") != arguments.overrides:
         record = {"name": arguments.name, "overrides": arguments.overrides, "cores": os.cpu_count()}
-        record |= {"device": device_name(), "runs": []}
+        record |= {"bdl": bdl.__version__, "device": device_name(), "runs": []}
     record["date"] = date.today().isoformat()
     for seed in arguments.seeds:
         add(record["runs"], measure(arguments.overrides, seed))

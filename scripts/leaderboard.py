@@ -25,7 +25,7 @@ from leaderboard_reference import EFFORT, QUICK, reference
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlError, ConfigError
 from bdl.run.console import one_line_errors
-from bdl.run.provenance import device_name
+from bdl.run.machine import device_name
 
 PASSES = {name: [100, 300, 1000, 3000] for name in PROBLEMS} | {"landsat": [30, 100, 300, 1000]}
 QUICK_METHODS = ["hmc", "mclmc", "sghmc", "ensemble", "laplace"]

@@ -1,15 +1,20 @@
 """How often the verdict is right, on simulated runs of known kinds: python scripts/verdict_table.py [--runs 20].
 
-Prints the table of docs/verdict.md. A run costs about .25 s of one core.
+Prints the table of docs/verdict.md, and writes it to DIR/verdict.md, with its numbers in DIR/verdict.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from verdict_runs import Sampled, Scenario, SimulatedRun, simulate
@@ -17,6 +22,7 @@ from verdict_runs import Sampled, Scenario, SimulatedRun, simulate
 import bdl
 from bdl.posterior.judgements import OUTCOMES, Numbers, tolerance
 from bdl.posterior.verdict import Verdict, verdict
+from bdl.run.machine import device_name
 
 # The predictions alone shall tell of drifts and frozen directions; the configurational temperature sees many of them.
 UNSEEN = {"configurational_temperature": math.nan}
@@ -40,8 +46,8 @@ SCENARIOS = (
     Scenario("converged", "two modes 2 std apart that all chains visit", True, draws=600, apart=2, switch=0.3),
     Scenario("converged", "importance weights worth 400 of 1,000 samples", True,
              metrics={"weight_ess": 400.0, "weights_biased": 0.0}),
-    Scenario("converged", "SGLD, lr = .1", True, draws=400, sampler=Sampled(bdl.SGLD(), 0.1)),
-    Scenario("converged", "SGHMC, lr = .3", True, draws=400, sampler=Sampled(bdl.SGHMC(0.3), 0.3)),
+    Scenario("converged", "SGLD, lr = 0.1", True, draws=400, sampler=Sampled(bdl.SGLD(), 0.1)),
+    Scenario("converged", "SGHMC, lr = 0.3", True, draws=400, sampler=Sampled(bdl.SGHMC(0.3), 0.3)),
     Scenario("converged", "BAOAB at a third of its largest step", True, draws=400,
              sampler=Sampled(bdl.BAOAB(0.5), 1.0)),
     Scenario("short", "the draws are worth 20", False, slow=50),
@@ -49,24 +55,25 @@ SCENARIOS = (
     Scenario("short", "the draws are worth 80, numbers", False, draws=400, slow=20, numbers=True),
     Scenario("short", "burn-in kept: 4 std away at first", False, draws=500, slow=40, start=4),
     Scenario("short", "burn-in kept: 10 std away at first, and soon there", False, draws=500, slow=12, start=10),
-    Scenario("short", "SGHMC from 5 std away, without burn-in, lr = .001", False, draws=100, start=5,
+    Scenario("short", "SGHMC from 5 std away, without burn-in, lr = 0.001", False, draws=100, start=5,
              sampler=Sampled(bdl.SGHMC(0.3), 0.001, burn_in=0)),
     Scenario("drift", "one direction 1.5 -> 1.2 std, 4,000 draws", False, draws=1000, drift=(1.5, 1.2),
              metrics=UNSEEN),
-    Scenario("drift", "all directions .5 -> .4 std, 4,000 draws", False, draws=1000, drift=(0.5, 0.4), along="all",
+    Scenario("drift", "all directions 0.5 -> 0.4 std, 4,000 draws", False, draws=1000, drift=(0.5, 0.4), along="all",
              metrics=UNSEEN),
-    Scenario("drift", "all items .6 -> .3 std, 1,000 draws", False, drift=(0.6, 0.3), along="items", metrics=UNSEEN),
-    Scenario("drift", "all items .6 -> .3 std, 8 chains of 400 slow draws, numbers", False, chains=8, draws=400, slow=4,
-             drift=(0.6, 0.3), along="items", numbers=True, metrics=UNSEEN),
-    Scenario("drift", "all directions .6 -> .3 std, 1,000 draws", False, drift=(0.6, 0.3), along="all", metrics=UNSEEN),
-    Scenario("drift", "the width of all directions 1 -> .8 of the right one, 4,000 draws", False, draws=1000,
+    Scenario("drift", "all items 0.6 -> 0.3 std, 1,000 draws", False, drift=(0.6, 0.3), along="items", metrics=UNSEEN),
+    Scenario("drift", "all items 0.6 -> 0.3 std, 8 chains of 400 slow draws, numbers", False, chains=8, draws=400,
+             slow=4, drift=(0.6, 0.3), along="items", numbers=True, metrics=UNSEEN),
+    Scenario("drift", "all directions 0.6 -> 0.3 std, 1,000 draws", False, drift=(0.6, 0.3), along="all",
+             metrics=UNSEEN),
+    Scenario("drift", "the width of all directions 1 -> 0.8 of the right one, 4,000 draws", False, draws=1000,
              drift=(1, 0.8), along="spread", metrics=UNSEEN),
     Scenario("frozen", "1 of 8 directions, from one start", False, frozen=1, metrics=UNSEEN),
     Scenario("frozen", "4 of 8 directions, from one start, 8 chains", False, chains=8, frozen=4, metrics=UNSEEN),
     Scenario("frozen", "4 of 8 directions, from one start, numbers, slow draws", False, draws=1000, slow=4, frozen=4,
              numbers=True, metrics=UNSEEN),
-    Scenario("frozen", "1 of 8 directions, from starts .1 std apart", False, frozen=1, starts=0.1, metrics=UNSEEN),
-    Scenario("frozen", "2 of 8 directions, from starts .3 std apart", False, frozen=2, starts=0.3, metrics=UNSEEN),
+    Scenario("frozen", "1 of 8 directions, from starts 0.1 std apart", False, frozen=1, starts=0.1, metrics=UNSEEN),
+    Scenario("frozen", "2 of 8 directions, from starts 0.3 std apart", False, frozen=2, starts=0.3, metrics=UNSEEN),
     Scenario("stuck", "modes 1/2 std apart, 4 chains", False, draws=500, apart=0.5),
     Scenario("stuck", "modes 1/2 std apart, 8 chains", False, chains=8, draws=250, apart=0.5),
     Scenario("stuck", "modes 3 std apart, 4 chains", False, apart=3),
@@ -107,7 +114,7 @@ SCENARIOS = (
     Scenario("between", "T_eff is 1.25 T", None, draws=300, heat=1.25),
     Scenario("between", "modes 1/4 std apart, 8 chains", None, chains=8, draws=250, apart=0.25),
     Scenario("between", "one direction 1.5 -> 1.2 std, 1,000 draws", None, drift=(1.5, 1.2), metrics=UNSEEN),
-    Scenario("between", "all directions .5 -> .4 std, 1,000 draws", None, drift=(0.5, 0.4), along="all",
+    Scenario("between", "all directions 0.5 -> 0.4 std, 1,000 draws", None, drift=(0.5, 0.4), along="all",
              metrics=UNSEEN),
 )  # fmt: skip
 
@@ -163,14 +170,47 @@ def by_scenario(rows: Sequence[Row]) -> str:
     return "\n".join(lines)
 
 
+def record(rows: Sequence[Row]) -> dict[str, Any]:
+    """The numbers of the table, and where and when they were made."""
+    about = {"bdl": bdl.__version__, "device": device_name(), "date": date.today().isoformat()}
+    (wrong, of_wrong), (right, of_right) = rates(rows, False), rates(rows, True)
+    kinds = [
+        {
+            "group": row.scenario.group,
+            "name": row.scenario.name,
+            **{outcome: sum(v.outcome == outcome for v in row.verdicts) for outcome in OUTCOMES},
+            "error": row.error,
+            "repeats": row.repeated,
+            "runs": len(row.runs),
+        }
+        for row in rows
+    ]
+    return about | {
+        "trust where it is wrong": wrong,
+        "runs where it is wrong": of_wrong,
+        "no trust where it is right": of_right - right,
+        "runs where it is right": of_right,
+        "core_seconds": round(time.process_time(), 1),
+        "kinds": kinds,
+    }
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=20, help="of each scenario")
-    rows = judged(SCENARIOS, parser.parse_args().runs)
+    parser.add_argument("--out", type=Path, default=Path(__file__).parent / "results", metavar="DIR")
+    arguments = parser.parse_args()
+    rows = judged(SCENARIOS, arguments.runs)
+    numbers = record(rows)
+    about = f"bdl {numbers['bdl']}, one core of {numbers['device']}, {numbers['date']}"
+    (arguments.out / "verdict.json").write_text(json.dumps(numbers, indent=1) + "\n")
+    (arguments.out / "verdict.md").write_text(f"{about}\n\n{by_scenario(rows)}\n")
     print(by_scenario(rows))
-    (wrong, of_wrong), (right, of_right) = rates(rows, False), rates(rows, True)
-    print(f"\ntrust where it is wrong: {wrong} of {of_wrong} runs")
-    print(f"no trust where it is right: {of_right - right} of {of_right} runs")
+    for rate, of in (
+        ("trust where it is wrong", "runs where it is wrong"),
+        ("no trust where it is right", "runs where it is right"),
+    ):
+        print(f"{rate}: {numbers[rate]} of {numbers[of]} runs")
 
 
 if __name__ == "__main__":

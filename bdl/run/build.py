@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import lightning as L
 import torch
@@ -24,19 +24,20 @@ from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import matching
+from bdl.run.console import WorkProgress
 from bdl.run.directory import RunDirectory
-from bdl.run.law import count_outputs, own_likelihood
 from bdl.run.machine import compile_if_possible
 from bdl.run.plan import Compute, Plan, StackPlan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
-from bdl.run.progress import WorkProgress
-from bdl.run.recipe import Recipe
-from bdl.schedules import EveryStep, Keep
+from bdl.run.recipe import Recipe, count_outputs, own_likelihood
+from bdl.schedules import EveryStep
 from bdl.start import Trained
 
 
 @dataclass(frozen=True)
 class Callbacks:
+    """In the order in which the Trainer calls them."""
+
     config: L.Callback  # first: what a killed run leaves says whose it is
     schedule: bdl.Schedule
     promises: bdl.callbacks.Promises | None  # decides at the end of the burn-in, before a state is kept
@@ -82,10 +83,13 @@ def build_stack(
         print(f"data: {data.overview}", flush=True)
     stack = plan.of_stack(number, data)
     net = build_net(stack, data)
-    module = build_module(stack, build_chains(stack, net), compute.compiled)
+    chains, loss = build_chains(stack, net), stack.loss.build()
+    if compute.compiled is True and isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
+        compile_if_possible(chains)
+    module = bdl.BayesianModule(chains, stack.sampler.build(), loss=loss, compile=compute.compiled)
     if stack.baseline is not None:
         inputs, _ = Reader(net)(next(iter(data.slices("train"))))
-        stack.baseline.build().check(net, inputs, own_likelihood(module.loss), data.has("val"))
+        stack.baseline.build().check(net, inputs, own_likelihood(loss), data.has("val"))
     limit = limit or bdl.callbacks.TimeLimit(compute.max_time)
     callbacks = build_callbacks(stack, data, directory, limit, speaks)
     trainer = build_trainer(compute, plan.logger if speaks else None, directory.path, callbacks, process)
@@ -145,13 +149,6 @@ def build_chains(stack: StackPlan, net: torch.nn.Module) -> bdl.ChainStack:
     )  # fmt: skip
 
 
-def build_module(stack: StackPlan, chains: bdl.ChainStack, compiled: bool | Literal["auto"]) -> bdl.BayesianModule:
-    loss = stack.loss.build()
-    if compiled is True and isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
-        compile_if_possible(chains)
-    return bdl.BayesianModule(chains, stack.sampler.build(), loss=loss, compile=compiled)
-
-
 def build_callbacks(
     stack: StackPlan, data: DataModule, directory: RunDirectory, limit: bdl.callbacks.TimeLimit, speaks: bool
 ) -> Callbacks:  # fmt: skip
@@ -162,9 +159,11 @@ def build_callbacks(
             directory.write_config(stack.settings, stack.name, module.device, data.preprocessing(), speaks)
 
     functions = {name: None if recipe is None else recipe.build() for name, recipe in stack.schedule.items()}
-    samples = stack.samples_of_chains(directory.path)
+    samples = directory.path / stack.samples_of_chains
     collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **stack.collect)
-    average = build_average(keep, data)
+    held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
+    averages = (bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader)
+    average = next(averages, None)  # of the validation split, or else of the test split
     promises = build_promises(stack, [collect] if average is None else [collect, average])
     if promises is not None and promises.may_lower:
         functions["lr"] = None  # the same at every step, but for what the promises change
@@ -215,12 +214,6 @@ def build_promises(
     )
 
 
-def build_average(keep: Keep, data: DataModule) -> bdl.ModelAverage | None:
-    """The running average of predictions on the validation split, or else the test split; None where there is none."""
-    held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
-    return next((bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader), None)
-
-
 def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.EnsembleStart | None:
     """The training of the chains before they are sampled; None unless `start` trains them."""
     start = None if stack.start is None else stack.start.build()
@@ -238,11 +231,14 @@ def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.E
 def build_trainer(
     compute: Compute, logger: Recipe[Logger] | None, folder: Path, callbacks: Callbacks, process: ProcessInfo
 ) -> L.Trainer:
-    """The Trainer of one stack. Raises ConfigError for settings that this machine cannot carry out.
+    """The Trainer of one stack. Raises ConfigError for settings that this machine or its packages cannot carry out.
 
     To Lightning, each of several independent stacks is a run on a single device.
     """
     silence_lightning(process.is_main)
+    tensorboard = logger is not None and logger.target.endswith("TensorBoardLogger")
+    if tensorboard and not (find_spec("tensorboard") or find_spec("tensorboardX")):
+        raise ConfigError("logger=tensorboard needs the package tensorboard: pip install 'bdl[tensorboard]'")
     if not process.is_main:
         callbacks.progress.disable()
     single: dict[str, Any] = {}
@@ -251,7 +247,7 @@ def build_trainer(
         devices = 1 if on_cpu else [process.local_rank // compute.concurrent]
         single = {"strategy": "auto", "devices": devices, "num_nodes": 1, "plugins": LightningEnvironment()}
     ours = dict(
-        callbacks=list(callbacks), logger=False if logger is None else build_logger(logger), default_root_dir=folder,
+        callbacks=list(callbacks), logger=False if logger is None else logger.build(), default_root_dir=folder,
         enable_model_summary=False, num_sanity_val_steps=0, use_distributed_sampler=False,
     )  # fmt: skip
     try:
@@ -270,13 +266,6 @@ def silence_lightning(speaks: bool = True) -> None:
     warnings.filterwarnings("ignore", module="lightning.*")
     # This filter must follow: a warning raised from a LightningModule counts as Lightning's.
     warnings.filterwarnings("default" if speaks else "ignore", category=BdlWarning)
-
-
-def build_logger(logger: Recipe[Logger]) -> Logger:
-    """Lightning's logger. Raises ConfigError where an extra of bdl is missing."""
-    if logger.target.endswith("TensorBoardLogger") and not (find_spec("tensorboard") or find_spec("tensorboardX")):
-        raise ConfigError("logger=tensorboard needs the package tensorboard: pip install 'bdl[tensorboard]'")
-    return logger.build()
 
 
 def fit(trainer: L.Trainer, module: L.LightningModule, data: Any, checkpoint: Path | None) -> None:

@@ -22,7 +22,7 @@ from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.report.figures import BLUE, WIDE, as_uri, name_axes
 from bdl.posterior.report.page import MARKS, render
 from bdl.run.compared_runs import ComparedRun, data_difference, find_runs
-from bdl.run.comparison import HEADINGS, ComparedMethod, Comparison, compare_runs, in_short, loss, mean_and_error, shown
+from bdl.run.comparison import ComparedMethod, Comparison, compare_runs, heading, in_short, loss, mean_and_error, shown
 from bdl.run.records import write_json
 
 DRAWN = 2  # scores in the picture
@@ -54,8 +54,8 @@ def compare(cfg: DictConfig) -> None:
 def print_table(comparison: Comparison) -> None:
     """Print the table; the best of every score is bold."""
     table = Table(box=None, pad_edge=False)
-    for heading, left in zip(comparison.headings, _left(comparison), strict=True):
-        table.add_column(escape(heading), justify="left" if left else "right")
+    for title, words in zip(comparison.headings, comparison.words, strict=True):
+        table.add_column(escape(title), justify="left" if words else "right")
     for i, row in enumerate(comparison.texts):
         table.add_row(*(f"[bold]{escape(t)}[/]" if (i, j) in comparison.best else escape(t) for j, t in enumerate(row)))
     wanted = Console(width=10_000).measure(table).maximum
@@ -64,7 +64,7 @@ def print_table(comparison: Comparison) -> None:
 
 def as_markdown(comparison: Comparison) -> str:
     """The table in Markdown."""
-    lines = [comparison.headings, ["---" if left else "---:" for left in _left(comparison)]]
+    lines = [comparison.headings, ["---" if words else "---:" for words in comparison.words]]
     for i, row in enumerate(comparison.texts):
         texts = [text.replace("|", "\\|") for text in row]
         lines.append([f"**{text}**" if (i, j) in comparison.best else text for j, text in enumerate(texts)])
@@ -82,7 +82,7 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
     methods = [
         {
             "method": m.label,
-            "settings": dict(zip(comparison.columns, m.settings[1:], strict=True)),
+            "settings": {key: m.settings[key] for key in comparison.columns},
             "verdict": m.verdict if m.judged else None,
             "runs": [str(run.path) for run in m.finished],
             "unfinished": [str(run.path) for run in m.runs if not run.metrics],
@@ -95,25 +95,23 @@ def as_json(comparison: Comparison) -> dict[str, Any]:
 
 def methods_table(comparison: Comparison) -> pd.DataFrame:
     """One line per method: its settings, the numbers of runs, and mean and standard error of each metric."""
-    keys = ("method", *comparison.columns, "runs", "finished", "verdict")
-    scores = [column for name in comparison.metrics for column in (name, f"{name} s.e.")]
-    rows = [
-        (*m.settings, len(m.runs), len(m.finished), m.verdict, *(v for n in comparison.metrics for v in m.scores[n]))
-        for m in comparison.methods
-    ]
-    return pd.DataFrame(rows, columns=[*keys, *scores])
+    rows = []
+    for m in comparison.methods:
+        scores = {n + end: v for n in comparison.metrics for end, v in zip(("", " s.e."), m.scores[n], strict=True)}
+        counts = {"runs": len(m.runs), "finished": len(m.finished)}
+        rows.append({**m.settings, **counts, "verdict": m.verdict, **scores})
+    return pd.DataFrame(rows)
 
 
 def runs_table(comparison: Comparison, out: Path) -> pd.DataFrame:
     """One line per run: its settings, seed, verdict and metrics, and its folder seen from `out`."""
-    rows = [
-        (
-            *m.settings, run.seed, run.verdict.outcome if run.verdict else "not finished",
-            *(run.metrics.get(name, math.nan) for name in comparison.metrics), os.path.relpath(run.path, out),
-        )
-        for m in comparison.methods if m.judged for run in m.runs
-    ]  # fmt: skip
-    return pd.DataFrame(rows, columns=["method", *comparison.columns, "seed", "verdict", *comparison.metrics, "run"])
+    rows = []
+    for method, run in ((m, run) for m in comparison.methods if m.judged for run in m.runs):
+        verdict = run.verdict.outcome if run.verdict else "not finished"
+        metrics = {name: run.metrics.get(name, math.nan) for name in comparison.metrics}
+        row = {**method.settings, "seed": run.seed, "verdict": verdict, **metrics}
+        rows.append(row | {"run": os.path.relpath(run.path, out)})
+    return pd.DataFrame(rows)
 
 
 def comparison_page(comparison: Comparison, out: Path) -> str:
@@ -129,8 +127,8 @@ def comparison_page(comparison: Comparison, out: Path) -> str:
         words=len(comparison.columns) + 1,
         result=in_short(comparison),
         marks=MARKS,
-        metrics=[HEADINGS.get(name, name) for name in comparison.metrics],
-        drawn=" and ".join(HEADINGS.get(name, name) for name in drawn),
+        metrics=list(map(heading, comparison.metrics)),
+        drawn=" and ".join(map(heading, drawn)),
         picture=as_uri(picture, comparison, drawn) if drawn else "",
         runs=[_run_of(comparison, label, run, out) for label, run in runs],
     )
@@ -146,7 +144,7 @@ def picture(comparison: Comparison, names: list[str]) -> Figure:
         ax.errorbar(mean, places, xerr=np.nan_to_num(error), ls="", marker="o", ms=5, color=BLUE, capsize=3)
         ax.set_yticks(places, [method.label for method in methods])
         ax.set_ylim(-0.6, len(methods) - 0.4)
-        name_axes(ax, HEADINGS.get(name, name), "")
+        name_axes(ax, heading(name), "")
     return figure
 
 
@@ -165,9 +163,3 @@ def _run_of(comparison: Comparison, label: str, run: ComparedRun, out: Path) -> 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _left(comparison: Comparison) -> list[bool]:
-    """Whether a column holds words: the settings, and the verdict."""
-    last = len(comparison.columns)
-    return [j <= last or j == last + 2 for j in range(len(comparison.headings))]

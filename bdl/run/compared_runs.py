@@ -13,16 +13,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.posterior.verdict import Verdict, verdict
+from bdl.run.config import leaves
 from bdl.run.records import CONFIG, METRICS, TIMING, read_config, read_metrics, read_seconds
-from bdl.run.stored import warn_of_altered
-from bdl.run.trust import refuse_interpolations
-from bdl.run.values import leaves
+from bdl.run.stored import refuse_interpolations, warn_of_altered
 
 ABSENT = "–"
 SECONDS = "seconds"  # timing.json has it; a compared run has it among its metrics
@@ -76,15 +75,14 @@ def find_runs(words: str | Sequence[str]) -> tuple[list[ComparedRun], bool]:
     for place in places:
         if not place.exists():
             raise ConfigError(f"{place} is not a run directory, and no folder above one: there is no such folder")
-    runs = [run for place in places for run in runs_below(place)]
+    runs: dict[Path, ComparedRun] = {}
+    for run in (run for place in places for run in runs_below(place)):
+        runs.setdefault(run.path.resolve(), run)
     if not runs:
         raise ConfigError(
             f"runs={brief(words)} holds no run: name run directories, or folders above them: runs=outputs"
         )
-    by_path: dict[Path, ComparedRun] = {}
-    for run in runs:
-        by_path.setdefault(run.path.resolve(), run)
-    return list(by_path.values()), {place.resolve() for place in places} == by_path.keys()
+    return list(runs.values()), {place.resolve() for place in places} == runs.keys()
 
 
 def runs_below(folder: Path) -> Iterator[ComparedRun]:
@@ -108,7 +106,11 @@ def read_run(path: Path) -> ComparedRun | None:
         metrics = read_metrics(path / METRICS)
         warn_of_altered(path, METRICS)
         metrics[SECONDS] = read_seconds(path / TIMING) if (path / TIMING).exists() else math.nan
-    settings = {"folder": str(path)} if config is None or name is None else _settings(config, path)
+    settings: dict[str, Any] = {"folder": str(path)}
+    if config is not None and name is not None:
+        refuse_interpolations(config, path)  # they may name secrets of the environment
+        every = leaves(OmegaConf.to_container(config), lists=False)  # a list is one setting
+        settings = {key: value for key, value in every if not NOT_THE_METHOD.fullmatch(key)}
     draw = {key: settings.pop(key) for key in list(settings) if OF_THE_DRAW.fullmatch(key)}
     return ComparedRun(path, name or path.name, draw, settings, data if isinstance(data, dict) else {}, metrics)
 
@@ -132,10 +134,3 @@ def data_difference(runs: Sequence[ComparedRun]) -> str | None:
             key, here, there = difference
             return f"{key} is {brief(here)} in {first.path}, {brief(there)} in {run.path}"
     return None
-
-
-def _settings(config: DictConfig, path: Path) -> dict[str, Any]:
-    """The keys of config.yaml that say something of the draw or of the method. A list is one setting."""
-    refuse_interpolations(config, path)  # they may name secrets of the environment
-    every = leaves(OmegaConf.to_container(config), lists=False)
-    return {key: value for key, value in every if not NOT_THE_METHOD.fullmatch(key)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -39,7 +41,7 @@ class ComparedMethod:
     """
 
     label: str
-    settings: Sequence[str]  # one for each column; the first is the method
+    settings: Mapping[str, str]  # the method, and one for each column
     runs: Sequence[ComparedRun]
     scores: Mapping[str, tuple[float, float]]
     judged: bool = True  # whether there is a verdict on it
@@ -82,15 +84,21 @@ class Comparison:
 
     @property
     def headings(self) -> list[str]:
-        return ["method", *self.columns, "runs", "verdict", *(HEADINGS.get(name, name) for name in self.metrics)]
+        return ["method", *self.columns, "runs", "verdict", *map(heading, self.metrics)]
 
     @property
     def texts(self) -> list[list[str]]:
         """The rows of the table, in the order of `headings`."""
         return [
-            [*m.settings, m.count, m.verdict, *(mean_and_error(n, *m.scores[n]) for n in self.metrics)]
+            [*m.settings.values(), m.count, m.verdict, *(mean_and_error(n, *m.scores[n]) for n in self.metrics)]
             for m in self.methods
         ]
+
+    @property
+    def words(self) -> list[bool]:
+        """Whether a column holds words: the settings, and the verdict."""
+        last = len(self.columns)
+        return [j <= last or j == last + 2 for j in range(len(self.headings))]
 
     @property
     def best(self) -> set[tuple[int, int]]:
@@ -114,9 +122,7 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
         if present and name not in present:
             raise ConfigError(f"metrics: {name} is no metric of these runs: choose among those of a metrics.json")
     shown = [name for name in metrics or HEADINGS if name in present]
-    if not same_data:
-        runs = [run.with_data_as_settings() for run in runs]
-    runs = _without_copies(runs)
+    runs = _without_copies(runs if same_data else [run.with_data_as_settings() for run in runs])
     if late := [run for run in runs if not run.metrics]:
         many = f" and {len(late) - 1} more" if len(late) > 1 else ""
         about = "not finished, and in no mean; the command of a run resumes it"
@@ -126,13 +132,19 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
     for run in runs:
         groups.setdefault((run.method, *map(run.setting, columns)), []).append(run)
     rows = sorted(groups, key=lambda row: (names.index(row[0]), [_sort_key(word) for word in row[1:]]))
-    methods, shared = [], _shared_words(names)
+    shared = os.path.commonprefix([name.split("-")[:-1] for name in names]) if len(names) > 1 else []
+    methods: list[ComparedMethod] = []
     for row in rows:
-        name = "-".join(row[0].split("-")[shared:])
+        name = "-".join(row[0].split("-")[len(shared) :])  # without the data and the model that all names begin with
         words = zip(columns, row[1:], *(rival[1:] for rival in rows if rival[0] == row[0]), strict=True)
         told = ", ".join(f"{key}={word}" for key, word, *among in words if len(set(among)) > 1)
-        methods += _rows(f"{name} ({told})" if told else name, (name, *row[1:]), groups[row], shown)
+        settings = dict(zip(("method", *columns), (name, *row[1:]), strict=True))
+        methods += _rows(f"{name} ({told})" if told else name, settings, groups[row], shown)
     return Comparison(columns, shown, methods, same_data)
+
+
+def heading(metric: str) -> str:
+    return HEADINGS.get(metric, metric)
 
 
 def mean_and_error(name: str, mean: float, error: float) -> str:
@@ -167,14 +179,12 @@ def in_short(comparison: Comparison) -> str:
 
 
 def _without_copies(runs: Sequence[ComparedRun]) -> list[ComparedRun]:
-    kept: list[ComparedRun] = []
+    kept: dict[str, ComparedRun] = {}
     for run in runs:
-        same = (r for r in kept if (r.method, r.draw, r.settings) == (run.method, run.draw, run.settings))
-        if twin := next(same, None):
+        twin = kept.setdefault(json.dumps([run.method, run.draw, run.settings], sort_keys=True), run)
+        if twin is not run:
             warnings.warn(f"{run.path} is a copy of {twin.path} and is left out", BdlWarning, stacklevel=3)
-        else:
-            kept.append(run)
-    return kept
+    return list(kept.values())
 
 
 def _differing(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
@@ -188,7 +198,7 @@ def _differing(runs: Sequence[ComparedRun]) -> dict[str, list[str]]:
 
 
 def _rows(
-    label: str, settings: Sequence[str], runs: Sequence[ComparedRun], shown: Sequence[str]
+    label: str, settings: Mapping[str, str], runs: Sequence[ComparedRun], shown: Sequence[str]
 ) -> list[ComparedMethod]:
     """The row of a method, and that of the deep ensembles at which its chains began, if they all have one."""
     runs = sorted(runs, key=lambda run: (_sort_key(run.seed), str(run.path)))
@@ -200,8 +210,8 @@ def _rows(
             replace(run, metrics={k.replace("/start/", "/bma/"): v for k, v in run.metrics.items() if "/start/" in k})
             for run in finished
         ]
-        texts = (settings[0] + start, *settings[1:])
-        rows.append(ComparedMethod(label + start, texts, ensembles, _scores(ensembles, shown), judged=False))
+        settings = {**settings, "method": settings["method"] + start}
+        rows.append(ComparedMethod(label + start, settings, ensembles, _scores(ensembles, shown), judged=False))
     return rows
 
 
@@ -209,14 +219,6 @@ def _scores(runs: Sequence[ComparedRun], names: Sequence[str]) -> dict[str, tupl
     """Mean and standard error of each metric over the runs that have it; NaN where there are too few."""
     table = pd.DataFrame([run.metrics for run in runs], columns=list(names), dtype=float)
     return dict(zip(names, zip(table.mean().tolist(), table.sem().tolist(), strict=True), strict=True))
-
-
-def _shared_words(names: Sequence[str]) -> int:
-    """How many words, such as data and model, all names begin with; 0 for a single name."""
-    words, shared = [name.split("-") for name in names], 0
-    while len(names) > 1 and all(len(w) > shared + 1 for w in words) and len({w[shared] for w in words}) == 1:
-        shared += 1
-    return shared
 
 
 def loss(name: str, value: float) -> float:

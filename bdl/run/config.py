@@ -1,4 +1,4 @@
-"""The composed configuration: its folder, its resolvers, its hash, and a copy with further values filled in.
+"""The composed configuration: its folder, its resolvers, its hash, what `null` and `auto` in it stand for, and copies.
 
 This module imports neither torch nor Lightning: Hydra needs it before it can answer `--help`.
 """
@@ -10,16 +10,16 @@ import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from bdl.cpu import cpu
 from bdl.disk.files import weights_of
 from bdl.errors import ConfigError
-from bdl.run.auto import choose_precision, count_stacks
-from bdl.run.values import plain
 
 # The one list of keys that do not change the samples. Two configurations that differ only in these have one hash,
 # hence one run directory. `tuned` counts through the keys of the sampler that read it.
@@ -32,6 +32,10 @@ PATHS = ("path", "test_path", "val_path")  # keys of the data whose files count,
 TABLE = "bdl.data.read_table"
 BLOCK = 2**20  # bytes of a file that are in memory together
 BEGINNING = 2**14  # bytes of each file of a folder; most small images have fewer
+UNITS = {"s": 1, "m": 60, "h": 3600}
+SMALL = 100_000  # weights of one network; that of Landsat, with 2,160, is the one that was measured
+CONVOLUTIONAL = ("bdl.models.CNN", "bdl.models.ResNet", "bdl.models.WideResNet")
+BF16_FLAGS = {"avx512_bf16", "amx_bf16"}  # x86 CPUs that multiply bf16 in hardware have one of them
 
 
 def config_folder() -> Path:
@@ -112,25 +116,22 @@ def _weights(path: str) -> str:
 def checksum(path: str) -> str:
     """A checksum of a file, or of the names, sizes and beginnings of all files in a folder; else the path itself."""
     place = Path(path).expanduser()
-    if place.is_file():
-        return _checksum((place,), (place.stat().st_mtime_ns,), None)
-    if place.is_dir():
-        files = tuple(sorted(file for file in place.rglob("*") if file.is_file()))
-        return _checksum(files, tuple(file.stat().st_mtime_ns for file in files), BEGINNING, place)
-    return path
+    if not (place.is_file() or place.is_dir()):
+        return path
+    files = tuple(sorted(file for file in place.rglob("*") if file.is_file())) if place.is_dir() else (place,)
+    return _checksum(place, files, tuple(file.stat().st_mtime_ns for file in files))
 
 
 @functools.lru_cache  # a command asks several times, and files may be large
-def _checksum(files: tuple[Path, ...], modified: tuple[int, ...], most: int | None, folder: Path | None = None) -> str:
-    """A checksum of at most `most` bytes of each file; in a folder also of the names and sizes of its files."""
+def _checksum(place: Path, files: tuple[Path, ...], modified: tuple[int, ...]) -> str:
     checksum = hashlib.sha256()
     for path in files:
-        if folder is not None:
-            checksum.update(f"{path.relative_to(folder)} {path.stat().st_size} ".encode())
+        if path != place:
+            checksum.update(f"{path.relative_to(place)} {path.stat().st_size} ".encode())
         with path.open("rb") as file:
-            while block := file.read(BLOCK if most is None else most):
+            while block := file.read(BLOCK if path == place else BEGINNING):
                 checksum.update(block)
-                if most is not None:
+                if path != place:
                     break
     return checksum.hexdigest()
 
@@ -153,3 +154,119 @@ def put(cfg: DictConfig, values: Mapping[str, Any]) -> None:
 
 def _with_effect(group: str, settings: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in settings.items() if f"{group}.{key}" not in NO_EFFECT_ON_SAMPLES}
+
+
+# ---- plain values ----------------------------------------------------------------------------------------------------
+
+
+def plain(value: object) -> Any:
+    """The value; a part of a configuration as nested dicts and lists, with its interpolations resolved."""
+    return OmegaConf.to_container(value, resolve=True) if OmegaConf.is_config(value) else value
+
+
+def leaves(value: object, key: str = "", lists: bool = True) -> Iterator[tuple[str, Any]]:
+    """The values below a plain mapping or list, with their keys. lists: whether the parts of a list have keys too."""
+    if not isinstance(value, Mapping) and not (lists and isinstance(value, list)):
+        yield key, value
+        return
+    for name, part in value.items() if isinstance(value, Mapping) else enumerate(value):
+        yield from leaves(part, f"{key}.{name}" if key else str(name), lists)
+
+
+# ---- what null and auto stand for ------------------------------------------------------------------------------------
+
+
+def count_stacks(cfg: DictConfig) -> int:
+    """The number of stacks that the chains are divided into: `stacks`, or what null stands for.
+
+    Null stands for 2 where chains that share nothing move small networks on a CPU, because two processes then carry
+    them; otherwise it stands for 1. The machine has no say in it: another number of stacks gives other samples.
+    """
+    if cfg.stacks is not None:
+        return cfg.stacks
+    divisible = type(cfg.chains) is int and cfg.chains >= 4 and cfg.chains % 2 == 0
+    shared_psi = OmegaConf.select(cfg, "sampler.weighting.shared", default=False)
+    alone = not (cfg.shared_batches or shared_psi or exchanges(cfg))
+    return 2 if runs_on_one_cpu(cfg) and divisible and alone and is_small(cfg.model) else 1
+
+
+def runs_on_one_cpu(cfg: DictConfig) -> bool:
+    return cfg.trainer.get("accelerator") == "cpu" and cfg.trainer.get("strategy", "auto") == "auto"
+
+
+def exchanges(cfg: DictConfig) -> bool:
+    return OmegaConf.select(cfg, "sampler.exchange") is not None
+
+
+def is_small(model: DictConfig) -> bool:
+    """Whether this is an MLP of at most SMALL weights, biases left out. What the data decide counts as one unit."""
+    if model.get("_target_") != "bdl.models.MLP":
+        return False
+    hidden: Any = model.get("hidden")
+    sizes: Any = model.get("sizes") or ([1, *hidden, 1] if isinstance(hidden, Sequence) else [])
+    if not sizes or not all(type(size) is int for size in sizes):
+        return False
+    return sum(a * b for a, b in zip(sizes, sizes[1:], strict=False)) <= SMALL
+
+
+def check_stacks(cfg: DictConfig) -> None:
+    """Raise ConfigError if the chains cannot be divided into that many stacks."""
+    stacks = count_stacks(cfg)
+    if cfg.chains % stacks:
+        raise ConfigError(f"stacks={stacks} does not divide chains={cfg.chains}: choose a divisor, or leave it null")
+    if stacks > 1 and not runs_on_one_cpu(cfg):
+        raise ConfigError(
+            f"stacks={stacks} divides the chains of a run on one CPU (trainer=cpu, debug): leave it null or set it to "
+            "1; trainer=chains starts a stack on each of several devices"
+        )
+    if stacks > 1 and exchanges(cfg):
+        raise ConfigError(
+            f"stacks={stacks}, but the chains of a replica exchange belong together: leave stacks null or set it to 1"
+        )
+
+
+def count_carriers(cfg: DictConfig) -> int:
+    """How many processes carry the stacks of a run on one CPU: `processes`, or one for each core that is free to use.
+
+    There are never more processes than stacks. The samples do not depend on their number.
+    """
+    free = usable_cores() // (cfg.threads or 1)
+    return max(1, min(count_stacks(cfg), cfg.processes or free))
+
+
+def usable_cores() -> int:
+    """The CPU cores that this process may use; a cluster may have bound it to some of them."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def choose_precision(cfg: DictConfig) -> str | None:
+    """The precision of the trainer: `trainer.precision`, or what auto stands for.
+
+    Auto stands for bf16-mixed where a GPU, or a CPU that multiplies bf16 in hardware, trains one of bdl's convolutional
+    networks; otherwise it stands for 32-true, under which the gradient of an MLP is written out and becomes a CUDA
+    graph. Parameters, momenta, noise and energies are fp32 in both.
+    """
+    given = cfg.trainer.get("precision")
+    if given != "auto":
+        return given
+    convolutional = cfg.model.get("_target_") in CONVOLUTIONAL
+    accelerator = cfg.trainer.get("accelerator")
+    fast = accelerator in ("gpu", "cuda") or accelerator == "cpu" and bool(BF16_FLAGS & cpu_flags())
+    return "bf16-mixed" if convolutional and fast else "32-true"
+
+
+def cpu_flags() -> set[str]:
+    """The features of the CPU; empty where Linux does not list them."""
+    return set(cpu().get("flags", "").split())
+
+
+def seconds_of(time: str) -> float | None:
+    """The seconds of a time such as 90s, 10m or 1.5h; None for other words, and for no time at all.
+
+    >>> seconds_of("10m")
+    600.0
+    """
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([smh])", time)
+    return float(match[1]) * UNITS[match[2]] or None if match is not None else None

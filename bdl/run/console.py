@@ -1,10 +1,11 @@
-"""How a command reports an error: one line that names the remedy, and an exit status that is not 0."""
+"""What a command says on the way: one line for an error, which names the remedy, and how much of long work is done."""
 
 from __future__ import annotations
 
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from bdl.run.config import config_folder
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
 TRACEBACK = "Traceback (most recent call last)"
+LINES = 10  # of progress at most where there is no terminal
 
 
 def one_line(error: BaseException) -> str:
@@ -31,7 +33,10 @@ def one_line(error: BaseException) -> str:
             return f"{word} has no key: write key=value"
         return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
     text = without_advice(" ".join(without_traceback(str(cause)).split())) or type(cause).__name__
-    if (remedy := missing_extra(text) or no_choice(text, sys.argv[1:])) is not None:
+    for plugin, extra in EXTRAS.items():
+        if f"Could not find '{plugin}" in text:
+            return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
+    if (remedy := no_choice(text, sys.argv[1:])) is not None:
         return remedy
     key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None
     return text if key is None or isinstance(cause, BdlError) else f"{key[1]}: {text}"
@@ -44,14 +49,6 @@ def without_traceback(text: str) -> str:
     'a is b'
     """
     return text.strip().splitlines()[-1].removeprefix("bdl.errors.ConfigError: ") if TRACEBACK in text else text
-
-
-def missing_extra(text: str) -> str | None:
-    """The line that names the extra to install, where Hydra's message is about a plugin that only an extra brings."""
-    for plugin, extra in EXTRAS.items():
-        if f"Could not find '{plugin}" in text:
-            return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
-    return None
 
 
 def no_choice(text: str, words: Sequence[str]) -> str | None:
@@ -96,3 +93,46 @@ def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[No
         sys.exit(1)
     finally:
         warnings.showwarning = show
+
+
+class WorkProgress:
+    """Shows the share that is done and the remaining time: a bar on a terminal, up to 10 lines in a log file.
+
+    It shows nothing of work that ends sooner than `seconds`.
+
+        with WorkProgress("evaluating") as progress:
+            posterior.evaluate_all(loaders, progress)
+
+    Args:
+        name: of the work, as the lines begin.
+        seconds: time until the first line, or the bar.
+    """
+
+    def __init__(self, name: str, seconds: float = 2.0):
+        self.name, self.seconds, self._lines = name, seconds, 0
+
+    def __enter__(self) -> WorkProgress:
+        from rich import progress as rich  # slow to import
+
+        columns = rich.BarColumn(), rich.TaskProgressColumn(), rich.TimeElapsedColumn(), rich.TimeRemainingColumn()
+        self._bar = rich.Progress(rich.TextColumn(self.name), *columns, refresh_per_second=2)
+        self._task = self._bar.add_task(self.name)
+        self._began = time.perf_counter()
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        """Show that `done` of `total` is done, in any unit."""
+        seconds = time.perf_counter() - self._began
+        if seconds < self.seconds:
+            return
+        if self._bar.console.is_terminal:
+            self._bar.update(self._task, completed=done, total=total)
+            self._bar.start()  # does nothing if the bar has started
+        elif (line := LINES * done // total) > self._lines:
+            self._lines = line
+            left = seconds / done * (total - done)
+            print(f"{self.name}: {done / total:.0%}, {seconds:.0f} s, {left:.0f} s left", flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._bar.live.is_started:
+            self._bar.stop()

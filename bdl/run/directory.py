@@ -24,7 +24,7 @@ from bdl.disk.owner import sole_owner, sweep_leftovers
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.report.numbers import Trace
-from bdl.run.provenance import provenance
+from bdl.run.machine import provenance
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, TIMING, read_config, read_metrics, write_json
 
 OWNER = "owner.json"

@@ -15,7 +15,7 @@ from bdl.errors import ConfigError
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.metrics import agreement, read_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
-from bdl.run.progress import WorkProgress
+from bdl.run.console import WorkProgress
 from bdl.run.recipe import Recipe
 from bdl.run.records import folders_of, read_metrics
 from bdl.run.stored import load_runs
@@ -28,11 +28,13 @@ def evaluate(cfg: DictConfig) -> None:
     if not runs:
         raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
     posterior, config = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
-    data = recorded_data(config)
+    recipe: Recipe[DataModule] = Recipe.of(config.data)
+    if recipe.target.startswith("bdl.data."):  # a table with fewer rows than a batch has changed it
+        recipe = recipe.having(batch_size=None)
+    data = as_data_module(recipe.build())
     check_same_data(data, posterior)
     start = load_start(runs, posterior, cfg.skip_bad)
-    items = {"train": cfg.train_items}
-    loaders = {split: data.slices(split, items.get(split)) for split in cfg.splits}
+    loaders = {split: data.slices(split, cfg.train_items if split == "train" else None) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:
         summary = summarise(posterior, loaders, ood=data.ood(), progress=progress, start=start)
     summary.metrics |= chain_temperatures(runs)
@@ -46,13 +48,6 @@ def evaluate(cfg: DictConfig) -> None:
         **facts_of_samples(posterior, summary),
     }
     publish(out, posterior, summary, facts, units=units_of(data))
-
-
-def recorded_data(config: DictConfig) -> DataModule:
-    """The data of a run; bdl's own without a batch size, for a table with fewer rows than a batch has changed."""
-    recipe: Recipe[DataModule] = Recipe.of(config.data)
-    ours = recipe.target.startswith("bdl.data.")
-    return as_data_module((recipe.having(batch_size=None) if ours else recipe).build())
 
 
 def check_same_data(data: DataModule, posterior: bdl.Posterior) -> None:

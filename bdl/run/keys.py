@@ -16,8 +16,8 @@ from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError, did_you_mean
-from bdl.run.auto import check_stacks, seconds_of
-from bdl.run.values import Rule, check_value, describe, fits, leaves, plain
+from bdl.run.config import check_stacks, leaves, plain, seconds_of
+from bdl.run.validate import Rule, check_value, describe, fits
 
 MANY = 10**12  # steps; more than any run makes
 SEEDS = 2**63 - 1
@@ -165,7 +165,9 @@ def check_keys(command: str, cfg: DictConfig, hydra: HydraConf, conf: Path) -> N
             check_value(key, value, wanted)
     if command == "train":
         check_sections(cfg)
-        refuse_other_values(cfg)
+        for key, leader in FOLLOW.items():
+            if (value := OmegaConf.select(cfg, key)) not in (None, cfg[leader]):
+                raise ConfigError(f"{key}={value}: {key} follows from {leader}; set {leader}")
         _check_length(cfg)
         check_stacks(cfg)
     for literal in (True, False):  # first by the key that was given, then by those that follow it
@@ -196,13 +198,6 @@ def _values(cfg: DictConfig, pattern: str) -> Iterator[tuple[str, Any]]:
         yield key, value
     elif OmegaConf.is_config(value):
         yield from ((k, v) for k, v in leaves(OmegaConf.to_container(value), key) if type(v) in (int, float))
-
-
-def refuse_other_values(cfg: DictConfig) -> None:
-    """Raise ConfigError for a key that must follow another one and does not."""
-    for key, leader in FOLLOW.items():
-        if OmegaConf.select(cfg, key) not in (None, cfg[leader]):
-            raise ConfigError(f"{key}={OmegaConf.select(cfg, key)}: {key} follows from {leader}; set {leader}")
 
 
 def check_sections(cfg: DictConfig) -> None:

@@ -1,24 +1,31 @@
-"""Process-wide settings of torch and of the C library, and compiled networks."""
+"""This machine: settings of torch and of the C library, compiled networks, and what config.yaml records of it."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 import gc
+import platform
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from bdl.cpu import cpu
 from bdl.errors import BdlWarning, ConfigError
-from bdl.run.auto import usable_cores
+from bdl.run.config import usable_cores
 from bdl.torch_private import replace_compiled
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 _LARGEST = 32 * 2**20  # bytes, the largest M_MMAP_THRESHOLD that glibc accepts
+CPU = torch.device("cpu")
+PACKAGES = ("bdl", "torch", "lightning", "torchmetrics", "hydra-core", "numpy")
 
 
 def prepare_torch(threads: int | None, tf32: bool, processes: int) -> None:
@@ -32,12 +39,6 @@ def prepare_torch(threads: int | None, tf32: bool, processes: int) -> None:
     torch.backends.cudnn.allow_tf32 = tf32
     # Deterministic runs would fill every new tensor with NaN: 500 extra kernels in a step of ResNet20.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
-
-
-def use_threads(recorded: int | None) -> None:
-    """Compute with as many threads as a run did, at most with the cores of this machine; None: with all of them."""
-    cores = usable_cores()
-    torch.set_num_threads(min(recorded or cores, cores))
 
 
 def keep_freed_memory() -> bool:
@@ -102,3 +103,39 @@ def compile_if_possible(net: nn.Module) -> None:
         return call
 
     replace_compiled(net, around)
+
+
+def provenance(device: torch.device = CPU) -> dict[str, Any]:
+    """Git commit, versions, threads and the name of the device, as config.yaml records them."""
+    return {
+        "git_commit": git_commit(),
+        "versions": {package: _version(package) for package in PACKAGES} | {"python": platform.python_version()},
+        "threads": torch.get_num_threads(),
+        "device": device_name(device),
+    }
+
+
+def device_name(device: torch.device = CPU) -> str:
+    """The maker's name of the GPU or of the CPU."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return cpu().get("model name") or platform.processor() or platform.machine()
+
+
+def git_commit() -> str | None:
+    """The commit of the checkout that bdl is imported from; None for an installed bdl."""
+    checkout = Path(__file__).resolve().parents[2]
+    if not (checkout / "pyproject.toml").exists():  # the environment may lie inside of another project's repository
+        return None
+    try:
+        result = subprocess.run(["git", "rev-parse", "HEAD"], cwd=checkout, capture_output=True, text=True, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return result.stdout.strip() or None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

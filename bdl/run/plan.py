@@ -22,18 +22,27 @@ from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
-from bdl.run.auto import choose_precision, count_carriers, count_stacks, seconds_of
-from bdl.run.config import config_hash, fill_in, put, run_name, run_settings
-from bdl.run.law import check_num_data, complete_loss, complete_model, target_of
+from bdl.run import config
+from bdl.run.config import plain
 from bdl.run.processes import ProcessInfo, processes_per_machine
-from bdl.run.recipe import Recipe
+from bdl.run.recipe import Recipe, check_num_data, complete_loss, complete_model, target_of
 from bdl.run.records import REFIT
-from bdl.run.tunable import given_names
-from bdl.run.values import plain
 from bdl.schedules import Function, Keep
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
+SETTINGS = {  # that tuning finds -> their keys, and further overrides with which a user gives them
+    "sampler": (("sampler.dynamics",), ("sampler",)),
+    "batch_size": (("data.batch_size",), ()),
+    "prior": (("sampler.prior.precision",), ("sampler.prior",)),
+    "temperature": (("sampler.temperature",), ()),
+    "lr": (("sampler.lr",), ()),
+    "friction": (("sampler.dynamics.friction",), ("sampler.dynamics",)),
+    "burn_in": (("collect.keep.burn_in",), ("collect", "collect.keep")),
+    "steps": (("length", "trainer.max_steps"), ()),
+    "every": (("collect.keep.every",), ("collect", "collect.keep")),
+    "length": (("length",), ("trainer.max_steps", "trainer.max_epochs", "budget")),
+}
 
 
 @dataclass(frozen=True)
@@ -77,23 +86,21 @@ class TuningRequest:
     auto: bool  # the settings that were not given
     temperature: bool  # T too
     budget: str | None  # a time, which decides the steps
-    typed: Sequence[str]  # the overrides of the command line, which say what was given
+    given: frozenset[str]  # names of `SETTINGS`
 
     @classmethod
     def of(cls, cfg: DictConfig, typed: Sequence[str]) -> TuningRequest | None:
-        """What the keys `tune` and `budget` ask for, or None. tune=auto is short for tune.settings=auto."""
+        """What the keys `tune` and `budget` ask for, or None. typed: the overrides of the command line.
+
+        tune=auto is short for tune.settings=auto. Raises ConfigError for both tune= and one of its keys.
+        """
         if any(word.startswith("tune=") for word in typed) and any(word.startswith("tune.") for word in typed):
             raise ConfigError(
                 "tune=... replaces all keys of tune: write tune.settings=auto beside tune.temperature=true"
             )
         temperature = bool(OmegaConf.is_dict(cfg.tune) and cfg.tune.temperature)
         auto = temperature or bool(cfg.tune.settings if OmegaConf.is_dict(cfg.tune) else cfg.tune)
-        return cls(auto, temperature, cfg.budget, list(typed)) if auto or cfg.budget else None
-
-    @property
-    def seconds(self) -> float | None:
-        """Those of the budget."""
-        return None if self.budget is None else seconds_of(self.budget)
+        return cls(auto, temperature, cfg.budget, given_names(typed)) if auto or cfg.budget else None
 
 
 @dataclass(frozen=True)
@@ -102,7 +109,6 @@ class StackPlan:
 
     name: str  # of the run
     number: int
-    first: bool  # of the stacks of the run
     seed: int
     chains: int
     shared_batches: bool
@@ -113,22 +119,15 @@ class StackPlan:
     schedule: Mapping[str, Recipe[Function] | None]  # the functions of lr, temperature and zeta
     keep: Recipe[Keep]
     collect: Mapping[str, Any]  # further arguments of CollectSamples
+    checkpoint: str  # its name
     checkpoint_every: int  # steps
     monitor_every: int  # steps
     start: Recipe[bdl.AdamWStart | bdl.CheckpointStart] | None
     baseline: Recipe[Baseline] | None
+    samples_of_chains: str  # the folder in that of the run; under a baseline, these samples are what it is fitted on
     target: Mapping[str, Any]  # what target.json records besides the sampler's law
     settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks
     may_move: frozenset[str] | None  # of lr and burn_in, to keep the promises of tuning; None where it promised nothing
-
-    @property
-    def checkpoint(self) -> str:
-        """The name of its checkpoint."""
-        return "last" if self.first else f"last-{self.number}"
-
-    def samples_of_chains(self, run: Path) -> Path:
-        """The folder above the samples of the chains, which under a baseline are what it is fitted on."""
-        return run if self.baseline is None else run / TRAINED
 
 
 @dataclass(frozen=True)
@@ -138,34 +137,47 @@ class Plan:
     _given: DictConfig = field(repr=False)  # checked; sections of it wait for the data; no other module reads it
     hydra: HydraConf = field(repr=False)  # Hydra's own configuration of the call
     hash: str  # `config_hash` of what the user gave
+    folder: Path
+    name: str
+    choices: Mapping[str, str]  # the names of data, model, sampler and schedule
+    seed: int
+    stacks: Stacks
+    tuning: TuningRequest | None
+    logger: Recipe[Logger] | None  # as given: the id of W&B is the hash
+    train_items: int | None  # how many training items the report predicts; None for all
+    objective: str | None
+    refit: bool  # whether a posterior of all rows follows
     found: Mapping[str, Any] | None = None  # what tuning found: settings by key, reasons, seconds
     judged: Path | None = None  # the run whose scores on held-out rows stand for this one, which has none
 
-    @property
-    def folder(self) -> Path:
-        return Path(self._given.run_dir)
-
-    @property
-    def seed(self) -> int:
-        return self._given.seed
-
-    @property
-    def name(self) -> str:
-        return run_name(self.hydra.runtime.choices)
-
-    @property
-    def choices(self) -> dict[str, str]:
-        """The names of data, model, sampler and schedule."""
-        return {name: str(self.hydra.runtime.choices[name]) for name in ("data", "model", "sampler", "schedule")}
-
-    @property
-    def stacks(self) -> Stacks:
-        cfg, count = self._given, count_stacks(self._given)
-        return Stacks(cfg.stack, count, cfg.chains // count, count_carriers(cfg), cfg.shared_batches)
+    @classmethod
+    def of(cls, cfg: DictConfig, hydra: HydraConf) -> Plan:
+        """The plan of a checked configuration. Raises ConfigError for a refit where no rows of a table are held out."""
+        if cfg.refit and cfg.data.get("all_rows") is not False:
+            raise ConfigError(
+                f"refit={cfg.refit} joins the rows that a table holds out: it needs data=csv or data=parquet, and "
+                "data.all_rows=false"
+            )
+        choices, count = hydra.runtime.choices, config.count_stacks(cfg)
+        return cls(
+            _given=cfg,
+            hydra=hydra,
+            hash=config.config_hash(cfg),
+            folder=Path(cfg.run_dir),
+            name=config.run_name(choices),
+            choices={name: str(choices[name]) for name in ("data", "model", "sampler", "schedule")},
+            seed=cfg.seed,
+            stacks=Stacks(cfg.stack, count, cfg.chains // count, config.count_carriers(cfg), cfg.shared_batches),
+            tuning=TuningRequest.of(cfg, hydra.overrides.task),
+            logger=Recipe.optional(cfg.logger),
+            train_items=cfg.train_items,
+            objective=cfg.objective,
+            refit=bool(cfg.refit),
+        )
 
     @cached_property
     def compute(self) -> Compute:
-        """Raises ConfigError for devices that are missing."""
+        """Where and how the run computes. Raises ConfigError for devices that are missing."""
         cfg = self._decided()
         trainer = plain(cfg.trainer)
         return Compute(
@@ -173,43 +185,6 @@ class Plan:
             trainer.get("concurrent", 1), trainer.get("num_nodes", 1), cfg.threads, cfg.tf32, cfg.compile,
             trainer.get("max_time"), {key: value for key, value in trainer.items() if key not in OURS},
         )  # fmt: skip
-
-    @property
-    def train_items(self) -> int | None:
-        """How many training items the report predicts; None for all."""
-        return self._given.train_items
-
-    @property
-    def objective(self) -> str | None:
-        return self._given.objective
-
-    @property
-    def refit(self) -> bool:
-        """Whether a posterior of all rows follows. Raises ConfigError for data that hold out no rows of a table."""
-        cfg = self._given
-        if cfg.refit and cfg.data.get("all_rows") is not False:
-            raise ConfigError(
-                f"refit={cfg.refit} joins the rows that a table holds out: it needs data=csv or data=parquet, and "
-                "data.all_rows=false"
-            )
-        return bool(cfg.refit)
-
-    @property
-    def tuning(self) -> TuningRequest | None:
-        return TuningRequest.of(self._given, self.hydra.overrides.task)
-
-    @property
-    def may_move(self) -> frozenset[str] | None:
-        """See `StackPlan`: lr where it was found, and the burn-in where samples are not kept as the user says."""
-        if self.tuning is None or not self.tuning.auto or self.compute.strategy == "ddp":
-            return None
-        lr = {"lr"} if "sampler.lr" in (self.found or {}).get("settings", {}) else set()
-        given = given_names(self.tuning.typed)
-        return frozenset(lr if {"burn_in", "every"} & given else {*lr, "burn_in"})
-
-    @property
-    def logger(self) -> Recipe[Logger] | None:
-        return Recipe.optional(self._given.logger)  # as given: the id of W&B is the hash
 
     def with_found(self, found: Mapping[str, Any] | None) -> Plan:
         """The plan of the same run with what tuning found. Its hash, and so its folder, is the same."""
@@ -219,8 +194,9 @@ class Plan:
         """The plan of the refit: the same with what tuning has found, from all rows, into a folder of this run."""
         own = {"run_dir": str(self.folder / REFIT), "data.all_rows": True}
         nothing = {"tune": False, "budget": None, "objective": None, "refit": None}
-        cfg = fill_in(self._given, own | nothing)
-        return Plan(cfg, self.hydra, config_hash(cfg), self.found, self.folder)
+        return replace(
+            Plan.of(config.fill_in(self._given, own | nothing), self.hydra), found=self.found, judged=self.folder
+        )
 
     def numbers(self, process: ProcessInfo) -> range:
         """The numbers of all stacks of the run: one per process under trainer=chains, otherwise those of `stacks`."""
@@ -241,26 +217,41 @@ class Plan:
         cfg, stacks = self._decided(number), self.stacks
         steps, num_data = self.compute.count_steps(data), check_num_data(cfg.sampler.num_data, data)
         counted = {"sampler.num_data": num_data, "steps": steps}
-        put(cfg, counted)
+        config.put(cfg, counted)
         loss = complete_loss(plain(cfg.loss), data)
         model = complete_model(plain(cfg.model), data, loss.build(), cfg.loss.get("scale", "input"))
         completed = {"loss": dict(loss.node), "model": dict(model.node)}
-        put(cfg, completed)  # for keys that follow them
-        found, collect = dict(self.found or {}), plain(cfg.collect)
-        recorded = run_settings(fill_in(self._given, counted | found.get("settings", {}))) | completed
+        config.put(cfg, completed)  # for keys that follow them
+        found, collect, baseline = dict(self.found or {}), plain(cfg.collect), Recipe.optional(cfg.get("baseline"))
+        recorded = config.run_settings(config.fill_in(self._given, counted | found.get("settings", {}))) | completed
         return StackPlan(
-            name=self.name, number=number, first=number == stacks.first, seed=self.seed, chains=stacks.chains,
+            name=self.name, number=number, seed=self.seed, chains=stacks.chains,
             shared_batches=stacks.shared_batches, steps=steps, model=model, loss=loss, sampler=Recipe.of(cfg.sampler),
             schedule={name: Recipe.optional(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")},
             keep=Recipe(collect.pop("keep")), collect=collect, checkpoint_every=cfg.checkpoint_every,
             monitor_every=cfg.monitor_every, start=Recipe.optional(cfg.get("start")),
-            baseline=Recipe.optional(cfg.get("baseline")),
+            baseline=baseline, samples_of_chains="" if baseline is None else TRAINED,
+            checkpoint="last" if number == stacks.first else f"last-{number}",
             target=target_of(model, plain(cfg.data), data), settings=recorded | ({"found": found} if found else {}),
-            may_move=self.may_move,
+            may_move=self._may_move(),
         )  # fmt: skip
+
+    def _may_move(self) -> frozenset[str] | None:
+        """See `StackPlan`: lr where it was found, and the burn-in where samples are not kept as the user says."""
+        if self.tuning is None or not self.tuning.auto or self.compute.strategy == "ddp":
+            return None
+        lr = {"lr"} if "sampler.lr" in (self.found or {}).get("settings", {}) else set()
+        return frozenset(lr if {"burn_in", "every"} & self.tuning.given else {*lr, "burn_in"})
 
     def _decided(self, stack: int | None = None) -> DictConfig:
         """A copy of the configuration, of one of its stacks, with what null, auto and tuning stand for."""
         cfg, found = self._given, (self.found or {}).get("settings", {})
-        chains = {"chains": cfg.chains // count_stacks(cfg), "stack": cfg.stack if stack is None else stack}
-        return fill_in(cfg, {**chains, "trainer.precision": choose_precision(cfg), **found})
+        chains = {"chains": cfg.chains // config.count_stacks(cfg), "stack": cfg.stack if stack is None else stack}
+        return config.fill_in(cfg, {**chains, "trainer.precision": config.choose_precision(cfg), **found})
+
+
+def given_names(typed: Sequence[str]) -> frozenset[str]:
+    """The names of the `SETTINGS` that the user has given by these overrides."""
+    given = {override.lstrip("+~").partition("=")[0].partition("@")[0].replace("/", ".") for override in typed}
+    given |= {part for part in ("sampler.prior", "sampler.dynamics") if any(k.startswith(f"{part}.") for k in given)}
+    return frozenset(name for name, (keys, groups) in SETTINGS.items() if given & {*keys, *groups})

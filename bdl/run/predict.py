@@ -46,7 +46,8 @@ def predict(cfg: DictConfig) -> None:
         runs = used
     posterior, _ = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
     encoding = read_encoding(runs[0], posterior)
-    reading = dataclasses.replace(encoding.reading, format=_format(cfg.input))
+    kind = "parquet" if Path(cfg.input).suffix in (".parquet", ".pq") else "csv"
+    reading = dataclasses.replace(encoding.reading, format=kind)
     wanted = encoding.id if cfg.id is None else cfg.id
     rows = reading.read(cfg.input, "input", text=[*wanted, *encoding.inputs.written])
     if cfg.id is not None:
@@ -104,34 +105,11 @@ def refitted(runs: Sequence[Path]) -> Sequence[Path]:
 
 
 def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, place: str) -> Frame:
-    """The columns of predictions for the rows of a table, which messages call `place`."""
-    return predicted_columns(posterior, encoding.inputs.encode(rows, "input: ", place), encoding.target)
+    """The columns of predictions for the rows of a table, which messages call `place`.
 
-
-def read_encoding(run: Path, posterior: bdl.Posterior) -> TableEncoding:
-    """The columns of a run's table.
-
-    Raises ConfigError for a run on other data, and for a file that is not the one that its samples were drawn with:
-    other means, or other names of the classes, would make other predictions.
+    They are in the target's own units; entropies are in nats.
     """
-    plain = read_preprocessing(run)
-    if plain.get("kind") != "table":
-        raise ConfigError(f"{run} is no run on a table, but on {plain.get('kind')}: predict these with bdl.Posterior")
-    path = run / PREPROCESSING
-    try:
-        encoding = TableEncoding.from_plain(plain)
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if checksum(plain) != (posterior.target.get("data") or {}).get("encoding"):
-        raise ConfigError(
-            f"{path} was altered: its checksum is not the one that samples/target.json has of it (data.encoding); "
-            "restore it"
-        )
-    return encoding
-
-
-def predicted_columns(posterior: bdl.Posterior, x: Tensor, target: ClassTarget | NumberTarget) -> Frame:
-    """The columns of predictions for inputs x (n, features), in the target's own units. Entropies are in nats."""
+    x, target = encoding.inputs.encode(rows, "input: ", place), encoding.target  # x: (n, features)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))))
     if isinstance(target, NumberTarget) and isinstance(prediction, ValuePrediction):
         if target.task == "regression":
@@ -147,6 +125,27 @@ def predicted_columns(posterior: bdl.Posterior, x: Tensor, target: ClassTarget |
         f"the run's loss, {posterior.target.get('loss')}, does not predict the {target.task} of {target.name}: sample "
         "again with loss=auto"
     )
+
+
+def read_encoding(run: Path, posterior: bdl.Posterior) -> TableEncoding:
+    """The columns of a run's table.
+
+    Raises ConfigError for a run on other data, and for a file that is not the one that its samples were drawn with:
+    other means, or other names of the classes, would make other predictions.
+    """
+    plain, path = read_preprocessing(run), run / PREPROCESSING
+    if plain.get("kind") != "table":
+        raise ConfigError(f"{run} is no run on a table, but on {plain.get('kind')}: predict these with bdl.Posterior")
+    try:
+        encoding = TableEncoding.from_plain(plain)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if checksum(plain) != (posterior.target.get("data") or {}).get("encoding"):
+        raise ConfigError(
+            f"{path} was altered: its checksum is not the one that samples/target.json has of it (data.encoding); "
+            "restore it"
+        )
+    return encoding
 
 
 def _frame(columns: Mapping[str, Tensor]) -> Frame:
@@ -181,7 +180,3 @@ def _magnitude(value: float, unit: float) -> int:
     """How many digits of a number stand before those of the unit."""
     ratio = abs(value / unit) if unit else 1.0
     return min(15 - DIGITS, math.floor(math.log10(ratio))) if 1 < ratio < math.inf else 0
-
-
-def _format(path: str) -> str:
-    return "parquet" if Path(path).suffix in (".parquet", ".pq") else "csv"

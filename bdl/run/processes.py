@@ -106,21 +106,15 @@ class StepStore:
             _ = cluster.main_address, cluster.main_port
         self.process = process
         self._store: Any = next(iter(rendezvous(process.store, process.rank, process.world_size)))[0]
-        self._set("here", 1)
-        self._wait("here")
+        self.set(1, "here")
+        self.wait("here")
 
-    def set(self, steps: int) -> None:
-        """Publish the steps of this process."""
-        self._set("steps", steps)
+    def set(self, number: int, name: str = "steps") -> None:
+        """Publish a number of this process, its steps."""
+        self._store.set(f"{name}/{self.process.rank}", str(number))
 
-    def wait(self) -> list[int]:
-        """The steps of every process, by rank. Waits until each of them has called `set`."""
-        return self._wait("steps")
-
-    def _set(self, name: str, value: int) -> None:
-        self._store.set(f"{name}/{self.process.rank}", str(value))
-
-    def _wait(self, name: str) -> list[int]:
+    def wait(self, name: str = "steps") -> list[int]:
+        """The numbers of every process, by rank. Waits until each of them has called `set`."""
         keys = [f"{name}/{rank}" for rank in range(self.process.world_size)]
         while not self._store.check(keys):
             time.sleep(0.02)

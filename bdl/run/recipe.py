@@ -1,4 +1,7 @@
-"""Recipe: a section of the configuration that says how to build one object."""
+"""Recipe: a section of the configuration that says how to build one object; and what the data add to some of them.
+
+The data decide the law that is sampled in N, the likelihood of the task and the ends of the network.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,16 @@ from typing import Any, Generic, TypeVar
 from hydra.errors import InstantiationException
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from torch import nn
 
-from bdl.errors import BdlError
-from bdl.run.values import plain
+from bdl.data import DataModule
+from bdl.errors import BdlError, ConfigError
+from bdl.likelihoods import Likelihood, Loss, outputs_of
+from bdl.run.config import plain
 
 T = TypeVar("T")
+LOSSES = {"classification": "bdl.CategoricalNLL", "regression": "bdl.HeteroscedasticNLL", "counts": "bdl.PoissonNLL"}
+OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold")  # recorded in target.json
 
 
 @dataclass(frozen=True)
@@ -52,3 +60,73 @@ class Recipe(Generic[T]):
             if isinstance(error.__cause__, BdlError):
                 raise error.__cause__ from None
             raise
+
+
+def check_num_data(num_data: int | None, data: DataModule) -> int:
+    """N, counted in the data. Raises ConfigError if the configuration gives another number."""
+    if num_data not in (None, data.num_data):
+        raise ConfigError(
+            f"sampler.num_data = {num_data}, but the training data have {data.num_data} items: leave it null"
+        )
+    return data.num_data
+
+
+def complete_loss(loss: dict[str, Any], data: DataModule) -> Recipe[Loss]:
+    """The loss with its class, the bound of a predicted scale that the data give, and without `scale`.
+
+    Raises ConfigError for a likelihood that does not fit the task.
+    """
+    node = {key: value for key, value in loss.items() if key != "scale"}
+    node["_target_"] = node.get("_target_") or LOSSES[data.task]
+    if node["_target_"] == LOSSES["regression"] and node.get("min_std") is None:
+        node = {key: value for key, value in node.items() if key != "min_std"}
+        node |= {"min_std": data.min_std} if data.min_std else {}
+    recipe: Recipe[Loss] = Recipe(node)
+    kind = outputs_of(recipe.build())
+    if kind != "unknown" and (kind == "values") == (data.task == "classification"):
+        about = "numbers" if kind == "values" else "classes"
+        raise ConfigError(
+            f"loss._target_={recipe.target} is a law of {about}, and the task is {data.task}: loss=auto chooses one "
+            "that fits, data.task another task"
+        )
+    return recipe
+
+
+def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: str) -> Recipe[nn.Module]:
+    """The model with its input and output sizes; with the scale "learned", one more parameter per target behind it.
+
+    Raises ConfigError for an MLP over inputs that are no rows of numbers, and for another scale than "input".
+    """
+    if scale not in ("input", "learned"):
+        raise ConfigError(f"loss.scale must be input or learned, got {scale!r}")
+    node = {key: value for key, value in model.items() if key != "hidden"}
+    outputs = count_outputs(loss, data) - (data.num_targets if scale == "learned" else 0)
+    if "sizes" in node and node["sizes"] is None:
+        if len(data.input_shape) != 1:
+            raise ConfigError(
+                f"the model, {node['_target_']}, does not take inputs of shape {data.input_shape}: choose another "
+                "model, e.g. model=resnet20"
+            )
+        node["sizes"] = [*data.input_shape, *(model.get("hidden") or []), outputs]
+    if "num_classes" in node and node["num_classes"] is None:
+        node["num_classes"] = outputs
+    if scale == "learned":
+        return Recipe({"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": data.num_targets})
+    return Recipe(node)
+
+
+def count_outputs(loss: Loss, data: DataModule) -> int:
+    """Outputs that the likelihood needs for the classes or numbers of the data."""
+    count = data.num_classes or data.num_targets
+    return loss.num_outputs(count) if isinstance(loss, Likelihood) else count
+
+
+def target_of(model: Recipe[nn.Module], data_section: dict[str, Any], data: DataModule) -> dict[str, Any]:
+    """What target.json records besides the sampler's law: the model, and the settings and the identity of the data."""
+    settings = {key: value for key, value in data_section.items() if key in OF_DATA}
+    return {"model": dict(model.node), "data": settings | data.identity()}
+
+
+def own_likelihood(loss: object) -> Likelihood | None:
+    """The loss if it is a likelihood. target.json names one of the user's own, but cannot build it."""
+    return loss if isinstance(loss, Likelihood) else None

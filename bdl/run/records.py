@@ -38,11 +38,11 @@ def read_config(run: Path) -> DictConfig:
         text = read_file(path, SMALL)
         _refuse_strange(text)
         loaded = OmegaConf.load(io.BytesIO(text))
+        if not isinstance(loaded, DictConfig):
+            raise ValueError("it is no mapping")
+        return loaded
     except Exception as error:  # the parsers may raise anything
         raise ConfigError(f"{path} is damaged ({_first_line(error)}): restore it") from error
-    if not isinstance(loaded, DictConfig):
-        raise ConfigError(f"{path} is damaged (it is no mapping): restore it")
-    return loaded
 
 
 def _refuse_strange(text: bytes) -> None:

@@ -1,10 +1,17 @@
-"""A stored run, perhaps a stranger's: its config.yaml after all checks, and what is not as bdl left it."""
+"""A stored run, perhaps a stranger's: its config.yaml after all checks, and what is not as bdl left it.
+
+Hydra builds whatever a `_target_` names, `torch.load` included. Only public names of bdl, modules of torch.nn and
+Lightning's trainer and loggers are built, and those of packages that the user trusts.
+"""
 
 from __future__ import annotations
 
+import inspect
 import json
+import pydoc
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +27,12 @@ from bdl.identity import identity
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
+from bdl.run.config import leaves, usable_cores
 from bdl.run.keys import TRAIN
-from bdl.run.law import OF_DATA, own_likelihood
-from bdl.run.machine import find_device, keep_freed_memory, use_threads
-from bdl.run.recipe import Recipe
+from bdl.run.machine import find_device, keep_freed_memory
+from bdl.run.recipe import OF_DATA, Recipe, own_likelihood
 from bdl.run.records import CONFIG, RUN_FILES, read_config
-from bdl.run.trust import check_names
-from bdl.run.values import check_value
+from bdl.run.validate import check_value
 
 ALTERED = "was altered or lost after bdl had written it"
 ADDED = "is in no manifest: it was added, or its line was lost"
@@ -35,6 +41,12 @@ FILES = (  # of a run, that a manifest must list
     *RUN_FILES, "samples/target.json", "samples/frozen.safetensors", "samples/excluded-*.json",
     "samples/weighting-*.safetensors", "checkpoints/trace-*.safetensors",
 )  # fmt: skip
+PUBLIC = ("bdl", "bdl.data", "bdl.models", "bdl.likelihoods", "bdl.schedules", "bdl.callbacks")
+# The functions of these make objects and write nothing
+FUNCTIONS = ("bdl.data", "bdl.likelihoods", "bdl.models", "bdl.schedules")
+LIGHTNING = {
+    "lightning.Trainer", *(f"lightning.pytorch.loggers.{kind}Logger" for kind in ("CSV", "TensorBoard", "Wandb"))
+}  # fmt: skip
 
 
 def load_runs(
@@ -42,21 +54,28 @@ def load_runs(
 ) -> tuple[bdl.Posterior, DictConfig]:
     """The samples of runs, for the network of their configurations, and the first configuration.
 
-    They are read by as many threads as the run had. Warns and raises as `read_run` does.
+    They are read by as many threads as the run had, or as there are cores. Warns and raises as `read_run` does.
     """
     configs = [read_run(run, trust, skip_bad) for run in runs]
     keep_freed_memory()
-    use_threads(configs[0].threads)
+    cores = usable_cores()
+    torch.set_num_threads(min(configs[0].threads or cores, cores))
     net: torch.nn.Module = Recipe[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
     likelihood = own_likelihood(Recipe.of(configs[0].loss).build())  # it says what the outputs mean
     return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
 
 
 def read_run(run: Path, trust: Sequence[str] | str = (), skip_bad: bool = False) -> DictConfig:
-    """The config.yaml of a run after all checks, see `read_checked`. Warns of files that bdl did not leave so."""
+    """The config.yaml of a run after all checks, see `read_checked`.
+
+    Warns of files that bdl did not leave so, and where the manifests lack samples that a checkpoint knows.
+    """
     config = read_checked(run, trust, skip_bad)
     warn_of_altered(run)
-    warn_of_lost_samples(run)
+    for path in [path for path, present in known_samples(run) if not present]:
+        about = "knows samples that no manifest lists: some are lost or were altered"
+        remedy = "restore the manifest, or give the command of the run again"
+        warnings.warn(f"{path} {about}; {remedy}", BdlWarning, stacklevel=2)
     return config
 
 
@@ -86,7 +105,13 @@ def target_difference(run: Path, config: DictConfig, skip_bad: bool = False) -> 
     may find facts of the data, such as the classes of a folder of images, that no key gives.
     """
     target = SampleStore(run, skip_bad).target()
-    described = described_law(config)
+    sections: Any = OmegaConf.to_container(config, resolve=True)
+    law: dict[str, Any] = {"model": sections["model"], "loss": identity(instantiate(config.loss))}
+    if isinstance(data := sections["data"], dict):
+        law["data"] = {key: value for key, value in data.items() if key in OF_DATA}
+    if isinstance(sampler := sections.get("sampler"), dict) and sampler.get("num_data") is not None:
+        law["num_data"] = sampler["num_data"]
+    described = json.loads(json.dumps(law))  # in the words of target.json
     recorded = {key: value for key, value in target.items() if key in described}
     if "data" in recorded:
         recorded["data"] = {k: v for k, v in (recorded["data"] or {}).items() if k in described["data"]}
@@ -98,17 +123,6 @@ def target_difference(run: Path, config: DictConfig, skip_bad: bool = False) -> 
         f"{run / 'config.yaml'} does not describe its network and data: {key} is {brief(in_config)}, and "
         f"{brief(in_target)} in samples/target.json; restore it"
     )
-
-
-def described_law(config: DictConfig) -> dict[str, Any]:
-    """What a config.yaml says about the law, in the words of target.json."""
-    sections: Any = OmegaConf.to_container(config, resolve=True)
-    law: dict[str, Any] = {"model": sections["model"], "loss": identity(instantiate(config.loss))}
-    if isinstance(data := sections["data"], dict):
-        law["data"] = {key: value for key, value in data.items() if key in OF_DATA}
-    if isinstance(sampler := sections.get("sampler"), dict) and sampler.get("num_data") is not None:
-        law["num_data"] = sampler["num_data"]
-    return json.loads(json.dumps(law))
 
 
 def warn_of_altered(run: Path, *only: str) -> None:
@@ -125,8 +139,8 @@ def altered(run: Path) -> dict[str, str]:
 
 def described_files(run: Path) -> dict[str, str | None]:
     """What is wrong with each file but samples and checkpoints, by its name; None for those that are right."""
-    folders = {run: "", run / START: f"{START}/", run / TRAINED: f"{TRAINED}/"}
-    return {before + path: fault for folder, before in folders.items() for path, fault in _faults(folder).items()}
+    parts = ("", f"{START}/", f"{TRAINED}/")
+    return {part + path: fault for part in parts for path, fault in _faults(run / part).items()}
 
 
 def _faults(folder: Path) -> dict[str, str | None]:
@@ -150,15 +164,6 @@ def _faults(folder: Path) -> dict[str, str | None]:
     return {**dict.fromkeys(there, ADDED), **faults}
 
 
-def warn_of_lost_samples(run: Path) -> None:
-    """Warn where the manifests lack samples that a checkpoint knows."""
-    for path, present in known_samples(run):
-        if not present:
-            about = "knows samples that no manifest lists: some are lost or were altered"
-            remedy = "restore the manifest, or give the command of the run again"
-            warnings.warn(f"{path} {about}; {remedy}", BdlWarning, stacklevel=2)
-
-
 def known_samples(run: Path) -> Iterator[tuple[Path, bool]]:
     """Every checkpoint that knows samples, and whether a manifest has its last hash. Damaged ones are left out."""
     for path in sorted((run / "checkpoints").glob("last*.ckpt")):
@@ -170,3 +175,74 @@ def known_samples(run: Path) -> Iterator[tuple[Path, bool]]:
         manifests = [*manifests_of(run), *manifests_of(run / TRAINED)]
         hashes = {entry.hash for manifest in manifests for entry in manifest.first_entries()}
         yield path, last_hash in hashes
+
+
+# ---- names that may be built --------------------------------------------------------------------------------------
+
+
+def check_names(config: DictConfig, run: Path, trust: Sequence[str] = ()) -> None:
+    """Raise ConfigError for the first `_target_` that may not be built, and for an interpolation.
+
+    Nothing is imported but bdl's own modules and the packages that are trusted.
+    """
+    trusted = [trust] if isinstance(trust, str) else list(trust)
+    refuse_interpolations(config, run)
+    for key, name in leaves(OmegaConf.to_container(config)):
+        if name is None or key.rpartition(".")[2] != "_target_" or is_public(name):
+            continue
+        if (package := untrusted_package(str(name), trusted)) is not None:
+            raise ConfigError(
+                f"{run / CONFIG}: {key}={name} is no public name of bdl, torch.nn or lightning, and could do "
+                f"anything: trust=[{package}] allows the whole package, if you trust whoever made this run"
+            )
+
+
+def refuse_interpolations(config: DictConfig, run: Path) -> None:
+    """Raise ConfigError for an interpolation in a config.yaml: bdl writes none.
+
+    It could stand for any `_target_`, or read a variable of the environment.
+    """
+    for key, value in leaves(OmegaConf.to_container(config)):
+        if isinstance(value, str) and "${" in value:
+            raise ConfigError(f"{run / CONFIG}: {key}={value} is an interpolation, which no run records")
+
+
+def untrusted_package(name: str, trusted: Sequence[str]) -> str | None:
+    """The package that one would have to trust to build this name; None if it is trusted.
+
+    A trusted package may import others, so an object belongs to the module that defines it: `mypackage.torch.load` is
+    torch's. Raises ConfigError for a name that does not exist.
+    """
+    if not any(_is_below(name, package) for package in trusted):
+        return name.partition(".")[0]
+    try:
+        value: Any = pydoc.locate(name)
+    except pydoc.ErrorDuringImport as error:
+        raise ConfigError(f"{name} cannot be imported ({error})") from error
+    if value is None:
+        raise ConfigError(f"{name} does not exist here: install its package, or put its folder on PYTHONPATH")
+    origin = value.__name__ if inspect.ismodule(value) else str(getattr(value, "__module__", None))
+    return None if any(_is_below(origin, package) for package in trusted) else origin.partition(".")[0]
+
+
+def _is_below(name: str, package: str) -> bool:
+    return f"{name}.".startswith(f"{package}.")
+
+
+def is_public(name: object) -> bool:
+    """Whether this is a public class or function of bdl, a module of torch.nn, or Lightning's trainer or a logger.
+
+    A name with one more dot, such as `bdl.disk.files.os.remove`, is none: it may lead out of the package.
+    """
+    module, _, last = str(name).rpartition(".")
+    if module in PUBLIC:
+        package = import_module(module)
+        names = getattr(package, "__all__", [name for name in vars(package) if not name.startswith("_")])
+        value: Any = getattr(package, last, None) if last in names else None
+        origin = getattr(value, "__module__", None) or ""
+        return inspect.isclass(value) and origin.startswith("bdl.") or callable(value) and origin.startswith(FUNCTIONS)
+    if module == "torch.nn":
+        nn = import_module("torch.nn")
+        value = getattr(nn, last, None)
+        return inspect.isclass(value) and issubclass(value, nn.Module) and value.__module__.startswith("torch.nn.")
+    return name in LIGHTNING

@@ -22,8 +22,7 @@ from omegaconf import DictConfig, OmegaConf, flag_override
 
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
-from bdl.run.auto import cpus_per_task, gpus_per_node, tasks_per_node
-from bdl.run.config import register
+from bdl.run.config import count_stacks, register
 from bdl.run.console import one_line_errors
 
 FILE = "sqlite:///"
@@ -51,8 +50,7 @@ DEFAULTS: dict[str, dict[str, Any]] = {
 def register_sweeps() -> None:
     """Register the resolvers of DEFAULTS, and DEFAULTS over what installed plugins register. Safe to call twice."""
     register(
-        tasks_per_node=lambda *, _root_: tasks_per_node(_root_), cpus_per_task=lambda *, _root_: cpus_per_task(_root_),
-        gpus_per_node=lambda *, _root_: gpus_per_node(_root_), study_name=study_name,
+        tasks_per_node=tasks_per_node, cpus_per_task=cpus_per_task, gpus_per_node=gpus_per_node, study_name=study_name
     )  # fmt: skip
     Plugins.instance()  # finds the plugins, which register their configurations
     store = ConfigStore.instance()
@@ -62,6 +60,24 @@ def register_sweeps() -> None:
         if stored is not None:
             node = OmegaConf.merge(stored.node, settings)
             store.store(group=f"hydra/{group}", name=option, node=node, provider=stored.provider)
+
+
+def tasks_per_node(*, _root_: DictConfig) -> int:
+    """The processes that SLURM starts on each machine: those of trainer=ddp and chains; otherwise one."""
+    trainer = _root_.trainer
+    several = trainer.get("strategy") in ("ddp", "chains")
+    return trainer.devices * trainer.get("concurrent", 1) if several else 1
+
+
+def cpus_per_task(*, _root_: DictConfig) -> int:
+    """`threads` cores for each process of a task; a task of a run on one CPU carries all stacks, if it may."""
+    stacks = count_stacks(_root_)
+    return (_root_.threads or 1) * min(stacks, _root_.processes or stacks)
+
+
+def gpus_per_node(*, _root_: DictConfig) -> int | None:
+    """`trainer.devices` where they are GPUs; None on CPUs, and where the machine decides."""
+    return _root_.trainer.devices if _root_.trainer.accelerator in ("gpu", "cuda") else None
 
 
 def study_name(choices: DictConfig, overrides: Sequence[str]) -> str:
@@ -83,11 +99,8 @@ class ResumeStudy(Callback):
     def __reduce__(self) -> tuple[Any, ...]:
         return ResumeStudy, ()  # submitit sends it to the jobs, which own nothing
 
+    @one_line_errors()  # Hydra makes warnings of the errors of its callbacks, and goes on
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        with one_line_errors():  # Hydra makes warnings of the errors of its callbacks, and goes on
-            self._resume(config)
-
-    def _resume(self, config: DictConfig) -> None:
         sweeper = config.hydra.sweeper
         storage = sweeper.get("storage")
         if not str(sweeper.get("_target_")).endswith(".OptunaSweeper") or storage is None:
@@ -99,15 +112,12 @@ class ResumeStudy(Callback):
         path = Path(storage.removeprefix(FILE))
         path.parent.mkdir(parents=True, exist_ok=True)
         self._owned.enter_context(sole_owner(path.with_name(f"{path.name}.owner.json")))
-        atexit.register(self.release)  # after an error no callback is called
+        atexit.register(self._owned.close)  # after an error no callback is called
         left = trials_left(storage, sweeper.study_name, sweeper.n_trials)
         with flag_override(sweeper, ["readonly", "struct"], False):
             sweeper.n_trials = left
 
     def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        self.release()
-
-    def release(self) -> None:
         self._owned.close()
 
 

@@ -19,20 +19,19 @@ from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.posterior.report.numbers import print_summary, side_by_side
 from bdl.run.build import StackRun, build_stack, fit
-from bdl.run.config import config_hash, register_resolvers
+from bdl.run.config import register_resolvers
+from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory, read_traces, write_trace
-from bdl.run.facts import facts_of
 from bdl.run.launch import given_back, launch, start_by
-from bdl.run.law import own_likelihood
 from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
-from bdl.run.progress import WorkProgress
+from bdl.run.recipe import own_likelihood
 from bdl.run.records import METRICS, read_config
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
-from bdl.run.write_report import Outcome, find_splits, log_metrics, units_of, write_report
+from bdl.run.write_report import Outcome, facts_of, find_splits, log_metrics, units_of, write_report
 from bdl.seeding import derive_seed
 
 
@@ -42,7 +41,7 @@ def train(cfg: DictConfig) -> float | None:
     Returns the value of `objective`, which a sweep minimises; None for a run that has not ended.
     """
     check_config(cfg)
-    plan, process = Plan(cfg, HydraConfig.get(), config_hash(cfg)), process_info()
+    plan, process = Plan.of(cfg, HydraConfig.get()), process_info()
     if plan.refit and process.world_size > 1:
         raise ConfigError("refit=all needs processes that bdl starts itself, and others have started these")
     objective = carry_out(plan, process)
@@ -58,8 +57,10 @@ def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
     compute, directory = plan.compute, RunDirectory(plan.folder, plan.hash)
     if process.launched:
         check_count(process, compute.per_machine * compute.machines)
-    if directory.metrics is not None:
-        return run(plan, process)
+    if (metrics := directory.metrics) is not None:
+        if process.is_main:
+            answer(directory, metrics)
+        return objective_value(metrics, plan.objective)
     if compute.machines > 1 and not process.launched:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
     count = max(1 if process.launched else compute.per_machine, plan.stacks.carriers)
@@ -83,10 +84,6 @@ def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
     """The part of one process: the whole run, one rank of a data-parallel chain, or some of several stacks."""
     prepare_torch(plan.compute.threads, plan.compute.tf32, max(plan.compute.per_machine, plan.stacks.carriers))
     directory = RunDirectory(plan.folder, plan.hash)
-    if directory.metrics is not None:
-        if process.is_main:
-            answer(directory)
-        return objective_value(directory.metrics, plan.objective)
     independent = process.world_size > 1 and plan.compute.strategy != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
     started = time.perf_counter()
@@ -101,17 +98,12 @@ def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    metrics = finish(first, directory, outcome, facts_of(plan, first.data, process), plan.train_items, started)
+    metrics = finish(plan, first, directory, outcome, process, started)
     return objective_value(metrics, plan.objective)
 
 
-def answer(directory: RunDirectory) -> None:
-    """Say that the run is complete, and print its metrics. Warns of files that are not as the run left them.
-
-    Raises ConfigError for damaged metrics.
-    """
-    metrics = directory.metrics
-    assert metrics is not None
+def answer(directory: RunDirectory, metrics: dict[str, float]) -> None:
+    """Say that the run is complete, and print its metrics. Warns of files that are not as the run left them."""
     with contextlib.suppress(StoreError, PermissionError):  # who may not write here gets the answer all the same
         owner = owner_of(directory.path / OWNER)
         if owner is not None and owner.is_dead():
@@ -192,34 +184,22 @@ def gather_outcomes(
 
 
 def finish(
-    stack: StackRun,
-    directory: RunDirectory,
-    outcome: Outcome,
-    facts: dict[str, str],
-    train_items: int | None,
-    started: float,
+    plan: Plan, stack: StackRun, directory: RunDirectory, outcome: Outcome, process: ProcessInfo, started: float
 ) -> dict[str, float]:
     """Evaluate the samples and report them. Returns the metrics. started: `time.perf_counter()` before the build."""
-    sampled, run, data = time.perf_counter() - started, directory.path, stack.data
+    sampled, data, facts = time.perf_counter() - started, stack.data, facts_of(plan, stack.data, process)
     stack.net.to(stack.trainer.strategy.root_device)
     if stack.plan.baseline is not None:
         facts["approximation"] = fit_baseline(stack, directory)
     # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
+    run, sampler, loggers = directory.path, stack.module.sampler, stack.trainer.loggers
     posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
-    held_out = data.has("test") or data.has("val")
-    splits = find_splits(data, None, train_items) if held_out else {"train": data.slices("train", train_items)}
+    held_out, items = data.has("test") or data.has("val"), plan.train_items
+    splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
+    promised = stack.callbacks.promises is not None
     metrics = write_report(
-        run,
-        posterior,
-        splits,
-        outcome,
-        facts,
-        stack.module.sampler,
-        data.ood(),
-        units_of(data),
-        stack.trainer.loggers,
-        stack.callbacks.promises is not None,
+        run, posterior, splits, outcome, facts, sampler, data.ood(), units_of(data), loggers, promised
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
@@ -233,7 +213,7 @@ def fit_baseline(stack: StackRun, directory: RunDirectory) -> str:
     """
     plan, data = stack.plan, stack.data
     assert plan.baseline is not None
-    baseline, folder = plan.baseline.build(), plan.samples_of_chains(directory.path)
+    baseline, folder = plan.baseline.build(), directory.path / plan.samples_of_chains
     trained = bdl.Posterior.load(folder, stack.net, likelihood=own_likelihood(stack.module.loss))
     val = data.slices("val") if data.has("val") else None
     with WorkProgress("drawing") as progress:
@@ -247,8 +227,6 @@ def objective_value(metrics: dict[str, float] | None, objective: str | None) -> 
     if metrics is None:
         return None
     name = objective or ("val/bma/nll" if "val/bma/nll" in metrics else "test/bma/nll")
-    if objective is None and name not in metrics:  # no rows are held out
-        return None
-    if name not in metrics:
+    if name not in metrics and objective is not None:
         raise ConfigError(f"objective={name} is no metric of this run, which is complete: choose one of metrics.json")
-    return metrics[name]
+    return metrics.get(name)  # None where no rows are held out

@@ -17,20 +17,13 @@ from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.run.build import build_data, build_net, nothing_to_tune
+from bdl.run.config import seconds_of
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
-from bdl.run.plan import Plan, StackPlan
+from bdl.run.plan import SETTINGS, Plan, StackPlan, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
-from bdl.run.tunable import KEYS, given_names
-from bdl.tune.budget import (
-    FEWEST,
-    choose_every,
-    choose_samples,
-    choose_steps,
-    seconds_of_evaluation,
-    seconds_per_step,
-)
+from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.find import describe_untuned, find_settings
@@ -68,7 +61,7 @@ def tuned(plan: Plan, process: ProcessInfo) -> Plan:
 
 def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
     """The values of the choices by key; a sampler's is the node of its dynamics."""
-    return {key: NODES.get(choice.value, choice.value) for choice in choices for key in KEYS[choice.name]}
+    return {key: NODES.get(choice.value, choice.value) for choice in choices for key in SETTINGS[choice.name][0]}
 
 
 def _choose_aside(plan: Plan, began: float) -> list[Choice]:
@@ -85,17 +78,21 @@ def _choose_aside(plan: Plan, began: float) -> list[Choice]:
 def _choose(plan: Plan, began: float) -> list[Choice]:
     """All choices, in the order in which they are printed. began: `time.perf_counter()` before the tuning."""
     assert plan.tuning is not None
-    given, budget = given_names(plan.tuning.typed), plan.tuning.seconds
+    given, budget = plan.tuning.given, None if plan.tuning.budget is None else seconds_of(plan.tuning.budget)
     if budget is not None and "steps" in given:
         raise ConfigError(f"budget={plan.tuning.budget} and length both say how many steps there are: give one of them")
     if plan.tuning.temperature and "temperature" in given:
         raise ConfigError("tune.temperature=true and sampler.temperature both decide T: give one of them")
-    case, turns = _Case.of(plan, given), -(-plan.stacks.count // plan.stacks.carriers)
-    if budget is not None:
-        _check_timed(plan.tuning.budget, case.data)
+    case, turns = _Case.of(plan), -(-plan.stacks.count // plan.stacks.carriers)
     if budget is None:
         tuning, _ = case.tune(int(case.stack.steps), FEWEST_STEPS)
         return [*case.by_rows, *tuning.choices]
+    loader = case.data.train_dataloader()
+    if not isinstance(loader, TensorBatches | WorkerBatches):  # a trial would time its own steps, which are faster
+        raise ConfigError(
+            f"budget={plan.tuning.budget} can time the loaders of bdl.data alone, got {type(loader).__name__}: set "
+            "length, or make the data a bdl.data.TensorDataModule"
+        )
     step_seconds = seconds_per_step(case.problem, case.sampler["dynamics"])
     tuning, start_seconds = case.tune(max(FEWEST, int(budget / (step_seconds * turns))), 0)
     before = START_UP + time.perf_counter() - began + turns * start_seconds
@@ -110,21 +107,30 @@ class _Case:
     stack: StackPlan
     data: DataModule
     sampler: Mapping[str, Any]  # the arguments of bdl.Sampler
-    problem: Problem
-    given: set[str]
+    problem: Problem  # this stack on its device, with the training items, or an even part of many images
+    given: frozenset[str]
     by_rows: tuple[Choice, ...]  # the sampler and its steps, where their number decides them
 
     @classmethod
-    def of(cls, plan: Plan, given: set[str]) -> _Case:
+    def of(cls, plan: Plan) -> _Case:
+        assert (tuning := plan.tuning) is not None
         data = build_data(plan.data(plan.stacks.first), warn=False)
-        by_rows = _by_rows(plan, plan.of_stack(plan.stacks.first, data), data.num_data, given)
+        by_rows = _by_rows(plan.of_stack(plan.stacks.first, data), data, tuning)
         plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
         its_own = {"burn_in", "every"} if stack.keep.get("cycle") is not None else set()  # it keeps by its own rule
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
         build: Any = stack.sampler.build()
-        return cls(plan, stack, data, build.keywords, _problem(plan, stack, data), given | its_own, by_rows)
+        device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
+        net, shared = build_net(stack, data), plan.stacks.shared_batches
+        chains = bdl.ChainStack(net, plan.stacks.chains, seed=plan.seed, stack=stack.number, shared=shared).to(device)
+        x, y = _items(data, "train")
+        problem = Problem(
+            chains, stack.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
+            float(stack.sampler.get("temperature")), plan.seed, plan.compute.compiled,
+        )  # fmt: skip
+        return cls(plan, stack, data, build.keywords, problem, tuning.given | its_own, by_rows)
 
     def tune(self, steps: int, fewest: int) -> tuple[Tuning, float]:
         """What `find_settings` chooses for a run of so many steps, and the seconds that the start of the run will take.
@@ -163,10 +169,13 @@ class _Case:
         """
         keep, steps = self.stack.keep, int(self.stack.steps)
         wanted = max(1, (steps - keep.get("burn_in")) // keep.get("every"))  # of one chain, without cycles
-        per_sample = turns * seconds_of_evaluation(self.problem, self._count_items())
+        data, train = self.data, self.data.num_data
+        predicted = data.count("val") + data.count("test") + min(train, self.plan.train_items or train)
+        per_sample = turns * seconds_of_evaluation(self.problem, predicted)
         samples = wanted if "every" in self.given else choose_samples(budget, per_sample, wanted)
         timed = choose_steps(budget, step_seconds, turns, before, REPORT + samples * per_sample)
-        chosen = [_shortened(choice, timed.value) for choice in choices] + [timed]
+        longest = round(MOST * timed.value)  # of the burn-in
+        chosen = [replace(c, value=min(c.value, longest)) if c.name == "burn_in" else c for c in choices] + [timed]
         if samples < wanted:
             shorter = self.plan.with_found({"settings": _settings([*self.by_rows, timed])})
             burn_in = shorter.of_stack(self.stack.number, self.data).keep.get("burn_in")
@@ -192,55 +201,21 @@ class _Case:
         seconds = time.perf_counter() - began
         return seconds if trained.epochs < epochs else 2 * seconds
 
-    def _count_items(self) -> int:
-        """Items that the report predicts."""
-        train = self.data.num_data
-        rest = sum(self.data.count(split) for split in ("val", "test"))
-        return rest + min(train, self.plan.train_items or train)
 
-
-def _problem(plan: Plan, stack: StackPlan, data: DataModule) -> Problem:
-    """The first stack of the run on its device, with the training items, or an even part of many images."""
-    device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
-    chains = bdl.ChainStack(
-        build_net(stack, data), plan.stacks.chains, seed=plan.seed, stack=stack.number,
-        shared=plan.stacks.shared_batches,
-    ).to(device)  # fmt: skip
-    x, y = _items(data, "train")
-    return Problem(
-        chains, stack.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
-        float(stack.sampler.get("temperature")), plan.seed, plan.compute.compiled,
-    )  # fmt: skip
-
-
-def _by_rows(plan: Plan, stack: StackPlan, rows: int, given: set[str]) -> tuple[Choice, ...]:
-    """SGHMC in place of MCLMC for more rows than a step can take, and the steps; only what the user left open."""
-    assert plan.tuning is not None
+def _by_rows(stack: StackPlan, data: DataModule, tuning: TuningRequest) -> tuple[Choice, ...]:
+    """SGHMC in place of MCLMC for batches, or for more rows than a step can take; only what the user left open."""
     build: Any = stack.sampler.build()
-    if not plan.tuning.auto or not isinstance(build.keywords["dynamics"], bdl.MCLMC):
+    if not tuning.auto or not isinstance(build.keywords["dynamics"], bdl.MCLMC):
         return ()
-    sampler = "mclmc" if "sampler" in given else choose_sampler(rows)
-    reason = f"a step of mclmc takes all {rows:,} training rows, and more than {FULL_BATCH_ROWS:,} are too dear"
+    rows, in_batches = data.num_data, "batch_size" in tuning.given and data.batch_size < data.num_data
+    sampler = "mclmc" if "sampler" in tuning.given else "sghmc" if in_batches else choose_sampler(rows)
+    reason = f"a step of mclmc takes all {rows:,} training rows, "
+    reason += f"not {data.batch_size:,}" if in_batches else f"and more than {FULL_BATCH_ROWS:,} are too dear"
     steps = Choice("length", choose_length(sampler, rows), f"steps of {sampler} for {rows:,} training rows")
     chosen = () if sampler == "mclmc" else (Choice("sampler", sampler, reason),)
-    return chosen if "length" in given else (*chosen, steps)
-
-
-def _check_timed(budget: str | None, data: DataModule) -> None:
-    """Raise ConfigError for a loader whose steps a trial cannot time: its own steps would be faster."""
-    loader = data.train_dataloader()
-    if not isinstance(loader, TensorBatches | WorkerBatches):
-        raise ConfigError(
-            f"budget={budget} can time the loaders of bdl.data alone, got {type(loader).__name__}: set length, or "
-            "make the data a bdl.data.TensorDataModule"
-        )
+    return chosen if "length" in tuning.given else (*chosen, steps)
 
 
 def _items(data: DataModule, split: str) -> tuple[Tensor, Tensor]:
     """The items of a split as the network sees them, or an even part of many images."""
     return data.items(split, None if len(data.input_shape) == 1 else MOST_IMAGES)
-
-
-def _shortened(choice: Choice, steps: int) -> Choice:
-    """A burn-in that is no longer than the largest share of this number of steps; other choices as they are."""
-    return replace(choice, value=min(choice.value, round(MOST * steps))) if choice.name == "burn_in" else choice

@@ -1,29 +1,55 @@
-"""Checks of the composed configuration by the constructors that it names, before data are read.
+"""Checks of values: by annotations, and those of a composed configuration by the constructors that it names.
 
-Names and types are those of the constructors: the arguments and annotations of each `_target_` say which keys there are
-and what they may hold. Ranges are checked by building the parts that need no data. All else stands in `keys`.
+An annotation is a type of Python, or a `Rule` where no type says enough. Names and types of keys are those of the
+constructors: the arguments and annotations of each `_target_` say which keys there are and what they may hold. Ranges
+are checked by building the parts that need no data. All else stands in `keys`.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any, Unpack, get_args, get_origin, get_type_hints
+import json
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
 from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from bdl.errors import ConfigError, did_you_mean
-from bdl.run.values import check_value
+from bdl.run.config import plain
 
 Target = type | Callable[..., object]  # a class, or a function that builds something
+BUILT = "built by a _target_"
+PLAIN = {  # type -> those of its values in YAML, its name in words
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
+    str: ((str,), "a word"),
+    Path: ((str,), "a path"),
+    types.NoneType: ((types.NoneType,), "null"),
+    None: ((types.NoneType,), "null"),
+}
 # null until train.py has seen the data
 _FILLED_IN = ("sampler.num_data", "model.sizes", "model.num_classes", "loss.min_std")
 _BUILT_EARLY = ("sampler.", "schedule.", "collect.", "baseline")  # their parts need no data
 _READ_BY_TRAIN = ("loss.scale", "model.hidden")  # train.py takes them out before it builds
 _OF_HYDRA = ("_target_", "_partial_", "_recursive_", "_convert_", "_args_")
 _NOT_OURS = ("trainer", "logger", "hydra")  # sections whose constructors are Lightning's and Hydra's
+
+
+@dataclass(frozen=True)
+class Rule:
+    """What a value must be, in words, and whether it is."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+    def __or__(self, other: object) -> Rule:
+        return Rule(f"{self.words} or {describe(other)}", lambda v: self.fits(v) or fits(v, other))
 
 
 def check_config(cfg: DictConfig) -> None:
@@ -33,8 +59,7 @@ def check_config(cfg: DictConfig) -> None:
     for key in map(str, cfg):
         if key not in _NOT_OURS and OmegaConf.is_dict(cfg[key]):
             _check_targets(key, cfg[key])
-    collector = get_object("bdl.CollectSamples")  # `collect` holds the arguments that train.py passes on
-    _check_arguments("collect", cfg.collect, collector)
+    _check_arguments("collect", cfg.collect, get_object("bdl.CollectSamples"))  # train.py passes them on
 
 
 def _check_targets(path: str, node: DictConfig | ListConfig) -> None:
@@ -50,17 +75,14 @@ def _check_targets(path: str, node: DictConfig | ListConfig) -> None:
     except Exception as error:  # the module may raise anything when it is imported
         raise ConfigError(f"{path}._target_={name} cannot be imported: {error}") from error
     _check_arguments(path, node, target)
-    if path.startswith(_BUILT_EARLY) and name.startswith("bdl.") and not _depends_on_data(node):
+    # Where max_steps is -1, the number of steps, which some arguments follow, is known once the data are counted
+    counted = OmegaConf.select(node._get_root(), "trainer.max_steps") != -1
+    if path.startswith(_BUILT_EARLY) and name.startswith("bdl.") and counted:
         _check_ranges(path, node)
 
 
-def _depends_on_data(node: DictConfig) -> bool:
-    """Whether the number of steps, which some arguments follow, is known only once the data are counted."""
-    return OmegaConf.select(node._get_root(), "trainer.max_steps") == -1
-
-
 def _check_ranges(path: str, node: DictConfig) -> None:
-    """Build the part, which checks its arguments, and let go of it. The message names the key."""
+    """Build the part, which checks its arguments. The message names the key."""
     try:
         instantiate(node)
     except InstantiationException as error:
@@ -116,3 +138,62 @@ def argument_types(target: Target) -> dict[str, Any]:
         typed |= get_type_hints(get_args(hint)[0]) if get_origin(hint) is Unpack else {name: hint}
     typed.pop("return", None)
     return typed
+
+
+def check_value(key: str, value: object, wanted: object) -> None:
+    """Raise ConfigError for a value that does not fit. One that lacks its brackets is shown with them."""
+    value = plain(value)
+    if not fits(value, wanted):
+        remedy = f": write '{key}=[{value}]'" if fits([value], wanted) else ""
+        raise ConfigError(f"{key} must be {describe(wanted)}, got {value!r}{remedy}")
+
+
+def fits(value: object, wanted: object) -> bool:
+    """Whether a plain value may stand for an argument of this type."""
+    origin, parts = get_origin(wanted), get_args(wanted)
+    if isinstance(wanted, Rule):
+        return wanted.fits(value)
+    if wanted is Any or wanted is object:
+        return True
+    if wanted in PLAIN:
+        return type(value) in PLAIN[wanted][0]
+    if origin in (Union, types.UnionType):
+        return any(fits(value, part) for part in parts)
+    if origin is Literal:
+        return any(value == part and type(value) is type(part) for part in parts)
+    if _is(wanted, Sequence):
+        return isinstance(value, list) and all(fits(part, parts[0] if parts else Any) for part in value)
+    if _is(wanted, Mapping):
+        return isinstance(value, dict)
+    return not inspect.isclass(origin or wanted)  # an object is built from a node with a _target_, not from a value
+
+
+def describe(wanted: object) -> str:
+    """The type in words, for a message."""
+    origin, parts = get_origin(wanted), get_args(wanted)
+    if isinstance(wanted, Rule):
+        return wanted.words
+    if wanted in PLAIN:
+        return PLAIN[wanted][1]
+    if origin in (Union, types.UnionType):
+        others = sorted((p for p in parts if not (p is str and Path in parts)), key=lambda p: p is types.NoneType)
+        words = list(dict.fromkeys(map(describe, others)))
+        values = [word for word in words if not word.startswith(BUILT) and word != "null"]
+        return " or ".join(word for word in words if not values or not word.startswith(BUILT))
+    if origin is Literal:
+        *first, last = map(json.dumps, parts)  # as YAML writes them
+        return f"{', '.join(first)} or {last}" if first else last
+    if _is(wanted, Sequence):
+        return f"a list of {_several(describe(parts[0]))}" if parts else "a list"
+    return "a mapping" if _is(wanted, Mapping) else f"{BUILT} ({getattr(wanted, '__name__', wanted)})"
+
+
+def _several(words: str) -> str:
+    for one in ("whole number", "number", "word"):
+        words = words.replace(f"a {one}", f"{one}s", 1)
+    return words
+
+
+def _is(wanted: object, kind: type) -> bool:
+    origin = get_origin(wanted) or wanted
+    return inspect.isclass(origin) and issubclass(origin, kind)

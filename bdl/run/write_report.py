@@ -1,7 +1,8 @@
-"""metrics.json, report.html and the summary table of a finished run, from labelled batches by split."""
+"""metrics.json, report.html and the summary table of a finished run, and what W&B and TensorBoard show of it."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,21 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
-from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.loggers import Logger, TensorBoardLogger, WandbLogger
+from PIL import Image
 
 import bdl
 from bdl.data.module import DataModule, as_data_module, in_order
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER
 from bdl.posterior.report.numbers import Summary, diverged_fact, print_summary, summarise
-from bdl.posterior.report.page import write_page
-from bdl.posterior.report.pictures import ReportData
+from bdl.posterior.report.page import score_table, write_page
+from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
 from bdl.posterior.value_evaluation import Units
 from bdl.posterior.verdict import verdict
-from bdl.run.dashboards import log_report
-from bdl.run.progress import WorkProgress
-from bdl.run.records import write_metrics
+from bdl.run.console import WorkProgress
+from bdl.run.plan import Plan
+from bdl.run.processes import ProcessInfo
+from bdl.run.records import METRICS, REFIT, read_metrics, write_metrics
 from bdl.tune.kept import PROMISES, broken_promises
 
 LabelledData = L.LightningDataModule | Mapping[str, Iterable[Any]] | Iterable[Any] | None
@@ -68,10 +72,12 @@ def write_report(
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     prior = posterior.target.get("prior") if sampler is None else sampler.prior
+    bound = "at most " if math.isfinite(summary.metrics["kinetic_temperature"]) else ""  # momenta show the temperature
+    t_eff = summary.metrics["t_eff"]
     measured = {
         **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
         **facts_of_samples(posterior, summary),
-        **_heat(summary.metrics),
+        **({} if math.isnan(t_eff) else {"T_eff": f"{bound}{t_eff:.3g}"}),
         "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
         **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
     }
@@ -79,13 +85,6 @@ def write_report(
     data = publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units)
     log_report(loggers, run / "report.html", data, outcome.steps)
     return summary.metrics
-
-
-def _heat(metrics: Mapping[str, float]) -> dict[str, str]:
-    """T_eff, where it was estimated: an upper bound where momenta show the temperature."""
-    bound = math.isfinite(metrics["kinetic_temperature"])
-    value = f"{metrics['t_eff']:.3g}"
-    return {} if math.isnan(metrics["t_eff"]) else {"T_eff": f"at most {value}" if bound else value}
 
 
 def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, str]:
@@ -169,3 +168,83 @@ def find_splits(data: LabelledData, trainer: L.Trainer | None, train_items: int 
         found = {"test": found.pop("val"), **found}
     train = in_order(found.pop("train", None), train_items)
     return found if train is None else {"test": found.pop("test"), "train": train, **found}
+
+
+def facts_of(plan: Plan, data: DataModule, process: ProcessInfo) -> dict[str, str]:
+    """What the report says of the settings, in the order in which it says it."""
+    strategy, stacks = plan.compute.strategy, plan.stacks
+    several = strategy != "auto" and process.world_size > 1
+    found = (plan.found or {}).get("settings", {}).get("sampler.dynamics")
+    sampler = plan.choices["sampler"] if found is None else found["_target_"].rpartition(".")[2].lower()
+    return {
+        "title": f"{plan.name}, seed {plan.seed}",
+        "data": data.name or plan.choices["data"],
+        **target_fact(data),
+        "model": plan.choices["model"],
+        "sampler": sampler,
+        "schedule": plan.choices["schedule"],
+        "N": f"{data.num_data:,}",
+        **_scores(plan, data),
+        "batch": str(data.batch_size) + (" per device" if several and strategy == "ddp" else ""),
+        "devices": f"{process.world_size}, {strategy}" if several else "1",
+        **({"stacks": f"{stacks.count} of {stacks.chains} chains"} if stacks.count > 1 else {}),
+    }
+
+
+def _scores(plan: Plan, data: DataModule) -> dict[str, str]:
+    """Whose the scores of the report are, where a run has a refit, is one, or holds no item out."""
+    if plan.refit:
+        return {"refit": f"{REFIT}/ is sampled from all rows, for predictions; the scores are of this run, without it"}
+    if data.has("test") or data.has("val"):
+        return {}
+    if plan.judged is None:
+        return {"scores": "of training items: none is held out"}
+    metrics = read_metrics(plan.judged / METRICS)
+    names = [name for name in ("rmse", "accuracy", "nll") if f"test/bma/{name}" in metrics]
+    judged = ", ".join(f"{name} {metrics[f'test/bma/{name}']:.4g}" for name in names)
+    return {"scores": f"of rows that this run has seen; on held-out rows those of {plan.judged.name} stand: {judged}"}
+
+
+def target_fact(data: DataModule) -> dict[str, str]:
+    """What a report says of a table's target: its name, its task, and what 1 is in the units of the metrics."""
+    target = (data.preprocessing() or {}).get("target")
+    if target is None:
+        return {}
+    unit = f", standardised: 1 is {target['std']:.4g}" if target["task"] == "regression" else ""
+    return {"target": f"{target['name']} ({target['task']}{unit})"}
+
+
+def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps: int) -> None:
+    """Hand the report to those of the loggers that show pages or pictures.
+
+    report: the HTML file that shows the data.
+    """
+    shown = [logger for logger in loggers if isinstance(logger, WandbLogger | TensorBoardLogger)]
+    pictures = pictures_of(data) if shown else []  # drawn again, as bitmaps: neither of the two shows SVG
+    judged = verdict(data.metrics, data.histogram, data.warnings).line
+    for logger in shown:
+        if isinstance(logger, WandbLogger):
+            _to_wandb(logger, report, data, pictures)
+            logger.experiment.summary["verdict"] = judged
+            continue
+        for picture in pictures:
+            bitmap = np.asarray(_bitmap(picture))
+            logger.experiment.add_image(f"pictures/{picture.title}", bitmap, steps, dataformats="HWC")
+        logger.experiment.add_text("verdict", judged, steps)
+        logger.experiment.flush()
+
+
+def _to_wandb(logger: WandbLogger, report: Path, data: ReportData, pictures: list[Picture]) -> None:
+    import wandb
+
+    heading, rows = score_table(data.metrics)
+    table: Any = wandb.Table(columns=heading, data=rows)  # type: ignore[arg-type]
+    shown = {"report": wandb.Html(report.read_text(), inject=False), "scores": table}
+    shown |= {f"pictures/{p.title}": wandb.Image(_bitmap(p), caption=p.caption) for p in pictures}
+    logger.experiment.log(shown)
+
+
+def _bitmap(picture: Picture) -> Image.Image:
+    """The picture on white."""
+    drawn = Image.open(io.BytesIO(picture.png)).convert("RGBA")
+    return Image.alpha_composite(Image.new("RGBA", drawn.size, "white"), drawn).convert("RGB")

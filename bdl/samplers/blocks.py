@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
@@ -59,6 +58,9 @@ class Blockwise(Prior):
             start = stop
         return replace(self, parts=tuple(parts))
 
+    def to(self, like: Tensor) -> Blockwise:
+        return replace(self, parts=tuple((start, stop, prior.to(like)) for start, stop, prior in self.parts))
+
     def energy(self, theta: Tensor) -> Any:
         return sum(prior.energy(theta[..., start:stop]) for start, stop, prior in self.parts)
 
@@ -100,5 +102,7 @@ def lr_factors(blocks: Sequence[Block], sizes: Sequence[int], like: Tensor) -> T
     values = [block.lr_factor for block in blocks]
     if all(value == 1 for value in values):
         return None
-    counts = torch.as_tensor(sizes, device=like.device)
-    return torch.as_tensor(values, dtype=like.dtype, device=like.device).repeat_interleave(counts)
+    factors = like.new_empty(sum(sizes))
+    for part, value in zip(factors.split(list(sizes)), values, strict=True):
+        part.fill_(value)
+    return factors

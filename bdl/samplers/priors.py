@@ -30,6 +30,10 @@ class Prior(ABC):
         """The same prior with the scale of each tensor repeated for its coordinates; shapes of one chain's tensors."""
         return self
 
+    def to(self, like: Tensor) -> Prior:
+        """The same bound prior with its tensors in the type and on the device of `like`."""
+        return self
+
     @abstractmethod
     def energy(self, theta: Tensor) -> Tensor | float:
         """(...,) -log p(θ), nats, constants dropped."""
@@ -47,11 +51,9 @@ class Prior(ABC):
 
         Scales per coordinate become the values and lengths of their runs of equal numbers.
         """
-        plain = identity(self)
-        for name, scale in vars(self).items():
-            if isinstance(scale, Tensor):
-                plain[name] = runs_of(scale)
-        return plain
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        plain = identity(replace(self, **dict.fromkeys(tensors, 1.0)))  # type: ignore[type-var]
+        return plain | {name: runs_of(value) for name, value in tensors.items()}
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,9 @@ class Gaussian(Prior):
     def bind(self, shapes: Shapes, like: Tensor) -> Gaussian:
         return replace(self, precision=bound(self.precision, shapes, like, lambda variance: 1 / variance))
 
+    def to(self, like: Tensor) -> Gaussian:
+        return replace(self, precision=_like(self.precision, like))
+
     def energy(self, theta: Tensor) -> Tensor:
         if isinstance(self.precision, int | float):
             square = torch.dot(theta, theta) if theta.ndim == 1 else torch.linalg.vecdot(theta, theta)
@@ -116,6 +121,9 @@ class Laplace(Prior):
 
     def bind(self, shapes: Shapes, like: Tensor) -> Laplace:
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance / 2)))
+
+    def to(self, like: Tensor) -> Laplace:
+        return replace(self, scale=_like(self.scale, like))
 
     def energy(self, theta: Tensor) -> Tensor:
         return (theta.abs() / _like(self.scale, theta)).sum(-1)
@@ -148,6 +156,9 @@ class StudentT(Prior):
     def bind(self, shapes: Shapes, like: Tensor) -> StudentT:
         share = (self.df - 2) / self.df if self.df > 2 else 1.0
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance * share)))
+
+    def to(self, like: Tensor) -> StudentT:
+        return replace(self, scale=_like(self.scale, like))
 
     def energy(self, theta: Tensor) -> Tensor:
         return (self.df + 1) / 2 * (theta / _like(self.scale, theta)).square().div(self.df).log1p().sum(-1)
@@ -204,8 +215,9 @@ class ScaleMixture(Prior):
 
 def runs_of(values: Tensor) -> dict[str, list[float]]:
     """The values (d,) as their runs of equal numbers, and how long each is."""
-    each, counts = torch.unique_consecutive(values.double().cpu(), return_counts=True)
-    return {"values": each.tolist(), "counts": counts.tolist()}
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), (values[1:] != values[:-1]).nonzero().flatten().cpu() + 1])
+    counts = torch.cat([starts[1:], torch.tensor([len(values)])]) - starts
+    return {"values": values[starts.to(values.device)].cpu().double().tolist(), "counts": counts.tolist()}
 
 
 def check_scale(what: str, value: Any, zero: str | None = None) -> None:
@@ -214,8 +226,9 @@ def check_scale(what: str, value: Any, zero: str | None = None) -> None:
         if value not in GAINS:
             raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
         return
-    values = _numbers(math.nan if isinstance(value, bool) else value)
-    if not values.numel() or not bool((values.isfinite() & ((values > 0) | (values == 0) & (zero is not None))).all()):
+    values = value if isinstance(value, Tensor) else _numbers(math.nan if isinstance(value, bool) else value)
+    low, high = map(float, values.aminmax() if values.numel() else (math.nan, math.nan))  # of d numbers, once bound
+    if not (0 < low or zero is not None and low == 0) or not high < math.inf:
         raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
 
 
@@ -234,8 +247,10 @@ def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Callable[[float
         raise ConfigError(
             f"the prior has {len(values)} scales for {len(shapes)} parameter tensors: give one, or one each"
         )
-    sizes = torch.as_tensor([math.prod(shape) for shape in shapes], device=like.device)
-    return values.to(like).repeat_interleave(sizes)
+    each = like.new_empty(sum(map(math.prod, shapes)))
+    for part, value in zip(each.split([math.prod(shape) for shape in shapes]), values.tolist(), strict=True):
+        part.fill_(value)
+    return each
 
 
 def _like(scale: Any, theta: Tensor) -> Any:
@@ -246,7 +261,7 @@ def _numbers(value: Any) -> Tensor:
     """A number or numbers as a tensor in double precision; NaN for what is neither."""
     try:
         values = value if isinstance(value, int | float | Tensor) else [float(v) for v in value]
-        return torch.as_tensor(values, dtype=torch.float64)
+        return torch.as_tensor(values.cpu() if isinstance(values, Tensor) else values, dtype=torch.float64)
     except (TypeError, ValueError):
         return torch.tensor(math.nan)
 
@@ -255,7 +270,7 @@ def _sum_log(scale: Any, d: int) -> float:
     """Σ log scale over d coordinates; NaN where a scale is 0."""
     if isinstance(scale, int | float):
         return d * math.log(scale) if scale > 0 else math.nan
-    total = float(scale.double().log().sum())
+    total = float(scale.cpu().double().log().sum())
     return total if math.isfinite(total) else math.nan
 
 

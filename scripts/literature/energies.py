@@ -210,7 +210,7 @@ PANELS = tuple(
 @experiment("energy-cdf", f"{SLIDES}, estimation of the CDF of energy", "The energy CDF that AWSGLD learns")
 def energy_cdf(context: Context) -> Result:
     title = "AWSGLD learns G(u), the CDF of energy; at ζ = 2 it needs bins that are narrow where G grows fast (below)"
-    figure, axes = canvas(title, 2, 3, height=3.2)
+    figure, axes = canvas(title, 2, 3, width=4.2)
     rows, numbers = [], {}
     for ax, panel in zip(axes.flat, context.track(PANELS, "energy-cdf"), strict=True):
         law = integrate(panel.target, *panel.span, 200_000)

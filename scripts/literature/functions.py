@@ -34,20 +34,6 @@ COLOURS = (GREY, BLUE, RED, ORANGE, PINK, GREEN)
 SHOWN = (DESCENT, SGLD, CODE, LOG, SLIDES, OURS)  # of one hundred bins
 CLOSE = 1.5  # a mean within this factor of the published one agrees with it
 
-# Why a mean of the author's code is not the published one.
-WHY = {
-    "rastrigin": "not known; with 10 and 1000 bins, too, it is faster, and SGLD at this lr needs 5,285 and not 8,700",
-    "griewank": "the multiplier grows to about 100 as f falls",
-    "sum_squares": "at this lr f falls so fast without any weighting: SGLD, too, needs less than 100 steps and not ∞",
-    "rosenbrock": "the multiplier grows to about 100; it is unstable from some starts and fast from the others",
-    "zakharov": "the multiplier grows to about 200 as f falls",
-    "powell": "the multiplier grows to about 200 as f falls",
-    "dixon_price": "the multiplier grows to about 200 as f falls",
-    "levy": "the multiplier is unstable from some starts; the others agree",
-    "sphere": "the multiplier is 1 here, and descent at lr .01 halves f in 17 steps: 100 steps cannot be of this lr",
-    "ackley": "",
-}
-
 
 @experiment("functions", f"{sources.SLIDES}, table 1", "Ten functions to minimise")
 def functions(context: Context) -> Result:
@@ -140,14 +126,14 @@ def code_table(numbers: dict[str, Any]) -> Table:
     header, rows = ["function"], []
     for bins in (10, 100, 1000):
         header += [f"{bins} bins, published", "author's code"]
-    header += ["100 bins, code / published", "verdict", "cause"]
+    header += ["100 bins, code / published", "verdict"]
     for i, (name, of) in enumerate(numbers.items(), 1):
         row = [f"{i} {name}"]
         for m in (TEN, CODE, THOUSAND):
             row += [printed(published(name, m)), shown(of[m.name])]
         ratio = of[CODE.name]["mean of successes"] / published(name, CODE)
-        rows.append([*row, f"{ratio:.3g}", verdict(ratio, of[CODE.name]["success"]), WHY[name]])
-    verdicts = [row[-2] for row in rows]
+        rows.append([*row, f"{ratio:.3g}", verdict(ratio, of[CODE.name]["success"])])
+    verdicts = [row[-1] for row in rows]
     at_most = sum(v.startswith(("agrees", "faster")) and "fail" not in v for v in verdicts)
     return Table(
         "The author's code against the published table",

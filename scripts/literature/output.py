@@ -7,6 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import numpy as np
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.run.provenance import provenance
+from bdl.run.machine import provenance
 from literature.experiment import Context, Experiment, Result, Table
 from literature.figures import DPI, STYLE
 
@@ -51,6 +52,7 @@ def write(result: Result, experiment: Experiment, context: Context, seconds: flo
         "seed": context.seed,
         "seconds": round(seconds, 1),
         **provenance(),
+        "date": date.today().isoformat(),
         "numbers": plain(result.numbers),
     }
     (folder / "results.json").write_text(json.dumps(record, indent=1) + "\n", "utf-8")

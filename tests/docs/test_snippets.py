@@ -126,10 +126,10 @@ def test_the_page_on_cifar_shows_the_table_that_is_committed():
 
 
 def test_readme_is_short_and_its_links_lead_somewhere():
-    assert len(README.read_text().splitlines()) <= 160
+    assert len(README.read_text().splitlines()) <= 110
     for page in (README, CONTRIBUTING):
         for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text()):
-            assert (page.parent / link).exists(), link
+            assert link.startswith("https://") or (page.parent / link).exists(), link
 
 
 def test_ci_runs_the_test_command_of_the_readme():

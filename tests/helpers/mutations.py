@@ -140,7 +140,7 @@ def resumed(run: Path, cfg: DictConfig) -> Any:
     directory = RunDirectory(cfg.run_dir, config_hash(cfg))
     assert directory.metrics is None
     with directory.owned():
-        stack = build_stack(Plan(cfg, HydraConfig.get(), config_hash(cfg)), directory, 0)
+        stack = build_stack(Plan.of(cfg, HydraConfig.get()), directory, 0)
         train.sample_stack(stack, directory)
     store = SampleStore(run)
     for record in store.records():

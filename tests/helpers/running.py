@@ -14,7 +14,7 @@ from hydra.core.hydra_config import HydraConfig
 
 from bdl.run import train
 from bdl.run.build import Callbacks, build_stack
-from bdl.run.config import config_hash, register_resolvers
+from bdl.run.config import register_resolvers
 from bdl.run.directory import RunDirectory
 from bdl.run.plan import Plan
 
@@ -33,7 +33,7 @@ def planned(*overrides: str, steps: int | None = None) -> Plan:
     if steps is not None:
         assert cfg.trainer.max_steps == 200
         cfg.trainer.max_steps = steps
-    return Plan(cfg, HydraConfig.get(), config_hash(cfg))
+    return Plan.of(cfg, HydraConfig.get())
 
 
 def sampled(folder: Path, *overrides: str, steps: int | None = None) -> Callbacks:

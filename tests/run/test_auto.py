@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.auto` and `bdl.cpu`.
+"""Tests of `bdl.run.config` and `bdl.cpu`.
 
 What null and auto stand for: it follows from the configuration, and the precision from the CPU too.
 """
@@ -14,9 +14,16 @@ import torch
 from composing import compose
 
 from bdl.cpu import cpu
-from bdl.run import auto, config
-from bdl.run.auto import choose_precision, count_carriers, count_stacks, cpu_flags, usable_cores
-from bdl.run.config import config_hash, run_settings
+from bdl.run import config
+from bdl.run.config import (
+    choose_precision,
+    config_hash,
+    count_carriers,
+    count_stacks,
+    cpu_flags,
+    run_settings,
+    usable_cores,
+)  # fmt: skip
 
 ONE_STACK = {
     "odd": "chains=7",
@@ -36,7 +43,7 @@ ONE_STACK = {
 
 
 def cores(monkeypatch, count: int) -> None:
-    monkeypatch.setattr(auto, "usable_cores", lambda: count)
+    monkeypatch.setattr(config, "usable_cores", lambda: count)
 
 
 @pytest.mark.parametrize("override", ONE_STACK.values(), ids=ONE_STACK)
@@ -97,11 +104,12 @@ PRECISIONS = [  # flags, overrides, precision
     ("avx512_bf16", (*IMAGES, "trainer.precision=32-true"), "32-true"),
     ("avx2", (*IMAGES, "trainer.precision=bf16-mixed"), "bf16-mixed"),
     ("avx2", (*IMAGES, "trainer=gpu"), "bf16-mixed"),
+    ("avx512_bf16", ("trainer=gpu",), "32-true"),
 ]  # fmt: skip
 
 
 def features(monkeypatch, flags: str) -> None:
-    monkeypatch.setattr(auto, "cpu_flags", lambda: set(flags.split()))
+    monkeypatch.setattr(config, "cpu_flags", lambda: set(flags.split()))
 
 
 @pytest.mark.parametrize(("flags", "overrides", "precision"), PRECISIONS)

@@ -264,7 +264,7 @@ def test_what_the_name_decides_is_no_column():
     runs.append(run("awsghmc", friction=0.1, lr=0.1))
     comparison = compare_runs(runs, ["m"], same_data=True)
     assert comparison.columns == {"lr": []}
-    settings = [tuple(row.settings) for row in comparison.methods]
+    settings = [tuple(row.settings.values()) for row in comparison.methods]
     assert settings == [("sgd", "0.1"), ("sghmc", "0.1"), ("sghmc", "0.2"), ("awsghmc", "0.1")]
     assert [row.label for row in comparison.methods] == ["sgd", "sghmc (lr=0.1)", "sghmc (lr=0.2)", "awsghmc"]
 
@@ -272,7 +272,7 @@ def test_what_the_name_decides_is_no_column():
 def test_rows_are_sorted_by_the_size_of_numbers_and_absent_settings_are_shown():
     runs = [run(lr=10.0), run(lr=9.0), run(lr=9.0, clip=1), run(lr=9.0, seed=4)]
     methods = compare_runs(runs, ["m"], same_data=True).methods
-    assert [tuple(row.settings[1:]) for row in methods] == [("9", "1"), ("9", "–"), ("10", "–")]
+    assert [tuple(row.settings.values())[1:] for row in methods] == [("9", "1"), ("9", "–"), ("10", "–")]
     assert [row.count for row in methods] == ["1", "2", "1"]
     assert methods[1].scores["m"] == (2, 2)
 

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.dashboards`.
+"""Tests of `bdl.run.write_report`.
 
 W&B and TensorBoard: an offline run is read back record by record, and an event file image by image.
 """

@@ -14,9 +14,9 @@ from running import planned
 import bdl
 from bdl.data import TensorDataModule
 from bdl.errors import ConfigError
-from bdl.run.facts import facts_of
 from bdl.run.processes import SINGLE
 from bdl.run.recipe import Recipe
+from bdl.run.write_report import facts_of
 
 
 def test_chains_are_divided_once(tmp_path):

@@ -8,14 +8,14 @@ import pytest
 import rich.console
 from rich import progress as rich_progress
 
-from bdl.run.progress import LINES, WorkProgress
+from bdl.run.console import LINES, WorkProgress
 
 
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that stands still until the test moves it."""
     now = [100.0]
-    monkeypatch.setattr("bdl.run.progress.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("bdl.run.console.time.perf_counter", lambda: now[0])
     return now
 
 

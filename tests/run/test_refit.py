@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.train`, `.plan`, `.facts` and `.predict`: refit=all, the posterior of all rows of a table."""
+"""Tests of `bdl.run.train`, `.plan`, `.write_report` and `.predict`: refit=all, a posterior of all rows of a table."""
 
 from __future__ import annotations
 

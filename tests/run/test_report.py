@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.report`, `.sample` and `.write_report`.
+"""Tests of `bdl.run.in_python` and `.write_report`.
 
 Three modules that were not written for bdl, each from its plain form to samples, predictions and a report.
 """

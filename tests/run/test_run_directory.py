@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.directory`, `.records`, `.evaluate`, `.config`, `.provenance` and `bdl.posterior.metrics`.
+"""Tests of `bdl.run.directory`, `.records`, `.evaluate`, `.config`, `.machine` and `bdl.posterior.metrics`.
 
 Run directories are complete, and several of them merge into one posterior.
 """

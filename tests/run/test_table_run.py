@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.law`, `.predict` and `.write_report`.
+"""Tests of `bdl.run.recipe`, `.predict` and `.write_report`.
 
 A table from the command line to predictions: what the data decide, what a run records, and preds.csv.
 """
@@ -22,8 +22,8 @@ import bdl
 from bdl.data import LandsatDataModule, read_table
 from bdl.errors import ConfigError
 from bdl.run.config import config_hash
-from bdl.run.facts import target_fact
 from bdl.run.records import read_config
+from bdl.run.write_report import target_fact
 
 SMALL = (
     "trainer=debug", "logger=none", "chains=2", "trainer.max_steps=12", "model.hidden=[4]", "collect.keep.every=2",

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.trust`.
+"""Tests of `bdl.run.stored`.
 
 A stranger's config.yaml builds public parts of bdl, torch.nn and Lightning, and nothing else.
 """
@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.run.config import config_folder
-from bdl.run.trust import check_names, is_public
+from bdl.run.stored import check_names, is_public
 
 RUN = Path("outputs/a")
 ATTACKS = [

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.tuning` and `.tunable`.
+"""Tests of `bdl.run.tuning`.
 
 tune=auto and budget from the command line: what is found is recorded, reused, and kept out of the hash.
 """
@@ -17,13 +17,11 @@ from running import planned, refusal
 
 import bdl
 from bdl.run import train, tuning
-from bdl.run.auto import seconds_of
 from bdl.run.build import build_stack
-from bdl.run.config import config_hash, fill_in
+from bdl.run.config import config_hash, fill_in, seconds_of
 from bdl.run.directory import RunDirectory
-from bdl.run.plan import Plan
+from bdl.run.plan import Plan, given_names
 from bdl.run.processes import SINGLE
-from bdl.run.tunable import given_names
 
 AIRFOIL = Path(bdl.__file__).parent / "data" / "files" / "airfoil.csv"
 
@@ -54,7 +52,7 @@ def finished(table, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tuned")
     cfg = compose(f"run_dir={folder}", *options(table))
     plan, directory = (
-        tuning.tuned(Plan(cfg, HydraConfig.get(), config_hash(cfg)), SINGLE),
+        tuning.tuned(Plan.of(cfg, HydraConfig.get()), SINGLE),
         RunDirectory(folder, config_hash(cfg)),
     )
     train.sample_stack(build_stack(plan, directory, 0), directory)
@@ -82,7 +80,7 @@ def test_the_hash_depends_on_what_was_typed_alone(finished, table):
 def test_a_run_that_has_begun_is_not_tuned_again(finished, monkeypatch):
     cfg, recorded = finished
     monkeypatch.setattr(tuning, "find_settings", lambda *_, **__: pytest.fail("tuned twice"))
-    assert tuning.tuned(Plan(cfg, HydraConfig.get(), config_hash(cfg)), SINGLE).found == recorded.found
+    assert tuning.tuned(Plan.of(cfg, HydraConfig.get()), SINGLE).found == recorded.found
 
 
 def test_given_keys_are_kept():
@@ -90,6 +88,17 @@ def test_given_keys_are_kept():
     assert given_names(typed) == {"lr", "prior", "burn_in", "every", "batch_size"}
     assert given_names(["sampler.prior.precision=2", "+length=3"]) == {"prior", "steps", "length"}
     assert given_names(["sampler=sghmc"]) == given_names(["sampler.dynamics.friction=1"]) - {"friction"} == {"sampler"}
+
+
+def test_a_batch_size_gets_a_sampler_that_takes_batches(table, tmp_path):
+    """Where nobody chose a sampler, a line says so; with all rows in a batch MCLMC stays."""
+    nobody_chose = [option for option in options(table) if option != "sampler=sghmc"]
+    for size, sampler in ((16, "SGHMC"), (64, "MCLMC")):
+        plan = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, f"data.batch_size={size}"), SINGLE)
+        stack = plan.of_stack(0, plan.data(0).build())
+        assert type(stack.sampler.build().keywords["dynamics"]).__name__ == sampler
+        line = f"tune: sampler sghmc: a step of mclmc takes all 64 training rows, not {size}"
+        assert (plan.found["reasons"][0] == line) == (size == 16)
 
 
 def test_more_rows_than_a_step_can_take_get_batches_unless_the_user_chose(table, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.validate` and `.values`.
+"""Tests of `bdl.run.validate`.
 
 Which values of YAML may stand for which annotations.
 """
@@ -12,8 +12,7 @@ from typing import Any, Literal, TypedDict, Unpack
 import pytest
 from torch import Tensor
 
-from bdl.run.validate import _OF_HYDRA, argument_names, argument_types
-from bdl.run.values import describe, fits
+from bdl.run.validate import _OF_HYDRA, argument_names, argument_types, describe, fits
 
 CASES = [
     (int, [0, -3], [1.0, True, "1", None], "a whole number"),
