@@ -59,7 +59,8 @@ def _of_items(dataset: Sized) -> dict[str, Any]:
 def _read(dataset: Any, rows: list[int]) -> tuple[str, str]:
     """The structure of the first item and the checksum of all."""
     with isolate_rng():
-        torch.manual_seed(0), np.random.seed(0), random.seed(0)
+        for seed in (torch.manual_seed, np.random.seed, random.seed):
+            seed(0)
         items = [dataset[row] for row in rows]
     return structure(items[0]), _digest(items)
 

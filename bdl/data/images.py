@@ -177,7 +177,8 @@ def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     """
     classes = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != ".") if folder.is_dir() else []
     found = {name: _files_below(folder / name) for name in classes}
-    if not classes or (empty := [name for name in classes if not found[name]]):
+    empty = [name for name in classes if not found[name]]
+    if not classes or empty:
         what = f"{empty[0]} has no image ({', '.join(EXTENSIONS)})" if classes else "it has no folder"
         raise ConfigError(f"data.path={folder} is no folder of images, with a folder per class: {what}")
     if len(classes) < 2:
