@@ -65,6 +65,12 @@ class Problem:
         """Of one network's parameter tensors."""
         return [tuple(p.shape[1:]) for p in self.stack.parameters() if p.requires_grad]
 
+    def centred(self, prior: Prior) -> Prior:
+        """The prior with its mean as it is where the run begins; a later trial begins elsewhere."""
+        named = {name: p.detach() for name, p in self.stack.named_parameters() if p.requires_grad}
+        start = torch.cat([p.flatten(1) for p in named.values()], 1)
+        return prior.centred(list(named), self.shapes, start)
+
     def on(self, items: Items) -> Problem:
         """The same problem for a part of the items alone, as if there were no others."""
         n = round(self.num_data * len(items[1]) / len(self.items[1]))
