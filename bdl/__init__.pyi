@@ -9,7 +9,16 @@ from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaErr
 from .landscape.coefficient import learning_coefficient
 from .landscape.estimate import CoefficientEstimate
 from .lightning import callbacks
-from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
+from .lightning.callbacks import (
+    CollectSamples,
+    LearningCoefficient,
+    ModelAverage,
+    Monitor,
+    SaveLast,
+    Schedule,
+    StepProgress,
+    TimeLimit,
+)
 from .lightning.module import BayesianModule
 from .likelihoods import (
     BernoulliNLL,
@@ -92,6 +101,7 @@ __all__ = [
     "LabelPrediction",
     "Laplace",
     "LastLayerLaplace",
+    "LearningCoefficient",
     "MCDropout",
     "MeanField",
     "Metropolis",

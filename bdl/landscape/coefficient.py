@@ -213,3 +213,5 @@ def _check(
             raise ConfigError(f"{name} must be > 0, got {value}")
     if not dynamics.noisy or dynamics.variational or dynamics.adapt_steps:
         raise ConfigError(f"a learning coefficient needs a sampler that does not adapt, got {dynamics}: bdl.SGLD()")
+    if lr is None and not (dynamics.full_batch or "lr" in dynamics.tunable):
+        raise ConfigError(f"lr of {dynamics} cannot be found, because it preconditions its step: give lr")

@@ -95,9 +95,12 @@ class GaussianPrior(Prior):
             names = [name for name in shapes if name in draw.tensors]
             rows.append(torch.cat([draw.tensors[name].detach().cpu().flatten() for name in names]).double())
             chains.append(draw.chain)
-        if not 0 <= rank < len(rows) - 1:
-            raise ConfigError(f"rank must be from 0 to {len(rows) - 2} for {len(rows)} samples, got {rank}")
         x = torch.stack(rows)
+        most = min(len(x) - 2, x.shape[1])
+        if not 0 <= rank <= most:
+            raise ConfigError(
+                f"rank must be from 0 to {most} for {len(x)} samples of {x.shape[1]:,} numbers, got {rank}"
+            )
         mean = x.mean(0)
         x -= mean
         variance = x.square().sum(0) / (len(x) - 1)
@@ -184,8 +187,11 @@ def _principal(x: Tensor, rank: int) -> Tensor:
     """(k, d) the first principal directions of centred samples (n, d), times their standard deviations."""
     if rank == 0:
         return x[:0]
-    values, vectors = torch.linalg.eigh(x @ x.T / (len(x) - 1))  # n is small beside d
-    return (vectors[:, -rank:].T @ x) / math.sqrt(len(x) - 1) * (values[-rank:, None] > 0)
+    if len(x) > x.shape[1]:
+        values, vectors = torch.linalg.eigh(x.T @ x / (len(x) - 1))
+        return (vectors[:, -rank:] * values[-rank:].clamp_min(0).sqrt()).T
+    values, vectors = torch.linalg.eigh(x @ x.T)
+    return vectors[:, -rank:].T @ x / math.sqrt(len(x) - 1)
 
 
 def _temperature(records: Sequence[Any]) -> float:
