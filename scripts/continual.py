@@ -81,7 +81,8 @@ def one_seed(seed: int, folder: Path) -> dict[str, dict[str, float]]:
         return net
 
     def of(posterior: bdl.Posterior) -> dict[str, float]:
-        return scores(lambda x: posterior.predict(x).probs, tests)
+        predict: Any = posterior.predict
+        return scores(lambda x: predict(x).probs, tests)
 
     rows = {"trained on dark": scores(lambda x: net(x).softmax(1).detach(), tests)}
     first = sampled(net, dark, bdl.Gaussian(1.0), seed, folder / "dark")

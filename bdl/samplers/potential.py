@@ -275,6 +275,6 @@ class Potential(Saved):
         super().load_state_dict(state, theta)
         self.energy_watch.first = state["first_loss"]
         if start is not None:
-            self.start = start.to(theta, copy=True)
-            self._prior = self._bound(self._given, self.start)
+            start = self.start = start.to(theta, copy=True)
+            self._prior = self._bound(self._given, start)
         self.reset()

@@ -156,8 +156,8 @@ def test_it_is_sampled():
 def test_one_part_after_the_other_is_both_at_once():
     """Linear regression, where posteriors are normal: the second run's posterior is that of all rows.
 
-    Its law under the prior of draws of the first is found by algebra. At full rank LEAST adds 5 % to the variances of the
-    first part, which has half of the weight: that moves the mean by 0.05 / 4 of the difference between the two parts'
+    Its law under the prior of draws of the first is found by algebra. At full rank LEAST adds 5 % to the variances of
+    the first part, which has half of the weight: that moves the mean by 0.05 / 4 of the difference between the parts'
     means, at most Z 2 standard deviations of the whole: 0.11. Power: without the first part, stds are 1.4 times these.
     """
     draw = torch.Generator().manual_seed(0)

@@ -13,7 +13,7 @@ from bdl.errors import ConfigError
 from bdl.landscape.coefficient import learning_coefficient
 from bdl.landscape.estimate import CoefficientEstimate
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.find import sampled_net
+from bdl.lightning.host import sampled_net
 from bdl.likelihoods import Loss
 
 
