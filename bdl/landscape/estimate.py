@@ -19,7 +19,7 @@ ENOUGH = 50  # effective draws
 
 
 @dataclass(frozen=True)
-class Check:
+class CoefficientCheck:
     """One question about an estimate. passed: None where the answer is not known."""
 
     name: str
@@ -79,7 +79,7 @@ class CoefficientEstimate:
         return float((self.trace.shape[1] / times).sum())
 
     @cached_property
-    def checks(self) -> tuple[Check, ...]:
+    def checks(self) -> tuple[CoefficientCheck, ...]:
         return (self._agreement(), self._rest(), self._temperature(), self._basin(), self._draws())
 
     @property
@@ -109,47 +109,49 @@ class CoefficientEstimate:
         means = self.trace[:, self.trace.shape[1] % parts :].reshape(len(self.trace), parts, -1).mean(-1)
         return math.sqrt(float(means.var(1).mean()) / means.numel())
 
-    def _agreement(self) -> Check:
+    def _agreement(self) -> CoefficientCheck:
         if len(self.trace) < 2:
-            return Check("chains", None, "one chain cannot disagree with itself: take several")
+            return CoefficientCheck("chains", None, "one chain cannot disagree with itself: take several")
         ratio = self._between / max(self._along, 1e-300)
         words = f"the error between chains is {ratio:.2g} times that along them"
-        return Check("chains", ratio < APART, words if ratio < APART else f"{words}: more steps, or a longer burn-in")
+        return CoefficientCheck(
+            "chains", ratio < APART, words if ratio < APART else f"{words}: more steps, or a longer burn-in"
+        )
 
-    def _rest(self) -> Check:
+    def _rest(self) -> CoefficientCheck:
         mean = self.trace.mean(0)
         if len(mean) < 8:
-            return Check("rest", None, "too few draws to see a drift: more steps")
+            return CoefficientCheck("rest", None, "too few draws to see a drift: more steps")
         change, error = trend(mean)
         rests = abs(change) <= FAR * error
         words = f"λ̂ changes by {change:.2g} ± {error:.1g} from one half to the other"
-        return Check("rest", rests, words if rests else f"{words}: a longer burn-in")
+        return CoefficientCheck("rest", rests, words if rests else f"{words}: a longer burn-in")
 
-    def _temperature(self) -> Check:
+    def _temperature(self) -> CoefficientCheck:
         measured = self.configurational[self.configurational.isfinite()]
         if math.isnan(self.heat) or len(measured) == 0:
-            return Check("temperature", None, "it was not measured: more steps")
+            return CoefficientCheck("temperature", None, "it was not measured: more steps")
         if self.heat > WARM:
-            return Check("temperature", False, f"batches heat the chains by {self.heat:.1%}: a larger batch")
+            return CoefficientCheck("temperature", False, f"batches heat the chains by {self.heat:.1%}: a larger batch")
         ratio = float(measured.mean())
         error = float(measured.std()) / math.sqrt(len(measured)) if len(measured) > 1 else 0.0
         right = abs(ratio - 1) < WARM + FAR * error
         words = f"batches heat by {self.heat:.1%}, the configurational temperature is {ratio:.3f} ± {error:.1g} T"
-        return Check("temperature", right, words if right else f"{words}: a smaller lr, or a longer burn-in")
+        return CoefficientCheck("temperature", right, words if right else f"{words}: a smaller lr, or a longer burn-in")
 
-    def _basin(self) -> Check:
+    def _basin(self) -> CoefficientCheck:
         rounding = 1e-6 * max(1.0, abs(self.loss)) * self.num_data / self.temperature
         share = float((self.trace < -rounding).double().mean())
         words = f"{share:.1%} of the states have a lower loss than the network"
         if share <= BELOW and self.value > 0:
-            return Check("minimum", True, words)
+            return CoefficientCheck("minimum", True, words)
         lowest = -float(self.trace.min()) * self.temperature
-        return Check(
+        return CoefficientCheck(
             "minimum", False, f"{words}, by up to {lowest:.3g} nats: it is no minimum, or the chains left it; train "
             "on, or raise the localization",
         )  # fmt: skip
 
-    def _draws(self) -> Check:
+    def _draws(self) -> CoefficientCheck:
         words = f"{self.effective_draws:,.0f} effective draws"
         enough = self.effective_draws >= ENOUGH
-        return Check("draws", enough, words if enough else f"{words}, fewer than {ENOUGH}: more steps")
+        return CoefficientCheck("draws", enough, words if enough else f"{words}, fewer than {ENOUGH}: more steps")

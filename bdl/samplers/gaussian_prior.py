@@ -21,15 +21,7 @@ LEAST = 0.05  # share of a coordinate's variance that stays its own, beside what
 APART = 9.0  # variance of the chains' means over that within chains: three standard deviations
 
 
-class Draw(Protocol):
-    """One network of a posterior."""
-
-    chain: int
-    weight: float
-    tensors: dict[str, Tensor]
-
-
-class Draws(Protocol):
+class SampledNetworks(Protocol):
     """A `bdl.Posterior`, as a prior sees it."""
 
     net: nn.Module
@@ -73,7 +65,7 @@ class GaussianPrior(Prior):
             raise ConfigError("a GaussianPrior needs finite means and variances > 0")
 
     @classmethod
-    def of(cls, posterior: Draws, rank: int = 0) -> GaussianPrior:
+    def of(cls, posterior: SampledNetworks, rank: int = 0) -> GaussianPrior:
         """The normal law with the mean and the variances of a run's samples, as the prior of the next run.
 
         Samples of a posterior at temperature T have T times its covariance, which is taken out: -log of the prior is U

@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -85,26 +86,27 @@ class Potential(Saved):
         """needs_energy: name of the weighting that needs the energy of every step, or None."""
         self.survivors = survivors
         self.chain, self.num_data, self.clip = chain, num_data, clip
-        self._given, self._prior = prior, None if prior.needs_start else self._bound(prior, chain.theta)
+        self._given = prior
         self.start: Tensor | None = None  # (d,) the weights where the chains began, for a prior centred there
         self.needs_energy = needs_energy
         self.energy: Tensor | None = None
         self._idle_is_known = False  # True once a parameter without a gradient has been spoken of
         self.energy_watch = EnergyWatch(num_data)
         self.reset()
+        if not prior.needs_start:
+            self.prior = self._bound(chain.theta)
 
-    @property
+    @cached_property
     def prior(self) -> Prior:
-        """The prior with its scale and its mean per coordinate. The first call says where the chains began."""
-        if self._prior is None:
-            start = self.chain.theta.clone()
-            self._prior = self._bound(self._given, start)
-            self.start = start[0].clone() if self.chain.lead else start
-        return self._prior
+        """The prior with its scale and its mean per coordinate. Its first use says where the chains began."""
+        start = self.chain.theta.clone()
+        prior = self._bound(start)
+        self.start = start[0].clone() if self.chain.lead else start
+        return prior
 
-    def _bound(self, prior: Prior, start: Tensor) -> Prior:
+    def _bound(self, start: Tensor) -> Prior:
         buffer = self.chain.buffer
-        return prior.centred(buffer.names, buffer.shapes, start).bind(buffer.shapes, self.chain.theta)
+        return self._given.centred(buffer.names, buffer.shapes, start).bind(buffer.shapes, self.chain.theta)
 
     def loss(self, closure: Closure | None) -> Tensor | None:
         """() or (C,) the loss that the closure returns, after it has back-propagated it."""
@@ -276,5 +278,5 @@ class Potential(Saved):
         self.energy_watch.first = state["first_loss"]
         if start is not None:
             start = self.start = start.to(theta, copy=True)
-            self._prior = self._bound(self._given, start)
+            self.prior = self._bound(start)
         self.reset()
