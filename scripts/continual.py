@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor, nn
 
 import bdl
 from bdl.data.loader import TensorBatches
+from bdl.run.machine import device_name
 
 Part = tuple[Tensor, Tensor]
 CHAINS, BATCH, SEEDS = 4, 100, (0, 1, 2)
@@ -123,7 +125,9 @@ def main() -> None:
         name: {head: sum(one[name][head] for one in each) / len(each) for head in row} for name, row in each[0].items()
     }
     arguments.out.mkdir(parents=True, exist_ok=True)
-    (arguments.out / "continual.json").write_text(json.dumps({"seeds": list(arguments.seeds), "each": each}, indent=1))
+    about = {"bdl": bdl.__version__, "device": device_name(), "date": date.today().isoformat()}
+    record = {**about, "seeds": list(arguments.seeds), "each": each}
+    (arguments.out / "continual.json").write_text(json.dumps(record, indent=1))
     (arguments.out / "continual.md").write_text(table(mean))
     print(table(mean))
 
