@@ -11,6 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -89,7 +90,12 @@ class Centred(Prior):
         return replace(self, mean=centre_of(self.mean, names, shapes, start))  # type: ignore[type-var]
 
     def offset(self, theta: Tensor) -> Tensor:
-        return offset(theta, self.mean)
+        return theta if self.at_zero else offset(theta, self.mean)
+
+    @cached_property
+    def at_zero(self) -> bool:
+        """Whether the mean is 0, so that a step need not ask again."""
+        return isinstance(self.mean, int | float) and self.mean == 0
 
     def identity(self) -> Any:
         if isinstance(self.mean, int | float):
@@ -134,14 +140,14 @@ class Gaussian(Centred):
         return replace(self, precision=bound(self.precision, shapes, like, lambda variance: 1 / variance))
 
     def energy(self, theta: Tensor) -> Tensor:
-        x = offset(theta, self.mean)
+        x = theta if self.at_zero else offset(theta, self.mean)
         if isinstance(self.precision, int | float):
             square = torch.dot(x, x) if x.ndim == 1 else torch.linalg.vecdot(x, x)
             return 0.5 * self.precision * square
         return 0.5 * (x.square() @ self.precision.to(x))
 
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
-        x = offset(theta, self.mean)
+        x = theta if self.at_zero else offset(theta, self.mean)
         if isinstance(self.precision, int | float):
             g.add_(x, alpha=self.precision / num_data)
         else:
@@ -172,10 +178,10 @@ class Laplace(Centred):
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance / 2)))
 
     def energy(self, theta: Tensor) -> Tensor:
-        return (offset(theta, self.mean).abs() / in_type_of(self.scale, theta)).sum(-1)
+        return (self.offset(theta).abs() / in_type_of(self.scale, theta)).sum(-1)
 
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
-        g.add_(offset(theta, self.mean).sign().div_(in_type_of(self.scale, theta)), alpha=1 / num_data)
+        g.add_(self.offset(theta).sign().div_(in_type_of(self.scale, theta)), alpha=1 / num_data)
 
     def constant(self, d: int) -> float:
         return d * math.log(2) + sum_log(self.scale, d)
@@ -207,11 +213,11 @@ class StudentT(Centred):
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance * share)))
 
     def energy(self, theta: Tensor) -> Tensor:
-        x = offset(theta, self.mean)
+        x = theta if self.at_zero else offset(theta, self.mean)
         return (self.df + 1) / 2 * (x / in_type_of(self.scale, x)).square().div(self.df).log1p().sum(-1)
 
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
-        x = offset(theta, self.mean)
+        x = theta if self.at_zero else offset(theta, self.mean)
         spread = self.df * in_type_of(self.scale, x) ** 2
         g.add_((self.df + 1) * x / (spread + x.square()), alpha=1 / num_data)
 
