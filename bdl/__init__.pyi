@@ -38,6 +38,7 @@ from .run.in_python import Report, report, sample
 from .run.predict import predict_table
 from .samplers.blocks import Block
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
+from .samplers.dynamics.isokinetic import SMILE
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
 from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
 from .samplers.dynamics.microcanonical import MCLMC
@@ -69,6 +70,7 @@ __all__ = [
     "SGLRW",
     "SGNHT",
     "SGRLD",
+    "SMILE",
     "AcceptReject",
     "AdamWStart",
     "AdaptiveWeight",

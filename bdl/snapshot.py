@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
+from bdl.devices import widest
 from bdl.identity import identity
 from bdl.likelihoods import outputs_of
 
@@ -60,8 +62,16 @@ def per_chain(value: float | Tensor, chains: int | None) -> list[float]:
     count = chains or 1
     if not isinstance(value, Tensor):
         return [float(value)] * count
-    numbers = value.detach().double().reshape(-1).tolist()
+    numbers = value.detach().cpu().double().reshape(-1).tolist()
     return numbers * count if len(numbers) == 1 else numbers
+
+
+def numbers(values: Mapping[str, Tensor | None], chains: int | None) -> dict[str, list[float]]:
+    """`per_chain` of several tensors on one device, which is read once; NaN for None."""
+    count, known = chains or 1, {name: value for name, value in values.items() if value is not None}
+    columns = [value.detach().reshape(-1).to(widest(value.device)).expand(count) for value in known.values()]
+    rows = torch.stack(columns).tolist() if columns else []
+    return {name: [float("nan")] * count for name in values} | dict(zip(known, rows, strict=True))
 
 
 def of_rows(value: Tensor | None, chains: int | None, rows: list[int]) -> list[float] | None:

@@ -11,6 +11,7 @@ from torch.optim.adamw import adamw
 
 from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.split import hold_out
+from bdl.devices import widest
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
@@ -161,7 +162,7 @@ class _Best:
         self.kept = [t.detach().clone() for t in self.tensors]
         self.patience = patience
         device = self.tensors[0].device
-        self.loss = torch.full((stack.chains,), math.inf, dtype=torch.float64, device=device)
+        self.loss = torch.full((stack.chains,), math.inf, dtype=widest(device), device=device)
         self.epoch = torch.zeros(stack.chains, dtype=torch.int64, device=device)
         self.stopped = torch.zeros(stack.chains, dtype=torch.bool, device=device)
 
@@ -210,10 +211,11 @@ def _stepper(
 
 @torch.no_grad()
 def _losses(stack: ChainStack, loss: Loss, items: TensorSlices) -> Tensor:
-    """(C,) mean loss of every member over the items, in eval mode, double."""
+    """(C,) mean loss of every member over the items, in eval mode, double where the device has it."""
     total: Any = 0.0
     with evaluating(stack):
         for x, y in items:
             labels = y.expand(stack.chains, *y.shape)
-            total = total + mean_loss(loss, stack.broadcast(x), labels, stack.chains).double() * len(y)
+            mean = mean_loss(loss, stack.broadcast(x), labels, stack.chains)
+            total = total + mean.to(widest(mean.device)) * len(y)
     return total / len(items.y)

@@ -67,6 +67,21 @@ def composed_once():
         yield
 
 
+@pytest.fixture
+def simulated():
+    """The simulated accelerator "cuda", which Trainers of `toys` use."""
+    from simulated import Device
+
+    with Device("cuda") as device:
+        yield device
+
+
+@pytest.fixture(params=["cpu", "simulated"])
+def device(request):
+    """A device to run on: the CPU, and the simulated accelerator."""
+    return request.param if request.param == "cpu" else request.getfixturevalue("simulated").device.type
+
+
 @pytest.fixture(scope="module")
 def unwritten_pictures():
     """The figures of a page are made but not written, which takes two thirds of the time of a small run."""

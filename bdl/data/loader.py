@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import functools
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol, TypedDict, cast
 
@@ -12,11 +13,12 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from bdl.data.slices import TensorSlices
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
 SMALL_EPOCH = 2**22  # numbers in the items of an epoch, over all chains, that are put in order at once
-LARGEST = 2**18  # numbers in a batch of TensorSlices on a CPU; 85 CIFAR images are the fastest for ResNet20
+AHEAD = 2**24  # numbers in the order of an epoch, over all chains, that is drawn ahead: 64 MiB
 
 
 class Augmentation(Protocol):
@@ -90,6 +92,7 @@ class TensorBatches:
         self.rank, self.ranks = 0, 1
         self.epoch, self.index = 0, 0  # the next batch
         self._drawn: tuple[int, Tensor, Tensor | None] | None = None  # an epoch, its rows, its decisions
+        self._ahead: tuple[int, Future[Any]] | None = None  # the next epoch, which a thread draws
         self._gathered: tuple[Tensor, Tensor] | None = None  # the items of that epoch in order, where they are small
 
     @property
@@ -120,13 +123,16 @@ class TensorBatches:
                 f"batch_size = {self.batch_size} on each of {ranks} processes is more than the {len(self.x)} training "
                 f"items: at most {len(self.x) // ranks}"
             )
-        self.rank, self.ranks, self._drawn = rank, ranks, None
+        self.rank, self.ranks, self._drawn, self._ahead = rank, ranks, None, None
         return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"_ahead": None}  # a thread's work cannot be copied
 
     def at(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
         """Batch number `index` of an epoch, whatever the position of the loader."""
         if self._drawn is None or self._drawn[0] != epoch:
-            self._drawn = (epoch, *self._draw(epoch))
+            self._drawn = (epoch, *self._next(epoch))
             self._gathered = self._gather(self._drawn[1]) if self.augment is None else None
         _, rows, decisions = self._drawn
         if self._gathered is not None:
@@ -158,21 +164,40 @@ class TensorBatches:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.index = state["epoch"], state["index"]
 
+    def _next(self, epoch: int) -> tuple[Tensor, Tensor | None]:
+        """(batches, C * B) rows and (batches, C * B, k) decisions of an epoch, on the device of the data.
+
+        An accelerator works while a thread of the host draws the next epoch.
+        """
+        if self.x.device.type == "cpu":
+            return self._draw(epoch)
+        ahead, self._ahead = self._ahead, None
+        rows, decisions = ahead[1].result() if ahead is not None and ahead[0] == epoch else self._draw(epoch)
+        if rows.numel() <= AHEAD:
+            self._ahead = epoch + 1, _drawer().submit(self._draw, epoch + 1)
+        rows = rows.to(self.x.device, non_blocking=True)
+        return rows, None if decisions is None else decisions.to(self.x.device, non_blocking=True)
+
     def _draw(self, epoch: int) -> tuple[Tensor, Tensor | None]:
-        """(batches, C * B) rows and (batches, C * B, k) decisions of an epoch, drawn on the CPU for every device."""
-        items, count = len(self.x), len(self) * self.ranks * self.batch_size
-        orders, decisions = [], []
+        """What `_next` returns, on the CPU, where it is drawn for every device; one chain after the other."""
+        items, shape = len(self.x), (len(self), self.ranks, self.batch_size)
+        count, decisions = shape[0] * self.ranks * self.batch_size, None
+        kind = torch.int32 if items < 2**31 else torch.int64
+        rows = torch.empty(shape[0], self.chains or 1, self.batch_size, dtype=kind)
         for c in range(self.chains or 1):
             key = (self.seed, self.stack, epoch, c)
             random = generator("cpu", "order", *key)
             if self.replacement:
-                orders.append(torch.randint(items, (count,), generator=random))
+                order = torch.randint(items, (count,), generator=random)
             else:
-                orders.append(torch.randperm(items, generator=random)[:count])
+                order = torch.randperm(items, generator=random)[:count]
+            rows[:, c] = order.view(shape)[:, self.rank]  # this rank's part of the batches
             if self.augment is not None:
                 drawn = self.augment.draw(items, tuple(self.x.shape[1:]), generator("cpu", "augment", *key))
-                decisions.append(drawn[orders[-1]])
-        return self._in_batches(orders), self._in_batches(decisions) if decisions else None
+                each = drawn[order].unflatten(0, shape)[:, self.rank]
+                decisions = each.new_empty(*rows.shape, *each.shape[2:]) if decisions is None else decisions
+                decisions[:, c] = each
+        return rows.flatten(1), None if decisions is None else decisions.flatten(1, 2)
 
     def _gather(self, rows: Tensor) -> tuple[Tensor, Tensor] | None:
         """All items of an epoch in the order of its batches, so that a batch is a view; None if they are many."""
@@ -181,10 +206,11 @@ class TensorBatches:
         x, y = (v.index_select(0, rows.flatten()).unflatten(0, rows.shape) for v in (self.x, self.y))
         return x, y
 
-    def _in_batches(self, drawn: list[Tensor]) -> Tensor:
-        """This rank's part of the batches (batches, C * B, ...), from C tensors (items, ...)."""
-        each = torch.stack(drawn).unflatten(1, (len(self), self.ranks, self.batch_size))[:, :, self.rank]
-        return each.transpose(0, 1).flatten(1, 2).to(self.x.device)
+
+@functools.cache
+def _drawer() -> ThreadPoolExecutor:
+    """The thread that draws ahead."""
+    return ThreadPoolExecutor(1, "bdl-order")
 
 
 class WorkerBatches:
@@ -199,6 +225,12 @@ class WorkerBatches:
 
     def __init__(self, batches: TensorBatches, workers: int = 2):
         self.batches, self.workers = batches, workers
+        self._pins = False
+
+    def to(self, device: torch.device | str) -> WorkerBatches:
+        """Make batches that are copied to the device; they are made on the CPU."""
+        self._pins = torch.device(device).type == "cuda" and torch.cuda.is_available()
+        return self
 
     @property
     def dataset(self) -> Tensor:
@@ -216,14 +248,16 @@ class WorkerBatches:
         return self.batches.ranks
 
     def __copy__(self) -> WorkerBatches:
-        return WorkerBatches(copy.copy(self.batches), self.workers)
+        fresh = WorkerBatches(copy.copy(self.batches), self.workers)
+        fresh._pins = self._pins
+        return fresh
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         first, numbers = self.batches.index, range(len(self))
         batch_of: Any = functools.partial(self.batches.at, self.batches.epoch)  # (number) -> batch
         ahead = DataLoader(
             cast(Dataset, numbers), None, sampler=numbers[first:], num_workers=self.workers, collate_fn=batch_of,
-            pin_memory=torch.cuda.is_available(), generator=torch.Generator(),  # None draws from the global stream
+            pin_memory=self._pins, generator=torch.Generator(),  # None draws from the global stream
         )  # fmt: skip
         batches = iter(ahead)
         for _ in range(first, len(self)):
@@ -246,43 +280,3 @@ class WorkerBatches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.batches.load_state_dict(state)
-
-
-class TensorSlices:
-    """A loader over tensors in the order of the data, for evaluation. It yields transform(x) (<=B, ...), y (<=B, ...).
-
-    >>> [len(y) for x, y in TensorSlices(torch.zeros(10, 3), torch.arange(10), batch_size=4)]
-    [4, 4, 2]
-
-    Args:
-        x, y: the items and their labels.
-        batch_size: B; None means 4096, and fewer for large items on a CPU.
-        transform: makes the network's input of stored items.
-    """
-
-    shuffles = False
-
-    def __init__(
-        self, x: Tensor, y: Tensor, batch_size: int | None = None, transform: Callable[[Tensor], Tensor] | None = None
-    ):
-        self.x, self.y, self.transform, self._batch_size = x, y, transform, batch_size
-
-    @property
-    def batch_size(self) -> int:
-        most = LARGEST // max(1, self.x[:1].numel()) if self.x.device.type == "cpu" else 4096
-        return self._batch_size or min(4096, max(1, most))
-
-    @property
-    def dataset(self) -> Tensor:
-        return self.x
-
-    def __len__(self) -> int:
-        return -(-len(self.x) // self.batch_size)
-
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
-        for x, y in zip(self.x.split(self.batch_size), self.y.split(self.batch_size), strict=True):
-            yield x if self.transform is None else self.transform(x), y
-
-    def to(self, device: torch.device | str) -> TensorSlices:
-        self.x, self.y = self.x.to(device), self.y.to(device)
-        return self

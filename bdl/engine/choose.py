@@ -47,7 +47,7 @@ def choose_gradient(
     # A loss that needs autograd may wait for the device, which a graph cannot record
     known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
     record = recorder_for(gradient.params[0].device) if graphs and compiled and known else None
-    return gradient if record is None else Recorded(gradient, record)
+    return gradient if record is None else Recorded(gradient, record, required=compiled is True)
 
 
 def of_stack(stack: ChainStack, loss: Loss) -> Autograd:

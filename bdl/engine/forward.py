@@ -150,7 +150,19 @@ class Forward:
         limit = LARGEST_CPU if self.device.type == "cpu" else LARGEST_GPU
         return max(1, limit // max(1, count_items(inputs) * largest, items * outputs))
 
-    def _numbers(self, one: Inputs) -> tuple[int, int]:
+    def items(self, inputs: Inputs, tensors: Tensors | None = None) -> int:
+        """How many items like those of the inputs (b, ...) an accelerator may run at once; at least 1.
+
+        tensors: (k, ...) of networks that are to run together; None for one network, the architecture's own.
+        """
+        one, together = map_tensors(lambda t: t.to(self.device), part_of(inputs, slice(0, 1))), 1
+        if tensors is not None:
+            networks = len(next(iter(tensors.values())))
+            together = 1 if self.way(networks) == "loop" else networks
+            tensors = {name: t[:1] for name, t in tensors.items()}
+        return max(1, LARGEST_GPU // max(1, together * self._numbers(one, tensors)[0]))
+
+    def _numbers(self, one: Inputs, tensors: Tensors | None = None) -> tuple[int, int]:
         """Numbers in the largest activation and in the outputs for the inputs (1, ...) of one item."""
         sizes = [sum(t.numel() for t in tensors_in(one))]
 
@@ -159,7 +171,7 @@ class Forward:
                 sizes.append(outputs.numel())
 
         with watching(dict(self.net.named_modules()), measure), evaluating(self.net):
-            feed(self.net, one)
+            feed(self.net, one) if tensors is None else self._loop(tensors, one, each=False)
         return sizes[-1] if self._head else max(sizes), sizes[-1]
 
     # ---- the three ways ---------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from bdl.engine.functional import call, named_tensors
 from bdl.engine.graphs import Graphs, Recorder
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
+from bdl.lent import LentGradients
 from bdl.likelihoods import Loss
 from bdl.torch_private import gather
 
@@ -54,30 +55,37 @@ class Autograd(Gradient):
         self, losses: Losses, params: Sequence[Tensor], context: Callable[[], AbstractContextManager[Any]] = nullcontext
     ):
         self.params, self._losses, self._context = list(params), losses, context
+        self._out: Sequence[Tensor] = ()
+        self._lent: LentGradients | None = None
 
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
         return self._losses(x, y)
 
     def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
-        for p in self.params:
-            p.grad = None
+        if out is not self._out:
+            self._out, self._lent = out, LentGradients(self.params, out) if LentGradients.pays(out) else None
+        if self._lent is not None:
+            self._lent.lend()
+        else:
+            for p in self.params:
+                p.grad = None
         with torch.enable_grad():
             with self._context():
                 losses = self._losses(x, y)
             losses.sum().backward()  # chain c's loss depends on its own parameters only: the sum keeps gradients apart
-        self.idle = gather(self.params, out)
+        self.idle = gather(self.params, out) if self._lent is None else self._lent.idle()
         return losses.detach()
 
 
 class Recorded(Gradient):
     """A gradient whose kernels, which never wait for the device, a CUDA graph launches together with the energy's."""
 
-    def __init__(self, gradient: Gradient, record: Recorder):
-        self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record)
+    def __init__(self, gradient: Gradient, record: Recorder, required: bool = False):
+        self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record, required)
         self.launch = self._graphs.run
 
     def __reduce__(self) -> Any:
-        return Recorded, (self._gradient, self._graphs.record)  # a copy reads memory of its own
+        return Recorded, (self._gradient, self._graphs.record, self._graphs.required)  # a copy reads memory of its own
 
     def hold(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
         x, y = self._graphs.hold(x, y)

@@ -12,13 +12,14 @@ computes what a step without one does, to the bit.
 from __future__ import annotations
 
 import operator
+import warnings
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 
 T = TypeVar("T")
 
@@ -49,17 +50,22 @@ class Graphs:
     """The graphs of one network's steps, and the batch that they read.
 
     A graph is recorded anew when the batch has another shape, or when a tensor that the graph uses has been replaced.
+
+    Args:
+        record: records work; it raises ConfigError for work that cannot be recorded.
+        required: whether such an error ends the run. Otherwise it is a BdlWarning, and all work runs kernel by kernel.
     """
 
-    def __init__(self, record: Recorder):
-        self.record = record
+    def __init__(self, record: Recorder, required: bool = False):
+        self.record, self.required = record, required
         self._kinds: list[Any] = []  # shape, strides, type and device of the batch's tensors
         self._batch: tuple[Tensor, ...] = ()
-        self._reads: Sequence[object] = ()
+        self._reads: dict[Hashable, Sequence[object]] = {}  # by the kind of work
         self._graphs: dict[Hashable, tuple[Callable[[], object], Any] | None] = {}  # None: has run once, unrecorded
+        self._plain = False  # nothing is recorded, because something could not be
 
     def __reduce__(self) -> Any:
-        return Graphs, (self.record,)  # a copy reads memory of its own
+        return Graphs, (self.record, self.required)  # a copy reads memory of its own
 
     @torch.no_grad()
     def hold(self, *batch: Tensor) -> tuple[Tensor, ...]:
@@ -81,17 +87,25 @@ class Graphs:
         Args:
             work: kernels that read the held batch and `reads`, in the same order at every call.
             key: names the kind of work. Different kinds have graphs of their own.
-            reads: what the kernels use besides the batch. Other objects than last time invalidate all graphs.
+            reads: what the kernels use besides the batch. Other objects than last time invalidate the graph.
         """
-        if len(reads) != len(self._reads) or not all(map(operator.is_, reads, self._reads)):
-            self._reads = reads
-            self._graphs.clear()
-        if key not in self._graphs:
-            self._graphs[key] = None
+        if self._plain:
+            return work()
+        known = self._reads.get(key, ())
+        if key not in self._graphs or len(reads) != len(known) or not all(map(operator.is_, reads, known)):
+            self._reads[key], self._graphs[key] = reads, None
             return work()
         graph = self._graphs[key]
         if graph is None:
-            graph = self._graphs[key] = self.record(work)
+            try:
+                graph = self._graphs[key] = self.record(work)
+            except ConfigError as error:
+                if self.required:
+                    raise
+                self._plain = True
+                self._graphs.clear()
+                warnings.warn(f"{error}; its kernels run one by one", BdlWarning, stacklevel=2)
+                return work()
         launch, result = graph
         launch()
         return result

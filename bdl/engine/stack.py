@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Any, Literal
 
 import torch
@@ -13,7 +13,7 @@ from bdl.batch import Inputs, count_items, inputs_of_call, structure
 from bdl.engine.forward import Forward, Method
 from bdl.engine.functional import named_tensors, replace_tensors
 from bdl.errors import ConfigError
-from bdl.frozen import FrozenMode, Only, freeze, frozen_tensors, hold_in_eval
+from bdl.frozen import FrozenMode, Only, freeze, frozen_tensors, hold_in_eval, matching
 from bdl.seeding import derive_seed
 
 
@@ -38,7 +38,7 @@ class ChainStack(nn.Module):
             copy again. A function is called C times, under one seed per chain.
         chains: C >= 1.
         only: patterns of names, such as "head.*": the chains differ in these parameters, and share the frozen rest,
-            which keeps the values of the network. None for all parameters.
+            which keeps the values of the network, and under start="given" its memory. None for all parameters.
         start: "fresh" initialises every copy, "given" starts all chains at the values of the network. None means
             "fresh", and "given" under `only`.
         frozen: "eval" holds the modules of the frozen part in eval mode, so that its BatchNorm statistics stay and it
@@ -73,27 +73,32 @@ class ChainStack(nn.Module):
         if chains < 1:
             raise ConfigError(f"chains must be at least 1, got {chains}")
         fresh = start == "fresh" or start is None and only is None
-        copies = (started_copy(net, derive_seed("start", seed, stack, c), fresh) for c in range(chains))
+        alike = isinstance(net, nn.Module) and not fresh  # one copy then stands for all
+        known = frozen_aliases(net, only) if isinstance(net, nn.Module) and not fresh else {}
+        copies = (started_copy(net, derive_seed("start", seed, stack, c), fresh, known) for c in range(chains))
         self.net, self.chains, self.shared = next(copies), chains, bool(shared)
         self._sampled_paths = freeze(dict(self.net.named_parameters()), only)
         self._frozen_mode: FrozenMode = frozen
         if frozen == "eval":
             hold_in_eval(self.net, self._sampled())
         self.frozen_names = frozenset(frozen_tensors(self.net, self._sampled()))
-        values = [named_tensors(one) for one in (self.net, *copies)]
-        each = [{k: t.detach() for k, t in one.items() if k not in self.frozen_names} for one in values]
-        if isinstance(net, nn.Module):
-            if fresh:
-                refuse_equal_starts(each, {name for name, p in self.net.named_parameters() if p.requires_grad})
+        each = [self._of_one(self.net)]
+        each += each * (chains - 1) if alike else map(self._of_one, copies)  # a copy goes before the next one comes
+        if isinstance(net, nn.Module) and fresh:
+            refuse_equal_starts(each, {name for name, p in self.net.named_parameters() if p.requires_grad})
             with torch.no_grad():
                 for name, given in named_tensors(net).items():
                     if name in self.frozen_names:
-                        values[0][name].copy_(given)
+                        named_tensors(self.net)[name].copy_(given)
         self.follows_loader = shared is None
         self.method: Method = method
         Forward(self.net, method)  # refuses bmm where it is impossible
         stacked = {name: torch.stack([tensors[name] for tensors in each]) for name in each[0]}
         replace_tensors(self.net, stacked)  # tied parameters stay tied
+
+    def _of_one(self, copied: nn.Module) -> dict[str, Tensor]:
+        """The tensors of one copy in which the chains differ."""
+        return {name: t.detach() for name, t in named_tensors(copied).items() if name not in self.frozen_names}
 
     def train(self, mode: bool = True) -> ChainStack:
         """As torch's, but a frozen part that is held in eval mode stays in it."""
@@ -116,8 +121,14 @@ class ChainStack(nn.Module):
         return self._outputs(inputs_of_call(args, kwargs), each=False)
 
     def _outputs(self, inputs: Inputs, each: bool) -> Tensor:
-        tensors = {name: t for name, t in named_tensors(self.net).items() if name not in self.frozen_names}
-        return Forward(self.net, self.method, self.frozen_names)(tensors, inputs, each)
+        return Forward(self.net, self.method, self.frozen_names)(self._of_chains(), inputs, each)
+
+    def _of_chains(self) -> dict[str, Tensor]:
+        return {name: t for name, t in named_tensors(self.net).items() if name not in self.frozen_names}
+
+    def items(self, inputs: Inputs) -> int:
+        """How many items like those of the inputs (b, ...) all chains together may run on at once on an accelerator."""
+        return Forward(self.net, self.method, self.frozen_names).items(inputs, self._of_chains())
 
     def per_chain(self, y: Tensor) -> Tensor:
         """(C, B, ...) targets of a batch: those given, or where the chains share a batch (B, ...), its own for each."""
@@ -134,13 +145,29 @@ def check_inputs(inputs: Inputs, chains: int) -> None:
         )
 
 
-def started_copy(net: nn.Module | Callable[[], nn.Module], seed: int, fresh: bool) -> nn.Module:
-    """One copy of the network, if `fresh` initialised under the seed. The CPU's global random stream is restored."""
+def frozen_aliases(net: nn.Module, only: Only) -> dict[int, Any]:
+    """Parameters that share the memory of those that `only` freezes, by the id of these: what `deepcopy` need not copy.
+
+    Those of a class of their own, such as quantised ones, are left out.
+    """
+    named = dict(net.named_parameters())
+    chosen = matching(named.keys(), only)
+    frozen = [p for name, p in named.items() if name not in chosen and type(p) is nn.Parameter]
+    return {id(p): nn.Parameter(p.detach(), requires_grad=p.requires_grad) for p in frozen}
+
+
+def started_copy(
+    net: nn.Module | Callable[[], nn.Module], seed: int, fresh: bool, known: Mapping[int, Any]
+) -> nn.Module:
+    """One copy of the network, if `fresh` initialised under the seed. The CPU's global random stream is restored.
+
+    known: what stands for the objects of these ids in the copy.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         if not isinstance(net, nn.Module):
             return net()
-        one = copy.deepcopy(net)
+        one = copy.deepcopy(net, dict(known))
         if fresh:
             initialise(one)
         return one

@@ -70,13 +70,16 @@ def host_under(trainer: L.Trainer, host: Host, num_data: int, averages_micro_bat
     )
 
 
-def in_order(loader: Any) -> Iterable[Any]:
+def in_order(loader: Any, most: int | None = None) -> Iterable[Any]:
     """All items of a training loader in batches, in a fixed order and without augmentation.
 
-    The loader keeps its position. Raises ConfigError for a loader that is none of bdl.data's and no DataLoader.
+    most: items of a batch, where bdl.data decides. The loader keeps its position.
+
+    Raises ConfigError for a loader that is none of bdl.data's and no DataLoader.
     """
     if isinstance(loader, TensorBatches | WorkerBatches):
-        return loader.slices()
+        slices = loader.slices()
+        return slices if most is None else slices.bound(most)
     if isinstance(loader, DataLoader):
         return DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
     raise ConfigError(

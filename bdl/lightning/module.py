@@ -12,8 +12,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from bdl.batch import Inputs, feed, map_tensors, structure
-from bdl.data.loader import TensorBatches
+from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.devices import widest
 from bdl.engine.choose import Compile, choose_gradient
+from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.engine.gradient import Autograd, Gradient, per_chain_gradients, per_example_gradients
 from bdl.engine.stack import ChainStack
@@ -73,6 +75,7 @@ class BayesianModule(L.LightningModule):
         self._unchecked = False  # whether the loss is still to be compared with those of half batches
         self._current = SimpleNamespace(batch=None)  # the batch of the step; torch is slow to set attributes of modules
         self._blocks: Blocks | None = None
+        self._most: int | None = None  # items on which all chains may run at once
         self._autograd = Autograd(self._losses, [])
         self._gradient: Gradient = self._autograd  # its fastest form, once training starts
 
@@ -170,13 +173,13 @@ class BayesianModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         check_data(self.trainer, self.sampler)
-        check_targets(self.trainer, self.loss)
+        check_targets(self.trainer, self.loss, None if self.device.type == "cpu" else self._count_outputs)
         loader: Any = self.trainer.train_dataloader
         self._micro_losses = []
         self._unchecked = self.sampler.steps == 0 and not isinstance(self.loss, Likelihood)
         if isinstance(self.net, ChainStack) and isinstance(loader, DataLoader):
             share_batches(self.net, self.sampler)
-        if isinstance(loader, TensorBatches):
+        if isinstance(loader, TensorBatches | WorkerBatches):
             loader.to(self.device)
         host = replace(self.sampler.host, per_example=self.per_example, buffers=self.net.buffers)
         if hasattr(loader, "dataset"):
@@ -193,15 +196,30 @@ class BayesianModule(L.LightningModule):
 
         Raises ConfigError for a training loader whose items cannot be read in a fixed order.
         """
-        total, count = torch.zeros((), dtype=torch.float64, device=self.device), 0
+        total, count = torch.zeros((), dtype=widest(self.device), device=self.device), 0
         with evaluating(self):
-            for batch in in_order(self.trainer.train_dataloader):
+            for batch in in_order(self.trainer.train_dataloader, self._most_items()):
                 batch = map_tensors(lambda t: t.to(self.device), batch)
                 inputs, y = self._read(self.trainer.precision_plugin.convert_input(batch))
                 labels = y if self.chains is None else y.expand(self.chains, *y.shape)
-                total = total + mean_loss(self.loss, feed(self, inputs), labels, self.chains).double() * len(y)
+                total = total + mean_loss(self.loss, feed(self, inputs), labels, self.chains).to(total.dtype) * len(y)
                 count += len(y)
         return total / count
+
+    def _most_items(self) -> int | None:
+        """Items that all chains may run on at once on an accelerator, measured once; None on a CPU."""
+        loader = self.trainer.train_dataloader
+        if self.device.type != "cpu" and self._most is None and isinstance(loader, TensorBatches | WorkerBatches):
+            inputs, _ = self._read(self.trainer.precision_plugin.convert_input(next(iter(loader.slices().bound(1)))))
+            stack = self.net if isinstance(self.net, ChainStack) else None
+            self._most = Forward(self.net).items(inputs) if stack is None else stack.items(inputs)
+        return self._most
+
+    @torch.no_grad()
+    def _count_outputs(self, x: Tensor) -> int:
+        """The number of outputs for an item x (1, ...)."""
+        with evaluating(self):
+            return self(self.trainer.precision_plugin.convert_input(x.to(self.device))).shape[-1]
 
     @torch.no_grad()
     def current_loss(self) -> Tensor:

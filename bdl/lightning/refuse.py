@@ -58,14 +58,22 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
         )
 
 
-def check_targets(trainer: L.Trainer, loss: Any) -> None:
-    """Raise ConfigError for training targets outside the domain of the likelihood, where they lie in one tensor."""
+def check_targets(trainer: L.Trainer, loss: Any, count_outputs: Callable[[Tensor], int] | None = None) -> None:
+    """Raise ConfigError for training targets outside the domain of the likelihood, where they lie in one tensor.
+
+    count_outputs: the number of outputs of the network for a batch of one item. An accelerator tells of a class that
+    the network does not have by an error of its driver, after which the process can do nothing more there.
+    """
     loader = trainer.train_dataloader
     tensors = getattr(getattr(loader, "dataset", None), "tensors", None)
     y = loader.y if isinstance(loader, TensorBatches) else tensors[-1] if tensors else None
     if isinstance(loss, Likelihood) and isinstance(y, Tensor):
         counted = loss.counted(y) if y.ndim > 1 and y.shape[1] > 1 else None  # several elements of every item
-        loss.check(y if counted is None else y[counted])
+        outputs = None
+        if count_outputs is not None and counted is None and isinstance(loader, TensorBatches):
+            one = loader.x[:1]  # as the network sees it, once it is transformed
+            outputs = count_outputs(one if loader.transform is None else loader.transform(one))
+        loss.check(y if counted is None else y[counted], outputs)
 
 
 def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> None:
@@ -83,7 +91,7 @@ def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> N
         return
     with torch.no_grad():
         parts = (slice(0, 2 * half), slice(0, half), slice(half, 2 * half))
-        whole, first, second = (float(loss_of(part_of(batch, part, axis)).double().sum()) for part in parts)
+        whole, first, second = (float(loss_of(part_of(batch, part, axis)).cpu().double().sum()) for part in parts)
     added, mean = first + second, (first + second) / 2
     if abs(whole - added) < 0.01 * abs(whole) and abs(whole - mean) > 0.1 * abs(whole):
         raise ConfigError(
@@ -147,6 +155,12 @@ def _check_parts(trainer: L.Trainer, sampler: Sampler) -> None:
         raise ConfigError(
             f"{type(trainer.strategy).__name__} may give a device only a part of the parameters: run a chain on one "
             "device, or on several with strategy=ddp"
+        )
+    synced = any(isinstance(m, nn.SyncBatchNorm) for m in trainer.lightning_module.modules())
+    if synced and (sampler.chains or 1) > 1:
+        raise ConfigError(
+            f"sync_batchnorm=true knows one network, and {sampler.chains} chains have statistics of their own: set "
+            "trainer.sync_batchnorm=false, chains=1, or model.norm=filter_response, which needs no batch"
         )
     if "per_example" in sampler.dynamics.needs and (trainer.world_size > 1 or micro_batches > 1):
         remedy = f"remove accumulate_grad_batches={micro_batches}"

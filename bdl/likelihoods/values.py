@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributions import Distribution, Independent, NegativeBinomial, Normal, Poisson, StudentT
 from torch.nn.functional import softplus
 
+from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.likelihoods.base import Likelihood, Outputs, as_columns
 
@@ -220,7 +221,8 @@ class PoissonNLL(Likelihood):
         return self(outputs, y).mean(-1), (outputs.exp() - y).mul_(1 / outputs.shape[-2])
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
-        rate, counts = torch.broadcast_tensors(outputs.double().exp(), y.double().floor())
+        wide = widest(outputs.device)
+        rate, counts = torch.broadcast_tensors(outputs.to(wide).exp(), y.to(wide).floor())
         return torch.where(counts < 0, 0, torch.special.gammaincc(counts.clamp_min(0) + 1, rate)).to(outputs.dtype)
 
 
@@ -260,13 +262,13 @@ class NegativeBinomialNLL(Likelihood):
 
     def __call__(self, outputs: Tensor, y: Tensor) -> Tensor:
         # In float32 the difference of lgamma(y + 1/a) and lgamma(1/a) loses its digits for small a
-        return super().__call__(outputs.double(), y).to(outputs.dtype)
+        return super().__call__(outputs.to(widest(outputs.device)), y).to(outputs.dtype)
 
     def cdf(self, outputs: Tensor, y: Tensor) -> Tensor:
         from scipy.special import betainc  # scipy is slow to import, and training does not need it
 
-        log_mean, log_a = (p.double().cpu() for p in self._parameters(outputs))
-        counts = y.double().cpu().floor()
+        log_mean, log_a = (p.cpu().double() for p in self._parameters(outputs))
+        counts = y.cpu().double().floor()
         stop = torch.sigmoid(-log_mean - log_a)  # probability of the event that is awaited 1/a times
         p = betainc((-log_a).exp().numpy(), counts.clamp_min(0).numpy() + 1, stop.numpy())
         return torch.where(counts < 0, 0, torch.as_tensor(p)).to(outputs)

@@ -44,6 +44,13 @@ class Batches:
             # A tensor or a tuple by itself is all inputs; a dict may hold its target too
             yield (batch, None) if self._alone and not isinstance(batch, Mapping) else self.read(batch)
 
+    def bound(self, forward: Forward) -> None:
+        """Let a batch hold no more items than one network can run on an accelerator."""
+        bound = getattr(self._data, "bound", None)  # of bdl.data.TensorSlices
+        if self.device.type != "cpu" and bound is not None:
+            bound(1)  # item, so that the measurement itself needs no memory
+            bound(forward.items(next(iter(self))[0]))
+
     def sizes(self) -> tuple[Inputs, int]:
         """The largest batch of inputs, and the number of items in all batches."""
         largest, items = torch.empty(0), 0
@@ -135,6 +142,7 @@ class ItemOutputs:
     def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood | None = None):
         self.samples, self.batches, self.likelihood = samples, batches, likelihood
         self._forward = samples.forward()
+        batches.bound(self._forward)
         self._together = self._forward.together(*batches.sizes())
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:

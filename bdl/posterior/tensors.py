@@ -36,10 +36,25 @@ def as_bytes(tensors: Mapping[str, Tensor], about: dict[str, str] | None = None)
     return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, about)
 
 
-def copies_of(rows: list[int], tensors: dict[str, Tensor], chains: int | None) -> dict[str, Tensor]:
-    """Copies on the CPU of these rows of the tensors (C, ...)."""
+def copies_of(
+    rows: list[int], tensors: dict[str, Tensor], chains: int | None, buffer: Tensor | None = None
+) -> dict[str, Tensor]:
+    """Copies on the CPU of these rows of the tensors (C, ...).
+
+    buffer: tensors that are views of it are copied from an accelerator together, so that the host waits once.
+    """
     which = slice(None) if len(rows) == (chains or 1) else rows
-    return {k: v[which].to("cpu", copy=True) for k, v in tensors.items()}
+    if buffer is None or buffer.device.type == "cpu":
+        return {k: v[which].to("cpu", copy=True) for k, v in tensors.items()}
+    whole, start = buffer.detach().cpu(), buffer.data_ptr()
+
+    def copy(v: Tensor) -> Tensor:
+        place, rest = divmod(v.data_ptr() - start, v.element_size())
+        if v.dtype != whole.dtype or rest or not 0 <= place < whole.numel():
+            return v[which].to("cpu", copy=True)
+        return whole.as_strided(v.shape, v.stride(), place)[which]
+
+    return {k: copy(v) for k, v in tensors.items()}
 
 
 class FrozenPart:

@@ -229,15 +229,17 @@ def usable_cores() -> int:
 def choose_precision(cfg: DictConfig) -> str | None:
     """The precision of the trainer: `trainer.precision`, or what auto stands for.
 
-    Auto stands for bf16-mixed where a CPU that multiplies bf16 in hardware trains one of bdl's convolutional networks;
-    otherwise it stands for 32-true. Parameters, momenta, noise and energies are fp32 in both.
+    Auto stands for bf16-mixed where a GPU, or a CPU that multiplies bf16 in hardware, trains one of bdl's convolutional
+    networks; otherwise it stands for 32-true, under which the gradient of an MLP is written out and becomes a CUDA
+    graph. Parameters, momenta, noise and energies are fp32 in both.
     """
     given = cfg.trainer.get("precision")
     if given != "auto":
         return given
     convolutional = cfg.model.get("_target_") in CONVOLUTIONAL
-    faster = convolutional and cfg.trainer.get("accelerator") == "cpu" and bool(BF16_FLAGS & cpu_flags())
-    return "bf16-mixed" if faster else "32-true"
+    accelerator = cfg.trainer.get("accelerator")
+    fast = accelerator in ("gpu", "cuda") or accelerator == "cpu" and bool(BF16_FLAGS & cpu_flags())
+    return "bf16-mixed" if convolutional and fast else "32-true"
 
 
 def cpu_flags() -> set[str]:

@@ -116,7 +116,7 @@ class _Case:
     def of(cls, plan: Plan) -> _Case:
         assert (tuning := plan.tuning) is not None
         data = build_data(plan.data(plan.stacks.first), warn=False)
-        by_rows = _by_rows(plan.of_stack(plan.stacks.first, data), data.num_data, tuning)
+        by_rows = _by_rows(plan.of_stack(plan.stacks.first, data), data, tuning)
         plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
         its_own = {"burn_in", "every"} if stack.keep.get("cycle") is not None else set()  # it keeps by its own rule
@@ -205,13 +205,15 @@ class _Case:
         return seconds if trained.epochs < epochs else 2 * seconds
 
 
-def _by_rows(stack: StackPlan, rows: int, tuning: TuningRequest) -> tuple[Choice, ...]:
-    """SGHMC in place of MCLMC for more rows than a step can take, and the steps; only what the user left open."""
+def _by_rows(stack: StackPlan, data: DataModule, tuning: TuningRequest) -> tuple[Choice, ...]:
+    """SGHMC in place of MCLMC for batches, or for more rows than a step can take; only what the user left open."""
     build: Any = stack.sampler.build()
     if not tuning.auto or not isinstance(build.keywords["dynamics"], bdl.MCLMC):
         return ()
-    sampler = "mclmc" if "sampler" in tuning.given else choose_sampler(rows)
-    reason = f"a step of mclmc takes all {rows:,} training rows, and more than {FULL_BATCH_ROWS:,} are too dear"
+    rows, in_batches = data.num_data, "batch_size" in tuning.given and data.batch_size < data.num_data
+    sampler = "mclmc" if "sampler" in tuning.given else "sghmc" if in_batches else choose_sampler(rows)
+    reason = f"a step of mclmc takes all {rows:,} training rows, "
+    reason += f"not {data.batch_size:,}" if in_batches else f"and more than {FULL_BATCH_ROWS:,} are too dear"
     steps = Choice("length", choose_length(sampler, rows), f"steps of {sampler} for {rows:,} training rows")
     chosen = () if sampler == "mclmc" else (Choice("sampler", sampler, reason),)
     return chosen if "length" in tuning.given else (*chosen, steps)

@@ -8,10 +8,23 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.resume import Saved
 
 EVERY = 20  # steps between estimates; one costs two passes over the gradient
+MOST = 10**6  # coordinates of all chains whose variance is followed, unless a dynamics reads those of all
 KEEP = 0.98  # decay of the running mean, about 50 estimates
+
+
+def stride_of(theta: Tensor, dynamics: Transition) -> int:
+    """How many coordinates of θ (..., d) lie between two whose variance is followed.
+
+    1 where the dynamics reads the variance of each. Else it is for the mean over coordinates alone, and odd, so that
+    it has no factor in common with the usual widths of layers.
+    """
+    stride = -(-theta.numel() // MOST)  # of all chains together
+    reads_each = "grad_var" in dynamics.needs or dynamics.reads_variances
+    return 1 if reads_each else stride | 1
 
 
 class BatchNoise(Saved):
@@ -26,7 +39,9 @@ class BatchNoise(Saved):
 
     saved = ("mean", "count", "previous")
 
-    def __init__(self) -> None:
+    def __init__(self, stride: int = 1) -> None:
+        """stride: every so many coordinates are followed; d stands for their number in what follows."""
+        self.stride = stride
         self.mean: Tensor | None = None  # (..., d); `variance` corrects the bias of its start
         self.count = 0
         self.previous: Tensor | None = None  # (..., d) gradient of the first step of a pair
@@ -34,8 +49,9 @@ class BatchNoise(Saved):
     def observe(self, step: int, g: Tensor) -> None:
         """g: (..., d) gradient of the mean batch loss, before prior, clipping and weighting."""
         if step % EVERY == 0:
-            self.previous = g.clone()
+            self.previous = g[..., :: self.stride].clone() if self.stride > 1 else g.clone()
         elif step % EVERY == 1 and self.previous is not None:
+            g = g[..., :: self.stride] if self.stride > 1 else g
             half_square = self.previous.sub_(g).square_().mul_(0.5)
             if self.mean is None:
                 self.mean = torch.zeros_like(half_square)
@@ -55,4 +71,8 @@ class BatchNoise(Saved):
 
     def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
         super().load_state_dict(state, theta)
-        self.mean, self.previous = (None if t is None else t.to(theta) for t in (self.mean, self.previous))
+        estimates = [None if t is None else t.to(theta) for t in (self.mean, self.previous)]
+        every = [
+            t if t is None or t.shape != theta.shape else t[..., :: self.stride] for t in estimates
+        ]  # older states
+        self.mean, self.previous = every

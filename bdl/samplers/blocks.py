@@ -82,6 +82,9 @@ class Blockwise(Prior):
             yield same[0], slice(start, start + len(same))
             start += len(same)
 
+    def to(self, like: Tensor) -> Blockwise:
+        return replace(self, parts=tuple((start, stop, prior.to(like)) for start, stop, prior in self.parts))
+
     def energy(self, theta: Tensor) -> Any:
         return sum(prior.energy(theta[..., start:stop]) for start, stop, prior in self.parts)
 
@@ -123,5 +126,7 @@ def lr_factors(blocks: Sequence[Block], sizes: Sequence[int], like: Tensor) -> T
     values = [block.lr_factor for block in blocks]
     if all(value == 1 for value in values):
         return None
-    counts = torch.as_tensor(sizes, device=like.device)
-    return torch.as_tensor(values, dtype=like.dtype, device=like.device).repeat_interleave(counts)
+    factors = like.new_empty(sum(sizes))
+    for part, value in zip(factors.split(list(sizes)), values, strict=True):
+        part.fill_(value)
+    return factors

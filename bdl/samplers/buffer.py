@@ -17,6 +17,12 @@ class ParameterBuffer:
 
     def __init__(self, params: Sequence[Tensor], names: Sequence[str], chains: int | None):
         self.params, self.names, self.chains = list(params), list(names), chains
+        for name, p in zip(names, params, strict=True):
+            if hasattr(p, "device_mesh"):  # a DTensor
+                raise ConfigError(
+                    f"{name} is a {type(p).__name__}, which lies in parts on several devices (FSDP, tensor "
+                    "parallelism): a Sampler needs whole parameters; run a chain on one device, or strategy=ddp"
+                )
         for kind in ("device", "dtype"):
             kinds = {str(getattr(p, kind)) for p in params}
             if len(kinds) != 1:

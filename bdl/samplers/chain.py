@@ -10,7 +10,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bdl.devices import moved
 from bdl.errors import ConfigError
+from bdl.lent import LentGradients
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.settings import any_positive
@@ -86,10 +88,20 @@ class Chain:
         lr, tau = self.column(lr), self.column(temperature) / num_data
         return lr if self.lr_factors is None else lr * self.lr_factors, tau
 
+    def thinned(self, lr: Scalar, stride: int) -> tuple[Any, Scalar]:
+        """The state, and lr as `per_coordinate` gives it, of every `stride`-th coordinate."""
+        if stride == 1:
+            return self.state, lr
+        fields = {name: getattr(self.state, name)[..., ::stride] for name in self.vector_fields()}
+        of_each = isinstance(lr, Tensor) and lr.ndim > 0 and lr.shape[-1] == self.theta.shape[-1] > 1
+        return dataclasses.replace(self.state, **fields), lr[..., ::stride] if of_each else lr  # type: ignore[index]
+
     # ---- a step, in its order ----
 
     def gather(self) -> list[int]:
         """Copy the parameters' gradients into g; returns the positions of parameters that have none."""
+        if self.lent is not None and self.lent.are_lent:
+            return self.lent.idle()
         return gather(self.buffer.params, self.g_views)
 
     def draw(self, temperature: Scalar) -> Tensor:
@@ -117,6 +129,22 @@ class Chain:
     def put_back(self, values: list[tuple[str, int, Tensor]]) -> None:
         for name, i, value in values:
             self._view(name, i).copy_(value)
+
+    def note_moves(self) -> None:
+        """Note on the device, without a wait, whether something has moved θ since the last step: see `refuse_moves`."""
+        assert self.left_at is not None
+        moved = (self.left_at != self.theta).any()
+        self.strayed = moved if self.strayed is None else self.strayed.logical_or_(moved)
+
+    def refuse_moves(self) -> None:
+        """Raise ConfigError if a noted step began elsewhere than the step before it had ended. A device sync."""
+        strayed, self.strayed = self.strayed, None
+        if strayed is not None and bool(strayed):
+            raise ConfigError(
+                f"something has changed the parameters between two steps, after which {type(self.dynamics).__name__} "
+                f"used a gradient of the old ones (noticed at step {self.steps}; nothing since then was written): "
+                "change them before the first step, or load them together with the sampler's state_dict()"
+            )
 
     def advance(self, state: Any) -> None:
         """Take the state that the dynamics has returned, and count the step."""
@@ -171,7 +199,7 @@ class Chain:
         self.buffer.attach()
         theta = self.theta
         changes = {
-            name: value.to(theta if value.dtype == old.dtype else theta.device)  # float64 fields keep their type
+            name: value.to(theta) if value.dtype == old.dtype else moved(value, theta.device)  # float64 keeps its type
             for name, value in self._fields()
             if isinstance(value, Tensor)
         }
@@ -197,19 +225,25 @@ class Chain:
             view.copy_(optimizer_state[p][name])
         self.link(optimizer_state)
         for name, value in state["dynamics"].items():
-            setattr(self.state, name, value.to(self.theta.device).clone() if isinstance(value, Tensor) else value)
+            if isinstance(value, Tensor):  # in the type that it has on this device
+                value = value.to(getattr(self.state, name), copy=True)
+            setattr(self.state, name, value)
         self.steps = state["step"]
-        self.left_at = None
+        self.left_at = self.strayed = None
         if state["device"] == self.theta.device.type:
             self.generator.set_state(state["generator"].cpu())
+        else:  # a stream that no earlier step on such a device has drawn from
+            self.generator = generator(self.theta.device, "noise", self.seed, self.stack, self.steps)
         self._known_distinct = self.steps > 0
 
     def _allocate(self) -> None:
         self.g = torch.zeros_like(self.theta)  # gradient of U/N in the step that is being made
         self.z = torch.zeros_like(self.theta)  # standard normal numbers of that step, zero where none are injected
         self.g_views = self.buffer.split(self.g)
+        self.lent = LentGradients(self.buffer.params, self.g_views) if LentGradients.pays(self.g_views) else None
         self._z_is_zero = True
         self.left_at: Tensor | None = None  # θ after the last step of a full-batch kernel
+        self.strayed: Tensor | None = None  # () on an accelerator: whether θ has been elsewhere before a step
 
     def _fields(self) -> list[tuple[str, Any]]:
         return [(f.name, getattr(self.state, f.name)) for f in dataclasses.fields(self.state)]

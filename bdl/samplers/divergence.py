@@ -94,8 +94,13 @@ class EnergyWatch:
 def refuse(step: int, suspects: Named, lr: Scalar) -> None:
     """Raise DivergedError naming the first suspect that is not finite, if any."""
     for name, value in suspects:
-        if value is not None and not bool(torch.isfinite(value).all()):
+        if value is not None and not _all_finite(value):
             raise DivergedError(_message(name, step, lr))
+
+
+def _all_finite(value: Tensor) -> bool:
+    """The sum tells, without a tensor of the size of value; only that of finite numbers that overflow does not."""
+    return math.isfinite(float(value.sum())) or bool(torch.isfinite(value).all())
 
 
 def _message(where: str, step: int, lr: Scalar) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from bdl.devices import widened, widest
 from bdl.errors import ConfigError
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
@@ -82,12 +83,12 @@ class Replicas(Saved):
             raise ConfigError(f"{chains} chains do not fill a ladder of {rungs}: set chains to a multiple of {rungs}")
         self.exchange, self.chains, self.rungs = exchange, chains, rungs
         self.factor = torch.tensor(list(exchange.ladder), dtype=torch.float64).repeat(chains // rungs)  # CPU, like T
-        self.tried = torch.zeros(rungs - 1, dtype=torch.float64, device=device)  # swaps proposed per pair
+        self.tried = torch.zeros(rungs - 1, dtype=widest(device), device=device)  # swaps proposed per pair
         self.done = torch.zeros_like(self.tried)
         self.turn = 0  # the pairs that swap next: those whose lower rung is even (0) or odd (1)
         self.previous: Tensor | None = None  # (C,) energies of the last step
         # Running mean: σ² of each chain and the next
-        self.square = torch.zeros(chains, dtype=torch.float64, device=device)
+        self.square = torch.zeros(chains, dtype=widest(device), device=device)
         self.count = 0  # changes of energy in that mean
 
     @property
@@ -103,6 +104,10 @@ class Replicas(Saved):
     def temperatures(self, temperature: float | Tensor) -> Tensor:
         """(C,) T of every chain, on the CPU."""
         return (temperature.cpu() if isinstance(temperature, Tensor) else temperature) * self.factor
+
+    def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
+        for name in self.saved:
+            setattr(self, name, widened(state[name], theta.device))
 
     def observe(self, energy: Tensor) -> None:
         """Update σ² by the energies (C,) of the present states, nats."""
@@ -141,7 +146,7 @@ class Replicas(Saved):
         if self.exchange.energy == "full" and not exact:
             energy = potential.full_energy(now.lr)
         temperature: Any = now.temperature
-        temperature = temperature.to(energy.device, non_blocking=True)
+        temperature = temperature.to(energy, non_blocking=True)
         log_u = torch.rand(energy.shape, generator=chain.generator, dtype=energy.dtype, device=energy.device).log()
         order = self.order(energy, temperature, log_u, exact)
         chain.reorder(order)

@@ -13,11 +13,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.samplers.chain import Chain
 from bdl.samplers.divergence import refuse
 from bdl.samplers.dynamics.base import Evaluate
-from bdl.samplers.potential import Closure, Evaluation, Potential
+from bdl.samplers.potential import Closure, Evaluation, Launch, Potential
 from bdl.samplers.readings import Readings
 from bdl.samplers.settings import StepSettings
 
@@ -37,8 +38,11 @@ REMEDIES = {
 AtTheta = Callable[[], tuple[Tensor, list[int]]]
 
 
-def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings) -> None:
-    """One step of a `Dynamics` from e: energy (C,), nats, and gradient (..., d) of the batch loss."""
+def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: Launch | None = None) -> None:
+    """One step of a `Dynamics` from e: energy (C,), nats, and gradient (..., d) of the batch loss.
+
+    launch: runs the weighting's kernels together.
+    """
     chain, potential, batch_noise = sampler.chain, sampler.potential, sampler.batch_noise
     dynamics: Any = chain.dynamics
     if e.idle:
@@ -48,7 +52,7 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings) -> None:
     potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
     if sampler.replicas is not None:
         sampler.replicas.swap(chain, potential, batch_noise, now)
-    multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now)  # (..., 1); scales e.g
+    multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now, launch)  # (..., 1); scales e.g
     chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
     z = chain.draw(now.temperature)
     lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
@@ -119,9 +123,9 @@ def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> 
     if sampler.replicas is not None:
         sampler.replicas.swap(chain, potential, sampler.batch_noise, now)
     z = chain.draw(now.temperature)
-    uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=torch.float64, device=theta.device)
+    uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=widest(theta.device), device=theta.device)
     tau = chain.column(now.temperature) / n
-    tau = tau.double() if isinstance(tau, Tensor) else tau
+    tau = tau.to(widest(tau.device)) if isinstance(tau, Tensor) else tau
     try:
         moved = kernel.kernel(state, evaluate, chain.column(now.lr), tau, z, uniform.log())
     except BaseException:
@@ -158,9 +162,15 @@ def evaluate_start(chain: Chain, potential: Potential, evaluate: Evaluate, now: 
     Some steps evaluate them nevertheless, to check that one θ always has the same energy. Raises ConfigError if not.
     """
     s, step = chain.state, chain.steps
+    due = step <= 2 or step % RECHECK == 0
+    if chain.theta.device.type != "cpu" and chain.left_at is not None:  # what reads a number would make the host wait
+        chain.note_moves()
+        if not due:
+            return
+        chain.refuse_moves()
     moved_by_hand = chain.left_at is not None and not torch.equal(chain.left_at, s.theta)
     known = bool(torch.isfinite(s.potential).all()) and not moved_by_hand
-    if known and step > 2 and step % RECHECK:
+    if known and not due:
         return
     value, gradient = evaluate(s.theta)
     refuse(step, [("the energy", value), ("the gradient", gradient)], now.lr)

@@ -11,6 +11,7 @@ from torch import Tensor
 from bdl.errors import ReplicaError
 
 COMPARE_EVERY = 100  # steps; a comparison costs a pass over the state, an all-reduce of two numbers, a device sync
+PART, PARTS = 2**16, 64  # a tensor is hashed in parts of so many numbers at least, in so many parts at most
 _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _GOLDEN = -0x61C8864680B583EB  # 2^64 / golden ratio as a signed number; its multiples are spread evenly
 
@@ -38,8 +39,9 @@ def fingerprint(tensors: Iterable[Tensor]) -> Tensor:
     """
     sums, offset = [], 0
     for tensor in tensors:
-        bits = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
-        places = torch.arange(offset, offset + len(bits), device=bits.device)
-        sums.append((bits.long() * (places * _GOLDEN | 1)).sum())
-        offset += len(bits)
+        whole = tensor.detach().reshape(-1).view(_INTEGERS[tensor.element_size()])
+        for bits in whole.split(max(PART, -(-len(whole) // PARTS))):  # each number takes 32 bytes meanwhile
+            places = torch.arange(offset, offset + len(bits), device=bits.device)
+            sums.append((bits.long() * (places * _GOLDEN | 1)).sum())
+            offset += len(bits)
     return torch.stack(sums).sum()

@@ -13,6 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from bdl.devices import widest
 from bdl.errors import BdlWarning, ConfigError, DivergedError
 from bdl.samplers.chain import Chain
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
@@ -25,7 +26,7 @@ Gradient = Callable[[Sequence[Tensor]], Tensor]  # writes gradients into the ten
 Idle = Callable[[], Sequence[int]]  # positions of the parameters for which the last gradient was none
 
 # Runs the kernels of a function, (work, key, reads) -> its result: see `bdl.engine.graphs.Graphs.run`
-Launch = Callable[[Callable[[], "Evaluation"], Hashable, Sequence[object]], "Evaluation"]
+Launch = Callable[[Callable[[], Any], Hashable, Sequence[object]], Any]
 
 
 @dataclass(frozen=True)
@@ -210,8 +211,8 @@ class Potential(Saved):
             self.chain.g_views[i].zero_()
 
     def energy_of(self, loss: Tensor) -> Tensor:
-        """(C,) U = N loss + prior energy, double, nats; C = 1 without chains. Averaged over the ranks of `group`."""
-        energy = loss.to(torch.float64, copy=True).mul_(self.num_data)
+        """(C,) U = N loss + prior energy, nats, in the widest type; C = 1 without chains. Averaged over `group`."""
+        energy = loss.to(self._energy_type, copy=True).mul_(self.num_data)
         if (group := self.chain.host.group) is not None:
             dist.all_reduce(energy, group=group)  # every rank gets the same bits
             energy.div_(dist.get_world_size(group))
@@ -246,10 +247,11 @@ class Potential(Saved):
     def check(self, lr: Scalar) -> None:
         """Raise DivergedError, or drop chains, if a step so far or θ has numbers that are not finite. A device sync."""
         try:
+            self.divergence.check(lr)  # first, because it knows the step
             refuse(self.chain.steps, [("a parameter", self.chain.theta)], lr)
-            self.divergence.check(lr)
         except DivergedError as error:
             self._replace(error)
+        self.chain.refuse_moves()
 
     def _replace(self, error: DivergedError, *values: Tensor | None) -> None:
         """Let the survivors decide on a divergence. values: (C, ...), of the step that is being made."""
@@ -259,7 +261,13 @@ class Potential(Saved):
     def reset(self) -> None:
         """Forget which steps were bad: the chain starts from another state, or is on another device."""
         device = self.chain.theta.device
+        self._energy_type = widest(device)
         self.divergence = DivergenceWatch(device, at_once=device.type == "cpu")
+
+    def to(self, theta: Tensor) -> None:
+        super().to(theta)
+        if "prior" in vars(self):  # else its first use binds it, once the chains stand where they begin
+            self.prior = self.prior.to(theta)
 
     def state_dict(self) -> dict[str, Any]:
         start = {} if self.start is None else {"start": self.start}

@@ -53,6 +53,10 @@ class Prior(ABC):
         """θ minus the mean, (..., d); θ itself where the mean is 0."""
         return theta
 
+    def to(self, like: Tensor) -> Prior:
+        """The same bound prior with its tensors in the type and on the device of `like`."""
+        return self
+
     @abstractmethod
     def energy(self, theta: Tensor) -> Tensor | float:
         """(...,) -log p(θ), nats, constants dropped."""
@@ -70,11 +74,9 @@ class Prior(ABC):
 
         Scales per coordinate become the values and lengths of their runs of equal numbers.
         """
-        plain = identity(self)
-        for name, scale in vars(self).items():
-            if isinstance(scale, Tensor):
-                plain[name] = runs_of(scale)
-        return plain
+        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
+        plain = identity(replace(self, **dict.fromkeys(tensors, 1.0)))  # type: ignore[type-var]
+        return plain | {name: runs_of(value) for name, value in tensors.items()}
 
 
 class Centred(Prior):
@@ -139,6 +141,9 @@ class Gaussian(Centred):
     def bind(self, shapes: Shapes, like: Tensor) -> Gaussian:
         return replace(self, precision=bound(self.precision, shapes, like, lambda variance: 1 / variance))
 
+    def to(self, like: Tensor) -> Gaussian:
+        return replace(self, precision=in_type_of(self.precision, like), mean=in_type_of(self.mean, like))
+
     def energy(self, theta: Tensor) -> Tensor:
         x = theta if self.at_zero else offset(theta, self.mean)
         if isinstance(self.precision, int | float):
@@ -177,6 +182,9 @@ class Laplace(Centred):
     def bind(self, shapes: Shapes, like: Tensor) -> Laplace:
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance / 2)))
 
+    def to(self, like: Tensor) -> Laplace:
+        return replace(self, scale=in_type_of(self.scale, like), mean=in_type_of(self.mean, like))
+
     def energy(self, theta: Tensor) -> Tensor:
         return (self.offset(theta).abs() / in_type_of(self.scale, theta)).sum(-1)
 
@@ -211,6 +219,9 @@ class StudentT(Centred):
     def bind(self, shapes: Shapes, like: Tensor) -> StudentT:
         share = (self.df - 2) / self.df if self.df > 2 else 1.0
         return replace(self, scale=bound(self.scale, shapes, like, lambda variance: math.sqrt(variance * share)))
+
+    def to(self, like: Tensor) -> StudentT:
+        return replace(self, scale=in_type_of(self.scale, like), mean=in_type_of(self.mean, like))
 
     def energy(self, theta: Tensor) -> Tensor:
         x = theta if self.at_zero else offset(theta, self.mean)

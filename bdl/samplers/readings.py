@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.devices import moved
 from bdl.identity import identity
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
@@ -111,7 +112,8 @@ class Readings:
         T itself under a `FullBatch` kernel. An upper bound in slow directions, where a shuffled epoch's noise cancels.
         """
         share = self._batch_share(self.dynamics.heating)
-        return torch.as_tensor(self.settings().temperature).to(share.device) * (1 + share)
+        t = self.settings().temperature
+        return (moved(t, share.device, non_blocking=True) if isinstance(t, Tensor) else t) * (1 + share)
 
     @property
     def kinetic_temperature(self) -> Tensor:
@@ -225,7 +227,8 @@ class Readings:
             return torch.full(chain.lead, torch.nan, device=chain.theta.device)
         multiplier = self.reweighting.multiplier.to(variance).view(*chain.lead, 1)
         lr, tau = chain.per_coordinate(now.lr, now.temperature, self.num_data)
-        return terms(chain.state, variance * multiplier.square(), lr, tau).mean(-1)  # Var(w g) = w² Var(g)
+        state, lr = chain.thinned(lr, self.batch_noise.stride)
+        return terms(state, variance * multiplier.square(), lr, tau).mean(-1)  # Var(w g) = w² Var(g)
 
 
 def _number(value: Scalar, rows: list[int]) -> float | list[float]:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from bdl.devices import moved
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 6
@@ -33,13 +34,17 @@ class Saved:
 
 
 def copied(value: Any, device: torch.device) -> Any:
-    """A copy of a tensor on a device; other values as they are."""
-    return value.to(device, copy=True) if isinstance(value, Tensor) else value
+    """A copy of a tensor on a device, in a type that the device has; other values as they are."""
+    if not isinstance(value, Tensor):
+        return value
+    there = moved(value, device)
+    return there.clone() if there is value else there
 
 
 def environment(device: torch.device) -> dict[str, Any]:
     """What must not change between saving and loading if the chain is to continue bit for bit."""
-    return {"torch": str(torch.__version__), "device": device.type, "threads": torch.get_num_threads()}
+    here = {"torch": str(torch.__version__), "device": device.type, "threads": torch.get_num_threads()}
+    return here | ({"GPU": torch.cuda.get_device_name(device)} if device.type == "cuda" else {})
 
 
 def to_save(identity: Mapping[str, Any], device: torch.device, pieces: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,7 +69,8 @@ def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], devi
                 "restore it, or start afresh"
             )
     here = environment(device)
-    changed = [f"{k} {saved['environment'][k]} -> {v}" for k, v in here.items() if saved["environment"][k] != v]
+    there = {**here, **saved["environment"]}  # states of the CPU, and older ones, know of no GPU
+    changed = [f"{k} {there[k]} -> {v}" for k, v in here.items() if there[k] != v]
     if changed:
         warnings.warn(
             f"resumed in another environment ({', '.join(changed)}): the chain continues, but not bit for bit",

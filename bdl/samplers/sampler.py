@@ -15,7 +15,7 @@ from bdl.frozen import FrozenMode, Only
 from bdl.identity import identity
 from bdl.samplers import blocks as block
 from bdl.samplers import parallel
-from bdl.samplers.batch_noise import BatchNoise
+from bdl.samplers.batch_noise import BatchNoise, stride_of
 from bdl.samplers.buffer import refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain, Host, MeanLoss
 from bdl.samplers.combinations import refuse_combinations, refuse_factors
@@ -108,7 +108,8 @@ class Sampler(Readings, torch.optim.Optimizer):
         self.chain.lr_factors = block.lr_factors(each, self.chain.buffer.sizes, self.chain.theta)
         self.sampled, device = self.chain.buffer.params, self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
-        self.batch_noise, self.reweighting = BatchNoise(), Reweighting(weighting, chains or 1, device, self.num_data)
+        self.batch_noise = BatchNoise(stride_of(self.chain.theta, dynamics))
+        self.reweighting = Reweighting(weighting, chains or 1, device, self.num_data)
         self.survivors = Survivors(on_divergence, self.chain, self.batch_noise)
         prior = block.prior_of(prior, each)
         self.potential = Potential(self.chain, prior, self.num_data, clip, needs_energy, self.survivors)
@@ -119,6 +120,13 @@ class Sampler(Readings, torch.optim.Optimizer):
         if self.param_groups:
             raise ConfigError("a Sampler has one parameter group: one chain has one lr and one temperature")
         super().add_param_group(param_group)
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """As torch's. The gradients of a large network are then added up where the next step reads them."""
+        if self.chain.lent is None or not set_to_none or self.chain.buffer.moved():
+            super().zero_grad(set_to_none)
+        else:
+            self.chain.lent.lend()
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Tensor | None:  # type: ignore[override]
@@ -163,7 +171,7 @@ class Sampler(Readings, torch.optim.Optimizer):
             return full_batch_move(self, lambda: (gradient(self.chain.g_views), list(idle())), now)
         measure = measure or self.replicas is not None or self.weighting.needs_energy
         e = self.potential.evaluate_by(gradient, measure, launch, idle)
-        gradient_move(self, e, now)
+        gradient_move(self, e, now, launch)
         return e.loss  # type: ignore[return-value]
 
     @property
@@ -196,6 +204,10 @@ class Sampler(Readings, torch.optim.Optimizer):
     @batch_loss.setter
     def batch_loss(self, function: MeanLoss | None) -> None:
         self.host = replace(self.host, batch_loss=function)
+
+    def full_energy(self) -> Tensor:
+        self._follow()  # a Trainer moves the network to the CPU when it ends
+        return super().full_energy()
 
     def freeze_weighting(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""

@@ -22,8 +22,9 @@ GAINS = {"he": 2.0, "fan_in": 1.0}  # variance of a weight times its fan-in
 
 def runs_of(values: Tensor) -> dict[str, list[float]]:
     """The values (d,) as their runs of equal numbers, and how long each is."""
-    each, counts = torch.unique_consecutive(values.double().cpu(), return_counts=True)
-    return {"values": each.tolist(), "counts": counts.tolist()}
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), (values[1:] != values[:-1]).nonzero().flatten().cpu() + 1])
+    counts = torch.cat([starts[1:], torch.tensor([len(values)])]) - starts
+    return {"values": values[starts.to(values.device)].cpu().double().tolist(), "counts": counts.tolist()}
 
 
 def check_scale(what: str, value: Any, zero: str | None = None) -> None:
@@ -32,8 +33,9 @@ def check_scale(what: str, value: Any, zero: str | None = None) -> None:
         if value not in GAINS:
             raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
         return
-    values = numbers(math.nan if isinstance(value, bool) else value)
-    if not values.numel() or not bool((values.isfinite() & ((values > 0) | (values == 0) & (zero is not None))).all()):
+    values = value if isinstance(value, Tensor) else numbers(math.nan if isinstance(value, bool) else value)
+    low, high = map(float, values.aminmax() if values.numel() else (math.nan, math.nan))  # of d numbers, once bound
+    if not (0 < low or zero is not None and low == 0) or not high < math.inf:
         raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
 
 
@@ -52,8 +54,10 @@ def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Callable[[float
         raise ConfigError(
             f"the prior has {len(values)} scales for {len(shapes)} parameter tensors: give one, or one each"
         )
-    sizes = torch.as_tensor([math.prod(shape) for shape in shapes], device=like.device)
-    return values.to(like).repeat_interleave(sizes)
+    each = like.new_empty(sum(map(math.prod, shapes)))
+    for part, value in zip(each.split([math.prod(shape) for shape in shapes]), values.tolist(), strict=True):
+        part.fill_(value)
+    return each
 
 
 def in_type_of(scale: Any, theta: Tensor) -> Any:
@@ -64,7 +68,7 @@ def numbers(value: Any) -> Tensor:
     """A number or numbers as a tensor in double precision; NaN for what is neither."""
     try:
         values = value if isinstance(value, int | float | Tensor) else [float(v) for v in value]
-        return torch.as_tensor(values, dtype=torch.float64)
+        return torch.as_tensor(values.cpu() if isinstance(values, Tensor) else values, dtype=torch.float64)
     except (TypeError, ValueError):
         return torch.tensor(math.nan)
 
@@ -73,7 +77,7 @@ def sum_log(scale: Any, d: int) -> float:
     """Σ log scale over d coordinates; NaN where a scale is 0."""
     if isinstance(scale, int | float):
         return d * math.log(scale) if scale > 0 else math.nan
-    total = float(scale.double().log().sum())
+    total = float(scale.cpu().double().log().sum())
     return total if math.isfinite(total) else math.nan
 
 

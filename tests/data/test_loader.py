@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.loader` and `.module`.
+"""Tests of `bdl.data.loader`, `.slices` and `.module`.
 
 Loaders: the order of batches is a function of (seed, stack, epoch, chain), so it can be resumed anywhere.
 """

@@ -35,24 +35,31 @@ class Tape(TorchDispatchMode):
     a tape keep the memory alive that it did not allocate. Reading a number while recording fails.
     """
 
-    def __init__(self, work: Callable[[], Any]):
+    def __init__(self, work: Callable[[], Any] | None = None):
         super().__init__()
         self.calls: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.inside: dict[int, Tensor] = {}  # tensors made while recording, by their memory
+        self.changed: list[tuple[Tensor, Tensor]] = []  # tensors that recording has written to, as they were
         self.launches = 0
-        changed: list[tuple[Tensor, Tensor]] = []
-        self.changed = changed
-        with self:
-            self.result = work()
-        for tensor, before in reversed(changed):
+        if work is not None:
+            with self:
+                self.result = work()  # its tensors are overwritten by every launch
+            self.finish()
+
+    def finish(self) -> None:
+        """Leave no trace of the recording."""
+        for tensor, before in reversed(self.changed):
             tensor.copy_(before)
         for tensor in self.inside.values():
             if tensor.is_floating_point():
                 tensor.fill_(torch.nan)
-        del self.changed
+        self.changed.clear()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        kwargs = kwargs or {}
+        return self.call(func, args, kwargs or {})
+
+    def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """The result of one kernel, which is recorded."""
         assert func.overloadpacket not in READS, "a graph cannot wait for the device"
         self.changed += [(t, t.clone()) for t in written(func, args, kwargs) if memory(t) not in self.inside]
         known = {memory(t) for t in tensors((args, kwargs))}

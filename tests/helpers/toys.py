@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import accelerated
 import lightning as L
 import torch
 from lightning.pytorch.callbacks import Callback, Checkpoint
 from lightning.pytorch.loggers import Logger
+from simulated import Device
 from torch import Tensor, nn
 
 import bdl
@@ -42,13 +44,14 @@ def module(net: nn.Module | None = None, chains: int | None = 2, loss: Any = Non
 
 
 def trainer(run_dir: str | Path, steps: int, callbacks: Sequence[Callback] = (), **arguments: Any) -> L.Trainer:
-    """A silent Trainer on the CPU."""
+    """A silent Trainer on the CPU, or on the simulated accelerator where there is one."""
     settings: dict[str, Any] = dict(
         accelerator="cpu", devices=1, max_steps=steps, logger=False, enable_progress_bar=False,
         enable_model_summary=False, enable_checkpointing=any(isinstance(c, Checkpoint) for c in callbacks),
         default_root_dir=run_dir, callbacks=list(callbacks),
     )  # fmt: skip
-    return L.Trainer(**(settings | arguments))
+    there = accelerated.settings() if Device.is_present() else {}
+    return L.Trainer(**(settings | arguments | there))
 
 
 def sample(

@@ -83,6 +83,7 @@ CASES = {
     "weighted": Case(sampler={"weighting": bdl.AdaptiveWeight(zeta=2.0, low=0.0, high=120.0, bins=10)}),
     "contour, shared": Case(sampler={"weighting": bdl.Contour(low=0.0, high=120.0, bins=10, shared=True)}),
     "thermostat": Case(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
+    "isokinetic": Case(sampler={"dynamics": bdl.SMILE(adapt_steps=60), "lr": 0.01}),
     "estimated noise": Case(sampler={"dynamics": bdl.SGHMC(0.5, grad_var="estimated")}),
     "variational": Case(sampler={"dynamics": bdl.MeanField(), "lr": 0.01}),
     "exchange": Case(sampler={"exchange": bdl.Exchange((1.0, 1.5, 2.0), every=3)}),
@@ -172,7 +173,7 @@ def assert_equal_but_for_zero_grad(blocks: Run, stepwise: Run) -> None:
     assert blocks.files() == stepwise.files() and all("/zero_grad/" in k for k in differ)
 
 
-def test_a_block_ends_where_a_callback_must_see_the_step(tmp_path):
+def test_a_block_ends_where_a_callback_must_see_the_step(device, tmp_path):
     run = Run(tmp_path, CASES["flat"])
     kept = {90, 110, 130}
     must = {25, 50, 75, 100, 125} | {33, 66, 99} | kept | {k + 1 for k in kept if k < STEPS} | {STEPS}
@@ -195,7 +196,7 @@ class Epochs(bdl.callbacks.StepCallback):
 
 
 @pytest.mark.parametrize("batch", [1, 10])
-def test_a_callback_sees_the_end_of_every_epoch(tmp_path, batch):
+def test_a_callback_sees_the_end_of_every_epoch(device, tmp_path, batch):
     epochs, length = Epochs(), toys.N // batch
     trainer = toys.trainer(tmp_path, 3 * length + 1, [epochs])
     trainer.fit(toys.module(), toys.batches(batch=batch))
@@ -203,7 +204,7 @@ def test_a_callback_sees_the_end_of_every_epoch(tmp_path, batch):
 
 
 @pytest.mark.parametrize("batch", [10, toys.N])  # epochs of 4 steps, and of one
-def test_blocks_cross_epochs_where_nobody_looks(tmp_path, batch):
+def test_blocks_cross_epochs_where_nobody_looks(device, tmp_path, batch):
     seen = Seen()
     toys.trainer(tmp_path, 100, [seen]).fit(toys.module(), toys.batches(batch=batch))
     assert seen.after == [100] and seen.before == list(range(100))

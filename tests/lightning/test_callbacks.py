@@ -52,7 +52,7 @@ class Watch(Callback):
 # ---- CollectSamples --------------------------------------------------------------------------------------------------
 
 
-def test_the_steps_of_the_keep_rule_are_kept(tmp_path):
+def test_the_steps_of_the_keep_rule_are_kept(device, tmp_path):
     toys.sample(tmp_path, 11, EveryStep(4, 3))
     assert [r.step for r in records(tmp_path)] == [7, 10]
 
@@ -75,7 +75,7 @@ def test_an_index_line_has_the_documented_fields(tmp_path):
 
 
 @pytest.mark.parametrize("chains", [None, 2])
-def test_the_file_holds_the_state_after_the_step(tmp_path, chains):
+def test_the_file_holds_the_state_after_the_step(device, tmp_path, chains):
     module = toys.sample(tmp_path, 4, EveryStep(0, 4), chains=chains)
     tensors = bdl.SampleStore(tmp_path).read(records(tmp_path)[0])
     net = module.net.net if chains else module.net
@@ -83,7 +83,7 @@ def test_the_file_holds_the_state_after_the_step(tmp_path, chains):
         assert torch.equal(tensors[name], p.detach() if chains else p.detach()[None])
 
 
-def test_energies_belong_to_the_state_kept(tmp_path):
+def test_energies_belong_to_the_state_kept(device, tmp_path):
     """energy_full is U over all the data at the saved parameters, energy_batch its estimate on the next batch."""
     toys.sample(tmp_path, 9, EveryStep(0, 2))
     store, net = bdl.SampleStore(tmp_path), toys.plain()
@@ -144,14 +144,14 @@ def normed() -> nn.Module:
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 3))
 
 
-def test_running_statistics_are_saved_as_they_stand(tmp_path):
+def test_running_statistics_are_saved_as_they_stand(device, tmp_path):
     module = toys.sample(tmp_path, 6, EveryStep(0, 6), normed())
     tensors = bdl.SampleStore(tmp_path).read(records(tmp_path)[0])
     for name, buffer in module.net.net.named_buffers():
         assert torch.equal(tensors[name], buffer)
 
 
-def test_refreshing_leaves_the_chain_and_its_buffers_alone(tmp_path):
+def test_refreshing_leaves_the_chain_and_its_buffers_alone(device, tmp_path):
     runs = {}
     for policy in ("running", "refresh"):
         module = toys.sample(tmp_path / policy, 9, EveryStep(0, 3), normed(), collect={"batchnorm": policy})
@@ -254,7 +254,7 @@ def slices():
 
 
 @pytest.mark.parametrize("chains", [None, 2])
-def test_the_average_during_training_is_that_of_the_posterior(tmp_path, chains):
+def test_the_average_during_training_is_that_of_the_posterior(device, tmp_path, chains):
     keep = EveryStep(2, 3)
     average = bdl.ModelAverage(keep, slices())
     toys.sample(tmp_path, 12, keep, MLP((3, 5, 3), dropout=0.3), chains, callbacks=[average])
@@ -295,14 +295,14 @@ def monitored(tmp_path, steps, every=1, **arguments):
     return monitor, module
 
 
-def test_the_trace_holds_the_properties_of_the_sampler(tmp_path):
+def test_the_trace_holds_the_properties_of_the_sampler(device, tmp_path):
     monitor, module = monitored(tmp_path, 45, every=5)
     trace, sampler = monitor.trace(), module.sampler
     assert trace["step"].tolist() == list(range(5, 46, 5))
     assert trace["energy"].shape == (9, 2)
-    torch.testing.assert_close(trace["energy"][-1], sampler.energy)
-    torch.testing.assert_close(trace["t_eff"][-1], sampler.t_eff.double())
-    torch.testing.assert_close(trace["kinetic_temperature"][-1], sampler.kinetic_temperature.double())
+    torch.testing.assert_close(trace["energy"][-1], sampler.energy.cpu())
+    torch.testing.assert_close(trace["t_eff"][-1], sampler.t_eff.cpu().double())
+    torch.testing.assert_close(trace["kinetic_temperature"][-1], sampler.kinetic_temperature.cpu().double())
     assert trace["configurational_temperature"].isfinite().all(1).tolist() == [False, True] * 4 + [False]
     assert trace["lr"].tolist() == [0.1] * 9 and trace["multiplier"].unique().tolist() == [1.0]
 
@@ -317,7 +317,7 @@ def test_means_over_chains_are_logged_at_the_monitored_steps(tmp_path):
     assert {f"chain/{name}" for name in names.split()} <= set(logger.rows[-1][1])
 
 
-def test_a_trace_goes_on(tmp_path):
+def test_a_trace_goes_on(device, tmp_path):
     monitor, _ = monitored(tmp_path, 4)
     saved, fresh = monitor.state_dict(), bdl.Monitor(1)
     fresh.load_state_dict(saved)
@@ -347,7 +347,7 @@ def test_unknown_numbers_are_nan(tmp_path):
 # ---- StepProgress ----------------------------------------------------------------------------------------------------
 
 
-def test_a_log_file_gets_twenty_lines(tmp_path, capsys):
+def test_a_log_file_gets_twenty_lines(device, tmp_path, capsys):
     """It gets a line for every 5 % of the steps, with the step and the mean energy per item, and no line twice."""
     progress = [bdl.callbacks.StepProgress()]
     toys.trainer(tmp_path, 60, progress, enable_progress_bar=True, max_epochs=-1).fit(toys.module(), toys.batches())
@@ -359,7 +359,7 @@ def test_a_log_file_gets_twenty_lines(tmp_path, capsys):
 # ---- Schedule --------------------------------------------------------------------------------------------------------
 
 
-def test_lr_temperature_and_zeta_are_those_of_the_step(tmp_path):
+def test_lr_temperature_and_zeta_are_those_of_the_step(device, tmp_path):
     watch, cycle = Watch(), Cycle(10, 2, 0.4)
     schedule = bdl.Schedule(CyclicalCosine(0.2, cycle), WhileSampling(0.5, cycle), Ramp(2.0, 5))
     weighting = bdl.AdaptiveWeight(low=0.0, high=200.0, bins=4)

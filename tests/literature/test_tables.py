@@ -56,7 +56,7 @@ def test_the_form_of_the_code_has_an_empty_bin_below_the_lowest_energy():
     settings = PUBLISHED["powell"]
     h = log_form(settings).init(torch.zeros(1, dtype=D64))
     assert h.edges is not None and h.edges[0, :2].tolist() == [-2, 0] and h.bins == 100
-    assert h.bin_of(np.array([0.0])) == 1 and h.form.rise == "log" and h.form.min_visits == 0
+    assert h.grid().bin_of(np.array([0.0])) == 1 and h.form.rise == "log" and h.form.min_visits == 0
 
 
 def test_names_of_methods_differ():

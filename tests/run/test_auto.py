@@ -104,6 +104,7 @@ PRECISIONS = [  # flags, overrides, precision
     ("avx512_bf16", (*IMAGES, "trainer.precision=32-true"), "32-true"),
     ("avx2", (*IMAGES, "trainer.precision=bf16-mixed"), "bf16-mixed"),
     ("avx2", (*IMAGES, "trainer=gpu"), "bf16-mixed"),
+    ("avx512_bf16", ("trainer=gpu",), "32-true"),
 ]  # fmt: skip
 
 

@@ -136,6 +136,14 @@ WRONG: dict[str, dict[str, str]] = {
         "sampler.dynamics.damping": "0 -1 nan",
         "sampler.dynamics.adapt_steps": "0 -1 1.5",
     },
+    "sampler=smile": {
+        "sampler.dynamics.friction": "0 1 -1 high nan",
+        "sampler.dynamics.mass": "diagonal 1",
+        "sampler.dynamics.heat": "0 -1 nan",
+        "sampler.dynamics.noise_share": "0 1.5 all nan",
+        "sampler.dynamics.stiffness": "0 1.5 nan",
+        "sampler.dynamics.adapt_steps": "-1 1.5 many",
+    },
     "sampler=mclmc": {
         "sampler.dynamics.integrator": "euler 3",
         "sampler.dynamics.energy_var": "0 -1 low nan inf",

@@ -24,7 +24,7 @@ from bdl.run.recipe import check_num_data
 
 CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
 SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]
-DYNAMICS = ("baoab", "psgld", "sgfs", "sghmc", "sgld", "sglrw", "sgnht", "sgrld")
+DYNAMICS = ("baoab", "psgld", "sgfs", "sghmc", "sgld", "sglrw", "sgnht", "sgrld", "smile")
 WEIGHTINGS = ("adaptive", "contour")
 PRIORS = [path.stem for path in sorted((CONF / "sampler" / "prior").glob("*.yaml"))]
 SCHEDULES = [path.stem for path in sorted((CONF / "schedule").glob("*.yaml"))]

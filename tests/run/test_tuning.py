@@ -90,6 +90,17 @@ def test_given_keys_are_kept():
     assert given_names(["sampler=sghmc"]) == given_names(["sampler.dynamics.friction=1"]) - {"friction"} == {"sampler"}
 
 
+def test_a_batch_size_gets_a_sampler_that_takes_batches(table, tmp_path):
+    """Where nobody chose a sampler, a line says so; with all rows in a batch MCLMC stays."""
+    nobody_chose = [option for option in options(table) if option != "sampler=sghmc"]
+    for size, sampler in ((16, "SGHMC"), (64, "MCLMC")):
+        plan = tuning.tuned(planned(f"run_dir={tmp_path}", *nobody_chose, f"data.batch_size={size}"), SINGLE)
+        stack = plan.of_stack(0, plan.data(0).build())
+        assert type(stack.sampler.build().keywords["dynamics"]).__name__ == sampler
+        line = f"tune: sampler sghmc: a step of mclmc takes all 64 training rows, not {size}"
+        assert (plan.found["reasons"][0] == line) == (size == 16)
+
+
 def test_more_rows_than_a_step_can_take_get_batches_unless_the_user_chose(table, tmp_path, monkeypatch):
     monkeypatch.setattr(tuning, "choose_sampler", lambda rows: "sghmc")
     nobody_chose = [option for option in options(table) if option != "sampler=sghmc"]

@@ -87,6 +87,9 @@ TABLE = [
         "psgld-frozen", lambda d, dtype: bdl.PSGLD(damping=0.1, adapt_steps=10),
         scale=1.5, diagonal=(1.5, 0.5), sgd=False, memory=frozen,
     ),
+    # tested in test_isokinetic.py; SGD without momentum at T = 0; u has unit length over all parameters
+    Row("smile", lambda d, dtype: bdl.SMILE(friction=0.1), law="elsewhere", thermostat=True),
+    Row("smile-adapting", lambda d, dtype: bdl.SMILE(adapt_steps=30), law="elsewhere", sgd=False, thermostat=True),
     Row("sglrw", lambda d, dtype: bdl.SGLRW(), law="elsewhere"),  # test_lattice.py
     Row("psgld-a0", lambda d, dtype: bdl.PSGLD(a=0.0, damping=0.1), law="curved", scale=10.0, sgd=False),
     Row("sgrld-diagonal", lambda d, dtype: bdl.SGRLD(diagonal_metric), law="curved", scale=2.0, sgd=False),

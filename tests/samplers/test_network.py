@@ -157,6 +157,7 @@ def sampled(
         pytest.param(bdl.SGHMC(0.1), 1e-3, id="SGHMC"),
         pytest.param(bdl.BAOAB(0.1), 2e-3, id="BAOAB", marks=pytest.mark.slow),
         pytest.param(bdl.SGNHT(0.1, rate=None), 1e-3, id="SGNHT", marks=pytest.mark.slow),
+        pytest.param(bdl.SMILE(0.1, stiffness=0.05, adapt_steps=600), 2e-3, id="SMILE", marks=pytest.mark.slow),
     ],
 )
 def test_full_batch(reference: Reference, dynamics, e: float):
@@ -204,3 +205,18 @@ def test_mini_batches(reference: Reference, batch: int, agrees: bool):
     assert abs(reference.z(estimate)[K + 1]) < Z
     if not agrees:
         assert reference.z(estimate)[[K, K + 2]].min() > Z
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("heat, bounded", [(0.1, True), (2.0, False)])
+def test_mini_batches_under_a_bound_of_their_heat(reference: Reference, heat: float, bounded: bool):
+    """SMILE tunes lr so that the directions in which all weights move the output have T (1 + heat), the mean of them.
+
+    At 0.1 batches of 25 make predictive deviations up to a sixth too large, and the fit by half a nat. At 2 they are
+    more than a half and two nats: the mean over parameters of the share of batches is 0.14 then.
+    """
+    dynamics = bdl.SMILE(0.1, heat=heat, adapt_steps=1000)
+    estimate = moments(*sampled(dynamics, 2e-3, 1000, burn_in=1000, batch=25))
+    excess = (estimate.mean / reference.true.mean - 1)[K + 2 : 2 * K + 2].max()
+    fit = estimate.mean[K] - reference.true.mean[K]
+    assert (excess < 1 / 6 and abs(fit) < 0.5) if bounded else (excess > 0.5 and fit > 1.5)

@@ -428,7 +428,7 @@ class Steps(Histogram):
     below, so that multiplier and weight belong to two functions. Energies beyond the bins are clamped."""
 
     def evaluate(self, u):
-        rows, j = self.grid().rows, self.bin_of(u)
+        rows, j = self.grid().rows, self.grid().bin_of(u)
         log_psi = lean(self.psi.clamp_min(1e-300).log())
         here, below = log_psi[rows, j], log_psi[rows, np.maximum(j - 1, 0)]
         return here, (here - below) / float(self.edges.diff()[0, 0])

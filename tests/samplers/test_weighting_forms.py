@@ -39,7 +39,7 @@ def settled(weighting: bdl.AdaptiveWeight):
     points = np.concatenate([np.linspace(0, edges[0], 50), np.linspace(edges[0], TOP, FINE * h.bins + 1)[1:], [22, 30]])
     points = np.unique(points)
     u, mass = (points[1:] + points[:-1]) / 2, np.diff(G(points))
-    bin_of = h.bin_of(u)
+    bin_of = h.grid().bin_of(u)
     for _ in range(6000):
         h.tabulate()
         weighted = mass * np.exp(-weighting.zeta * h.evaluate(u)[0])
@@ -233,7 +233,7 @@ def test_edges_by_hand_need_no_pilot():
     advance()
     h = sampler.reweighting.histogram
     assert h.bins == 5 and h.updates == 1 and h.edges.tolist() == [[0, 10, 15, 22, 30, 60]]
-    assert h.bin_of(np.array([-3.0, 9.9, 10.0, 29.0, 70.0] + [0.0] * 27))[:5].tolist() == [0, 0, 1, 3, 4]
+    assert h.grid().bin_of(np.array([-3.0, 9.9, 10.0, 29.0, 70.0] + [0.0] * 27))[:5].tolist() == [0, 0, 1, 3, 4]
 
 
 @pytest.mark.parametrize(

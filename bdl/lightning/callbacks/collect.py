@@ -167,7 +167,7 @@ class CollectSamples(SamplerCallback):
             tensors = refreshed_tensors(net, sampler, loader, reader_of(pl_module), self._frozen.tensors)
         else:
             tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
-        return copies_of(rows, tensors, sampler.chains)
+        return copies_of(rows, tensors, sampler.chains, sampler.chain.theta)
 
     def _describe_target(self, pl_module: L.LightningModule) -> dict[str, Any]:
         tensors = stacked_tensors(sampled_net(pl_module, self.net), self.sampler.chains, self._frozen.tensors)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from bdl.lightning.blocks import SamplerCallback
 from bdl.samplers.sampler import Sampler
-from bdl.snapshot import per_chain
+from bdl.snapshot import numbers
 
 TEMPERATURES = ("t_eff", "kinetic_temperature", "configurational_temperature")
 PER_CHAIN = ("energy", "multiplier", "noise_ratio", *TEMPERATURES, "acceptance", "energy_error", "elbo")
@@ -112,6 +112,5 @@ def measure(sampler: Sampler) -> dict[str, list[float]]:
     group, chains, counting = sampler.param_groups[0], sampler.chains, sampler.target_chains
     target = measured_chains(sampler)
     means = {k: [float(torch.as_tensor(group[k], dtype=torch.float64).mean())] for k in ("lr", "temperature", "zeta")}
-    readings = {name: getattr(sampler, name) for name in PER_CHAIN}
-    each = {k: per_chain(math.nan if v is None else v, chains) for k, v in readings.items()}
+    each = numbers({name: getattr(sampler, name) for name in PER_CHAIN}, chains)
     return means | {k: [v[c] if c in counting else math.nan for c in target] for k, v in each.items()}

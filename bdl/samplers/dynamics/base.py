@@ -64,6 +64,7 @@ class Transition(ABC):
         every_gradient: True where a parameter without a gradient would falsify the step of the others.
         variational: True where the kept states are draws from a fitted approximation.
         per_coordinate: True where `step` takes lr as a tensor (..., d) too, with one number per coordinate.
+        reads_variances: True where `heating` compares the variance of each coordinate with a given one.
         full_batch: True for a kernel that evaluates U over all the data, once or several times a step.
         tunable: which of "lr" and "friction" `tune=auto` finds. "lr" where one lr holds for every coordinate, so that
             curvature and batch noise bound it; "friction" where it is an argument.
@@ -79,6 +80,7 @@ class Transition(ABC):
     variational: bool = False
     per_coordinate: bool = False
     full_batch: bool = False
+    reads_variances: bool = False
     tunable: frozenset[str] = frozenset()
 
     @abstractmethod
@@ -203,7 +205,7 @@ class AcceptReject(FullBatch):
 
 def mean(value: Scalar) -> float:
     """A number itself, or the mean of a tensor over chains."""
-    return float(value.double().mean()) if isinstance(value, Tensor) else float(value)
+    return float(value.cpu().double().mean()) if isinstance(value, Tensor) else float(value)
 
 
 def varies(c: Scalar) -> bool:

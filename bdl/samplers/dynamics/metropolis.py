@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import AcceptReject, Evaluate, Scalar
 from bdl.samplers.dynamics.mass import Mass, check_mass, window
@@ -164,7 +165,7 @@ def path_length(mean: int, step: int) -> int:
 
 def not_evaluated(theta: Tensor) -> Accepted:
     """The state at θ before its energy is known: NaN."""
-    zero = torch.zeros_like(theta[..., 0], dtype=torch.float64)
+    zero = torch.zeros_like(theta[..., 0], dtype=widest(theta.device))
     return Accepted(theta, torch.zeros_like(theta), zero * float("nan"), zero.clone(), zero.clone())
 
 
@@ -241,4 +242,4 @@ def _root(c: Tensor, like: Tensor) -> Tensor:
 
 def _square(x: Tensor) -> Tensor:
     """(..., 1) squared norm, double."""
-    return x.double().square().sum(-1, keepdim=True)
+    return x.to(widest(x.device)).square().sum(-1, keepdim=True)

@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import Evaluate, FullBatch, Scalar, mean
 
@@ -94,7 +95,7 @@ class MCLMC(FullBatch):
         if d < 2:
             raise ConfigError(f"MCLMC needs at least 2 parameters, got {d}: a unit vector in one dimension cannot turn")
         gradient, direction, mean, square = (torch.zeros_like(theta) for _ in range(4))
-        one = torch.ones_like(theta[..., 0], dtype=torch.float64)
+        one = torch.ones_like(theta[..., 0], dtype=widest(theta.device))
         return Microcanonical(
             theta, gradient, direction, mean, square,
             potential=one * math.nan,
@@ -113,7 +114,7 @@ class MCLMC(FullBatch):
         nu = (torch.expm1(2 * step / s.length[..., None]) / d).sqrt()
         before = unit(s.direction + nu.to(z) * z)
         u, theta, gradient, potential = before, s.theta, s.gradient, s.potential[..., None]
-        scale = torch.as_tensor(1 / tau).to(z)  # ∇S = ∇(U/N) / tau
+        scale = (1 / tau).to(z) if isinstance(tau, Tensor) else 1 / tau  # ∇S = ∇(U/N) / tau
         kicks, drifts = STAGES[self.integrator]
         u, kinetic = kick(u, scale * gradient, kicks[0] * step)
         for share, h in zip(drifts, kicks[1:], strict=True):
@@ -157,7 +158,7 @@ class MCLMC(FullBatch):
             s.mean.add_(change, alpha=1 / (s.steps - first))
             s.square.addcmul_(change, s.theta - s.mean)
         if s.steps == last and last > first and self.length is None:
-            spread = (s.square.double().sum(-1) / (last - first)).sqrt()
+            spread = (s.square.to(s.length.dtype).sum(-1) / (last - first)).sqrt()
             s.length = torch.where(spread > 0, spread, s.length)  # 0: one state only, or a chain that did not move
 
     def _tune_lr(self, s: Microcanonical, square: Tensor, done: Tensor) -> None:

@@ -25,6 +25,7 @@ class Subtracting(Dynamics):
     """
 
     grad_var: Any
+    _near = None  # a given variance in the type and on the device of θ, where it goes once and not in every step
 
     def __post_init__(self) -> None:
         v = self.grad_var
@@ -43,6 +44,10 @@ class Subtracting(Dynamics):
         return frozenset(["grad_var"] if isinstance(self.grad_var, str) else [])
 
     @property
+    def reads_variances(self) -> bool:  # type: ignore[override]
+        return self.grad_var is not None
+
+    @property
     def caveat(self) -> str | None:
         return None if self.grad_var is None else SUBTRACTS_INDEPENDENT
 
@@ -50,8 +55,13 @@ class Subtracting(Dynamics):
         """(..., d) or () variance that batches give to lr g; None where nothing is subtracted."""
         if self.grad_var is None:
             return None
-        v = self.grad_var.to(like, non_blocking=True) if extra is None or "grad_var" not in extra else extra["grad_var"]
-        return lr**2 * v
+        if extra is not None and "grad_var" in extra:
+            return lr**2 * extra["grad_var"]
+        near = self._near
+        if near is None or near.dtype != like.dtype or near.device != like.device:
+            near = self.grad_var.to(like)
+            object.__setattr__(self, "_near", near)
+        return lr**2 * near
 
     def heating(self, s: Any, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         """(..., d) terms whose mean is T_eff/T - 1: the noise ratio, less that of V, at most that of all the noise."""

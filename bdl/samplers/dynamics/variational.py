@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
+from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import Dynamics, Scalar
 
@@ -90,8 +91,8 @@ class MeanField(Dynamics):
     def entropy(self, s: Approximation) -> Tensor:
         """(...,) H[q], nats; NaN before θ is a draw from q."""
         if s.count == 0:
-            return s.std.new_full(s.std.shape[:-1], math.nan, dtype=torch.float64)
-        return (s.std.double().log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
+            return s.std.new_full(s.std.shape[:-1], math.nan, dtype=widest(s.std.device))
+        return (s.std.to(widest(s.std.device)).log() + 0.5 * math.log(2 * math.pi * math.e)).sum(-1)
 
     def noise_ratio(self, s: Approximation, grad_var: Tensor, lr: Scalar, tau: Scalar) -> Tensor:
         """(..., d) NaN: batch noise does not heat the draws."""

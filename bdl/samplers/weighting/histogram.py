@@ -75,6 +75,10 @@ class Grid(NamedTuple):
     log_psi: Array  # (R, m)
     visits: Array  # (R, m)
 
+    def bin_of(self, u: Array) -> Array:
+        """(C,) the bin of each energy; those beyond an outer edge fall into the bin there."""
+        return last_below(u, self.inner, self.rows) + 1
+
 
 @dataclass
 class Histogram:
@@ -118,11 +122,6 @@ class Histogram:
             )
         return self._grid
 
-    def bin_of(self, u: Array) -> Array:
-        """(C,) the bin of each energy; those beyond an outer edge fall into the bin there."""
-        grid = self.grid()
-        return last_below(u, grid.inner, grid.rows) + 1
-
     def evaluate(self, u: Array) -> tuple[Array, Array]:
         """log psi and its slope at the energies u, both (C,); zeros while the pilot runs."""
         if self.edges is None:
@@ -144,7 +143,7 @@ class Histogram:
 
     def remember(self, u: Array) -> None:
         """Put the energies of one step into the window."""
-        lean(self.window)[self.seen % self.pilot] = u
+        lean(self.window)[self.seen % self.window.shape[0]] = u
         self.seen += 1
 
     def recent(self, steps: int) -> Tensor:

@@ -9,14 +9,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.devices import moved, widened, widest
 from bdl.errors import ConfigError
 from bdl.psi import Array, lean
 from bdl.samplers.dynamics.base import Scalar
-from bdl.samplers.potential import Potential
-from bdl.samplers.resume import Saved, copied
+from bdl.samplers.potential import Launch, Potential
+from bdl.samplers.resume import Saved
 from bdl.samplers.settings import StepSettings, any_positive
 from bdl.samplers.weighting.histogram import Histogram, covered
 from bdl.samplers.weighting.partition import batch_error
+from bdl.samplers.weighting.recorded import RecordedWeighting
 from bdl.samplers.weighting.weightings import Weighting
 
 SMOOTHING = 0.95  # decay of the running mean under energy="ema"
@@ -31,13 +33,14 @@ class Reweighting(Saved):
     def __init__(self, weighting: Weighting, chains: int, device: torch.device, num_data: int = 1):
         self.weighting: Any = weighting
         self.num_data = num_data
-        self.multiplier = torch.ones(chains, dtype=torch.float64, device=device)
+        self.multiplier = torch.ones(chains, dtype=widest(device), device=device)
         self.log_weight = torch.zeros_like(self.multiplier)
         self.histogram: Histogram | None = None
         self.energy: Tensor | None = None  # the last energy of the kind that the weighting reads
         self.reference: Tensor | None = None  # (..., d) θ at which the control variate's energy is known
         self.reference_energy: Tensor | None = None  # over all the data, at `reference`
         self.learnt_at: tuple[Any, float] | None = None  # (T, zeta) of the last step that updated psi
+        self._recorded: RecordedWeighting | None = None
 
     def describe(self, zeta: float, temperature: Scalar) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         """psi as tensors, with one row per chain or one row for all, and the words that tell how psi was fitted.
@@ -61,19 +64,38 @@ class Reweighting(Saved):
         }
         return tensors, {"energy": weighting.energy, "weighting": type(weighting).__name__}
 
-    def weigh(self, g: Tensor, energy: Tensor | None, potential: Potential, now: StepSettings) -> Tensor | None:
-        """Multiply g (..., d) in place by the multiplier (..., 1) and return it; psi learns from the energy (C,)."""
+    def weigh(
+        self, g: Tensor, energy: Tensor | None, potential: Potential, now: StepSettings, launch: Launch | None = None
+    ) -> Tensor | None:
+        """Multiply g (..., d) in place by the multiplier (..., 1) and return it; psi learns from the energy (C,).
+
+        launch: runs the kernels together, once the bins are known.
+        """
         if energy is None or not self.weighting.needs_energy:
             return None
         self.energy = self._of_kind(energy, potential, now.lr)
+        if launch is not None and g.device.type != "cpu" and now.all_sample:
+            h = self.histogram
+            if h is not None and h.edges is not None:
+                return self._weigh_recorded(h, g, self.energy, now, launch)
         self._weigh_and_learn(lean(self.energy), now)
         multiplier = self.multiplier.to(g.dtype).view(*g.shape[:-1], 1)
         g.mul_(multiplier)
         return multiplier
 
+    def _weigh_recorded(self, h: Histogram, g: Tensor, u: Tensor, now: StepSettings, launch: Launch) -> Tensor:
+        t, zeta = now.temperature, now.zeta
+        if self._recorded is None or self._recorded.device != u.device:
+            self._recorded = RecordedWeighting(self.weighting, u)
+        self._note_law(h, t, zeta)
+        self.multiplier, self.log_weight, multiplier = self._recorded.weigh(h, g, u, t, zeta, not h.frozen, launch)
+        u = self._recorded.seen
+        self.weighting.observe(h, u, pooled=not isinstance(t, Tensor), num_data=self.num_data)
+        return multiplier
+
     def _weigh_and_learn(self, u: Array, now: StepSettings) -> None:
         t, zeta = now.temperature, now.zeta
-        scale = lean(t.to(self.multiplier.device, non_blocking=True)) if isinstance(t, Tensor) else t
+        scale = lean(moved(t, self.multiplier.device, non_blocking=True)) if isinstance(t, Tensor) else t
         if self._in_temperatures:  # U/T has the law exp(-U/T) at every T, so that no T stands before the slope
             if not now.samples:
                 self.multiplier, self.log_weight = torch.ones_like(self.multiplier), torch.zeros_like(self.log_weight)
@@ -126,9 +148,11 @@ class Reweighting(Saved):
 
     def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
         super().load_state_dict(state, theta)
+        for name in ("multiplier", "log_weight", "energy", "reference_energy"):
+            setattr(self, name, widened(state[name], theta.device))
         h = state["histogram"]
         if h is not None:
-            h = Histogram(**{k: copied(v, theta.device) for k, v in h.items()}, form=self.weighting.psi_form)
+            h = Histogram(**{k: widened(v, theta.device) for k, v in h.items()}, form=self.weighting.psi_form)
         self.histogram = h
 
     def _of_kind(self, batch_energy: Tensor, potential: Potential, lr: Scalar) -> Tensor:
@@ -154,12 +178,15 @@ class Reweighting(Saved):
         return self.reference_energy - potential.batch_energy_at(self.reference)
 
     def _learn(self, h: Histogram, u: Array, t: Scalar, zeta: float) -> None:
-        pilot = h.edges is None
+        self._note_law(h, t, zeta)
+        if h.edges is not None:
+            self.weighting.update(h, u, zeta)
+        self.weighting.observe(h, u, pooled=not isinstance(t, Tensor), num_data=self.num_data)
+
+    def _note_law(self, h: Histogram, t: Scalar, zeta: float) -> None:
+        """Let the histogram forget what it has learnt at another T or zeta."""
         at = 1.0 if self._in_temperatures else t.tolist() if isinstance(t, Tensor) else t
-        learns_at = (at, 0.0 if pilot else zeta)  # a pilot is not weighted
+        learns_at = (at, 0.0 if h.edges is None else zeta)  # a pilot is not weighted
         if self.learnt_at not in (None, learns_at):
             h.forget()
         self.learnt_at = learns_at
-        if not pilot:
-            self.weighting.update(h, u, zeta)
-        self.weighting.observe(h, u, pooled=not isinstance(t, Tensor), num_data=self.num_data)

@@ -124,7 +124,7 @@ class HistogramWeighting(Weighting):
             raise ConfigError(f"low must be below high, got low = {self.low}, high = {self.high}")
 
     @abstractmethod
-    def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
+    def direction(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
         """(C, m) direction in which energies u (C,), in bins j (C,), move psi; arrays as `bdl.psi.lean` makes them."""
 
     def describe(self, zeta: float) -> str:
@@ -165,17 +165,26 @@ class HistogramWeighting(Weighting):
 
     def update(self, h: Histogram, u: Array, zeta: float) -> None:
         """One step of the stochastic approximation by energies u (C,) of the weighted law; T = 0 has none."""
-        u = lean(u) if isinstance(u, Tensor) else u
         if h.frozen:
             return
+        gamma, tabulates = self.advance(h)
+        self.move_psi(h, lean(u) if isinstance(u, Tensor) else u, gamma, zeta, tabulates)
+
+    def advance(self, h: Histogram) -> tuple[float, bool]:
+        """Count an update of psi. Returns its gamma, and whether log psi follows it at once."""
         gamma = self.rate(h.updates)
         h.updates += 1
         h.clock += gamma
-        j = h.bin_of(u)
+        return gamma, h.updates <= EARLY or h.updates % TABULATE == 0
+
+    def move_psi(self, h: Histogram, u: Array, gamma: float | Tensor, zeta: float | Tensor, tabulates: bool) -> None:
+        """Move psi by the energies u (C,). A graph may hold these kernels, for () tensors gamma and zeta."""
+        grid = h.grid()
+        j = grid.bin_of(u)
         h.count(j)
-        direction, psi = self.direction(h, u, j, zeta), h.grid().psi
+        direction, psi = self.direction(h, u, j, zeta), grid.psi
         psi += gamma * (direction.mean(0) if self.shared else direction)
-        if h.updates <= EARLY or h.updates % TABULATE == 0:
+        if tabulates:
             h.tabulate()
 
     def observe(self, h: Histogram, u: Array, pooled: bool, num_data: int = 1) -> None:
@@ -245,7 +254,7 @@ class AdaptiveWeight(HistogramWeighting):
     def describe_depth(self, h: Histogram, zeta: float) -> str:
         return f"; the floor lies {float(covered(h.psi, zeta).mean()):,.0f} nats of log G below the top"
 
-    def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
+    def direction(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
         grid = h.grid()
         reached = grid.numbers >= j[:, None]
         return grid.psi[grid.rows, j][:, None] * (1.0 * reached - grid.psi)
@@ -266,7 +275,7 @@ class Contour(HistogramWeighting):
 
     forms: ClassVar[Mapping[str, Form]] = {"slides": Form("clipped"), "code": Form("log", 0, "linear")}
 
-    def direction(self, h: Histogram, u: Array, j: Array, zeta: float) -> Array:
+    def direction(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
         hit = h.grid().numbers == j[:, None]
         log_w = zeta * (h.evaluate(u)[0] - lean(h.log_psi.max(1).values))
         return exp(log_w)[:, None] * (1.0 * hit - h.grid().psi)
