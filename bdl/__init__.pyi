@@ -6,8 +6,19 @@ from .checkpoint import CheckpointStart
 from .engine.gradient import per_example_gradients
 from .engine.stack import ChainStack
 from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
+from .landscape.coefficient import learning_coefficient
+from .landscape.estimate import CoefficientEstimate
 from .lightning import callbacks
-from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
+from .lightning.callbacks import (
+    CollectSamples,
+    LearningCoefficient,
+    ModelAverage,
+    Monitor,
+    SaveLast,
+    Schedule,
+    StepProgress,
+    TimeLimit,
+)
 from .lightning.module import BayesianModule
 from .likelihoods import (
     BernoulliNLL,
@@ -35,6 +46,7 @@ from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
 from .samplers.dynamics.underdamped import SGNHT
 from .samplers.dynamics.variational import MeanField
 from .samplers.exchange import Exchange
+from .samplers.gaussian_prior import GaussianPrior
 from .samplers.potential import ClipNorm, ClipValue
 from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
@@ -72,6 +84,7 @@ __all__ = [
     "ChainStack",
     "ClipNorm",
     "ClipValue",
+    "CoefficientEstimate",
     "CollectSamples",
     "ConfigError",
     "ConformalIntervals",
@@ -84,11 +97,13 @@ __all__ = [
     "FullBatch",
     "Gaussian",
     "GaussianNLL",
+    "GaussianPrior",
     "HeteroscedasticNLL",
     "Kinetic",
     "LabelPrediction",
     "Laplace",
     "LastLayerLaplace",
+    "LearningCoefficient",
     "MCDropout",
     "MeanField",
     "Metropolis",
@@ -122,6 +137,7 @@ __all__ = [
     "callbacks",
     "data",
     "find_settings",
+    "learning_coefficient",
     "models",
     "per_example_gradients",
     "predict_table",

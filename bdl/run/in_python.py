@@ -10,7 +10,7 @@ import numbers
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -48,6 +48,7 @@ def sample(
     dynamics: Transition = SGHMC(friction=0.1),  # noqa: B008
     keep: Keep | None = None,
     chains: int | None = None,
+    start: Literal["fresh", "given"] | None = None,
     test: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
     schedule: bdl.Schedule | None = None,
     seed: int = 0,
@@ -71,6 +72,7 @@ def sample(
         steps: of the sampler, in all.
         keep: the rule that chooses the samples; None means 100 states of the second half.
         chains: C copies of the network. Those of a DataLoader share its batches.
+        start: of the copies: "fresh" initialises each, "given" begins at the network's weights; see `bdl.ChainStack`.
         test: labelled batches for the report, see `bdl.report`; None for no report.
         callbacks: further ones.
         sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
@@ -84,10 +86,11 @@ def sample(
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
     per_chain = getattr(loader, "chains", None) is not None
     part = {"only": sampler.get("only"), "frozen": sampler.get("frozen", "eval")}
-    stack = net if chains is None else bdl.ChainStack(net, chains, seed=seed, shared=not per_chain, **part)
+    stack = net if chains is None else bdl.ChainStack(net, chains, start=start, seed=seed, shared=not per_chain, **part)
     module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
     target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
-    about = {**law, "chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
+    named = {**law, "prior": sampler["prior"].identity()} if "prior" in sampler else law
+    about = {**named, "chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
     about |= {"schedule": None if schedule is None else schedule.functions}
     save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run={**identity(about), **target})
     keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))

@@ -145,6 +145,17 @@ OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
     "skip_bad": bool,
     "device": WORD | None,
     "trust": some(WORD),
+    "path": WORD | None,
+    "chain": whole(0),
+    "only": (WORD | some(WORD, 1) | None),
+    "chains": whole(1, 10**5),
+    "steps": whole(1, MANY),
+    "burn_in": whole(0, MANY) | None,
+    "temperature": POSITIVE | None,
+    "localization": POSITIVE,
+    "batch_size": whole(1) | None,
+    "lr": POSITIVE | None,
+    "seed": whole(0, SEEDS),
 }
 FOLLOW = {"sampler.stack": "stack", "data.chains": "chains"}  # these keys have the value of those, or null
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")

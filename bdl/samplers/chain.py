@@ -64,7 +64,7 @@ class Chain:
         self.state = checked_state(dynamics, dynamics.init(self.theta))
         self.generator = generator(self.theta.device, "noise", seed, stack)
         self.entropy: Tensor | None = None  # (...,) nats, of the approximation that θ was drawn from before the step
-        # () or (C,) <θ, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
+        # () or (C,) <θ - c, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
         self.configurational_temperature: Tensor | None = None
         self._known_distinct = False  # True once something tells the chains apart
         self._taken: list[tuple[ref[Tensor], int]] = []  # gradients of the last step; times each was written
@@ -187,10 +187,17 @@ class Chain:
         for p, name, view in self._memory():
             optimizer_state[p][name] = view
 
-    def measure(self, theta: Tensor, g: Tensor, idle: Sequence[int], num_data: int) -> None:
-        """Take the configurational temperature of θ with the gradient g of U/N there, both (..., d), if it is due."""
+    def measure(
+        self, theta: Tensor, g: Tensor, idle: Sequence[int], num_data: int, offset: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Take the configurational temperature of θ with the gradient g of U/N there, both (..., d), if it is due.
+
+        offset: θ minus a constant vector. Its mean does not depend on that vector, and its noise is small around the
+        mean of the prior, where that is where the chains are.
+        """
         due = (self.steps + 1) % MEASURE_EVERY == 0 and not (idle or self.dynamics.variational)
-        self.configurational_temperature = torch.linalg.vecdot(theta, g) * (num_data / theta.shape[-1]) if due else None
+        per_coordinate = num_data / theta.shape[-1]
+        self.configurational_temperature = torch.linalg.vecdot(offset(theta), g) * per_coordinate if due else None
 
     # ---- moving, saving, loading ----
 

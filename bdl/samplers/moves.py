@@ -54,7 +54,7 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
     if sampler.replicas is not None:
         sampler.replicas.swap(chain, potential, batch_noise, now)
     multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now, launch)  # (..., 1); scales e.g
-    chain.measure(chain.theta, e.g, e.idle, potential.num_data)
+    chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
     z = chain.draw(now.temperature)
     lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
     chain.entropy = dynamics.entropy(chain.state)
@@ -135,7 +135,7 @@ def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> 
     except BaseException:
         theta.copy_(state.theta)  # leave no proposal behind for a checkpoint
         raise
-    chain.measure(moved.theta, moved.gradient, [], n)
+    chain.measure(moved.theta, moved.gradient, [], n, potential.prior.offset)
     chain.left_at = moved.theta
     chain.advance(moved)
     return chain.per_chain(start_loss.reshape(-1))
