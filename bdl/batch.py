@@ -13,13 +13,16 @@
 import dataclasses
 import inspect
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+import torch
 from lightning_utilities.core.apply_func import apply_to_collection
 from torch import Tensor, nn
 
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
+from bdl.likelihoods.categorical import IGNORED
 
 TARGETS = ("labels", "label", "target", "y")  # names of the target in a dict or a dataclass, the first one counts
 
@@ -32,6 +35,11 @@ class Reader:
     The last part of a tuple is the target, and the others are inputs in order. In a dict or a dataclass, `labels`,
     `label`, `target` or `y` is the target, and the others go to `forward` by name. A tensor is an input alone.
 
+    Labels that are the tokens of the inputs, as transformers' causal models take them, are shifted by one, so that each
+    position predicts the next token and the last one nothing; a network that copies its inputs would be right
+    otherwise. The first batch with labels of tokens decides it, and a BdlWarning says so. A method `targets(batch)`
+    turns it off.
+
     Args:
         modules: the first one whose class has a method `inputs(batch)`, or `targets(batch)`, reads the batch instead.
             `inputs` returns a tensor, a tuple of inputs in order, or a dict of inputs by name; `targets` the target.
@@ -41,6 +49,7 @@ class Reader:
 
     def __init__(self, *modules: nn.Module):
         self._inputs, self._target = _method(modules, "inputs"), _method(modules, "targets")
+        self._shifts: bool | None = None if self._target is None else False  # None until there are labels of tokens
 
     def __call__(self, batch: Any) -> tuple[Inputs, Any]:
         """(inputs, target) of a batch; None stands for a target that is not there."""
@@ -52,7 +61,47 @@ class Reader:
                 f"the batch has no input that bdl can read: {structure(batch)}; give the module a method "
                 "inputs(batch) that returns a tensor, a tuple or a dict of them"
             )
-        return inputs, target if self._target is None else self._target(batch)
+        if self._target is not None:
+            return inputs, self._target(batch)
+        if self._shifts is None and isinstance(target, Tensor) and target.ndim > 1:
+            self._decide(inputs, target)
+        return inputs, next_tokens(target) if self._shifts else target
+
+    def _decide(self, inputs: Inputs, target: Tensor) -> None:
+        self._shifts = not target.is_floating_point() and copies_inputs(inputs, target)
+        if self._shifts:
+            line = (
+                "the labels of the batches are their tokens: bdl shifts them by one, so that each position predicts "
+                "the next token; give the module a method targets(batch) to say otherwise"
+            )
+            warnings.warn(line, BdlWarning, stacklevel=4)
+
+
+def copies_inputs(inputs: Inputs, y: Tensor) -> bool:
+    """Whether the classes y (..., T) are the tokens of one of the inputs, wherever they count. Masks are no tokens.
+
+    >>> import torch
+    >>> tokens = torch.tensor([[3, 1, 2, 0]])
+    >>> copies_inputs({"input_ids": tokens}, tokens), copies_inputs(tokens, next_tokens(tokens))
+    (True, False)
+    """
+    counted = y != IGNORED
+    if len(y[counted].unique()) < 2:
+        return False
+    named = _named(inputs)
+    several = [v for k, v in named.items() if "mask" not in k] if named is not None else tensors_in(inputs)
+    alike = [x for x in several if isinstance(x, Tensor) and x.shape == y.shape and not x.is_floating_point()]
+    return any(bool((x == y)[counted].all()) for x in alike)
+
+
+def next_tokens(tokens: Tensor) -> Tensor:
+    """The labels (..., T) of tokens (..., T): each is the token after it, and the last one does not count.
+
+    >>> import torch
+    >>> next_tokens(torch.tensor([3, 1, 2]))
+    tensor([   1,    2, -100])
+    """
+    return torch.cat([tokens[..., 1:], torch.full_like(tokens[..., :1], IGNORED)], -1)
 
 
 def feed(net: Callable[..., Any], inputs: Inputs, call: Callable[..., Any] | None = None) -> Any:

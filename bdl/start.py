@@ -112,7 +112,7 @@ class AdamWStart:
         device = next(stack.parameters()).device
         train, held_out = self._split(plan, val, None if stack.shared else stack.chains)
         if isinstance(loss, Likelihood):
-            loss.check(train.y)
+            loss.check_items(train.y)
         best, epoch = _Best(stack, self.patience), 0
         loader, held_out = train.to(device), held_out.to(device)
         loader = WorkerBatches(loader, batches.workers) if isinstance(batches, WorkerBatches) else loader

@@ -9,6 +9,7 @@ from .loader import TensorBatches, TensorSlices, WorkerBatches
 from .module import DataModule, as_data_module
 from .table import TableDataModule, read_table
 from .tensors import TensorDataModule
+from .text import TextDataModule
 
 __all__ = [
     "Augment",
@@ -24,6 +25,7 @@ __all__ = [
     "TensorBatches",
     "TensorDataModule",
     "TensorSlices",
+    "TextDataModule",
     "WorkerBatches",
     "as_data_module",
     "read_table",

@@ -25,7 +25,9 @@ class TensorDataModule(DataModule):
 
     Args:
         splits: x (n, ...) as stored and y of each split. y holds classes, (n,) int64 in 0..K-1, or numbers, (n, k)
-            float32, which a regression should standardise. "val" may be missing, and "test" may be empty.
+            float32, which a regression should standardise. Items of T elements, such as tokens, x (n, T, ...), may have
+            a class for each, (n, T) int64; `num_data` then counts elements. "val" may be missing, and "test" may be
+            empty.
         batch_size: items per chain and step; None means all training items, "auto" 100 or all of fewer.
         task: "classification", "regression" or "counts".
         labels: names of the K classes; None means as many as the labels of all splits name, called "0", "1", ...
@@ -55,8 +57,9 @@ class TensorDataModule(DataModule):
         self.splits, self.task, self.transform = _checked(splits, task), task, transform
         self.labels = _class_names(self.splits, labels) if task == "classification" else ()
         x, y = self.splits["train"]
-        self.num_data, self.num_classes = len(y), len(self.labels)
-        self.num_targets = 1 if y.ndim == 1 else y.shape[1]
+        classes = task == "classification"
+        self.num_data, self.num_classes = y.numel() if classes else len(y), len(self.labels)
+        self.num_targets = 1 if y.ndim == 1 or classes else y.shape[1]
         self.batch_size = len(y) if batch_size is None else min(100, len(y)) if batch_size == "auto" else batch_size
         batches = TensorBatches(x, y, self.batch_size, augment=augment, transform=transform, **batching)
         self.seed, self.stack = batches.seed, batches.stack
@@ -108,7 +111,8 @@ def _checked(splits: Splits, task: str) -> dict[str, tuple[Tensor, Tensor]]:
     for split, (x, y) in splits.items():
         if len(x) != len(y):
             raise ConfigError(f'the split "{split}" has {len(x)} inputs for {len(y)} labels: give one label per input')
-        whole = y.ndim == 1 and y.dtype == torch.int64
+        elements = 1 < y.ndim < 3 and y.shape[1] > 1 and x.shape[:2] == y.shape  # each with a class
+        whole = (y.ndim == 1 or elements) and y.dtype == torch.int64
         if whole != (task == "classification"):
             wanted = "classes (n,) int64" if task == "classification" else "numbers (n, k) float32"
             raise ConfigError(

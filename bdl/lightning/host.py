@@ -50,17 +50,16 @@ def reader_of(module: nn.Module) -> Reader:
     return Reader(module, plain_net(sampled_net(module, None)))
 
 
-def host_under(trainer: L.Trainer, host: Host, num_data: int, averages_micro_batches: bool = False) -> Host:
+def host_under(trainer: L.Trainer, host: Host, averages_micro_batches: bool = False) -> Host:
     """The host with what the Trainer knows: the processes, the batches, and how the loss is accumulated.
 
     Args:
         host: what the module says of itself.
-        num_data: N.
         averages_micro_batches: whether the closure returns the mean loss of all micro-batches. Lightning's own returns
             the last one's share.
     """
     shared, loader = dist.group.WORLD if trainer.world_size > 1 else None, trainer.train_dataloader
-    whole = isinstance(loader, TensorBatches) and loader.batch_size == num_data and loader.augment is None
+    whole = isinstance(loader, TensorBatches) and loader.batch_size == len(loader.dataset) and loader.augment is None
     random = any(isinstance(m, RANDOM) and m.p > 0 for m in trainer.lightning_module.modules())
     return replace(
         host,

@@ -202,7 +202,7 @@ class BayesianModule(L.LightningModule):
             host = replace(host, full_loss=self.full_loss)
         if self.trainer.accumulate_grad_batches == 1:
             host = replace(host, batch_loss=self.current_loss)
-        self.sampler.host = host_under(self.trainer, host, self.sampler.num_data, averages_micro_batches=True)
+        self.sampler.host = host_under(self.trainer, host, averages_micro_batches=True)
         self._choose_gradient()
         self._blocks = Blocks(self.trainer, self, BayesianModule, self.sampler)
 

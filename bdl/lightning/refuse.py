@@ -15,7 +15,7 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from bdl.batch import count_items, part_of
+from bdl.batch import Reader, count_items, part_of
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.functional import evaluating
 from bdl.errors import BdlWarning, ConfigError
@@ -37,7 +37,8 @@ def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
 def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError if N differs from the length of the training data, or a kernel would not see all of them.
 
-    Raises it too for devices that would all see the same batches.
+    N may also count the elements of the items, such as tokens. Raises it too for devices that would all see the same
+    batches.
     """
     loader = trainer.train_dataloader
     if isinstance(loader, TensorBatches | WorkerBatches) and loader.ranks != trainer.world_size:
@@ -45,35 +46,48 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"each of {trainer.world_size} devices would see the same batches: "
             "loader.shard(trainer.global_rank, trainer.world_size) gives each its part"
         )
-    data = getattr(trainer.train_dataloader, "dataset", None)
-    if data is not None and hasattr(data, "__len__") and len(data) != sampler.num_data:
-        raise ConfigError(
-            f"num_data = {sampler.num_data}, but the training data have {len(data)} items: set num_data={len(data)}"
-        )
+    data, items = getattr(trainer.train_dataloader, "dataset", None), sampler.num_data
+    if data is not None and hasattr(data, "__len__"):
+        items, elements = len(data), elements_of(loader)
+        if sampler.num_data != items and not items < sampler.num_data <= items * elements:
+            each = f" of {elements} elements" if elements > 1 else ""
+            raise ConfigError(
+                f"num_data = {sampler.num_data}, but the training data have {items} items{each}: set "
+                f"num_data={items * elements}"
+            )
     if data is not None:
-        _warn_of_a_part(loader, sampler)
+        _warn_of_a_part(loader, sampler, items)
     size = getattr(trainer.train_dataloader, "batch_size", None)
-    if sampler.dynamics.full_batch and size is not None and size * trainer.world_size < sampler.num_data:
+    if sampler.dynamics.full_batch and size is not None and size * trainer.world_size < items:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
         raise ConfigError(
             f"{type(sampler.dynamics).__name__} needs all the data in every batch, got batch_size = {size}{devices} of "
-            f"{sampler.num_data} items: set it to {sampler.num_data} (data.batch_size=null) on one device, or use a "
+            f"{items} items: set it to {items} (data.batch_size=null) on one device, or use a "
             "stochastic-gradient sampler"
         )
 
 
-def _warn_of_a_part(loader: Any, sampler: Sampler) -> None:
+def _warn_of_a_part(loader: Any, sampler: Sampler, items: int) -> None:
     """Warn once where the loader's order visits a part of the data only, or some items more often than others."""
-    num_data, batches = sampler.num_data, getattr(loader, "batch_sampler", None)
+    batches = getattr(loader, "batch_sampler", None)
     order: Any = getattr(batches, "sampler", getattr(loader, "sampler", None))
     fair = isinstance(order, SequentialSampler | RandomSampler | DistributedSampler) or not isinstance(order, Sized)
-    if fair or len(order) >= num_data and not isinstance(order, WeightedRandomSampler):
+    if fair or len(order) >= items and not isinstance(order, WeightedRandomSampler):
         return
-    visits = f"visits {len(order)} items" if len(order) < num_data else "prefers some items"
-    note = f"{type(order).__name__} {visits}, and the posterior is that of all {num_data}"
+    visits = f"visits {len(order)} items" if len(order) < items else "prefers some items"
+    note = f"{type(order).__name__} {visits}, and the posterior is that of all {items}"
     if note not in sampler.notes:
         sampler.notes.append(note)
         warnings.warn(f"{note}: give the loader a Subset of the data, and count its items", BdlWarning, stacklevel=3)
+
+
+def elements_of(loader: Any) -> int:
+    """The elements of the first item that have a class each, such as tokens; 1 where an item has one target."""
+    try:
+        y = loader.y[0] if isinstance(loader, TensorBatches) else Reader()(loader.dataset[0])[1]
+    except Exception:  # a data set of somebody's own may be read in another way
+        return 1
+    return y.numel() if isinstance(y, Tensor) and not y.is_floating_point() else 1
 
 
 def check_targets(trainer: L.Trainer, loss: Any, count_outputs: Callable[[Tensor], int] | None = None) -> None:
@@ -86,12 +100,12 @@ def check_targets(trainer: L.Trainer, loss: Any, count_outputs: Callable[[Tensor
     tensors = getattr(getattr(loader, "dataset", None), "tensors", None)
     y = loader.y if isinstance(loader, TensorBatches) else tensors[-1] if tensors else None
     if isinstance(loss, Likelihood) and isinstance(y, Tensor):
-        counted = loss.counted(y) if y.ndim > 1 and y.shape[1] > 1 else None  # several elements of every item
+        elements = y.ndim > 1 and y.shape[1] > 1 and loss.counted(y) is not None
         outputs = None
-        if count_outputs is not None and counted is None and isinstance(loader, TensorBatches):
+        if count_outputs is not None and not elements and isinstance(loader, TensorBatches):
             one = loader.x[:1]  # as the network sees it, once it is transformed
             outputs = count_outputs(one if loader.transform is None else loader.transform(one))
-        loss.check(y if counted is None else y[counted], outputs)
+        loss.check_items(y, outputs)
 
 
 def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> None:

@@ -126,6 +126,11 @@ class Likelihood:
                 "intervals"
             ) from error
 
+    def check_items(self, y: Tensor, outputs: int | None = None) -> None:
+        """Raise ConfigError as `check` does, for the targets (n, ...) of items that may have several elements each."""
+        counted = self.counted(y) if y.ndim > 1 and y.shape[1] > 1 else None
+        self.check(y if counted is None else y[counted], outputs)
+
     def check(self, y: Tensor, outputs: int | None = None) -> None:
         """Raise ConfigError, in one line, for targets (n,) or (n, k) outside the domain of the law.
 

@@ -108,8 +108,9 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
                 "model, e.g. model=resnet20"
             )
         node["sizes"] = [*data.input_shape, *(model.get("hidden") or []), outputs]
-    if "num_classes" in node and node["num_classes"] is None:
-        node["num_classes"] = outputs
+    for key in ("num_classes", "vocabulary", "context"):
+        if key in node and node[key] is None:
+            node[key] = data.input_shape[0] if key == "context" else outputs
     if scale == "learned":
         return Recipe({"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": data.num_targets})
     return Recipe(node)

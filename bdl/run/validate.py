@@ -34,7 +34,14 @@ PLAIN = {  # type -> those of its values in YAML, its name in words
     None: ((types.NoneType,), "null"),
 }
 # null until train.py has seen the data
-_FILLED_IN = ("sampler.num_data", "model.sizes", "model.num_classes", "loss.min_std")
+_FILLED_IN = (
+    "sampler.num_data",
+    "model.sizes",
+    "model.num_classes",
+    "model.vocabulary",
+    "model.context",
+    "loss.min_std",
+)
 _BUILT_EARLY = ("sampler.", "schedule.", "collect.", "baseline")  # their parts need no data
 _READ_BY_TRAIN = ("loss.scale", "model.hidden")  # train.py takes them out before it builds
 _OF_HYDRA = ("_target_", "_partial_", "_recursive_", "_convert_", "_args_")

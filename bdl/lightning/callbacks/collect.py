@@ -86,7 +86,7 @@ class CollectSamples(SamplerCallback):
         check_trainer(trainer, self.sampler)
         check_data(trainer, self.sampler)
         if not isinstance(pl_module, BayesianModule):  # a BayesianModule says more itself
-            self.sampler.host = host_under(trainer, self.sampler.host, self.sampler.num_data)
+            self.sampler.host = host_under(trainer, self.sampler.host)
         self._total = trainer.estimated_stepping_batches  # infinite for a run without an end
         check_keep_rule(self.keep, self.sampler, self._total)
         self.store = SampleStore(self.run_dir or trainer.default_root_dir)
