@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sized
+from collections.abc import Sequence, Sized
 from functools import cached_property
 from typing import Any, Literal, cast
 
@@ -82,6 +82,10 @@ class DataModule(L.LightningDataModule):
 
         A run keeps them in `preprocessing.json`.
         """
+        return None
+
+    def pieces(self, tokens: Sequence[int]) -> list[str] | None:
+        """The text of each token, for the picture of a text in reports; None where the classes are no tokens."""
         return None
 
     def ood(self) -> Any:

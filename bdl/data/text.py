@@ -173,6 +173,9 @@ class TextDataModule(TensorDataModule):
         """The size of the windows and of the vocabulary, and the checksum of the text."""
         return {"context": self.context, "vocabulary": self.tokens.size, "text": self.text_sha256[:16]}
 
+    def pieces(self, tokens: Sequence[int]) -> list[str]:
+        return self.tokens.pieces(tokens)
+
     def preprocessing(self) -> dict[str, Any]:
         return {"format_version": FORMAT_VERSION, "kind": "text", "context": self.context, **self.tokens.plain()}
 

@@ -160,10 +160,15 @@ class ClassEvaluation(PosteriorEvaluation):
     """Evaluation of class probabilities, and of labels, where the k labels of an item count as k items of two classes.
 
     It holds a few tensors (chains, K, n), however many samples there are. Sums run in double precision.
+
+    tokens: the n items are the tokens of texts. Their scores have a perplexity, and the entropy of the average is
+    split in two.
     """
 
-    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int):
+    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False):
         super().__init__(likelihood, y, chains)
+        self.tokens = tokens
+        self._entropies = torch.zeros((), dtype=torch.float64)  # (n,) of tokens, sums over networks
         self.labels = self.y.flatten().long() if likelihood.outputs == "labels" else self.y
         self._last: dict[int, Tensor] = {}  # (K, n) of each chain
         self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
@@ -207,14 +212,32 @@ class ClassEvaluation(PosteriorEvaluation):
         p = self.bma.double()
         return float(torch.special.entr(p.mean(0)).sum() - torch.special.entr(p).sum(-1).mean())
 
+    @property
+    def uncertainty(self) -> dict[str, Tensor]:
+        """(n,) nats of each token: `entropy` of the average, `aleatoric`, the mean entropy of a network, and the rest.
+
+        That is `epistemic`, the mutual information between the token and the network, as in `Prediction`.
+        """
+        entropy, aleatoric = torch.special.entr(self.bma.double()).sum(-1), self._entropies / self._count.sum()
+        return {"entropy": entropy, "aleatoric": aleatoric, "epistemic": entropy - aleatoric}
+
+    def metrics(self) -> dict[str, float]:
+        if not self.tokens:
+            return super().metrics()
+        parts = {f"bma/{name}": float(of_token.mean()) for name, of_token in self.uncertainty.items()}
+        return super().metrics() | parts
+
     def scores(self, prediction: Tensor) -> dict[str, float]:
-        return classification_metrics(prediction, self.labels)
+        scores = classification_metrics(prediction, self.labels)
+        return scores | ({"perplexity": math.exp(scores["nll"])} if self.tokens else {})
 
     def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Tensor:
         """(s, K, n) the probabilities."""
         probs = log_probs(outputs, self.likelihood).exp()
         if not self._last:
             self._sum = torch.zeros(self.chains, *probs.shape[1:], dtype=torch.float64)
+        if self.tokens:
+            self._entropies = self._entropies + torch.special.entr(probs).sum(1).double().sum(0)
         of_labels = probs[:, self.labels[self._points], self._points]
         self._log_p.add(chains, of_labels.clamp_min(torch.finfo(probs.dtype).tiny).log().numpy())
         for chain, i in {chain: i for i, chain in enumerate(chains)}.items():

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, part_of, refuse_outputs, refuse_unfit
+from bdl.batch import (
+    Inputs, Reader, count_items, feed, map_tensors, part_of, refuse_outputs, refuse_unfit, tensors_in
+)  # fmt: skip
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.errors import BdlWarning, ConfigError
@@ -181,6 +183,9 @@ class LabelledOutputs(ItemOutputs):
     """The outputs (k, n, K) for labelled batches, and the labels y (n, ...) of these n rows.
 
     Elements that do not count, such as padding, are left out. Raises ConfigError for batches without labels.
+
+    Attributes:
+        tokens: whether each row is a token of a sequence: the inputs are whole numbers, each of which has a class.
     """
 
     likelihood: Likelihood
@@ -189,9 +194,16 @@ class LabelledOutputs(ItemOutputs):
         super().__init__(samples, batches, likelihood)
         axes = len(output_shape(samples.net, batches))
         y = batches.labels(axes)
+        self.tokens = axes == 3 and likelihood.outputs == "logits" and _have_tokens(batches)
         self._counted = likelihood.counted(y) if axes > 2 else None
         self.y = y if self._counted is None else y[self._counted]
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:
         for block, outputs in super().blocks(group):
             yield block, outputs if self._counted is None else outputs[:, self._counted]
+
+
+def _have_tokens(batches: Batches) -> bool:
+    """Whether the inputs of the first batch have one of whole numbers (n, T), one for each target."""
+    inputs, y = next(iter(batches))
+    return any(x.shape == y.shape and not x.is_floating_point() for x in tensors_in(inputs))

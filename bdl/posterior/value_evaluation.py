@@ -133,9 +133,11 @@ class ValueEvaluation(PosteriorEvaluation):
         )
 
 
-def evaluation_of(likelihood: Likelihood, y: Tensor, chains: int) -> PosteriorEvaluation:
-    """An evaluation of the kind that the likelihood's outputs call for."""
-    return (ValueEvaluation if likelihood.outputs == "values" else ClassEvaluation)(likelihood, y, chains)
+def evaluation_of(likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False) -> PosteriorEvaluation:
+    """An evaluation of the kind that the likelihood's outputs call for. tokens: see `ClassEvaluation`."""
+    if likelihood.outputs == "values":
+        return ValueEvaluation(likelihood, y, chains)
+    return ClassEvaluation(likelihood, y, chains, tokens)
 
 
 def evaluations_of(
@@ -146,7 +148,9 @@ def evaluations_of(
     progress: Progress | None,
 ) -> dict[str, PosteriorEvaluation]:
     """The evaluations by name, in one pass over the samples that have a weight; see `Posterior.evaluate_all`."""
-    evaluations = {name: evaluation_of(one.likelihood, one.y, samples.chains) for name, one in labelled.items()}
+    evaluations = {
+        name: evaluation_of(one.likelihood, one.y, samples.chains, one.tokens) for name, one in labelled.items()
+    }
     done, total = 0, len(samples.keyed()) * sum(e.items for e in evaluations.values())
     for group in samples.groups(weights.by_key):
         for name, evaluation in evaluations.items():

@@ -43,7 +43,7 @@ def evaluate(cfg: DictConfig) -> None:
         "N": f"{data.num_data:,}",
         **facts_of_samples(posterior, summary),
     }
-    publish(out, posterior, summary, facts, units=units_of(data))
+    publish(out, posterior, summary, facts, units=units_of(data), pieces=data.pieces)
 
 
 def recorded_data(config: DictConfig, posterior: bdl.Posterior) -> DataModule:

@@ -160,7 +160,8 @@ def report(
     datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
     units = units_of(datamodule) if isinstance(datamodule, DataModule) else None
     loggers = [] if trainer is None else trainer.loggers
-    return write_report(run, posterior, splits, outcome, facts, sampler, units=units, loggers=loggers)
+    pieces = datamodule.pieces if isinstance(datamodule, DataModule) else None
+    return write_report(run, posterior, splits, outcome, facts, sampler, units=units, pieces=pieces, loggers=loggers)
 
 
 class Report(StepCallback):

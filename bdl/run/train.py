@@ -199,7 +199,7 @@ def finish(
     splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
     promised = stack.callbacks.promises is not None
     metrics = write_report(
-        run, posterior, splits, outcome, facts, sampler, data.ood(), units_of(data), loggers, promised
+        run, posterior, splits, outcome, facts, sampler, data.ood(), units_of(data), data.pieces, loggers, promised
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)

@@ -22,6 +22,7 @@ from bdl.lightning.callbacks.start import FOLDER
 from bdl.posterior.report.numbers import Summary, diverged_fact, print_summary, summarise
 from bdl.posterior.report.page import score_table, write_page
 from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
+from bdl.posterior.report.text import Pieces
 from bdl.posterior.value_evaluation import Units
 from bdl.posterior.verdict import verdict
 from bdl.run.console import WorkProgress
@@ -52,6 +53,7 @@ def write_report(
     sampler: bdl.Sampler | None = None,
     ood: Iterable[Any] | None = None,
     units: Units | None = None,
+    pieces: Pieces | None = None,
     loggers: Sequence[Logger] = (),
     promised: bool = False,
 ) -> dict[str, float]:
@@ -82,7 +84,7 @@ def write_report(
         **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
     }
     explain = "" if sampler is None else sampler.explain()
-    data = publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units)
+    data = publish(run, posterior, summary, {**facts, **measured}, explain, outcome.trace, units, pieces)
     log_report(loggers, run / "report.html", data, outcome.steps)
     return summary.metrics
 
@@ -101,9 +103,10 @@ def publish(
     explain: str = "",
     trace: Mapping[str, torch.Tensor] | None = None,
     units: Units | None = None,
+    pieces: Pieces | None = None,
 ) -> ReportData:
     """Write report.html and metrics.json into the folder and print the summary. Returns what the report shows."""
-    data = write_page(folder / "report.html", posterior, summary, facts, explain, trace, units)
+    data = write_page(folder / "report.html", posterior, summary, facts, explain, trace, units, pieces)
     summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / "metrics.json", summary.metrics)
     print(f"report: {folder / 'report.html'}")

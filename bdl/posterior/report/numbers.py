@@ -31,6 +31,7 @@ ROWS = {
     "bma_weighted": "all chains' average, importance-weighted",
 }
 CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
+TOKEN_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "perplexity": "perplexity", "ece": "ECE"}
 VALUE_SCORES = {"rmse": "RMSE", "nll": "NLL (nats)", "crps": "CRPS", "coverage_90": "in 90 % interval"}
 _MEASURED = ("kinetic_temperature", "configurational_temperature")  # they scatter from row to row
 _CHAIN = ("noise_ratio", "t_eff", *_MEASURED)
@@ -103,8 +104,10 @@ def row_label(row: str, metrics: Mapping[str, float]) -> str:
 
 
 def scores_of(metrics: Mapping[str, float]) -> dict[str, str]:
-    """The scores that a table shows, and their headings: those of numbers where the metrics hold an RMSE."""
-    return VALUE_SCORES if any(name.endswith("/rmse") for name in metrics) else CLASS_SCORES
+    """The scores that a table shows, and their headings: those of numbers, of tokens of a text, or of classes."""
+    if any(name.endswith("/rmse") for name in metrics):
+        return VALUE_SCORES
+    return TOKEN_SCORES if any(name.endswith("/perplexity") for name in metrics) else CLASS_SCORES
 
 
 def shown_score(score: str, value: float) -> str:

@@ -19,6 +19,7 @@ from bdl.posterior.judgements import or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
 from bdl.posterior.report.pictures import ReportData, pictures_of
+from bdl.posterior.report.text import Pieces, coloured
 from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
 from bdl.posterior.verdict import verdict
 
@@ -58,6 +59,7 @@ def write_page(
     explain: str,
     trace: Trace | None,
     units: Units | None = None,
+    pieces: Pieces | None = None,
 ) -> ReportData:
     """Write the report of one run or of several merged runs, and return what it shows.
 
@@ -68,6 +70,7 @@ def write_page(
         explain: `sampler.explain()`, or "".
         trace: of all chains; without it the page shows the energies of the kept samples.
         units: of the target, for predictions of numbers; pictures are drawn in them.
+        pieces: the text of each of some tokens, for predictions of tokens; without it the page shows no text.
     """
     test = next(iter(summary.evaluations.values()))
     columns = {k: v.numpy() for k, v in trace.items()} if trace else _kept_energies(posterior)
@@ -86,6 +89,7 @@ def write_page(
         reliability=reliability,
         values=Values.of(test, units) if isinstance(test, ValueEvaluation) else None,
         curve=test.curve,
+        text=coloured(test, pieces) if isinstance(test, ClassEvaluation) and test.tokens and pieces else (),
         convergence=summary.convergence,
         warnings=summary.warnings,
     )
@@ -144,6 +148,11 @@ def _in_short(m: Mapping[str, float], units: Units) -> str:
     one, average = m["test/one_sample/accuracy"], m["test/bma/accuracy"]
     if math.isnan(one + average):
         return ""
+    if not math.isnan(m["test/bma/perplexity"]):
+        return (
+            f"The average{samples} predicts the next token with a perplexity of {m['test/bma/perplexity']:.3f} (one "
+            f"sample: {m['test/one_sample/perplexity']:.3f}), NLL {m['test/bma/nll']:.4f} nats a token."
+        )
     nll = "" if math.isnan(m["test/bma/nll"]) else f", NLL {m['test/bma/nll']:.3f} nats"
     errors = f"{shown_score('accuracy', average)} % of the test set (one sample: {shown_score('accuracy', one)} %)"
     return f"The average{samples} misclassifies {errors}{nll}."

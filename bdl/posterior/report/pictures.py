@@ -12,6 +12,7 @@ from torch import Tensor
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_sentences
 from bdl.posterior.evaluation import Curve
+from bdl.posterior.report.text import Word
 from bdl.posterior.value_evaluation import Values
 
 ENERGY = (
@@ -64,6 +65,7 @@ class ReportData:
     reliability: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
     values: Values | None = None  # for predictions of numbers
     curve: Curve | None = None
+    text: Sequence[Word] = ()  # of the first test tokens
     convergence: Sequence[ConvergenceRow] = ()
     warnings: Sequence[str] = ()
 
