@@ -13,7 +13,7 @@ from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.split import hold_out
 from bdl.devices import widest
 from bdl.engine.choose import Compile, choose_gradient
-from bdl.engine.functional import evaluating
+from bdl.engine.functional import evaluating, named_tensors
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError, DivergedError
 from bdl.likelihoods import Likelihood, Loss, mean_loss
@@ -158,7 +158,8 @@ class _Best:
     """The state of each member at the epoch with its lowest validation loss."""
 
     def __init__(self, stack: ChainStack, patience: int):
-        self.tensors = [*stack.parameters(), *stack.buffers()]
+        each = named_tensors(stack.net)
+        self.tensors = [tensor for name, tensor in each.items() if name not in stack.frozen_names]
         self.kept = [t.detach().clone() for t in self.tensors]
         self.patience = patience
         device = self.tensors[0].device

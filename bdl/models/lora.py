@@ -7,7 +7,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from bdl.errors import ConfigError
 
@@ -17,8 +17,9 @@ ADAPTERS = "*.lora_*"  # pattern of their names, for `only`
 def lora(net: nn.Module, *, seed: int = 0, **config: Any) -> nn.Module:
     """A copy of the network with adapters W + (alpha/r) B A in some of its Linear layers.
 
-    B is 0 at the start, so that the outputs are those of the network. The network's own parameters are frozen; sample
-    the adapters with `only="*.lora_*"`, and further layers by further patterns.
+    B is 0 at the start, so that the outputs are those of the network. The network's own parameters are frozen, and lie
+    in the memory of the given network, so that a large one is there once. Sample the adapters with `only="*.lora_*"`,
+    and further layers by further patterns.
 
     Args:
         net: any network; its names get `.base_layer` where a layer has an adapter.
@@ -31,24 +32,10 @@ def lora(net: nn.Module, *, seed: int = 0, **config: Any) -> nn.Module:
         raise ConfigError("bdl.models.lora needs the package peft: pip install 'bdl[lora]'")
     from peft import LoraConfig, inject_adapter_in_model
 
+    shared = {id(p): nn.Parameter(p.detach(), requires_grad=False) for p in net.parameters()}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         try:
-            return inject_adapter_in_model(LoraConfig(**config), copy.deepcopy(net))
+            return inject_adapter_in_model(LoraConfig(**config), copy.deepcopy(net, dict(shared)))
         except (ValueError, TypeError) as error:
             raise ConfigError(f"peft refuses these adapters: {' '.join(str(error).split())}") from error
-
-
-class Logits(nn.Module):
-    """Wraps a model of transformers: its output object becomes the tensor of logits, which likelihoods read.
-
-    Args:
-        model: returns an object with an attribute `logits`, such as a `...ForSequenceClassification`.
-    """
-
-    def __init__(self, model: nn.Module):
-        super().__init__()
-        self.model = model
-
-    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
-        return self.model(*args, **kwargs).logits

@@ -132,10 +132,13 @@ def build_net(stack: StackPlan, data: DataModule) -> torch.nn.Module:
 def build_chains(stack: StackPlan, net: torch.nn.Module) -> bdl.ChainStack:
     """The chains: fresh copies of the network, or copies of saved weights, which become those of the network too.
 
+    A network that brings trained weights is copied as it is.
+
     Raises ConfigError for a frozen part that would be random, and for what `CheckpointStart.load` refuses.
     """
     start, only = None if stack.start is None else stack.start.build(), stack.sampler.get("only")
-    fresh = names = [name for name, _ in net.named_parameters()]
+    names, trained = [name for name, _ in net.named_parameters()], isinstance(net, bdl.models.Logits) and net.trained
+    fresh = [] if trained else names
     if isinstance(start, bdl.CheckpointStart):
         start.load(net)
         fresh = matching(names, list(start.skip), "start.skip") if start.skip else []
@@ -146,7 +149,7 @@ def build_chains(stack: StackPlan, net: torch.nn.Module) -> bdl.ChainStack:
         )
     refuse_random_centre(stack, sorted(matching(names, only, "sampler.only")), fresh)
     return bdl.ChainStack(
-        net, stack.chains, only=only, start="given" if isinstance(start, bdl.CheckpointStart) else "fresh",
+        net, stack.chains, only=only, start="given" if trained or isinstance(start, bdl.CheckpointStart) else "fresh",
         frozen=stack.sampler.get("frozen", "eval"), seed=stack.seed, stack=stack.number, shared=stack.shared_batches,
     )  # fmt: skip
 

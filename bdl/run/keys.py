@@ -92,6 +92,7 @@ TRAIN: dict[str, Any] = {
     "model.num_classes": whole(1, 10**6) | None,
     "model.depth": whole(1, 10**4),
     "model.width": whole(1, 10**4),
+    "model.name": WORD,
     "model.vocabulary": whole(1, 10**7) | None,
     "model.context": whole(1, 10**7) | None,
     "model.layers": whole(1, 10**4),

@@ -1,0 +1,78 @@
+"""Networks of transformers from a folder on disk: with all their parameters, or with adapters beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bdl.errors import ConfigError
+from bdl.models.lora import lora as with_adapters
+
+KINDS = {"ForCausalLM": "AutoModelForCausalLM", "ForSequenceClassification": "AutoModelForSequenceClassification"}
+GPT2 = "LMHeadModel"  # how GPT-2's causal model ends
+
+
+class Logits(nn.Module):
+    """Wraps a model of transformers: its output object becomes the tensor of logits, which likelihoods read.
+
+    Args:
+        model: returns an object with an attribute `logits`, such as a `...ForSequenceClassification`.
+        trained: whether its weights have been trained: a run then starts its chains there.
+    """
+
+    def __init__(self, model: nn.Module, trained: bool = False):
+        super().__init__()
+        self.model, self.trained = model, trained
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.model(*args, **kwargs).logits
+
+
+def pretrained(name: str | Path, lora: Mapping[str, Any] | None = None, seed: int = 0) -> nn.Module:
+    """A causal or a classification model of transformers as a network that returns logits, (B, T, K) or (B, K).
+
+    Nothing is downloaded, and no code of the folder runs.
+
+    Args:
+        name: a folder that `save_pretrained` has written, or a download of one.
+        lora: arguments of `peft.LoraConfig` for adapters, such as r, lora_alpha and target_modules; None for none. The
+            model's own parameters are then frozen: sample with `only="*.lora_*"`.
+        seed: of the adapters.
+
+    Raises ConfigError for a folder without such a model, for adapters that fit no layer, and where the packages
+    transformers and peft are missing.
+    """
+    if find_spec("transformers") is None:
+        raise ConfigError("model=hf needs the package transformers: pip install 'bdl[lora]'")
+    import transformers
+
+    folder = Path(name).expanduser()
+    if not (folder / "config.json").is_file():
+        raise ConfigError(
+            f"model.name={name} is no folder with a config.json: save_pretrained writes one; bdl downloads none"
+        )
+    try:
+        config = transformers.AutoConfig.from_pretrained(folder, local_files_only=True)
+        builder = getattr(transformers, _builder_of(config.architectures or [], name))
+        with torch.random.fork_rng(devices=[]):
+            model = builder.from_pretrained(folder, config=config, local_files_only=True, dtype=torch.float32)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"model.name={name} cannot be loaded: {' '.join(str(error).split())}") from error
+    model.config.use_cache = False  # of keys and values, which nobody reads again
+    net = Logits(model, trained=True)
+    return net if lora is None else with_adapters(net, seed=seed, **lora)
+
+
+def _builder_of(architectures: list[str], name: str | Path) -> str:
+    """The class of transformers that builds the model which the folder says it has."""
+    for written in architectures:
+        for ending, builder in {**KINDS, GPT2: KINDS["ForCausalLM"]}.items():
+            if written.endswith(ending):
+                return builder
+    wanted = " or ".join(f"...{ending}" for ending in KINDS)
+    raise ConfigError(f"model.name={name} holds {', '.join(architectures) or 'no model'}: bdl reads {wanted}")
