@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from bdl.batch import Reader, count_items, feed, part_of
-from bdl.errors import ConfigError
+from bdl.batch import Reader, count_items, feed, next_tokens, part_of
+from bdl.errors import BdlWarning, ConfigError
 
 A, B, Y = torch.zeros(4, 3), torch.ones(4, 2), torch.arange(4)
 Named = namedtuple("Named", "a b y")
@@ -83,3 +83,47 @@ def test_parts_keep_what_has_no_items():
     assert count_items(batch) == 4 and half["x"].shape == (2, 3) and half["mask"].shape == (2, 4)
     assert half["scale"].shape == (7,) and half["name"] == "a"
     assert part_of((A.expand(2, 4, 3), Y.expand(2, 4)), slice(0, 3), axis=1)[1].shape == (2, 3)
+
+
+TOKENS = torch.tensor([[3, 1, 2, 2], [1, 0, 3, 1]])
+PADDED = torch.tensor([[3, 1, 2, -100], [1, 0, 3, 1]])
+
+
+@pytest.mark.parametrize(
+    "batch, shifted",
+    [
+        ((TOKENS, TOKENS.clone()), [[1, 2, 2, -100], [0, 3, 1, -100]]),
+        ({"input_ids": TOKENS, "labels": PADDED}, [[1, 2, -100, -100], [0, 3, 1, -100]]),
+        ({"input_ids": TOKENS, "attention_mask": torch.ones_like(TOKENS), "labels": TOKENS}, None),
+    ],
+)
+def test_labels_that_are_the_tokens_are_shifted_and_a_warning_says_so(batch, shifted):
+    read = Reader()
+    with pytest.warns(BdlWarning, match="shifts them by one"):
+        _, y = read(batch)
+    assert y.tolist() == (shifted or [[1, 2, 2, -100], [0, 3, 1, -100]])
+    assert read(batch)[1].tolist() == y.tolist()  # in silence
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        (TOKENS, next_tokens(TOKENS)),
+        (TOKENS, TOKENS % 2),
+        {"input_ids": TOKENS, "labels": torch.full_like(TOKENS, -100)},
+        {"input_ids": TOKENS, "attention_mask": TOKENS % 2, "labels": TOKENS % 2},
+        (TOKENS.float(), TOKENS.float()),
+        (TOKENS[0], TOKENS[0]),
+    ],
+)
+def test_other_labels_stay(batch, recwarn):
+    target = batch[1] if isinstance(batch, tuple) else batch["labels"]
+    assert Reader()(batch)[1] is target and not recwarn
+
+
+def test_a_method_of_the_module_has_the_last_word():
+    class Copying(nn.Module):
+        def targets(self, batch):
+            return batch[1]
+
+    assert Reader(Copying())((TOKENS, TOKENS))[1] is TOKENS

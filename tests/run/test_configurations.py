@@ -84,7 +84,10 @@ def test_every_dynamics_runs_under_every_weighting(tmp_path, dynamics, weighting
 
 @pytest.mark.parametrize("experiment", [e for e in EXPERIMENTS if e not in ON_CIFAR])
 def test_every_experiment_runs_under_the_debug_trainer(tmp_path, experiment):
-    short = ("chains=2", "collect.keep.samples_per_cycle=2", "logger=none")
+    short = ["chains=2", "collect.keep.samples_per_cycle=2", "logger=none"]
+    if experiment == "shakespeare":
+        (tmp_path / "short.txt").write_text("To be, or not to be: that is the question. " * 20)
+        short += [f"data.path={tmp_path / 'short.txt'}", "model.width=8", "model.layers=1", "stacks=1"]
     assert sampled(tmp_path, f"experiment={experiment}", "trainer=debug", *short, steps=80).collect.store.records()
 
 
