@@ -11,7 +11,15 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
 from bdl.batch import (
-    Inputs, Reader, count_items, feed, map_tensors, part_of, refuse_outputs, refuse_unfit, tensors_in
+    Inputs,
+    Reader,
+    count_items,
+    feed,
+    map_tensors,
+    part_of,
+    refuse_outputs,
+    refuse_unfit,
+    tensors_in,
 )  # fmt: skip
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating

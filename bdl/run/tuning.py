@@ -116,6 +116,11 @@ class _Case:
     def of(cls, plan: Plan) -> _Case:
         assert (tuning := plan.tuning) is not None
         data = build_data(plan.data(plan.stacks.first), warn=False)
+        if data.num_data != data.count("train"):
+            raise ConfigError(
+                f"tune=auto looks at items with one label, and those of {data.name} have one for each token: set "
+                "tune=false"
+            )
         by_rows = _by_rows(plan.of_stack(plan.stacks.first, data), data, tuning)
         plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
