@@ -30,7 +30,7 @@ class CausalAttention(nn.Module):
         )
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a two-layer network, each added to its input, which is normalised before (Radford et al. 2019)."""
 
     def __init__(self, width: int, heads: int, dropout: float):
@@ -75,7 +75,7 @@ class GPT(nn.Module):
         self.context = context
         self.token, self.position = nn.Embedding(vocabulary, width), nn.Embedding(context, width)
         self.drop = nn.Dropout(dropout)
-        self.blocks = nn.Sequential(*(Block(width, heads, dropout) for _ in range(layers)))
+        self.blocks = nn.Sequential(*(TransformerBlock(width, heads, dropout) for _ in range(layers)))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, vocabulary, bias=False)
         self.reset_parameters()
 
@@ -89,9 +89,9 @@ class GPT(nn.Module):
                 module.weight.normal_(0, STD)
                 if isinstance(module, nn.Linear) and module.bias is not None:
                     module.bias.zero_()
-        for block in self.blocks:
-            for last in (block.attention.out, block.mlp[2]):
-                last.weight.div_(math.sqrt(2 * len(self.blocks)))
+        for name, weight in self.named_parameters():
+            if name.endswith(("attention.out.weight", "mlp.2.weight")):
+                weight.div_(math.sqrt(2 * len(self.blocks)))
 
     def forward(self, tokens: Tensor) -> Tensor:
         if tokens.shape[-1] > self.context:

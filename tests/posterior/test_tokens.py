@@ -1,4 +1,4 @@
-"""Tokens: perplexity, entropies, and the coloured text. Tests of `.outputs`, `.evaluation`, `.report.text`."""
+"""Tokens: perplexity, entropies, the coloured text. Tests of `bdl.posterior.outputs`, `bdl.posterior.report.text`."""
 
 import math
 
