@@ -68,6 +68,8 @@ class Reader:
         return inputs, next_tokens(target) if self._shifts else target
 
     def _decide(self, inputs: Inputs, target: Tensor) -> None:
+        if len(target[target != IGNORED].unique()) < 2:
+            return  # a constant, or nothing that counts, tells nothing
         self._shifts = not target.is_floating_point() and copies_inputs(inputs, target)
         if self._shifts:
             line = (
@@ -86,8 +88,6 @@ def copies_inputs(inputs: Inputs, y: Tensor) -> bool:
     (True, False)
     """
     counted = y != IGNORED
-    if len(y[counted].unique()) < 2:
-        return False
     named = _named(inputs)
     several = [v for k, v in named.items() if "mask" not in k] if named is not None else tensors_in(inputs)
     alike = [x for x in several if isinstance(x, Tensor) and x.shape == y.shape and not x.is_floating_point()]

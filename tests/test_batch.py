@@ -127,3 +127,10 @@ def test_a_method_of_the_module_has_the_last_word():
             return batch[1]
 
     assert Reader(Copying())((TOKENS, TOKENS))[1] is TOKENS
+
+
+def test_a_batch_in_which_nothing_counts_decides_nothing():
+    read, empty = Reader(), torch.full_like(TOKENS, -100)
+    assert read((TOKENS, empty))[1] is empty
+    with pytest.warns(BdlWarning, match="shifts them by one"):
+        assert read((TOKENS, TOKENS))[1].tolist() == next_tokens(TOKENS).tolist()
