@@ -14,6 +14,7 @@ from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.posterior.inputs import refuse_unfit
 from bdl.posterior.samples import Group, Samples, brief
 from bdl.posterior.weights import Weights
 
@@ -26,11 +27,11 @@ class Batches:
     Tensors, and loaders over tensors (`bdl.data.TensorSlices`), are moved to the device once, not for every sample.
 
     data: a loader of batches, or inputs of one batch: a tensor, a tuple of inputs in order, or a dict by name.
-    read: splits a batch into inputs and target.
+    read: splits a batch into inputs and target. dtype: which floating point inputs get; None leaves them.
     """
 
-    def __init__(self, data: Data, device: torch.device, read: Reader | None = None):
-        self.read, self.device = read or Reader(), device
+    def __init__(self, data: Data, device: torch.device, read: Reader | None = None, dtype: torch.dtype | None = None):
+        self.read, self.device, self.dtype = read or Reader(), device, dtype
         self.elements: torch.Size | None = torch.Size()  # (...) of an item, from the last `rows`; None where they vary
         if hasattr(data, "to"):
             data = data.to(device)  # type: ignore[union-attr]
@@ -52,20 +53,20 @@ class Batches:
             bound(forward.items(next(iter(self))[0]))
 
     def sizes(self) -> tuple[Inputs, int]:
-        """The largest batch of inputs, and the number of items in all batches."""
+        """The largest batch of inputs, on the device, and the number of items in all batches."""
         largest, items = torch.empty(0), 0
         for inputs, _ in self:
             count = count_items(inputs)
             largest, items = inputs if count > count_items(largest) else largest, items + count
-        return largest, items
+        return self.moved(largest), items
 
     def outputs(self, forward: Forward, tensors: Mapping[str, Tensor]) -> Tensor:
         """(k, n, ...) float32 outputs of k networks for all items, on the CPU."""
-        return _joined([forward.evaluate(tensors, self._moved(inputs)) for inputs, _ in self])
+        return _joined([self._evaluated(forward, tensors, inputs) for inputs, _ in self])
 
     def rows(self, forward: Forward, tensors: Mapping[str, Tensor], likelihood: Likelihood) -> Tensor:
         """(k, n, K) float32 outputs of k networks for all elements of all items, on the CPU: see `Likelihood.rows`."""
-        outputs = [forward.evaluate(tensors, self._moved(inputs)) for inputs, _ in self]
+        outputs = [self._evaluated(forward, tensors, inputs) for inputs, _ in self]
         shapes = {likelihood.arranged(o[:, :0]).shape[2:-1] for o in outputs}
         self.elements = shapes.pop() if len(shapes) == 1 else None
         return _joined([likelihood.rows(o) for o in outputs])
@@ -85,8 +86,15 @@ class Batches:
             )
         return torch.cat([y.flatten(0, max(0, axes - 2)) for y in labels]).cpu()
 
-    def _moved(self, inputs: Inputs) -> Inputs:
-        return map_tensors(lambda t: t.to(self.device), inputs)
+    def moved(self, inputs: Inputs) -> Inputs:
+        """The inputs on the device, floating point numbers in the dtype."""
+        return map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
+
+    def _evaluated(self, forward: Forward, tensors: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
+        try:
+            return forward.evaluate(tensors, self.moved(inputs))
+        except (RuntimeError, IndexError) as error:
+            refuse_unfit(forward.net, self.moved(inputs), error)
 
 
 def _joined(outputs: list[Tensor]) -> Tensor:
@@ -103,7 +111,10 @@ def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
     """(1, ...) of the outputs for one item. Raises ConfigError for unfit inputs, and for outputs that are no tensor."""
     inputs, _ = next(iter(batches))
     with evaluating(net):
-        outputs = feed(net, map_tensors(lambda t: t.to(batches.device), part_of(inputs, slice(0, 1))))
+        try:
+            outputs = feed(net, batches.moved(part_of(inputs, slice(0, 1))))
+        except (RuntimeError, IndexError) as error:
+            refuse_unfit(net, batches.moved(inputs), error)
     if not isinstance(outputs, Tensor):
         raise ConfigError(
             f"{type(net).__name__}.forward returns {structure(outputs)}, and bdl predicts from one tensor: wrap the "
@@ -142,8 +153,11 @@ class ItemOutputs:
     def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood | None = None):
         self.samples, self.batches, self.likelihood = samples, batches, likelihood
         self._forward = samples.forward()
-        batches.bound(self._forward)
-        self._together = self._forward.together(*batches.sizes())
+        try:
+            batches.bound(self._forward)
+            self._together = self._forward.together(*batches.sizes())
+        except (RuntimeError, IndexError) as error:
+            refuse_unfit(self._forward.net, batches.sizes()[0], error)
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:
         """Parts of a group of networks, with the outputs (k, n, ...) of their k networks."""

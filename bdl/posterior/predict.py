@@ -11,23 +11,27 @@ import torch
 from torch import Tensor, nn
 
 from bdl.batch import Reader
+from bdl.display import Shown
 from bdl.engine.forward import Method
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.export import PosteriorModule, gathered, recorded, thinned, tree
+from bdl.posterior.inputs import AsTensors, floating_dtype
+from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs, law_of, likelihood_for
-from bdl.posterior.prediction import AnyPrediction, WeightedMoments, prediction_of, with_elements
-from bdl.posterior.samples import Sample, Samples, stores_of
+from bdl.posterior.prediction import AnyPrediction, prediction_of, with_elements
+from bdl.posterior.samples import Sample, Samples, brief, stores_of
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.tensors import sampled_part
 from bdl.posterior.value_evaluation import Progress, evaluations_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
+INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores"}
 Kind = Literal["uniform", "step_size", "importance"]
 
 
-class Posterior:
+class Posterior(Shown):
     """The samples of one or several runs, and predictive averages over them.
 
     Every pass reads each file once, uses its networks together on all the data, and drops them. Memory does not depend
@@ -75,6 +79,24 @@ class Posterior:
         stores = stores_of(run_dirs, skip_bad)
         part = sampled_part(net, stores[0].target())
         return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net, part))
+
+    def __dir__(self) -> list[str]:
+        """The names for users; those that reports and baselines need are left out."""
+        return [name for name in super().__dir__() if not name.startswith("_") and name not in INTERNAL]
+
+    def shown(self) -> tuple[str, Mapping[str, str]]:
+        records, target = self.records, self.target
+        temperatures = sorted({t for r in records for t in np.atleast_1d(r.temperature).tolist()})
+        lines = {
+            "runs": ", ".join(str(store.run_dir) for store in self.stores),
+            "network": f"{type(self.net).__name__} on {self.device}",
+            "likelihood": brief(self.given_likelihood or target.get("loss")),
+            "target": f"exp(-U/T), T = {', '.join(f'{t:g}' for t in temperatures)}, N = {target.get('num_data', 0):,}",
+            "steps": f"{records[0].step:,} to {records[-1].step:,}",
+        }
+        left_out = ", ".join(f"chain {chain}" for chain, _ in self.diverged)
+        title = f"Posterior of {self.samples:,} networks from {self.chains} chains"
+        return title, {**lines, **({"left out": f"{left_out}, which diverged"} if left_out else {})}
 
     def cache(self) -> Posterior:
         """Read all samples now and keep them in memory: later calls read no file. Returns the posterior itself.
@@ -135,6 +157,8 @@ class Posterior:
     @torch.no_grad()
     def predict(self, data: Data, kind: Kind = "uniform") -> AnyPrediction:
         """Predictive distribution for x (n, ...), or for a loader of batches.
+
+        x is a tensor, a NumPy array, a list of rows or a pandas table of numbers, in any floating point dtype.
 
         It is a `Prediction` of classes, a `LabelPrediction` or a `ValuePrediction`, as the likelihood says. Several
         inputs are a tuple in order, or a dict by name. Where an item has several elements, such as tokens or pixels,
@@ -227,7 +251,7 @@ class Posterior:
         return self._samples.stream(self.weights(kind))
 
     def _batches(self, data: Data) -> Batches:
-        return Batches(data, self.device, self.read)
+        return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
 
     def _labelled(self, data: Data) -> LabelledOutputs:
         batches = self._batches(data)
