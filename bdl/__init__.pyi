@@ -19,6 +19,7 @@ from .likelihoods import (
     StudentTNLL,
     with_constant_scale,
 )
+from .posterior import plot
 from .posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
@@ -124,6 +125,7 @@ __all__ = [
     "find_settings",
     "models",
     "per_example_gradients",
+    "plot",
     "predict_table",
     "report",
     "sample",

@@ -85,12 +85,12 @@ class Posterior(Shown):
         return [name for name in super().__dir__() if not name.startswith("_") and name not in INTERNAL]
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
-        records, target = self.records, self.target
+        records, target, law = self.records, self.target, self.given_likelihood
         temperatures = sorted({t for r in records for t in np.atleast_1d(r.temperature).tolist()})
         lines = {
             "runs": ", ".join(str(store.run_dir) for store in self.stores),
             "network": f"{type(self.net).__name__} on {self.device}",
-            "likelihood": brief(self.given_likelihood or target.get("loss")),
+            "likelihood": brief(target.get("loss")) if law is None else str(law),
             "target": f"exp(-U/T), T = {', '.join(f'{t:g}' for t in temperatures)}, N = {target.get('num_data', 0):,}",
             "steps": f"{records[0].step:,} to {records[-1].step:,}",
         }

@@ -23,9 +23,8 @@ from bdl.identity import identity
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import find_sampler
 from bdl.likelihoods import Likelihood, Loss, likelihood_of
-from bdl.posterior.report.numbers import side_by_side
+from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.build import silence_lightning
-from bdl.run.directory import read_traces, write_trace
 from bdl.run.recipe import own_likelihood
 from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
 from bdl.samplers.dynamics.base import Transition

@@ -91,6 +91,8 @@ def test_a_posterior_shows_what_it_is_and_what_users_need(run, posterior):
     text = repr(posterior)
     assert text.startswith("Posterior of 16 networks from 2 chains") and str(run) in text
     assert "exp(-U/T), T = 1, N = 40" in text and "2 to 16" in text
+    posterior.predict(X)
+    assert "CategoricalNLL" in text and "CategoricalNLL" in repr(posterior)
     assert set(dir(posterior)) == {
         "as_module", "cache", "chains", "device", "evaluate", "evaluate_all", "likelihood", "load", "moments", "net",
         "predict", "samples", "stream", "target", "to_arviz", "weights",
