@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
@@ -18,7 +19,7 @@ from bdl.posterior.inputs import refuse_unfit
 from bdl.posterior.samples import Group, Samples, brief
 from bdl.posterior.weights import Weights
 
-Data = Tensor | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
+Data = Tensor | np.ndarray | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
 
 
 class Batches:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import numpy as np
 import torch
@@ -14,13 +14,20 @@ from bdl.batch import Reader
 from bdl.display import Shown
 from bdl.engine.forward import Method
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import BernoulliNLL, CategoricalNLL, Likelihood, ValueNLL
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.export import PosteriorModule, gathered, recorded, thinned, tree
 from bdl.posterior.inputs import AsTensors, floating_dtype
 from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs, law_of, likelihood_for
-from bdl.posterior.prediction import AnyPrediction, prediction_of, with_elements
+from bdl.posterior.prediction import (
+    AnyPrediction,
+    LabelPrediction,
+    Prediction,
+    ValuePrediction,
+    prediction_of,
+    with_elements,
+)
 from bdl.posterior.samples import Sample, Samples, brief, stores_of
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.tensors import sampled_part
@@ -28,10 +35,12 @@ from bdl.posterior.value_evaluation import Progress, evaluations_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
 INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores"}
+RunDirs = str | Path | Sequence[str | Path]
+P = TypeVar("P", bound=AnyPrediction, covariant=True)  # what `predict` returns, where `load` is given a likelihood
 Kind = Literal["uniform", "step_size", "importance"]
 
 
-class Posterior(Shown):
+class Posterior(Shown, Generic[P]):
     """The samples of one or several runs, and predictive averages over them.
 
     Every pass reads each file once, uses its networks together on all the data, and drops them. Memory does not depend
@@ -53,15 +62,35 @@ class Posterior(Shown):
         self.target, self.diverged = self.stores[0].target(), self._samples.diverged  # chains left out: (number, step)
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
 
+    @overload
+    @classmethod
+    def load(
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: CategoricalNLL
+    ) -> Posterior[Prediction]: ...
+    @overload
+    @classmethod
+    def load(
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: BernoulliNLL
+    ) -> Posterior[LabelPrediction]: ...
+    @overload
+    @classmethod
+    def load(
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: ValueNLL
+    ) -> Posterior[ValuePrediction]: ...
+    @overload
+    @classmethod
+    def load(
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: Likelihood | None = None
+    ) -> Posterior[Any]: ...
     @classmethod
     def load(
         cls,
-        run_dirs: str | Path | Sequence[str | Path],
+        run_dirs: RunDirs,
         net: nn.Module,
         *,
         skip_bad: bool = False,
         likelihood: Likelihood | None = None,
-    ) -> Posterior:
+    ) -> Posterior[Any]:
         """The posterior of one run directory, or of several whose stacks are merged.
 
         Args:
@@ -98,7 +127,7 @@ class Posterior(Shown):
         title = f"Posterior of {self.samples:,} networks from {self.chains} chains"
         return title, {**lines, **({"left out": f"{left_out}, which diverged"} if left_out else {})}
 
-    def cache(self) -> Posterior:
+    def cache(self) -> Posterior[P]:
         """Read all samples now and keep them in memory: later calls read no file. Returns the posterior itself.
 
         It takes samples x parameters x 4 bytes, on the device of the network. Files that change later go unnoticed.
@@ -155,7 +184,7 @@ class Posterior(Shown):
         return moments.mean.float(), moments.std.float()
 
     @torch.no_grad()
-    def predict(self, data: Data, kind: Kind = "uniform") -> AnyPrediction:
+    def predict(self, data: Data, kind: Kind = "uniform") -> P:
         """Predictive distribution for x (n, ...), or for a loader of batches.
 
         x is a tensor, a NumPy array, a list of rows or a pandas table of numbers, in any floating point dtype.
@@ -174,7 +203,7 @@ class Posterior(Shown):
         batches = self._batches(data)
         likelihood = self._likelihood(batches)
         stream = ItemOutputs(self._samples, batches, likelihood).weighted(self.weights(kind))
-        return with_elements(prediction_of(stream, likelihood), batches.elements)
+        return cast(P, with_elements(prediction_of(stream, likelihood), batches.elements))
 
     def likelihood(self, data: Data) -> Likelihood:
         """What the outputs mean, for a network that takes such data.
