@@ -18,11 +18,13 @@ from torch import nn
 
 import bdl
 from bdl.data.module import DataModule
+from bdl.disk.files import read_file, write_atomically
 from bdl.errors import ConfigError, Stopped
 from bdl.identity import identity
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import find_sampler
 from bdl.likelihoods import Likelihood, Loss, likelihood_of
+from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.build import silence_lightning
 from bdl.run.recipe import own_likelihood
@@ -82,10 +84,17 @@ def sample(
     part = {"only": sampler.get("only"), "frozen": sampler.get("frozen", "eval")}
     stack = net if chains is None else bdl.ChainStack(net, chains, seed=seed, shared=not per_chain, **part)
     module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
-    name = f"{derive_seed(json.dumps(identity({**law, 'chains': chains}), sort_keys=True)):08x}"
-    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=name)
+    call = json.dumps(identity({**law, "chains": chains}), sort_keys=True)
+    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=f"{derive_seed(call):08x}")
+    again = begun_by(call, Path(run_dir), save.path)
     keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))
-    parts = [bdl.CollectSamples(keep, run_dir), bdl.Monitor(monitor_every), bdl.StepProgress(), save, *callbacks]
+    parts = [
+        bdl.CollectSamples(keep, run_dir, overwrite=again),
+        bdl.Monitor(monitor_every),
+        bdl.StepProgress(),
+        save,
+        *callbacks,
+    ]
     if schedule is not None:
         parts.append(schedule)
     if test is not None:
@@ -100,6 +109,35 @@ def sample(
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
     return bdl.Posterior.load(run_dir, net, likelihood=own_likelihood(module.loss))
+
+
+def begun_by(call: str, run_dir: Path, checkpoint: Path) -> bool:
+    """Whether this call has begun in the folder before; `checkpoints/call.json` then says so for the next time.
+
+    A run that was killed before its first checkpoint starts again, and replaces the samples that it has left.
+
+    call: the settings of the run, as JSON. Raises ConfigError for a folder that holds another run.
+    """
+    path = checkpoint.with_name("call.json")
+    remedy = "give another run_dir, or remove the folder"
+    if not (checkpoint.exists() or bdl.SampleStore(run_dir).has_files(0)):  # a refused call leaves no more than its own
+        write_atomically(path, call.encode(), make_folder=True)
+        return False
+    if not path.exists():
+        if checkpoint.exists():
+            return False
+        raise ConfigError(f"{run_dir} holds samples that bdl.sample did not make: {remedy}")
+    try:
+        before = json.loads(read_file(path))
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}): {remedy}") from error
+    if difference := first_difference(before, json.loads(call)):
+        key, was, now = difference
+        raise ConfigError(
+            f"{run_dir} holds another run: {key} was {brief(was)} there, and is {brief(now)} now; {remedy}, or repeat "
+            "the call as it was"
+        )
+    return True
 
 
 def report(
