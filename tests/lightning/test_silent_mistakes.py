@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.in_python` and `bdl.likelihoods.losses`: mistakes that would sample another posterior in silence."""
+"""Tests of `bdl.run.in_python` and `bdl.likelihoods.losses`: mistakes that pass in silence."""
 
 from __future__ import annotations
 
