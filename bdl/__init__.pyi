@@ -6,8 +6,19 @@ from .checkpoint import CheckpointStart
 from .engine.gradient import per_example_gradients
 from .engine.stack import ChainStack
 from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
+from .landscape.coefficient import learning_coefficient
+from .landscape.estimate import CoefficientEstimate
 from .lightning import callbacks
-from .lightning.callbacks import CollectSamples, ModelAverage, Monitor, SaveLast, Schedule, StepProgress, TimeLimit
+from .lightning.callbacks import (
+    CollectSamples,
+    LearningCoefficient,
+    ModelAverage,
+    Monitor,
+    SaveLast,
+    Schedule,
+    StepProgress,
+    TimeLimit,
+)
 from .lightning.module import BayesianModule
 from .likelihoods import (
     BernoulliNLL,
@@ -36,6 +47,7 @@ from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
 from .samplers.dynamics.underdamped import SGNHT
 from .samplers.dynamics.variational import MeanField
 from .samplers.exchange import Exchange
+from .samplers.gaussian_prior import GaussianPrior
 from .samplers.potential import ClipNorm, ClipValue
 from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
@@ -73,6 +85,7 @@ __all__ = [
     "ChainStack",
     "ClipNorm",
     "ClipValue",
+    "CoefficientEstimate",
     "CollectSamples",
     "ConfigError",
     "ConformalIntervals",
@@ -85,11 +98,13 @@ __all__ = [
     "FullBatch",
     "Gaussian",
     "GaussianNLL",
+    "GaussianPrior",
     "HeteroscedasticNLL",
     "Kinetic",
     "LabelPrediction",
     "Laplace",
     "LastLayerLaplace",
+    "LearningCoefficient",
     "MCDropout",
     "MeanField",
     "Metropolis",
@@ -123,6 +138,7 @@ __all__ = [
     "callbacks",
     "data",
     "find_settings",
+    "learning_coefficient",
     "models",
     "per_example_gradients",
     "plot",

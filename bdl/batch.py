@@ -12,6 +12,7 @@
 
 import dataclasses
 import inspect
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -68,6 +69,30 @@ def feed(net: Callable[..., Any], inputs: Inputs, call: Callable[..., Any] | Non
                 "or give the module a method inputs(batch) that returns what it takes"
             ) from error
         raise
+
+
+UNFIT = re.compile(  # what torch says of inputs of another shape or type
+    r"mat1 and mat2|must have the same dtype|expected scalar type|Given (groups|normalized_shape)|size mismatch"
+    r"|Expected .*(scalar type|input|dimension|size|more than)|must match the size of tensor|is invalid for input"
+    r"|Sizes of tensors must match|expected input|not implemented for"
+)
+
+
+def refuse_unfit(net: nn.Module, inputs: Inputs, error: Exception) -> None:
+    """Raise ConfigError where an error of torch is about the shape or the type of the inputs."""
+    line = str(error).strip().partition("\n")[0]
+    if type(error) in (RuntimeError, ValueError, NotImplementedError) and UNFIT.search(line):
+        raise ConfigError(f"{type(net).__name__} does not take the inputs {structure(inputs)}: {line}") from error
+
+
+def refuse_outputs(net: nn.Module, outputs: Any) -> Any:
+    """The outputs. Raises ConfigError for any that are no tensor."""
+    if isinstance(outputs, Tensor):
+        return outputs
+    raise ConfigError(
+        f"{type(net).__name__}.forward returns {structure(outputs)}, and bdl works with one tensor: wrap the network "
+        "in a module that returns the logits, or the parameters of the law"
+    )
 
 
 class Fed(nn.Module):

@@ -11,10 +11,10 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from bdl.errors import ConfigError
+from bdl.disk.files import OF_TRANSFORMERS, weights_of
+from bdl.errors import ConfigError, without_advice
 from bdl.frozen import matching
 
-OF_TRANSFORMERS = ("model.safetensors", "pytorch_model.bin")  # files of a folder that `save_pretrained` wrote
 COUNTER = "num_batches_tracked"  # a buffer of BatchNorm, which old files lack
 
 
@@ -72,11 +72,11 @@ class CheckpointStart:
 
 def read_state(path: Path) -> dict[str, Tensor]:
     """The tensors of a file by name. Raises ConfigError for a file that cannot be read or holds no tensors."""
+    path = weights_of(path)
     if path.is_dir():
-        files = [path / name for name in OF_TRANSFORMERS if (path / name).exists()]
-        if not files:
-            raise ConfigError(f"start.path={path} is a folder without {' or '.join(OF_TRANSFORMERS)}: name the file")
-        path = files[0]
+        raise ConfigError(f"start.path={path} is a folder without {' or '.join(OF_TRANSFORMERS)}: name the file")
+    if path.exists() and not path.is_file():  # a pipe or a device may never end
+        raise ConfigError(f"start.path={path} is no regular file: save net.state_dict() to a file")
     try:
         if path.suffix == ".safetensors":
             return safetensors.torch.load_file(path)
@@ -84,7 +84,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     except FileNotFoundError as error:
         raise ConfigError(f"start.path={path} does not exist") from error
     except Exception as error:  # the parsers may raise anything
-        cause = (str(error).strip() or "it is empty").splitlines()[0]
+        cause = without_advice((str(error).strip() or "it is empty").splitlines()[0])
         raise ConfigError(
             f"start.path={path} cannot be read as weights alone ({cause}): save net.state_dict()"
         ) from error

@@ -1,5 +1,8 @@
 """The exceptions and the warning of bdl. A command prints their message in one line."""
 
+import difflib
+from collections.abc import Iterable
+
 
 class BdlError(Exception):
     """Base of bdl's errors. The message is one line: the offending value and the remedy."""
@@ -27,6 +30,32 @@ class Stopped(Exception):
     def __init__(self, signum: int, message: str):
         super().__init__(message)
         self.signum = signum
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """What follows a message about a misspelled word: the nearest of the known ones, in parentheses, or nothing.
+
+    >>> did_you_mean("temperture", ["lr", "temperature"])
+    ' (did you mean temperature?)'
+    """
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f" (did you mean {near[0]}?)" if near else ""
+
+
+def printable(text: str) -> str:
+    """The text with `?` for signs that a terminal would obey, such as the escape sequences of a stranger's file.
+
+    >>> printable("a\x1b[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(sign if sign.isprintable() or sign in "\n\t" else "?" for sign in text)
+
+
+def without_advice(text: str) -> str:
+    """The message of an error, without torch's advice to execute what a file holds (`weights_only=False`)."""
+    if "weights_only" not in text and "Weights only" not in text:
+        return text
+    return "the file holds more than tensors and plain values, and bdl executes nothing that a file holds"
 
 
 class BdlWarning(UserWarning):

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from bdl.errors import ConfigError
@@ -19,6 +20,22 @@ Only = str | Sequence[str] | None  # patterns of names, `*` for any characters; 
 FrozenMode = Literal["eval", "train"]
 
 LISTED = 12  # patterns in a message
+
+
+def check_parameters(named: Iterable[tuple[str, Tensor]]) -> None:
+    """Raise ConfigError, by name, for a parameter without values, and for one that is no dense tensor."""
+    for name, p in named:
+        if nn.parameter.is_lazy(p) or p.device.type == "meta":
+            kind = "is on the device meta" if p.device.type == "meta" else "belongs to a lazy layer"
+            raise ConfigError(f"{name} {kind} and has no values yet: call the network on one batch, or build it whole")
+        if p.layout != torch.strided:
+            raise ConfigError(f"{name} is a sparse tensor: use a dense parameter")
+
+
+def refuse_parallel(net: nn.Module) -> None:
+    """Raise ConfigError for torch's wrappers of a network, which split its batches over devices."""
+    if isinstance(net, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise ConfigError(f"{type(net).__name__} wraps the network: give its .module, and let the Trainer spread it")
 
 
 def matching(names: Collection[str], only: Only, key: str = "only") -> set[str]:

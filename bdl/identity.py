@@ -35,9 +35,22 @@ def identity(value: Any) -> Any:
         fields = {f.name: identity(getattr(value, f.name)) for f in dataclasses.fields(value) if _counts(f, value)}
         return {"type": type_name(type(value)), **fields}
     if isinstance(value, nn.Module):
-        settings = {k: v for k, v in vars(value).items() if not k.startswith("_") and k != "training"}
-        return {"type": type_name(type(value)), **identity(settings), **identity(value.state_dict())}
+        return {"type": type_name(type(value)), **_settings(value), **identity(value.state_dict())}
     return type_name(value if hasattr(value, "__qualname__") else type(value))
+
+
+def architecture(net: nn.Module) -> dict[str, Any]:
+    """The type and the public settings of every module of a network, by path; without the values of its tensors.
+
+    >>> architecture(nn.Sequential(nn.Linear(2, 1), nn.Tanh()))["1"]
+    {'type': 'torch.nn.modules.activation.Tanh'}
+    """
+    return {path: {"type": type_name(type(module)), **_settings(module)} for path, module in net.named_modules()}
+
+
+def _settings(module: nn.Module) -> dict[str, Any]:
+    """What the constructor of a module has left in its public attributes."""
+    return identity({k: v for k, v in vars(module).items() if not k.startswith("_") and k != "training"})
 
 
 def _counts(field: dataclasses.Field[Any], owner: Any) -> bool:

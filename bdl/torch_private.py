@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bdl.errors import ConfigError
+
 Call = Callable[..., Any]
 
 _foreach_copy: Any = getattr(torch, "_foreach_copy_", None)
@@ -27,6 +29,8 @@ def copy_all(out: Sequence[Tensor], values: Sequence[Tensor]) -> None:
 def gather(params: Sequence[Tensor], out: Sequence[Tensor]) -> list[int]:
     """Copy the parameters' gradients into `out`, zeros where there is none; returns the positions of these."""
     idle = [i for i, p in enumerate(params) if p.grad is None]
+    if any(p.grad is not None and p.grad.layout != torch.strided for p in params):
+        raise ConfigError("a layer gives sparse gradients: build it with sparse=False, as torch.nn.Embedding's default")
     for i in idle:
         out[i].zero_()
     places = [place for place, p in zip(out, params, strict=True) if p.grad is not None]
@@ -42,8 +46,8 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def has_tensor_hooks(tensor: Tensor) -> bool:
-    """Whether somebody reads or changes the gradient of a tensor."""
-    return bool(getattr(tensor, "_backward_hooks", True))
+    """Whether somebody reads or changes the gradient of a tensor, before or after it is accumulated."""
+    return any(getattr(tensor, name, True) for name in ("_backward_hooks", "_post_accumulate_grad_hooks"))
 
 
 def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:

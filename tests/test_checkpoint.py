@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import lightning as L
 import pytest
 import safetensors.torch
@@ -105,8 +107,12 @@ def test_files_that_hold_no_weights_are_refused(tmp_path):
         with pytest.raises(bdl.ConfigError, match="cannot be read as weights alone"):
             bdl.CheckpointStart(str(tmp_path / name)).load(network())
     torch.save(network(), tmp_path / "module.pt")  # a pickled module would be executed
-    with pytest.raises(bdl.ConfigError, match="cannot be read as weights alone"):
+    with pytest.raises(bdl.ConfigError, match="cannot be read as weights alone") as refused:
         bdl.CheckpointStart(str(tmp_path / "module.pt")).load(network())
+    assert "bdl executes nothing" in str(refused.value) and "weights_only" not in str(refused.value)
+    os.mkfifo(tmp_path / "pipe.pt")  # torch would wait for ever
+    with pytest.raises(bdl.ConfigError, match="is no regular file"):
+        bdl.CheckpointStart(str(tmp_path / "pipe.pt")).load(network())
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(bdl.ConfigError, match="holds no state_dict"):
         bdl.CheckpointStart(str(tmp_path / "list.pt")).load(network())

@@ -22,6 +22,7 @@ LAYERS = [
     {"start"},
     {"baselines"},
     {"tune"},
+    {"landscape"},
     {"lightning"},
     {"run", "__main__", "sklearn"},
 ]  # fmt: skip

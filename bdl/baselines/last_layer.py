@@ -118,11 +118,11 @@ class LastLayerLaplace(Baseline):
 def prior_of(target: dict[str, Any]) -> float:
     """The precision of the run's prior. Raises ConfigError where it is no one number > 0."""
     prior = target.get("prior") or {}
-    precision = prior.get("precision") if prior.get("type") == "bdl.Gaussian" else None
+    precision = prior.get("precision") if prior.get("type") == "bdl.Gaussian" and not prior.get("mean") else None
     if isinstance(precision, int | float) and precision > 0:
         return float(precision)
     raise ConfigError(
-        f"the run's prior ({prior.get('type', 'none')}) is no Gaussian with one precision: set "
+        f"the run's prior ({prior.get('type', 'none')}) is no Gaussian with one precision and mean 0: set "
         "baseline.prior_precision to a number, or to marglik"
     )
 

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from bdl.data.dates import DROP, DateColumn, holds_dates
 from bdl.data.frame import as_value, brief_list, require_columns
-from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, finite_numbers, of_each
+from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, finite_numbers, is_rounding, of_each
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
@@ -52,7 +52,7 @@ class InputEncoding:
             line = f"{place}: {brief_list(numbered)} has another whole number in every row, as numbers of rows have:"
             warnings.warn(f"{line} data.id={as_value(numbered)} makes it no input", BdlWarning, stacklevel=2)
         if constant := [name for name, column in zip(frame.columns, learned, strict=True) if column is None]:
-            line = f"{place}: {brief_list(constant)} left out: the same value in all training rows"
+            line = f"{place}: {brief_list(constant)} left out: the same value in all training rows, to 12 digits"
             warnings.warn(line, BdlWarning, stacklevel=2)
         return InputEncoding(columns)
 
@@ -109,7 +109,11 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
     if values.map(lambda value: isinstance(value, NESTED)).any():
         raise Refused(name, "holds lists", f"{DROP}, or make columns of them")
     different = values.nunique()
-    if different == 0 or different == 1 and not values.isna().any():
+    if (
+        different == 0
+        or not values.isna().any()
+        and (different == 1 or pd.api.types.is_float_dtype(values) and is_rounding(values))
+    ):
         return None
     categories = categorical or holds_truth_values(values) or isinstance(values.dtype, pd.CategoricalDtype)
     if not categories and holds_dates(values):

@@ -20,6 +20,7 @@ from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
 from bdl.errors import BdlWarning, ConfigError
 
 Format = Literal["csv", "parquet"]
+NO_SEPARATORS = '\n\r"\\'  # pandas takes them for ends of lines, and around fields
 PACKAGED = "package:"  # the path of a table that bdl brings along begins with it
 # The words that pandas takes for a gap, but for "None", which is a category of many tables: no basement, no symptoms.
 GAPS = (
@@ -40,6 +41,9 @@ class Reading:
         missing: words that mean a missing value, besides an empty field and those that pandas knows (NA, NaN, null,
             ...; but None is a text).
         day_first: whether 03/04/2020 is 3 April; None finds it, and refuses dates that do not tell.
+
+    Raises ConfigError for more than one sign as a separator: pandas would read it as a regular expression, of which a
+    stranger's may never end.
     """
 
     format: Format = "csv"
@@ -48,6 +52,16 @@ class Reading:
     missing: Sequence[str] = ("?",)
     thousands: str = "none"
     day_first: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.separator not in SIGNS and (len(self.separator) != 1 or self.separator in NO_SEPARATORS):
+            raise ConfigError(
+                f"data.separator must be {', '.join(SIGNS)} or one sign, got {self.separator!r}: save the table with "
+                "one sign between its fields"
+            )
+        for name, value in (("decimal", self.decimal), ("thousands", self.thousands)):
+            if value not in (*SIGNS, "none") and len(value) != 1:
+                raise ConfigError(f"data.{name} must be a name such as point, or one sign, got {value!r}")
 
     def read(self, path: str | Path, key: str = "data.path", text: Sequence[str] = ()) -> Frame:
         """The table of one file, rows numbered from 0. Texts that are numbers are numbers.
@@ -61,6 +75,8 @@ class Reading:
         place, name = locate(path), f"{key}={path}"
         if not place.exists():
             raise ConfigError(f"{name} is not there: looked for {place.absolute()}; give the path of the table")
+        if not place.is_file():  # a pipe or a device may never end
+            raise ConfigError(f"{name} is no regular file: save the table as a file, and give its path")
         if self.format == "parquet" and not find_spec("pyarrow"):
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
@@ -13,7 +14,6 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
-from torchvision.datasets import ImageFolder
 
 from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import Batching
@@ -22,6 +22,8 @@ from bdl.data.tensors import TensorDataModule
 from bdl.errors import ConfigError
 
 FORMAT_VERSION = 1
+FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # others, such as EPS, hand the file to other programs
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 MEASURED = 2048  # training images, evenly spaced, that give mean and std of the pixels
 BYTES = 2**31  # images that take more are read on demand under loader="auto"
 
@@ -70,7 +72,9 @@ class ImageFiles:
 
 
 class ImageFolderDataModule(TensorDataModule):
-    """Images in a folder per class, as `torchvision.datasets.ImageFolder` reads them.
+    """Images in a folder per class: JPEG, PNG, PPM, BMP, TIFF and WebP, of 8 or 16 bits a channel.
+
+    Hidden files and folders, such as `.ipynb_checkpoints`, are left out.
 
     Args:
         path: a folder with `train` and `test` (and `val` if there is one) inside, each with a folder per class; or one
@@ -167,21 +171,40 @@ def find_images(
 
 
 def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
-    try:
-        found = ImageFolder(str(folder))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"data.path={folder} is no folder of images, with a folder per class: {' '.join(str(error).split())}"
-        ) from error
-    if len(found.classes) < 2:
-        raise ConfigError(f"data.path={folder} has one class only, {found.classes[0]}: give a folder per class")
-    return found.samples, found.classes
+    """The (path, class) of the images below a folder, and the names of its folders, which are the classes.
+
+    Hidden files and folders are none of the user's. A link to a folder is followed, once.
+    """
+    classes = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != ".") if folder.is_dir() else []
+    found = {name: _files_below(folder / name) for name in classes}
+    empty = [name for name in classes if not found[name]]
+    if not classes or empty:
+        what = f"{empty[0]} has no image ({', '.join(EXTENSIONS)})" if classes else "it has no folder"
+        raise ConfigError(f"data.path={folder} is no folder of images, with a folder per class: {what}")
+    if len(classes) < 2:
+        raise ConfigError(f"data.path={folder} has one class only, {classes[0]}: give a folder per class")
+    return [(path, label) for label, name in enumerate(classes) for path in found[name]], classes
+
+
+def _files_below(folder: Path) -> list[str]:
+    """The image files in a folder and in its folders, in the order of `torchvision.datasets.ImageFolder`."""
+    folders, seen = [], set()
+    for root, inside, names in os.walk(folder, followlinks=True):
+        if (place := os.path.realpath(root)) in seen:  # a link that leads back would multiply the images
+            inside.clear()
+            continue
+        seen.add(place)
+        inside[:] = [name for name in inside if name[0] != "."]
+        folders.append((root, [name for name in sorted(names) if name[0] != "." and name.lower().endswith(EXTENSIONS)]))
+    return [
+        path for root, names in sorted(folders) for name in names if os.path.isfile(path := os.path.join(root, name))
+    ]
 
 
 @contextlib.contextmanager
 def _opened(path: str) -> Iterator[Image.Image]:
     try:
-        with Image.open(path) as image:
+        with Image.open(path, formats=FORMATS) as image:
             yield image
     except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
         raise ConfigError(f"{path} is no image that can be read ({error}): replace or remove it") from error
@@ -190,7 +213,7 @@ def _opened(path: str) -> Iterator[Image.Image]:
 def _read_image(path: str, size: int) -> Tensor:
     """(3, size, size) uint8."""
     with _opened(path) as image:
-        rgb = image.convert("RGB")
+        rgb = _in_bytes(image, path).convert("RGB")
     scale = size / min(rgb.size)
     width, height = (max(size, round(side * scale)) for side in rgb.size)
     left, top = (width - size) // 2, (height - size) // 2
@@ -198,6 +221,15 @@ def _read_image(path: str, size: int) -> Tensor:
         rgb = rgb.resize((width, height), Image.Resampling.BILINEAR)
     square = rgb.crop((left, top, left + size, top + size))
     return torch.from_numpy(np.array(square, np.uint8)).permute(2, 0, 1).contiguous()
+
+
+def _in_bytes(image: Image.Image, path: str) -> Image.Image:
+    """The image with 8 bits a channel. Pillow's `convert` clips 16 bits at 255, and makes 0 of NaN."""
+    if image.mode.startswith("I;16") or image.mode == "I" and image.format == "PNG":  # PNG has 16 bits at most
+        return Image.fromarray((np.asarray(image).astype(np.int64) >> 8).astype(np.uint8))
+    if image.mode in ("I", "F"):
+        raise ConfigError(f"{path} has pixels of 32 bits, whose range is not known: save it with 8 or 16 bits")
+    return image
 
 
 def _measure(images: ImageFiles) -> tuple[tuple[float, ...], tuple[float, ...]]:

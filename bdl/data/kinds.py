@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,11 @@ from bdl.errors import BdlWarning, ConfigError
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+
+ROUNDED = 1e-12  # relative differences below it are rounding
+EXACT = 2**53  # beyond, float64 does not have all whole numbers
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(eq=False)
@@ -64,16 +70,15 @@ class NumberColumn:
 
     @staticmethod
     def learn(values: Series) -> NumberColumn:
-        numbers = as_numbers(values)
+        """Raises Refused for text, and for numbers that double precision does not hold."""
+        numbers = finite_numbers(values, "correct them, or leave the fields empty")
         fill, gaps = float(numbers.median()), bool(numbers.isna().any())
-        numbers = numbers.fillna(fill)
-        mean, std = float(numbers.mean()), float(numbers.std(ddof=0))
-        return NumberColumn(str(values.name), mean, std if std > 1e-12 * max(1.0, abs(mean)) else 1.0, fill, gaps)
+        return NumberColumn(str(values.name), *standardisation(numbers.fillna(fill)), fill, gaps)
 
     def encode(self, values: Series, place: str) -> np.ndarray:
-        """(n, 1 or 2). Raises Refused for text and for infinite numbers."""
+        """(n, 1 or 2). Raises Refused for text, for infinite numbers, and for those too far from the mean."""
         numbers = finite_numbers(values, "correct them, or leave the fields empty")
-        scaled = ((numbers.fillna(self.fill) - self.mean) / self.std).to_numpy()
+        scaled = standardised(numbers.fillna(self.fill), self.mean, self.std)
         return with_gaps(self, [scaled[:, None]], numbers.isna(), place, f"its median, {self.fill:g}")
 
 
@@ -112,9 +117,54 @@ class CategoryColumn:
         return encoded
 
 
+def standardisation(numbers: Series) -> tuple[float, float]:
+    """Mean and standard deviation of numbers without gaps, of whatever size; that of a constant is 1.
+
+    Squares of numbers beyond 1e154 overflow and those below 1e-162 vanish, so unusual numbers are scaled first. Raises
+    Refused for numbers whose differences double precision does not hold.
+    """
+    low, high = float(numbers.min()), float(numbers.max())
+    if is_rounding(numbers):
+        return low, 1.0
+    if max(abs(low), abs(high)) < 1e100 and high - low > 1e-100 and high - low > ROUNDED * abs(high):
+        return float(numbers.mean()), float(numbers.std(ddof=0))
+    above = (numbers - low) / (high - low)  # in [0, 1]
+    mean, std = low + float(above.mean()) * (high - low), float(above.std(ddof=0)) * (high - low)
+    if not 0 < std < math.inf:
+        what = f"goes from {low:g} to {high:g}, which double precision does not hold"
+        raise Refused(str(numbers.name), what, "give it in other units")
+    return mean, std
+
+
+def is_rounding(numbers: Series) -> bool:
+    """Whether finite numbers differ in their 13th digit at most, and are no whole numbers, which are exact."""
+    low, high = float(numbers.min()), float(numbers.max())
+    largest = max(abs(low), abs(high))
+    if low == high or not 0 < largest < math.inf:
+        return low == high
+    return high / largest - low / largest <= ROUNDED and not bool((numbers == numbers.round()).all())
+
+
+def standardised(numbers: Series, mean: float, std: float) -> np.ndarray:
+    """(n,) (number - mean) / std. Raises Refused where that is no number of single precision, as networks take."""
+    scaled = ((numbers - mean) / std).to_numpy()
+    if (far := ~(np.abs(scaled) < LARGEST)).any():
+        example, row = numbers[far].iloc[0], numbers.index[far][0] + 1
+        what = f"has {example:g} in row {row}, too far from the mean {mean:g} ({far.sum()} of {len(far)} rows)"
+        raise Refused(str(numbers.name), what, "correct them, or give them in other units")
+    return scaled
+
+
 def finite_numbers(values: Series, remedy: str) -> Series:
-    """(n,) float64, NaN for gaps. Raises Refused for text and infinite numbers; it counts the rows."""
+    """(n,) float64, NaN for gaps. It counts the rows that it refuses.
+
+    Raises Refused for text and infinite numbers, and for whole numbers that float64 does not tell apart.
+    """
     numbers = as_numbers(values)
+    if pd.api.types.is_integer_dtype(values) and numbers.nunique() < values.nunique():
+        example = values[values.abs() > EXACT].iloc[0]
+        what = f"has whole numbers beyond 2^53 such as {example}, which double precision does not tell apart"
+        raise Refused(str(values.name), what, "data.categorical={columns} for codes, data.drop={columns} leaves it out")
     bad = (numbers.isna() & values.notna() | np.isinf(numbers)).to_numpy()
     if bad.any():
         example, row = values[bad].iloc[0], values.index[bad][0] + 1

@@ -71,6 +71,11 @@ class TableEncoding:
             raise ConfigError(f"no encoding of a table, {error} is missing or wrong: restore the file") from error
 
 
+def checksum(plain: Mapping[str, Any]) -> str:
+    """A checksum of what `TableEncoding.to_plain` gave, or of the same values read from a file."""
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
 class TableDataModule(TensorDataModule):
     """Rows of a table, whose columns become inputs and whose target becomes labels of a network.
 
@@ -135,8 +140,8 @@ class TableDataModule(TensorDataModule):
         """Checksums of the encoding and of the training rows, and the name of the target."""
         x, y = self.splits["train"]
         rows = hashlib.sha256(x.numpy().tobytes() + y.numpy().tobytes()).hexdigest()
-        encoding = hashlib.sha256(json.dumps(self.encoding.to_plain(), sort_keys=True).encode()).hexdigest()
-        return {"target": self.encoding.target.name, "training_rows": rows[:16], "encoding": encoding[:16]}
+        encoding = checksum(self.encoding.to_plain())
+        return {"target": self.encoding.target.name, "training_rows": rows[:16], "encoding": encoding}
 
     def preprocessing(self) -> dict[str, Any]:
         return self.encoding.to_plain()

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bdl.data.dates import holds_dates
-from bdl.data.kinds import finite_numbers, of_each
+from bdl.data.kinds import finite_numbers, of_each, standardisation, standardised
 from bdl.data.module import Task
 from bdl.data.values import Series, as_numbers, as_texts, holds_truth_values, number_hint
 from bdl.errors import ConfigError
@@ -77,9 +77,10 @@ class NumberTarget:
                 f"data.target={values.name} is {numbers.iloc[0]:g} in all {len(numbers)} training rows of {place}: "
                 "nothing can be learned about a constant; choose another target"
             )
-        mean, std = (0.0, 1.0) if task == "counts" else (float(numbers.mean()), float(numbers.std(ddof=0)))
+        (moments,) = of_each(standardisation, [numbers], place)
+        mean, std = (0.0, 1.0) if task == "counts" else moments
         step = float(np.diff(np.unique(numbers)).min())
-        rounded = task == "regression" and step / ROUNDING > 0.01 * numbers.std(ddof=0)
+        rounded = task == "regression" and step / ROUNDING > 0.01 * std
         return NumberTarget(str(values.name), mean, std, task, step if rounded else 0.0)
 
     @property
@@ -88,9 +89,10 @@ class NumberTarget:
         return self.step / ROUNDING / self.std
 
     def encode(self, values: Series, place: str) -> Tensor:
-        """(n, 1) float32. Raises ConfigError for text and infinite numbers, and counts that are none."""
+        """(n, 1) float32. Raises ConfigError for text, infinite and far too large numbers, and counts that are none."""
         numbers = _numbers(values, place, self.task)
-        return torch.from_numpy(((numbers - self.mean) / self.std).to_numpy(np.float32))[:, None]
+        (scaled,) = of_each(lambda numbers: standardised(numbers, self.mean, self.std), [numbers], place)
+        return torch.from_numpy(scaled.astype(np.float32))[:, None]
 
 
 Target = ClassTarget | NumberTarget

@@ -14,9 +14,9 @@ Frame: TypeAlias = Any
 SIGNS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " ", "point": ".", "apostrophe": "'"}
 BETWEEN = {"comma": ",", "point": r"\.", "space": r"\s", "apostrophe": "['’]"}  # thousands, as patterns
 WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
-NUMBER = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # in linear time, whatever the text
 TRUTH_VALUES = {"true": "True", "false": "False"}
-MANY_DIGITS = r"[+-]?[0-9]{16,}"  # names rather than numbers, among texts: float64 would merge them
+MANY_DIGITS = r"[+-]?[0-9]{16,300}"  # names rather than numbers, among texts: float64 would merge them
 # Texts that are numbers under other signs, and what to set or do; the first that fits all texts of a column counts
 HINTS = {
     r"[+-]?\d{1,3}(,\d{3})+": "set data.thousands=comma if its commas stand between thousands, data.decimal=comma if "
@@ -34,7 +34,8 @@ HINTS = {
 def with_numbers(frame: Frame, text: Collection[str] = (), decimal: str = ".", thousands: str | None = None) -> Frame:
     """The table with numbers in place of texts that are numbers, but in the columns of `text`.
 
-    Behind this border no text is a number. Among other texts, whole numbers of more than 15 digits stay texts.
+    Behind this border no text is a number. Whole numbers of more than 15 digits stay texts among other texts, and where
+    float64 would merge some.
 
     decimal: the sign before decimals. thousands: a pattern of the sign that stands before every three digits.
     """
@@ -56,10 +57,17 @@ def _converted(values: Series, decimal: str, thousands: str | None) -> Series:
         plain = plain.str.replace(decimal, ".", regex=False)
     numbers: Series = pd.to_numeric(plain, errors="coerce")
     known = numbers.notna()
-    if (known | values.isna()).all():
+    many = texts.str.fullmatch(MANY_DIGITS).fillna(False).astype(bool)
+    if (known | values.isna()).all() and not _merges(texts[many]):
         return numbers
-    known &= ~texts.str.fullmatch(MANY_DIGITS).fillna(False).astype(bool)
+    known &= ~many
     return values.astype(object).where(~known, numbers.astype(object))
+
+
+def _merges(texts: Series) -> bool:
+    """Whether texts of whole numbers are fewer numbers in float64, which then name rather than measure."""
+    numbers = {int(text) for text in texts}
+    return len({float(number) for number in numbers}) < len(numbers)
 
 
 def is_text(values: Series) -> Series:

@@ -2,15 +2,19 @@
 
 import contextlib
 import errno
+import json
 import os
 import platform
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from bdl.errors import StoreError
 
+OF_TRANSFORMERS = ("model.safetensors", "pytorch_model.bin")  # files of a folder that `save_pretrained` wrote
+SMALL = 2**26  # bytes; files that describe a run have fewer
 WRITING = ".writing-"  # temporary names begin with it, then follow host and process
 
 
@@ -26,13 +30,32 @@ def write_atomically(path: Path, data: bytes, make_folder: bool = True) -> None:
             publish(written, path)
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a file. Raises OSError for a pipe or a device too, which may never end."""
+def read_file(path: Path, most: int | None = None) -> bytes:
+    """The bytes of a file. Raises OSError for a pipe or a device too, which may never end.
+
+    most: bytes beyond which a file is refused, where one of that kind is small.
+    """
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as f:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        if most is not None and os.fstat(handle).st_size > most:
+            raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
         return f.read()
+
+
+def weights_of(path: str | Path) -> Path:
+    """The file of a network's weights: the path itself, or in a folder that `save_pretrained` wrote the file in it."""
+    place = Path(path).expanduser()
+    return next((place / name for name in OF_TRANSFORMERS if (place / name).exists()), place)
+
+
+def parse_json(data: bytes | str) -> Any:
+    """The value that a text of JSON stands for. Raises ValueError for what is none, and for one nested too deep."""
+    try:
+        return json.loads(data)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep") from error
 
 
 def append_line(path: Path, line: bytes) -> None:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import Self
 
-from bdl.disk.files import append_line, disk_errors, publish, read_file, temporary_file, write_atomically
+from bdl.disk.files import append_line, disk_errors, parse_json, publish, read_file, temporary_file, write_atomically
 from bdl.errors import BdlWarning, StoreError
 
 SAMPLE = "sample"  # the kind of a sample file
@@ -179,7 +179,7 @@ def _entries(lines: Iterable[bytes], before: str) -> Iterator[Entry]:
     """The lines up to the first that is damaged, or does not follow from those before it and the hash `before`."""
     for line in lines:
         try:
-            entry = Entry(**json.loads(line))
+            entry = Entry(**parse_json(line))
             follows = entry.is_plain() and entry.after(before) == entry and entry.text() == line + b"\n"
         except (ValueError, TypeError):
             return

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Self
 
-from bdl.disk.files import WRITING, disk_errors, read_file, temporary_file
+from bdl.disk.files import WRITING, disk_errors, parse_json, read_file, temporary_file
 from bdl.errors import StoreError
 
 ENDED = "ended"  # the start of a process that has ended and that its parent has not asked about
@@ -138,7 +138,7 @@ def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
 
 def _parse(lock: Path, content: bytes) -> Owner:
     try:
-        owner = Owner(**json.loads(content))
+        owner = Owner(**parse_json(content))
         if not (all(type(getattr(owner, f.name)) is f.type for f in fields(owner)) and 0 < owner.pid < 2**31):
             raise ValueError("it names no process")
         return owner

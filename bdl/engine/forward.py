@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from bdl.batch import Inputs, count_items, feed, map_tensors, part_of, tensors_in
+from bdl.batch import Inputs, count_items, feed, map_tensors, part_of, refuse_outputs, refuse_unfit, tensors_in
 from bdl.cpu import cpu
 from bdl.engine.functional import call_with, evaluating, named_tensors, tensors_of_modules, watching
 from bdl.errors import ConfigError
@@ -128,7 +128,17 @@ class Forward:
         return "loop" if networks == 1 or self.device.type == "cpu" and not self._head else "vmap"
 
     def __call__(self, tensors: Tensors, inputs: Inputs, each: bool = False) -> Tensor:
-        """The outputs (k, n, ...). inputs: (n, ...) for all networks, or with `each` (k, n, ...), a batch for each."""
+        """The outputs (k, n, ...). inputs: (n, ...) for all networks, or with `each` (k, n, ...), a batch for each.
+
+        Raises ConfigError for inputs that the network does not take, and for outputs that are no tensor.
+        """
+        try:
+            return self._outputs(tensors, inputs, each)
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            refuse_unfit(self.net, inputs, error)
+            raise
+
+    def _outputs(self, tensors: Tensors, inputs: Inputs, each: bool) -> Tensor:
         way = self.way(len(next(iter(tensors.values()))))
         if way == "vmap":
             # Under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
@@ -171,7 +181,11 @@ class Forward:
                 sizes.append(outputs.numel())
 
         with watching(dict(self.net.named_modules()), measure), evaluating(self.net):
-            feed(self.net, one) if tensors is None else self._loop(tensors, one, each=False)
+            try:
+                feed(self.net, one) if tensors is None else self._loop(tensors, one, each=False)
+            except (RuntimeError, ValueError, NotImplementedError) as error:
+                refuse_unfit(self.net, one, error)
+                raise
         return sizes[-1] if self._head else max(sizes), sizes[-1]
 
     # ---- the three ways ---------------------------------------------------------------------------------------------
@@ -231,4 +245,4 @@ class Forward:
         """The outputs of one network."""
         given = {**self._shared, **tensors}
         full = {path: given[name] for path, name in self._paths.items() if name in given}
-        return call_with(self.net, full, inputs)
+        return refuse_outputs(self.net, call_with(self.net, full, inputs))

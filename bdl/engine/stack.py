@@ -13,8 +13,18 @@ from bdl.batch import Inputs, count_items, inputs_of_call, structure
 from bdl.engine.forward import Forward, Method
 from bdl.engine.functional import named_tensors, replace_tensors
 from bdl.errors import ConfigError
-from bdl.frozen import FrozenMode, Only, freeze, frozen_tensors, hold_in_eval, matching
+from bdl.frozen import (
+    FrozenMode,
+    Only,
+    check_parameters,
+    freeze,
+    frozen_tensors,
+    hold_in_eval,
+    matching,
+    refuse_parallel,
+)
 from bdl.seeding import derive_seed
+from bdl.torch_private import has_tensor_hooks
 
 
 class ChainStack(nn.Module):
@@ -53,7 +63,7 @@ class ChainStack(nn.Module):
 
     Raises ConfigError for chains < 1, for a pattern that matches nothing, for "bmm" on a network with other layers or
     hooks, for x without the axis of chains, and for a network with random parameters that `reset_parameters` does not
-    draw anew: its chains would start equal.
+    draw anew: its chains would start equal. And for hooks on its parameters, which the stack would not call.
     """
 
     def __init__(
@@ -70,8 +80,10 @@ class ChainStack(nn.Module):
         method: Method = "auto",
     ):
         super().__init__()
-        if chains < 1:
-            raise ConfigError(f"chains must be at least 1, got {chains}")
+        if type(chains) is not int or chains < 1:
+            raise ConfigError(f"chains must be a whole number of at least 1, got {chains}")
+        if isinstance(net, nn.Module):
+            refuse_unstackable(net)
         fresh = start == "fresh" or start is None and only is None
         alike = isinstance(net, nn.Module) and not fresh  # one copy then stands for all
         known = frozen_aliases(net, only) if isinstance(net, nn.Module) and not fresh else {}
@@ -133,6 +145,18 @@ class ChainStack(nn.Module):
     def per_chain(self, y: Tensor) -> Tensor:
         """(C, B, ...) targets of a batch: those given, or where the chains share a batch (B, ...), its own for each."""
         return y.expand(self.chains, *y.shape) if self.shared else y
+
+
+def refuse_unstackable(net: nn.Module) -> None:
+    """Raise ConfigError for a network that has no copies: see `check_parameters`; and for hooks on its parameters."""
+    refuse_parallel(net)
+    check_parameters(net.named_parameters())
+    for name, p in net.named_parameters():
+        if has_tensor_hooks(p):
+            raise ConfigError(
+                f"{name} has a hook (register_hook or register_post_accumulate_grad_hook), which the tensors of the "
+                "stack would not call: remove it, and register it on stack.net's parameters"
+            )
 
 
 def check_inputs(inputs: Inputs, chains: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from bdl.batch import Inputs, feed, map_tensors, structure
+from bdl.batch import Inputs, feed, map_tensors, refuse_outputs, refuse_unfit, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.devices import widest
 from bdl.engine.choose import Compile, choose_gradient
@@ -20,11 +20,20 @@ from bdl.engine.functional import evaluating
 from bdl.engine.gradient import Autograd, Gradient, per_chain_gradients, per_example_gradients
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
-from bdl.frozen import hold_in_eval
+from bdl.frozen import hold_in_eval, refuse_parallel
 from bdl.lightning.blocks import Blocks
 from bdl.lightning.host import host_under, in_order, plain_net, reader_of, refuse_shared_freeze, share_batches
 from bdl.lightning.refuse import check_data, check_mean, check_network, check_targets, check_trainer
-from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, mean_loss, refuse_misfit
+from bdl.likelihoods import (
+    CategoricalNLL,
+    Likelihood,
+    Loss,
+    check_loss,
+    law_note,
+    likelihood_of,
+    mean_loss,
+    refuse_misfit,
+)
 from bdl.samplers.sampler import Sampler
 
 
@@ -66,6 +75,7 @@ class BayesianModule(L.LightningModule):
     ):
         super().__init__()
         self.net = net
+        refuse_parallel(net)
         check_loss(loss)
         self.loss = CategoricalNLL() if loss is None else loss
         self.build_sampler = sampler
@@ -127,12 +137,31 @@ class BayesianModule(L.LightningModule):
             check_mean(self._loss_of, batch, axis=int(each))
         inputs, y = self._read(batch)
         labels = self.net.per_chain(y) if isinstance(self.net, ChainStack) and isinstance(y, Tensor) else y
-        refuse_misfit(self.loss, feed(self.net, inputs), labels)
+        try:
+            outputs = feed(self.net, inputs)
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            refuse_unfit(self.net, inputs, error)
+            raise
+        refuse_misfit(self.loss, refuse_outputs(self.net, outputs), labels)
 
     def _loss_of(self, batch: Any) -> Tensor:
         """() or (C,) mean loss of a training batch."""
         inputs, y = self._current.batch = self._read(batch)
-        return self._form(inputs).losses(inputs, y)
+        try:
+            return self._form(inputs).losses(inputs, y)
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            refuse_unfit(self.net, inputs, error)
+            raise
+        except IndexError:  # torch's own of a class that is none
+            self._refuse_targets(inputs, y)
+            raise
+
+    def _refuse_targets(self, inputs: Inputs, y: Tensor) -> None:
+        """Raise ConfigError where targets are outside the domain of the likelihood."""
+        if (likelihood := likelihood_of(self.loss)) is not None:
+            with torch.no_grad(), evaluating(self):
+                outputs = feed(self.net, inputs).shape[-1]
+            likelihood.check(y.flatten(), outputs)
 
     def _losses(self, inputs: Inputs, y: Tensor) -> Tensor:
         return self.batch_loss(feed(self.net, inputs), y)
@@ -143,6 +172,7 @@ class BayesianModule(L.LightningModule):
 
     def batch_loss(self, outputs: Tensor, y: Tensor) -> Tensor:
         """() or (C,) mean loss of a training batch, from the outputs (B, K) or (C, B, K)."""
+        refuse_outputs(self.net, outputs)
         if not isinstance(y, Tensor):
             raise ConfigError(
                 f"the batch has no target, but {structure(y)}: it is the last part of a tuple, or labels, label, "

@@ -3,7 +3,8 @@
 import contextlib
 import copy
 import math
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sized
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,11 +13,12 @@ import torch
 import torchmetrics
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
+from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
 from bdl.batch import count_items, part_of
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.functional import evaluating
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
@@ -48,6 +50,8 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
         raise ConfigError(
             f"num_data = {sampler.num_data}, but the training data have {len(data)} items: set num_data={len(data)}"
         )
+    if data is not None:
+        _warn_of_a_part(loader, sampler)
     size = getattr(trainer.train_dataloader, "batch_size", None)
     if sampler.dynamics.full_batch and size is not None and size * trainer.world_size < sampler.num_data:
         devices = f" on each of {trainer.world_size} devices" if trainer.world_size > 1 else ""
@@ -56,6 +60,20 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
             f"{sampler.num_data} items: set it to {sampler.num_data} (data.batch_size=null) on one device, or use a "
             "stochastic-gradient sampler"
         )
+
+
+def _warn_of_a_part(loader: Any, sampler: Sampler) -> None:
+    """Warn once where the loader's order visits a part of the data only, or some items more often than others."""
+    num_data, batches = sampler.num_data, getattr(loader, "batch_sampler", None)
+    order: Any = getattr(batches, "sampler", getattr(loader, "sampler", None))
+    fair = isinstance(order, SequentialSampler | RandomSampler | DistributedSampler) or not isinstance(order, Sized)
+    if fair or len(order) >= num_data and not isinstance(order, WeightedRandomSampler):
+        return
+    visits = f"visits {len(order)} items" if len(order) < num_data else "prefers some items"
+    note = f"{type(order).__name__} {visits}, and the posterior is that of all {num_data}"
+    if note not in sampler.notes:
+        sampler.notes.append(note)
+        warnings.warn(f"{note}: give the loader a Subset of the data, and count its items", BdlWarning, stacklevel=3)
 
 
 def check_targets(trainer: L.Trainer, loss: Any, count_outputs: Callable[[Tensor], int] | None = None) -> None:

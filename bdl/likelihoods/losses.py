@@ -91,6 +91,8 @@ def law_note(loss: Any) -> str | None:
 
 def check_loss(loss: Any) -> None:
     """Raise ConfigError for a loss that cannot be called with outputs and targets alone."""
+    if isinstance(loss, type) or loss is not None and not callable(loss):
+        raise ConfigError(f"a loss is a likelihood such as bdl.CategoricalNLL(), or a function, got {loss!r}")
     if _named(loss)[0] in NORMAL:
         raise ConfigError(
             "GaussianNLLLoss takes the variance as a third argument: use bdl.HeteroscedasticNLL(), whose outputs are "

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from bdl.disk.files import append_line, read_file, write_atomically
+from bdl.disk.files import append_line, parse_json, read_file, write_atomically
 from bdl.disk.manifest import SAMPLE, Entry, Manifest, digest
 from bdl.errors import BdlWarning, StoreError
 
@@ -152,7 +152,7 @@ def read_lines(path: Path) -> list[bytes]:
 def parse_line(line: bytes) -> Record | None:
     """The record of an index line, None if it is damaged. Raises StoreError for another format, or a file elsewhere."""
     try:
-        fields = json.loads(line)
+        fields = parse_json(line)
         if (version := fields["format_version"]) != FORMAT_VERSION:
             raise StoreError(f"samples of format {version}; this bdl reads format {FORMAT_VERSION} only")
         return _checked(Record(**fields))

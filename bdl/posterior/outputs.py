@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -10,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, part_of, structure
+from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, part_of, refuse_outputs
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import Likelihood, likelihood_of
 from bdl.posterior.inputs import refuse_unfit
 from bdl.posterior.samples import Group, Samples, brief
@@ -59,6 +60,8 @@ class Batches:
         for inputs, _ in self:
             count = count_items(inputs)
             largest, items = inputs if count > count_items(largest) else largest, items + count
+        if not items:
+            raise ConfigError("there are no items to predict: give at least one")
         return self.moved(largest), items
 
     def outputs(self, forward: Forward, tensors: Mapping[str, Tensor]) -> Tensor:
@@ -116,12 +119,7 @@ def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
             outputs = feed(net, batches.moved(part_of(inputs, slice(0, 1))))
         except (RuntimeError, IndexError) as error:
             refuse_unfit(net, batches.moved(inputs), error)
-    if not isinstance(outputs, Tensor):
-        raise ConfigError(
-            f"{type(net).__name__}.forward returns {structure(outputs)}, and bdl predicts from one tensor: wrap the "
-            "network in a module that returns the logits, or the parameters of the law"
-        )
-    return outputs.shape
+    return refuse_outputs(net, outputs).shape
 
 
 def law_of(loss: Any) -> Any:
@@ -159,14 +157,30 @@ class ItemOutputs:
             self._together = self._forward.together(*batches.sizes())
         except (RuntimeError, IndexError) as error:
             refuse_unfit(self._forward.net, batches.sizes()[0], error)
+        self._warned = False
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:
         """Parts of a group of networks, with the outputs (k, n, ...) of their k networks."""
         for block in group.blocks(self._together):
             if self.likelihood is None:
-                yield block, self.batches.outputs(self._forward, block.tensors)
+                outputs = self.batches.outputs(self._forward, block.tensors)
             else:
-                yield block, self.batches.rows(self._forward, block.tensors, self.likelihood)
+                outputs = self.batches.rows(self._forward, block.tensors, self.likelihood)
+            self._warn_of_nan(outputs)
+            yield block, outputs
+
+    def _warn_of_nan(self, outputs: Tensor) -> None:
+        """Warn once of items with outputs that are no finite numbers: predictions of these would be NaN."""
+        if self._warned or bool(outputs.sum().isfinite()):
+            return
+        bad = ~outputs.isfinite().flatten(2).all(-1) if outputs.ndim > 2 else ~outputs.isfinite()
+        if (items := bad.any(0)).any():
+            self._warned = True
+            warnings.warn(
+                f"{int(items.sum())} of {len(items)} items, {int(items.nonzero()[0])} the first, have outputs that are "
+                "not finite, and so have their predictions: their inputs hold NaN or far too large numbers, or a "
+                "sample has diverged", BdlWarning, stacklevel=2,
+            )  # fmt: skip
 
     def weighted(self, weights: Weights) -> Iterator[tuple[Tensor, Tensor]]:
         """The outputs of all networks, and their weights (k,). Files none of whose networks has one are not read."""

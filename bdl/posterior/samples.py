@@ -217,6 +217,8 @@ def _by_size(files: list[SampleFile]) -> Iterator[list[SampleFile]]:
 def stores_of(run_dirs: str | Path | Sequence[str | Path], skip_bad: bool = False) -> list[SampleStore]:
     """The stores of runs of one law. Raises StoreError without samples, for a run given twice, and other targets."""
     dirs = [run_dirs] if isinstance(run_dirs, str | Path) else list(run_dirs)
+    if not dirs:
+        raise StoreError("no run is named: give the folder of one, or a list of several")
     stores = [SampleStore(d, skip_bad) for d in dirs]
     first = [s.records()[0].sha256 for s in stores]
     if len(set(first)) < len(first):

@@ -11,7 +11,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor, nn
 
-from bdl.disk.files import read_file, write_atomically
+from bdl.disk.files import parse_json, read_file, write_atomically
 from bdl.disk.manifest import Manifest, digest, manifests_of, read_listed
 from bdl.disk.owner import sweep_leftovers
 from bdl.display import Shown
@@ -244,7 +244,7 @@ class SampleStore(Shown):
         if (data := self._read(name)) is None:
             return None
         try:
-            content = json.loads(data)
+            content = parse_json(data)
             if not isinstance(content, dict):
                 raise ValueError("it is no mapping")
             return content

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
@@ -30,6 +30,7 @@ from bdl.run.machine import compile_if_possible
 from bdl.run.plan import Compute, Plan, StackPlan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.recipe import Recipe, count_outputs, own_likelihood
+from bdl.samplers.blocks import chosen_blocks
 from bdl.schedules import EveryStep
 from bdl.start import Trained
 
@@ -143,10 +144,26 @@ def build_chains(stack: StackPlan, net: torch.nn.Module) -> bdl.ChainStack:
             f"sampler.only={only} would freeze {random[0]} at random values: start=checkpoint start.path=... loads "
             "the weights of the frozen part, all of which the file must hold"
         )
+    refuse_random_centre(stack, sorted(matching(names, only, "sampler.only")), fresh)
     return bdl.ChainStack(
         net, stack.chains, only=only, start="given" if isinstance(start, bdl.CheckpointStart) else "fresh",
         frozen=stack.sampler.get("frozen", "eval"), seed=stack.seed, stack=stack.number, shared=stack.shared_batches,
     )  # fmt: skip
+
+
+def refuse_random_centre(stack: StackPlan, sampled: Sequence[str], fresh: Container[str]) -> None:
+    """Raise ConfigError for a prior centred where the chains begin, if a parameter that has it begins at random.
+
+    Each stack would otherwise have a prior of its own.
+    """
+    build: Any = stack.sampler.build()
+    prior, blocks = build.keywords["prior"], build.keywords.get("blocks")
+    for name, block in zip(sampled, chosen_blocks(blocks, sampled), strict=True):
+        if name in fresh and (block.prior or prior).needs_start:
+            raise ConfigError(
+                f"sampler.prior.mean=start: {name} begins at random values, other ones in every chain: "
+                "start=checkpoint start.path=... gives it one start, sampler.blocks a prior of its own"
+            )
 
 
 def build_callbacks(
@@ -266,3 +283,13 @@ def silence_lightning(speaks: bool = True) -> None:
     warnings.filterwarnings("ignore", module="lightning.*")
     # This filter must follow: a warning raised from a LightningModule counts as Lightning's.
     warnings.filterwarnings("default" if speaks else "ignore", category=BdlWarning)
+
+
+def fit(trainer: L.Trainer, module: L.LightningModule, data: Any, checkpoint: Path | None) -> None:
+    """`trainer.fit`, which unpickles nothing. A KeyboardInterrupt stays one; Lightning would exit with status 1."""
+    try:
+        trainer.fit(module, data, ckpt_path=checkpoint, weights_only=True)
+    except SystemExit as error:
+        if isinstance(error.__context__, KeyboardInterrupt):
+            raise error.__context__ from None
+        raise

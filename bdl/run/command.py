@@ -1,4 +1,4 @@
-"""The commands `bdl train`, `evaluate`, `predict`, `verify` and `compare`, which scripts of these names run.
+"""The commands `bdl train`, `evaluate`, `predict`, `verify`, `compare` and `llc`, which scripts of these names run.
 
 This module imports neither torch nor Lightning, so that `--help` answers at once: the work is imported when it begins.
 """
@@ -36,9 +36,10 @@ ABOUT = {
     "predict": "Predict the rows of a table with the samples of one or several runs.",
     "verify": "Verify every file of a run directory.",
     "compare": "Compare runs side by side, a row for each method, with means over seeds.",
+    "llc": "Measure the local learning coefficient of a run's trained network.",
 }
 # Commands without groups -> the key of the folders that they take
-OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "compare": "runs"}
+OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "compare": "runs", "llc": "run"}
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.cpu import cpu
+from bdl.disk.files import weights_of
 from bdl.errors import ConfigError
 
 # The one list of keys that do not change the samples. Two configurations that differ only in these have one hash,
@@ -28,6 +29,8 @@ NO_EFFECT_ON_SAMPLES = (
     "data.loader", "data.workers",
 )  # fmt: skip
 PATHS = ("path", "test_path", "val_path")  # keys of the data whose files count, not their place
+TABLE = "bdl.data.read_table"
+BLOCK = 2**20  # bytes of a file that are in memory together
 BEGINNING = 2**14  # bytes of each file of a folder; most small images have fewer
 UNITS = {"s": 1, "m": 60, "h": 3600}
 SMALL = 100_000  # weights of one network; that of Landsat, with 2,160, is the one that was measured
@@ -77,8 +80,8 @@ def config_hash(cfg: DictConfig) -> str:
     """Eight hexadecimal digits of the keys that decide which samples are drawn."""
     settings = run_settings(cfg)
     settings["data"] = _with_contents(_with_effect("data", settings["data"]))
-    if isinstance(settings.get("start"), dict):
-        settings["start"] = _with_contents(settings["start"])
+    if isinstance(start := settings.get("start"), dict):
+        settings["start"] = start | ({"path": _weights(start["path"])} if "path" in start else {})
     return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 
@@ -98,7 +101,16 @@ def _with_contents(data: dict[str, Any]) -> dict[str, Any]:
 
     A table that was moved keeps its run, and one that was changed makes a new run.
     """
-    return {key: checksum(value) if key in PATHS and isinstance(value, str) else value for key, value in data.items()}
+    files = [key for key in PATHS if isinstance(data.get(key), str)]
+    if data["_target_"] == TABLE:  # a folder is no table, and may hold everything that there is
+        files = [key for key in files if not Path(data[key]).expanduser().is_dir()]
+    return data | {key: checksum(data[key]) for key in files}
+
+
+def _weights(path: str) -> str:
+    """A checksum of the file of weights; of a folder, of that which `save_pretrained` left in it; else the path."""
+    place = weights_of(path)
+    return checksum(str(place)) if place.is_file() else path
 
 
 def checksum(path: str) -> str:
@@ -117,7 +129,10 @@ def _checksum(place: Path, files: tuple[Path, ...], modified: tuple[int, ...]) -
         if path != place:
             checksum.update(f"{path.relative_to(place)} {path.stat().st_size} ".encode())
         with path.open("rb") as file:
-            checksum.update(file.read(-1 if path == place else BEGINNING))
+            while block := file.read(BLOCK if path == place else BEGINNING):
+                checksum.update(block)
+                if path != place:
+                    break
     return checksum.hexdigest()
 
 

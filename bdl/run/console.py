@@ -15,7 +15,7 @@ from pathlib import Path
 import yaml
 from hydra.errors import InstantiationException
 
-from bdl.errors import BdlError, Stopped
+from bdl.errors import BdlError, Stopped, printable, without_advice
 from bdl.run.config import config_folder
 from bdl.run.suggestions import suggestion
 
@@ -35,7 +35,7 @@ def one_line(error: BaseException) -> str:
         if "=" not in word:
             return f"{word} has no key: write key=value"
         return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
-    text = " ".join(without_traceback(str(cause)).split()) or type(cause).__name__
+    text = without_advice(" ".join(without_traceback(str(cause)).split())) or type(cause).__name__
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
             return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
@@ -85,11 +85,11 @@ def no_choice(text: str, words: Sequence[str]) -> str | None:
 
 
 def _print_warning(message: Warning | str, *_: object, **__: object) -> None:
-    print(f"bdl: warning: {' '.join(str(message).split())}", file=sys.stderr)
+    print(printable(f"bdl: warning: {' '.join(str(message).split())}"), file=sys.stderr)
 
 
 def _print_error(line: str) -> None:
-    print(f"bdl: {line}", file=sys.stderr)
+    print(printable(f"bdl: {line}"), file=sys.stderr)
 
 
 @contextmanager

@@ -28,11 +28,7 @@ def evaluate(cfg: DictConfig) -> None:
     if not runs:
         raise ConfigError("runs is empty: runs=[outputs/a,outputs/b] names at least one run directory")
     posterior, config = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
-    recipe: Recipe[DataModule] = Recipe.of(config.data)
-    if recipe.target.startswith("bdl.data."):  # a table with fewer rows than a batch has changed it
-        recipe = recipe.having(batch_size=None)
-    data = as_data_module(recipe.build())
-    check_same_data(data, posterior)
+    data = recorded_data(config, posterior)
     start = load_start(runs, posterior, cfg.skip_bad)
     loaders = {split: data.slices(split, cfg.train_items if split == "train" else None) for split in cfg.splits}
     with WorkProgress("evaluating") as progress:
@@ -50,8 +46,12 @@ def evaluate(cfg: DictConfig) -> None:
     publish(out, posterior, summary, facts, units=units_of(data))
 
 
-def check_same_data(data: DataModule, posterior: bdl.Posterior) -> None:
-    """Raise ConfigError if the data are no longer those that the posterior was sampled with."""
+def recorded_data(config: DictConfig, posterior: bdl.Posterior) -> DataModule:
+    """The data of a run. Raises ConfigError if they are no longer those that the posterior was sampled with."""
+    recipe: Recipe[DataModule] = Recipe.of(config.data)
+    if recipe.target.startswith("bdl.data."):  # a table with fewer rows than a batch has changed it
+        recipe = recipe.having(batch_size=None)
+    data = as_data_module(recipe.build())
     recorded = posterior.target.get("data") or {}
     for key, value in data.identity().items():
         if recorded.get(key) != value:
@@ -59,6 +59,7 @@ def check_same_data(data: DataModule, posterior: bdl.Posterior) -> None:
                 f"data.path is no longer the table or folder of this run: its {key} is {value}, and was "
                 f"{recorded.get(key)}; restore it"
             )
+    return data
 
 
 def compare_with_reference(summary: Summary, reference: str | None, save: Path | None) -> None:

@@ -7,32 +7,36 @@ from __future__ import annotations
 
 import functools
 import json
+import numbers
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import lightning as L
 import torch
 from torch import nn
+from torch.utils.data import IterableDataset
 
 import bdl
+from bdl.checkpoint import is_checkpoint
+from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule
 from bdl.disk.files import read_file, write_atomically
 from bdl.errors import ConfigError, Stopped
-from bdl.identity import identity
+from bdl.frozen import check_parameters, refuse_parallel
+from bdl.identity import architecture, identity
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.host import find_sampler
+from bdl.lightning.host import find_sampler, plain_net
 from bdl.likelihoods import Likelihood, Loss, likelihood_of
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
-from bdl.run.build import silence_lightning
+from bdl.run.build import fit, silence_lightning
 from bdl.run.recipe import own_likelihood
 from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.schedules import EveryStep, Keep
-from bdl.seeding import derive_seed
 
 
 def sample(
@@ -46,6 +50,7 @@ def sample(
     dynamics: Transition = SGHMC(friction=0.1),  # noqa: B008
     keep: Keep | None = None,
     chains: int | None = None,
+    start: Literal["fresh", "given"] | None = None,
     test: Iterable[Any] | Mapping[str, Iterable[Any]] | None = None,
     schedule: bdl.Schedule | None = None,
     seed: int = 0,
@@ -69,27 +74,32 @@ def sample(
         steps: of the sampler, in all.
         keep: the rule that chooses the samples; None means 100 states of the second half.
         chains: C copies of the network. Those of a DataLoader share its batches.
+        start: of the copies: "fresh" initialises each, "given" begins at the network's weights; see `bdl.ChainStack`.
         test: labelled batches for the report, see `bdl.report`; None for no report.
         callbacks: further ones.
         sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
             of the loader's data set.
 
-    Raises ConfigError for settings that cannot be sampled and for a folder that holds another run, Stopped after Ctrl-C
-    or SIGTERM, once the state is saved.
+    Raises ConfigError for settings that cannot be sampled, and for a folder that holds a run of another network, other
+    data, another loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or
+    SIGTERM, once the state is saved.
     """
-    if not isinstance(dataset := getattr(loader, "dataset", None), Sized):
-        raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
+    dataset = _checked(net, loader, steps, keep)
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
     per_chain = getattr(loader, "chains", None) is not None
     part = {"only": sampler.get("only"), "frozen": sampler.get("frozen", "eval")}
-    stack = net if chains is None else bdl.ChainStack(net, chains, seed=seed, shared=not per_chain, **part)
+    stack = net if chains is None else bdl.ChainStack(net, chains, start=start, seed=seed, shared=not per_chain, **part)
     module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
-    call = json.dumps(identity({**law, "chains": chains}), sort_keys=True)
-    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=f"{derive_seed(call):08x}")
-    again = begun_by(call, Path(run_dir), save.path)
+    target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
+    named = {**law, "prior": sampler["prior"].identity()} if "prior" in sampler else law
+    about = {**named, "chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
+    about |= {"schedule": None if schedule is None else schedule.functions}
+    record = {**identity(about), **target}
+    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=record)
+    again = begun_by(json.dumps(record, sort_keys=True), Path(run_dir), save.path)
     keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))
     parts = [
-        bdl.CollectSamples(keep, run_dir, overwrite=again),
+        bdl.CollectSamples(keep, run_dir, target=target, overwrite=again),
         bdl.Monitor(monitor_every),
         bdl.StepProgress(),
         save,
@@ -99,13 +109,17 @@ def sample(
         parts.append(schedule)
     if test is not None:
         parts.append(bdl.Report(test if isinstance(test, Mapping) else {"test": test, "train": loader}))
+    if save.path.exists() and not is_checkpoint(save.path):
+        raise ConfigError(
+            f"{save.path} is truncated, altered or no checkpoint: restore that of this run, or choose another folder"
+        )
     trainer = L.Trainer(
         accelerator=accelerator, devices=1, max_steps=steps, max_epochs=-1, logger=False, num_sanity_val_steps=0,
         enable_model_summary=False, default_root_dir=run_dir, callbacks=parts,
     )  # fmt: skip
     with warnings.catch_warnings():
         silence_lightning()
-        trainer.fit(module, loader, ckpt_path=save.path if save.path.exists() else None, weights_only=True)
+        fit(trainer, module, loader, save.path if save.path.exists() else None)
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
     return bdl.Posterior.load(run_dir, net, likelihood=own_likelihood(module.loss))
@@ -240,3 +254,22 @@ def _trainer_of(module: nn.Module) -> L.Trainer | None:
 def _trace(trainer: L.Trainer) -> dict[str, torch.Tensor]:
     monitors = [c for c in trainer.callbacks if isinstance(c, bdl.Monitor)]  # type: ignore[attr-defined]
     return monitors[0].trace() if monitors else {}
+
+
+def _checked(net: nn.Module, loader: Any, steps: int, keep: Keep | None) -> Sized:
+    """The data set of the loader. Raises ConfigError for arguments that are not what `sample` takes."""
+    if not isinstance(net, nn.Module):
+        raise ConfigError(f"bdl.sample needs a network, got {net!r}: with chains= it makes the copies itself")
+    if not isinstance(steps, numbers.Integral) or steps < 1:
+        raise ConfigError(f"steps must be a whole number of at least 1, got {steps!r}")
+    if keep is not None and not isinstance(keep, Keep):
+        raise ConfigError(f"keep must be a rule such as bdl.schedules.EveryStep(burn_in=0, every=10), got {keep!r}")
+    refuse_parallel(net)
+    check_parameters(net.named_parameters())
+    dataset = getattr(loader, "dataset", None)
+    if not isinstance(dataset, Sized) or isinstance(dataset, IterableDataset):
+        raise ConfigError(f"bdl.sample needs a loader over a data set with a length, got {type(loader).__name__}")
+    if not len(dataset) or not len(loader):
+        what = f"the loader has no batch of its {len(dataset)} items"
+        raise ConfigError(f"{what}: give it data, or lower batch_size")
+    return dataset

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from hydra.conf import HydraConf
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, did_you_mean
 from bdl.run.config import check_stacks, leaves, plain, seconds_of
 from bdl.run.validate import Rule, check_value, describe, fits
 
@@ -134,6 +134,7 @@ OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
     "input": WORD,
     "output": WORD,
     "refit": bool,
+    "raw": bool,
     "id": some(WORD) | None,
     "out": WORD | None,
     "metrics": some(WORD, 1) | None,
@@ -144,6 +145,17 @@ OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
     "skip_bad": bool,
     "device": WORD | None,
     "trust": some(WORD),
+    "path": WORD | None,
+    "chain": whole(0),
+    "only": (WORD | some(WORD, 1) | None),
+    "chains": whole(1, 10**5),
+    "steps": whole(1, MANY),
+    "burn_in": whole(0, MANY) | None,
+    "temperature": POSITIVE | None,
+    "localization": POSITIVE,
+    "batch_size": whole(1) | None,
+    "lr": POSITIVE | None,
+    "seed": whole(0, SEEDS),
 }
 FOLLOW = {"sampler.stack": "stack", "data.chains": "chains"}  # these keys have the value of those, or null
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")
@@ -185,8 +197,8 @@ def refuse_added(overrides: Sequence[str], primary: Path) -> None:
     known = {*written, *groups, *GLOBAL}
     for override in added:
         key = override.partition("=")[0]
-        if re.split("[./@]", key)[0] not in known:
-            raise ConfigError(f"{key} is no key of this command: --cfg job lists them")
+        if (first := re.split("[./@]", key)[0]) not in known:
+            raise ConfigError(f"{key} is no key of this command{did_you_mean(first, known)}: --cfg job lists them")
 
 
 def _values(cfg: DictConfig, pattern: str) -> Iterator[tuple[str, Any]]:
@@ -206,7 +218,8 @@ def check_sections(cfg: DictConfig) -> None:
         for key in map(str, cfg[section]):
             if key not in known:
                 names = ", ".join(name for name in known if name != "_target_")
-                raise ConfigError(f"{section}.{key} is no key of a run: choose among {names}")
+                hint = did_you_mean(key, known)
+                raise ConfigError(f"{section}.{key} is no key of a run{hint}: choose among {names}")
     for key in SCHEDULES:
         if cfg.schedule.get(key) is not None and not OmegaConf.is_dict(cfg.schedule[key]):
             raise ConfigError(f"schedule.{key} must be built by a _target_ or null, got {cfg.schedule[key]!r}")

@@ -7,6 +7,7 @@ import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import torch
@@ -15,9 +16,9 @@ from omegaconf import DictConfig
 import bdl
 from bdl.data.frame import require_columns
 from bdl.data.loader import TensorSlices
-from bdl.data.table import TableEncoding
+from bdl.data.table import TableEncoding, checksum
 from bdl.data.target import ClassTarget, NumberTarget
-from bdl.data.values import Frame, with_numbers
+from bdl.data.values import NUMBER, Frame, with_numbers
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.prediction import Prediction, ValuePrediction
@@ -25,6 +26,7 @@ from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_prep
 from bdl.run.stored import load_runs
 
 SPREAD = ("std", "aleatoric", "epistemic")
+FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # how texts begin that spreadsheets execute
 DIGITS = 7  # those of float32; of numbers that are large beside their spread, so many of the spread
 
 
@@ -41,7 +43,7 @@ def predict(cfg: DictConfig) -> None:
         print(f"predict: samples of {', '.join(map(str, used))}, from all rows; refit=false leaves them out")
         runs = used
     posterior, _ = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
-    encoding = read_encoding(runs[0])
+    encoding = read_encoding(runs[0], posterior)
     kind = "parquet" if Path(cfg.input).suffix in (".parquet", ".pq") else "csv"
     reading = dataclasses.replace(encoding.reading, format=kind)
     wanted = encoding.id if cfg.id is None else cfg.id
@@ -53,6 +55,7 @@ def predict(cfg: DictConfig) -> None:
     if doubled := [name for name in copied if name in predictions]:
         raise ConfigError(f"id={doubled[0]} is a column of the predictions too: rename it in {cfg.input}")
     table = pd.concat([rows[copied], as_texts(predictions)], axis=1)
+    table = table if cfg.raw else without_formulas(table)
     write_atomically(output, table.to_csv(index=False).encode())
     print(f"{len(table):,} rows, {posterior.samples:,} samples of {posterior.chains} chains: {output}")
 
@@ -80,7 +83,8 @@ def predict_table(
     Raises ConfigError for missing columns, for text where numbers belong, and for a run on other data.
     """
     runs = refitted(folders_of(run)) if refit else folders_of(run)
-    (posterior, _), encoding = load_runs(runs, trust, device), read_encoding(runs[0])
+    posterior, _ = load_runs(runs, trust, device)
+    encoding = read_encoding(runs[0], posterior)
     numbered = with_numbers(rows.reset_index(drop=True), encoding.inputs.written)  # messages count its rows
     return predicted(posterior, encoding, numbered, "the table").set_index(rows.index)
 
@@ -117,15 +121,25 @@ def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, pl
     )
 
 
-def read_encoding(run: Path) -> TableEncoding:
-    """The columns of a run's table. Raises ConfigError for a run on other data."""
-    plain = read_preprocessing(run)
+def read_encoding(run: Path, posterior: bdl.Posterior) -> TableEncoding:
+    """The columns of a run's table.
+
+    Raises ConfigError for a run on other data, and for a file that is not the one that its samples were drawn with:
+    other means, or other names of the classes, would make other predictions.
+    """
+    plain, path = read_preprocessing(run), run / PREPROCESSING
     if plain.get("kind") != "table":
         raise ConfigError(f"{run} is no run on a table, but on {plain.get('kind')}: predict these with bdl.Posterior")
     try:
-        return TableEncoding.from_plain(plain)
+        encoding = TableEncoding.from_plain(plain)
     except ConfigError as error:
-        raise ConfigError(f"{run / PREPROCESSING}: {error}") from error
+        raise ConfigError(f"{path}: {error}") from error
+    if checksum(plain) != (posterior.target.get("data") or {}).get("encoding"):
+        raise ConfigError(
+            f"{path} was altered: its checksum is not the one that samples/target.json has of it (data.encoding); "
+            "restore it"
+        )
+    return encoding
 
 
 def as_texts(columns: Frame) -> Frame:
@@ -135,6 +149,21 @@ def as_texts(columns: Frame) -> Frame:
         units = columns["std"] if "std" in columns and name not in SPREAD else columns[name]
         texts[name] = [f"{v:.{DIGITS + _magnitude(v, unit)}g}" for v, unit in zip(columns[name], units, strict=True)]
     return texts
+
+
+def without_formulas(table: Frame) -> Frame:
+    """The table with an apostrophe before every text that a spreadsheet would take for a formula, names included.
+
+    >>> without_formulas(pd.DataFrame({"=a": ["=1+1", "-2.5", "@b", "c"]})).to_dict("list")
+    {"'=a": ["'=1+1", '-2.5', "'@b", 'c']}
+    """
+    return table.rename(columns=_quoted).map(_quoted)
+
+
+def _quoted(value: Any) -> Any:
+    """The value; a text that begins like a formula, and is no number, after an apostrophe."""
+    formula = isinstance(value, str) and value.startswith(FORMULA) and not NUMBER.fullmatch(value)
+    return f"'{value}" if formula else value
 
 
 def _magnitude(value: float, unit: float) -> int:

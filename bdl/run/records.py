@@ -12,11 +12,12 @@ from typing import Any
 import yaml
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.disk.files import read_file
+from bdl.disk.files import SMALL, parse_json, read_file
 from bdl.disk.manifest import write_listed
 from bdl.errors import ConfigError
 
 CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
+DEEPEST = 50  # levels of parts within parts in a config.yaml
 REFIT = "refit"  # the folder in a run of the posterior that `refit=all` samples from all rows
 RUN_FILES = (CONFIG, PREPROCESSING, METRICS, TIMING, "report.html")  # listed in the manifest of the whole run
 
@@ -34,15 +35,25 @@ def read_config(run: Path) -> DictConfig:
             f"{run} is not a run directory: it has no config.yaml; runs=[...] takes folders that `bdl train` wrote"
         )
     try:
-        text = read_file(path)
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)):
-            raise ValueError("it repeats parts by aliases, which bdl never writes, and a few make billions of parts")
+        text = read_file(path, SMALL)
+        _refuse_strange(text)
         loaded = OmegaConf.load(io.BytesIO(text))
         if not isinstance(loaded, DictConfig):
             raise ValueError("it is no mapping")
         return loaded
     except Exception as error:  # the parsers may raise anything
         raise ConfigError(f"{path} is damaged ({_first_line(error)}): restore it") from error
+
+
+def _refuse_strange(text: bytes) -> None:
+    """Raise ValueError for YAML that bdl never writes, and that takes for ever to build."""
+    depth = 0
+    for event in yaml.parse(text):
+        if isinstance(event, yaml.AliasEvent):
+            raise ValueError("it repeats parts by aliases, which bdl never writes, and a few make billions of parts")
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEEPEST:
+            raise ValueError(f"its parts are nested more than {DEEPEST} deep, which bdl never writes")
 
 
 def read_preprocessing(run: Path) -> dict[str, Any]:
@@ -80,7 +91,7 @@ def read_metrics(path: Path) -> dict[str, float]:
 
 def read_json(path: Path, remedy: str) -> dict[str, Any]:
     try:
-        content = json.loads(read_file(path))
+        content = parse_json(read_file(path, SMALL))
         if not isinstance(content, dict):
             raise ValueError("it is no mapping")
         return content

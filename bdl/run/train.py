@@ -19,7 +19,7 @@ from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.posterior.report.numbers import print_summary
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
-from bdl.run.build import StackRun, build_stack
+from bdl.run.build import StackRun, build_stack, fit
 from bdl.run.config import register_resolvers
 from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory
@@ -148,7 +148,7 @@ def sample_stack(stack: StackRun, directory: RunDirectory, process: ProcessInfo 
     if path is not None and process.is_main:
         print(f"resuming from {path}")
     with small_garbage():
-        stack.trainer.fit(stack.module, stack.data, ckpt_path=path, weights_only=True)
+        fit(stack.trainer, stack.module, stack.data, path)
     save, sampler = stack.callbacks.save, stack.module.sampler
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same command resumes from {save.path}")

@@ -27,6 +27,7 @@ from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, 
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.find import describe_untuned, find_settings
+from bdl.tune.prior import is_around_zero
 from bdl.tune.sampler import FULL_BATCH_ROWS, choose_length, choose_sampler
 from bdl.tune.trial import Problem
 
@@ -122,6 +123,8 @@ class _Case:
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
         build: Any = stack.sampler.build()
+        if not is_around_zero(build.keywords["prior"]):  # those that the search compares are
+            its_own.add("prior")
         device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
         net, shared = build_net(stack, data), plan.stacks.shared_batches
         chains = bdl.ChainStack(net, plan.stacks.chains, seed=plan.seed, stack=stack.number, shared=shared).to(device)

@@ -19,7 +19,7 @@ from hydra.errors import InstantiationException
 from hydra.utils import get_object, instantiate
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, did_you_mean
 from bdl.run.config import plain
 
 Target = type | Callable[..., object]  # a class, or a function that builds something
@@ -100,7 +100,8 @@ def _check_arguments(path: str, node: DictConfig, target: Target) -> None:
         if f"{path}.{key}" in _READ_BY_TRAIN:
             continue
         if known is not None and key not in known:
-            raise ConfigError(f"{path}.{key} is no argument of {target.__name__}: it takes {', '.join(known)}")
+            hint = did_you_mean(key, known)
+            raise ConfigError(f"{path}.{key} is no argument of {target.__name__}{hint}: it takes {', '.join(known)}")
         if key not in annotations or OmegaConf.is_dict(value) or OmegaConf.is_interpolation(node, key):
             continue
         if value is not None or f"{path}.{key}" not in _FILLED_IN:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.frozen import matching
-from bdl.samplers.priors import Prior, Shapes
+from bdl.samplers.priors import Prior
+from bdl.samplers.scales import Shapes
 
 
 @dataclass(frozen=True)
@@ -50,13 +52,35 @@ class Blockwise(Prior):
 
     def bind(self, shapes: Shapes, like: Tensor) -> Blockwise:
         parts, start = [], 0
-        for _, run in itertools.groupby(zip(self.priors, shapes, strict=True), key=lambda pair: id(pair[0])):
-            pairs = list(run)
-            of_run = [shape for _, shape in pairs]
+        for prior, tensors in self._runs():
+            of_run = shapes[tensors]
             stop = start + sum(map(math.prod, of_run))
-            parts.append((start, stop, pairs[0][0].bind(of_run, like)))
+            parts.append((start, stop, prior.bind(of_run, like)))
             start = stop
         return replace(self, parts=tuple(parts))
+
+    @property
+    def needs_start(self) -> bool:
+        return any(prior.needs_start for prior in self.priors)
+
+    def centred(self, names: Sequence[str], shapes: Shapes, start: Tensor) -> Blockwise:
+        priors: list[Prior] = []
+        of_each = start.split([math.prod(shape) for shape in shapes], -1)
+        for prior, tensors in self._runs():
+            one = prior.centred(names[tensors], shapes[tensors], torch.cat(of_each[tensors], -1))
+            priors += [one] * (tensors.stop - tensors.start)
+        return replace(self, priors=tuple(priors))
+
+    def offset(self, theta: Tensor) -> Tensor:
+        return torch.cat([prior.offset(theta[..., start:stop]) for start, stop, prior in self.parts], -1)
+
+    def _runs(self) -> Iterator[tuple[Prior, slice]]:
+        """Every prior with the neighbouring tensors that have it."""
+        start = 0
+        for _, run in itertools.groupby(self.priors, key=id):
+            same = list(run)
+            yield same[0], slice(start, start + len(same))
+            start += len(same)
 
     def to(self, like: Tensor) -> Blockwise:
         return replace(self, parts=tuple((start, stop, prior.to(like)) for start, stop, prior in self.parts))

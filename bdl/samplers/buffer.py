@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from bdl.errors import ConfigError
-from bdl.frozen import Only, freeze
+from bdl.frozen import Only, check_parameters, freeze
+
+# The buffer that holds a parameter, by the parameter's id, which is its own while the buffer is there
+_OWNERS: WeakValueDictionary[int, ParameterBuffer] = WeakValueDictionary()
 
 
 class ParameterBuffer:
@@ -55,6 +59,8 @@ class ParameterBuffer:
                 view.copy_(p)
                 p.data = view
         self._pointers = [p.data_ptr() for p in self.params]
+        for p in self.params:
+            _OWNERS[id(p)] = self
 
     def split(self, flat: Tensor) -> list[Tensor]:
         """Views of a flat (..., d) tensor in the parameters' shapes and memory order."""
@@ -67,11 +73,36 @@ class ParameterBuffer:
         return views
 
     def moved(self) -> bool:
-        """Whether something has replaced the storage of a parameter since `attach`."""
-        return [p.data_ptr() for p in self.params] != self._pointers
+        """Whether something has replaced the storage of a parameter since `attach`.
+
+        Raises ConfigError where it was another sampler that is still there.
+        """
+        if [p.data_ptr() for p in self.params] == self._pointers:
+            return False
+        if any(_OWNERS.get(id(p)) is not self for p in self.params):
+            raise ConfigError(
+                "another Sampler was built on these parameters and holds them now: one network has one Sampler at a "
+                "time; step the new one, or give each a network of its own"
+            )
+        return True
 
 
 Named = dict[str, Tensor]
+
+
+def checked(params: Iterable[Any]) -> list[Any]:
+    """The parameters, or (name, parameter) pairs, as a list. Raises ConfigError for what is none, or cannot be sampled.
+
+    Groups of parameters are left to torch.
+    """
+    if isinstance(params, nn.Module):
+        raise ConfigError("a Sampler takes parameters, got a network: give it net.named_parameters()")
+    given = list(params)
+    if not given:
+        raise ConfigError("nothing to sample: the network has no parameters")
+    named = [(f"parameter {i}", p) if isinstance(p, Tensor) else p for i, p in enumerate(given)]
+    check_parameters(pair for pair in named if isinstance(pair, tuple))
+    return given
 
 
 def sampled(group: dict[str, Any], only: Only = None) -> tuple[Named, Named]:

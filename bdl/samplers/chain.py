@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -63,9 +64,10 @@ class Chain:
         self.state = checked_state(dynamics, dynamics.init(self.theta))
         self.generator = generator(self.theta.device, "noise", seed, stack)
         self.entropy: Tensor | None = None  # (...,) nats, of the approximation that θ was drawn from before the step
-        # () or (C,) <θ, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
+        # () or (C,) <θ - c, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
         self.configurational_temperature: Tensor | None = None
         self._known_distinct = False  # True once something tells the chains apart
+        self._taken: list[tuple[ref[Tensor], int]] = []  # gradients of the last step; times each was written
         self._allocate()
 
     @property
@@ -102,7 +104,15 @@ class Chain:
         """Copy the parameters' gradients into g; returns the positions of parameters that have none."""
         if self.lent is not None and self.lent.are_lent:
             return self.lent.idle()
-        return gather(self.buffer.params, self.g_views)
+        idle = gather(self.buffer.params, self.g_views)
+        self._taken = [(ref(p.grad), p.grad._version) for p in self.buffer.params if p.grad is not None]
+        return idle
+
+    def has_old_gradients(self) -> bool:
+        """Whether there are gradients, and none has been written since the last `gather`."""
+        now = [p.grad for p in self.buffer.params if p.grad is not None]
+        same = (g is seen() and g._version == version for g, (seen, version) in zip(now, self._taken, strict=False))
+        return bool(now) and len(now) == len(self._taken) and all(same)
 
     def draw(self, temperature: Scalar) -> Tensor:
         """z for this step: standard normal where noise is injected, else zero."""
@@ -177,10 +187,17 @@ class Chain:
         for p, name, view in self._memory():
             optimizer_state[p][name] = view
 
-    def measure(self, theta: Tensor, g: Tensor, idle: Sequence[int], num_data: int) -> None:
-        """Take the configurational temperature of θ with the gradient g of U/N there, both (..., d), if it is due."""
+    def measure(
+        self, theta: Tensor, g: Tensor, idle: Sequence[int], num_data: int, offset: Callable[[Tensor], Tensor]
+    ) -> None:
+        """Take the configurational temperature of θ with the gradient g of U/N there, both (..., d), if it is due.
+
+        offset: θ minus a constant vector. Its mean does not depend on that vector, and its noise is small around the
+        mean of the prior, where that is where the chains are.
+        """
         due = (self.steps + 1) % MEASURE_EVERY == 0 and not (idle or self.dynamics.variational)
-        self.configurational_temperature = torch.linalg.vecdot(theta, g) * (num_data / theta.shape[-1]) if due else None
+        per_coordinate = num_data / theta.shape[-1]
+        self.configurational_temperature = torch.linalg.vecdot(offset(theta), g) * per_coordinate if due else None
 
     # ---- moving, saving, loading ----
 

@@ -1,4 +1,4 @@
-"""Parts of a Sampler that make no sense together."""
+"""Parts of a Sampler that make no sense together, or are of another type."""
 
 from __future__ import annotations
 
@@ -10,7 +10,20 @@ from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
 from bdl.samplers.potential import Clip
+from bdl.samplers.priors import Prior
 from bdl.samplers.weighting.weightings import Weighting
+
+
+def refuse_types(prior: Prior, weighting: Weighting, exchange: Exchange | None, clip: Clip | None) -> None:
+    """Raise ConfigError for a part of another type, such as the number that it should hold."""
+    parts = (
+        ("prior", prior, Prior, "bdl.Gaussian(precision=1.0)"), ("weighting", weighting, Weighting, "bdl.Flat()"),
+        ("exchange", exchange, Exchange | None, "bdl.Exchange(ladder=[1, 2])"),
+        ("clip", clip, Clip | None, "bdl.ClipNorm(1.0)"),
+    )  # fmt: skip
+    for name, part, kind, example in parts:
+        if not isinstance(part, kind):
+            raise ConfigError(f"{name} must be an object such as {example}, got {part!r}")
 
 
 def refuse_combinations(

@@ -18,6 +18,7 @@ from bdl.errors import ConfigError
 from bdl.samplers.chain import Chain
 from bdl.samplers.divergence import refuse
 from bdl.samplers.dynamics.base import Evaluate
+from bdl.samplers.dynamics.metropolis import Metropolis
 from bdl.samplers.potential import Closure, Evaluation, Launch, Potential
 from bdl.samplers.readings import Readings
 from bdl.samplers.settings import StepSettings
@@ -53,7 +54,7 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
     if sampler.replicas is not None:
         sampler.replicas.swap(chain, potential, batch_noise, now)
     multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now, launch)  # (..., 1); scales e.g
-    chain.measure(chain.theta, e.g, e.idle, potential.num_data)
+    chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
     z = chain.draw(now.temperature)
     lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
     chain.entropy = dynamics.entropy(chain.state)
@@ -102,7 +103,10 @@ def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> A
         loss = potential.loss(closure)
         if loss is None or not chain.host.loss_is_whole:
             raise ConfigError(f"{name} needs the mean loss over all the data, but the closure does not return it")
-        return loss, chain.gather()
+        idle = chain.gather()
+        if len(idle) == len(chain.buffer.params) and not isinstance(chain.dynamics, Metropolis):
+            raise ConfigError(f"no parameter has a gradient at step {chain.steps}: call loss.backward() in the closure")
+        return loss, idle
 
     return at_theta
 
@@ -131,7 +135,7 @@ def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> 
     except BaseException:
         theta.copy_(state.theta)  # leave no proposal behind for a checkpoint
         raise
-    chain.measure(moved.theta, moved.gradient, [], n)
+    chain.measure(moved.theta, moved.gradient, [], n, potential.prior.offset)
     chain.left_at = moved.theta
     chain.advance(moved)
     return chain.per_chain(start_loss.reshape(-1))

@@ -6,6 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -86,12 +87,27 @@ class Potential(Saved):
         """needs_energy: name of the weighting that needs the energy of every step, or None."""
         self.survivors = survivors
         self.chain, self.num_data, self.clip = chain, num_data, clip
-        self.prior = prior.bind(chain.buffer.shapes, chain.theta)
+        self._given = prior
+        self.start: Tensor | None = None  # (d,) the weights where the chains began, for a prior centred there
         self.needs_energy = needs_energy
         self.energy: Tensor | None = None
         self._idle_is_known = False  # True once a parameter without a gradient has been spoken of
         self.energy_watch = EnergyWatch(num_data)
         self.reset()
+        if not prior.needs_start:
+            self.prior = self._bound(chain.theta)
+
+    @cached_property
+    def prior(self) -> Prior:
+        """The prior with its scale and its mean per coordinate. Its first use says where the chains began."""
+        start = self.chain.theta.clone()
+        prior = self._bound(start)
+        self.start = start[0].clone() if self.chain.lead else start
+        return prior
+
+    def _bound(self, start: Tensor) -> Prior:
+        buffer = self.chain.buffer
+        return self._given.centred(buffer.names, buffer.shapes, start).bind(buffer.shapes, self.chain.theta)
 
     def loss(self, closure: Closure | None) -> Tensor | None:
         """() or (C,) the loss that the closure returns, after it has back-propagated it."""
@@ -100,7 +116,13 @@ class Potential(Saved):
             with torch.enable_grad():
                 loss = closure()
         if loss is not None:
-            loss = torch.as_tensor(loss).detach()
+            loss = torch.as_tensor(loss)
+            if loss.requires_grad and self.chain.has_old_gradients():
+                raise ConfigError(
+                    f"the closure has back-propagated nothing at step {self.chain.steps}: the gradients are those of "
+                    "an earlier step; call loss.backward() in it"
+                )
+            loss = loss.detach()
             if loss.shape != (lead := self.chain.lead):
                 wanted = f"the {lead[0]} mean losses, shape ({lead[0]},)" if lead else "one mean loss, shape ()"
                 raise ConfigError(f"the closure must return {wanted}, got shape {tuple(loss.shape)}")
@@ -256,12 +278,25 @@ class Potential(Saved):
 
     def to(self, theta: Tensor) -> None:
         super().to(theta)
-        self.prior = self.prior.to(theta)
+        if "prior" in vars(self):  # else its first use binds it, once the chains stand where they begin
+            self.prior = self.prior.to(theta)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**super().state_dict(), "first_loss": self.energy_watch.first}
+        start = {} if self.start is None else {"start": self.start}
+        return {**super().state_dict(), "first_loss": self.energy_watch.first, **start}
 
     def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
+        """Raises ConfigError if one prior is centred where its chains began, and the other is not."""
+        start = state.get("start")
+        if self.chain.steps > 0 and (start is not None) != self._given.needs_start:
+            has, lacks = ("checkpoint", "sampler") if start is not None else ("sampler", "checkpoint")
+            raise ConfigError(
+                f'the prior of the {has} has mean="start", and that of the {lacks} has not: restore prior.mean, '
+                "or start afresh"
+            )
         super().load_state_dict(state, theta)
         self.energy_watch.first = state["first_loss"]
+        if start is not None:
+            start = self.start = start.to(theta, copy=True)
+            self.prior = self._bound(start)
         self.reset()

@@ -16,17 +16,18 @@ from bdl.identity import identity
 from bdl.samplers import blocks as block
 from bdl.samplers import parallel
 from bdl.samplers.batch_noise import BatchNoise, stride_of
-from bdl.samplers.buffer import refuse_unfrozen, sampled
+from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain, Host, MeanLoss
-from bdl.samplers.combinations import refuse_combinations, refuse_factors
+from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_types
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.moves import by_closure, full_batch_move, gradient_move
 from bdl.samplers.potential import Clip, Closure, Gradient, Idle, Launch, Potential
-from bdl.samplers.priors import Gaussian, Prior, runs_of
+from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.readings import Readings
 from bdl.samplers.resume import Saved, check_saved, to_save
+from bdl.samplers.scales import runs_of
 from bdl.samplers.settings import StepSettings, check_numbers
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Flat, Weighting
@@ -58,7 +59,8 @@ class Sampler(Readings, torch.optim.Optimizer):
 
     Attributes:
         sampled: the tensors that are sampled.
-        prior: the prior, with a scale per coordinate where it was given one per tensor.
+        prior: the prior, with a scale or a mean per coordinate where it was given one per tensor. A mean "start" is
+            read from the weights when it is first needed, at the latest in the first step.
         extras: functions by name that return what the dynamics names in `needs`.
         notes: lines that end `explain`; others, such as Lightning, add theirs.
 
@@ -91,8 +93,9 @@ class Sampler(Readings, torch.optim.Optimizer):
         on_divergence: OnDivergence = "stop",
     ):
         check_numbers(num_data, chains, lr, temperature)
+        refuse_types(prior, weighting, exchange, clip)
         refuse_combinations(dynamics, weighting, exchange, clip, on_divergence, chains)
-        super().__init__(params, {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
+        super().__init__(checked(params), {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics, self.weighting, self.exchange, self.clip = dynamics, weighting, exchange, clip
         self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, seed, stack
         self.used = StepSettings(lr, temperature, weighting.zeta)  # settings of the last step
@@ -111,7 +114,6 @@ class Sampler(Readings, torch.optim.Optimizer):
         self.survivors = Survivors(on_divergence, self.chain, self.batch_noise)
         prior = block.prior_of(prior, each)
         self.potential = Potential(self.chain, prior, self.num_data, clip, needs_energy, self.survivors)
-        self.prior = self.potential.prior
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         self.chain.link(self.state)
 
@@ -172,6 +174,10 @@ class Sampler(Readings, torch.optim.Optimizer):
         e = self.potential.evaluate_by(gradient, measure, launch, idle)
         gradient_move(self, e, now, launch)
         return e.loss  # type: ignore[return-value]
+
+    @property
+    def prior(self) -> Prior:
+        return self.potential.prior
 
     @property
     def host(self) -> Host:
@@ -264,5 +270,4 @@ class Sampler(Readings, torch.optim.Optimizer):
         self.chain.follow()
         for piece in self._pieces().values():
             piece.to(self.chain.theta)
-        self.prior = self.potential.prior
         self.chain.link(self.state)

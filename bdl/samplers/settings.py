@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -47,11 +48,12 @@ def any_positive(value: Scalar) -> bool:
 
 def check_numbers(num_data: int, chains: int | None, lr: Scalar, temperature: Scalar) -> None:
     """Raise ConfigError for an argument of `Sampler` that is out of range, or neither a number nor one per chain."""
-    if num_data < 1:
-        raise ConfigError(f"num_data must be the number of training items, got {num_data}")
-    if chains is not None and chains < 1:
-        raise ConfigError(f"chains must be at least 1, got {chains}")
+    for name, value, kind in (("num_data", num_data, numbers.Real), ("chains", chains, numbers.Integral | None)):
+        if value is not None and (not isinstance(value, kind) or not value >= 1 or value % 1):
+            raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
     for name, value, strict in (("lr", lr, True), ("temperature", temperature, False)):
+        if not isinstance(value, Tensor | numbers.Real):
+            raise ConfigError(f"{name} must be a number or a tensor with one per chain, got {value!r}")
         if isinstance(value, Tensor) and value.ndim > 0 and value.shape != (chains,):
             shape = tuple(value.shape)
             raise ConfigError(f"{name} must be a number or have one per chain ({chains}), got shape {shape}")

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor
 
+from bdl.batch import map_tensors
 from bdl.likelihoods import mean_loss
 from bdl.seeding import generator
 from bdl.tune.trial import Trial
@@ -29,7 +30,8 @@ class Curvature:
         count = curvature_rows(trial.problem, FIRST + (CALLS - 1) * NEXT, most=min(MOST, len(y)))
         rows = torch.linspace(0, len(y) - 1, count, device=y.device).long()
         c = trial.stack.chains
-        self.x, self.y = x[rows].expand(c, *[-1] * x.ndim), y[rows].expand(c, *[-1] * y.ndim)
+        self.x = map_tensors(lambda t: t[rows].expand(c, *[-1] * t.ndim), x)
+        self.y = y[rows].expand(c, *[-1] * y.ndim)
 
     def __call__(self, trial: Trial) -> Tensor:
         """(C,) |largest eigenvalue| of the Hessian of U/N, prior included, double."""

@@ -147,7 +147,7 @@ def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Choice]:
     """The prior with the best predictions for items that its trials have not seen."""
     given = search.given.get("prior")
     if given is not None:
-        return given, Choice("prior", None, "given")
+        return search.problem.centred(given), Choice("prior", None, "given")
     problem, held_out = _split(search.problem, validation)
     compared = replace(search, problem=problem, trial=trial_steps(problem, search.steps, len(CANDIDATES)))
     scores, about, left_out, lr = {}, {}, {}, math.inf

@@ -23,6 +23,11 @@ ACTED = 3.0  # times 1/e
 DRAWS = 100  # networks from a prior
 
 
+def is_around_zero(prior: Prior) -> bool:
+    """Whether it is of the kind that is compared, a Gaussian of mean 0. Others are those that somebody wants."""
+    return isinstance(prior, Gaussian) and isinstance(prior.mean, int | float) and prior.mean == 0
+
+
 @torch.no_grad()
 def prior_predictive(problem: Problem, prior: Gaussian, x: Tensor) -> str:
     """What networks drawn from a prior predict before they have seen data, in a few words (Gabry et al. 2019).

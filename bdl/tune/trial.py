@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.batch import map_tensors
 from bdl.data.loader import TensorBatches
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
@@ -22,7 +23,7 @@ from bdl.samplers.priors import Prior
 from bdl.samplers.sampler import Sampler
 from bdl.seeding import derive_seed
 
-Items = tuple[Tensor, Tensor]  # x (n, ...) as the network takes it, and y (n, ...)
+Items = tuple[Any, Tensor]  # x (n, ...) as the network takes it, or several inputs in a tuple or a dict; and y (n, ...)
 Watch = Callable[["Trial"], None]
 SMALLER = 4.0  # a divergence divides lr by it
 FEWEST = 1e-12  # lr below which the data, and not lr, are to blame for a divergence
@@ -41,6 +42,7 @@ class Problem:
         temperature: T.
         seed: names the random streams.
         compiled: as `compile` of `BayesianModule`.
+        train: the mode of the networks, for dropout and BatchNorm; False for eval mode.
     """
 
     stack: ChainStack
@@ -51,6 +53,7 @@ class Problem:
     temperature: float = 1.0
     seed: int = 0
     compiled: Compile = "auto"
+    train: bool = True
 
     @property
     def tau(self) -> float:
@@ -64,6 +67,12 @@ class Problem:
     def shapes(self) -> list[tuple[int, ...]]:
         """Of one network's parameter tensors."""
         return [tuple(p.shape[1:]) for p in self.stack.parameters() if p.requires_grad]
+
+    def centred(self, prior: Prior) -> Prior:
+        """The prior with its mean as it is where the run begins; a later trial begins elsewhere."""
+        named = {name: p.detach() for name, p in self.stack.named_parameters() if p.requires_grad}
+        start = torch.cat([p.flatten(1) for p in named.values()], 1)
+        return prior.centred(list(named), self.shapes, start)
 
     def on(self, items: Items) -> Problem:
         """The same problem for a part of the items alone, as if there were no others."""
@@ -83,10 +92,11 @@ class Trial:
     ):
         self.problem, self.name, self.prior = problem, name, prior
         self.diverged_at = math.inf  # the smallest lr that diverged
-        self.stack = copy.deepcopy(problem.stack if start is None else start.stack).train()
+        self.stack = copy.deepcopy(problem.stack if start is None else start.stack).train(problem.train)
         self.stack.shared = False
         self._new_sampler(dynamics, lr, derive_seed("tune", name, problem.seed))
         self.energies: list[Tensor] = []  # (C,) of every step
+        self.losses: list[Tensor] = []  # (C,) mean batch loss of every step
         self._batches = _batches(problem, self.stack.chains, name)
 
     @property
@@ -100,7 +110,7 @@ class Trial:
     def run(self, steps: int, watch: Watch | None = None, every: int = 1) -> None:
         """Take the steps, and call `watch` after every `every` of them. Raises DivergedError."""
         for step in range(1, steps + 1):
-            self._step(*next(self._batches))
+            self.losses.append(self._step(*next(self._batches)).clone())
             energy = self.sampler.energy
             assert energy is not None
             self.energies.append(energy.clone())
@@ -108,8 +118,8 @@ class Trial:
                 watch(self)
         self.sampler.check()
 
-    def _step(self, x: Tensor, y: Tensor) -> None:
-        self.sampler.advance(lambda out: self._gradient.write(x, y, out), idle=lambda: self._gradient.idle)
+    def _step(self, x: Any, y: Tensor) -> Tensor:
+        return self.sampler.advance(lambda out: self._gradient.write(x, y, out), idle=lambda: self._gradient.idle)
 
     def run_stably(self, steps: int, watch: Watch | None = None, every: int = 1) -> int:
         """`run`, again from the same state with a smaller lr where it diverges; returns how often that was."""
@@ -123,7 +133,7 @@ class Trial:
                 if self.lr < FEWEST:
                     raise
                 self.diverged_at = lr = self.lr
-                del self.energies[seen:]
+                del self.energies[seen:], self.losses[seen:]
                 self.sampler.chain.theta.copy_(theta)
                 self._new_sampler(self.sampler.dynamics, lr / SMALLER, derive_seed("tune", times, self.sampler.seed))
 
@@ -161,10 +171,20 @@ def _batches(problem: Problem, chains: int, name: str) -> Iterator[Items]:
     """x (C, B, ...) and y (C, B, ...) for ever. Full batches are views of the items."""
     x, y = problem.items
     if problem.batch_size >= len(y):
-        lead = (chains, *[-1] * x.ndim), (chains, *[-1] * y.ndim)
         while True:
-            yield x.expand(*lead[0]), y.expand(*lead[1])
+            yield map_tensors(lambda t: t.expand(chains, *t.shape), x), y.expand(chains, *y.shape)
     seed = derive_seed("tune", name, problem.seed)
-    loader = TensorBatches(x, y, problem.batch_size, chains=chains, seed=seed)
+    if isinstance(x, Tensor):
+        loader = TensorBatches(x, y, problem.batch_size, chains=chains, seed=seed)
+        while True:
+            yield from loader
+    places = torch.arange(len(y), device=y.device)
+    loader = TensorBatches(places, places, problem.batch_size, chains=chains, seed=seed)
     while True:
-        yield from loader
+        for rows, _ in loader:
+            yield rows_of(x, rows), y[rows]
+
+
+def rows_of(x: Any, rows: Tensor) -> Any:
+    """These rows of every input."""
+    return map_tensors(lambda t: t[rows], x)

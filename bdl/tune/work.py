@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch.utils.flop_counter import FlopCounterMode
 
+from bdl.batch import map_tensors
 from bdl.engine.functional import evaluating
 from bdl.tune.trial import Problem
 
@@ -30,7 +31,8 @@ def curvature_rows(problem: Problem, products: int, most: int) -> int:
 
 def _gradient_of_an_item(problem: Problem) -> float:
     """Operations of the gradients that all chains take of one item."""
-    rows = problem.items[0][:8]
+    x, y = problem.items
+    rows = map_tensors(lambda t: t[:8], x)
     with FlopCounterMode(display=False) as counter, evaluating(problem.stack):
         problem.stack.broadcast(rows)
-    return max(1.0, BACKWARD * counter.get_total_flops() / len(rows))
+    return max(1.0, BACKWARD * counter.get_total_flops() / min(8, len(y)))

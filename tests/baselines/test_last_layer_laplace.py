@@ -131,6 +131,8 @@ def test_what_does_not_fit_is_refused_in_one_line(tmp_path):
     refused(tmp_path, nn.Linear(2, 2), classes, "got 10 training items, and the run has N = 40: pass all", few)
     heavy = {"type": "bdl.StudentT", "df": 3.0, "scale": 1.0}
     refused(tmp_path, nn.Linear(2, 2), classes, "is no Gaussian with one precision", prior=heavy)
+    elsewhere = {"type": "bdl.Gaussian", "precision": 1.0, "mean": 0.5}
+    refused(tmp_path, nn.Linear(2, 2), classes, "is no Gaussian with one precision and mean 0", prior=elsewhere)
     with pytest.raises(ConfigError, match="prior_precision must be > 0, marglik or null"):
         bdl.LastLayerLaplace(prior_precision=0.0)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -124,4 +126,38 @@ def test_other_classes_in_another_split_are_refused(tmp_path):
     draw(tmp_path / "train", 2)
     draw(tmp_path / "test", 2, classes=("cat", "dog", "eel"))
     with pytest.raises(ConfigError, match="train and test have other classes: eel is in one of them only"):
+        module(tmp_path)
+
+
+def test_16_bits_are_scaled_and_32_bits_are_refused(tmp_path):
+    """Pillow clips 16 bits at 255, and makes 0 of NaN."""
+    draw(tmp_path, 3)
+    deep = np.full((SIZE, SIZE), 77 * 256 + 5, np.uint16)
+    for name in ("deep.png", "deep.tif"):
+        Image.fromarray(deep).save(tmp_path / "cat" / name)
+    data = module(tmp_path, batch_size=None)
+    every = [x for split in ("train", "test") for x in data.tensors(split)[0]]
+    assert sum(bool((x == 77).all()) for x in every) == 2
+    Image.fromarray(np.full((SIZE, SIZE), np.nan, np.float32)).save(tmp_path / "cat" / "nan.tif")
+    with pytest.raises(ConfigError, match="nan.tif has pixels of 32 bits, whose range is not known"):
+        module(tmp_path)
+
+
+def test_hidden_folders_links_that_lead_back_and_pipes_are_no_images(folder, tmp_path):
+    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
+    shutil.copytree(copy / "cat", copy / ".ipynb_checkpoints")
+    (copy / "cat" / "again").symlink_to(copy / "cat", target_is_directory=True)
+    (copy / "dog" / "._0.png").write_bytes(b"of macOS")
+    os.mkfifo(copy / "dog" / "pipe.png")  # opening it would wait for ever
+    assert module(copy).files == {
+        split: [(name.replace(str(folder), str(copy)), label) for name, label in items]
+        for split, items in module(folder).files.items()
+    }
+
+
+def test_a_format_that_another_program_reads_is_refused(tmp_path):
+    draw(tmp_path, 3)
+    Image.new("RGB", (SIZE, SIZE)).save(tmp_path / "a.eps")
+    (tmp_path / "a.eps").rename(tmp_path / "dog" / "a.png")  # Pillow goes by the content, and would call Ghostscript
+    with pytest.raises(ConfigError, match="a.png is no image that can be read"):
         module(tmp_path)

@@ -6,6 +6,7 @@ Tables: what is learned from the training rows, splits, tasks, and one clear lin
 from __future__ import annotations
 
 import json
+import os
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import torch
 
 from bdl.data.encoding import InputEncoding
 from bdl.data.table import TableDataModule, TableEncoding, read_table
+from bdl.data.values import as_texts
 from bdl.errors import BdlWarning, ConfigError
 
 ROWS = 40
@@ -505,3 +507,87 @@ def test_all_rows_may_be_for_training(tmp_path):
         assert data.encoding.target.mean == pytest.approx(table["y"].mean())
     with pytest.raises(ConfigError, match="has no test items"):
         data.slices("test")
+
+
+# ---- numbers of every size -------------------------------------------------------------------------------------------
+
+SPREAD = np.random.RandomState(1).randn(ROWS)
+SIZES = {
+    "huge": SPREAD / 4 * 1e308, "squares overflow": SPREAD * 1e200, "squares vanish": SPREAD * 1e-200,
+    "denormal": SPREAD * 1e-310, "tiny": SPREAD * 1e-13, "whole and large": 2**53 + 2 * np.arange(ROWS)[::-1] ** 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SIZES)
+@pytest.mark.parametrize("column", ["size", "y"])
+def test_numbers_of_every_size_are_standardised(tmp_path, name, column):
+    """Their squares overflow, vanish, or lie below a fixed bound: the column became zeros, without a word."""
+    data = module(tmp_path, frame().assign(**{column: SIZES[name]}), drop=["name", "city", "new"])
+    x, y = data.tensors("train")
+    values, spread = (y if column == "y" else x).double(), SIZES[name].max() - SIZES[name].min()
+    rounding = max(1e-5, 4 * np.spacing(np.abs(SIZES[name] / spread).max()))  # the mean is a double too; std > spread/4
+    assert values.mean().abs() < rounding and values.std(correction=0) == pytest.approx(1, abs=rounding)
+
+
+def test_numbers_that_differ_by_rounding_are_named_and_left_out(tmp_path):
+    with pytest.warns(BdlWarning, match="size left out: the same value in all training rows, to 12 digits"):
+        data = module(tmp_path, frame().assign(size=1 + np.arange(ROWS) * 1e-15))
+    assert "size" not in data.encoding.inputs.names
+
+
+def test_whole_numbers_that_doubles_would_merge_are_names(tmp_path):
+    codes = [2**53 + i % 3 for i in range(ROWS)]
+    data = module(tmp_path, frame().assign(size=codes))
+    assert data.encoding.inputs.columns[0].levels == tuple(str(2**53 + i) for i in range(3))
+    path = tmp_path / "table.parquet"
+    frame().assign(size=[2**53 + i for i in range(ROWS)]).to_parquet(path)
+    with pytest.raises(ConfigError, match=r"size has whole numbers beyond 2\^53 such as 90.*data.drop=\[size\]"):
+        read_table(path, "y", drop=["name"], format="parquet")
+
+
+FAR = {
+    "apart": (frame().assign(size=np.where(SPREAD > 0, 1.7e308, -1.7e308)), {}, "size goes from -1.7e[+]308 to 1.7e"),
+    "too fine": (frame().assign(size=np.where(SPREAD > 0, 5e-324, 0)), {}, "size goes from 0 to 4.9.*e-324"),
+    "counts": (frame().assign(y=[3.0 + 1e300 * (i == 3) for i in range(ROWS)]), {"task": "counts"}, "y has 1e[+]300"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FAR)
+def test_numbers_that_no_network_can_take_are_refused(tmp_path, name):
+    table, settings, words = FAR[name]
+    with pytest.raises(ConfigError, match=words):
+        module(tmp_path, table, **settings)
+
+
+def test_a_new_row_far_beyond_the_others_is_refused(tmp_path):
+    """In single precision it is infinite, and its prediction NaN."""
+    encoding = module(tmp_path, frame()).encoding.inputs
+    with pytest.raises(ConfigError, match=r"size has 1e\+60 in row 7, too far from the mean .* \(1 of 40 rows\)"):
+        encoding.encode(with_one("size", 1e60), "", "rows")
+
+
+# ---- files and texts that would not end ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
+    path = {"pipe": tmp_path / "pipe", "device": Path("/dev/zero"), "folder": tmp_path}[kind]
+    if kind == "pipe":
+        os.mkfifo(path)
+    with pytest.raises(ConfigError, match=f"data.path={path} is no regular file"):
+        read_table(path, "y")
+
+
+@pytest.mark.parametrize("sign", ["(a+)+b", r"\s+", "||", "", "\n", '"'])
+def test_a_separator_is_one_sign(tmp_path, sign):
+    """pandas reads more as a regular expression, and a stranger's preprocessing.json may hold one that never ends."""
+    with pytest.raises(ConfigError, match="data.separator must be comma, .* or one sign, got"):
+        module(tmp_path, frame(), separator=sign)
+    with pytest.raises(ConfigError, match="data.decimal must be"):
+        module(tmp_path, frame(), decimal="a+")
+
+
+def test_texts_are_read_in_linear_time():
+    """A pattern that can read digits in two ways takes 10^10 steps for this text: half an hour."""
+    text = "1" * 200_000 + "x"
+    assert as_texts(pd.Series([text])).tolist() == [text]

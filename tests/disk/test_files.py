@@ -13,7 +13,7 @@ import sys
 
 import pytest
 
-from bdl.disk.files import write_atomically
+from bdl.disk.files import SMALL, parse_json, read_file, write_atomically
 from bdl.disk.owner import sweep_leftovers
 from bdl.errors import StoreError
 
@@ -63,3 +63,16 @@ def test_a_writer_that_has_ended_unasked_counts_as_dead(tmp_path):
     sweep_leftovers(tmp_path)
     os.waitpid(child, 0)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_json_that_is_nested_too_deep_is_damaged_json():
+    with pytest.raises(ValueError, match="nested too deep"):
+        parse_json("[" * 100_000)
+
+
+def test_a_file_that_should_be_small_is_refused_unread(tmp_path):
+    path = tmp_path / "config.yaml"
+    with path.open("wb") as f:
+        f.truncate(2**40)  # takes no space on the disk, and all memory
+    with pytest.raises(OSError, match="it has more than 67,108,864 bytes"):
+        read_file(path, SMALL)

@@ -225,7 +225,7 @@ def test_broadcast_sends_one_batch_to_all_chains(shared):
 
 
 def test_no_chains_are_refused():
-    with pytest.raises(ConfigError, match="chains must be at least 1, got 0"):
+    with pytest.raises(ConfigError, match="chains must be a whole number of at least 1, got 0"):
         bdl.ChainStack(MLP((6, 2)), 0)
 
 

@@ -59,7 +59,7 @@ def test_the_command_lists_its_commands(capsys, monkeypatch):
     assert error.value.code == 2 and "sample is not a command: train or evaluate" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("name", ["evaluate", "predict", "verify", "compare"])
+@pytest.mark.parametrize("name", ["evaluate", "predict", "verify", "compare", "llc"])
 def test_the_help_of_a_command_without_groups_explains_each_of_its_keys(name, capsys, monkeypatch):
     from bdl.run import command
 

@@ -6,6 +6,7 @@ A table from the command line to predictions: what the data decide, what a run r
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,9 @@ from running import refusal, sampled, whole
 
 import bdl
 from bdl.data import LandsatDataModule, read_table
+from bdl.errors import ConfigError
 from bdl.run.config import config_hash
+from bdl.run.records import read_config
 from bdl.run.write_report import target_fact
 
 SMALL = (
@@ -212,6 +215,68 @@ def test_bad_input_of_predict_gets_one_line_and_writes_nothing(script, classes, 
     error = refusal(script("predict", f"run={classes / 'run'}", "input=new.csv", "output=p.csv", *overrides))
     assert words in error
     assert [p.name for p in tmp_path.iterdir()] == ["new.csv"] and Path("new.csv").read_bytes() == before
+
+
+def copied(classes: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(classes / "run", folder / "copy"))
+
+
+ALTERED = {
+    "labels": (lambda p: p["target"].update(labels=p["target"]["labels"][::-1]), "was altered: its checksum is not"),
+    "a mean": (lambda p: p["columns"][0].update(mean=3.0), "was altered: its checksum is not"),
+    "a type": (lambda p: p["columns"][0].update(std="x"), "was altered: its checksum is not"),
+    "a key": (lambda p: p["target"].pop("labels"), "no encoding of a table, 'labels' is missing or wrong"),
+    "a separator": (lambda p: p["reading"].update(separator="(a+)+b"), "data.separator must be comma"),
+    "a list": (lambda p: [], "is damaged (it is no mapping): restore it"),
+    "depth": (lambda p: "[" * 100_000, "is damaged (it is nested too deep): restore it"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*was altered or lost")  # a warning alone, with which predictions went on
+@pytest.mark.parametrize("name", ALTERED)
+def test_predictions_need_the_columns_that_the_samples_were_drawn_with(script, classes, tmp_path, name):
+    """Labels in another order inverted every prediction."""
+    (change, words), run = ALTERED[name], copied(classes, tmp_path)
+    path = run / "preprocessing.json"
+    plain = json.loads(path.read_text())
+    changed = change(plain)
+    path.write_text(changed if isinstance(changed, str) else json.dumps(plain if name != "a list" else changed))
+    error = refusal(script("predict", f"run={run}", f"input={classes / 'table.csv'}", f"output={tmp_path / 'p.csv'}"))
+    assert words in error and str(path) in error and not (tmp_path / "p.csv").exists()
+
+
+@pytest.mark.parametrize("raw", [False, True])
+def test_formulas_of_strangers_are_texts_in_predictions(script, classes, tmp_path, raw):
+    """A spreadsheet executes a field that begins with =. The key `raw` copies the texts as they are."""
+    rows = table()
+    rows["key"] = ["=HYPERLINK(A1)", "-2.5", "@x", "a=b", *rows["key"][4:]]
+    rows.to_csv(tmp_path / "new.csv", index=False)
+    output = tmp_path / "p.csv"
+    script("predict", f"run={classes / 'run'}", f"input={tmp_path / 'new.csv'}", f"output={output}", f"raw={raw}")
+    keys = pd.read_csv(output, dtype=str)["key"].tolist()[:4]
+    sign = "" if raw else "'"
+    assert keys == [f"{sign}=HYPERLINK(A1)", "-2.5", f"{sign}@x", "a=b"]
+
+
+def test_a_configuration_nested_too_deep_is_refused_at_once(classes, tmp_path):
+    """OmegaConf would build 3,000 levels for seconds, and 100,000 for hours."""
+    (tmp_path / "config.yaml").write_text("a: " + "[" * 3000 + "]" * 3000)
+    with pytest.raises(ConfigError, match="config.yaml is damaged .*nested more than 50 deep"):
+        read_config(tmp_path)
+
+
+def test_the_hash_reads_the_weights_of_a_folder_alone(tmp_path):
+    """A folder was read whole, whatever it held; what lies beside the weights changes no sample."""
+
+    def hash_of() -> str:
+        return config_hash(compose("start=checkpoint", f"start.path={tmp_path}"))
+
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    first = hash_of()
+    (tmp_path / "notes.txt").write_text("a")
+    assert hash_of() == first
+    (tmp_path / "model.safetensors").write_bytes(b"other weights")
+    assert hash_of() != first
 
 
 def test_a_run_on_other_data_predicts_no_tables(script, run, tmp_path):

@@ -1,4 +1,7 @@
-"""Priors: densities with their constants against scipy, gradients against autograd, scales per tensor and by fan-in."""
+"""Tests of `bdl.samplers.priors` and `.scales`.
+
+Densities with their constants against scipy, gradients against autograd, scales per tensor and by fan-in.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,9 @@ PRIORS = {
     "StudentT": bdl.StudentT(3.0, 0.7),
     "Cauchy": bdl.StudentT(1.0, 2.0),
     "ScaleMixture": bdl.ScaleMixture(0.3, 1.5, 0.05),
+    "Gaussian at 0.4": bdl.Gaussian(2.5, mean=0.4),
+    "Laplace at 0.4": bdl.Laplace(0.7, mean=0.4),
+    "StudentT at -0.4": bdl.StudentT(3.0, 0.7, mean=-0.4),
 }
 LAWS = {  # log densities of one coordinate, by scipy
     "Gaussian": lambda x: stats.norm.logpdf(x, scale=2.5**-0.5),
@@ -32,6 +38,9 @@ LAWS = {  # log densities of one coordinate, by scipy
     "ScaleMixture": lambda x: np.logaddexp(
         math.log(0.3) + stats.norm.logpdf(x, scale=1.5), math.log(0.7) + stats.norm.logpdf(x, scale=0.05)
     ),
+    "Gaussian at 0.4": lambda x: stats.norm.logpdf(x, 0.4, scale=2.5**-0.5),
+    "Laplace at 0.4": lambda x: stats.laplace.logpdf(x, 0.4, scale=0.7),
+    "StudentT at -0.4": lambda x: stats.t.logpdf(x, 3, -0.4, scale=0.7),
 }
 SHAPES = [(2, 3), (2,), (4, 3, 5, 5), ()]  # a matrix, a vector, a convolution, a number
 SIZES = [math.prod(shape) for shape in SHAPES]
@@ -56,7 +65,7 @@ def test_density_integrates_to_one(name):
     def density(x):
         return math.exp(log_density(PRIORS[name], torch.tensor([x], dtype=D64)))
 
-    inside = quad(density, -1, 1, points=[-0.1, 0, 0.1], epsabs=1e-10)[0]
+    inside = quad(density, -1, 1, points=[-0.4, -0.1, 0, 0.1, 0.4], epsabs=1e-10)[0]
     tails = quad(density, 1, np.inf, epsabs=1e-10)[0] + quad(density, -np.inf, -1, epsabs=1e-10)[0]
     assert inside + tails == pytest.approx(1, abs=1e-7)
 

@@ -4,6 +4,7 @@ from bdl.lightning.blocks import StepCallback as StepCallback
 from bdl.lightning.callbacks.average import ModelAverage as ModelAverage
 from bdl.lightning.callbacks.checkpoint import SaveLast as SaveLast
 from bdl.lightning.callbacks.checkpoint import TimeLimit as TimeLimit
+from bdl.lightning.callbacks.coefficient import LearningCoefficient as LearningCoefficient
 from bdl.lightning.callbacks.collect import CollectSamples as CollectSamples
 from bdl.lightning.callbacks.monitor import Monitor as Monitor
 from bdl.lightning.callbacks.progress import StepProgress as StepProgress

@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,9 @@ from lightning.pytorch.callbacks import Checkpoint, Timer
 from bdl.disk.files import disk_errors, publish
 from bdl.errors import ConfigError
 from bdl.lightning.blocks import StepCallback
+from bdl.posterior.samples import brief, first_difference
+
+Run = str | Mapping[str, Any] | None
 
 ASK_EVERY = 10  # steps between two agreements of the ranks of one chain on whether to stop
 ECHO = 2.0  # seconds in which a signal may arrive twice: a scheduler sends it to all processes, `launch` forwards it
@@ -46,12 +50,12 @@ class SaveLast(StepCallback, Checkpoint):
         dirpath: folder of the checkpoint.
         every: steps between two checkpoints.
         name: name of the file, without `.ckpt`.
-        run: a text that identifies the run; None accepts the checkpoint of any run.
+        run: what identifies the run, a text or plain values by name; None accepts the checkpoint of any run.
 
     Raises ConfigError when `fit` resumes from a checkpoint of another run, and StoreError when the disk is full.
     """
 
-    def __init__(self, dirpath: str | Path, every: int = 1000, name: str = "last", run: str | None = None):
+    def __init__(self, dirpath: str | Path, every: int = 1000, name: str = "last", run: Run = None):
         self.path, self.every, self.run = Path(dirpath) / f"{name}.ckpt", every, run
         self.signum: int | None = None
         self._asked = 0.0  # time of the first signal
@@ -90,10 +94,19 @@ class SaveLast(StepCallback, Checkpoint):
         return {} if self.run is None else {"run": self.run}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if self.run not in (None, state_dict["run"]):
+        saved = state_dict.get("run")
+        if self.run is None or saved == self.run:
+            return
+        if not (isinstance(saved, Mapping) and isinstance(self.run, Mapping)):
             raise ConfigError(
-                f"the checkpoint belongs to another run ({state_dict['run']}; this is {self.run}): put this run's "
-                f"checkpoint at {self.path}, or remove that file to start from step 0"
+                f"the checkpoint belongs to another run ({saved}; this is {self.run}): put this run's checkpoint at "
+                f"{self.path}, or remove that file to start from step 0"
+            )
+        if (difference := first_difference(saved, self.run)) is not None:
+            key, there, here = difference
+            raise ConfigError(
+                f"{self.path} belongs to another run: {key} is {brief(there)} in it, and {brief(here)} here; choose "
+                "another folder for this run"
             )
 
     def _save(self, trainer: L.Trainer) -> None:

@@ -1,5 +1,6 @@
 """CollectSamples: writes the states that a keep-rule chooses to the sample store."""
 
+import json
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,9 @@ from bdl.lightning.callbacks.sample_writer import SampleWriter
 from bdl.lightning.host import find_sampler, host_under, reader_of, sampled_net
 from bdl.lightning.module import BayesianModule
 from bdl.lightning.refuse import check_data, check_keep_rule, check_saved, check_trainer, check_training_step
+from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
+from bdl.posterior.tensors import KEY as FROZEN_KEY
 from bdl.posterior.tensors import FrozenPart, copies_of, frozen_names, stacked_tensors
 from bdl.schedules import Keep
 from bdl.snapshot import describe_target
@@ -96,8 +99,10 @@ class CollectSamples(SamplerCallback):
         self._refuse_overwriting()
         waiting = None if self._restored is None else self._restored["pending"]
         if writer.writes:
+            target = self._describe_target(pl_module)
+            self._refuse_other_law(target)
             writer.truncate(self.sampler.steps - (waiting is not None), self._known("kept"))
-            writer.begin(self._describe_target(pl_module), self._frozen)
+            writer.begin(target, self._frozen)
         if waiting is not None:
             writer.waiting = {**waiting, "tensors": self._tensors(trainer, pl_module, waiting["rows"])}
 
@@ -192,6 +197,18 @@ class CollectSamples(SamplerCallback):
         if self.batchnorm == "refresh" and any(name.endswith("running_mean") for name in self._frozen.tensors):
             what = 'batchnorm="refresh" recomputes the statistics of the whole network, and part of it is frozen'
             raise ConfigError(f'{what}: use "running", or frozen="train"')
+
+    def _refuse_other_law(self, target: dict[str, Any]) -> None:
+        """Raise ConfigError for a run that goes on in a folder whose samples are of another target distribution."""
+        if self.sampler.steps == 0 or not self.store.has_target():
+            return
+        recorded = {key: value for key, value in self.store.target().items() if key != FROZEN_KEY}
+        if (difference := first_difference(recorded, json.loads(json.dumps(target)))) is not None:
+            key, there, here = difference
+            raise ConfigError(
+                f"{self.store.folder} holds samples of another target distribution: {key} is {brief(there)} there, and "
+                f"{brief(here)} here; choose another run_dir"
+            )
 
     def _refuse_overwriting(self) -> None:
         fresh = self.sampler.steps == 0 and not self.overwrite

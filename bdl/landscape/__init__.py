@@ -1,0 +1,1 @@
+"""The loss around a trained network, measured by chains that begin there."""

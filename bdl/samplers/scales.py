@@ -1,0 +1,90 @@
+"""Scales of priors: one number, a list with one number per parameter tensor, or a name.
+
+"he" gives weights the variance 2 / fan-in (He et al. 2015), "fan_in" the variance 1 / fan-in; biases and other vectors
+have variance 1 under both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+
+Shapes = Sequence[tuple[int, ...]]  # shapes of one chain's parameter tensors
+
+GAINS = {"he": 2.0, "fan_in": 1.0}  # variance of a weight times its fan-in
+
+
+def runs_of(values: Tensor) -> dict[str, list[float]]:
+    """The values (d,) as their runs of equal numbers, and how long each is."""
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), (values[1:] != values[:-1]).nonzero().flatten().cpu() + 1])
+    counts = torch.cat([starts[1:], torch.tensor([len(values)])]) - starts
+    return {"values": values[starts.to(values.device)].cpu().double().tolist(), "counts": counts.tolist()}
+
+
+def check_scale(what: str, value: Any, zero: str | None = None) -> None:
+    """Raise ConfigError unless value is a name of GAINS, or numbers > 0 (>= 0 where `zero` says what 0 means)."""
+    if isinstance(value, str):
+        if value not in GAINS:
+            raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
+        return
+    values = value if isinstance(value, Tensor) else numbers(math.nan if isinstance(value, bool) else value)
+    low, high = map(float, values.aminmax() if values.numel() else (math.nan, math.nan))  # of d numbers, once bound
+    if not (0 < low or zero is not None and low == 0) or not high < math.inf:
+        raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
+
+
+def bound(scale: Any, shapes: Shapes, like: Tensor, of_variance: Callable[[float], float]) -> Any:
+    """A scale as a number, or per coordinate (d,). Raises ConfigError for another number of scales than of tensors.
+
+    of_variance: the scale that gives a coordinate such a variance.
+    """
+    if isinstance(scale, int | float):
+        return scale
+    if isinstance(scale, str):
+        fans = [math.prod(shape[1:]) if len(shape) > 1 else None for shape in shapes]  # None for vectors
+        scale = [of_variance(1.0 if fan is None else GAINS[scale] / fan) for fan in fans]
+    values = numbers(scale).reshape(-1)
+    if len(values) != len(shapes):
+        raise ConfigError(
+            f"the prior has {len(values)} scales for {len(shapes)} parameter tensors: give one, or one each"
+        )
+    each = like.new_empty(sum(map(math.prod, shapes)))
+    for part, value in zip(each.split([math.prod(shape) for shape in shapes]), values.tolist(), strict=True):
+        part.fill_(value)
+    return each
+
+
+def in_type_of(scale: Any, theta: Tensor) -> Any:
+    return scale.to(theta) if isinstance(scale, Tensor) else scale
+
+
+def numbers(value: Any) -> Tensor:
+    """A number or numbers as a tensor in double precision; NaN for what is neither."""
+    try:
+        values = value if isinstance(value, int | float | Tensor) else [float(v) for v in value]
+        return torch.as_tensor(values.cpu() if isinstance(values, Tensor) else values, dtype=torch.float64)
+    except (TypeError, ValueError):
+        return torch.tensor(math.nan)
+
+
+def sum_log(scale: Any, d: int) -> float:
+    """Σ log scale over d coordinates; NaN where a scale is 0."""
+    if isinstance(scale, int | float):
+        return d * math.log(scale) if scale > 0 else math.nan
+    total = float(scale.cpu().double().log().sum())
+    return total if math.isfinite(total) else math.nan
+
+
+def words(scale: Any) -> str:
+    if isinstance(scale, int | float):
+        return f" {scale:g}"
+    if isinstance(scale, str):
+        return f" {scale}"
+    values = numbers(scale)
+    return f"s {values.min():g} to {values.max():g}"

@@ -1,0 +1,6 @@
+"""The local learning coefficient of a run's trained network. See conf/llc.yaml."""
+
+from bdl.run.command import run_command
+
+if __name__ == "__main__":
+    run_command("llc")
