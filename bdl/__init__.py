@@ -13,5 +13,6 @@ _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def __getattr__(name: str) -> object:
-    # A package inside a package, which lazy_loader would look up as an attribute
-    return import_module("bdl.lightning.callbacks") if name == "callbacks" else _load(name)
+    # Packages inside packages, which lazy_loader would look up as attributes
+    inside = {"callbacks": "bdl.lightning.callbacks", "plot": "bdl.posterior.plot"}
+    return import_module(inside[name]) if name in inside else _load(name)

@@ -30,6 +30,7 @@ from .likelihoods import (
     StudentTNLL,
     with_constant_scale,
 )
+from .posterior import plot
 from .posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
@@ -140,6 +141,7 @@ __all__ = [
     "learning_coefficient",
     "models",
     "per_example_gradients",
+    "plot",
     "predict_table",
     "report",
     "sample",

@@ -13,8 +13,8 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 # From the ground up; a layer may import those before it
 LAYERS = [
     {
-        "errors", "cpu", "devices", "lent", "seeding", "batch", "disk", "frozen", "psi", "schedules", "likelihoods",
-        "identity", "snapshot", "torch_private", "checkpoint",
+        "errors", "cpu", "devices", "lent", "seeding", "batch", "disk", "display", "frozen", "psi", "schedules",
+        "likelihoods", "identity", "snapshot", "torch_private", "checkpoint",
     },
     {"samplers"},
     {"engine"},

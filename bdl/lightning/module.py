@@ -24,7 +24,16 @@ from bdl.frozen import hold_in_eval, refuse_parallel
 from bdl.lightning.blocks import Blocks
 from bdl.lightning.host import host_under, in_order, plain_net, reader_of, refuse_shared_freeze, share_batches
 from bdl.lightning.refuse import check_data, check_mean, check_network, check_targets, check_trainer
-from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, check_loss, law_note, likelihood_of, mean_loss
+from bdl.likelihoods import (
+    CategoricalNLL,
+    Likelihood,
+    Loss,
+    check_loss,
+    law_note,
+    likelihood_of,
+    mean_loss,
+    refuse_misfit,
+)
 from bdl.samplers.sampler import Sampler
 
 
@@ -73,7 +82,7 @@ class BayesianModule(L.LightningModule):
         self.compiled: Compile = compile
         self._read = reader_of(self)
         self._micro_losses: list[Tensor] = []  # losses of the micro-batches whose gradients are accumulating
-        self._unchecked = False  # whether the loss is still to be compared with those of half batches
+        self._unchecked = False  # whether the loss is still to be checked on a batch
         self._current = SimpleNamespace(batch=None)  # the batch of the step; torch is slow to set attributes of modules
         self._blocks: Blocks | None = None
         self._most: int | None = None  # items on which all chains may run at once
@@ -115,12 +124,25 @@ class BayesianModule(L.LightningModule):
     def training_step(self, batch: Any, batch_idx: int) -> Tensor:
         if self._unchecked:
             self._unchecked = False
-            with evaluating(self):
-                each = isinstance(self.net, ChainStack) and not self.net.shared  # a batch for each chain
-                check_mean(self._loss_of, batch, axis=int(each))
+            with torch.no_grad(), evaluating(self):
+                self._check_loss(batch)
         loss = self._loss_of(batch)
         self._micro_losses.append(loss.detach())
         return loss
+
+    def _check_loss(self, batch: Any) -> None:
+        """Raise ConfigError for a loss that is no mean, and for one that takes the outputs for something else."""
+        if not isinstance(self.loss, Likelihood):
+            each = isinstance(self.net, ChainStack) and not self.net.shared  # a batch for each chain
+            check_mean(self._loss_of, batch, axis=int(each))
+        inputs, y = self._read(batch)
+        labels = self.net.per_chain(y) if isinstance(self.net, ChainStack) and isinstance(y, Tensor) else y
+        try:
+            outputs = feed(self.net, inputs)
+        except (RuntimeError, ValueError, NotImplementedError) as error:
+            refuse_unfit(self.net, inputs, error)
+            raise
+        refuse_misfit(self.loss, refuse_outputs(self.net, outputs), labels)
 
     def _loss_of(self, batch: Any) -> Tensor:
         """() or (C,) mean loss of a training batch."""
@@ -192,7 +214,7 @@ class BayesianModule(L.LightningModule):
         check_targets(self.trainer, self.loss, None if self.device.type == "cpu" else self._count_outputs)
         loader: Any = self.trainer.train_dataloader
         self._micro_losses = []
-        self._unchecked = self.sampler.steps == 0 and not isinstance(self.loss, Likelihood)
+        self._unchecked = self.sampler.steps == 0
         if isinstance(self.net, ChainStack) and isinstance(loader, DataLoader):
             share_batches(self.net, self.sampler)
         if isinstance(loader, TensorBatches | WorkerBatches):

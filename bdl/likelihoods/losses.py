@@ -7,6 +7,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from torch import Tensor
+
 from bdl.errors import ConfigError
 from bdl.identity import identity
 from bdl.likelihoods.base import Likelihood, Outputs
@@ -21,6 +23,8 @@ SQUARES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
 COUNTS = ("torch.nn.modules.loss.PoissonNLLLoss", "torch.nn.functional.poisson_nll_loss")
 NORMAL = ("torch.nn.modules.loss.GaussianNLLLoss", "torch.nn.functional.gaussian_nll_loss")
 VALUES = ("torch.nn.modules.loss.L1Loss", "torch.nn.functional.l1_loss")  # losses that stand for no likelihood here
+
+NORMALISED = 1e-3  # half precision rounds a sum of probabilities so far from 1
 
 
 def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood | None:
@@ -94,6 +98,28 @@ def check_loss(loss: Any) -> None:
             "GaussianNLLLoss takes the variance as a third argument: use bdl.HeteroscedasticNLL(), whose outputs are "
             "means and log variances"
         )
+
+
+def refuse_misfit(loss: Any, outputs: Tensor, y: Any) -> None:
+    """Raise ConfigError where a loss silently takes outputs (..., B, K) for something else than they are.
+
+    Losses of numbers broadcast (B, 1) against (B,), each item with all others; a softmax of probabilities is nearly
+    uniform, whatever the network has learnt.
+    """
+    name = _named(loss)[0]
+    if name in (*SQUARES, *VALUES, *COUNTS) and isinstance(y, Tensor) and y.shape != outputs.shape:
+        raise ConfigError(
+            f"{name.rpartition('.')[2]} broadcasts outputs of shape {tuple(outputs.shape)} against targets of shape "
+            f"{tuple(y.shape)}: give the targets the shape of the outputs, as y.unsqueeze(-1) does, or use "
+            "bdl.GaussianNLL(std), which does so itself"
+        )
+    if outputs_of(loss) == "logits" and outputs.ndim > 1 and outputs.is_floating_point():
+        sums = outputs.detach().sum(-1)
+        if outputs.shape[-1] > 1 and bool((outputs >= 0).all()) and bool(((sums - 1).abs() < NORMALISED).all()):
+            raise ConfigError(
+                "the network puts out probabilities, and the loss takes logits, to which it applies softmax itself: "
+                "remove the softmax at the end of the network"
+            )
 
 
 def _named(loss: Any) -> tuple[str, Mapping[str, Any]]:

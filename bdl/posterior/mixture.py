@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import tempfile
 from collections.abc import Callable, Iterator
@@ -46,14 +47,24 @@ class StoredOutputs:
 
     def of(self, items: slice, networks: Tensor | None = None) -> Tensor:
         """(S, n, K) in double precision, of some items, and of some networks or of all."""
+        part = self._all()[:, items]
+        return (part if networks is None else part[networks]).double()
+
+    def part(self, items: Tensor) -> StoredOutputs:
+        """Those for the items at these places (m,), copied."""
+        part, size = StoredOutputs(), max(1, CHUNK // max(1, self.shape.numel()))
+        for block in self._all().split(size):
+            part.add(block[:, items])
+        return part
+
+    def _all(self) -> Tensor:
+        """(S, n, K), in memory or mapped from the file."""
         if self._file is None:
             self._blocks = [torch.cat(self._blocks)] if len(self._blocks) > 1 else self._blocks
-            part = self._blocks[0][:, items]
-        else:
-            self._file.flush()
-            mapped: Any = np.memmap(self._file, np.float32, "c", shape=(self.networks, *self.shape))
-            part = torch.from_numpy(mapped)[:, items]
-        return (part if networks is None else part[networks]).double()
+            return self._blocks[0]
+        self._file.flush()
+        mapped: Any = np.memmap(self._file, np.float32, "c", shape=(self.networks, *self.shape))
+        return torch.from_numpy(mapped)
 
 
 class PredictiveMixture:
@@ -72,6 +83,12 @@ class PredictiveMixture:
         self.weights = w / w.sum()  # (S,) of the networks with a weight
         self.items, width = outputs.shape
         self.targets = likelihood.num_targets(width)
+
+    def part(self, items: Tensor) -> PredictiveMixture:
+        """The mixture for the items at these places (m,)."""
+        part = copy.copy(self)
+        part.outputs, part.items = self.outputs.part(items), len(items)
+        return part
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """(n, k) means, and variances by the law of total variance: E Var y, aleatoric, and Var E y, epistemic."""
@@ -121,7 +138,7 @@ class PredictiveMixture:
     def _chunks(self, rows: int = 1) -> Iterator[tuple[slice, Tensor]]:
         """(items, outputs (S, n', K)) in double precision; `rows` numbers are needed for each item beside its own."""
         size = max(1, CHUNK // (max(len(self.weights), rows) * self.outputs.shape[1]))
-        for begin in range(0, self.items, size):
+        for begin in range(0, max(self.items, 1), size):  # without items, one chunk of none
             items = slice(begin, begin + size)
             yield items, self.outputs.of(items, self._networks)
 

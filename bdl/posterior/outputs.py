@@ -6,29 +6,21 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from bdl.batch import (
-    Inputs,
-    Reader,
-    count_items,
-    feed,
-    map_tensors,
-    part_of,
-    refuse_outputs,
-    refuse_unfit,
-    tensors_in,
-)  # fmt: skip
+from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, part_of, refuse_outputs, tensors_in
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.posterior.inputs import refuse_unfit
 from bdl.posterior.samples import Group, Samples, brief
 from bdl.posterior.weights import Weights
 
-Data = Tensor | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
+Data = Tensor | np.ndarray | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
 
 
 class Batches:
@@ -37,11 +29,11 @@ class Batches:
     Tensors, and loaders over tensors (`bdl.data.TensorSlices`), are moved to the device once, not for every sample.
 
     data: a loader of batches, or inputs of one batch: a tensor, a tuple of inputs in order, or a dict by name.
-    read: splits a batch into inputs and target.
+    read: splits a batch into inputs and target. dtype: which floating point inputs get; None leaves them.
     """
 
-    def __init__(self, data: Data, device: torch.device, read: Reader | None = None):
-        self.read, self.device = read or Reader(), device
+    def __init__(self, data: Data, device: torch.device, read: Reader | None = None, dtype: torch.dtype | None = None):
+        self.read, self.device, self.dtype = read or Reader(), device, dtype
         self.elements: torch.Size | None = torch.Size()  # (...) of an item, from the last `rows`; None where they vary
         if hasattr(data, "to"):
             data = data.to(device)  # type: ignore[union-attr]
@@ -63,22 +55,22 @@ class Batches:
             bound(forward.items(next(iter(self))[0]))
 
     def sizes(self) -> tuple[Inputs, int]:
-        """The largest batch of inputs, and the number of items in all batches."""
+        """The largest batch of inputs, on the device, and the number of items in all batches."""
         largest, items = torch.empty(0), 0
         for inputs, _ in self:
             count = count_items(inputs)
             largest, items = inputs if count > count_items(largest) else largest, items + count
         if not items:
             raise ConfigError("there are no items to predict: give at least one")
-        return largest, items
+        return self.moved(largest), items
 
     def outputs(self, forward: Forward, tensors: Mapping[str, Tensor]) -> Tensor:
         """(k, n, ...) float32 outputs of k networks for all items, on the CPU."""
-        return _joined([forward.evaluate(tensors, self._moved(inputs)) for inputs, _ in self])
+        return _joined([self._evaluated(forward, tensors, inputs) for inputs, _ in self])
 
     def rows(self, forward: Forward, tensors: Mapping[str, Tensor], likelihood: Likelihood) -> Tensor:
         """(k, n, K) float32 outputs of k networks for all elements of all items, on the CPU: see `Likelihood.rows`."""
-        outputs = [forward.evaluate(tensors, self._moved(inputs)) for inputs, _ in self]
+        outputs = [self._evaluated(forward, tensors, inputs) for inputs, _ in self]
         shapes = {likelihood.arranged(o[:, :0]).shape[2:-1] for o in outputs}
         self.elements = shapes.pop() if len(shapes) == 1 else None
         return _joined([likelihood.rows(o) for o in outputs])
@@ -98,8 +90,15 @@ class Batches:
             )
         return torch.cat([y.flatten(0, max(0, axes - 2)) for y in labels]).cpu()
 
-    def _moved(self, inputs: Inputs) -> Inputs:
-        return map_tensors(lambda t: t.to(self.device), inputs)
+    def moved(self, inputs: Inputs) -> Inputs:
+        """The inputs on the device, floating point numbers in the dtype."""
+        return map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
+
+    def _evaluated(self, forward: Forward, tensors: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
+        try:
+            return forward.evaluate(tensors, self.moved(inputs))
+        except (RuntimeError, IndexError) as error:
+            refuse_unfit(forward.net, self.moved(inputs), error)
 
 
 def _joined(outputs: list[Tensor]) -> Tensor:
@@ -116,12 +115,11 @@ def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
     """(1, ...) of the outputs for one item. Raises ConfigError for unfit inputs, and for outputs that are no tensor."""
     inputs, _ = next(iter(batches))
     with evaluating(net):
-        one = map_tensors(lambda t: t.to(batches.device), part_of(inputs, slice(0, 1)))
         try:
-            return refuse_outputs(net, feed(net, one)).shape
-        except RuntimeError as error:
-            refuse_unfit(net, one, error)
-            raise
+            outputs = feed(net, batches.moved(part_of(inputs, slice(0, 1))))
+        except (RuntimeError, IndexError) as error:
+            refuse_unfit(net, batches.moved(inputs), error)
+    return refuse_outputs(net, outputs).shape
 
 
 def law_of(loss: Any) -> Any:
@@ -154,8 +152,11 @@ class ItemOutputs:
     def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood | None = None):
         self.samples, self.batches, self.likelihood = samples, batches, likelihood
         self._forward = samples.forward()
-        batches.bound(self._forward)
-        self._together = self._forward.together(*batches.sizes())
+        try:
+            batches.bound(self._forward)
+            self._together = self._forward.together(*batches.sizes())
+        except (RuntimeError, IndexError) as error:
+            refuse_unfit(self._forward.net, batches.sizes()[0], error)
         self._warned = False
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:

@@ -4,30 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, TypeVar, cast, overload
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from bdl.batch import Reader
+from bdl.display import Shown
 from bdl.engine.forward import Method
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import BernoulliNLL, CategoricalNLL, Likelihood, ValueNLL
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.export import PosteriorModule, gathered, recorded, thinned, tree
+from bdl.posterior.inputs import AsTensors, floating_dtype
+from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs, law_of, likelihood_for
-from bdl.posterior.prediction import AnyPrediction, WeightedMoments, prediction_of, with_elements
-from bdl.posterior.samples import Sample, Samples, stores_of
+from bdl.posterior.prediction import (
+    AnyPrediction,
+    LabelPrediction,
+    Prediction,
+    ValuePrediction,
+    prediction_of,
+    with_elements,
+)
+from bdl.posterior.samples import Sample, Samples, brief, stores_of
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.tensors import sampled_part
 from bdl.posterior.value_evaluation import Progress, evaluations_of
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
+INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores"}
+RunDirs = str | Path | Sequence[str | Path]
+P = TypeVar("P", bound=AnyPrediction, covariant=True)  # what `predict` returns, where `load` is given a likelihood
 Kind = Literal["uniform", "step_size", "importance"]
 
 
-class Posterior:
+class Posterior(Shown, Generic[P]):
     """The samples of one or several runs, and predictive averages over them.
 
     Every pass reads each file once, uses its networks together on all the data, and drops them. Memory does not depend
@@ -49,15 +62,35 @@ class Posterior:
         self.target, self.diverged = self.stores[0].target(), self._samples.diverged  # chains left out: (number, step)
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
 
+    @overload
+    @classmethod
+    def load(
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: CategoricalNLL
+    ) -> Posterior[Prediction]: ...
+    @overload
+    @classmethod
+    def load(
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: BernoulliNLL
+    ) -> Posterior[LabelPrediction]: ...
+    @overload
+    @classmethod
+    def load(
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: ValueNLL
+    ) -> Posterior[ValuePrediction]: ...
+    @overload
+    @classmethod
+    def load(
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: Likelihood | None = None
+    ) -> Posterior[Any]: ...
     @classmethod
     def load(
         cls,
-        run_dirs: str | Path | Sequence[str | Path],
+        run_dirs: RunDirs,
         net: nn.Module,
         *,
         skip_bad: bool = False,
         likelihood: Likelihood | None = None,
-    ) -> Posterior:
+    ) -> Posterior[Any]:
         """The posterior of one run directory, or of several whose stacks are merged.
 
         Args:
@@ -76,7 +109,25 @@ class Posterior:
         part = sampled_part(net, stores[0].target())
         return cls(stores, part, skip_bad=skip_bad, likelihood=likelihood, read=Reader(net, part))
 
-    def cache(self) -> Posterior:
+    def __dir__(self) -> list[str]:
+        """The names for users; those that reports and baselines need are left out."""
+        return [name for name in super().__dir__() if not name.startswith("_") and name not in INTERNAL]
+
+    def shown(self) -> tuple[str, Mapping[str, str]]:
+        records, target, law = self.records, self.target, self.given_likelihood
+        temperatures = sorted({t for r in records for t in np.atleast_1d(r.temperature).tolist()})
+        lines = {
+            "runs": ", ".join(str(store.run_dir) for store in self.stores),
+            "network": f"{type(self.net).__name__} on {self.device}",
+            "likelihood": brief(target.get("loss")) if law is None else str(law),
+            "target": f"exp(-U/T), T = {', '.join(f'{t:g}' for t in temperatures)}, N = {target.get('num_data', 0):,}",
+            "steps": f"{records[0].step:,} to {records[-1].step:,}",
+        }
+        left_out = ", ".join(f"chain {chain}" for chain, _ in self.diverged)
+        title = f"Posterior of {self.samples:,} networks from {self.chains} chains"
+        return title, {**lines, **({"left out": f"{left_out}, which diverged"} if left_out else {})}
+
+    def cache(self) -> Posterior[P]:
         """Read all samples now and keep them in memory: later calls read no file. Returns the posterior itself.
 
         It takes samples x parameters x 4 bytes, on the device of the network. Files that change later go unnoticed.
@@ -133,8 +184,10 @@ class Posterior:
         return moments.mean.float(), moments.std.float()
 
     @torch.no_grad()
-    def predict(self, data: Data, kind: Kind = "uniform") -> AnyPrediction:
+    def predict(self, data: Data, kind: Kind = "uniform") -> P:
         """Predictive distribution for x (n, ...), or for a loader of batches.
+
+        x is a tensor, a NumPy array, a list of rows or a pandas table of numbers, in any floating point dtype.
 
         It is a `Prediction` of classes, a `LabelPrediction` or a `ValuePrediction`, as the likelihood says. Several
         inputs are a tuple in order, or a dict by name. Where an item has several elements, such as tokens or pixels,
@@ -150,7 +203,7 @@ class Posterior:
         batches = self._batches(data)
         likelihood = self._likelihood(batches)
         stream = ItemOutputs(self._samples, batches, likelihood).weighted(self.weights(kind))
-        return with_elements(prediction_of(stream, likelihood), batches.elements)
+        return cast(P, with_elements(prediction_of(stream, likelihood), batches.elements))
 
     def likelihood(self, data: Data) -> Likelihood:
         """What the outputs mean, for a network that takes such data.
@@ -227,7 +280,7 @@ class Posterior:
         return self._samples.stream(self.weights(kind))
 
     def _batches(self, data: Data) -> Batches:
-        return Batches(data, self.device, self.read)
+        return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
 
     def _labelled(self, data: Data) -> LabelledOutputs:
         batches = self._batches(data)

@@ -1,71 +1,28 @@
-"""Predictions: what the posterior says of n items, for classes, for labels and for numbers; and weighted moments."""
+"""Predictions: what the posterior says of n items, for classes, for labels and for numbers."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, overload
+from typing import Any, TypeVar, overload
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
+from bdl.posterior.items import PredictedItems, names_of
 from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
+from bdl.posterior.moments import WeightedMoments
 
 Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
 
 
-class WeightedMoments:
-    """Mean and standard deviation of weighted values that arrive k at a time (Chan, Golub & LeVeque 1983, eq. 2.1).
-
-    Two sets of values with total weights V and W, means a and b, and sums of squared deviations A and B have together
-
-        mean = a + (b - a) W / (V + W),    sum of squared deviations = A + B + (b - a)² V W / (V + W)
-
-    E x² - (E x)² would lose all digits of a standard deviation that is small beside the mean.
-
-        >>> moments = WeightedMoments()
-        >>> moments.add(torch.tensor([[1.0], [3.0]]), torch.tensor([1.0, 1.0]))
-        >>> moments.add(torch.tensor([[5.0]]), torch.tensor([2.0]))
-        >>> moments.mean, moments.std
-        (tensor([3.5000], dtype=torch.float64), tensor([1.6583], dtype=torch.float64))
-    """
-
-    def __init__(self) -> None:
-        self.weight = 0.0
-        self.mean = torch.zeros((), dtype=torch.float64)
-        self.squares = torch.zeros((), dtype=torch.float64)  # weighted sum of squared deviations from the mean
-
-    def add(self, values: Tensor, weights: Tensor) -> None:
-        """Add values (k, ...) with weights (k,) >= 0."""
-        weight = float(weights.double().sum())
-        if weight == 0:
-            return
-        shape, w = values.shape[1:], weights.double()
-        values = values.double().flatten(1)
-        mean = w @ values / weight
-        squares = w @ (values - mean).square_()
-        total = self.weight + weight
-        step = mean.view(shape) - self.mean
-        self.mean = self.mean + step * (weight / total)
-        self.squares = self.squares + squares.view(shape) + step.square() * (self.weight * weight / total)
-        self.weight = total
-
-    def state_dict(self) -> dict[str, float | Tensor]:
-        return dict(vars(self))
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-
-    @property
-    def std(self) -> Tensor:
-        """(...) weighted standard deviation, without Bessel's correction."""
-        return (self.squares / self.weight).sqrt()
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}  # in tables of predictions
 
 
-@dataclass(frozen=True)
-class Prediction:
+@dataclass(frozen=True, repr=False)
+class Prediction(PredictedItems):
     """Predictive distribution of n items over K classes, averaged over the posterior. Entropies in nats."""
 
     probs: Tensor  # (n, K) mean probabilities
@@ -74,9 +31,28 @@ class Prediction:
     epistemic: Tensor  # (n,) entropy - aleatoric, the mutual information between y and θ
     std: Tensor  # (n, K) standard deviation of the probabilities over the posterior
 
+    @property
+    def shape(self) -> torch.Size:
+        return self.probs.shape[:-1]
 
-@dataclass(frozen=True)
-class LabelPrediction:
+    @property
+    def title(self) -> str:
+        return f"Prediction of {len(self):,} items over {self.probs.shape[-1]} classes, entropies in nats"
+
+    def part(self, items: Tensor) -> Prediction:
+        return part_of_tensors(self, items)
+
+    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
+        rows = self.probs.flatten(0, -2)
+        names = names_of(rows.shape[1], labels, "classes")
+        likeliest = rows.argmax(-1).tolist()
+        classes = likeliest if labels is None else [labels[k] for k in likeliest]
+        probs = {f"p_{name}": p for name, p in zip(names, rows.T, strict=True)}
+        return {"class": classes, **probs, "entropy": self.entropy.flatten(), "epistemic": self.epistemic.flatten()}
+
+
+@dataclass(frozen=True, repr=False)
+class LabelPrediction(PredictedItems):
     """Predictive distribution of k labels of n items, each 0 or 1 and by itself. Entropies in nats."""
 
     probs: Tensor  # (n, k) mean probabilities of 1
@@ -85,9 +61,25 @@ class LabelPrediction:
     epistemic: Tensor  # (n, k) entropy - aleatoric, the mutual information between y and θ
     std: Tensor  # (n, k) standard deviation of the probability over the posterior
 
+    @property
+    def shape(self) -> torch.Size:
+        return self.probs.shape[:-1]
 
-@dataclass(frozen=True)
-class ValuePrediction:
+    @property
+    def title(self) -> str:
+        return f"Prediction of {self.probs.shape[-1]} labels of {len(self):,} items, entropies in nats"
+
+    def part(self, items: Tensor) -> LabelPrediction:
+        return part_of_tensors(self, items)
+
+    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
+        names = names_of(self.probs.shape[-1], labels, "labels")
+        parts = {"p": self.probs, "entropy": self.entropy, "epistemic": self.epistemic}
+        return {f"{part}_{name}": v[..., j].flatten() for part, v in parts.items() for j, name in enumerate(names)}
+
+
+@dataclass(frozen=True, repr=False)
+class ValuePrediction(PredictedItems):
     """Predictive law of k numbers of n items: a mixture with one component for each network of the posterior.
 
     The uncertainties are standard deviations in the units of y, by the law of total variance:
@@ -104,6 +96,27 @@ class ValuePrediction:
     mixture: PredictiveMixture  # in the units that the networks saw
     shift: Tensor  # (k,) y = shift + scale x what the networks saw
     scale: Tensor  # (k,)
+
+    @property
+    def shape(self) -> torch.Size:
+        return self.mean.shape[:-1]
+
+    @property
+    def title(self) -> str:
+        targets = self.mean.shape[-1]
+        return f"Prediction of {f'{targets} numbers' if targets > 1 else 'a number'} for {len(self):,} items"
+
+    def part(self, items: Tensor) -> ValuePrediction:
+        moments = {name: getattr(self, name)[items] for name in ("mean", "aleatoric", "epistemic", "std")}
+        return replace(self, **moments, mixture=self.mixture.part(items))
+
+    def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
+        names = names_of(self.mean.shape[-1], labels, "targets")
+        parts = {name: getattr(self, name) for name in ("mean", "std", "aleatoric", "epistemic")}
+        parts |= {name: self.quantile(q) for name, q in QUANTILES.items()}
+        if len(names) == 1:
+            return {part: values[:, 0] for part, values in parts.items()}
+        return {f"{part}_{name}": values[:, j] for part, values in parts.items() for j, name in enumerate(names)}
 
     def rescaled(self, shift: Tensor | float, scale: Tensor | float) -> ValuePrediction:
         """The prediction of shift + scale x y: undoes a standardisation of the targets with that mean and std.
@@ -165,7 +178,13 @@ class ValuePrediction:
         return (y.cpu().double() - self.shift) / self.scale
 
 
+Probabilities = TypeVar("Probabilities", Prediction, LabelPrediction)
 AnyPrediction = Prediction | LabelPrediction | ValuePrediction
+
+
+def part_of_tensors(prediction: Probabilities, items: Tensor) -> Probabilities:
+    """The prediction of the items at these places (m,), all of whose fields are tensors (n, ...)."""
+    return replace(prediction, **{name: values[items] for name, values in vars(prediction).items()})
 
 
 def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:

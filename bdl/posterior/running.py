@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
 from bdl.posterior.metrics import classification_metrics
-from bdl.posterior.prediction import WeightedMoments, log_probs
+from bdl.posterior.moments import WeightedMoments
+from bdl.posterior.prediction import log_probs
 
 
 class RunningAverage(ABC):

@@ -14,13 +14,14 @@ from torch import Tensor, nn
 from bdl.disk.files import parse_json, read_file, write_atomically
 from bdl.disk.manifest import Manifest, digest, manifests_of, read_listed
 from bdl.disk.owner import sweep_leftovers
+from bdl.display import Shown
 from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.index import Index, Record, sample_files
 from bdl.posterior.tensors import FROZEN, FrozenPart, as_bytes, copies_of, frozen_names, stacked_tensors
 from bdl.snapshot import Sampled, describe_target
 
 
-class SampleStore:
+class SampleStore(Shown):
     """The folder `samples/` of a run directory: one writer per stack, any number of readers.
 
     A file is written to a temporary name, synced and renamed. Then its line is written to the index, and last its line
@@ -35,6 +36,17 @@ class SampleStore:
         self._indices: dict[int, Index] = {}  # by stack
         self._verified: dict[str, tuple[str, int, int, int]] = {}  # files whose checksum was right, as they were then
         self._frozen: FrozenPart | None = None  # the part of the network that `append` writes once
+
+    def shown(self) -> tuple[str, Mapping[str, str]]:
+        title = f"SampleStore of {self.run_dir}"
+        try:
+            with warnings.catch_warnings(action="ignore", category=BdlWarning):
+                records = self.records()
+        except StoreError as error:
+            return title, {"samples": str(error)}
+        networks, size = sum(len(r.chains) for r in records), sum(r.bytes for r in records) / 2**20
+        steps = f"{records[0].step:,} to {records[-1].step:,}"
+        return title, {"samples": f"{networks:,} networks in {len(records):,} files, {size:.1f} MiB", "steps": steps}
 
     def write(self, tensors: Mapping[str, Tensor], **fields: Any) -> Record:
         """Write one file of tensors (C, ...) and its lines; returns the line of the index.

@@ -6,13 +6,14 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from bdl.display import Shown
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.judge_target import judge_target
 from bdl.posterior.judgements import Check, Judgement, Level, VerdictOutcome, notes, or_nan, repeats, samples_needed
 
 
-@dataclass(frozen=True)
-class Verdict:
+@dataclass(frozen=True, repr=False)
+class Verdict(Shown):
     """The answers to the two questions, and all checks of a run.
 
     `outcome` is "trust" only where both answers are yes: several modes that every run averages alike pass the first
@@ -29,6 +30,9 @@ class Verdict:
     def decisive(self) -> Judgement:
         """The worst judgement, the first of equals; that on the target before that on the predictions."""
         return max((*self.target, self.repeats), key=lambda judgement: judgement.severity)
+
+    def shown(self) -> tuple[str, Mapping[str, str]]:
+        return self.line, dict(self.answers)
 
     @property
     def outcome(self) -> VerdictOutcome:

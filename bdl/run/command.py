@@ -23,7 +23,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from bdl.errors import ConfigError
 from bdl.run.config import config_folder, register_resolvers
-from bdl.run.console import one_line_errors
+from bdl.run.console import one_line_errors, silent_pipe
 from bdl.run.keys import check_keys
 from bdl.run.sweeps import register_sweeps
 
@@ -141,10 +141,10 @@ def _is_folder(word: str) -> bool:
 
 def run_command(name: str) -> None:
     """Run a command with the overrides in sys.argv; an error ends the process with one line and status 1."""
-    if name in OF_FOLDERS and {"-h", "--help"} & set(sys.argv[1:]):
-        print(help_of(name))
-        return
-    with one_line_errors():
+    with silent_pipe(), one_line_errors():
+        if name in OF_FOLDERS and {"-h", "--help"} & set(sys.argv[1:]):
+            print(help_of(name))
+            return
         sys.argv[1:] = with_key(name, sys.argv[1:])
         command(name)()
 

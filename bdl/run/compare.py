@@ -19,7 +19,8 @@ from rich.table import Table
 
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, ConfigError
-from bdl.posterior.report.figures import BLUE, WIDE, as_uri, name_axes
+from bdl.posterior.plot.axes import BLUE, name_axes
+from bdl.posterior.report.figures import WIDE, as_uri
 from bdl.posterior.report.page import MARKS, render
 from bdl.run.compared_runs import ComparedRun, data_difference, find_runs
 from bdl.run.comparison import ComparedMethod, Comparison, compare_runs, heading, in_short, loss, mean_and_error, shown

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 import yaml
 from hydra.errors import InstantiationException
 
 from bdl.errors import BdlError, Stopped, printable, without_advice
 from bdl.run.config import config_folder
+from bdl.run.suggestions import suggestion
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
 TRACEBACK = "Traceback (most recent call last)"
@@ -36,10 +39,28 @@ def one_line(error: BaseException) -> str:
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:
             return f"{plugin} is not installed: pip install 'bdl[{extra}]'"
-    if (remedy := no_choice(text, sys.argv[1:])) is not None:
+    remedy = no_choice(text, sys.argv[1:]) or suggestion(text, command_of(), config_folder())
+    if remedy is not None:
         return remedy
     key = re.search(r"full_key: (\S+)", str(error)) if cause is not error else None
     return text if key is None or isinstance(cause, BdlError) else f"{key[1]}: {text}"
+
+
+def command_of() -> str:
+    """The command of this process, `train` where its name is none."""
+    name = Path(sys.argv[0].split()[-1] if sys.argv[0] else "").stem
+    return name if (config_folder() / f"{name}.yaml").exists() else "train"
+
+
+@contextmanager
+def silent_pipe() -> Iterator[None]:
+    """End quietly, as a command of the shell does, where the reader of the output has gone, such as `| head`."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains of it at its end
+        sys.exit(128 + signal.SIGPIPE)
 
 
 def without_traceback(text: str) -> str:
@@ -86,6 +107,8 @@ def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[No
     except Stopped as stop:
         report(str(stop))
         sys.exit(128 + stop.signum)
+    except BrokenPipeError:
+        raise  # for `silent_pipe`
     except Exception as error:
         if os.environ.get("BDL_DEBUG") == "1":
             raise

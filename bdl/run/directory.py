@@ -6,24 +6,20 @@ import contextlib
 import re
 import resource
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from safetensors import SafetensorError
-from safetensors.torch import load, save
-from torch import Tensor
 
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.checkpoint import is_checkpoint
 from bdl.disk.files import write_atomically
-from bdl.disk.manifest import Manifest, read_listed
+from bdl.disk.manifest import Manifest
 from bdl.disk.owner import sole_owner, sweep_leftovers
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER as START
-from bdl.posterior.report.numbers import Trace
 from bdl.run.machine import provenance
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, TIMING, read_config, read_metrics, write_json
 
@@ -200,22 +196,3 @@ class RunDirectory:
 def is_leftover(path: Path) -> bool:
     """Whether only a killed writer leaves this: half a checkpoint, or the lock of a stack in a run that is ours."""
     return path.suffix == ".writing" or path.name.startswith("owner-")
-
-
-def write_trace(run: Path, stack: int, trace: Trace) -> None:
-    """Write the trace of `Monitor` of one stack, for the process that writes the report."""
-    columns = {name: column.contiguous() for name, column in trace.items()}
-    Manifest(run, stack).write(_trace_of(stack), "trace", save(columns))
-
-
-def read_traces(run: Path, stacks: Iterable[int]) -> list[dict[str, Tensor]]:
-    """The traces of these stacks; those that were not written are left out."""
-    try:
-        written = [read_listed([Manifest(run, stack)], _trace_of(stack)) for stack in stacks]
-        return [load(data) for data in written if data is not None]
-    except SafetensorError as error:
-        raise ConfigError(f"{run / _trace_of(0)} or its like is damaged ({error}): remove it") from error
-
-
-def _trace_of(stack: int) -> str:
-    return f"checkpoints/trace-{stack}.safetensors"

@@ -6,6 +6,7 @@ They sample a network and report a run of any Trainer, or of any loop that left 
 from __future__ import annotations
 
 import functools
+import json
 import numbers
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
@@ -21,15 +22,16 @@ import bdl
 from bdl.checkpoint import is_checkpoint
 from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule
+from bdl.disk.files import read_file, write_atomically
 from bdl.errors import ConfigError, Stopped
 from bdl.frozen import check_parameters, refuse_parallel
 from bdl.identity import architecture, identity
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import find_sampler, plain_net
 from bdl.likelihoods import Likelihood, Loss, likelihood_of
-from bdl.posterior.report.numbers import side_by_side
+from bdl.posterior.samples import brief, first_difference
+from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.build import fit, silence_lightning
-from bdl.run.directory import read_traces, write_trace
 from bdl.run.recipe import own_likelihood
 from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
 from bdl.samplers.dynamics.base import Transition
@@ -92,10 +94,12 @@ def sample(
     named = {**law, "prior": sampler["prior"].identity()} if "prior" in sampler else law
     about = {**named, "chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
     about |= {"schedule": None if schedule is None else schedule.functions}
-    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run={**identity(about), **target})
+    record = {**identity(about), **target}
+    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=record)
+    again = begun_by(json.dumps(record, sort_keys=True), Path(run_dir), save.path)
     keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))
     parts = [
-        bdl.CollectSamples(keep, run_dir, target=target),
+        bdl.CollectSamples(keep, run_dir, target=target, overwrite=again),
         bdl.Monitor(monitor_every),
         bdl.StepProgress(),
         save,
@@ -119,6 +123,35 @@ def sample(
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
     return bdl.Posterior.load(run_dir, net, likelihood=own_likelihood(module.loss))
+
+
+def begun_by(call: str, run_dir: Path, checkpoint: Path) -> bool:
+    """Whether this call has begun in the folder before; `checkpoints/call.json` then says so for the next time.
+
+    A run that was killed before its first checkpoint starts again, and replaces the samples that it has left.
+
+    call: the settings of the run, as JSON. Raises ConfigError for a folder that holds another run.
+    """
+    path = checkpoint.with_name("call.json")
+    remedy = "give another run_dir, or remove the folder"
+    if not (checkpoint.exists() or bdl.SampleStore(run_dir).has_files(0)):  # a refused call leaves no more than its own
+        write_atomically(path, call.encode(), make_folder=True)
+        return False
+    if not path.exists():
+        if checkpoint.exists():
+            return False
+        raise ConfigError(f"{run_dir} holds samples that bdl.sample did not make: {remedy}")
+    try:
+        before = json.loads(read_file(path))
+    except ValueError as error:
+        raise ConfigError(f"{path} is damaged ({error}): {remedy}") from error
+    if difference := first_difference(before, json.loads(call)):
+        key, was, now = difference
+        raise ConfigError(
+            f"{run_dir} holds another run: {key} was {brief(was)} there, and is {brief(now)} now; {remedy}, or repeat "
+            "the call as it was"
+        )
+    return True
 
 
 def report(

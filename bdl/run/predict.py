@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
 from omegaconf import DictConfig
-from torch import Tensor
 
 import bdl
 from bdl.data.frame import require_columns
@@ -27,7 +26,6 @@ from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_prep
 from bdl.run.stored import load_runs
 
 SPREAD = ("std", "aleatoric", "epistemic")
-QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # how texts begin that spreadsheets execute
 DIGITS = 7  # those of float32; of numbers that are large beside their spread, so many of the spread
 
@@ -114,13 +112,9 @@ def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, pl
     if isinstance(target, NumberTarget) and isinstance(prediction, ValuePrediction):
         if target.task == "regression":
             prediction = prediction.rescaled(target.mean, target.std)
-        moments = {name: getattr(prediction, name)[:, 0] for name in ("mean", "std", "aleatoric", "epistemic")}
-        return _frame(moments | {name: prediction.quantile(q)[:, 0] for name, q in QUANTILES.items()})
+        return prediction.to_frame()
     if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
-        classes = pd.DataFrame({"class": [target.labels[k] for k in prediction.probs.argmax(-1).tolist()]})
-        probs = {f"p_{label}": prediction.probs[:, k] for k, label in enumerate(target.labels)}
-        uncertainty = {"entropy": prediction.entropy, "epistemic": prediction.epistemic}
-        return pd.concat([classes, _frame(probs | uncertainty)], axis=1)
+        return prediction.to_frame(target.labels)
     raise ConfigError(
         f"the run's loss, {posterior.target.get('loss')}, does not predict the {target.task} of {target.name}: sample "
         "again with loss=auto"
@@ -146,10 +140,6 @@ def read_encoding(run: Path, posterior: bdl.Posterior) -> TableEncoding:
             "restore it"
         )
     return encoding
-
-
-def _frame(columns: Mapping[str, Tensor]) -> Frame:
-    return pd.DataFrame({name: column.double().numpy() for name, column in columns.items()})
 
 
 def as_texts(columns: Frame) -> Frame:

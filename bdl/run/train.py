@@ -17,11 +17,12 @@ from omegaconf import DictConfig, OmegaConf
 import bdl
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
-from bdl.posterior.report.numbers import print_summary, side_by_side
+from bdl.posterior.report.numbers import print_summary
+from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.build import StackRun, build_stack, fit
 from bdl.run.config import register_resolvers
 from bdl.run.console import WorkProgress
-from bdl.run.directory import OWNER, RunDirectory, read_traces, write_trace
+from bdl.run.directory import OWNER, RunDirectory
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.plan import Plan

@@ -192,11 +192,17 @@ class Potential(Saved):
     def note_idle(self, e: Evaluation) -> None:
         """Warn once that some parameters have no gradient. Raise ConfigError if none has one in spite of a loss.
 
-        A step without a loss and without gradients leaves all alone, as torch.optim does.
+        A step without a loss and without gradients leaves all alone, as torch.optim does. The first step of all warns
+        of it, because a loop without backward() never moves.
         """
         names, idle = self.chain.buffer.names, e.idle
         if len(idle) == len(names):
             if e.loss is None:
+                if self.chain.steps == 0:
+                    line = (
+                        "no parameter has a gradient, so the first step moved none: call loss.backward() before step()"
+                    )
+                    warnings.warn(line, BdlWarning, stacklevel=6)
                 return
             raise ConfigError(
                 f"no parameter has a gradient at step {self.chain.steps}: call loss.backward() in the closure, and "

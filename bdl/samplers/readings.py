@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from bdl.devices import moved
+from bdl.display import Shown
 from bdl.identity import identity
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
@@ -24,7 +25,7 @@ from bdl.samplers.weighting.weightings import Weighting
 from bdl.snapshot import Snapshot, of_rows
 
 
-class Readings:
+class Readings(Shown):
     """The readings of a `Sampler`, which holds the pieces that they are taken of. Shapes are () or (C,)."""
 
     dynamics: Transition
@@ -40,6 +41,19 @@ class Readings:
     notes: list[str]
     used: StepSettings
     param_groups: list[dict[str, Any]]
+
+    def shown(self) -> tuple[str, Mapping[str, str]]:
+        now, weighting, clip = self.settings(), self.reweighting.weighting, self.potential.clip
+        lines = {
+            "step": f"{self.steps:,}",
+            "chains": f"{self.chains or 1}, of {self.chain.theta.shape[-1]:,} parameters",
+            "target": f"exp(-U/T), T = {mean(now.temperature):g}, N = {self.num_data:,}",
+            "prior": str(self.potential.prior),
+            "lr": f"{mean(now.lr):g}",
+            "weighting": f"{weighting}" if weighting.needs_energy else "",
+            "clip": "" if clip is None else f"{clip}",
+        }
+        return f"Sampler by {self.dynamics}", {name: value for name, value in lines.items() if value}
 
     def settings(self) -> StepSettings:
         """The present lr, temperature of every chain, and zeta."""

@@ -7,7 +7,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from bdl.posterior.report.figures import BLUE, GREEN, GREY, ORANGE, PALETTE, PINK, RED, SKY, YELLOW
+from bdl.posterior.plot.axes import BLUE, GREEN, GREY, ORANGE, PALETTE, PINK, RED, SKY, YELLOW
 from bdl.posterior.report.figures import STYLE as REPORT
 
 __all__ = ["BLUE", "GREEN", "GREY", "ORANGE", "PALETTE", "PINK", "RED", "SKY", "YELLOW", "canvas", "label"]

@@ -52,7 +52,8 @@ def has_matplotlib(tree: ast.AST) -> bool:
 
 def test_matplotlib_is_imported_where_pictures_are_drawn(trees):
     users = {name for name, tree in trees.items() if has_matplotlib(tree)}
-    report = "bdl.posterior.report"
-    assert users == {f"{report}.figures"}
+    plot = "bdl.posterior.plot"
+    assert users == {f"{plot}.{name}" for name in ("axes", "chains", "predictions")} | {"bdl.posterior.report.figures"}
+    users.add(plot)  # `import bdl` finds it where it is first used
     others = [tree for name, tree in trees.items() if name not in users]
     assert not any(user in imported(tree.body) for user in users for tree in others)

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.prediction` and `.running`.
+"""Tests of `bdl.posterior.moments` and `.running`.
 
 Running moments against numpy in double precision.
 """
@@ -11,7 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bdl.posterior.prediction import WeightedMoments
+from bdl.posterior.moments import WeightedMoments
 
 
 def in_parts(values: torch.Tensor, weights: torch.Tensor, sizes: list[int]) -> WeightedMoments:

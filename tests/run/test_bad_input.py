@@ -21,7 +21,7 @@ from bdl.run.console import one_line, one_line_errors
 from bdl.run.recipe import Recipe
 
 BAD = {
-    "group": ("sampler=nuts", "sampler/nuts"),
+    "group": ("sampler=nuts", "sampler=nuts: there is no such sampler"),
     "key": ("sampler.lrr=0.1", "lrr"),
     "num_data": ("sampler.num_data=100", "sampler.num_data = 100, but the training data have 4435 items"),
     "thinning": ("collect.keep.every=500", "keeps no sample in 12 steps"),

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ COMMANDS = {"command": ("-m", "bdl", "train"), "script": (str(ROOT / "scripts" /
 
 def test_every_package_is_in_the_wheel():
     listed = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
-    assert sorted(listed) == sorted(["bdl.conf", *setuptools.find_packages(str(ROOT), include=["bdl*"])])
+    assert sorted(listed) == sorted(setuptools.find_packages(str(ROOT), include=["bdl*"]))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -78,8 +79,9 @@ def test_a_wheel_samples_in_an_empty_folder(tmp_path):
     source.mkdir(), work.mkdir()
     for name in ("bdl", "conf"):
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
+    (source / "scripts").mkdir()
+    for name in ("pyproject.toml", "README.md", "LICENSE", "scripts/packaging_step.py"):
+        shutil.copy(ROOT / name, source / name)
     pip = (sys.executable, "-m", "pip", "-q")
     build = ("wheel", "--no-deps", "--no-build-isolation", "-w", str(wheels), str(source))
     subprocess.run([*pip, *build], check=True, cwd=tmp_path)
@@ -99,3 +101,21 @@ def test_a_wheel_samples_in_an_empty_folder(tmp_path):
     (run,) = (work / "outputs" / "landsat-mlp-sgnht").iterdir()
     assert json.loads((run / "metrics.json").read_text())["chains"] == 2
     assert "2 chains" in bdl("evaluate", f"runs={run}", f"out={work / 'out'}")
+
+
+@pytest.mark.slow
+def test_an_editable_install_is_a_path_that_editors_follow(tmp_path):
+    """An import hook would do for Python, but no type checker runs it. The wheel of an editable install shows which."""
+    source, wheels = tmp_path / "source", tmp_path / "wheels"
+    source.mkdir(), wheels.mkdir(), (source / "scripts").mkdir()
+    for name in ("bdl", "conf"):
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE", "scripts/packaging_step.py"):
+        shutil.copy(ROOT / name, source / name)
+    build = f"import setuptools.build_meta as b; print(b.build_editable({str(wheels)!r}))"
+    subprocess.run([sys.executable, "-c", build], check=True, cwd=source, capture_output=True)
+    (wheel,) = wheels.glob("bdl-*.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        names = [name for name in archive.namelist() if ".dist-info/" not in name]
+        assert len(names) == 1 and names[0].endswith(".pth")
+        assert archive.read(names[0]).decode().strip() == str(source)

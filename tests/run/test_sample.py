@@ -59,7 +59,7 @@ def test_a_folder_of_another_run_is_refused_and_stays_as_it_is(call, tmp_path, n
     """Of a run that has ended, and of one that would go on; a hash of the Sampler's arguments alone saw the last."""
     changed, key = OTHERS[name]
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    with pytest.raises(ConfigError, match=f"belongs to another run: {key}.* is .* in it, and .* here"):
+    with pytest.raises(ConfigError, match=f"holds another run: {key}.* was .* there, and is .* now"):
         call(**changed, steps=steps)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 

@@ -193,7 +193,6 @@ def posterior(tmp_path_factory):
 PREDICT = {
     "width": (torch.zeros(5, 4), r"Linear does not take the inputs float32 \(1, 4\): mat1 and mat2"),
     "an item alone": (torch.zeros(3), "Linear does not take the inputs float32"),
-    "type": (torch.zeros(5, 3).double(), r"Linear does not take the inputs float64 \(1, 3\): mat1 and mat2 must have"),
     "nothing": (torch.zeros(0, 3), "there are no items to predict: give at least one"),
 }
 

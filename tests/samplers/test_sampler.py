@@ -360,9 +360,12 @@ def test_a_thermostat_with_an_idle_parameter_is_refused():
 
 
 def test_a_step_without_any_gradient_leaves_all_alone():
-    """torch.optim does the same. Lightning makes such a step when training_step returns None."""
+    """torch.optim does the same. Lightning makes such a step when training_step returns None. The first one warns."""
     theta = parameter(3)
-    sampler_of(theta).step()
+    sampler = sampler_of(theta)
+    with pytest.warns(BdlWarning, match=r"no parameter has a gradient.* call loss.backward\(\) before step\(\)"):
+        sampler.step()
+    sampler.step()  # a warning would be an error here
     assert torch.equal(theta, torch.ones(3, dtype=D64))
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -117,12 +116,6 @@ def shown_score(score: str, value: float) -> str:
     if score.startswith("coverage"):
         return f"{100 * value:.1f} %"
     return f"{100 * (1 - value):.2f}" if score == "accuracy" else f"{value:.4f}"
-
-
-def side_by_side(traces: Sequence[Trace]) -> dict[str, Tensor]:
-    """The traces of several stacks as one trace of all their chains; the stacks must share one schedule."""
-    columns = {name: [trace[name] for trace in traces] for name in traces[0]}
-    return {name: parts[0] if parts[0].ndim == 1 else torch.cat(parts, 1) for name, parts in columns.items()}
 
 
 def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]:

@@ -97,6 +97,7 @@ class Picture:
 
 def pictures_of(data: ReportData) -> list[Picture]:
     """The pictures for which there are numbers: none of them is an empty frame."""
+    from bdl.posterior.plot.predictions import has_reliability
     from bdl.posterior.report import figures  # it imports matplotlib, which takes a second
 
     trace = data.trace if len(data.trace.get("step", ())) > 1 else {}
@@ -119,7 +120,7 @@ def pictures_of(data: ReportData) -> list[Picture]:
     if curve is not None and len(curve.samples) > 1:
         title = f"{'RMSE' if curve.of_numbers else 'Accuracy'} and NLL against the number of networks"
         pictures.append(Picture(title, figures.learning_curve, (curve,), CURVE, checks=AVERAGES))
-    if any(figures.has_reliability(*each) for each in data.reliability.values()):
+    if any(has_reliability(*each) for each in data.reliability.values()):
         shown = (data.reliability,)
         pictures.append(
             Picture("Reliability", figures.reliability, shown, RELIABILITY, "half", ["Calibration error (ECE)"])

@@ -44,9 +44,9 @@ class ReducedRank:
     def network(self) -> nn.Sequential:
         net = nn.Sequential(nn.Linear(self.M, self.H, bias=False), nn.Linear(self.H, self.N, bias=False)).double()
         with torch.no_grad():
-            for layer in net:
-                layer.weight.zero_()
-                layer.weight[range(self.r), range(self.r)] = 1.0
+            for weight in net.parameters():
+                weight.zero_()
+                weight[range(self.r), range(self.r)] = 1.0
         return net
 
     def items(self) -> tuple[Tensor, Tensor]:
@@ -63,7 +63,7 @@ class ReducedRank:
         within about c of them along the valleys; a third is burn-in, and the error is that between chains.
         """
         c, g = num_data / temperature, localization
-        a, b = (layer.weight.detach() for layer in self.network())
+        a, b = (weight.detach() for weight in self.network().parameters())
         A, B, W = a.expand(chains, *a.shape), b.expand(chains, *b.shape), b @ a
         draw, total = torch.Generator().manual_seed(0), torch.zeros(chains, dtype=D64)
         for sweep in range(sweeps):

@@ -14,7 +14,8 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.posterior.diagnostics import ess, rhat
 from bdl.posterior.metrics import ood_auroc
-from bdl.posterior.report.numbers import side_by_side, summarise
+from bdl.posterior.report.numbers import summarise
+from bdl.posterior.traces import side_by_side
 from bdl.posterior.verdict import verdict
 from bdl.schedules import Constant, EveryStep
 

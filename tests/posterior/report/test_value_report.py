@@ -16,6 +16,7 @@ from by_hand import NUMBERS_X, NUMBERS_Y
 import bdl
 from bdl.data import TensorSlices
 from bdl.posterior.metrics import value_metrics
+from bdl.posterior.plot.predictions import SHOWN
 from bdl.posterior.report import figures
 from bdl.posterior.report.numbers import print_summary, summarise
 from bdl.posterior.report.page import ReportData, page, write_page
@@ -90,9 +91,9 @@ def test_every_item_of_the_picture_is_inside_or_outside_its_interval(items):
     lines = {line.get_label(): line for line in ax.get_lines()}
     means = lines["predicted mean"].get_ydata()
     inside, outside = (len(lines[f"data, {name}"].get_ydata()) for name in ("inside", "outside"))
-    assert inside + outside == len(means) == min(items, figures.SHOWN) and (np.diff(means) > 0).all()
+    assert inside + outside == len(means) == min(items, SHOWN) and (np.diff(means) > 0).all()
     assert outside == 3 if items == 40 else outside >= (items == 1)
-    assert ("all" in ax.get_xlabel()) == (items <= figures.SHOWN)
+    assert ("all" in ax.get_xlabel()) == (items <= SHOWN)
 
 
 def test_residuals_are_drawn_in_standard_deviations():

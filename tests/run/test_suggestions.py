@@ -1,0 +1,56 @@
+"""Tests of `bdl.run.suggestions` and `bdl.run.console`: misspelled keys, and pipes whose reader has gone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+from composing import ROOT
+
+from bdl.run.config import config_folder
+from bdl.run.suggestions import keys_of, nearest, suggestion
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("chans", "chains"),
+        ("sampler.friction", "sampler.dynamics.friction"),
+        ("sampler.temprature", "sampler.temperature"),
+        ("model.hiden", "model.hidden"),
+        ("data.bach_size", "data.batch_size"),
+        ("lenght", "length"),
+        ("check_every", "checkpoint_every"),
+    ],
+)
+def test_a_misspelled_key_gets_the_nearest(key, meant):
+    line = suggestion(f"Could not override '{key}'. To append to your config use +{key}=3", "train", config_folder())
+    assert line == f"{key} is no key of this command (did you mean {meant}?): --help lists the keys"
+
+
+def test_keys_are_those_of_the_command():
+    keys = set(keys_of("evaluate", config_folder()))
+    assert "runs" in keys and "chains" not in keys and "hydra" not in keys
+    assert nearest("zzz", sorted(keys)) is None
+
+
+def test_a_misspelled_choice_and_key_on_the_command_line(script, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for override, words in [
+        ("sampler=sghmcc", "sampler=sghmcc: there is no such sampler (did you mean sghmc?): choose among awpsgld, "),
+        ("chans=3", "chans is no key of this command (did you mean chains?)"),
+    ]:
+        status, _, lines = script("train", override)
+        assert status == 1 and len(lines) == 1 and words in lines[0]
+
+
+@pytest.mark.parametrize("words", [["train", "--help"], ["evaluate", "--help"]], ids=" ".join)
+def test_a_closed_pipe_is_silent(words):
+    """The reader is gone before the command prints, as with `| head -0`."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "bdl", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=ROOT
+    )
+    assert process.stdout is not None and process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 141
