@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
 from typing import Any
-from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -22,6 +21,7 @@ from bdl.torch_private import gather
 
 MeanLoss = Callable[[], Tensor]  # returns a mean negative log-likelihood at the present θ, () or (C,)
 MEASURE_EVERY = 10  # steps between two configurational temperatures, each of which reads θ and g once
+READ_AT = "_bdl_read_at"  # attribute of a gradient: how often it had been written when a step last read it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +67,6 @@ class Chain:
         # () or (C,) <θ - c, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
         self.configurational_temperature: Tensor | None = None
         self._known_distinct = False  # True once something tells the chains apart
-        self._taken: list[tuple[ref[Tensor], int]] = []  # gradients of the last step; times each was written
         self._allocate()
 
     @property
@@ -105,14 +104,15 @@ class Chain:
         if self.lent is not None and self.lent.are_lent:
             return self.lent.idle()
         idle = gather(self.buffer.params, self.g_views)
-        self._taken = [(ref(p.grad), p.grad._version) for p in self.buffer.params if p.grad is not None]
+        for p in self.buffer.params:
+            if p.grad is not None:
+                setattr(p.grad, READ_AT, p.grad._version)
         return idle
 
     def has_old_gradients(self) -> bool:
         """Whether there are gradients, and none has been written since the last `gather`."""
         now = [p.grad for p in self.buffer.params if p.grad is not None]
-        same = (g is seen() and g._version == version for g, (seen, version) in zip(now, self._taken, strict=False))
-        return bool(now) and len(now) == len(self._taken) and all(same)
+        return bool(now) and all(getattr(g, READ_AT, None) == g._version for g in now)
 
     def draw(self, temperature: Scalar) -> Tensor:
         """z for this step: standard normal where noise is injected, else zero."""

@@ -1,7 +1,5 @@
 """The potential U/N and its gradient, from the user's closure; and clipping of that gradient."""
 
-from __future__ import annotations
-
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
