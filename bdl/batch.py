@@ -131,7 +131,10 @@ def refuse_unfit(net: nn.Module, inputs: Inputs, error: Exception) -> None:
     """Raise ConfigError where an error of torch is about the shape or the type of the inputs."""
     line = str(error).strip().partition("\n")[0]
     if type(error) in (RuntimeError, ValueError, NotImplementedError) and UNFIT.search(line):
-        raise ConfigError(f"{type(net).__name__} does not take the inputs {structure(inputs)}: {line}") from error
+        raise ConfigError(
+            f"{type(net).__name__} does not take the inputs {structure(inputs)}: {line}; give items of the shape and "
+            "the dtype that the network was trained on"
+        ) from error
 
 
 def refuse_outputs(net: nn.Module, outputs: Any) -> Any:

@@ -100,7 +100,7 @@ def refuse_unfit(net: nn.Module, inputs: Any, error: Exception) -> NoReturn:
         except (RuntimeError, IndexError) as unfit:
             line = str(unfit).strip().partition("\n")[0]
             raise ConfigError(
-                f"{type(net).__name__} does not take the inputs {structure(inputs)} ({line}): give x of shape "
-                "(n, ...), n items of the shape and the dtype that the network was trained on"
+                f"{type(net).__name__} does not take the inputs {structure(inputs)}: {line}; give items of the shape "
+                "and the dtype that the network was trained on"
             ) from error
     raise error

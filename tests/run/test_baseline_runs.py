@@ -84,7 +84,7 @@ def test_every_baseline_runs_from_the_command_line(name, tmp_path):
         (("sampler=scaled", "data.val_fraction=0.0"), "ScaledPoint needs val data: hold some items out"),
         (("sampler=swag", "baseline.rank=1"), "rank must be 0 or a whole number of at least 2, got 1"),
         (("sampler=laplace", "baseline.structure=round"), "structure"),
-        (("sampler=sgd", "baseline=other"), "baseline/other"),
+        (("sampler=sgd", "baseline=other"), "baseline=other: there is no such baseline"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_the_training(script, tmp_path, overrides, message):

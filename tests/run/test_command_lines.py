@@ -293,7 +293,7 @@ WHOLE = [
     ("steps=10", "steps"),
     ("+trainer.limit_train_batches=0", "limit_train_batches"),
     ("sampler.clip=5", "sampler.clip"),
-    ("model=null", "model=null: model must be one of cnn, mlp"),
+    ("model=null", "model=null: model must be one of cnn, gpt, hf"),
     ("loss=5", "loss=5: loss must be one of auto"),
     ("data.fold=7", "data.fold must be"),
     *[(group, group.partition("=")[2]) for group in GROUPS],

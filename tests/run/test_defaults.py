@@ -73,6 +73,7 @@ def test_only_landsat_has_the_values_tuned_on_it():
     assert with_values.pop("dropout.yaml") == {"dropout": 0.1}  # a usual rate, tuned on nothing
     assert with_values.pop("scaled.yaml") == {"val_fraction": 0.1}  # the temperature is fitted there
     assert with_values.pop("csv.yaml") == {"chains": 10}
+    assert with_values.pop("text.yaml") == {"chains": 4}
     full_batch = {name for name, values in with_values.items() if values == {"batch_size": None}}
     assert full_batch == {"hmc.yaml", "mala.yaml", "mclmc.yaml", "metropolis.yaml"}
     assert with_values.keys() - full_batch == {"landsat.yaml", "liang.yaml"}

@@ -185,7 +185,7 @@ def test_the_regression_takes_one_call(tmp_path):
     torch.testing.assert_close(prediction.mean, posterior.predict(loader).mean)
     assert prediction.mean.shape == (N, 1)
     assert call().samples == 12 and metrics_of(tmp_path)["test/bma/nll"] == metrics["test/bma/nll"]
-    with pytest.raises(ConfigError, match="belongs to another run"):
+    with pytest.raises(ConfigError, match="holds another run: lr was 0.001 there"):
         call(lr=0.002)
 
 

@@ -62,7 +62,7 @@ def test_a_run_without_a_start_has_no_such_scores(run):
         ("start.lr=0", "start.lr must be > 0, got 0"),
         ("start.patience=long", "start.patience must be a whole number from 1 to 1,000,000, got 'long'"),
         ("start.val_fraction=0.0001", "start.val_fraction = 0.0001 of 4435 training items holds out none"),
-        ("start=adam", "start/adam"),
+        ("start=adam", "start=adam: there is no such start (did you mean adamw?)"),
     ],
 )
 def test_bad_input_gets_one_line_and_leaves_nothing(script, tmp_path, override, words):

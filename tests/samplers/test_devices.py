@@ -17,7 +17,7 @@ import bdl
 from bdl.engine.graphs import Graphs
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.samplers import chain
-from bdl.samplers.priors import ScaleMixture
+from bdl.samplers.priors import Prior, ScaleMixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 C, CUDA = 4, torch.device("cuda:0")
@@ -83,6 +83,8 @@ def steps(count: int, lead: tuple[int, ...] = (C,), **settings) -> bdl.Sampler:
         sampler = bdl.Sampler(params, **settings)
         each = torch.zeros(*lead, 4, 20, device=CUDA)
         sampler.extras |= {"per_example": lambda: each, "curvature": lambda: each[..., 0, :]}
+        sampler.chain.steps = 1
+        sampler.step(closure)  # what the user gave on the CPU moves to the device
         sampler.chain.steps, watch.strict = 1, True
         for _ in range(count):
             sampler.step(closure)
@@ -163,7 +165,7 @@ def test_the_watch_sees_what_a_graph_cannot_hold():
         record(Copied())
 
 
-class OnCpu:
+class OnCpu(Prior):
     """A prior whose energy is a tensor on the CPU."""
 
     def bind(self, shapes, like):
@@ -174,6 +176,9 @@ class OnCpu:
 
     def add_grad_(self, g, theta, num_data):
         pass
+
+    def constant(self, d):
+        return 0.0
 
 
 class Copied(OnCpu):

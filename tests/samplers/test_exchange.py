@@ -385,6 +385,7 @@ def test_bad_ladders_are_refused(ladder):
     assert "\n" not in str(e.value)
 
 
+@pytest.mark.filterwarnings("ignore:no parameter has a gradient")
 @pytest.mark.parametrize(
     "make, words",
     [
