@@ -63,3 +63,8 @@ def clip(x: Array, low: float, high: float) -> Array:
 
 def exp(x: Array) -> Array:
     return x.exp() if isinstance(x, Tensor) else np.exp(x)
+
+
+def larger(x: Array | float, y: float | Tensor) -> Array:
+    """The larger of x and a number y, which is a () tensor in a graph."""
+    return x.clamp_min(y) if isinstance(x, Tensor) else np.maximum(x, y)

@@ -14,6 +14,7 @@ from bdl.posterior.store import SampleStore
 from bdl.psi import log_psi_and_slope
 
 PREFIX = "weighting/"
+ROUGH = 0.25  # of the depth: with a larger error it is not told
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class EnergyHistogram:
     kind: str = "batch"  # which energy psi reads: "batch", "ema" or "full"
     frozen: bool = False
     cumulative: bool = True  # True: psi is the energy CDF to the power 1/zeta (AdaptiveWeight); False: the density
-    covered: float = math.nan  # nats of log G between the floor and the top; NaN for a density
+    depth: float = math.nan  # nats of log G between the median energy and the top; NaN where psi does not say it
+    depth_error: float = math.nan  # nats
 
     @classmethod
     def read_all(cls, store: SampleStore, stack: int) -> list[EnergyHistogram]:
@@ -52,7 +54,8 @@ class EnergyHistogram:
                 kind=about["energy"],
                 frozen=frozen,
                 cumulative=cumulative,
-                covered=float(saved["covered"][i]) if cumulative else math.nan,
+                depth=float(saved["depth"][i]),
+                depth_error=float(saved["depth_error"][i]),
             )
             for i in range(rows)
         ]
@@ -99,14 +102,14 @@ def weighting_metrics(histograms: Sequence[EnergyHistogram]) -> dict[str, float]
     """Flat metrics of the last steps' energies of all chains; none without a weighting.
 
         multiplier, multiplier_5, multiplier_95   median and quantiles of the factor on the gradient
-        covered                                   nats of log G between the floor and the top (AdaptiveWeight)
+        depth, depth_error                        nats of log G between the median energy and the top (AdaptiveWeight)
         lowest_share                              share of the energies in the lowest bin and below it
         plain_temperature                         at which plain sampling would show these energies, about
         bin_width                                 nats, of the bins that hold the chains' median energies
 
-    `covered` and `bin_width` are means over the histograms, of which there is one per chain, or one where the chains
-    share psi. At an energy u the weighted law falls as exp(-u/T) / psi(u)^zeta, whose slope is that of exp(-u/T') with
-    T' = T over the multiplier at u.
+    `depth` and `bin_width` are means over the histograms, of which there is one per chain, or one where the chains
+    share psi; a depth that is not known does not count. At an energy u the weighted law falls as exp(-u/T) /
+    psi(u)^zeta, whose slope is that of exp(-u/T') with T' = T over the multiplier at u.
     """
     seen = [h for h in histograms if len(h.finite)]
     if not seen:
@@ -117,12 +120,25 @@ def weighting_metrics(histograms: Sequence[EnergyHistogram]) -> dict[str, float]
         "multiplier": median,
         "multiplier_5": low,
         "multiplier_95": high,
-        "covered": np.mean([h.covered for h in seen]),
+        "depth": _known_mean([h.depth for h in seen]),
+        "depth_error": _known_mean([h.depth_error for h in seen]),
         "lowest_share": np.concatenate([h.finite < h.edges[1] for h in seen]).mean(),
         "plain_temperature": np.mean([h.temperature for h in seen]) / median if median > 0 else math.nan,
         "bin_width": np.mean([h.width_at(float(np.median(h.finite))) for h in seen]),
     }
     return {PREFIX + name: float(value) for name, value in numbers.items()}
+
+
+def _depth_in_words(depth: float, error: float) -> str:
+    if not error <= max(ROUGH * depth, 1.0):
+        return "How many nats of log G below the top the energies lie is not known, because psi does not rest there"
+    return f"The energies lie {depth:,.{0 if depth >= 10 else 1}f} ± {error:,.2g} nats of log G below the top"
+
+
+def _known_mean(values: Sequence[float]) -> float:
+    """Mean of the finite values; NaN if there are none."""
+    known = np.asarray(values)[np.isfinite(values)]
+    return float(known.mean()) if len(known) else math.nan
 
 
 def weighting_sentences(m: Mapping[str, float]) -> list[str]:
@@ -135,18 +151,16 @@ def weighting_sentences(m: Mapping[str, float]) -> list[str]:
         f"to {w['multiplier_95']:.3g}){', so it changed next to nothing' if abs(w['multiplier'] - 1) < 0.05 else ''}.",
         f"Plain sampling would show these energies at a temperature of about {w['plain_temperature']:.2g}.",
     ]
-    if not math.isnan(w["covered"]):
-        lines.append(
-            f"The bins reach {w['covered']:,.{0 if w['covered'] >= 10 else 1}f} nats of log G below the top, and "
-            f"{w['lowest_share']:.0%} of the energies lie in the lowest one"
-            f"{', where nothing pulls' if w['lowest_share'] > 0.5 else ''}."
-        )
+    lines.append(
+        f"{_depth_in_words(w['depth'], w['depth_error'])}, and {w['lowest_share']:.0%} of them lie in the lowest bin"
+        f"{', where nothing pulls' if w['lowest_share'] > 0.5 else ''}."
+    )
     error = m.get("energy/batch_error", math.nan)
     if not math.isnan(error):
         lines.append(f"A bin is {w['bin_width']:.3g} nats wide, and the energy of one batch errs by {error:.3g}.")
     ess, samples, biased = (m.get(k, math.nan) for k in ("weight_ess", "samples", "weights_biased"))
     if math.isnan(ess):
-        lines.append("Importance weights are not available: the averages are those of the weighted law.")
+        lines.append("Importance weights are not available: the averages are those of the weighted distribution.")
     elif biased == 1:
         lines.append("Importance weights mean little here: the batch energies that psi was fitted on are too noisy.")
     else:

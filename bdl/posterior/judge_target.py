@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from bdl.posterior.judge_weights import HEAT, judge_weights
 from bdl.posterior.judgements import APART, ESS, TAIL, Judgement, Numbers, apart, samples_needed, stuck, surely_apart
 
-HEAT = 1.25  # of T, or its inverse: widths change by 12 %. SGHMC reaches it at 1/5 of its largest stable step
 UNSETTLED = 1.1  # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to .1 % on Landsat
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
 GAIN = 0.01  # nats an item below a constant: about the standard error of 1,000 items
@@ -14,7 +14,6 @@ CLAIM = 0.03  # nats an item that the inputs say of y by the average's own accou
 SURE = 3.0  # standard errors
 FEW = 10  # items, which cannot tell a good prediction from a constant
 TOO_WIDE = 3.0  # predicted standard deviations over residuals
-WEIGHTED = 100.0  # effective samples of a weighted average: its error is a tenth of the posterior's width
 CHAINS = 4  # at least four: Vehtari et al. 2021. Of two equal modes, 4 chains miss one in 1 of 8 runs, 2 in 1 of 2
 RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged
 ENERGY_ESS = 50.0  # 720 where converged; one number for the whole posterior, so fewer draws will do
@@ -29,7 +28,7 @@ SLOW = 0.5  # of the variance lies in the slowest waves; .3 at most where each c
 
 def judge_target(m: Numbers) -> list[Judgement]:
     """Judgements on the kind of samples, their scores, temperatures and weights, then on chains, draws and drifts."""
-    of_law = (_kind(m), _level(m), _constant(m), _width(m), *_temperatures(m), _settled(m), _weights(m))
+    of_law = (_kind(m), _level(m), _constant(m), _width(m), *_temperatures(m), _settled(m), judge_weights(m))
     of_chains = (_apart(m), _chains(m), _rhat(m), _ess(m), _tail(m), _drift(m), _slowest(m), _energy(m))
     return [judgement for judgement in (*of_law, *of_chains) if judgement]
 
@@ -162,26 +161,6 @@ def _against_temperature(m: Numbers, name: str) -> tuple[float, float, str]:
     """A measured temperature over T, the standard error of this ratio (0 if unknown), and both numbers as text."""
     intended, error = m["temperature"], m[f"{name}_se"]
     return m[name] / intended, 0.0 if math.isnan(error) else error / intended, f"{m[name]:.3g}, T {intended:.3g}"
-
-
-def _weights(m: Numbers) -> Judgement | None:
-    """Importance weights, which lead from the weighted distribution back to the target."""
-    name, weights = "ESS of importance weights", m["weight_ess"]
-    if "weight_ess" not in m:
-        return None
-    if math.isnan(weights):
-        words = "samples follow the weighted distribution, and there are no importance weights that lead back"
-        return Judgement("not known", name, "–", words)
-    value = f"{weights:,.1f}" + ("" if math.isnan(m["samples"]) else f" of {m['samples']:,.0f}")
-    if m["weights_biased"] == 1:
-        words = "importance weights are biased: the energies of batches, on which they rest, are too noisy"
-        return Judgement("not known", name, value, words)
-    share = m["ess/min"] / m["samples"]
-    effective = weights if math.isnan(share) else weights * min(share, 1.0)
-    if effective >= WEIGHTED:
-        return Judgement("trust", name, value, "many samples share the weight")
-    words = f"the weighted average rests on {effective:,.2g} independent samples: lower zeta, or sample longer"
-    return Judgement("more samples", name, value, words)
 
 
 def _chains(m: Numbers) -> Judgement | None:

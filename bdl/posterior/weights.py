@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +16,8 @@ from bdl.posterior.diagnostics import weight_ess
 from bdl.posterior.store import Record
 
 Keyed = tuple[int, Record, int]  # (chain among all runs, record, chain within the record)
+FEWEST = 100.0  # effective samples of importance weights: the error of a mean is then a tenth of the posterior's width
+SMALLEST_SHARE = 0.1  # of the samples, where this is less than FEWEST: few samples have few effective ones
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ def sample_weights(
         full_data: True if psi was fitted on full-data energies, which have no batch noise to bias the weights.
         psi_of: (chains,) the number of each chain's psi, the same for chains that share it. None: each has its own.
 
-    Raises ConfigError for an unknown kind, and for importance weights that are not valid.
+    Raises ConfigError for an unknown kind, and for importance weights that are not valid or rest on too few samples.
     """
     groups: Sequence[int] = [0] * chains  # chains that are normalised together
     if kind == "importance":
@@ -70,8 +72,10 @@ def sample_weights(
     else:
         raise ConfigError(f'unknown weights {kind!r}: "uniform", "step_size" or "importance"')
     by_key = _normalise(logs, groups)
-    log_w = np.log([w for w in by_key.values() if w > 0])
-    return Weights(by_key, weight_ess(log_w), biased, note)
+    ess = weight_ess(np.log([w for w in by_key.values() if w > 0]))
+    if kind == "importance" and ess < min(FEWEST, SMALLEST_SHARE * len(logs)):
+        raise ConfigError(_too_far(logs, ess) + (f"; besides, {note}" if biased else ""))
+    return Weights(by_key, ess, biased, note)
 
 
 def _importance(samples: Sequence[Keyed], full_data: bool) -> tuple[dict[tuple[int, int], float], str, bool | None]:
@@ -86,12 +90,22 @@ def _importance(samples: Sequence[Keyed], full_data: bool) -> tuple[dict[tuple[i
         reason = "psi never settled at a constant T and zeta before the last kept sample: run longer"
     elif len({(_of_chain(r.temperature, c), i) for i, r, c in usable}) > len({i for i, _, _ in usable}):
         reason = "the temperature changed between samples kept under the frozen psi: keep samples at one temperature"
-    elif len({r.zeta for _, r, _ in usable}) > 1:
+    elif len({(r.zeta, i) for i, r, _ in usable}) > len({i for i, _, _ in usable}):
         reason = "zeta changed between samples kept under the frozen psi: keep samples at one zeta"
     if reason:
         raise ConfigError(f"no importance weights: {reason}")
     note, biased = ("psi was fitted on full-data energies", False) if full_data else _judge(samples)
     return {(i, r.step): r.log_weight[c] for i, r, c in usable}, note, biased  # type: ignore[index]
+
+
+def _too_far(logs: Mapping[tuple[int, int], float], ess: float) -> str:
+    """Why weights of so few effective samples are refused. psi is 1 in the highest bin, among energies of exp(-U/T)."""
+    nats = -float(np.median(list(logs.values())))
+    return (
+        f"no importance weights: the weighted distribution lies about {nats:,.0f} nats of log weight away from "
+        f"exp(-U/T), so that the weights rest on {ess:,.1f} effective of {len(logs):,} samples: lower zeta, or take "
+        "the average of the weighted distribution"
+    )
 
 
 def _judge(samples: Sequence[Keyed]) -> tuple[str, bool | None]:

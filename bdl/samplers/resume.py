@@ -12,7 +12,7 @@ from torch import Tensor
 from bdl.devices import moved
 from bdl.errors import BdlWarning, ConfigError
 
-FORMAT_VERSION = 6
+FORMAT_VERSION = 7
 
 
 class Saved:

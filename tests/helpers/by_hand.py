@@ -30,4 +30,4 @@ def of_file(tensors, net) -> torch.Tensor:
 
 def settled(**arguments) -> bdl.AdaptiveWeight:
     """A weighting whose psi settles within 60 steps."""
-    return bdl.AdaptiveWeight(**(dict(zeta=2.0, low=0.0, high=120.0, bins=20, rate=Constant(0.125)) | arguments))
+    return bdl.AdaptiveWeight(**(dict(zeta=2.0, low=0.0, high=120.0, bins=20, rate=Constant(0.5)) | arguments))

@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.verdict`, `.judgements` and `.judge_target`.
+"""Tests of `bdl.posterior.verdict`, `.judgements`, `.judge_weights` and `.judge_target`.
 
 The verdict: what it says of good runs, and of each fault that a run can have.
 """
@@ -28,6 +28,17 @@ UNKNOWN = {"t_eff": None, "kinetic_temperature": None, "configurational_temperat
 def of(**changes: float | None) -> Verdict:
     """The verdict on a good run with these changes; `__` stands for `/`."""
     return verdict(GOOD | {k.replace("__", "/"): v for k, v in changes.items()})
+
+
+def weighted_by(multiplier: float) -> dict[str, float]:
+    quantiles = {"": multiplier, "_5": multiplier**0.5, "_95": multiplier**1.5}
+    numbers = {f"weighting/multiplier{name}": value for name, value in quantiles.items()}
+    return numbers | {"weighting/plain_temperature": 1 / multiplier}
+
+
+def test_a_weighted_distribution_without_weights_is_named():
+    judged = verdict(GOOD | {"weight_ess": None} | weighted_by(3.5))
+    assert "samples follow the weighted distribution" in judged.line and "exp(-U/T) at T = 0.29" in judged.line
 
 
 def measured(draws: np.ndarray) -> dict[str, float]:
@@ -128,6 +139,9 @@ def test_predictions_that_are_far_wider_than_the_residuals():
         ({"weight_ess": 400.0, "ess__min": 250.0, "ess__within": 250.0}, "more samples"),  # both together leave 50
         ({"weight_ess": 400.0, "weights_biased": 1.0}, "not known"),
         ({"weight_ess": None}, "not known"),
+        ({"weight_ess": None, **weighted_by(3.5)}, "no posterior"),
+        ({"weight_ess": None, **weighted_by(1.02)}, "trust"),
+        ({"weight_ess": 400.0, "weights_biased": 0.0, **weighted_by(3.5)}, "trust"),
     ],
 )
 def test_importance_weights(changes, outcome):

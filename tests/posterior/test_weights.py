@@ -12,7 +12,8 @@ from by_hand import X, probabilities, settled
 
 import bdl
 from bdl.errors import ConfigError
-from bdl.posterior.store import SampleStore
+from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.weights import sample_weights
 from bdl.schedules import Constant, EveryStep
 
 
@@ -80,6 +81,43 @@ def test_importance_is_refused_when_psi_never_settled(tmp_path):
     with refused(tmp_path, weighting=settled(rate=Constant(1e-4))) as error:
         bdl.Posterior.load(tmp_path, toys.plain()).weights("importance")
     assert "never settled" in str(error.value)
+
+
+@pytest.mark.parametrize(("effective", "count"), [(26, 12800), (90, 2000), (1, 16)])
+def test_importance_is_refused_below_an_ess_that_means_something(effective: int, count: int):
+    """`effective` samples share nearly all weight. The distance to exp(-U/T) comes first, then the noise of batches."""
+    logs = [0.0] * effective + [-300.0] * (count - effective)
+    noisy = [dict(energy_full=[float(k % 3)], energy_batch=[20.0 * (k % 2)]) for k in range(count)]
+    keyed = [(0, record(k, log, **noisy[k]), 0) for k, log in enumerate(logs)]
+    with pytest.raises(ConfigError) as error:
+        sample_weights(keyed, 1, "importance")
+    assert "lies about 300 nats of log weight away from exp(-U/T)" in str(error.value)
+    assert f"{effective:,}.0 effective of {count:,} samples" in str(error.value)
+    assert str(error.value).index("nats of log weight") < str(error.value).index(
+        "besides, importance weights are biased"
+    )
+
+
+@pytest.mark.parametrize(("effective", "count"), [(120, 12800), (14, 16)])
+def test_importance_is_given_where_enough_samples_share_the_weight(effective: int, count: int):
+    logs = [0.0] * effective + [-300.0] * (count - effective)
+    keyed = [(0, record(k, log), 0) for k, log in enumerate(logs)]
+    assert sample_weights(keyed, 1, "importance", full_data=True).ess == pytest.approx(effective)
+
+
+def test_chains_may_have_each_its_own_zeta():
+    """Chains are normalised each by itself; within a chain zeta must not change."""
+    keyed = [(c, record(k, 0.0, zeta=2.0 + c), 0) for c in range(2) for k in range(4)]
+    assert sample_weights(keyed, 2, "importance", full_data=True).ess == pytest.approx(8)
+    with pytest.raises(ConfigError, match="zeta changed"):
+        sample_weights([*keyed, (0, record(9, 0.0, zeta=3.0), 0)], 2, "importance", full_data=True)
+
+
+def record(step: int, log_weight: float, zeta: float = 2.0, **energies) -> Record:
+    about = dict(energy_full=None, energy_batch=None) | energies
+    return Record(
+        step, 0, [0], 0, 0.1, 1.0, zeta, about["energy_batch"], about["energy_full"], [log_weight], True, "", 0, ""
+    )
 
 
 def test_importance_is_refused_when_temperature_changed(tmp_path):

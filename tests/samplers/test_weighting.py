@@ -21,8 +21,7 @@ from scipy.stats import chi2, gamma
 
 import bdl
 from bdl.psi import lean
-from bdl.samplers.weighting.histogram import Form, Histogram
-from bdl.samplers.weighting.reweighting import SETTLED
+from bdl.samplers.weighting.histogram import UNSETTLED, Form, Histogram
 
 D64 = torch.float64
 KINDS = [bdl.AdaptiveWeight, bdl.Contour]
@@ -425,7 +424,10 @@ def test_reweighting_under_contour(bins: int, zeta: float):
 
 class Steps(Histogram):
     """The published variant, a negative control. log psi is a step function, and its slope is the difference to the bin
-    below, so that multiplier and weight belong to two functions. Energies beyond the bins are clamped."""
+    below, so that multiplier and weight belong to two functions. Energies beyond the bins are clamped. It is frozen
+    after the steps that the sound form needs: chains of the steep variant may diverge before psi settles."""
+
+    settled = True
 
     def evaluate(self, u):
         rows, j = self.grid().rows, self.grid().bin_of(u)
@@ -553,7 +555,7 @@ def test_pilot_starts_again_when_the_energies_leave_its_range(weighting):
     while h.edges is not None:
         advance()
         assert h.updates < 500
-    assert h.psi.eq(1).all() and not h.log_psi.any() and not h.visits.any() and h.clock == h.updates == 0
+    assert h.psi.eq(1).all() and not h.log_psi.any() and not h.visits.any() and not h.clock.any() and h.updates == 0
     for _ in range(PILOT + 2):
         advance()
     assert h.edges[0, 0] < 5 < h.edges[0, -1] < 40 and h.updates > 0
@@ -592,17 +594,23 @@ def test_psi_is_silent_at_zero_temperature():
 
 
 def test_freezing_waits_until_psi_has_settled():
-    """At a constant rate of .05 psi has settled SETTLED/.05 steps after T last changed. A frozen psi stays constant."""
+    """At a constant rate of .05 one step is at most .05 time constants, so that psi needs 3/.05 steps after T last
+    changed, and more by the share of its start in the lowest bin. A frozen psi stays constant."""
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10, rate=lambda k: 0.05))
-    needed = math.ceil(SETTLED / 0.05)
-    for _ in range(needed - 2):
+    least = math.floor(-math.log(UNSETTLED) / 0.05)
+    for _ in range(least):
         assert not sampler.freeze_weighting()
         advance()
     sampler.param_groups[0]["temperature"] = 2.0
-    for _ in range(needed + 1):  # one more, for rounding
-        assert not sampler.freeze_weighting() or _ == needed
+    for _ in range(least):
+        assert not sampler.freeze_weighting()
         advance()
-    assert sampler.freeze_weighting()
+    steps = 0
+    while not sampler.freeze_weighting():
+        advance()
+        assert (steps := steps + 1) < 10 * least
+    h = sampler.reweighting.histogram
+    assert float(h.left.mean()) <= UNSETTLED
     psi, log_psi = sampler.reweighting.histogram.psi.clone(), sampler.reweighting.histogram.log_psi.clone()
     advance()
     assert torch.equal(sampler.reweighting.histogram.psi, psi) and torch.equal(
@@ -619,10 +627,10 @@ def test_change_of_temperature_in_place_is_noticed(temperature):
     _, sampler, advance = gaussian(bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10), T=temperature)
     for _ in range(5):
         advance()
-    clock = sampler.reweighting.histogram.clock
+    clock = sampler.reweighting.histogram.clock.clone()
     sampler.param_groups[0]["temperature"] *= 2
     advance()
-    assert 0 < sampler.reweighting.histogram.clock < clock
+    assert bool(((sampler.reweighting.histogram.clock > 0) & (sampler.reweighting.histogram.clock < clock)).all())
 
 
 def test_flat_has_nothing_to_freeze():
@@ -785,4 +793,4 @@ def test_a_ramp_of_zeta_does_not_hold_up_the_pilot():
         sampler.param_groups[0]["zeta"] = k / 3000
         sampler.step(closure)
     assert sampler.reweighting.histogram.edges is not None
-    assert sampler.reweighting.histogram.clock < 0.02 and not sampler.freeze_weighting()
+    assert float(sampler.reweighting.histogram.clock.max()) < 0.06 and not sampler.freeze_weighting()

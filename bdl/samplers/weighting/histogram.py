@@ -15,7 +15,14 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.psi import Array, last_below, lean, log_psi_and_slope
+from bdl.psi import Array, clip, exp, larger, last_below, lean, log_psi_and_slope
+
+ENOUGH = 10.0  # visits of a bin from which psi says something there
+UNSETTLED = (
+    0.05  # mean error of zeta log psi, at the energies visited, due to where psi began; with less it has settled
+)
+FASTEST = 0.05  # the largest step of psi that haste may lead to: a mean over 20 energies
+PACE = 0.01  # share of a new value in the running mean of the pull
 
 
 @dataclass(frozen=True)
@@ -89,9 +96,13 @@ class Histogram:
     visits: Tensor  # (R, m) energies counted in each bin
     edges: Tensor | None  # (E, m + 1) ascending; E = 1 where all rows have the same. None until the pilot finds them
     window: Tensor  # (pilot, C) most recent energies
+    begun: Tensor  # (R, m) psi where T, zeta or the floor last changed
+    clock: Tensor  # (R,) time constants of the recursion since then
+    pace: Tensor  # (R,) running mean of the recursion's pull, by which it is slower than its step says
+    left: Tensor  # (R,) running mean of zeta times the share of psi that is still `begun`, at the energies visited
+    haste: Tensor  # (R,) factor on the step: 1 / pace while psi still holds much of `begun`, then 1
     seen: int = 0  # energies in the window since T or zeta last changed
     updates: int = 0
-    clock: float = 0.0  # sum of gamma since T, zeta or the floor last changed
     frozen: bool = False
     form: Form = field(default=Form(), repr=False, compare=False)
     _grid: Grid | None = field(default=None, init=False, repr=False, compare=False)  # made when it is first needed
@@ -137,6 +148,34 @@ class Histogram:
         else:
             np.add.at(grid.visits, (grid.rows, j), 1)
 
+    def learn(self, step: float | Tensor, pull: Array, direction: Array, j: Array, zeta: float | Tensor) -> None:
+        """Move psi by a step of the recursion: pull (C,) and direction (C, m) of energies in the bins j (C,).
+
+        psi forgets where it began at the rate step x pull. Under AdaptiveWeight at zeta = 1 the mean pull is about one
+        over the nats of log G that the bins cover. So the step is divided by the mean pull until the beginning is
+        forgotten, up to a step of FASTEST. A graph may hold these kernels, for () tensors step and zeta.
+        """
+        rows, psi = self.grid().rows, self.grid().psi
+        clock, pace, left = lean(self.clock), lean(self.pace), lean(self.left)
+        shared = len(self.psi) == 1
+        gain = larger(clip(step * lean(self.haste), 0, FASTEST), step)  # haste >= 1, because no pull exceeds 1
+        moved = pull.mean(0) if shared else pull
+        psi += gain[:, None] * (direction.mean(0) if shared else direction)
+        clock += gain * moved
+        pace += PACE * (moved - pace)
+        share = lean(self.begun)[rows, j] / psi[rows, j] * exp(-clock)[rows]
+        share = clip(share * larger(zeta, 1.0), 0, 1)  # an error of log psi counts zeta times in the law
+        left += clip(gain * pace, 0, 1) * ((share.mean(0) if shared else share) - left)
+
+    def hurry(self) -> None:
+        """Set `haste`. A graph may hold these kernels."""
+        self.haste.copy_(self.pace.reciprocal().masked_fill_(self.left <= UNSETTLED, 1))
+
+    @property
+    def settled(self) -> bool:
+        """Whether psi has forgotten where it began, on average over its rows."""
+        return self.edges is not None and bool(self.left.mean() <= UNSETTLED)
+
     def tabulate(self) -> None:
         """Set log psi from psi."""
         self.log_psi.copy_(self.form.log_psi(self.psi, self.visits))
@@ -159,19 +198,30 @@ class Histogram:
         rows = len(self.psi)
         self.psi, self.log_psi = (torch.cat([t[:, :1].expand(rows, bins), t], 1) for t in (self.psi, self.log_psi))
         self.visits = torch.cat([self.visits.new_zeros(rows, bins), self.visits], 1)
-        self.clock = 0.0
+        self._begin()
 
     def forget(self) -> None:
         """T or zeta has changed: psi is no longer settled, and a pilot starts again."""
-        self.clock = 0.0
+        self._begin()
         if self.edges is None:
             self.seen = 0
 
     def restart(self, psi: Tensor) -> None:
         """Drop the bins and all that was learnt; psi (R, m) is where it begins again."""
-        self.edges, self.seen, self.updates, self.clock = None, 0, 0, 0.0
+        self.edges, self.seen, self.updates = None, 0, 0
         self.psi = psi
         self.log_psi, self.visits = torch.zeros_like(psi), torch.zeros_like(psi)
+        self.pace.fill_(1.0)
+        self._begin()
+
+    def _begin(self) -> None:
+        if self.begun.shape == self.psi.shape:
+            self.begun.copy_(self.psi)  # in place, because graphs read it
+        else:
+            self.begun = self.psi.clone()
+        self.clock.zero_()
+        self.left.fill_(1.0)
+        self.haste.fill_(1.0)
 
     def outside(self) -> tuple[float, float]:
         """Shares of the recent energies below the lowest edge and above the highest; NaN while the pilot runs."""
@@ -190,13 +240,3 @@ class Histogram:
 
     def state_dict(self) -> dict[str, Any]:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init and f.name != "form"}
-
-
-def covered(psi: Tensor, zeta: float) -> Tensor:
-    """(R,) nats of log G between the floor and the top: -log G_1, with G_1 the mass of the lowest bin under exp(-U/T).
-
-    psi: (R, m), at the fixed point θ_i^zeta ∝ G_1 + zeta (G_i - G_1), whose first value gives G_1.
-    """
-    log_r = zeta * (psi[:, 0].clamp_min(1e-300).log() - psi[:, -1].clamp_min(1e-300).log())
-    r = log_r.exp()
-    return (1 - r + r * zeta).log() - log_r - math.log(zeta) if zeta > 0 else torch.zeros_like(r)

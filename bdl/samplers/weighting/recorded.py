@@ -49,7 +49,8 @@ class RecordedWeighting:
             g.mul_(multiplier)
             return both, multiplier, u
 
-        both, multiplier, self.seen = launch(work, ("psi", learns, tabulates), (h.edges, h.psi, h.log_psi, h.visits, g))
+        used = (h.edges, h.psi, h.log_psi, h.visits, h.begun, h.clock, h.pace, h.left, h.haste, g)
+        both, multiplier, self.seen = launch(work, ("psi", learns, tabulates), used)
         of_chains, log_weight = both.clone().unbind()  # others keep them beyond this step
         return of_chains, log_weight, multiplier
 

@@ -16,13 +16,12 @@ from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.potential import Launch, Potential
 from bdl.samplers.resume import Saved
 from bdl.samplers.settings import StepSettings, any_positive
-from bdl.samplers.weighting.histogram import Histogram, covered
+from bdl.samplers.weighting.histogram import Histogram
 from bdl.samplers.weighting.partition import batch_error
 from bdl.samplers.weighting.recorded import RecordedWeighting
 from bdl.samplers.weighting.weightings import Weighting
 
 SMOOTHING = 0.95  # decay of the running mean under energy="ema"
-SETTLED = 5.0  # time constants of the stochastic approximation after which psi counts as settled
 
 
 class Reweighting(Saved):
@@ -53,11 +52,13 @@ class Reweighting(Saved):
         rows = len(h.psi)
         t = torch.as_tensor(temperature, dtype=torch.float64).cpu().expand(rows)
         unit = t.to(h.psi) if self._in_temperatures else torch.ones_like(h.psi[:, 0])
+        depth, error = weighting.depth(h, zeta)
         tensors = {
             "edges": h.all_edges() * unit[:, None],
             "log_psi": h.log_psi,
             "visits": h.visits,
-            "covered": covered(h.psi, zeta),
+            "depth": depth,
+            "depth_error": error,
             "zeta": torch.full((rows,), zeta, dtype=torch.float64),
             "temperature": t,
             "recent_energies": h.window[: min(h.seen, len(h.window))] * unit,
@@ -129,8 +130,11 @@ class Reweighting(Saved):
             return []
         unit = "T" if self._in_temperatures else "nats"
         low, high = float(h.edges[:, 0].mean()), float(h.edges[:, -1].mean())
-        covers = self.weighting.describe_depth(h, now.zeta)
-        lines = [f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}{covers}"]
+        depth, error = (float(each.nanmean()) for each in self.weighting.depth(h, now.zeta))
+        reached = (
+            "" if math.isnan(error) else f"; the energies lie {depth:,.0f} ± {error:,.0f} nats of log G below the top"
+        )
+        lines = [f"energy bins: {h.bins} from {low:.4g} to {high:.4g} {unit}{reached}"]
         if not math.isnan(error := batch_error(h)):
             width = (high - low) / h.bins
             lines.append(f"energy noise: {error:.3g} {unit} from one step to the next, in bins of {width:.3g}")
@@ -139,8 +143,8 @@ class Reweighting(Saved):
     def freeze(self) -> bool:
         """Stop psi from learning if it has settled at the present T and zeta; returns whether it is frozen."""
         h = self.histogram
-        if h is not None and h.edges is not None and h.clock >= SETTLED:
-            h.frozen = True
+        if h is not None and not h.frozen:
+            h.frozen = h.settled
         return h is not None and h.frozen
 
     def state_dict(self) -> dict[str, Any]:

@@ -6,6 +6,7 @@ the importance weight back to exp(-U/T) is psi(U)^zeta. The two can therefore ne
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,7 +18,8 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.identity import type_name
 from bdl.psi import Array, exp, lean
-from bdl.samplers.weighting.histogram import Form, Histogram, covered
+from bdl.samplers.weighting.depth import depth
+from bdl.samplers.weighting.histogram import Form, Histogram
 from bdl.samplers.weighting.partition import (
     HIGHEST,
     LOWEST,
@@ -124,15 +126,24 @@ class HistogramWeighting(Weighting):
             raise ConfigError(f"low must be below high, got low = {self.low}, high = {self.high}")
 
     @abstractmethod
-    def direction(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
-        """(C, m) direction in which energies u (C,), in bins j (C,), move psi; arrays as `bdl.psi.lean` makes them."""
+    def pull(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
+        """(C,) how strongly energies u (C,), in bins j (C,), move psi; arrays as `bdl.psi.lean` makes them."""
+
+    @abstractmethod
+    def aim(self, h: Histogram, j: Array) -> Array:
+        """(C, m) psi if there were no other energies than those in the bins j (C,)."""
+
+    def direction(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> tuple[Array, Array]:
+        """The pull (C,), and the direction (C, m) in which energies move psi: pull x (aim - psi)."""
+        pull = self.pull(h, u, j, zeta)
+        return pull, pull[:, None] * (self.aim(h, j) - h.grid().psi)
 
     def describe(self, zeta: float) -> str:
         return f", weighted to exp(-U/T) / psi(U)^{zeta:g} by {type(self).__name__} on {self.energy} energies"
 
-    def describe_depth(self, h: Histogram, zeta: float) -> str:
-        """What `Sampler.explain` adds to the line on the bins."""
-        return ""
+    def depth(self, h: Histogram, zeta: float) -> tuple[Tensor, Tensor]:
+        """(R,) nats of log G between the median of recent energies and the top, and the error; NaN where unknown."""
+        return torch.full_like(h.clock, math.nan), torch.full_like(h.clock, math.nan)
 
     def partition(self, num_data: int) -> Partition:
         """The bins as asked for. num_data: N, the unit of bounds such as "0.5N"."""
@@ -157,7 +168,11 @@ class HistogramWeighting(Weighting):
         bins = self.bins if partition.edges is None else len(partition.edges) - 1
         psi = self._start(energies, 1 if self.shared else len(energies), bins)
         zero, window = torch.zeros_like(psi), energies.new_zeros(self.pilot, len(energies))
-        h = Histogram(psi, zero, zero.clone(), None, window, form=self.psi_form)
+        clock, one = torch.zeros_like(psi[:, 0]), torch.ones_like(psi[:, 0])
+        h = Histogram(
+            psi, zero, zero.clone(), None, window, begun=psi.clone(), clock=clock, pace=one,
+            left=one.clone(), haste=one.clone(), form=self.psi_form,
+        )  # fmt: skip
         if partition.given:
             h.edges = partition.edges_for(energies[None])
             h.tabulate()
@@ -174,18 +189,17 @@ class HistogramWeighting(Weighting):
         """Count an update of psi. Returns its gamma, and whether log psi follows it at once."""
         gamma = self.rate(h.updates)
         h.updates += 1
-        h.clock += gamma
         return gamma, h.updates <= EARLY or h.updates % TABULATE == 0
 
     def move_psi(self, h: Histogram, u: Array, gamma: float | Tensor, zeta: float | Tensor, tabulates: bool) -> None:
         """Move psi by the energies u (C,). A graph may hold these kernels, for () tensors gamma and zeta."""
-        grid = h.grid()
-        j = grid.bin_of(u)
+        j = h.grid().bin_of(u)
         h.count(j)
-        direction, psi = self.direction(h, u, j, zeta), grid.psi
-        psi += gamma * (direction.mean(0) if self.shared else direction)
+        pull, direction = self.direction(h, u, j, zeta)
+        h.learn(gamma, pull, direction, j, zeta)
         if tabulates:
             h.tabulate()
+            h.hurry()
 
     def observe(self, h: Histogram, u: Array, pooled: bool, num_data: int = 1) -> None:
         """Remember the energies u (C,), end the pilot when they no longer drift, and check that the bins hold them.
@@ -251,13 +265,15 @@ class AdaptiveWeight(HistogramWeighting):
     open_top: ClassVar[bool] = True
     descends: ClassVar[bool] = True
 
-    def describe_depth(self, h: Histogram, zeta: float) -> str:
-        return f"; the floor lies {float(covered(h.psi, zeta).mean()):,.0f} nats of log G below the top"
+    def depth(self, h: Histogram, zeta: float) -> tuple[Tensor, Tensor]:
+        return depth(h, zeta)
 
-    def direction(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
+    def pull(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
         grid = h.grid()
-        reached = grid.numbers >= j[:, None]
-        return grid.psi[grid.rows, j][:, None] * (1.0 * reached - grid.psi)
+        return grid.psi[grid.rows, j]
+
+    def aim(self, h: Histogram, j: Array) -> Array:
+        return 1.0 * (h.grid().numbers >= j[:, None])
 
 
 @dataclass(frozen=True)
@@ -275,7 +291,8 @@ class Contour(HistogramWeighting):
 
     forms: ClassVar[Mapping[str, Form]] = {"slides": Form("clipped"), "code": Form("log", 0, "linear")}
 
-    def direction(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
-        hit = h.grid().numbers == j[:, None]
-        log_w = zeta * (h.evaluate(u)[0] - lean(h.log_psi.max(1).values))
-        return exp(log_w)[:, None] * (1.0 * hit - h.grid().psi)
+    def pull(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
+        return exp(zeta * (h.evaluate(u)[0] - lean(h.log_psi.max(1).values)))
+
+    def aim(self, h: Histogram, j: Array) -> Array:
+        return 1.0 * (h.grid().numbers == j[:, None])

@@ -17,7 +17,14 @@ ENERGIES = np.linspace(0.5, 9.5, 1000)
 
 def histogram(slope: float, zeta: float = 2.0, T: float = 0.5, **arguments) -> EnergyHistogram:
     """log psi rises by `slope` per nat over ten bins of one nat."""
-    return EnergyHistogram(np.linspace(0, 10, 11), slope * np.arange(10), ENERGIES, zeta, T, covered=12.0, **arguments)
+    return EnergyHistogram(
+        np.linspace(0, 10, 11),
+        slope * np.arange(10),
+        ENERGIES,
+        zeta,
+        T,
+        **(dict(depth=12.0, depth_error=2.0) | arguments),
+    )
 
 
 def test_numbers_of_a_constant_pull():
@@ -25,15 +32,23 @@ def test_numbers_of_a_constant_pull():
     m = weighting_metrics([histogram(3.0)])
     assert m["weighting/multiplier"] == m["weighting/multiplier_95"] == pytest.approx(4)
     assert m["weighting/plain_temperature"] == pytest.approx(0.5 / 4)
-    assert m["weighting/covered"] == 12 and m["weighting/bin_width"] == 1
+    assert m["weighting/depth"] == 12 and m["weighting/bin_width"] == 1
     assert m["weighting/lowest_share"] == pytest.approx(0.5 / 9, abs=1e-2)
 
 
 def test_sentences_say_whether_it_did_anything():
     strong, weak = (" ".join(weighting_sentences(weighting_metrics([histogram(s)]))) for s in (3.0, 0.01))
     assert "multiplied the gradient by 4 " in strong and "next to nothing" not in strong
-    assert "at a temperature of about 0.12" in strong and "12 nats of log G" in strong
+    assert (
+        "at a temperature of about 0.12" in strong and "The energies lie 12 ± 2 nats of log G below the top" in strong
+    )
     assert "so it changed next to nothing" in weak
+
+
+@pytest.mark.parametrize("error", [4.0, math.nan])
+def test_a_depth_with_too_large_an_error_is_not_told(error: float):
+    lines = " ".join(weighting_sentences(weighting_metrics([histogram(3.0, depth_error=error)])))
+    assert "is not known, because psi does not rest there" in lines and "12" not in lines.split("How many")[1]
 
 
 @pytest.mark.parametrize(

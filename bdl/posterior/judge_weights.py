@@ -1,0 +1,43 @@
+"""What importance weights, and samples of a weighted distribution without them, say of the target."""
+
+from __future__ import annotations
+
+import math
+
+from bdl.posterior.judgements import Judgement, Numbers
+
+WEIGHTED = 100.0  # effective samples of a weighted average: its error is a tenth of the posterior's width
+FOLLOWS = "samples follow the weighted distribution exp(-U/T) / psi(U)^zeta"
+HEAT = 1.25  # of T, or its inverse: widths change by 12 %. SGHMC reaches it at 1/5 of its largest stable step
+
+
+def judge_weights(m: Numbers) -> Judgement | None:
+    """Importance weights, which lead from the weighted distribution back to the target."""
+    name, weights = "ESS of importance weights", m["weight_ess"]
+    if "weight_ess" not in m:
+        return None
+    if math.isnan(weights):
+        return _weighted(m) or Judgement("not known", name, "–", f"{FOLLOWS}, and no importance weights lead back")
+    value = f"{weights:,.1f}" + ("" if math.isnan(m["samples"]) else f" of {m['samples']:,.0f}")
+    if m["weights_biased"] == 1:
+        words = "importance weights are biased: the energies of batches, on which they rest, are too noisy"
+        return Judgement("not known", name, value, words)
+    share = m["ess/min"] / m["samples"]
+    effective = weights if math.isnan(share) else weights * min(share, 1.0)
+    if effective >= WEIGHTED:
+        return Judgement("trust", name, value, "many samples share the weight")
+    words = f"the weighted average rests on {effective:,.2g} independent samples: lower zeta, or sample longer"
+    return Judgement("more samples", name, value, words)
+
+
+def _weighted(m: Numbers) -> Judgement | None:
+    """What samples of a weighted distribution without usable weights are samples of; None if it was not measured."""
+    multiplier, plain, name = m["weighting/multiplier"], m["weighting/plain_temperature"], "Weighted distribution"
+    if math.isnan(multiplier):
+        return None
+    if 1 / HEAT <= m["weighting/multiplier_5"] and m["weighting/multiplier_95"] <= HEAT:
+        words = "the weighting changes the temperature by less than batches and steps may"
+        return Judgement("trust", name, f"multiplier {multiplier:.3g}", words)
+    like = "" if math.isnan(plain) else f", which is about exp(-U/T) at T = {plain:.2g}"
+    words = f"{FOLLOWS}{like}; no importance weights lead back to T = {m['temperature']:.3g}"
+    return Judgement("no posterior", name, f"multiplier {multiplier:.3g}", words)
