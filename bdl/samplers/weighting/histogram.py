@@ -18,9 +18,7 @@ from bdl.errors import ConfigError
 from bdl.psi import Array, clip, exp, larger, last_below, lean, log_psi_and_slope
 
 ENOUGH = 10.0  # visits of a bin from which psi says something there
-UNSETTLED = (
-    0.05  # mean error of zeta log psi, at the energies visited, due to where psi began; with less it has settled
-)
+UNSETTLED = 0.05  # mean error of zeta log psi that psi owes to its start: with less, psi has settled
 FASTEST = 0.05  # the largest step of psi that haste may lead to: a mean over 20 energies
 PACE = 0.01  # share of a new value in the running mean of the pull
 
