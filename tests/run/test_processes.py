@@ -59,7 +59,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Recorder(Callback):
-    """Records θ and energy after every step; on rank 1 it may change one bit of θ or send a signal."""
+    """Records θ and energy after every step; on rank 1 it may change last bits of θ or send a signal."""
 
     def __init__(self, rank: int, drift_at: int | None = None, signal_at: int | None = None):
         self.rank, self.drift_at, self.signal_at = rank, drift_at, signal_at
@@ -75,7 +75,7 @@ class Recorder(Callback):
         self.energy.append(sampler.energy.clone())
         if self.rank == 1 and sampler.steps == self.drift_at:
             first = parameters[0].detach()[0].view(-1)  # the first chain
-            first[0] = torch.nextafter(first[0], torch.tensor(9.0))
+            first.copy_(torch.nextafter(first, torch.tensor(9.0)))
         if self.rank == 1 and sampler.steps == self.signal_at:
             os.kill(os.getpid(), signal.SIGTERM)
 
@@ -158,8 +158,11 @@ def test_ranks_are_equal_to_the_bit(ranks, case):
     assert torch.equal(one["theta"], two["theta"]) and torch.equal(one["energy"], two["energy"])
 
 
-def test_a_rank_that_differs_in_one_bit_is_reported(ranks):
-    """The bit changes after step 9, every fourth step compares: both ranks report it at step 12."""
+def test_a_rank_that_differs_in_last_bits_is_reported(ranks):
+    """They change after step 9, every fourth step compares: both ranks report it at step 12.
+
+    It is the last bit of some numbers, because the rounding of later steps may take back that of one.
+    """
     assert ranks[0][0]["drift"] == ranks[0][1]["drift"]
     assert "hold different numbers after step 12" in ranks[0][0]["drift"]
 
