@@ -193,32 +193,29 @@ def uneven(dynamics, lr: float = 0.01, batch: int = 1, steps: int = 800) -> tupl
     return chains, chains.run(steps, burn_in=ADAPT)
 
 
-LARGE_STEPS = pytest.mark.xfail(
-    strict=False,
-    reason="at four times the lr one coordinate is 0.11 hotter than the formula says, which allows 0.105: unexplained",
-)
-
-
 @pytest.mark.parametrize(
     "mass, batch",
     [
         ("noise", 1),
         ("unit", 1),
         pytest.param("noise", 4, marks=pytest.mark.slow),
-        pytest.param("unit", 4, marks=[pytest.mark.slow, LARGE_STEPS]),
+        pytest.param("unit", 4, marks=pytest.mark.slow),
     ],
 )
 def test_uneven_noise_is_made_even_up_to_its_level(mass: str, batch: int):
     """With masses every T_i is T to 6 %, at P from 0.2 to 20.
 
-    Without, the mean share of noise bounds lr, and the noisiest coordinates have more than the level: T_i is then
-    max(level, 2 b_i) over its mean to 6 %, which is above 1.3 at worst.
+    Without, the mean share of noise bounds lr, and the noisiest coordinates have more than the level: T_i is then above
+    1.3 at worst. It is to 6 % what turns u in coordinate i over its mean: the noise 2 b_i of batches, and what is
+    injected, the level less the estimate of 2 b_i. Each chain has its own lr and its own estimate of V, and near the
+    level the mean over chains is not what the mean lr gives.
     """
     chains, t = uneven(bdl.SMILE(mass=mass, heat=1.0, adapt_steps=ADAPT), batch=batch)
-    b2 = chains.lr.mean() * chains.state.root.square().mean(0) * UNEVEN / batch  # 2 b_i
-    level = chains.sampler.dynamics.level
+    squares, level = chains.lr[:, None] * chains.state.root.square(), chains.sampler.dynamics.level  # lr P_i
+    b2 = squares * UNEVEN / batch  # (C, d) 2 b_i
     assert b2.mean() / level < 0.5 * 1.3  # noise_share, and the spread of its estimate over chains
-    expected = temperatures(b2.clamp_min(level))
+    noise = b2 + (level - squares * chains.state.variance).clamp_min(0)
+    expected = (noise / noise.mean(1, keepdim=True)).mean(0)
     assert expected.max() < 1.05 if mass == "noise" else expected.max() > 1.3
     assert (abs(t.mean - expected.numpy()) < 0.06 + Z * t.se).all()
 
