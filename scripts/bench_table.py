@@ -1,6 +1,6 @@
 """Runs a configuration over seeds, and writes scores and core-seconds into a table.
 
-python scripts/bench_table.py NAME [--seeds 0 1 2] [--out DIR] override...
+python scripts/bench_table.py NAME [override ...] [--seeds 0 1 2] [--out DIR]
 
 Every seed is one command, scripts/train.py with the overrides. Its core-seconds are user and system time of all its
 processes, from the start of the interpreter to the report. DIR/NAME.json holds the numbers, DIR/NAME.md the table;
