@@ -5,7 +5,18 @@ from __future__ import annotations
 import math
 
 from bdl.posterior.judge_weights import HEAT, judge_weights
-from bdl.posterior.judgements import APART, ESS, TAIL, Judgement, Numbers, apart, samples_needed, stuck, surely_apart
+from bdl.posterior.judgements import (
+    APART,
+    ESS,
+    TAIL,
+    Judgement,
+    Numbers,
+    apart,
+    over,
+    samples_needed,
+    stuck,
+    surely_apart,
+)
 
 UNSETTLED = 1.1  # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to .1 % on Landsat
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
@@ -90,7 +101,7 @@ def _has_learnt(m: Numbers) -> bool:
 
 def _width(m: Numbers) -> Judgement | None:
     """Predictions of numbers that are far wider than the data lie around them."""
-    ratio, name = 1 / m["mcse/unit"], "Width against residuals"
+    ratio, name = over(1, m["mcse/unit"]), "Width against residuals"
     if math.isnan(ratio):
         return None
     if ratio <= TOO_WIDE:
@@ -193,6 +204,9 @@ def _rhat(m: Numbers) -> Judgement | None:
     if math.isnan(value):
         if m["chains"] == 1:
             return None
+        if m["mcse/worst"] == 0:
+            words = "the chains have not moved: all predict exactly the same; raise lr, and see that steps are accepted"
+            return Judgement("not mixing", name, "–", words)
         return Judgement("more samples", name, "–", "R-hat was not measured: it needs 2 chains and 4 samples of each")
     if value <= RHAT:
         return Judgement("trust", name, f"{value:.3f}", "the chains agree on every test item that was checked")
@@ -204,7 +218,7 @@ def _rhat(m: Numbers) -> Judgement | None:
 def _ess(m: Numbers) -> Judgement:
     value, name, samples = m["ess/min"], "ESS (smallest)", m["samples"]
     if math.isnan(value):
-        words = "the effective sample size was not measured: it needs 4 samples of each chain"
+        words = "the effective sample size was not measured: it needs 4 samples of each chain that do not all agree"
         return Judgement("more samples", name, "–", words)
     shown = f"{value:,.0f}" + ("" if math.isnan(samples) else f" of {samples:,.0f}")
     if value >= ESS:

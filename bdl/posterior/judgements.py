@@ -201,10 +201,18 @@ def predicts_numbers(m: Numbers) -> bool:
 
 
 def samples_needed(m: Numbers) -> float:
-    """How many samples make the ESS of every item, and the Monte Carlo error, large and small enough; NaN: unknown."""
-    parts = [ESS / m["ess/min"], TAIL / m["ess/tail_min"], (m["mcse/most"] / tolerance(m)) ** 2]
-    known = [part for part in parts if math.isfinite(part)]
-    return _round_up(m["samples"] * max(known)) if known and math.isfinite(m["samples"]) else math.nan
+    """How many samples make the ESS of every item, and the Monte Carlo error, large and small enough; NaN: unknown.
+
+    It is unknown too where no number would do, because an ESS is 0, and where the predictions do not vary.
+    """
+    parts = [over(ESS, m["ess/min"]), over(TAIL, m["ess/tail_min"]), (m["mcse/most"] / tolerance(m)) ** 2]
+    needed = m["samples"] * max((part for part in parts if not math.isnan(part)), default=math.nan)
+    return _round_up(needed) if 0 < needed < math.inf else math.nan
+
+
+def over(a: float, b: float) -> float:
+    """a / b for a > 0 and b >= 0, infinite at b = 0."""
+    return a / b if b else math.inf
 
 
 def stuck(m: Numbers) -> bool:

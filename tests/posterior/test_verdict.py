@@ -245,3 +245,28 @@ def test_the_worst_finding_decides():
     assert of(kinetic_temperature=3.0, ess__min=50.0, chains=2).outcome == "broken"
     assert of(ess__min=50.0, ess__within=900.0, chains=2).outcome == "ensemble over modes"
     assert of(ess__min=50.0, ess__within=900.0, chains=2, mcse__most=0.05).outcome == "not mixing"
+
+
+@pytest.mark.parametrize(
+    "changes, outcome",
+    [
+        (dict(ess__min=0.0, ess__within=0.0), "ensemble over modes"),
+        (dict(ess__min=0.0, ess__within=0.0, mcse__most=0.5), "not mixing"),
+        (dict(ess__tail_min=0.0), "more samples"),
+    ],
+)
+def test_an_effective_sample_size_of_0_has_no_number_of_samples_that_would_do(changes, outcome):
+    judged = of(**changes)
+    assert judged.outcome == outcome and math.isnan(judged.needed) and "about" not in judged.line
+
+
+def test_predictions_that_are_infinitely_wider_than_the_residuals():
+    judged = of(mcse__unit=0.0)
+    assert judged.outcome == "not known" and judged.decisive.name == "Width against residuals"
+
+
+def test_chains_that_never_moved():
+    """All equal, they are not called a few samples too short; each at its own place, they do not mix."""
+    judged = verdict(measured(np.full((4, 500, 5), 0.5)))
+    assert judged.outcome == "not mixing" and "have not moved" in judged.line and math.isnan(judged.needed)
+    assert verdict(measured(np.repeat(probabilities(4, 1), 500, 1))).outcome == "not mixing"
