@@ -12,7 +12,6 @@
 
 import dataclasses
 import inspect
-import re
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -120,17 +119,25 @@ def feed(net: Callable[..., Any], inputs: Inputs, call: Callable[..., Any] | Non
         raise
 
 
-UNFIT = re.compile(  # what torch says of inputs of another shape or type
-    r"mat1 and mat2|must have the same dtype|expected scalar type|Given (groups|normalized_shape)|size mismatch"
-    r"|Expected .*(scalar type|input|dimension|size|more than)|must match the size of tensor|is invalid for input"
-    r"|Sizes of tensors must match|expected input|not implemented for"
-)
+# What torch, or a network itself, raises for inputs of another shape, dtype or range
+INPUT_ERRORS = (RuntimeError, ValueError, NotImplementedError, IndexError)
 
 
-def refuse_unfit(net: nn.Module, inputs: Inputs, error: Exception) -> None:
-    """Raise ConfigError where an error of torch is about the shape or the type of the inputs."""
-    line = str(error).strip().partition("\n")[0]
-    if type(error) in (RuntimeError, ValueError, NotImplementedError) and UNFIT.search(line):
+def refuse_unfit(net: nn.Module, inputs: Inputs, error: Exception, alone: Callable[[], Any]) -> None:
+    """Raise ConfigError, in torch's words, where the network by itself does not take the inputs.
+
+    alone: feeds them to the network again, without what else may have led to the error, such as the loss or vmap. A
+    lack of memory is another matter.
+    """
+    if isinstance(error, torch.OutOfMemoryError | ConfigError):
+        return
+    try:
+        with torch.no_grad():
+            alone()
+    except (torch.OutOfMemoryError, ConfigError):
+        return
+    except INPUT_ERRORS as unfit:
+        line = str(unfit).strip().partition("\n")[0]
         raise ConfigError(
             f"{type(net).__name__} does not take the inputs {structure(inputs)}: {line}; give items of the shape and "
             "the dtype that the network was trained on"

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from bdl.batch import Reader, count_items, feed, next_tokens, part_of
+from bdl.batch import Reader, count_items, feed, next_tokens, part_of, refuse_unfit
 from bdl.errors import BdlWarning, ConfigError
 
 A, B, Y = torch.zeros(4, 3), torch.ones(4, 2), torch.arange(4)
@@ -134,3 +134,13 @@ def test_a_batch_in_which_nothing_counts_decides_nothing():
     assert read((TOKENS, empty))[1] is empty
     with pytest.warns(BdlWarning, match="shifts them by one"):
         assert read((TOKENS, TOKENS))[1].tolist() == next_tokens(TOKENS).tolist()
+
+
+def test_only_an_error_of_the_network_by_itself_is_one_of_its_inputs():
+    """The loss may raise the same words for other tensors, and a lack of memory is no fault of the inputs."""
+    net, words = nn.Linear(3, 2), RuntimeError("mat1 and mat2 shapes cannot be multiplied (4x2 and 3x2)")
+    fits, unfit = torch.zeros(4, 3), torch.zeros(4, 2)
+    assert refuse_unfit(net, fits, words, lambda: net(fits)) is None
+    assert refuse_unfit(net, unfit, torch.OutOfMemoryError("out of memory"), lambda: net(unfit)) is None
+    with pytest.raises(ConfigError, match=r"Linear does not take the inputs float32 \(4, 2\): mat1 and mat2"):
+        refuse_unfit(net, unfit, words, lambda: net(unfit))

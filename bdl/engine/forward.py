@@ -10,7 +10,17 @@ import torch
 from torch import Tensor, nn
 from torch.func import vmap
 
-from bdl.batch import Inputs, count_items, feed, map_tensors, part_of, refuse_outputs, refuse_unfit, tensors_in
+from bdl.batch import (
+    INPUT_ERRORS,
+    Inputs,
+    count_items,
+    feed,
+    map_tensors,
+    part_of,
+    refuse_outputs,
+    refuse_unfit,
+    tensors_in,
+)
 from bdl.cpu import cpu
 from bdl.engine.functional import call_with, evaluating, named_tensors, tensors_of_modules, watching
 from bdl.errors import ConfigError
@@ -134,8 +144,10 @@ class Forward:
         """
         try:
             return self._outputs(tensors, inputs, each)
-        except (RuntimeError, ValueError, NotImplementedError) as error:
-            refuse_unfit(self.net, inputs, error)
+        except INPUT_ERRORS as error:
+            first = {name: t[:1] for name, t in tensors.items()}
+            batch = map_tensors(lambda t: t[:1], inputs) if each else inputs
+            refuse_unfit(self.net, inputs, error, lambda: self._loop(first, batch, each))
             raise
 
     def _outputs(self, tensors: Tensors, inputs: Inputs, each: bool) -> Tensor:
@@ -181,10 +193,11 @@ class Forward:
                 sizes.append(outputs.numel())
 
         with watching(dict(self.net.named_modules()), measure), evaluating(self.net):
+            run = (lambda: feed(self.net, one)) if tensors is None else (lambda: self._loop(tensors, one, each=False))
             try:
-                feed(self.net, one) if tensors is None else self._loop(tensors, one, each=False)
-            except (RuntimeError, ValueError, NotImplementedError) as error:
-                refuse_unfit(self.net, one, error)
+                run()
+            except INPUT_ERRORS as error:
+                refuse_unfit(self.net, one, error, run)
                 raise
         return sizes[-1] if self._head else max(sizes), sizes[-1]
 

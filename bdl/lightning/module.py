@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from bdl.batch import Inputs, feed, map_tensors, refuse_outputs, refuse_unfit, structure
+from bdl.batch import INPUT_ERRORS, Inputs, feed, map_tensors, refuse_outputs, refuse_unfit, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.devices import widest
 from bdl.engine.choose import Compile, choose_gradient
@@ -139,8 +139,8 @@ class BayesianModule(L.LightningModule):
         labels = self.net.per_chain(y) if isinstance(self.net, ChainStack) and isinstance(y, Tensor) else y
         try:
             outputs = feed(self.net, inputs)
-        except (RuntimeError, ValueError, NotImplementedError) as error:
-            refuse_unfit(self.net, inputs, error)
+        except INPUT_ERRORS as error:
+            refuse_unfit(self.net, inputs, error, lambda: feed(self.net, inputs))
             raise
         refuse_misfit(self.loss, refuse_outputs(self.net, outputs), labels)
 
@@ -149,11 +149,10 @@ class BayesianModule(L.LightningModule):
         inputs, y = self._current.batch = self._read(batch)
         try:
             return self._form(inputs).losses(inputs, y)
-        except (RuntimeError, ValueError, NotImplementedError) as error:
-            refuse_unfit(self.net, inputs, error)
-            raise
-        except IndexError:  # torch's own of a class that is none
-            self._refuse_targets(inputs, y)
+        except INPUT_ERRORS as error:
+            refuse_unfit(self.net, inputs, error, lambda: feed(self.net, inputs))
+            if isinstance(error, IndexError):  # what torch raises for a class that the network does not have
+                self._refuse_targets(inputs, y)
             raise
 
     def _refuse_targets(self, inputs: Inputs, y: Tensor) -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from numbers import Number
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bdl.batch import feed, part_of, structure
 from bdl.disk.files import read_file
-from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.posterior.store import SampleStore
 
@@ -88,19 +86,3 @@ def is_array(value: Any) -> bool:
     if isinstance(value, Tensor):
         return False
     return isinstance(value, Number | str) or is_table(value) or hasattr(value, "__array__")
-
-
-def refuse_unfit(net: nn.Module, inputs: Any, error: Exception) -> NoReturn:
-    """Raise ConfigError, in the words of torch's error, if the network cannot take one item of these inputs."""
-    with torch.no_grad(), evaluating(net):
-        try:
-            feed(net, part_of(inputs, slice(0, 1)))
-        except torch.OutOfMemoryError:
-            raise error from None
-        except (RuntimeError, IndexError) as unfit:
-            line = str(unfit).strip().partition("\n")[0]
-            raise ConfigError(
-                f"{type(net).__name__} does not take the inputs {structure(inputs)}: {line}; give items of the shape "
-                "and the dtype that the network was trained on"
-            ) from error
-    raise error

@@ -11,12 +11,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, SequentialSampler
 
-from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, part_of, refuse_outputs, tensors_in
+from bdl.batch import (
+    INPUT_ERRORS,
+    Inputs,
+    Reader,
+    count_items,
+    feed,
+    map_tensors,
+    part_of,
+    refuse_outputs,
+    refuse_unfit,
+    tensors_in,
+)
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import Likelihood, likelihood_of
-from bdl.posterior.inputs import refuse_unfit
 from bdl.posterior.samples import Group, Samples, brief
 from bdl.posterior.weights import Weights
 
@@ -95,10 +105,7 @@ class Batches:
         return map_tensors(lambda t: t.to(self.device, self.dtype if t.is_floating_point() else None), inputs)
 
     def _evaluated(self, forward: Forward, tensors: Mapping[str, Tensor], inputs: Inputs) -> Tensor:
-        try:
-            return forward.evaluate(tensors, self.moved(inputs))
-        except (RuntimeError, IndexError) as error:
-            refuse_unfit(forward.net, self.moved(inputs), error)
+        return forward.evaluate(tensors, self.moved(inputs))
 
 
 def _joined(outputs: list[Tensor]) -> Tensor:
@@ -113,12 +120,13 @@ def _joined(outputs: list[Tensor]) -> Tensor:
 @torch.no_grad()
 def output_shape(net: nn.Module, batches: Batches) -> torch.Size:
     """(1, ...) of the outputs for one item. Raises ConfigError for unfit inputs, and for outputs that are no tensor."""
-    inputs, _ = next(iter(batches))
+    one = batches.moved(part_of(next(iter(batches))[0], slice(0, 1)))
     with evaluating(net):
         try:
-            outputs = feed(net, batches.moved(part_of(inputs, slice(0, 1))))
-        except (RuntimeError, IndexError) as error:
-            refuse_unfit(net, batches.moved(inputs), error)
+            outputs = feed(net, one)
+        except INPUT_ERRORS as error:
+            refuse_unfit(net, one, error, lambda: feed(net, one))
+            raise
     return refuse_outputs(net, outputs).shape
 
 
@@ -152,11 +160,8 @@ class ItemOutputs:
     def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood | None = None):
         self.samples, self.batches, self.likelihood = samples, batches, likelihood
         self._forward = samples.forward()
-        try:
-            batches.bound(self._forward)
-            self._together = self._forward.together(*batches.sizes())
-        except (RuntimeError, IndexError) as error:
-            refuse_unfit(self._forward.net, batches.sizes()[0], error)
+        batches.bound(self._forward)
+        self._together = self._forward.together(*batches.sizes())
         self._warned = False
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:

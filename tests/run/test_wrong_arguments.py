@@ -88,6 +88,10 @@ SAMPLE = {
         dict(net=nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)), loader=loader(batch_size=1)),
         "Sequential does not take the inputs .* Expected more than 1 value per channel",
     ),
+    "too few values for a filter": (
+        dict(net=nn.Sequential(nn.Unflatten(1, (1, 3)), nn.Conv1d(1, 3, 5), nn.Flatten())),
+        "Sequential does not take the inputs .* Kernel size can't be greater than actual input size",
+    ),
     "two outputs": (dict(net=Loss(lambda x: (x, 1))), r"Loss.forward returns tuple\(float32 \(10, 3\), int\), and bdl"),
     "two outputs of a stack": (dict(net=Loss(lambda x: (x, 1)), chains=2), "Loss.forward returns tuple"),
 }  # fmt: skip
