@@ -16,6 +16,7 @@ from bdl.lent import LentGradients
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.settings import any_positive
+from bdl.samplers.stray import StrayWatch
 from bdl.seeding import generator
 from bdl.torch_private import gather
 
@@ -132,30 +133,6 @@ class Chain:
             self._known_distinct = True
         return self.z
 
-    def values_of(self, idle: Sequence[int]) -> list[tuple[str, int, Tensor]]:
-        """Copies of every state coordinate of the parameters `idle`, which have no gradient, for `put_back`."""
-        return [(name, i, self._view(name, i).clone()) for i in idle for name in self.vector_fields()]
-
-    def put_back(self, values: list[tuple[str, int, Tensor]]) -> None:
-        for name, i, value in values:
-            self._view(name, i).copy_(value)
-
-    def note_moves(self) -> None:
-        """Note on the device, without a wait, whether something has moved θ since the last step: see `refuse_moves`."""
-        assert self.left_at is not None
-        moved = (self.left_at != self.theta).any()
-        self.strayed = moved if self.strayed is None else self.strayed.logical_or_(moved)
-
-    def refuse_moves(self) -> None:
-        """Raise ConfigError if a noted step began elsewhere than the step before it had ended. A device sync."""
-        strayed, self.strayed = self.strayed, None
-        if strayed is not None and bool(strayed):
-            raise ConfigError(
-                f"something has changed the parameters between two steps, after which {type(self.dynamics).__name__} "
-                f"used a gradient of the old ones (noticed at step {self.steps}; nothing since then was written): "
-                "change them before the first step, or load them together with the sampler's state_dict()"
-            )
-
     def advance(self, state: Any) -> None:
         """Take the state that the dynamics has returned, and count the step."""
         if state.theta is not self.theta:  # a dynamics written without in-place operations
@@ -239,7 +216,7 @@ class Chain:
                 value = value.to(getattr(self.state, name), copy=True)
             setattr(self.state, name, value)
         self.steps = state["step"]
-        self.left_at = self.strayed = None
+        self.stray = StrayWatch()
         if state["device"] == self.theta.device.type:
             self.generator.set_state(state["generator"].cpu())
         else:  # a stream that no earlier step on such a device has drawn from
@@ -252,8 +229,7 @@ class Chain:
         self.g_views = self.buffer.split(self.g)
         self.lent = LentGradients(self.buffer.params, self.g_views) if LentGradients.pays(self.g_views) else None
         self._z_is_zero = True
-        self.left_at: Tensor | None = None  # θ after the last step of a full-batch kernel
-        self.strayed: Tensor | None = None  # () on an accelerator: whether θ has been elsewhere before a step
+        self.stray = StrayWatch()
 
     def _fields(self) -> list[tuple[str, Any]]:
         return [(f.name, getattr(self.state, f.name)) for f in dataclasses.fields(self.state)]
@@ -264,9 +240,6 @@ class Chain:
             if name != "theta":
                 for p, view in zip(self.buffer.params, self.buffer.split(getattr(self.state, name)), strict=True):
                     yield p, name, view
-
-    def _view(self, name: str, i: int) -> Tensor:
-        return self.buffer.split(getattr(self.state, name))[i]
 
 
 def checked_state(dynamics: Transition, state: Any) -> Any:

@@ -47,7 +47,7 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
     chain, potential, batch_noise = sampler.chain, sampler.potential, sampler.batch_noise
     dynamics: Any = chain.dynamics
     if e.idle:
-        potential.note_idle(e)
+        potential.idle.note(e.idle, e.loss)
     potential.accept(e, now.lr)
     batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
     potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
@@ -58,9 +58,9 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
     z = chain.draw(now.temperature)
     lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
     chain.entropy = dynamics.entropy(chain.state)
-    alone = chain.values_of(e.idle)
+    alone = potential.idle.values(e.idle)
     chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *gather_extra(sampler, multiplier)))
-    chain.put_back(alone)
+    potential.idle.put_back(alone)
 
 
 def gather_extra(sampler: Readings, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:
@@ -136,7 +136,7 @@ def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> 
         theta.copy_(state.theta)  # leave no proposal behind for a checkpoint
         raise
     chain.measure(moved.theta, moved.gradient, [], n, potential.prior.offset)
-    chain.left_at = moved.theta
+    chain.stray.left_at = moved.theta
     chain.advance(moved)
     return chain.per_chain(start_loss.reshape(-1))
 
@@ -148,13 +148,13 @@ def evaluator(chain: Chain, potential: Potential, at_theta: AtTheta, start: Tens
     def evaluate(theta: Tensor) -> tuple[Tensor, Tensor]:
         chain.theta.copy_(theta)
         loss, idle = at_theta()
-        potential.refuse_idle(idle)
+        potential.idle.refuse(idle)
         if len(idle) < len(buffer.params):  # Metropolis' closure may compute no gradient at all
             for whole, i in itertools.product((theta, chain.theta), idle):
                 buffer.split(whole)[i].copy_(buffer.split(start)[i])
         energy = potential.energy_of(loss)
         potential.prior.add_grad_(chain.g, chain.theta, potential.num_data)
-        potential.silence(idle)
+        potential.idle.silence(idle)
         return (energy / potential.num_data).view(*chain.lead, 1), chain.g.clone()
 
     return evaluate
@@ -167,13 +167,13 @@ def evaluate_start(chain: Chain, potential: Potential, evaluate: Evaluate, now: 
     """
     s, step = chain.state, chain.steps
     due = step <= 2 or step % RECHECK == 0
-    if chain.theta.device.type != "cpu" and chain.left_at is not None:  # what reads a number would make the host wait
-        chain.note_moves()
+    # On an accelerator a comparison that is read would make the host wait
+    if chain.theta.device.type != "cpu" and chain.stray.left_at is not None:
+        chain.stray.note(chain.theta)
         if not due:
             return
-        chain.refuse_moves()
-    moved_by_hand = chain.left_at is not None and not torch.equal(chain.left_at, s.theta)
-    known = bool(torch.isfinite(s.potential).all()) and not moved_by_hand
+        chain.stray.refuse(chain.dynamics, step)
+    known = bool(torch.isfinite(s.potential).all()) and not chain.stray.has_moved(s.theta)
     if known and not due:
         return
     value, gradient = evaluate(s.theta)

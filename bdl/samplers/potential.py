@@ -1,6 +1,5 @@
 """The potential U/N and its gradient, from the user's closure; and clipping of that gradient."""
 
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +11,11 @@ import torch.distributed as dist
 from torch import Tensor
 
 from bdl.devices import widest
-from bdl.errors import BdlWarning, ConfigError, DivergedError
+from bdl.errors import ConfigError, DivergedError
 from bdl.samplers.chain import Chain
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
 from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.idle import IdleParameters
 from bdl.samplers.priors import Prior
 from bdl.samplers.resume import Saved
 
@@ -89,7 +89,7 @@ class Potential(Saved):
         self.start: Tensor | None = None  # (d,) the weights where the chains began, for a prior centred there
         self.needs_energy = needs_energy
         self.energy: Tensor | None = None
-        self._idle_is_known = False  # True once a parameter without a gradient has been spoken of
+        self.idle = IdleParameters(chain)
         self.energy_watch = EnergyWatch(num_data)
         self.reset()
         if not prior.needs_start:
@@ -135,7 +135,7 @@ class Potential(Saved):
         A graph may hold its kernels: they depend neither on the step nor on its numbers, and never wait. `accept` has
         to follow.
         """
-        self.refuse_idle(idle)
+        self.idle.refuse(idle)
         energy = None if loss is None or not self.chain.host.loss_is_whole or not measure else self.energy_of(loss)
         total = self.chain.g.sum()
         if energy is not None:
@@ -175,50 +175,9 @@ class Potential(Saved):
     def add_prior_and_clip(self, e: Evaluation) -> None:
         """Make e.g the gradient of U/N, in place: add the prior's part, then clip."""
         self.prior.add_grad_(e.g, self.chain.theta, self.num_data)
-        self.silence(e.idle)
+        self.idle.silence(e.idle)
         if self.clip is not None:
             self.clip(e.g)
-
-    def refuse_idle(self, idle: list[int]) -> None:
-        """Raise ConfigError if a parameter has no gradient and the dynamics couples all parameters."""
-        if idle and self.chain.dynamics.every_gradient:
-            raise ConfigError(
-                f"{type(self.chain.dynamics).__name__} averages over all parameters, but "
-                f"{self.chain.buffer.names[idle[0]]} has no gradient: freeze it (requires_grad = False)"
-            )
-
-    def note_idle(self, e: Evaluation) -> None:
-        """Warn once that some parameters have no gradient. Raise ConfigError if none has one in spite of a loss.
-
-        A step without a loss and without gradients leaves all alone, as torch.optim does. The first step of all warns
-        of it, because a loop without backward() never moves.
-        """
-        names, idle = self.chain.buffer.names, e.idle
-        if len(idle) == len(names):
-            if e.loss is None:
-                if self.chain.steps == 0:
-                    line = (
-                        "no parameter has a gradient, so the first step moved none: call loss.backward() before step()"
-                    )
-                    warnings.warn(line, BdlWarning, stacklevel=6)
-                return
-            raise ConfigError(
-                f"no parameter has a gradient at step {self.chain.steps}: call loss.backward() in the closure, and "
-                "give the Sampler the parameters of the present network"
-            )
-        if not self._idle_is_known:
-            self._idle_is_known = True
-            warnings.warn(
-                f"{len(idle)} of {len(names)} parameters, {names[idle[0]]} the first, have no gradient at step "
-                f"{self.chain.steps} and are left as they are; if their layer was replaced, build a new Sampler",
-                BdlWarning,
-                stacklevel=6,
-            )
-
-    def silence(self, idle: list[int]) -> None:
-        """Zero the gradients of the parameters `idle`."""
-        for i in idle:
-            self.chain.g_views[i].zero_()
 
     def energy_of(self, loss: Tensor) -> Tensor:
         """(C,) U = N loss + prior energy, nats, in the widest type; C = 1 without chains. Averaged over `group`."""
@@ -261,7 +220,7 @@ class Potential(Saved):
             refuse(self.chain.steps, [("a parameter", self.chain.theta)], lr)
         except DivergedError as error:
             self._replace(error)
-        self.chain.refuse_moves()
+        self.chain.stray.refuse(self.chain.dynamics, self.chain.steps)
 
     def _replace(self, error: DivergedError, *values: Tensor | None) -> None:
         """Let the survivors decide on a divergence. values: (C, ...), of the step that is being made."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,11 +16,12 @@ from bdl.samplers import blocks as block
 from bdl.samplers import parallel
 from bdl.samplers.batch_noise import BatchNoise, stride_of
 from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
-from bdl.samplers.chain import Chain, Host, MeanLoss
+from bdl.samplers.chain import Chain, Host
 from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_types
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
+from bdl.samplers.hosted import Hosted
 from bdl.samplers.moves import by_closure, full_batch_move, gradient_move
 from bdl.samplers.potential import Clip, Closure, Gradient, Idle, Launch, Potential
 from bdl.samplers.priors import Gaussian, Prior
@@ -34,7 +34,7 @@ from bdl.samplers.weighting.weightings import Flat, Weighting
 from bdl.torch_private import has_step_hooks
 
 
-class Sampler(Readings, torch.optim.Optimizer):
+class Sampler(Readings, Hosted, torch.optim.Optimizer):
     """Samples exp(-U/T) for U = -Σ log p(y_i|x_i,θ) - log p(θ), from gradients of mini-batch means.
 
     Args:
@@ -178,33 +178,6 @@ class Sampler(Readings, torch.optim.Optimizer):
     @property
     def prior(self) -> Prior:
         return self.potential.prior
-
-    @property
-    def host(self) -> Host:
-        """What the loop around the sampler tells it of the data, the network and the processes. Set it as a whole."""
-        return self.chain.host
-
-    @host.setter
-    def host(self, host: Host) -> None:
-        self.chain.host = host
-
-    @property
-    def full_loss(self) -> MeanLoss | None:
-        """Set it to a function that returns the mean NLL over all the data, () or (C,)."""
-        return self.host.full_loss
-
-    @full_loss.setter
-    def full_loss(self, function: MeanLoss | None) -> None:
-        self.host = replace(self.host, full_loss=function)
-
-    @property
-    def batch_loss(self) -> MeanLoss | None:
-        """Set it to a function that returns the mean NLL of the step's batch, () or (C,), without gradients."""
-        return self.host.batch_loss
-
-    @batch_loss.setter
-    def batch_loss(self, function: MeanLoss | None) -> None:
-        self.host = replace(self.host, batch_loss=function)
 
     def full_energy(self) -> Tensor:
         self._follow()  # a Trainer moves the network to the CPU when it ends
