@@ -11,28 +11,25 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from bdl.batch import INPUT_ERRORS, Inputs, feed, map_tensors, refuse_outputs, refuse_unfit, structure
+from bdl.batch import INPUT_ERRORS, Inputs, feed, refuse_outputs, refuse_unfit, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
-from bdl.devices import widest
 from bdl.engine.choose import Compile, choose_gradient
-from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.engine.gradient import Autograd, Gradient, per_chain_gradients, per_example_gradients
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval, refuse_parallel
 from bdl.lightning.blocks import Blocks
+from bdl.lightning.full_loss import mean_over, most_items
 from bdl.lightning.host import host_under, in_order, plain_net, reader_of, refuse_shared_freeze, share_batches
-from bdl.lightning.refuse import check_data, check_mean, check_network, check_targets, check_trainer
+from bdl.lightning.refuse import check_data, check_first_batch, check_network, check_targets, check_trainer
 from bdl.likelihoods import (
     CategoricalNLL,
-    Likelihood,
     Loss,
     check_loss,
     law_note,
     likelihood_of,
     mean_loss,
-    refuse_misfit,
 )
 from bdl.samplers.sampler import Sampler
 
@@ -85,7 +82,7 @@ class BayesianModule(L.LightningModule):
         self._unchecked = False  # whether the loss is still to be checked on a batch
         self._current = SimpleNamespace(batch=None)  # the batch of the step; torch is slow to set attributes of modules
         self._blocks: Blocks | None = None
-        self._most: int | None = None  # items on which all chains may run at once
+        self._most: int | None = None  # items on which all chains may run at once; measured when it is first needed
         self._autograd = Autograd(self._losses, [])
         self._gradient: Gradient = self._autograd  # its fastest form, once training starts
 
@@ -125,24 +122,10 @@ class BayesianModule(L.LightningModule):
         if self._unchecked:
             self._unchecked = False
             with torch.no_grad(), evaluating(self):
-                self._check_loss(batch)
+                check_first_batch(self.net, self.loss, batch, self._read, self._loss_of)
         loss = self._loss_of(batch)
         self._micro_losses.append(loss.detach())
         return loss
-
-    def _check_loss(self, batch: Any) -> None:
-        """Raise ConfigError for a loss that is no mean, and for one that takes the outputs for something else."""
-        if not isinstance(self.loss, Likelihood):
-            each = isinstance(self.net, ChainStack) and not self.net.shared  # a batch for each chain
-            check_mean(self._loss_of, batch, axis=int(each))
-        inputs, y = self._read(batch)
-        labels = self.net.per_chain(y) if isinstance(self.net, ChainStack) and isinstance(y, Tensor) else y
-        try:
-            outputs = feed(self.net, inputs)
-        except INPUT_ERRORS as error:
-            refuse_unfit(self.net, inputs, error, lambda: feed(self.net, inputs))
-            raise
-        refuse_misfit(self.loss, refuse_outputs(self.net, outputs), labels)
 
     def _loss_of(self, batch: Any) -> Tensor:
         """() or (C,) mean loss of a training batch."""
@@ -197,7 +180,7 @@ class BayesianModule(L.LightningModule):
 
     def step_on(self, batch: Any, measure: bool = True) -> None:
         """One step of the sampler on a batch, without Lightning's loop. measure: see `Sampler.advance`."""
-        inputs, y = self._current.batch = self._read(self.trainer.precision_plugin.convert_input(batch))
+        inputs, y = self._current.batch = self._converted(batch)
         gradient = self._form(inputs)
         x, y = gradient.hold(inputs, y)
         self.sampler.advance(lambda out: gradient.write(x, y, out), measure, gradient.launch, lambda: gradient.idle)
@@ -227,30 +210,19 @@ class BayesianModule(L.LightningModule):
         self._choose_gradient()
         self._blocks = Blocks(self.trainer, self, BayesianModule, self.sampler)
 
-    @torch.no_grad()
     def full_loss(self) -> Tensor:
         """() or (C,) mean negative log-likelihood over all training data at the present parameters, in eval mode.
 
         Raises ConfigError for a training loader whose items cannot be read in a fixed order.
         """
-        total, count = torch.zeros((), dtype=widest(self.device), device=self.device), 0
-        with evaluating(self):
-            for batch in in_order(self.trainer.train_dataloader, self._most_items()):
-                batch = map_tensors(lambda t: t.to(self.device), batch)
-                inputs, y = self._read(self.trainer.precision_plugin.convert_input(batch))
-                labels = y if self.chains is None else y.expand(self.chains, *y.shape)
-                total = total + mean_loss(self.loss, feed(self, inputs), labels, self.chains).to(total.dtype) * len(y)
-                count += len(y)
-        return total / count
+        loader, device = self.trainer.train_dataloader, self.device
+        if self._most is None:
+            self._most = most_items(loader, self.net, device, self._converted)
+        return mean_over(in_order(loader, self._most), self, self.loss, self.chains, device, self._converted)
 
-    def _most_items(self) -> int | None:
-        """Items that all chains may run on at once on an accelerator, measured once; None on a CPU."""
-        loader = self.trainer.train_dataloader
-        if self.device.type != "cpu" and self._most is None and isinstance(loader, TensorBatches | WorkerBatches):
-            inputs, _ = self._read(self.trainer.precision_plugin.convert_input(next(iter(loader.slices().bound(1)))))
-            stack = self.net if isinstance(self.net, ChainStack) else None
-            self._most = Forward(self.net).items(inputs) if stack is None else stack.items(inputs)
-        return self._most
+    def _converted(self, batch: Any) -> tuple[Inputs, Any]:
+        """Inputs and target of a batch, in the precision of the run."""
+        return self._read(self.trainer.precision_plugin.convert_input(batch))
 
     @torch.no_grad()
     def _count_outputs(self, x: Tensor) -> int:

@@ -15,11 +15,12 @@ from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
 from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
 
-from bdl.batch import Reader, count_items, part_of
+from bdl.batch import INPUT_ERRORS, Reader, count_items, feed, part_of, refuse_outputs, refuse_unfit
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.functional import evaluating
+from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, Loss, refuse_misfit
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
 
@@ -130,6 +131,24 @@ def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> N
             f"the loss adds up the items of a batch: it is {whole:.4g} for {2 * half} items, {first:.4g} and "
             f'{second:.4g} for their halves. Return the mean (reduction="mean"), which bdl multiplies by num_data'
         )
+
+
+def check_first_batch(net: nn.Module, loss: Loss, batch: Any, read: Reader, loss_of: Callable[[Any], Tensor]) -> None:
+    """Raise ConfigError for a loss that is no mean, and for one that takes the outputs for something else.
+
+    It is raised too for inputs that the network does not take. loss_of: see `check_mean`.
+    """
+    if not isinstance(loss, Likelihood):
+        each = isinstance(net, ChainStack) and not net.shared  # a batch for each chain
+        check_mean(loss_of, batch, axis=int(each))
+    inputs, y = read(batch)
+    labels = net.per_chain(y) if isinstance(net, ChainStack) and isinstance(y, Tensor) else y
+    try:
+        outputs = feed(net, inputs)
+    except INPUT_ERRORS as error:
+        refuse_unfit(net, inputs, error, lambda: feed(net, inputs))
+        raise
+    refuse_misfit(loss, refuse_outputs(net, outputs), labels)
 
 
 def check_training_step(module: L.LightningModule, batch: Any) -> None:

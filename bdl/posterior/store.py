@@ -11,11 +11,12 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor, nn
 
-from bdl.disk.files import parse_json, read_file, write_atomically
+from bdl.disk.files import parse_json, write_atomically
 from bdl.disk.manifest import Manifest, digest, manifests_of, read_listed
 from bdl.disk.owner import sweep_leftovers
 from bdl.display import Shown
 from bdl.errors import BdlWarning, StoreError
+from bdl.posterior.checked_files import CheckedFiles
 from bdl.posterior.index import Index, Record, sample_files
 from bdl.posterior.tensors import FROZEN, FrozenPart, as_bytes, copies_of, frozen_names, stacked_tensors
 from bdl.snapshot import Sampled, describe_target
@@ -34,7 +35,7 @@ class SampleStore(Shown):
         self.run_dir, self.skip_bad = Path(run_dir), skip_bad
         self.folder = self.run_dir / "samples"
         self._indices: dict[int, Index] = {}  # by stack
-        self._verified: dict[str, tuple[str, int, int, int]] = {}  # files whose checksum was right, as they were then
+        self._files = CheckedFiles(self.folder)
         self._frozen: FrozenPart | None = None  # the part of the network that `append` writes once
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
@@ -176,29 +177,8 @@ class SampleStore(Shown):
             warnings.warn(f"{which}, {unlisted[0]} first: {remedy}", BdlWarning, stacklevel=2)
 
     def read(self, record: Record) -> dict[str, Tensor]:
-        """The tensors (C, ...) of one record. Raises StoreError if the file is missing, cut short or altered.
-
-        The checksum is computed at the first reading, and again if the file has been written since.
-        """
-        path = self.folder / record.file
-        try:
-            status, data = path.stat(), read_file(path)
-        except OSError as error:
-            raise _unusable(path, f"cannot be read ({error.strerror})") from error
-        if len(data) != record.bytes:
-            raise _unusable(path, f"was cut short to {len(data)} of {record.bytes} bytes")
-        version = (record.sha256, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-        new = self._verified.get(record.file) != version
-        if new and digest(data) != record.sha256:
-            raise _unusable(path, "was altered: its sha256 differs from the index")
-        try:
-            tensors = safetensors.torch.load(data)
-        except Exception as error:  # the parser may raise anything
-            raise _unusable(path, f"is no safetensors file ({error})") from error
-        if new and any(tensor.isnan().any() for tensor in tensors.values()):
-            raise _unusable(path, "holds NaN")
-        self._verified[record.file] = version
-        return tensors
+        """The tensors (C, ...) of one record. Raises StoreError if the file is missing, cut short or altered."""
+        return self._files.read(record)
 
     def target(self) -> dict[str, Any]:
         """target.json: N, prior, loss, data, model, ... of the run. Raises StoreError if it cannot be read."""
@@ -250,7 +230,3 @@ class SampleStore(Shown):
             return content
         except ValueError as error:
             raise StoreError(f"{self.folder / name} is damaged ({error}): restore it") from error
-
-
-def _unusable(path: Path, fault: str) -> StoreError:
-    return StoreError(f"sample file {path} {fault}; skip_bad=true uses the rest")

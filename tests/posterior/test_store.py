@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.store`, `.tensors` and `.samples`.
+"""Tests of `bdl.posterior.store`, `.checked_files`, `.tensors` and `.samples`.
 
 Samples on disk: samples come back as written, damage is named, and nothing is written partially.
 """
@@ -229,7 +229,7 @@ def mean_without(run: Path, step: int) -> torch.Tensor:
 
 def test_a_checksum_is_verified_once_per_posterior(run, monkeypatch):
     hashed = []
-    monkeypatch.setattr("bdl.posterior.store.digest", lambda data: (hashed.append(len(data)), digest(data))[1])
+    monkeypatch.setattr("bdl.posterior.checked_files.digest", lambda data: (hashed.append(len(data)), digest(data))[1])
     x, _ = toys.tensors()
     posterior = bdl.Posterior.load(run, toys.plain())
     sizes = [r.bytes for r in posterior.records]
