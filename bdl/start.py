@@ -94,11 +94,11 @@ class AdamWStart:
         random streams stay as they are.
 
         Args:
-            stack: on the device to train on.
+            stack: the networks, on the device to train on.
             batches: a loader of bdl.data; its items, augmentation and transform count, its batch size does not.
             loss: a negative log-likelihood per item, or any loss that returns its mean over the batch.
             val: validation items; None holds out a part of the training items.
-            compiled: as `compile` of `BayesianModule`.
+            compiled: see `compile` of `BayesianModule`.
             progress: called after every epoch.
 
         Raises DivergedError for a member whose validation loss was never finite, ConfigError for items that are too few

@@ -18,7 +18,7 @@ from bdl.data import TensorBatches
 
 PICTURE = Path(__file__).parents[1] / "docs" / "pictures" / "band.png"
 LIMITS = (-3.2, 3.2)
-STD = 0.15  # of the noise, which the likelihood knows
+STD = 0.15  # standard deviation of the noise, which the likelihood knows
 STEPS = 5000
 
 

@@ -67,7 +67,7 @@ def show(name: str, times: Times, ratios: dict[str, float], console: Console) ->
 def main() -> None:
     arguments = parse()
     torch.set_num_threads(arguments.threads)
-    keep_freed_memory()  # as train.py does; here it serves all contestants
+    keep_freed_memory()  # train.py does the same; here it serves all contestants
     silence()
     machine = {**provenance(torch.device(arguments.device)), "cores": os.cpu_count(), "date": str(date.today())}
     console, results = Console(), {}

@@ -48,7 +48,7 @@ class Candidate:
     scale: str = "input"  # learned: one for all rows
     energy_var: float = 0.01
     precision: float = 1.0
-    patience: int = 20  # of the deep ensemble
+    patience: int = 20  # epochs without progress that the deep ensemble allows
     steps: int = 10_000
     chains: int = 10
 

@@ -20,7 +20,7 @@ from bdl.posterior.store import SampleStore
 SIZES = (36, 30, 30, 6)
 FILES, CHAINS, ROWS = 100, 8, 2000
 NETWORKS, IMAGES = 100, 32
-FIELDS: dict[str, Any] = {  # of an index line
+FIELDS: dict[str, Any] = {  # fields of an index line
     "stack": 0, "chains": list(range(CHAINS)), "cycle": 0, "lr": 0.1, "temperature": 1.0, "zeta": 0.0,
     "energy_batch": None, "energy_full": None, "log_weight": None, "psi_frozen": False,
 }  # fmt: skip

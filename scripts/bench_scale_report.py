@@ -81,7 +81,7 @@ def draw_panel(ax: Axes, panel: Panel) -> None:
     high = max(y for curve in panel.curves for y in curve.y)
     space = max(
         1.9, (high / low) ** 0.12, (10 * low / high) ** 0.5
-    )  # at least a decade: less would look like a steep climb
+    )  # the axis spans a decade at least: less would look like a steep climb
     ax.set_ylim(low / space, high * space * (3 if len(panel.curves) > 1 else 1))  # room for the legend
     ax.margins(x=0.12)
     for axis in (ax.xaxis, ax.yaxis):

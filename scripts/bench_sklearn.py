@@ -99,7 +99,7 @@ def score_numbers(model: Any, X: Any, X_test: Any, y: Any, y_test: Any) -> tuple
 
 
 def predicted_std(model: Any, X: Any, X_test: Any, y: Any) -> Any:
-    """Of a Gaussian process for each row; of others the RMSE on the training rows."""
+    """A Gaussian process says it for each row; for others it is the RMSE on the training rows."""
     try:
         return model.predict(X_test, return_std=True)[1]
     except TypeError:

@@ -31,7 +31,7 @@ from bdl.run.machine import device_name
 
 SCRIPTS = Path(__file__).parent
 RESULTS = SCRIPTS / "results" / "tables"
-SCORES = {"rmse": "RMSE", "nll_normal": "NLL of the normal", "accuracy": "error %", "nll": "-LPPD"}  # with headings
+SCORES = {"rmse": "RMSE", "nll_normal": "NLL of the normal", "accuracy": "error %", "nll": "-LPPD"}  # headings
 FACTS = ("samples", "chains", "temperature", "t_eff", "kinetic_temperature", "rhat/max", "ess/min", "mcse/most")
 ROWS = {"bma": "bdl", "start": "its start, a deep ensemble"}  # rows of metrics.json -> of the table
 PUBLISHED = {  # Sommer et al. 2025 and the benchmark of bde 1.0: mean over its runs, 10 cores

@@ -54,7 +54,7 @@ class Block:
     """Some text of a page, and the references that speak of it."""
 
     text: str
-    line: int  # of the first line
+    line: int  # number of the first line
     references: list[re.Match[str]] = field(default_factory=list)
 
     @property
@@ -67,8 +67,8 @@ class Number:
     """A number that a page shows."""
 
     text: str
-    place: int  # in the block
-    measured: bool  # it has a unit, a ±, or a score in its sentence
+    place: int  # place in the block
+    measured: bool  # whether it has a unit, a ±, or a score in its sentence
 
 
 def check(page: Path, results: Path) -> list[str]:

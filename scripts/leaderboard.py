@@ -33,7 +33,7 @@ QUICK_METHODS = ["hmc", "mclmc", "sghmc", "ensemble", "laplace"]
 
 def main() -> None:
     arguments = parse()
-    torch.set_num_threads(1)  # so that core-seconds are those of the arithmetic
+    torch.set_num_threads(1)  # core-seconds then count the arithmetic alone
     arguments.out.mkdir(parents=True, exist_ok=True)
     path = arguments.out / "leaderboard.json"
     record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"problems": {}}

@@ -20,7 +20,7 @@ from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.weighting.weightings import Weighting
 from bdl.schedules import Constant, Cycle, CyclicalCosine
 
-DRAWS = 100  # that a run averages, of every chain
+DRAWS = 100  # draws of every chain that a run averages
 Watch = Callable[[Tensor, Tensor], None]  # called with outputs (C, n, K) and energies (C,) of kept draws
 
 
@@ -46,11 +46,12 @@ class Recipe:
     """How chains are sampled.
 
     Args:
-        dynamics: for a run of so many steps.
+        dynamics: what moves θ in a run of so many steps.
         lr: step size; None for the one that `bdl.find_settings` finds within the run's time.
         gradients: over all items that a step takes, for a kernel on all the data.
-        weighting: for a run of so many steps.
-        cycles: in which lr falls as a cosine and only the last fifth injects noise and counts; 0 for a constant lr.
+        weighting: what weights a run of so many steps.
+        cycles: how many there are, in which lr falls as a cosine and only the last fifth injects noise and counts; 0
+            for a constant lr.
         train: share of the passes in which the start is trained as a deep ensemble, as in MILE (Sommer et al. 2025).
     """
 
@@ -132,7 +133,7 @@ def draws(steps: int, kept: int, counts: Callable[[int], bool] | None = None) ->
 
 
 def batches_of(problem: Problem, dynamics: Transition, chains: int, seed: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """x (C, B, ...) and y (C, B, ...) without end."""
+    """Batches x (C, B, ...), y (C, B, ...) without end."""
     x, y = problem.train
     if dynamics.full_batch or problem.batch >= len(y):
         while True:

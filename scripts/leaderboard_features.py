@@ -26,7 +26,7 @@ from bdl.run.console import one_line_errors
 PATH = Path(__file__).parent / "results" / "leaderboard" / "features.npz"
 ITEMS = {"train": 2500, "test": 500}
 BATCH = 125
-NORMALISE = Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # of CIFAR-10
+NORMALISE = Normalise((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616))  # means and standard deviations of CIFAR-10
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ from bdl.baselines.swag import Moments
 from bdl.engine.choose import choose_gradient
 from bdl.seeding import generator
 
-DRAWS = 30  # of a fitted approximation, per network
+DRAWS = 30  # draws of a fitted approximation, per network
 Run = Callable[[Problem, float, int], tuple[Average, float]]  # (problem, passes, seed) -> average, core-seconds
 
 
@@ -28,9 +28,9 @@ class Method:
     """A way to predictions.
 
     Args:
-        title: for people.
+        title: what people read.
         kind: EXACT, GRADIENT or NONE.
-        run: on a problem, with so many passes over its data.
+        run: runs it on a problem, with so many passes over its data.
         fits: whether it knows the problem's network and likelihood.
         fewest: passes below which it is not tried.
     """

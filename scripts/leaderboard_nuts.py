@@ -13,8 +13,8 @@ from leaderboard_problems import Average, Problem
 import bdl
 
 CHAINS = 4
-DOUBLINGS = 6  # at most; a trajectory has up to 63 gradients
-GRADIENTS = 31  # that a step is expected to take
+DOUBLINGS = 6  # the most doublings; a trajectory has up to 63 gradients
+GRADIENTS = 31  # gradients that a step is expected to take
 WARM_UP = 0.4  # share of the steps in which step size and masses adapt
 
 

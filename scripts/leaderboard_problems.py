@@ -28,10 +28,10 @@ class Problem:
     """A network with one hidden layer or none, its data, and its posterior exp(-U) at T = 1.
 
     Args:
-        title: for people.
+        title: what people read.
         hidden: units of the hidden layer; empty for a linear model.
         loss: the likelihood.
-        precision: of the Gaussian prior, as that of `bdl.Gaussian`.
+        precision: that of the prior `bdl.Gaussian`.
         train: all training items.
         test: the items whose predictions are compared.
     """

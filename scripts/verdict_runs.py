@@ -52,7 +52,7 @@ class Scenario:
     start: float = 0.0  # where all chains start, in standard deviations
     frozen: int = 0  # directions that all chains start from one place, and that need 100 runs for one independent draw
     starts: float = 0.0  # standard deviation of the starts in these directions
-    drift: tuple[float, float] | None = None  # of all chains, from first to last draw, in standard deviations
+    drift: tuple[float, float] | None = None  # drift of all chains, from first to last draw, in standard deviations
     along: Literal["one", "all", "items", "spread"] = "one"  # direction, or directions, or items, or width of the draws
     tails: float = math.inf  # degrees of freedom of Student's law in place of a normal one
     stray: bool = False  # one chain lies 2 standard deviations from the others
@@ -62,7 +62,7 @@ class Scenario:
     numbers: bool = False  # regression
     chance: bool = False  # the average has learnt nothing
     wide: bool = False  # y lies closer to the average than the networks do
-    sampler: Sampled | None = None  # its chains in place of autoregressions
+    sampler: Sampled | None = None  # a sampler whose chains stand in place of autoregressions
     metrics: Mapping[str, float] = field(default_factory=dict)  # temperatures and scores that differ from the law's
 
 

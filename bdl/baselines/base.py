@@ -107,7 +107,7 @@ class Baseline(ABC):
             run_dir: a folder without samples.
             train: labelled batches of the training items, in a fixed order and without augmentation.
             val: labelled batches of items that were held out from the training.
-            seed: of the draws.
+            seed: names the random stream of the draws.
             overwrite: remove the draws that the folder holds already.
             progress: called after every draw.
 

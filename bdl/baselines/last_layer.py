@@ -37,7 +37,7 @@ class LastLayerLaplace(Baseline):
 
     Args:
         draws: networks per chain.
-        structure: of H: "full", or approximated by "kron" (Kronecker factors) or "diag".
+        structure: the form of H: "full", or approximated by "kron" (Kronecker factors) or "diag".
         prior_precision: δ; None for that of the run's prior, "marglik" for the one of the largest marginal likelihood.
         temperature: T.
 
@@ -104,7 +104,7 @@ class LastLayerLaplace(Baseline):
         if precision is None:
             precision = 1.0 if self.prior_precision == "marglik" else prior_of(material.trained.target)
         kind, noise = _kind_and_noise(likelihood)
-        # laplace-torch tempers the likelihood alone; exp(-U/T) tempers the prior as well
+        # In laplace-torch T tempers the likelihood alone; exp(-U/T) tempers the prior as well
         fitted: Any = Laplace(
             net, kind, subset_of_weights="last_layer", hessian_structure=self.structure, last_layer_name=layer,
             prior_precision=precision / self.temperature, temperature=self.temperature, **noise,

@@ -43,8 +43,8 @@ class DateColumn:
     """
 
     name: str
-    format: str  # as `strptime` reads it
-    zone: str  # that all times end with, such as Z
+    format: str  # a pattern for `strptime`
+    zone: str  # the suffix of all times, such as Z
     fill: str
     gaps: bool
     parts: tuple[NumberColumn, ...]

@@ -16,7 +16,7 @@ from bdl.batch import structure, tensors_in
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.identity import identity
 
-ITEMS = 64  # of a data set that is not in memory, evenly spaced, that are read
+ITEMS = 64  # how many items are read, evenly spaced, where a data set is not in memory
 
 
 def fingerprint(loader: Any) -> dict[str, Any]:

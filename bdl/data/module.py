@@ -28,17 +28,17 @@ class DataModule(L.LightningDataModule):
     the methods. `as_data_module` gives the same defaults to any other LightningDataModule.
 
     Attributes:
-        name: of the data, for reports; None is the name of their configuration.
+        name: what reports call the data; None is the name of their configuration.
         task: what is predicted.
         num_data: N, the number of training items, each counted once however it is augmented; by default the length of
             the training loader's data set.
         num_classes: K of a classification, otherwise 0.
         num_targets: k, numbers to predict per item; 1 for a class.
-        input_shape: of one item as the network sees it; by default that of the first training item.
+        input_shape: the shape of one item as the network sees it; by default that of the first training item.
         batch_size: items per chain and step; by default that of the training loader.
         target_units: name, shift and scale of the target of a regression, whose units are shift + scale x labels.
-        min_std: of the noise that rounding leaves in the labels of a regression, in their units as the network sees
-            them; a predicted scale has this bound where the loss gives none.
+        min_std: the standard deviation of the noise that rounding leaves in the labels of a regression, in their units
+            as the network sees them; a predicted scale has this bound where the loss gives none.
         overview: what was read, in one line that a run prints; None prints nothing.
     """
 

@@ -79,7 +79,7 @@ class TokenizerFile(Tokens):
     """The tokens of a `tokenizers` file, such as the `tokenizer.json` of a model of transformers.
 
     Args:
-        content: of the file, as text.
+        content: the text of the file.
 
     Raises ConfigError where the package tokenizers is missing, and for a content that it does not read.
     """

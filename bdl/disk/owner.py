@@ -58,7 +58,7 @@ class Owner:
     namespace: str  # two containers on one host may count their own processes
     pid: int
     started: str  # the boot of the machine, and the process's start in clock ticks after it
-    machine: str = ""  # its id: hosts may have the same name
+    machine: str = ""  # the machine's id, because hosts may share a name
     job: str = ""  # the job of SLURM that it belongs to
     restart: int = 0  # how often SLURM has put that job into its queue again
 

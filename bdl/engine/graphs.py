@@ -60,7 +60,7 @@ class Graphs:
         self.record, self.required = record, required
         self._kinds: list[Any] = []  # shape, strides, type and device of the batch's tensors
         self._batch: tuple[Tensor, ...] = ()
-        self._reads: dict[Hashable, Sequence[object]] = {}  # by the kind of work
+        self._reads: dict[Hashable, Sequence[object]] = {}  # what a graph reads, by the kind of work
         self._graphs: dict[Hashable, tuple[Callable[[], object], Any] | None] = {}  # None: has run once, unrecorded
         self._plain = False  # nothing is recorded, because something could not be
 

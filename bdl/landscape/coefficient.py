@@ -69,7 +69,7 @@ def learning_coefficient(
         True
 
     Args:
-        net: at a minimum of the loss.
+        net: a network at a minimum of the loss.
         loss: a negative log-likelihood per item (`bdl.likelihoods`), or any loss that returns its mean over the batch.
         loader: labelled batches, which a `bdl.batch.Reader` splits into inputs and target. It is read once, and its
             items are kept in memory.
@@ -84,7 +84,7 @@ def learning_coefficient(
         batch_size: items of a step; None means all of up to 2,048, and then as `find_settings` chooses.
         lr: step size in SGD's units; None finds it by the curvature of the loss and the batch noise.
         seed: with the same seed and data, and on the same machine, the estimate is the same.
-        compiled: as `compile` of `BayesianModule`.
+        compiled: see `compile` of `BayesianModule`.
 
     Raises ConfigError for values out of range and for a loader without items, DivergedError where even a tiny lr
     diverges.

@@ -7,7 +7,7 @@ import lightning as L
 
 from bdl.errors import BdlWarning
 
-CHECKED = "2.6"  # its loop was read, and its `fit` takes `weights_only`; pyproject.toml allows these
+CHECKED = "2.6"  # the version whose loop was read; its `fit` takes `weights_only`. pyproject.toml allows these
 
 
 class Counters:

@@ -84,7 +84,7 @@ class BayesianModule(L.LightningModule):
         self._blocks: Blocks | None = None
         self._most: int | None = None  # items on which all chains may run at once; measured when it is first needed
         self._autograd = Autograd(self._losses, [])
-        self._gradient: Gradient = self._autograd  # its fastest form, once training starts
+        self._gradient: Gradient = self._autograd  # the fastest form of the gradient, once training starts
 
     @property
     def chains(self) -> int | None:

@@ -116,8 +116,8 @@ def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> N
 
     Args:
         loss_of: gives the loss of a batch, or those of all chains, in eval mode and without a trace in the module.
-        batch: of at least two items; others are not checked.
-        axis: of the items.
+        batch: one of at least two items; others are not checked.
+        axis: the axis of the items.
     """
     half = count_items(batch, axis) // 2
     if not half:

@@ -39,8 +39,10 @@ def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood 
     (0.7071, None)
 
     Args:
-        num_outputs: of the network. A mean over k squared errors, as `nn.MSELoss` takes it, means a variance of k/2.
-        axes: of the network's outputs (B, ...). `nn.CrossEntropyLoss` reads the classes of (B, K, H, W) on axis 1.
+        num_outputs: how many the network has. A mean over k squared errors, as `nn.MSELoss` takes it, means a variance
+            of k/2.
+        axes: how many the network's outputs (B, ...) have. `nn.CrossEntropyLoss` reads the classes of (B, K, H, W) on
+            axis 1.
     """
     if isinstance(loss, Likelihood):
         return loss

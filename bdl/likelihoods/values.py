@@ -77,10 +77,10 @@ class HeteroscedasticNLL(Likelihood):
         link: "log_var": s is the log variance. "softplus": std = log(1 + e^s), which takes outputs half as large for a
             small std, and grows no faster than s for a large one. Under the same prior on the weights it is another law
             over functions: at s = 0 std is .69 instead of 1.
-        min_std: of noise that y has in any case, in its units; its square is added to the predicted variance. Numbers
-            that were rounded to steps of h err by h / sqrt(12) at least. A density without this bound has no limit
-            where rows repeat: it rewards networks that are certain of a rounded number, and they err without limit
-            on other rows.
+        min_std: the standard deviation of noise that y has in any case, in its units; its square is added to the
+            predicted variance. Numbers that were rounded to steps of h err by h / sqrt(12) at least. A density without
+            this bound has no limit where rows repeat: it rewards networks that are certain of a rounded number, and
+            they err without limit on other rows.
 
     Raises ConfigError for another link, and for min_std < 0.
     """

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from bdl.errors import ConfigError
 
-STD = 0.02  # of the weights at the start; Radford et al. 2019
+STD = 0.02  # standard deviation of the weights at the start; Radford et al. 2019
 
 
 class CausalAttention(nn.Module):
@@ -60,7 +60,7 @@ class GPT(nn.Module):
         context: the largest T.
         width: features of a token; a multiple of `heads`.
         layers: number of blocks.
-        heads: of the attention of each block.
+        heads: how many the attention of each block has.
         dropout: probability with which a feature, or an attention, is dropped.
 
     Raises ConfigError for a width that is no multiple of heads, and for more tokens than `context`.

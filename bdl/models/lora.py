@@ -23,8 +23,8 @@ def lora(net: nn.Module, *, seed: int = 0, **config: Any) -> nn.Module:
 
     Args:
         net: any network; its names get `.base_layer` where a layer has an adapter.
-        seed: of A. torch's global random stream stays as it is.
-        config: of `peft.LoraConfig`, such as r=8, lora_alpha=16, target_modules=["query", "value"].
+        seed: names the start of A. torch's global random stream stays as it is.
+        config: arguments of `peft.LoraConfig`, such as r=8, lora_alpha=16, target_modules=["query", "value"].
 
     Raises ConfigError where peft is missing, and for a configuration that peft refuses, such as one that fits no layer.
     """

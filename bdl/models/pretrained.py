@@ -42,7 +42,7 @@ def pretrained(name: str | Path, lora: Mapping[str, Any] | None = None, seed: in
         name: a folder that `save_pretrained` has written, or a download of one.
         lora: arguments of `peft.LoraConfig` for adapters, such as r, lora_alpha and target_modules; None for none. The
             model's own parameters are then frozen: sample with `only="*.lora_*"`.
-        seed: of the adapters.
+        seed: names the start of the adapters.
 
     Raises ConfigError for a folder without such a model, for adapters that fit no layer, and where the packages
     transformers and peft are missing.
@@ -63,7 +63,7 @@ def pretrained(name: str | Path, lora: Mapping[str, Any] | None = None, seed: in
             model = builder.from_pretrained(folder, config=config, local_files_only=True, dtype=torch.float32)
     except (OSError, ValueError, KeyError) as error:
         raise ConfigError(f"model.name={name} cannot be loaded: {' '.join(str(error).split())}") from error
-    model.config.use_cache = False  # of keys and values, which nobody reads again
+    model.config.use_cache = False  # the cache holds keys and values, which nobody reads again
     net = Logits(model, trained=True)
     return net if lora is None else with_adapters(net, seed=seed, **lora)
 

@@ -152,7 +152,7 @@ class ResNet18(Residual):
     torch's own distribution, ours with that of He et al. 2015.
 
     Args:
-        norm, activation: as in `ResNet`.
+        norm, activation: see `ResNet`.
 
     Raises ConfigError for another option.
     """
@@ -174,7 +174,7 @@ class WideResNet(Residual):
         depth: 6n + 4, with n blocks in each of three stages.
         width: the stages have 16, 32 and 64 times as many channels.
         dropout: probability of the dropout between the two convolutions of a block.
-        norm, activation: as in `ResNet`.
+        norm, activation: see `ResNet`.
 
     Raises ConfigError for another depth or option.
     """

@@ -95,7 +95,7 @@ class ConformalIntervals:
     with those of the fit, for each target by itself.
     """
 
-    margin: Tensor  # (k,) in the units of y
+    margin: Tensor  # (k,) the margin, in the units of y
     level: float
 
     @classmethod

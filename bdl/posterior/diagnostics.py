@@ -13,8 +13,8 @@ from bdl.posterior.stationarity import stationarity
 
 MIN_DRAWS = 4  # split R-hat takes the variance of half chains, and a half needs two draws
 MOST = 0.9  # the share of the items that "most items" stands for
-BATCHES = 10  # of a chain
-MIN_BATCHES = 8  # of all chains; an error with 7 degrees of freedom is known to a quarter
+BATCHES = 10  # batches of draws in a chain
+MIN_BATCHES = 8  # batches in all chains: with 7 degrees of freedom an error is known to a quarter
 
 
 @dataclass(frozen=True)

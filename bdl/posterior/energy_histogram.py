@@ -14,7 +14,7 @@ from bdl.posterior.store import SampleStore
 from bdl.psi import log_psi_and_slope
 
 PREFIX = "weighting/"
-ROUGH = 0.25  # of the depth: with a larger error it is not told
+ROUGH = 0.25  # the largest error, as a share of the depth, with which the depth is told
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class EnergyHistogram:
     """One row of psi, and the recent energies of its chains."""
 
     edges: np.ndarray  # (m + 1,) ascending, nats
-    log_psi: np.ndarray  # (m,) at the bin centres
+    log_psi: np.ndarray  # (m,) log psi at the bin centres
     energies: np.ndarray  # any shape, nats
     zeta: float
     temperature: float

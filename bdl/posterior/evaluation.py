@@ -28,7 +28,7 @@ class Curve:
     samples: list[int] = field(default_factory=list)  # networks in the average over all chains
     score: list[float] = field(default_factory=list)  # accuracy, or RMSE in the units of y
     nll: list[float] = field(default_factory=list)  # nats
-    chain_score: list[float] = field(default_factory=list)  # of one chain's average, the mean over chains
+    chain_score: list[float] = field(default_factory=list)  # a chain's own average, as a mean over chains
     chain_nll: list[float] = field(default_factory=list)
     of_numbers: bool = False  # the score is an RMSE
 
@@ -52,7 +52,7 @@ class PosteriorEvaluation(ABC):
         self.likelihood, self.y, self.chains = likelihood, y, chains
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
         self._count = torch.zeros(chains, dtype=torch.int64)
-        self._log_p = Draws(chains)  # at the points
+        self._log_p = Draws(chains)  # log probabilities at the points
         self._features = Draws(chains)
 
     @property
@@ -168,9 +168,9 @@ class ClassEvaluation(PosteriorEvaluation):
     def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False):
         super().__init__(likelihood, y, chains)
         self.tokens = tokens
-        self._entropies = torch.zeros((), dtype=torch.float64)  # (n,) of tokens, sums over networks
+        self._entropies = torch.zeros((), dtype=torch.float64)  # (n,) entropies of tokens, sums over networks
         self.labels = self.y.flatten().long() if likelihood.outputs == "labels" else self.y
-        self._last: dict[int, Tensor] = {}  # (K, n) of each chain
+        self._last: dict[int, Tensor] = {}  # (K, n) the last of each chain
         self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
         self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities
         self._weight = 0.0

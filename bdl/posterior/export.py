@@ -101,7 +101,7 @@ class PosteriorModule(nn.Module):
 
 def thinned(weights: Mapping[Key, float], samples: int | None) -> dict[Key, float]:
     """The weights of so many networks, evenly spaced along every chain, or of all that have one. Raises ConfigError."""
-    keys = sorted(key for key, weight in weights.items() if weight)  # by chain, then by step
+    keys = sorted(key for key, weight in weights.items() if weight)  # sorted by chain, then by step
     if samples is not None and not 1 <= samples <= len(keys):
         raise ConfigError(f"samples must be between 1 and the {len(keys)} samples that have a weight, got {samples}")
     spaced = np.linspace(0, len(keys) - 1, samples or len(keys)).round().astype(int)

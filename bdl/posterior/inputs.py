@@ -22,7 +22,7 @@ class AsTensors:
     Their numbers get the dtype of the network's parameters. Bytes stay as they are, and so do whole numbers where the
     network has an embedding, which looks them up. Tensors and loaders pass through.
 
-    stores: of the posterior.
+    stores: the stores of the posterior.
 
     Raises ConfigError for texts and other objects, for rows of different lengths, and for a pandas table where the run
     is one on a table, whose columns have to be encoded first.

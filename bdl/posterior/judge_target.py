@@ -25,7 +25,7 @@ CLAIM = 0.03  # nats an item that the inputs say of y by the average's own accou
 SURE = 3.0  # standard errors
 FEW = 10  # items, which cannot tell a good prediction from a constant
 TOO_WIDE = 3.0  # predicted standard deviations over residuals
-CHAINS = 4  # at least four: Vehtari et al. 2021. Of two equal modes, 4 chains miss one in 1 of 8 runs, 2 in 1 of 2
+CHAINS = 4  # at least 4 (Vehtari et al. 2021): they miss one of two equal modes in 1 of 8 runs, 2 chains in 1 of 2
 RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged
 ENERGY_ESS = 50.0  # 720 where converged; one number for the whole posterior, so fewer draws will do
 ENERGY_DRIFT = 0.3  # standard deviations of the energy; .21 at most where converged
@@ -33,8 +33,9 @@ ENERGY_DRIFT_T = 4.0  # standard errors; noise exceeds them in 3 of 100 runs of 
 DRIFT = 0.05  # standard deviations over the run, as a root mean square over the items: less than that does no harm
 DRIFT_P = 0.01  # noise alone is below it in 1 of 100 runs, for each of two tests
 DRIFT_UNSEEN = 0.4  # standard deviations that too few draws cannot exclude; 1,000 independent draws exclude .2
-SLOW = 0.5  # of the variance lies in the slowest waves; .3 at most where each chain has 25 independent draws, .75 at
-# least where it moves like a random walk
+# The share of the variance that lies in the slowest waves: 0.3 at most where each chain has 25 independent draws, 0.75
+# at least where it moves like a random walk
+SLOW = 0.5
 
 
 def judge_target(m: Numbers) -> list[Judgement]:

@@ -8,7 +8,7 @@ from bdl.posterior.judgements import Judgement, Numbers
 
 WEIGHTED = 100.0  # effective samples of a weighted average: its error is a tenth of the posterior's width
 FOLLOWS = "samples follow the weighted distribution exp(-U/T) / psi(U)^zeta"
-HEAT = 1.25  # of T, or its inverse: widths change by 12 %. SGHMC reaches it at 1/5 of its largest stable step
+HEAT = 1.25  # T_eff / T, or its inverse: widths change by 12 %. SGHMC is there at 1/5 of its largest stable step
 
 
 def judge_weights(m: Numbers) -> Judgement | None:

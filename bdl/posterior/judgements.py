@@ -106,7 +106,7 @@ def _average(m: Mapping[str, float]) -> Check | None:
     one, average = ({s: m[f"test/{row}/{s}"] for s in ("accuracy", "rmse", "nll")} for row in ("one_sample", "bma"))
     if math.isnan(one["nll"] + average["nll"]):
         return None
-    worse_nll = average["nll"] > one["nll"] + 0.01 * abs(one["nll"]) + 1e-6  # of numbers it may be negative
+    worse_nll = average["nll"] > one["nll"] + 0.01 * abs(one["nll"]) + 1e-6  # the NLL of numbers may be negative
     worse_error = average["accuracy"] < one["accuracy"] - 0.001 or average["rmse"] > 1.01 * one["rmse"]
     level = LEVELS[worse_nll + worse_error]
     words = {

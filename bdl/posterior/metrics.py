@@ -15,7 +15,7 @@ from bdl.posterior.prediction import ValuePrediction
 
 BINS = 15  # equal bins of confidence, Guo et al. 2017
 RISK = 0.05  # error that is tolerated where the network may abstain
-LEVELS = (0.5, 0.9)  # of the central intervals whose coverage and width are scored
+LEVELS = (0.5, 0.9)  # levels of the central intervals whose coverage and width are scored
 QUANTILES = tuple(q / 20 for q in range(1, 20))  # .05 ... .95
 
 

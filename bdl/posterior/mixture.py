@@ -21,7 +21,7 @@ CHUNK = 2**21  # numbers of outputs that are worked on together, in double preci
 WIDTH = 1e-9  # largest width of an interval that holds a quantile, in units of the standard deviation
 CLOSE = 1e-6  # largest error of the probability of a quantile
 STEPS = 120  # half of them halve the interval, which then is as narrow as double precision allows
-DRAWS = 1000  # for each item, where CRPS has no closed form
+DRAWS = 1000  # draws for each item, where CRPS has no closed form
 
 
 class StoredOutputs:
@@ -80,7 +80,7 @@ class PredictiveMixture:
         used = weights > 0
         self._networks = None if bool(used.all()) else used.nonzero().squeeze(1)
         w = weights[used].double()
-        self.weights = w / w.sum()  # (S,) of the networks with a weight
+        self.weights = w / w.sum()  # (S,) the networks with a weight
         self.items, width = outputs.shape
         self.targets = likelihood.num_targets(width)
 
@@ -199,7 +199,7 @@ class PredictiveMixture:
         """(n', k) E|Y - Y'| of every item, by the cheaper of two ways: a quadrature, or all pairs of networks."""
         ends = (means - 8 * stds).amin(0), (means + 8 * stds).amax(0)
         steps = ((ends[1] - ends[0]) / stds.amin(0)).amax(-1) + 2  # (n',)
-        narrow = steps < len(means)  # not so for few networks, and for a scale of 0 or infinity
+        narrow = steps < len(means)  # few networks do not pay, nor does a scale of 0 or infinity
         spread = torch.empty_like(ends[0])
         if bool(narrow.any()):
             low, high = (end[narrow] for end in ends)

@@ -44,7 +44,7 @@ class Batches:
 
     def __init__(self, data: Data, device: torch.device, read: Reader | None = None, dtype: torch.dtype | None = None):
         self.read, self.device, self.dtype = read or Reader(), device, dtype
-        self.elements: torch.Size | None = torch.Size()  # (...) of an item, from the last `rows`; None where they vary
+        self.elements: torch.Size | None = torch.Size()  # (...) an item's, by the last `rows`; None: they vary
         if hasattr(data, "to"):
             data = data.to(device)  # type: ignore[union-attr]
         self._alone = isinstance(data, Tensor | tuple | Mapping)
@@ -59,7 +59,7 @@ class Batches:
 
     def bound(self, forward: Forward) -> None:
         """Let a batch hold no more items than one network can run on an accelerator."""
-        bound = getattr(self._data, "bound", None)  # of bdl.data.TensorSlices
+        bound = getattr(self._data, "bound", None)  # a method of bdl.data.TensorSlices
         if self.device.type != "cpu" and bound is not None:
             bound(1)  # item, so that the measurement itself needs no memory
             bound(forward.items(next(iter(self))[0]))
@@ -88,7 +88,7 @@ class Batches:
     def labels(self, axes: int = 2) -> Tensor:
         """(n, ...) targets of all batches, on the CPU; those of the elements of an item one after the other.
 
-        axes: of the outputs (n, ..., K) of a network; all but the first and the last are axes of elements.
+        axes: how many the outputs (n, ..., K) of a network have; all but the first and the last are axes of elements.
 
         Raises ConfigError if a batch has none, or none that is a tensor.
         """
@@ -114,7 +114,7 @@ def _joined(outputs: list[Tensor]) -> Tensor:
         return outputs[0].float().cpu()
     if outputs[0].ndim != 3:
         return torch.cat(outputs, 1).float().cpu()
-    return torch.cat([o.mT for o in outputs], -1).mT.float().cpu()  # in the order in memory that Forward chose
+    return torch.cat([o.mT for o in outputs], -1).mT.float().cpu()  # keeps the order in memory that Forward chose
 
 
 @torch.no_grad()
@@ -154,7 +154,7 @@ def likelihood_for(law: Any, net: nn.Module, batches: Batches) -> Likelihood:
 class ItemOutputs:
     """The outputs of networks for all items of batches, as many networks at a time as the caches hold.
 
-    likelihood: for the outputs (k, n, K) of all elements of the items; None for outputs (k, n, ...) as they are.
+    likelihood: reads the outputs (k, n, K) of all elements of the items; None for outputs (k, n, ...) as they are.
     """
 
     def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood | None = None):

@@ -268,7 +268,7 @@ class Posterior(Shown, Generic[P]):
             data: a loader of labelled batches.
             parameters: names of parameters, or patterns such as "*.bias"; None for projections.
             projections: number of random directions, the same ones for every run of a network.
-            seed: of the draws of y.
+            seed: names the random stream of the draws of y.
 
         Raises ConfigError for a pattern that matches no parameter.
         """

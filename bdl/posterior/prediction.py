@@ -18,7 +18,7 @@ from bdl.posterior.moments import WeightedMoments
 Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
 
 
-QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}  # in tables of predictions
+QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}  # columns in tables of predictions
 
 
 @dataclass(frozen=True, repr=False)
@@ -90,9 +90,9 @@ class ValuePrediction(PredictedItems):
     """
 
     mean: Tensor  # (n, k)
-    aleatoric: Tensor  # (n, k) of y around the mean of a network: the root of the mean variance
-    epistemic: Tensor  # (n, k) of the networks' means: what more data would reduce
-    std: Tensor  # (n, k) of y
+    aleatoric: Tensor  # (n, k) spread of y around the mean of a network: the root of the mean variance
+    epistemic: Tensor  # (n, k) spread of the networks' means: what more data would reduce
+    std: Tensor  # (n, k) standard deviation of y
     mixture: PredictiveMixture  # in the units that the networks saw
     shift: Tensor  # (k,) y = shift + scale x what the networks saw
     scale: Tensor  # (k,)
@@ -201,7 +201,7 @@ def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:
         p = log_p.exp()
         entropy.add(-log_p.clamp_min_(torch.finfo(log_p.dtype).min).mul_(p).sum(1), weights)  # 0 log 0 = 0
         probs.add(p, weights)
-        shape = outputs.shape[1:]  # (n, k) of labels; those of an item stand one after the other
+        shape = outputs.shape[1:]  # (n, k) labels; those of an item stand one after the other
     mean = probs.mean.mT.contiguous()
     total, aleatoric, epistemic = (part.float() for part in uncertainty(mean, entropy.mean).values())
     if likelihood.outputs == "logits":

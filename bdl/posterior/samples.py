@@ -29,7 +29,7 @@ class SampleFile:
     """A file of a store, and which of its chains count: those that did not diverge while the others went on."""
 
     store: SampleStore
-    record: Record  # of these chains
+    record: Record  # the record of these chains
     rows: list[int] | None  # their places in the file; None where all of it counts
     chains: list[int]  # their numbers among all chains of all runs
 
@@ -83,7 +83,7 @@ class Samples:
             raise StoreError(f"no sample in {', '.join(str(s.folder) for s in stores)} is of a chain that counts")
         present = {(number, record.stack, c) for number, record, _ in counting for c in record.chains}
         chain_of = {key: i for i, key in enumerate(sorted(present))}
-        self.chains = len(chain_of)  # in all runs
+        self.chains = len(chain_of)  # chains of all runs
         self.files = [
             SampleFile(stores[number], record, rows, [chain_of[number, record.stack, c] for c in record.chains])
             for number, record, rows in sorted(counting, key=lambda each: each[1].step)

@@ -20,7 +20,7 @@ WALK = 3  # a random walk has 9/10 of its variance in j = 0 ... 3, a chain of 25
 LEARNT = 10  # waves from which slow directions are learnt
 DIRECTIONS = 40  # principal components at most, those with the largest variance
 CANDIDATES = 3  # slowest directions of one half of the chains that the other half judges
-MIN_DRAWS = 20  # of a chain
+MIN_DRAWS = 20  # draws of a chain
 NAMES = ("drift/mean", "drift/mean_most", "drift/mean_p", "drift/spread", "drift/spread_p", "slow/waves", "slow/share")
 
 

@@ -34,7 +34,7 @@ class SampleStore(Shown):
     def __init__(self, run_dir: str | Path, skip_bad: bool = False):
         self.run_dir, self.skip_bad = Path(run_dir), skip_bad
         self.folder = self.run_dir / "samples"
-        self._indices: dict[int, Index] = {}  # by stack
+        self._indices: dict[int, Index] = {}  # one for each stack
         self._files = CheckedFiles(self.folder)
         self._frozen: FrozenPart | None = None  # the part of the network that `append` writes once
 
@@ -78,9 +78,9 @@ class SampleStore(Shown):
         where `sampler.full_loss` gives it, because its energy on a new batch is known after the next step only.
 
         Args:
-            sampler: whose parameters are those of the network.
+            sampler: the one that moves the network's parameters.
             net: the network, or a `bdl.ChainStack`.
-            loss: of the run, a likelihood or a loss of torch, so that predictions know what the outputs mean.
+            loss: that of the run, a likelihood or a loss of torch, so that predictions know what the outputs mean.
 
         Raises StoreError if the folder holds samples of this stack at this step or later, or the disk is full;
         DivergedError if the state is not finite.
@@ -109,7 +109,7 @@ class SampleStore(Shown):
     def write_target(self, target: Mapping[str, Any], stack: int = 0, frozen: FrozenPart | None = None) -> None:
         """Write target.json, see `describe_target`.
 
-        stack: of the writer. frozen: what no sample holds, which gets a file of its own.
+        stack: the stack of the writer. frozen: what no sample holds, which gets a file of its own.
         """
         if frozen is not None and frozen.tensors:
             self._write(stack, FROZEN, "frozen", frozen.as_bytes())
@@ -148,7 +148,7 @@ class SampleStore(Shown):
     def truncate(self, stack: int, step: int, last_hash: str | None = None) -> None:
         """Remove the samples of a stack after `step`: a run that resumes there writes them again.
 
-        last_hash: of the manifest as it was at that step. Raises StoreError, and removes nothing, if no line of the
+        last_hash: the last hash of the manifest at that step. Raises StoreError, and removes nothing, if no line of the
         manifest has it, or if samples up to there are missing.
         """
         sweep_leftovers(self.folder)

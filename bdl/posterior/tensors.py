@@ -17,8 +17,8 @@ from bdl.errors import StoreError
 from bdl.frozen import frozen_tensors
 from bdl.snapshot import Sampled
 
-FROZEN = "frozen.safetensors"  # in the folder of the samples
-KEY = "frozen"  # in target.json, its sha256 and the shapes of its tensors; absent where everything is sampled
+FROZEN = "frozen.safetensors"  # lies in the folder of the samples
+KEY = "frozen"  # a key of target.json for sha256 and shapes of the part; absent where everything is sampled
 
 
 def stacked_tensors(net: nn.Module, chains: int | None, frozen: Container[str] = ()) -> dict[str, Tensor]:
@@ -62,11 +62,11 @@ class FrozenPart:
 
     Args:
         net: the network, or a `bdl.ChainStack`, whose chains share the frozen part.
-        sampler: whose parameters are those of the network. A stack of bdl needs none.
-        names: of the frozen tensors, where an earlier sample has decided them; None finds them.
+        sampler: the one that moves the network's parameters. A stack of bdl needs none.
+        names: the names of the frozen tensors, where an earlier sample has decided them; None finds them.
 
     Attributes:
-        tensors: by name, without an axis of chains; those of the network itself.
+        tensors: those of the network itself, by name, without an axis of chains.
     """
 
     def __init__(self, net: nn.Module, sampler: Sampled | None = None, names: Collection[str] | None = None):

@@ -33,9 +33,9 @@ class ValueEvaluation(PosteriorEvaluation):
         self._outputs = StoredOutputs()
         self._chain_of: list[int] = []  # every network
         self._weights: list[Tensor] = []  # importance weights
-        self._log = torch.full((chains, len(y)), -math.inf, dtype=torch.float64)  # of sums of densities
+        self._log = torch.full((chains, len(y)), -math.inf, dtype=torch.float64)  # log of sums of densities
         self._means = torch.zeros(())  # (chains, n, k) sums of means, from the first network on
-        self._mean_p = Draws(chains)  # at the points, of one target of each item in turn
+        self._mean_p = Draws(chains)  # means at the points, for one target of each item in turn
         self._points = torch.linspace(0, len(y) - 1, min(POINTS, len(y))).long()
 
     @property
@@ -179,10 +179,10 @@ class Values:
     y: np.ndarray  # (n,)
     mean: np.ndarray  # (n,)
     std: np.ndarray  # (n,)
-    low: np.ndarray  # (n,) of the central 90 % interval
+    low: np.ndarray  # (n,) lower end of the central 90 % interval
     high: np.ndarray  # (n,)
     shares: Mapping[str, tuple[np.ndarray, np.ndarray]]  # name -> (q, share of y below the predicted q-quantile)
-    targets: int = 1  # of an item
+    targets: int = 1  # targets of an item
 
     @classmethod
     def of(cls, evaluation: ValueEvaluation, units: Units | None = None) -> Values:

@@ -17,7 +17,7 @@ from bdl.posterior.store import Record
 
 Keyed = tuple[int, Record, int]  # (chain among all runs, record, chain within the record)
 FEWEST = 100.0  # effective samples of importance weights: the error of a mean is then a tenth of the posterior's width
-SMALLEST_SHARE = 0.1  # of the samples, where this is less than FEWEST: few samples have few effective ones
+SMALLEST_SHARE = 0.1  # a share of the samples, where it is less than FEWEST: few samples have few effective ones
 
 
 @dataclass(frozen=True)

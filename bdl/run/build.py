@@ -183,7 +183,7 @@ def build_callbacks(
     collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **stack.collect)
     held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
     averages = (bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader)
-    average = next(averages, None)  # of the validation split, or else of the test split
+    average = next(averages, None)  # the average on the validation split, or else on the test split
     promises = build_promises(stack, [collect] if average is None else [collect, average])
     if promises is not None and promises.may_lower:
         functions["lr"] = None  # the same at every step, but for what the promises change

@@ -50,7 +50,7 @@ def importing() -> Iterator[None]:
         yield
     finally:
         gc.freeze()  # later searches leave them out too, and so forked processes share their pages
-        atexit.register(gc.unfreeze)  # or some imports report leaks at the end
+        atexit.register(gc.unfreeze)  # without it some imports report leaks at the end
         gc.enable()
 
 

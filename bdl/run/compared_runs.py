@@ -37,10 +37,10 @@ class ComparedRun:
 
     path: Path
     method: str  # data-model-sampler, or the experiment; the folder's name for a run of a Trainer of your own
-    draw: Mapping[str, Any]  # its seeds and stacks by key
+    draw: Mapping[str, Any]  # the run's seeds and stacks by key
     settings: Mapping[str, Any]  # all others by key, lists as texts
-    data: Mapping[str, Any]  # as target.json describes them; empty before the first sample
-    metrics: Mapping[str, float]  # with SECONDS; empty before the end of the run
+    data: Mapping[str, Any]  # what target.json says of the data; empty before the first sample
+    metrics: Mapping[str, float]  # metrics.json and SECONDS; empty before the end of the run
 
     @property
     def seed(self) -> str:

@@ -135,7 +135,7 @@ def compare_runs(runs: Sequence[ComparedRun], metrics: Sequence[str] | None, sam
     shared = os.path.commonprefix([name.split("-")[:-1] for name in names]) if len(names) > 1 else []
     methods: list[ComparedMethod] = []
     for row in rows:
-        name = "-".join(row[0].split("-")[len(shared) :])  # without the data and the model that all names begin with
+        name = "-".join(row[0].split("-")[len(shared) :])  # all names begin with data and model
         words = zip(columns, row[1:], *(rival[1:] for rival in rows if rival[0] == row[0]), strict=True)
         told = ", ".join(f"{key}={word}" for key, word, *among in words if len(set(among)) > 1)
         settings = dict(zip(("method", *columns), (name, *row[1:]), strict=True))

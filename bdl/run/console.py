@@ -21,7 +21,7 @@ from bdl.run.suggestions import suggestion
 
 EXTRAS = {"hydra/sweeper/optuna": "sweep", "hydra/launcher/submitit": "cluster"}  # Hydra's plugins -> bdl's extra
 TRACEBACK = "Traceback (most recent call last)"
-LINES = 10  # of progress at most where there is no terminal
+LINES = 10  # the most lines of progress where there is no terminal
 
 
 def one_line(error: BaseException) -> str:
@@ -59,7 +59,7 @@ def silent_pipe() -> Iterator[None]:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or Python complains of it at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
         sys.exit(128 + signal.SIGPIPE)
 
 
@@ -108,7 +108,7 @@ def one_line_errors(report: Callable[[str], None] = _print_error) -> Iterator[No
         report(str(stop))
         sys.exit(128 + stop.signum)
     except BrokenPipeError:
-        raise  # for `silent_pipe`
+        raise  # `silent_pipe` handles it
     except Exception as error:
         if os.environ.get("BDL_DEBUG") == "1":
             raise
@@ -127,7 +127,7 @@ class WorkProgress:
             posterior.evaluate_all(loaders, progress)
 
     Args:
-        name: of the work, as the lines begin.
+        name: the work, with which the lines begin.
         seconds: time until the first line, or the bar.
     """
 

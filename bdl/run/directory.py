@@ -73,7 +73,7 @@ class RunDirectory:
                     raise
         finally:
             if new:
-                with contextlib.suppress(OSError):  # it is not empty
+                with contextlib.suppress(OSError):  # the folder is not empty
                     self.path.rmdir()
 
     @property
@@ -177,7 +177,7 @@ class RunDirectory:
         for path in [*self._files(), *manifests, *(self.path / name for name in (PREPROCESSING, TIMING))]:
             path.unlink(missing_ok=True)
         for name in (*FOLDERS, START, TRAINED):
-            with contextlib.suppress(OSError):  # it is not there, or holds hidden files
+            with contextlib.suppress(OSError):  # the folder is not there, or holds hidden files
                 (self.path / name).rmdir()
         (self.path / CONFIG).unlink()  # the last, so that a run that is killed here can clear the rest
 

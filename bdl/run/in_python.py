@@ -71,10 +71,11 @@ def sample(
         loss: a likelihood of bdl, or any loss that is a mean over the batch; None for classes.
         loader: training batches, which a `bdl.batch.Reader` splits into inputs and target.
         run_dir: the folder of the run.
-        steps: of the sampler, in all.
+        steps: how many the sampler takes, in all.
         keep: the rule that chooses the samples; None means 100 states of the second half.
         chains: C copies of the network. Those of a DataLoader share its batches.
-        start: of the copies: "fresh" initialises each, "given" begins at the network's weights; see `bdl.ChainStack`.
+        start: where the copies begin: "fresh" initialises each, "given" begins at the network's weights; see
+            `bdl.ChainStack`.
         test: labelled batches for the report, see `bdl.report`; None for no report.
         callbacks: further ones.
         sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length

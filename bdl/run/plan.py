@@ -31,7 +31,8 @@ from bdl.schedules import Function, Keep
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
-SETTINGS = {  # that tuning finds -> their keys, and further overrides with which a user gives them
+# What tuning finds -> its keys, and further overrides with which a user gives it
+SETTINGS = {
     "sampler": (("sampler.dynamics",), ("sampler",)),
     "batch_size": (("data.batch_size",), ()),
     "prior": (("sampler.prior.precision",), ("sampler.prior",)),
@@ -107,7 +108,7 @@ class TuningRequest:
 class StackPlan:
     """What one stack does. Nothing in it is left to the data."""
 
-    name: str  # of the run
+    name: str  # the name of the run
     number: int
     seed: int
     chains: int
@@ -119,7 +120,7 @@ class StackPlan:
     schedule: Mapping[str, Recipe[Function] | None]  # the functions of lr, temperature and zeta
     keep: Recipe[Keep]
     collect: Mapping[str, Any]  # further arguments of CollectSamples
-    checkpoint: str  # its name
+    checkpoint: str  # the name of the checkpoint
     checkpoint_every: int  # steps
     monitor_every: int  # steps
     start: Recipe[bdl.AdamWStart | bdl.CheckpointStart] | None
@@ -127,7 +128,7 @@ class StackPlan:
     samples_of_chains: str  # the folder in that of the run; under a baseline, these samples are what it is fitted on
     target: Mapping[str, Any]  # what target.json records besides the sampler's law
     settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks
-    may_move: frozenset[str] | None  # of lr and burn_in, to keep the promises of tuning; None where it promised nothing
+    may_move: frozenset[str] | None  # what of lr, burn_in may move to keep promises of tuning; None: no promises
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Plan:
     seed: int
     stacks: Stacks
     tuning: TuningRequest | None
-    logger: Recipe[Logger] | None  # as given: the id of W&B is the hash
+    logger: Recipe[Logger] | None  # the logger as given: the id of W&B is the hash
     train_items: int | None  # how many training items the report predicts; None for all
     objective: str | None
     refit: bool  # whether a posterior of all rows follows
@@ -221,7 +222,7 @@ class Plan:
         loss = complete_loss(plain(cfg.loss), data)
         model = complete_model(plain(cfg.model), data, loss.build(), cfg.loss.get("scale", "input"))
         completed = {"loss": dict(loss.node), "model": dict(model.node)}
-        config.put(cfg, completed)  # for keys that follow them
+        config.put(cfg, completed)  # other keys follow these
         found, collect, baseline = dict(self.found or {}), plain(cfg.collect), Recipe.optional(cfg.get("baseline"))
         recorded = config.run_settings(config.fill_in(self._given, counted | found.get("settings", {}))) | completed
         return StackPlan(

@@ -27,7 +27,7 @@ from bdl.run.stored import load_runs
 
 SPREAD = ("std", "aleatoric", "epistemic")
 FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # how texts begin that spreadsheets execute
-DIGITS = 7  # those of float32; of numbers that are large beside their spread, so many of the spread
+DIGITS = 7  # the digits of float32; numbers that are large beside their spread get so many digits of the spread
 
 
 def predict(cfg: DictConfig) -> None:

@@ -27,7 +27,7 @@ class ProcessInfo:
     rank: int = 0
     local_rank: int = 0
     world_size: int = 1
-    launched: bool = False  # by torchrun, SLURM or `launch`
+    launched: bool = False  # whether torchrun, SLURM or `launch` has started it
     store: str = "env://"  # address of the key-value store that the processes share
 
     @property

@@ -37,7 +37,7 @@ from bdl.run.validate import check_value
 ALTERED = "was altered or lost after bdl had written it"
 ADDED = "is in no manifest: it was added, or its line was lost"
 READ = ("data", "model", "loss", "threads")  # what the commands read of a config.yaml
-FILES = (  # of a run, that a manifest must list
+FILES = (  # files of a run that a manifest must list
     *RUN_FILES, "samples/target.json", "samples/frozen.safetensors", "samples/excluded-*.json",
     "samples/weighting-*.safetensors", "checkpoints/trace-*.safetensors",
 )  # fmt: skip
@@ -111,7 +111,7 @@ def target_difference(run: Path, config: DictConfig, skip_bad: bool = False) -> 
         law["data"] = {key: value for key, value in data.items() if key in OF_DATA}
     if isinstance(sampler := sections.get("sampler"), dict) and sampler.get("num_data") is not None:
         law["num_data"] = sampler["num_data"]
-    described = json.loads(json.dumps(law))  # in the words of target.json
+    described = json.loads(json.dumps(law))  # the same law in the words of target.json
     recorded = {key: value for key, value in target.items() if key in described}
     if "data" in recorded:
         recorded["data"] = {k: v for k, v in (recorded["data"] or {}).items() if k in described["data"]}

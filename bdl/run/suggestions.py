@@ -20,7 +20,7 @@ NO_CHOICE = re.compile(
 def suggestion(text: str, command: str, conf: Path) -> str | None:
     """The line for Hydra's message on a key or a choice that does not exist; None for other messages.
 
-    command: whose configuration it was, such as "train". conf: the folder of the configurations.
+    command: the one whose configuration it was, such as "train". conf: the folder of the configurations.
     """
     if match := NO_CHOICE.search(text):
         group, choice, choices = match[1], match[2], match[3].split()

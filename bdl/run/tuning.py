@@ -35,8 +35,8 @@ NODES = {"sghmc": {"_target_": "bdl.SGHMC", "friction": 0.1}}  # dynamics by the
 START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to write a report, of a small run
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
-FEWEST_STEPS = 2000  # of the ensemble, where no budget bounds them: the curvature rises while it trains
-FEWEST_EPOCHS = 5  # of the ensemble in any case
+FEWEST_STEPS = 2000  # steps of the ensemble where no budget bounds them: the curvature rises while it trains
+FEWEST_EPOCHS = 5  # epochs of the ensemble in any case
 
 
 def tuned(plan: Plan, process: ProcessInfo) -> Plan:
@@ -128,7 +128,7 @@ class _Case:
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
         build: Any = stack.sampler.build()
-        if not is_around_zero(build.keywords["prior"]):  # those that the search compares are
+        if not is_around_zero(build.keywords["prior"]):  # the priors that the search compares are around zero
             its_own.add("prior")
         device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
         net, shared = build_net(stack, data), plan.stacks.shared_batches
@@ -176,13 +176,13 @@ class _Case:
         before: seconds until the first step. turns: stacks that one process carries after another.
         """
         keep, steps = self.stack.keep, int(self.stack.steps)
-        wanted = max(1, (steps - keep.get("burn_in")) // keep.get("every"))  # of one chain, without cycles
+        wanted = max(1, (steps - keep.get("burn_in")) // keep.get("every"))  # samples of one chain, without cycles
         data, train = self.data, self.data.num_data
         predicted = data.count("val") + data.count("test") + min(train, self.plan.train_items or train)
         per_sample = turns * seconds_of_evaluation(self.problem, predicted)
         samples = wanted if "every" in self.given else choose_samples(budget, per_sample, wanted)
         timed = choose_steps(budget, step_seconds, turns, before, REPORT + samples * per_sample)
-        longest = round(MOST * timed.value)  # of the burn-in
+        longest = round(MOST * timed.value)  # the longest burn-in
         chosen = [replace(c, value=min(c.value, longest)) if c.name == "burn_in" else c for c in choices] + [timed]
         if samples < wanted:
             shorter = self.plan.with_found({"settings": _settings([*self.by_rows, timed])})

@@ -188,7 +188,7 @@ def describe(wanted: object) -> str:
         values = [word for word in words if not word.startswith(BUILT) and word != "null"]
         return " or ".join(word for word in words if not values or not word.startswith(BUILT))
     if origin is Literal:
-        *first, last = map(json.dumps, parts)  # as YAML writes them
+        *first, last = map(json.dumps, parts)  # the choices as YAML writes them
         return f"{', '.join(first)} or {last}" if first else last
     if _is(wanted, Sequence):
         return f"a list of {_several(describe(parts[0]))}" if parts else "a list"

@@ -59,7 +59,7 @@ def write_report(
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
-    sampler: of the run; None where it is no longer there. loggers: show the report too. promised: the run
+    sampler: that of the run; None where it is gone. loggers: show the report too. promised: the run
     was tuned, and its report says which promises of the tuning its samples do not keep.
     """
     start = load_start([run], posterior)
@@ -146,7 +146,7 @@ def find_splits(data: LabelledData, trainer: L.Trainer | None, train_items: int 
     Args:
         data: a data module, a dict of loaders by split, or one loader, which is then the test split. None means the
             data of the trainer. Where there are no test data, validation data take their place.
-        trainer: with which the module was trained, None if it is no longer there.
+        trainer: the one that trained the module; None if it is no longer there.
         train_items: number of training items, evenly spaced; None for all.
 
     Raises ConfigError where there are neither test nor validation data, and for a split of another name.

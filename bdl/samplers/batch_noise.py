@@ -22,7 +22,7 @@ def stride_of(theta: Tensor, dynamics: Transition) -> int:
     1 where the dynamics reads the variance of each. Else it is for the mean over coordinates alone, and odd, so that
     it has no factor in common with the usual widths of layers.
     """
-    stride = -(-theta.numel() // MOST)  # of all chains together
+    stride = -(-theta.numel() // MOST)  # a stride over all chains together
     reads_each = "grad_var" in dynamics.needs or dynamics.reads_variances
     return 1 if reads_each else stride | 1
 

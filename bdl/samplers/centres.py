@@ -31,7 +31,7 @@ def check_mean(value: Any) -> None:
 def centre_of(mean: Any, names: Sequence[str], shapes: Shapes, start: Tensor) -> Any:
     """A mean as a number, or per coordinate (d,) in the type of `start`. One number for all becomes that number.
 
-    names, shapes: of one chain's parameter tensors. start: (d,) or (C, d) weights, for "start".
+    names, shapes: one chain's parameter tensors. start: (d,) or (C, d) weights, for "start".
 
     Raises ConfigError for chains that begin apart, and for a parameter without a mean or with one of another shape.
     """

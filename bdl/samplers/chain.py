@@ -29,11 +29,11 @@ READ_AT = "_bdl_read_at"  # attribute of a gradient: how often it had been writt
 class Host:
     """What a sampler knows of the loop around it. `BayesianModule` and `CollectSamples` say it when training starts."""
 
-    full_loss: MeanLoss | None = None  # over all the data
-    batch_loss: MeanLoss | None = None  # of the step's own batch, without gradients
+    full_loss: MeanLoss | None = None  # the loss over all the data
+    batch_loss: MeanLoss | None = None  # the loss of the step's own batch, without gradients
     per_example: Callable[[], Tensor] | None = None  # returns the gradients (..., n, d) of the items of the batch
     buffers: Callable[[], Iterable[Tensor]] = tuple  # returns tensors (C, ...) as BatchNorm's, which are no parameters
-    group: dist.ProcessGroup | None = None  # whose ranks share the chain and average its energy
+    group: dist.ProcessGroup | None = None  # the ranks that share the chain and average its energy
     sees_all_data: bool = False  # every batch holds all the data, nothing in the network is random: no batch noise
     loss_is_whole: bool = True  # False under gradient accumulation, where a loss is a part; energies are then None
 
@@ -212,7 +212,7 @@ class Chain:
             view.copy_(optimizer_state[p][name])
         self.link(optimizer_state)
         for name, value in state["dynamics"].items():
-            if isinstance(value, Tensor):  # in the type that it has on this device
+            if isinstance(value, Tensor):  # loaded in the type that it has on this device
                 value = value.to(getattr(self.state, name), copy=True)
             setattr(self.state, name, value)
         self.steps = state["step"]

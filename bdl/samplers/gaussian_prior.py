@@ -41,7 +41,7 @@ class GaussianPrior(Prior):
     both parts, as far as the first one is normal. It remembers what the first part said, and forgets the rest.
 
     Args:
-        names, shapes: of the parameters, in the order of the coordinates.
+        names, shapes: the parameters, in the order of the coordinates.
         mean, variance: (d,), the variance > 0.
         factors: (k, d).
 

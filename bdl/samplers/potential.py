@@ -235,7 +235,7 @@ class Potential(Saved):
 
     def to(self, theta: Tensor) -> None:
         super().to(theta)
-        if "prior" in vars(self):  # else its first use binds it, once the chains stand where they begin
+        if "prior" in vars(self):  # an unbound prior is bound at its first use, once the chains stand where they begin
             self.prior = self.prior.to(theta)
 
     def state_dict(self) -> dict[str, Any]:

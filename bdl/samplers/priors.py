@@ -43,7 +43,7 @@ class Prior(ABC):
     def centred(self, names: Sequence[str], shapes: Shapes, start: Tensor) -> Prior:
         """The same prior with its mean as a number or per coordinate (d,); `bind` may follow.
 
-        names, shapes: of one chain's parameter tensors. start: (d,) or (C, d) weights where the chains begin.
+        names, shapes: one chain's parameter tensors. start: (d,) or (C, d) weights where the chains begin.
 
         Raises ConfigError for a mean that does not fit the parameters, and for "start" where chains begin apart.
         """

@@ -55,7 +55,7 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         only: patterns of names, such as "head.*": the other parameters are frozen (`requires_grad` becomes False).
         frozen: mode in which `BayesianModule` and `CollectSamples` hold the modules of a frozen part, see `bdl.frozen`.
         blocks: a `Block` by pattern, the first that matches: a prior and a factor of lr for some parameters.
-        on_divergence: of one of several chains: "stop" all, or "drop" it, see `divergence.Survivors`.
+        on_divergence: what one diverged chain of several causes: "stop" all, or "drop" it, see `divergence.Survivors`.
 
     Attributes:
         sampled: the tensors that are sampled.

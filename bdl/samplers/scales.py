@@ -34,7 +34,7 @@ def check_scale(what: str, value: Any, zero: str | None = None) -> None:
             raise ConfigError(f"{what} must be a number, one per tensor, or one of {sorted(GAINS)}, got {value!r}")
         return
     values = value if isinstance(value, Tensor) else numbers(math.nan if isinstance(value, bool) else value)
-    low, high = map(float, values.aminmax() if values.numel() else (math.nan, math.nan))  # of d numbers, once bound
+    low, high = map(float, values.aminmax() if values.numel() else (math.nan, math.nan))
     if not (0 < low or zero is not None and low == 0) or not high < math.inf:
         raise ConfigError(f"{what} must be {f'>= 0, got {value} (0 {zero})' if zero else f'> 0, got {value}'}")
 

@@ -100,8 +100,8 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
             begins at random.
         chains: independent chains. Two or more show whether they agree.
         samples: networks that are kept of each chain; the average is over chains x samples networks.
-        steps: of each chain. The first 40 % are burn-in. None: 20,000 on all of up to 1,200 rows, fewer on more rows,
-            but at least 2,500; 80,000 on batches.
+        steps: how many each chain takes. The first 40 % are burn-in. None: 20,000 on all of up to 1,200 rows, fewer on
+            more rows, but at least 2,500; 80,000 on batches.
         lr: step size in the units of SGD, at which "mclmc" and "hmc" begin their search. None finds it.
         batch_size: rows of a batch, for samplers that take batches. None finds it.
         temperature: T of exp(-U/T); 1 is the Bayes posterior.
@@ -155,7 +155,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
     Args:
         hidden_layer_sizes, activation, sampler, start, chains, samples, steps, lr, batch_size, temperature, prior_std,
-            random_state, verbose: as in `BayesianMLPClassifier`.
+            random_state, verbose: see `BayesianMLPClassifier`.
         noise: the standard deviation of y around the mean of a network. "input": it depends on the row, and is an
             output of the network. "constant": one for all rows, learned. A number: known, in the units of y.
         standardize: give every column of X, and y, mean 0 and standard deviation 1.

@@ -33,9 +33,9 @@ class Tuning:
     """Everything that was found.
 
     Args:
-        choices: in the order in which they were made. What was given is not among them.
-        seconds: that finding them took.
-        step_seconds: of one step of all chains of the stack, with the settings found.
+        choices: all that were made, in their order. What was given is not among them.
+        seconds: the time that finding them took.
+        step_seconds: the time of one step of all chains of the stack, with the settings found.
     """
 
     choices: tuple[Choice, ...]

@@ -73,10 +73,11 @@ def find_settings(
             its step, gets no lr, no friction and no burn-in.
         num_data: N, where `train` is a part; None means its length.
         temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03.
-        steps: of the run. The trials together take a fifth of them at most, and another one where T is found.
+        steps: the length of the run. The trials together take a fifth of them at most, and another one where T is
+            found.
         given: settings that are fixed: "batch_size", "lr", "friction", "burn_in", or "prior" as an object.
         seed: with the same seed, stack and data, and on the same machine, the settings are the same.
-        compiled: as `compile` of `BayesianModule`.
+        compiled: see `compile` of `BayesianModule`.
 
     Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, and
     missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps.

@@ -41,7 +41,7 @@ class Problem:
         batch_size: items per chain and step; all of `items` where it is N.
         temperature: T.
         seed: names the random streams.
-        compiled: as `compile` of `BayesianModule`.
+        compiled: see `compile` of `BayesianModule`.
         train: the mode of the networks, for dropout and BatchNorm; False for eval mode.
     """
 
@@ -65,7 +65,7 @@ class Problem:
 
     @property
     def shapes(self) -> list[tuple[int, ...]]:
-        """Of one network's parameter tensors."""
+        """Sizes and the like of one network's parameter tensors."""
         return [tuple(p.shape[1:]) for p in self.stack.parameters() if p.requires_grad]
 
     def centred(self, prior: Prior) -> Prior:
@@ -95,7 +95,7 @@ class Trial:
         self.stack = copy.deepcopy(problem.stack if start is None else start.stack).train(problem.train)
         self.stack.shared = False
         self._new_sampler(dynamics, lr, derive_seed("tune", name, problem.seed))
-        self.energies: list[Tensor] = []  # (C,) of every step
+        self.energies: list[Tensor] = []  # (C,) energies of every step
         self.losses: list[Tensor] = []  # (C,) mean batch loss of every step
         self._batches = _batches(problem, self.stack.chains, name)
 

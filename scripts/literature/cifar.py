@@ -49,7 +49,7 @@ class FinishedRun:
     one: float
     average: float
     nll: float
-    config: dict[str, Any]  # with git commit and versions
+    config: dict[str, Any]  # the configuration with git commit and versions
     metrics: dict[str, float]
     timing: dict[str, float]
 

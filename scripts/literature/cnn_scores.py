@@ -13,7 +13,7 @@ from bdl.posterior.metrics import classification_metrics
 from bdl.posterior.store import Record
 
 SCORES = ("accuracy", "nll", "ece")
-Scores = dict[str, list[float]]  # by the names in SCORES; accuracy and ECE in %, NLL in nats
+Scores = dict[str, list[float]]  # scores by the names in SCORES; accuracy and ECE in %, NLL in nats
 
 
 def no_scores() -> Scores:
@@ -42,7 +42,7 @@ class History:
     """
 
     steps: list[int] = field(default_factory=list)
-    cycles: list[int] = field(default_factory=list)  # of each state
+    cycles: list[int] = field(default_factory=list)  # the cycle of each state
     states: Scores = field(default_factory=no_scores)
     averages: Scores = field(default_factory=no_scores)
     cycle_averages: Scores = field(default_factory=no_scores)

@@ -185,7 +185,7 @@ class Count:
 
 
 def count(law: Mixture, e: float, cycles: int, steps: int, context: Context) -> Count:
-    """Of chains by the authors' code with another first step ε₀ or another number of cycles."""
+    """What chains by the authors' code do with another first step ε₀ or another number of cycles."""
     cycle = bdl.schedules.Cycle(steps, max(1, cycles * steps // STEPS), explore=0.25)
     schedule = bdl.schedules.CyclicalCosine(e, cycle)
     always = lambda k: True  # noqa: E731

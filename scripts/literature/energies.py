@@ -175,7 +175,7 @@ class Panel:
     target: Target
     zeta: float
     span: tuple[float, float]  # range of x
-    edges: tuple[float, ...]  # of the bins, nats
+    edges: tuple[float, ...]  # edges of the bins, nats
     lr: float = 0.02
 
 

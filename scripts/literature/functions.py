@@ -31,7 +31,7 @@ from literature.functions_race import (
 from literature.targets import FUNCTIONS, PUBLISHED, benchmark
 
 COLOURS = (GREY, BLUE, RED, ORANGE, PINK, GREEN)
-SHOWN = (DESCENT, SGLD, CODE, LOG, SLIDES, OURS)  # of one hundred bins
+SHOWN = (DESCENT, SGLD, CODE, LOG, SLIDES, OURS)  # settings with one hundred bins
 CLOSE = 1.5  # a mean within this factor of the published one agrees with it
 
 

@@ -16,7 +16,7 @@ from bdl.seeding import derive_seed, generator
 from literature.functions_code import FAR, ZETA_OF_TEN, race_of_code
 from literature.targets import PUBLISHED, Benchmark, Chains, Settings, benchmark
 
-BINS = 100  # of the settings
+BINS = 100  # bins of the settings
 CHECK = 50  # steps between checks whether a race is decided
 
 
@@ -45,11 +45,11 @@ def default_form(s: Settings) -> bdl.AdaptiveWeight:
 @dataclass(frozen=True)
 class Method:
     name: str
-    form: Form | None = None  # of the weighting, in bdl
+    form: Form | None = None  # bdl's form of the weighting
     code: int | None = None  # bins of the author's code, which runs in place of bdl
     tuned: bool = True  # False: at the published lr
     noisy: bool = True
-    published: int | None = None  # its column in the published table
+    published: int | None = None  # column of the published table
 
 
 DESCENT = Method("descent, tuned", noisy=False)

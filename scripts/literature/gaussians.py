@@ -21,7 +21,7 @@ from literature.figures import BLUE, RED, canvas, label
 from literature.sources import NOTES
 from literature.targets import STARTS, Chains, Mixture
 
-LR = 0.1  # as in Ji's listings
+LR = 0.1  # the lr of Ji's listings
 EXCHANGE, EXACT = "MALA, replica exchange", "independent draws, as many as SGLD keeps"
 DRAWS = 900  # kept per chain
 

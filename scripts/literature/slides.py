@@ -30,7 +30,7 @@ def uncertain(values: Tensor, digits: int = 2) -> str:
 # ---- Ackley ----------------------------------------------------------------------------------------------------------
 
 ACKLEY_LR, RADIUS = 5e-3, 12.0
-EDGES = {  # of 47 bins: wide ones of 2 nats, narrow ones of .2
+EDGES = {  # edges of 47 bins: wide ones of 2 nats, narrow ones of 0.2
     ABOVE: [*range(0, 14, 2), *(14 + 0.2 * i for i in range(41))],
     BELOW: [*(0.2 * i for i in range(40)), *range(8, 23, 2)],
 }

@@ -77,7 +77,7 @@ class CollectSamples(SamplerCallback):
         self.overwrite, self.target = overwrite, target or {}
         self._restored: dict[str, Any] | None = None  # the loaded checkpoint, until it is put into effect
         self._writer: SampleWriter | None = None  # the present run's, or the last one's
-        self._ownership = ExitStack()  # of the samples of the stack, while the run writes
+        self._ownership = ExitStack()  # holds the samples of the stack as ours while the run writes
 
     # ---- Lightning's hooks ------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ SPARED = 0.9  # times the budget: to this heat lr falls, because the noise may s
 LATEST = 0.7  # share of the run that the burn-in may take
 ROWS = 80  # energies that are read in a burn-in
 FEWEST = 20  # energies over all the data that are worth their time; otherwise ROWS of batches are read
-SHARE = 0.02  # of the run's time, that they may take
+SHARE = 0.02  # the share of the run's time that the checks may take
 GRADIENT = 3  # forward passes that cost as much as a gradient
 ALIGNED = 50  # steps; the rows of `Monitor` are as far apart by default, so that a block ends there anyway
 

@@ -18,7 +18,7 @@ class SampleWriter:
     writes it then: `state_dict` says that it waits, and which samples the manifest listed.
 
     Args:
-        sampler: whose states are kept.
+        sampler: the one whose states are kept.
         writes: whether this process writes. Under ddp the others only follow.
 
     Attributes:

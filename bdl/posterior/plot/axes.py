@@ -9,7 +9,7 @@ from matplotlib.ticker import StrMethodFormatter
 BLUE, ORANGE, GREEN, PINK, SKY, RED, YELLOW, GREY = PALETTE = (  # Okabe & Ito 2008: distinct to colour-blind readers
     "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#B8A800", "#6B6B6B",
 )  # fmt: skip
-PALE = "#c9d8e6"  # of histograms
+PALE = "#c9d8e6"  # the colour of histograms
 
 
 def axis_or_new(ax: Axes | None, width: float = 5.2, height: float = 3.6) -> Axes:

@@ -23,7 +23,7 @@ Run = Posterior | str | Path  # a posterior, of whose runs the first counts, or 
 Trace = Mapping[str, Any]  # `step` (n,), other columns (n,) or (n, C)
 POINTS = 1200  # rows of a trace that are drawn: a page is about as many pixels wide
 NAMED = 8  # up to this many chains are named in the legend
-NAMES = {"energy": "energy U (nats)", "t_eff": "T_eff", "lr": "learning rate"}  # of columns
+NAMES = {"energy": "energy U (nats)", "t_eff": "T_eff", "lr": "learning rate"}  # names of columns
 MIXED = 1.01  # largest R-hat of chains that agree (Vehtari et al. 2021)
 
 

@@ -26,7 +26,7 @@ def reliability(
 ) -> Axes:  # fmt: skip
     """Accuracy against confidence, with standard errors, in bins of ten items or more; on the diagonal they agree.
 
-    prediction: of classes or labels, or the probabilities (n, K) of classes. y: (n,) classes, or (n, k) labels.
+    prediction: one of classes or labels, or the probabilities (n, K) of classes. y: (n,) classes, or (n, k) labels.
     """
     ax = axis_or_new(ax, 4.2, 4.2)
     confidence, accuracy, count = (t.numpy() for t in reliability_bins(*probs_and_labels(prediction, y)))
@@ -114,7 +114,7 @@ def coverage_risk(
 ) -> Axes:  # fmt: skip
     """The error among the most confident items, against the share of items that they are; low and rising is good.
 
-    prediction, y: as in `reliability`.
+    prediction, y: see `reliability`.
     """
     ax = axis_or_new(ax)
     risk = risk_coverage(*probs_and_labels(prediction, y)).numpy()

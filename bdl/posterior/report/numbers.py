@@ -61,7 +61,7 @@ def summarise(
     Args:
         posterior: its samples are read once for all loaders.
         loaders: labelled batches by split, "test" or "train". R-hat, ESS and the Monte Carlo error come from the first.
-        trace: of the chains; without it noise_ratio and all temperatures but T are NaN.
+        trace: the trace of the chains; without it noise_ratio and all temperatures but T are NaN.
         ood: out-of-distribution items. `ood/.../auroc` says how well entropy separates them from the first split.
         progress: called while the samples are evaluated, as `Posterior.evaluate_all` calls it.
         start: the deep ensemble at which the chains began; `test/start/...` are the scores of its average.

@@ -68,8 +68,8 @@ def write_page(
     Args:
         facts: shown as they are, in this order; `title` becomes the title.
         explain: `sampler.explain()`, or "".
-        trace: of all chains; without it the page shows the energies of the kept samples.
-        units: of the target, for predictions of numbers; pictures are drawn in them.
+        trace: the trace of all chains; without it the page shows the energies of the kept samples.
+        units: those of the target, for predictions of numbers; pictures are drawn in them.
         pieces: the text of each of some tokens, for predictions of tokens; without it the page shows no text.
     """
     test = next(iter(summary.evaluations.values()))

@@ -58,14 +58,14 @@ class ReportData:
     title: str
     facts: Mapping[str, str] = field(default_factory=dict)  # data, model, sampler, N, T, prior, ... in this order
     explain: str = ""  # `sampler.explain()`
-    metrics: Mapping[str, float] = field(default_factory=dict)  # as in metrics.json
+    metrics: Mapping[str, float] = field(default_factory=dict)  # names and numbers as in metrics.json
     trace: Mapping[str, np.ndarray] = field(default_factory=dict)  # step (n,); other columns (n,) or (n, C)
     kept_steps: np.ndarray | Sequence[int] = ()  # (k,)
     histogram: EnergyHistogram | None = None
     reliability: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
     values: Values | None = None  # for predictions of numbers
     curve: Curve | None = None
-    text: Sequence[Word] = ()  # of the first test tokens
+    text: Sequence[Word] = ()  # the first test tokens
     convergence: Sequence[ConvergenceRow] = ()
     warnings: Sequence[str] = ()
 
@@ -79,7 +79,7 @@ class Picture:
     arguments: tuple[Any, ...]
     caption: str
     size: str = ""  # "half": two of them stand side by side
-    checks: Sequence[str] = ()  # of the verdict, which are seen here
+    checks: Sequence[str] = ()  # names of the verdict's checks that are seen here
 
     @property
     def uri(self) -> str:

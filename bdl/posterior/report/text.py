@@ -14,9 +14,9 @@ DARKEST = 0.9  # opacity of the largest epistemic uncertainty
 class Word:
     """A token, as the page shows it."""
 
-    piece: str  # its text
+    piece: str  # the text of the token
     shade: str  # opacity of its colour, proportional to its epistemic uncertainty
-    title: str  # its numbers
+    title: str  # the numbers of the token
 
 
 def coloured(evaluation: ClassEvaluation, pieces: Pieces) -> list[Word]:

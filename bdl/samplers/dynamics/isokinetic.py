@@ -35,9 +35,9 @@ class Isokinetic:
     root: Tensor  # (..., d) sqrt(P)
     variance: Tensor  # (..., d) Var(g), by batches; a running mean while it is learnt
     previous: Tensor  # (..., d) gradient of the last step of the adaptation
-    difference: Tensor  # (..., d) of the last two gradients at one θ
+    difference: Tensor  # (..., d) difference of the last two gradients at one θ
     log_factor: Tensor  # (...) log of the factor of lr
-    log_mean: Tensor  # (...) and its mean over the last steps of its tuning
+    log_mean: Tensor  # (...) mean of log_factor over the last steps of its tuning
     curvature: Tensor  # (...) running mean of lr h along the path, over the factor of lr
     square: Tensor  # (...) mean of |sqrt(P) g|²
     overlap: Tensor  # (...) tr C², C = covariance of sqrt(P) g by batches
@@ -178,7 +178,7 @@ class SMILE(Dynamics):
         """The largest t, a float or (..., 1)."""
         if s.steps <= self.adapt_steps or not self.adapt_steps:
             return WIDEST
-        usual = (common(lr) * (s.log_factor.exp() * s.square).unsqueeze(-1)).sqrt()  # of |sqrt(lr P) g|
+        usual = (common(lr) * (s.log_factor.exp() * s.square).unsqueeze(-1)).sqrt()  # the usual |sqrt(lr P) g|
         return (GUARD * usual / (2 * speed)).clamp_max(WIDEST)
 
     def _learn(self, s: Isokinetic, g: Tensor, w: Tensor, lr: Scalar, tau: Scalar, cold: Tensor | bool) -> bool:

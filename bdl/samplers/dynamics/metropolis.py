@@ -17,7 +17,7 @@ from bdl.samplers.dynamics.base import AcceptReject, Evaluate, Scalar
 from bdl.samplers.dynamics.mass import Mass, check_mass, window
 
 PRIOR = 5  # steps for which the harmonic mean of all variances counts, against chance in short windows
-GOLDEN = 0.6180339887498949  # its multiples fill [0, 1) more evenly, modulo 1, than those of any other number
+GOLDEN = 0.6180339887498949  # no other number's multiples fill [0, 1) as evenly, modulo 1
 
 
 @dataclass
@@ -39,7 +39,7 @@ class AcceptedByMass(Accepted):
 
     inverse_mass: Tensor = field(kw_only=True)  # (..., d) P
     mean: Tensor = field(kw_only=True)  # (..., d) running mean of θ in the present window
-    square: Tensor = field(kw_only=True)  # (..., d) and its sum of squared deviations
+    square: Tensor = field(kw_only=True)  # (..., d) sum of squared deviations from it
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ class Microcanonical:
     gradient: Tensor  # (..., d) ∇(U/N) at theta
     direction: Tensor  # (..., d) u
     mean: Tensor  # (..., d) running mean of θ while its spread is measured
-    square: Tensor  # (..., d) and its sum of squared deviations
+    square: Tensor  # (..., d) sum of squared deviations from it
     potential: Tensor  # (...) U/N at theta, double; NaN before the first step
     length: Tensor  # (...) L, in the units of θ, double
     log_factor: Tensor  # (...) log of the factor of lr, double

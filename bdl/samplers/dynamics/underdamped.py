@@ -102,7 +102,7 @@ class SGNHT(Underdamped):
     friction: float = 0.1
     rate: float | None = 1e-3  # r; None: lr tau
     caveat = SUBTRACTS_INDEPENDENT
-    every_gradient = True  # its thermostat averages |m|² over all parameters
+    every_gradient = True  # the thermostat averages |m|² over all parameters
 
     def __post_init__(self) -> None:
         super().__post_init__()

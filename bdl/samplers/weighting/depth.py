@@ -51,7 +51,7 @@ def _of_row(
     rises = torch.cat([theta.new_ones(1), 1 - theta[:-1] / theta[1:]])
     log_g = (rises.clamp_min(1e-300).log() + zeta * log_psi).logcumsumexp(0)
     above, nats = slice(j - low + 1, None), zeta * log_psi.diff()[j - low :]  # nats (bins above u,)
-    share = float((bins > j).double().mean())  # of the recent energies
+    share = float((bins > j).double().mean())  # the share of the recent energies
     missed = torch.bincount(bins, minlength=len(inner) + 1)[low:][above] == 0
     return (
         float(log_g[-1] - log_g[j - low]),

@@ -214,7 +214,7 @@ class Histogram:
 
     def _begin(self) -> None:
         if self.begun.shape == self.psi.shape:
-            self.begun.copy_(self.psi)  # in place, because graphs read it
+            self.begun.copy_(self.psi)  # written in place, because graphs read it
         else:
             self.begun = self.psi.clone()
         self.clock.zero_()

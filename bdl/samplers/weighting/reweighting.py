@@ -38,7 +38,7 @@ class Reweighting(Saved):
         self.energy: Tensor | None = None  # the last energy of the kind that the weighting reads
         self.reference: Tensor | None = None  # (..., d) θ at which the control variate's energy is known
         self.reference_energy: Tensor | None = None  # over all the data, at `reference`
-        self.learnt_at: tuple[Any, float] | None = None  # (T, zeta) of the last step that updated psi
+        self.learnt_at: tuple[Any, float] | None = None  # (T, zeta) at the last step that updated psi
         self._recorded: RecordedWeighting | None = None
 
     def describe(self, zeta: float, temperature: Scalar) -> tuple[dict[str, Tensor], dict[str, str]] | None:

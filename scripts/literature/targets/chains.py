@@ -23,14 +23,14 @@ class Chains:
     Args:
         target: anything with `dim` and `energy`. Its `energy_and_grad`, or for data `num_data` and `loss_and_grad`, are
             used if it has them (see `literature.targets.base`).
-        dynamics, lr, temperature, weighting, sampler_options: as in `bdl.Sampler`. With num_data = 1 (no data) lr is
+        dynamics, lr, temperature, weighting, sampler_options: see `bdl.Sampler`. With num_data = 1 (no data) lr is
             the canonical step: θ <- θ - lr ∇U + sqrt(2 lr T) z for SGLD.
         start: (C, d); the run takes its dtype and device.
         gradient_noise: standard deviation, a number or (d,), of normal noise added to ∇U at every evaluation.
         batch: items in a mini-batch of a target with data, drawn with replacement for every chain and evaluation.
         box: (low, high), numbers or (d,). A chain that leaves it returns to where the step began, as in the authors'
             code of AWSGLD. For dynamics without momentum: the box does not reset a momentum.
-        seed: of three random streams: injected noise, gradient noise and batches.
+        seed: names three random streams: injected noise, gradient noise and batches.
 
     `theta` is the present (C, d) state, a view; `gradients` counts the evaluations of the gradient per chain. The
     sampler's extras `curvature` and, for data, `per_example` serve the dynamics that need them.
