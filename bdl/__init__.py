@@ -3,6 +3,8 @@
 The public names stand in `__init__.pyi`. Each is imported where it is first used.
 """
 
+from __future__ import annotations
+
 from importlib import import_module
 
 import lazy_loader

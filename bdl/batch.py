@@ -10,6 +10,8 @@
 (['tokens'], tensor([0, 1]))
 """
 
+from __future__ import annotations
+
 import dataclasses
 import inspect
 import warnings

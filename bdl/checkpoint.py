@@ -1,5 +1,7 @@
 """CheckpointStart: a network that starts at saved weights; and whether a file is a whole checkpoint of Lightning."""
 
+from __future__ import annotations
+
 import errno
 import zipfile
 from collections.abc import Collection, Mapping, Sequence

@@ -1,5 +1,7 @@
 """What Linux says of the CPU."""
 
+from __future__ import annotations
+
 import functools
 from pathlib import Path
 

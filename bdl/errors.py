@@ -1,5 +1,7 @@
 """The exceptions and the warning of bdl. A command prints their message in one line."""
 
+from __future__ import annotations
+
 import difflib
 from collections.abc import Iterable
 

@@ -7,6 +7,8 @@
 'body.*, head.*'
 """
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Literal

@@ -3,6 +3,8 @@
 Runs are resumed and merged only if the identities of their parts are equal. `str()` is for people and decides nothing.
 """
 
+from __future__ import annotations
+
 import dataclasses
 import functools
 from collections.abc import Mapping

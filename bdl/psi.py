@@ -5,6 +5,8 @@ disagree. Arrays are tensors, or NumPy's: on the few numbers of one step, NumPy 
 torch's time.
 """
 
+from __future__ import annotations
+
 from typing import Any
 
 import numpy as np

@@ -4,6 +4,8 @@ A schedule is a frozen dataclass. It is called with the number of steps done so 
 `Cycle`; every schedule that depends on its phase holds that object.
 """
 
+from __future__ import annotations
+
 import math
 from abc import ABC, abstractmethod
 from bisect import bisect_left

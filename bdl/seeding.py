@@ -1,5 +1,7 @@
 """Seeds derived by hashing: (0, 1) and (1, 0) name different random streams, and neighbouring seeds are unrelated."""
 
+from __future__ import annotations
+
 import hashlib
 
 import torch

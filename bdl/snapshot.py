@@ -1,5 +1,7 @@
 """What a store of samples reads of a sampler: plain values, so that neither knows the other."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol

@@ -1,5 +1,7 @@
 """AdamWStart: trains the chains of a stack as a deep ensemble, from which sampling then begins."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -4,6 +4,8 @@ A torch that lacks one of the names is served by a slower way: tensors are copie
 that somebody watches, and compiled code runs evaluations too.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,5 +1,7 @@
 """Compare runs side by side, a row for each method. See conf/compare.yaml."""
 
+from __future__ import annotations
+
 from bdl.run.command import run_command
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Evaluate the samples of one or several runs as one posterior. See conf/evaluate.yaml."""
 
+from __future__ import annotations
+
 from bdl.run.command import run_command
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """The local learning coefficient of a run's trained network. See conf/llc.yaml."""
 
+from __future__ import annotations
+
 from bdl.run.command import run_command
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Predict the rows of a table with the samples of one or several runs. See conf/predict.yaml."""
 
+from __future__ import annotations
+
 from bdl.run.command import run_command
 
 if __name__ == "__main__":

@@ -1,5 +1,7 @@
 """Verify the files of a run directory. See conf/verify.yaml."""
 
+from __future__ import annotations
+
 from bdl.run.command import run_command
 
 if __name__ == "__main__":

@@ -101,6 +101,22 @@ def test_no_dynamics_or_state_is_asked_by_the_name_of_an_attribute(pattern: str)
         assert not re.search(pattern, path.read_text()), path
 
 
+def test_annotations_are_never_evaluated_at_import():
+    """So an annotation may name a class of its own file, or one that is imported for the type checker alone."""
+    for path in modules().values():
+        body = ast.parse(path.read_text()).body
+        code = [node for node in body if not isinstance(node, ast.Expr)]
+        first = ast.unparse(code[0]) if code else "from __future__ import annotations"
+        assert first == "from __future__ import annotations", path
+
+
+def test_classes_stay_small():
+    for path in modules().values():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                assert node.end_lineno - node.lineno < 220, f"{node.name} of {path}: give a part of it its own class"
+
+
 def test_files_stay_small():
     scripts = list((ROOT / "scripts").rglob("*.py"))
     for path in [*modules().values(), *scripts]:

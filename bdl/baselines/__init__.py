@@ -3,6 +3,8 @@
 SWAG and MultiSWAG, Monte Carlo dropout, last-layer Laplace, and a temperature-scaled point estimate.
 """
 
+from __future__ import annotations
+
 from bdl.baselines.base import Baseline
 from bdl.baselines.dropout import MCDropout
 from bdl.baselines.last_layer import LastLayerLaplace, ScaledPoint

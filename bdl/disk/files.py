@@ -1,5 +1,7 @@
 """Atomic writes: a file exists complete or not at all. And reads that do not wait for a pipe."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import json

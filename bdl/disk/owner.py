@@ -3,6 +3,8 @@
 The lock is a hard link, which a file system makes completely or not at all, over NFS too. Readers need no lock.
 """
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import fcntl
@@ -11,9 +13,9 @@ import os
 import platform
 import subprocess
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Self, get_type_hints
 
 from bdl.disk.files import WRITING, disk_errors, parse_json, read_file, temporary_file
 from bdl.errors import StoreError
@@ -139,7 +141,8 @@ def sweep_leftovers(folder: Path, every_host: bool = False) -> None:
 def _parse(lock: Path, content: bytes) -> Owner:
     try:
         owner = Owner(**parse_json(content))
-        if not (all(type(getattr(owner, f.name)) is f.type for f in fields(owner)) and 0 < owner.pid < 2**31):
+        types = get_type_hints(Owner)
+        if not (all(type(getattr(owner, name)) is types[name] for name in types) and 0 < owner.pid < 2**31):
             raise ValueError("it names no process")
         return owner
     except (ValueError, TypeError) as error:

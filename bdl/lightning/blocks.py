@@ -6,6 +6,8 @@ counters then stand where one step per batch would have left them, so checkpoint
 the same to the bit.
 """
 
+from __future__ import annotations
+
 import math
 from typing import Any
 

@@ -1,5 +1,7 @@
 """The counters of Lightning's training loop: all that bdl reads and moves of Lightning's private parts."""
 
+from __future__ import annotations
+
 import warnings
 from typing import Any
 

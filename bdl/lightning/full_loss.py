@@ -1,5 +1,7 @@
 """The loss over all the data of a training loader, for full-data energies."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -1,5 +1,7 @@
 """What a Trainer and its module hold for a sampler: itself, its network, the batches, and what Lightning tells it."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace

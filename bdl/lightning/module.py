@@ -1,5 +1,7 @@
 """BayesianModule: a LightningModule for people who bring a network and no module."""
 
+from __future__ import annotations
+
 import warnings
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,5 +1,7 @@
 """Refuses Trainer settings under which the chain would sample another law, and data that are not its N items."""
 
+from __future__ import annotations
+
 import contextlib
 import copy
 import math

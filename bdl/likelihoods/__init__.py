@@ -9,6 +9,8 @@
 (tensor([[1.]]), tensor([[1.]]), tensor([[0.5000]]))
 """
 
+from __future__ import annotations
+
 from bdl.likelihoods.base import Likelihood, Loss, Outputs, as_columns, mean_loss, mean_loss_and_gradient
 from bdl.likelihoods.categorical import BernoulliNLL, CategoricalNLL
 from bdl.likelihoods.heads import ConstantOutputs, with_constant_scale

@@ -1,5 +1,7 @@
 """The potential U/N and its gradient, from the user's closure; and clipping of that gradient."""
 
+from __future__ import annotations
+
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace

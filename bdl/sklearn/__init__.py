@@ -1,5 +1,7 @@
 """Bayesian neural networks as estimators of scikit-learn, which comes with the extra `[sklearn]`."""
 
+from __future__ import annotations
+
 from importlib.util import find_spec
 
 if find_spec("sklearn") is None:

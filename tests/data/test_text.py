@@ -1,5 +1,7 @@
 """Texts as data: windows, parts, vocabularies, and N in tokens. Tests of `bdl.data.text`."""
 
+from __future__ import annotations
+
 import functools
 import random
 

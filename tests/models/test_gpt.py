@@ -1,5 +1,7 @@
 """The small GPT: it sees no later token, and chains of it run in every way. Tests of `bdl.models.gpt`."""
 
+from __future__ import annotations
+
 import math
 
 import pytest

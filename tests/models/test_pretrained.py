@@ -1,5 +1,7 @@
 """Models of transformers from a folder, whole and with adapters. Tests of `bdl.models.pretrained`."""
 
+from __future__ import annotations
+
 import json
 import shutil
 

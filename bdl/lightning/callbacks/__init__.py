@@ -1,5 +1,7 @@
 """Callbacks that work with any LightningModule whose `configure_optimizers` returns a Sampler."""
 
+from __future__ import annotations
+
 from bdl.lightning.blocks import StepCallback as StepCallback
 from bdl.lightning.callbacks.average import ModelAverage as ModelAverage
 from bdl.lightning.callbacks.checkpoint import SaveLast as SaveLast

@@ -1,5 +1,7 @@
 """ModelAverage: metrics of the predictive average over the samples so far, during training."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import lightning as L

@@ -1,5 +1,7 @@
 """BatchNorm statistics of a sample, recomputed over one epoch of the training data."""
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Container, Iterator
 from typing import Any

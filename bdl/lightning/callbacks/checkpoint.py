@@ -3,6 +3,8 @@
 TimeLimit: ends a run after a given time, with its checkpoint saved.
 """
 
+from __future__ import annotations
+
 import os
 import signal
 import threading

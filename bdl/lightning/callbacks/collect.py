@@ -1,5 +1,7 @@
 """CollectSamples: writes the states that a keep-rule chooses to the sample store."""
 
+from __future__ import annotations
+
 import json
 from contextlib import ExitStack
 from pathlib import Path

@@ -1,5 +1,7 @@
 """Monitor: logs what the chains do every n steps, and keeps a trace for the report."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """StepProgress: one progress bar over all the sampler's steps, whatever the length of an epoch."""
 
+from __future__ import annotations
+
 import time
 from typing import Any
 

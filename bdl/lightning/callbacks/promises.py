@@ -1,5 +1,7 @@
 """Promises: holds a run to what `tune=auto` promised from short trials, and says in one line what it cannot hold."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,5 +1,7 @@
 """SampleWriter: writes the kept states of a sampler, each once a new batch has given its energy."""
 
+from __future__ import annotations
+
 from typing import Any
 
 from torch import Tensor

@@ -1,5 +1,7 @@
 """Schedule: sets lr, temperature and zeta before every step, as functions of the step."""
 
+from __future__ import annotations
+
 from typing import Any
 
 import lightning as L

@@ -1,5 +1,7 @@
 """EnsembleStart: trains the chains as a deep ensemble before the sampler is built, and keeps the ensemble on disk."""
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial

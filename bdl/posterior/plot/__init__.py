@@ -1,5 +1,7 @@
 """`bdl.plot`: pictures of predictions and of runs. Each takes an axis of matplotlib, or makes one, and returns it."""
 
+from __future__ import annotations
+
 from bdl.posterior.plot.chains import energy_weights, learning_curve, multiplier, rhat, traces
 from bdl.posterior.plot.predictions import band, coverage_risk, intervals, quantiles, reliability
 

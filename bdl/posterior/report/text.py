@@ -1,5 +1,7 @@
 """The picture of a text in a report: its tokens, coloured by the epistemic uncertainty of their predictions."""
 
+from __future__ import annotations
+
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 

@@ -1,5 +1,7 @@
 """Laws with known answers, batched over chains, and the loop that runs chains on them."""
 
+from __future__ import annotations
+
 from literature.targets.base import DataTarget, Target, gradient
 from literature.targets.benchmark import (
     FUNCTIONS,

@@ -1,5 +1,7 @@
 """The ten functions against slow transcriptions of their definitions, one coordinate at a time."""
 
+from __future__ import annotations
+
 import math
 from math import cos, exp, pi, prod, sin, sqrt
 
