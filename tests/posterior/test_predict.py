@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.predict`, `.prediction` and `.outputs`.
+"""Tests of `bdl.posterior.predict`, `.networks`, `.prediction` and `.outputs`.
 
 Posterior against averages computed by hand.
 """
@@ -184,7 +184,7 @@ def test_a_cached_posterior_reads_no_file_and_gives_the_same_to_the_bit(run, mon
 
 def test_the_weights_of_a_kind_are_worked_out_once(posterior, monkeypatch):
     first = posterior.predict(X, "step_size").probs
-    monkeypatch.setattr("bdl.posterior.predict.sample_weights", None)
+    monkeypatch.setattr("bdl.posterior.networks.sample_weights", None)
     assert torch.equal(posterior.predict(X, "step_size").probs, first)
 
 

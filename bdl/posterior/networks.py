@@ -1,0 +1,102 @@
+"""StoredNetworks: the networks of one or several runs, what is recorded of them, and their weights."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, Self
+
+import numpy as np
+import torch
+from torch import nn
+
+from bdl.batch import Reader
+from bdl.display import Shown
+from bdl.likelihoods import Likelihood
+from bdl.posterior.export import recorded
+from bdl.posterior.samples import Sample, Samples, brief
+from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.weights import Keyed, Weights, sample_weights
+
+Kind = Literal["uniform", "step_size", "importance"]
+
+
+class StoredNetworks(Shown):
+    """The part of a `Posterior` that needs no data to predict."""
+
+    def __init__(
+        self,
+        stores: Sequence[SampleStore],
+        net: nn.Module,
+        *,
+        skip_bad: bool = False,
+        likelihood: Likelihood | None = None,
+        read: Reader | None = None,
+    ):
+        self.stores, self.net, self.given_likelihood, self.read = list(stores), net, likelihood, read or Reader(net)
+        self._samples = Samples(stores, net, skip_bad)
+        self.target, self.diverged = self.stores[0].target(), self._samples.diverged  # chains left out: (number, step)
+        self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
+
+    def shown(self) -> tuple[str, Mapping[str, str]]:
+        records, target, law = self.records, self.target, self.given_likelihood
+        temperatures = sorted({t for r in records for t in np.atleast_1d(r.temperature).tolist()})
+        lines = {
+            "runs": ", ".join(str(store.run_dir) for store in self.stores),
+            "network": f"{type(self.net).__name__} on {self.device}",
+            "likelihood": brief(target.get("loss")) if law is None else str(law),
+            "target": f"exp(-U/T), T = {', '.join(f'{t:g}' for t in temperatures)}, N = {target.get('num_data', 0):,}",
+            "steps": f"{records[0].step:,} to {records[-1].step:,}",
+        }
+        left_out = ", ".join(f"chain {chain}" for chain, _ in self.diverged)
+        title = f"Posterior of {self.samples:,} networks from {self.chains} chains"
+        return title, {**lines, **({"left out": f"{left_out}, which diverged"} if left_out else {})}
+
+    def cache(self) -> Self:
+        """Read all samples now and keep them in memory: later calls read no file. Returns the posterior itself.
+
+        It takes samples x parameters x 4 bytes, on the device of the network. Files that change later go unnoticed.
+        """
+        self._samples.cache()
+        return self
+
+    @property
+    def device(self) -> torch.device:
+        """The device of the network, on which predictions are computed."""
+        return self._samples.device
+
+    @property
+    def chains(self) -> int:
+        """Number of chains in all runs."""
+        return self._samples.chains
+
+    @property
+    def samples(self) -> int:
+        """Number of networks in the posterior: files x chains."""
+        return sum(len(r.chains) for r in self.records)
+
+    @property
+    def records(self) -> list[Record]:
+        """The records of all files, sorted by step."""
+        return [file.record for file in self._samples.files]
+
+    def weights(self, kind: Kind = "uniform") -> Weights:
+        """Normalised weights of all samples. Raises ConfigError if importance weights are not valid."""
+        key = kind, len(self._samples.files)
+        if key not in self._weights:
+            saved = [store.weighting(stack) for store, stack in self._samples.stacks()]
+            energies = {one[1]["energy"] for one in saved if one}
+            psi_of = self._samples.psi_of() if kind == "importance" else None
+            self._weights[key] = sample_weights(self.keyed(), self.chains, kind, energies == {"full"}, psi_of)
+        return self._weights[key]
+
+    def keyed(self) -> list[Keyed]:
+        """Every sample as (chain among all runs, record, chain within the record)."""
+        return self._samples.keyed()
+
+    def recorded(self, name: str) -> np.ndarray:
+        """(chains, draws) of energy_batch, energy_full (nats) or log_weight as recorded, NaN where it is not known."""
+        return recorded(self.keyed(), self.chains, name)
+
+    def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
+        """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
+        return self._samples.stream(self.weights(kind))
