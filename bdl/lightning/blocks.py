@@ -50,6 +50,14 @@ class StepCallback(Callback):
         """Whether `on_train_batch_end` has work to do after the sampler's step number `step`."""
         return True
 
+    def reads_energy(self, step: int) -> bool:
+        """Whether `on_train_batch_end` reads the energy of the sampler's step number `step`.
+
+        The energy is averaged over the ranks of one chain, so all of them have to say the same: by the step alone,
+        never by a clock.
+        """
+        return self.must_see(step)
+
     def before_step(self) -> None:
         """Called before every step, also inside a block."""
 
@@ -94,17 +102,20 @@ class Blocks:
         self.loader: Any = trainer.train_dataloader
         self.callbacks = [c for c in self.trainer.callbacks if isinstance(c, StepCallback)]
         self.before_step = [c for c in self.callbacks if type(c).before_step is not StepCallback.before_step]
+        others = [c for c in self.trainer.callbacks if c not in self.callbacks]
+        # No step is seen but by the callbacks that say which they must see
+        self.unseen = (
+            self.trainer.val_check_batch is not None
+            and not _overrides(module, plain, MODULE_HOOKS)
+            and not any(_overrides(c, Callback, CALLBACK_HOOKS) for c in others)
+        )
         self.active = (
-            isinstance(self.loader, TensorBatches)
+            self.unseen
+            and isinstance(self.loader, TensorBatches)
             and isinstance(trainer.strategy, SingleDeviceStrategy)
             and sampler.is_plain
             and not trainer.gradient_clip_val
             and not self.trainer.lr_scheduler_configs
-            and self.trainer.val_check_batch is not None
-            and not _overrides(module, plain, MODULE_HOOKS)
-            and not any(
-                _overrides(c, Callback, CALLBACK_HOOKS) for c in self.trainer.callbacks if c not in self.callbacks
-            )
             and not _overrides(self.trainer.datamodule, L.LightningDataModule, TRANSFER_HOOKS)
         )
         self.counters = counters_of(trainer) if self.active else None
@@ -140,6 +151,16 @@ class Blocks:
             self.module.step_on(batch, measure=ends)
         if made:
             self.counters.move_on(made)
+
+    def reads_energy(self, batches: int) -> bool:
+        """Whether somebody may read the energy of the step under way, on the batch of this number in its epoch.
+
+        All ranks of a chain say the same.
+        """
+        trainer, step = self.trainer, self.sampler.steps + 1
+        ends = batches >= trainer.num_training_batches or trainer.global_step + 1 == trainer.max_steps
+        validates = trainer.enable_validation and batches % trainer.val_check_batch == 0
+        return not self.unseen or ends or validates or any(c.reads_energy(step) for c in self.callbacks)
 
     def _due(self, step: int) -> bool:
         return self.trainer.should_stop or any(callback.must_see(step) for callback in self.callbacks)

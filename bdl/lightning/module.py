@@ -176,7 +176,8 @@ class BayesianModule(L.LightningModule):
             losses, self._micro_losses = self._micro_losses, []
             return losses[-1] if len(losses) == 1 else torch.stack(losses).mean(0)
 
-        optimizer.step(closure=closure)
+        shares = self._blocks is not None and self.sampler.host.group is not None
+        optimizer.step(closure=closure, measure=not shares or self._blocks.reads_energy(batch_idx + 1))  # type: ignore[union-attr]
         if self._blocks is not None:
             self._blocks.run()
 

@@ -136,13 +136,16 @@ class Potential(Saved):
 
         A graph may hold its kernels: they depend neither on the step nor on its numbers, and never wait. `accept` has
         to follow.
+
+        Ranks of a group stop together: `total` holds what they have in common, the gradient and the energy, and not
+        the loss of one rank's batch.
         """
         self.idle.refuse(idle)
         energy = None if loss is None or not self.chain.host.loss_is_whole or not measure else self.energy_of(loss)
         total = self.chain.g.sum()
         if energy is not None:
             total = total + energy.sum()
-        elif loss is not None:
+        elif loss is not None and self.chain.host.group is None:
             total = total + loss.sum()
         self.divergence.note(total)
         return Evaluation(loss, energy, self.chain.g, idle, total)

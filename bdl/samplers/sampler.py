@@ -130,11 +130,13 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
             self.chain.lent.lend()
 
     @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> Tensor | None:  # type: ignore[override]
+    def step(self, closure: Closure | None = None, measure: bool = True) -> Tensor | None:  # type: ignore[override]
         """One step of the chain; returns the loss.
 
         closure: zeroes the gradients, back-propagates the mean batch NLL and returns it. With `chains=C` it returns the
         (C,) mean losses whose sum it back-propagated. A `FullBatch` kernel calls it once or several times.
+        measure: False leaves `energy` None where the step does not need it, which spares the ranks of a group an
+        all-reduce. All ranks have to pass the same.
         """
         if self.dynamics.full_batch:
             self._follow()
@@ -144,7 +146,7 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
             loss = self.potential.loss(closure)
             self._follow()  # after the closure, which may move the parameters
             now = self.used = self.settings()
-            gradient_move(self, self.potential.evaluate(loss, self.chain.gather()), now)
+            gradient_move(self, self.potential.evaluate(loss, self.chain.gather(), self._measures(measure)), now)
         if (group := self.host.group) is not None:
             h = self.reweighting.histogram
             parallel.compare_when_due(self.steps, [*self.chain.tensors(), *([] if h is None else [h.psi])], group)
@@ -170,10 +172,13 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         now = self.used = self.settings()
         if self.dynamics.full_batch:
             return full_batch_move(self, lambda: (gradient(self.chain.g_views), list(idle())), now)
-        measure = measure or self.replicas is not None or self.weighting.needs_energy
-        e = self.potential.evaluate_by(gradient, measure, launch, idle)
+        e = self.potential.evaluate_by(gradient, self._measures(measure), launch, idle)
         gradient_move(self, e, now, launch)
         return e.loss  # type: ignore[return-value]
+
+    def _measures(self, asked: bool) -> bool:
+        """Whether a step has to know its energy."""
+        return asked or self.replicas is not None or self.weighting.needs_energy
 
     @property
     def prior(self) -> Prior:

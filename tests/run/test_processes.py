@@ -31,6 +31,7 @@ from bdl.models.resnet import FilterResponseNorm
 from bdl.run.launch import _wait_for_all, launch
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, count_processes, process_info
 from bdl.samplers import parallel
+from bdl.samplers.potential import Potential
 
 STEPS, BATCH = 20, 5
 FORK = "fork" if sys.platform.startswith("linux") else "spawn"  # spawning costs 6 s for each process
@@ -105,6 +106,7 @@ def ddp(folder: Path) -> None:
         sample(folder, process, recorder, case)
         record[case] = {"theta": torch.stack(recorder.theta), "energy": torch.stack(recorder.energy)}
     stopped(folder, process, record)
+    record["reduced"] = reduced(folder, process)
     record["refused"] = [refused(folder, 1, bdl.SGHMC()), refused(folder, process.world_size, bdl.SGFS())]
     parallel.COMPARE_EVERY = 4
     try:
@@ -112,6 +114,41 @@ def ddp(folder: Path) -> None:
     except ReplicaError as error:
         record["drift"] = str(error)
     torch.save(record, folder / f"{process.rank}.pt")
+
+
+class Reads(bdl.callbacks.StepCallback):
+    """Records whether the energy is known after each step; it reads those of every sixth."""
+
+    def __init__(self):
+        self.known: list[int] = []
+
+    def must_see(self, step: int) -> bool:
+        return step % 6 == 0
+
+    def on_train_batch_end(self, trainer, pl_module, *_):
+        if pl_module.sampler.energy is not None:
+            self.known.append(pl_module.sampler.steps)
+
+
+def reduced(folder: Path, process: ProcessInfo) -> dict[str, list[int]]:
+    """The steps whose energy is known, and those in which the ranks averaged one, on one process of two."""
+    steps: dict[str, list[int]] = {}
+    for weighting in (bdl.Flat(), ADAPTIVE):
+        reads, averaged, original = Reads(), [], Potential.energy_of
+
+        def counted(potential, loss, averaged=averaged, original=original):
+            averaged.append(potential.chain.steps + 1)
+            return original(potential, loss)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Potential, "energy_of", counted)
+            batches = toys.batches(2, BATCH).shard(process.rank, process.world_size)
+            strategy = DDPStrategy(timeout=WAIT)
+            limit = bdl.callbacks.TimeLimit("00:01:00:00")
+            fit = toys.trainer(folder, STEPS, [reads, limit], strategy=strategy, devices=2).fit
+            fit(toys.module(mlp(), 2, weighting=weighting), batches)
+        steps |= {f"{type(weighting).__name__} known": reads.known, f"{type(weighting).__name__} averaged": averaged}
+    return steps
 
 
 def refused(folder: Path, ranks: int, dynamics: Any) -> str:
@@ -165,6 +202,14 @@ def test_a_rank_that_differs_in_last_bits_is_reported(ranks):
     """
     assert ranks[0][0]["drift"] == ranks[0][1]["drift"]
     assert "hold different numbers after step 12" in ranks[0][0]["drift"]
+
+
+def test_ranks_average_only_energies_that_somebody_reads(ranks):
+    """A callback reads every sixth step, an epoch ends every fourth step; a weighting reads all."""
+    for rank in ranks[0]:
+        for kind in ("known", "averaged"):
+            assert rank["reduced"][f"Flat {kind}"] == [4, 6, 8, 12, 16, 18, 20]
+            assert rank["reduced"][f"AdaptiveWeight {kind}"] == list(range(1, STEPS + 1))
 
 
 def test_a_signal_to_one_rank_stops_both_and_they_resume_the_same_chain(ranks):

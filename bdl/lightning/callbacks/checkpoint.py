@@ -178,6 +178,9 @@ class TimeLimit(StepCallback, Timer):
         remaining = self.time_remaining()
         return remaining is not None and remaining <= 0
 
+    def reads_energy(self, step: int) -> bool:
+        return False
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 

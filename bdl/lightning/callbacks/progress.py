@@ -7,6 +7,7 @@ from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import ProgressBar
+from torch import Tensor
 
 from bdl.lightning.blocks import SamplerCallback
 
@@ -27,6 +28,7 @@ class StepProgress(SamplerCallback, ProgressBar):
         self.seconds, self._enabled = seconds, True
         self._bar: Any = None
         self._terminal = False
+        self._energy: Tensor | None = None  # the last one that was measured, () or (C,)
 
     def disable(self) -> None:
         self._enabled = False
@@ -48,6 +50,13 @@ class StepProgress(SamplerCallback, ProgressBar):
         if self._terminal:
             self._bar.start()
 
+    def on_train_batch_end(
+        self, trainer: L.Trainer, pl_module: L.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        if (energy := self.sampler.energy) is not None:
+            self._energy = energy
+        super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
+
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
         if self._terminal:
             self._bar.update(self._task, completed=step, state=self._state())
@@ -65,6 +74,9 @@ class StepProgress(SamplerCallback, ProgressBar):
             return time.perf_counter() - self._shown >= self.seconds
         return LINES * step // self._total > self._lines
 
+    def reads_energy(self, step: int) -> bool:
+        return False  # one rank shows the bar, by its clock
+
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._bar is not None:
             if self._terminal:
@@ -76,8 +88,7 @@ class StepProgress(SamplerCallback, ProgressBar):
         self.on_train_end(trainer, pl_module)
 
     def _state(self) -> str:
-        energy = self.sampler.energy
-        return "" if energy is None else f"U/N {float(energy.mean()) / self.sampler.num_data:.3f}"
+        return "" if self._energy is None else f"U/N {float(self._energy.mean()) / self.sampler.num_data:.3f}"
 
 
 def _bar() -> Any:
