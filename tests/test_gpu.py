@@ -497,6 +497,7 @@ LIGHTNING = {
     "exchange": {"exchange": bdl.Exchange((1.0, 1.5, 2.0), every=3)},
     "values": {"loss": bdl.GaussianNLL(0.5), "prior": bdl.StudentT(3.0, "he"), "clip": bdl.ClipNorm(0.5)},
 }
+TWO_GRAPHS = ("weighted", "exchange")  # a step launches the gradient's, and that of psi or of a swap
 
 
 @pytest.fixture
@@ -520,7 +521,7 @@ def test_blocks_and_graphs_are_single_steps_to_the_bit(tmp_path, lightning_deter
     """Samples, state, psi and random stream after 100 steps; without graphs (compile=false) θ agrees to rounding."""
     graphs = CountedGraphs(monkeypatch)
     blocks = left(tmp_path / "a", fit(tmp_path / "a", loader=toy_loader(name), **LIGHTNING[name]))
-    assert graphs.launches > 60 and graphs.records <= 2
+    assert graphs.launches > 60 and graphs.records <= (4 if name in TWO_GRAPHS else 2)
     launches = graphs.launches
     stepwise = left(tmp_path / "b", fit(tmp_path / "b", EveryBatch(), loader=toy_loader(name), **LIGHTNING[name]))
     assert graphs.launches == launches  # single steps have none
@@ -566,7 +567,8 @@ def test_no_step_inside_a_block_waits(tmp_path, monkeypatch, name):
         fit(tmp_path, At(step_5=forbid, step_20=allow), deterministic=False, **LIGHTNING[name])
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert counts[1] - counts[0] == 15
+    each = 2 if name in TWO_GRAPHS else 1
+    assert 14 * each < counts[1] - counts[0] <= 15 * each  # the first swap of a kind runs kernel by kernel
 
 
 def test_graphs_notice_the_first_bad_step(tmp_path, monkeypatch):

@@ -150,7 +150,11 @@ class Chain:
 
     def tensors(self) -> list[Tensor]:
         """Every tensor of the state, to compare ranks by."""
-        return [value for _, value in self._fields() if isinstance(value, Tensor)]
+        return [value for value in self.values() if isinstance(value, Tensor)]
+
+    def values(self) -> list[Any]:
+        """All that the state holds."""
+        return [value for _, value in self._fields()]
 
     def reorder(self, order: Tensor) -> None:
         """Give chain c the state and the gradient of chain order[c], except what chain c has learnt."""

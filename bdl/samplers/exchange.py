@@ -14,7 +14,8 @@ from bdl.devices import widened, widest
 from bdl.errors import ConfigError
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
-from bdl.samplers.potential import Potential
+from bdl.samplers.held import HeldNumbers
+from bdl.samplers.potential import Launch, Potential
 from bdl.samplers.resume import Saved
 from bdl.samplers.settings import StepSettings
 
@@ -90,6 +91,7 @@ class Replicas(Saved):
         # Running mean: σ² of each chain and the next
         self.square = torch.zeros(chains, dtype=widest(device), device=device)
         self.count = 0  # changes of energy in that mean
+        self._held: HeldNumbers | None = None  # what the kernels of a swap read of a step
 
     @property
     def target(self) -> list[int]:
@@ -111,47 +113,96 @@ class Replicas(Saved):
 
     def observe(self, energy: Tensor) -> None:
         """Update σ² by the energies (C,) of the present states, nats."""
-        if self.previous is not None:
-            step = energy - self.previous
-            self.count += 1
-            self.square.lerp_((step - step.roll(-1)).square() / 4, max(1 - KEEP, 1 / self.count))
-        self.previous = energy
+        if self._counts(energy):
+            self._follow(energy, self._weight)
+
+    def _counts(self, energy: Tensor) -> bool:
+        """Count a change of energy; False at the first energy, which has none before it."""
+        if self.previous is None:
+            self.previous = energy.clone()
+            return False
+        self.count += 1
+        return True
+
+    @property
+    def _weight(self) -> float:
+        """Of the last change in the running mean."""
+        return max(1 - KEEP, 1 / self.count)
+
+    def _follow(self, energy: Tensor, weight: float | Tensor) -> None:
+        assert self.previous is not None
+        step = energy - self.previous
+        self.square.lerp_((step - step.roll(-1)).square() / 4, weight)
+        self.previous.copy_(energy)
 
     def order(self, energy: Tensor, temperature: Tensor, log_u: Tensor, exact: bool = False) -> Tensor:
         """(C,) the chain whose state each chain takes over; energy, temperature and log_u are (C,)."""
-        chains = torch.arange(self.chains, device=energy.device)
-        # The lower chains of the pairs whose turn it is
-        low = chains.view(-1, self.rungs)[:, self.turn : -1 : 2].flatten()
-        k = low % self.rungs
-        self.turn = 1 - self.turn if self.rungs > 2 else 0
-        c = 1 / temperature[low] - 1 / temperature[low + 1]
-        swapped = log_u[low] < c * (energy[low] - energy[low + 1] - c * (0 if exact else self.variance(low)))
-        self.tried.index_add_(0, k, torch.ones_like(c))
-        self.done.index_add_(0, k, swapped.to(c.dtype))
-        order = chains.clone()
-        order[low] += swapped.long()
-        order[low + 1] -= swapped.long()
-        if self.previous is not None:
-            self.previous = self.previous[order]
+        order = self._order(energy, temperature, log_u, exact)
+        self._pass_turn()
         return order
 
-    def swap(self, chain: Chain, potential: Potential, batch_noise: BatchNoise, now: StepSettings) -> None:
-        """Swap states between neighbours, if it is time. Chains keep their T and what they have learnt at it."""
+    def _order(self, energy: Tensor, temperature: Tensor, log_u: Tensor, exact: bool) -> Tensor:
+        order = torch.arange(self.chains, device=energy.device)
+        ladders = order.view(-1, self.rungs)
+        below, above = slice(self.turn, -1, 2), slice(self.turn + 1, None, 2)  # the two chains of each pair
+        u, t, log_u = (values.view_as(ladders) for values in (energy, temperature, log_u))
+        variance = 0.0 if exact else self.variance()
+        variance = variance.view_as(ladders)[:, below] if isinstance(variance, Tensor) else variance
+        c = 1 / t[:, below] - 1 / t[:, above]
+        swapped = log_u[:, below] < c * (u[:, below] - u[:, above] - c * variance)
+        self.tried[self.turn :: 2] += len(ladders)
+        self.done[self.turn :: 2] += swapped.sum(0)
+        ladders[:, below] += swapped
+        ladders[:, above] -= swapped.long()
+        if self.previous is not None:
+            self.previous.copy_(self.previous[order])
+        return order
+
+    def _pass_turn(self) -> None:
+        self.turn = 1 - self.turn if self.rungs > 2 else 0
+
+    def swap(
+        self,
+        chain: Chain,
+        potential: Potential,
+        batch_noise: BatchNoise,
+        now: StepSettings,
+        launch: Launch | None = None,
+    ) -> None:
+        """Swap states between neighbours, if it is time. Chains keep their T and what they have learnt at it.
+
+        launch: runs the kernels together.
+        """
         energy, exact = potential.energy, chain.dynamics.full_batch
         if energy is None:
             raise ConfigError("replica exchange needs the energy of every step: call step(closure)")
-        self.observe(energy.clone() if exact else energy)
-        if not now.samples or (chain.steps + 1) % self.exchange.every:
-            return
-        if self.exchange.energy == "full" and not exact:
-            energy = potential.full_energy(now.lr)
-        temperature: Any = now.temperature
-        temperature = temperature.to(energy, non_blocking=True)
-        log_u = torch.rand(energy.shape, generator=chain.generator, dtype=energy.dtype, device=energy.device).log()
-        order = self.order(energy, temperature, log_u, exact)
-        chain.reorder(order)
-        batch_noise.reorder(order)
-        chain.dynamics.after_swap(chain.state, order, chain.g, now.lr, temperature)
+        follows, due = self._counts(energy), now.samples and not (chain.steps + 1) % self.exchange.every
+        judged = potential.full_energy(now.lr) if due and self.exchange.energy == "full" and not exact else energy
+        if self._held is None or not self._held.serves(energy):
+            self._held = HeldNumbers(energy)
+        held = self._held
+        seen = held.copy("energy", energy)
+        judged = seen if judged is energy else held.copy("full energy", judged)
+        weight = held.put("weight", self._weight if follows else 1.0)
+        t, lr = held.put("temperature", now.temperature, each=True), held.put("lr", now.lr, each=True)
+        uniform = held.uniform("uniform", chain.generator) if due else None
+
+        def work() -> Tensor | None:
+            if follows:
+                self._follow(seen, weight)
+            if uniform is None:
+                return None
+            order = self._order(judged, t, uniform.log(), exact)
+            chain.reorder(order)
+            chain.dynamics.after_swap(chain.state, order, chain.g, lr, t)
+            return order
+
+        reads = (self.previous, self.square, self.tried, self.done, chain.theta, chain.g, *chain.values())
+        key = ("exchange", follows, due, due and self.turn, judged is seen, self.count > 0)
+        order = work() if launch is None else launch(work, key, reads)
+        if order is not None:
+            self._pass_turn()
+            batch_noise.reorder(order)
 
     def describe(self) -> str:
         """The sentence of `Sampler.explain`."""
@@ -159,12 +210,12 @@ class Replicas(Saved):
         known = ", ".join(f"{r:.2f}" for r in self.rates.tolist() if r == r) or "unknown yet"
         return f"replica exchange: temperatures T times {ladder}; the first rung is kept; swap rates {known}"
 
-    def variance(self, low: Tensor) -> Tensor | float:
-        """σ² of the pairs (low, low + 1); infinite while it is unknown, which forbids every swap."""
+    def variance(self) -> Tensor | float:
+        """σ² of the pairs (c, c + 1), (C,) or a number; infinite while it is unknown, which forbids every swap."""
         if self.exchange.energy == "full":
             return 0.0
         if self.exchange.energy_var != "estimated":
             return float(self.exchange.energy_var)
         if self.count == 0:
             return math.inf
-        return self.square[low]
+        return self.square

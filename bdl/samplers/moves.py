@@ -42,7 +42,7 @@ AtTheta = Callable[[], tuple[Tensor, list[int]]]
 def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: Launch | None = None) -> None:
     """One step of a `Dynamics` from e: energy (C,), nats, and gradient (..., d) of the batch loss.
 
-    launch: runs the weighting's kernels together.
+    launch: runs the kernels of a weighting, or of a swap, together.
     """
     chain, potential, batch_noise = sampler.chain, sampler.potential, sampler.batch_noise
     dynamics: Any = chain.dynamics
@@ -52,7 +52,7 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
     batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
     potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
     if sampler.replicas is not None:
-        sampler.replicas.swap(chain, potential, batch_noise, now)
+        sampler.replicas.swap(chain, potential, batch_noise, now, launch)
     multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now, launch)  # (..., 1); scales e.g
     chain.measure(chain.theta, e.g, e.idle, potential.num_data, potential.prior.offset)
     z = chain.draw(now.temperature)

@@ -135,10 +135,7 @@ class Potential(Saved):
         """The loss with its energy and its gradient, which is in chain.g already. measure: False skips the energy.
 
         A graph may hold its kernels: they depend neither on the step nor on its numbers, and never wait. `accept` has
-        to follow.
-
-        Ranks of a group stop together: `total` holds what they have in common, the gradient and the energy, and not
-        the loss of one rank's batch.
+        to follow. Ranks of a group stop together: what they share is in `total`, and not the loss of one's own batch.
         """
         self.idle.refuse(idle)
         energy = None if loss is None or not self.chain.host.loss_is_whole or not measure else self.energy_of(loss)

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.weighting.recorded`: what a step inside a block costs on an accelerator.
+"""Tests of `bdl.samplers.weighting.recorded`, `bdl.samplers.held`: what a step inside a block costs on an accelerator.
 
 Kernels, waits of the host, and copies are counted on the simulated device.
 """
@@ -6,6 +6,7 @@ Kernels, waits of the host, and copies are counted on the simulated device.
 from __future__ import annotations
 
 import functools
+import operator
 
 import accelerated
 import pytest
@@ -15,6 +16,7 @@ import toys
 import bdl
 from bdl.data import TensorBatches
 from bdl.models import MLP
+from bdl.samplers.held import HeldNumbers
 
 pytestmark = pytest.mark.filterwarnings("ignore::bdl.BdlWarning")
 BINS = {"low": 0.0, "high": 1e5, "bins": 20}
@@ -32,7 +34,7 @@ SAMPLERS = {
         15,
         2,
     ),
-    "exchange": (bdl.SGHMC(0.1), {"exchange": bdl.Exchange((1.0, 2.0))}, 81, 1),
+    "exchange": (bdl.SGHMC(0.1), {"exchange": bdl.Exchange((1.0, 2.0))}, 18, 2),
     "HMC": (bdl.HMC(4), {}, 240, 0),
     "MCLMC": (bdl.MCLMC(), {}, 250, 0),
 }
@@ -78,3 +80,16 @@ def test_a_kept_sample_is_one_copy_of_the_parameters(simulated, tmp_path):
     window = steps(tmp_path, "SGHMC", 25, 30, [keep])
     copies = [line for (op, line), n in window.seen.waits.items() for _ in range(n) if op == "_to_copy"]
     assert len(copies) == 1 and window.seen.waits.total() <= 3, window.seen
+
+
+def test_held_numbers_are_copied_where_they_differ(simulated):
+    """A number, and one for each chain on the host, are written when they are others than before."""
+    held = HeldNumbers(torch.zeros(C, device="cuda"))
+    each = torch.arange(C, dtype=torch.float32)
+    with simulated.counted() as seen:
+        for lr, t in ((0.1, each), (0.1, each.clone()), (0.2, each + 1), (0.2, 3.0)):
+            places = held.put("lr", lr), held.put("temperature", t, each=True)
+            assert places[0].item() == pytest.approx(lr) and places[1].tolist() == torch.as_tensor(t).expand(C).tolist()
+            assert all(map(operator.is_, places, (held.put("lr", lr), held.put("temperature", t, each=True))))
+    writes = [op for op, line in seen.kernels.elements() if "held.py" in line]
+    assert sorted(writes) == ["copy_", "copy_", "fill_", "fill_", "fill_"]

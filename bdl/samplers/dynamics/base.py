@@ -135,7 +135,8 @@ class Transition(ABC):
     ) -> None:
         """Adjust the state, in place, to the lr and T of the chains that have just received it in a swap.
 
-        order (C,): the chain from which each state came. g (C, d): its gradient, swapped too. temperature (C,).
+        order (C,): the chain from which each state came. g (C, d): its gradient, swapped too. temperature (C,). A
+        graph may hold its kernels on an accelerator: it uses its arguments alone.
         """
 
 

@@ -8,21 +8,17 @@ import torch
 from torch import Tensor
 
 from bdl.samplers.dynamics.base import Scalar
+from bdl.samplers.held import HeldNumbers
 from bdl.samplers.potential import Launch
 from bdl.samplers.weighting.histogram import Histogram
 
 
 class RecordedWeighting:
-    """Energies and the numbers of a step in tensors that stay where they are, and what follows from them.
-
-    weighting: a `HistogramWeighting`. like: energies (C,).
-    """
+    """Acts on a step by kernels that a graph may hold. weighting: a `HistogramWeighting`. like: energies (C,)."""
 
     def __init__(self, weighting: Any, like: Tensor):
         self.weighting, self.device, self.seen = weighting, like.device, like
-        self._energy, self._temperature = torch.empty_like(like), torch.empty_like(like)  # (C,)
-        self._gamma, self._zeta = like.new_empty(()), like.new_empty(())
-        self._filled: dict[str, Scalar] = {}  # what the tensors hold
+        self._held = HeldNumbers(like)
 
     def weigh(
         self, h: Histogram, g: Tensor, energy: Tensor, temperature: Scalar, zeta: float, learns: bool, launch: Launch
@@ -33,18 +29,18 @@ class RecordedWeighting:
         the energies that psi has read, in its unit, until the next step.
         """
         gamma, tabulates = self.weighting.advance(h) if learns else (0.0, False)
-        self._energy.copy_(energy)
-        for name, value in (("_temperature", temperature), ("_gamma", gamma), ("_zeta", zeta)):
-            self._fill(name, value)
+        held, energy = self._held, self._held.copy("energy", energy)
+        t = held.put("temperature", temperature, each=True)
+        step, power = held.put("gamma", gamma), held.put("zeta", zeta)
 
         def work() -> Any:
-            u, scale = self._energy, self._temperature
+            u, scale = energy, t
             if self.weighting.units == "temperature":
                 u, scale = u / scale, 1.0
             log_psi, slope = h.evaluate(u)
-            both = torch.stack([1 + self._zeta * scale * slope, self._zeta * log_psi])
+            both = torch.stack([1 + power * scale * slope, power * log_psi])
             if learns:
-                self.weighting.move_psi(h, u, self._gamma, self._zeta, tabulates)
+                self.weighting.move_psi(h, u, step, power, tabulates)
             multiplier = both[0].to(g.dtype).view(*g.shape[:-1], 1)
             g.mul_(multiplier)
             return both, multiplier, u
@@ -53,14 +49,3 @@ class RecordedWeighting:
         both, multiplier, self.seen = launch(work, ("psi", learns, tabulates), used)
         of_chains, log_weight = both.clone().unbind()  # others keep them beyond this step
         return of_chains, log_weight, multiplier
-
-    def _fill(self, name: str, value: Scalar) -> None:
-        """Put a number into its tensor, if it is another one than before. A tensor (C,) lies on the CPU."""
-        known = self._filled.get(name)
-        if isinstance(value, Tensor):
-            if not isinstance(known, Tensor) or not torch.equal(known, value):
-                getattr(self, name).copy_(value, non_blocking=True)
-                self._filled[name] = value.clone()
-        elif known is None or isinstance(known, Tensor) or known != value:
-            getattr(self, name).fill_(value)
-            self._filled[name] = value
