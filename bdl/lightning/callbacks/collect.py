@@ -127,6 +127,8 @@ class CollectSamples(SamplerCallback):
         writer.leave_out_diverged()
         writer.write(sampler.energy, sampler.log_weight)
         if self.keep(step):
+            if self._frozen.differs_from(self._frozen_entry):
+                writer.settle()
             self.store.refuse_other_frozen(self._frozen, self._frozen_entry)
             now = sampler.snapshot(self.full_energy, self.freeze_weighting)
             writer.leave_out_diverged()
@@ -145,9 +147,14 @@ class CollectSamples(SamplerCallback):
             SampleWriter(self.store, sampler, writes=True).truncate(sampler.steps, self._known("written"))
 
     def on_exception(self, trainer: L.Trainer, pl_module: L.LightningModule, exception: BaseException) -> None:
-        self._ownership.close()
+        self._let_go()
 
     def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        self._let_go()
+
+    def _let_go(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
         self._ownership.close()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:

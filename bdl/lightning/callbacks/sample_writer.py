@@ -6,11 +6,14 @@ from typing import Any
 
 from torch import Tensor
 
+from bdl.disk.background import Background
 from bdl.disk.manifest import Manifest
 from bdl.posterior.store import SampleStore
 from bdl.posterior.tensors import FrozenPart
 from bdl.samplers.sampler import Sampler
 from bdl.snapshot import Snapshot, of_rows
+
+PENDING = 2  # samples that a thread holds
 
 
 class SampleWriter:
@@ -18,6 +21,10 @@ class SampleWriter:
 
     A state waits for the next step, which measures its energy on a new batch. A run that is resumed from a checkpoint
     writes it then: `state_dict` says that it waits, and which samples the manifest listed.
+
+    On an accelerator a thread hashes and writes the samples, of which at most PENDING are held. It has written all
+    before anything else is written to the store, and before a checkpoint says what the manifest lists. Its errors are
+    raised by the next method that is called here.
 
     Args:
         sampler: the one whose states are kept.
@@ -33,6 +40,7 @@ class SampleWriter:
         self._finished = False
         self._lost = len(sampler.survivors.lost)  # divergences that the store knows of
         self._last_hash: str | None = None  # the manifest's, if a run resumed from the present state
+        self._background = Background(PENDING)
 
     def truncate(self, step: int, last_hash: str | None) -> None:
         """Remove the samples after `step`, and make sure that those before it are the ones the checkpoint knows."""
@@ -45,6 +53,7 @@ class SampleWriter:
         self._last_hash = self._manifest.last_hash()
 
     def state_dict(self) -> dict[str, Any]:
+        self.settle()
         # The tensors of the waiting state are the module's, which the checkpoint holds already
         waiting = None if self.waiting is None else {k: v for k, v in self.waiting.items() if k != "tensors"}
         if self._last_hash is None:
@@ -67,8 +76,15 @@ class SampleWriter:
         if not self.writes:
             return
         of_each = {"energy_batch": of_rows(energy, chains, rows), "log_weight": of_rows(log_weight, chains, rows)}
-        self.store.write(tensors, **of_each, **fields)
-        self._last_hash = self._manifest.last_hash()
+
+        def write() -> None:
+            self.store.write(tensors, **of_each, **fields)
+            self._last_hash = self._manifest.last_hash()
+
+        if self.sampler.chain.theta.device.type == "cpu":
+            write()
+        else:
+            self._background.run(write)
 
     def leave_out_diverged(self) -> None:
         """Take chains that have diverged since then out of the waiting state, and tell the store of them."""
@@ -76,6 +92,7 @@ class SampleWriter:
         if len(excluded) == self._lost:
             return
         self._lost = len(excluded)
+        self.settle()
         if self.writes:
             self.store.write_excluded(self.sampler.stack, excluded)
         if self.waiting is not None:
@@ -86,6 +103,7 @@ class SampleWriter:
 
     def finish(self) -> None:
         """Write the waiting state without its energy. A checkpoint made now still says that the state waits for one."""
+        self.settle()
         waiting, last_hash = self.waiting, self._last_hash
         if not self._finished:
             self.write(None, None)
@@ -93,8 +111,18 @@ class SampleWriter:
         self.waiting, self._last_hash, self._finished = waiting, last_hash, True
 
     def write_weighting(self) -> None:
+        """Write psi, after all samples."""
+        self.settle()
         if self.writes and (psi := self.sampler.psi()) is not None:
             self.store.write_weighting(self.sampler.stack, *psi)
+
+    def settle(self) -> None:
+        """Return when all samples so far are written. Raises the StoreError of one that could not be."""
+        self._background.wait()
+
+    def close(self) -> None:
+        """Write what a thread holds, and let it end."""
+        self._background.close()
 
     @property
     def _manifest(self) -> Manifest:
