@@ -11,7 +11,7 @@ import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from bdl.errors import StoreError
 
@@ -37,13 +37,20 @@ def read_file(path: Path, most: int | None = None) -> bytes:
 
     most: bytes beyond which a file is refused, where one of that kind is small.
     """
+    with open_regular(path) as f:
+        if most is not None and os.fstat(f.fileno()).st_size > most:
+            raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
+        return f.read()
+
+
+@contextlib.contextmanager
+def open_regular(path: Path) -> Iterator[BinaryIO]:
+    """A file to read from. Raises OSError for a pipe or a device too."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as f:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
-        if most is not None and os.fstat(handle).st_size > most:
-            raise OSError(errno.EFBIG, f"it has more than {most:,} bytes", str(path))
-        return f.read()
+        yield f
 
 
 def weights_of(path: str | Path) -> Path:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
-import safetensors.torch
 from torch import Tensor
 
-from bdl.disk.files import read_file
-from bdl.disk.manifest import digest
 from bdl.errors import StoreError
 from bdl.posterior.index import Record
+from bdl.posterior.tensors import holds_nan, read_tensors
+
+ALTERED = "was altered: its sha256 differs from the index"
 
 
 class CheckedFiles:
@@ -24,20 +25,23 @@ class CheckedFiles:
         """The tensors (C, ...) of one record. Raises StoreError if the file is missing, cut short or altered."""
         path = self.folder / record.file
         try:
-            status, data = path.stat(), read_file(path)
+            status = path.stat()
+            if stat.S_ISREG(status.st_mode) and status.st_size != record.bytes:
+                raise _unusable(path, f"was cut short to {status.st_size} of {record.bytes} bytes")
+            version = (record.sha256, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
+            new = self._seen.get(record.file) != version
+            tensors, sha256 = read_tensors(path, check=new)
+        except StoreError:
+            raise
         except OSError as error:
             raise _unusable(path, f"cannot be read ({error.strerror})") from error
-        if len(data) != record.bytes:
-            raise _unusable(path, f"was cut short to {len(data)} of {record.bytes} bytes")
-        version = (record.sha256, status.st_ino, status.st_mtime_ns, status.st_ctime_ns)
-        new = self._seen.get(record.file) != version
-        if new and digest(data) != record.sha256:
-            raise _unusable(path, "was altered: its sha256 differs from the index")
-        try:
-            tensors = safetensors.torch.load(data)
-        except Exception as error:  # the parser may raise anything
-            raise _unusable(path, f"is no safetensors file ({error})") from error
-        if new and any(tensor.isnan().any() for tensor in tensors.values()):
+        except ValueError as error:
+            fault, sha256 = error.args
+            altered = sha256 != record.sha256
+            raise _unusable(path, ALTERED if altered else f"is no safetensors file ({fault})") from error
+        if new and sha256 != record.sha256:
+            raise _unusable(path, ALTERED)
+        if new and any(holds_nan(tensor) for tensor in tensors.values()):
             raise _unusable(path, "holds NaN")
         self._seen[record.file] = version
         return tensors

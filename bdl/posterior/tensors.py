@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import copy
+import hashlib
+import math
+import operator
+import os
 from collections.abc import Collection, Container, Mapping
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from bdl.disk.files import open_regular, parse_json
 from bdl.disk.manifest import digest
 from bdl.engine.functional import named_tensors, replace_tensors
 from bdl.engine.stack import ChainStack
@@ -17,6 +23,12 @@ from bdl.errors import StoreError
 from bdl.frozen import frozen_tensors
 from bdl.snapshot import Sampled
 
+TYPES = {  # by the names of the format
+    "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
+    "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
+    "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "U16": torch.uint16,
+    "U32": torch.uint32, "U64": torch.uint64,
+}  # fmt: skip
 FROZEN = "frozen.safetensors"  # lies in the folder of the samples
 KEY = "frozen"  # a key of target.json for sha256 and shapes of the part; absent where everything is sampled
 
@@ -34,6 +46,65 @@ def stacked_tensors(net: nn.Module, chains: int | None, frozen: Container[str] =
 def as_bytes(tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> bytes:
     """The content of a safetensors file, with `about` in its header."""
     return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, about)
+
+
+def read_tensors(path: Path, check: bool = True) -> tuple[dict[str, Tensor], str]:
+    """The tensors of a safetensors file, and with `check` its sha256.
+
+    Each tensor is read into its own memory, so that no second copy of the file is ever held. The library would hold
+    one. Raises OSError for a file that cannot be read, and ValueError with its sha256 for one of another format.
+    """
+    sha256 = hashlib.sha256()
+    with open_regular(path) as f:
+        size = os.fstat(f.fileno()).st_size
+        try:
+            entries, begin = _header(f, size)
+            sha256.update(_first(f, begin))
+            tensors = {}
+            for name, dtype, shape in entries:
+                tensors[name] = torch.empty(shape, dtype=dtype)
+                memory = memoryview(tensors[name].view(-1).view(torch.uint8).numpy())
+                if f.readinto(memory) != len(memory):  # type: ignore[attr-defined]
+                    raise ValueError("it has changed meanwhile")
+                if check:
+                    sha256.update(memory)
+        except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
+            f.seek(0)
+            raise ValueError(str(error), hashlib.file_digest(f, "sha256").hexdigest()) from error
+    return tensors, sha256.hexdigest()
+
+
+def holds_nan(tensor: Tensor) -> bool:
+    """Whether a number is NaN. The sum tells in nearly all cases, without a tensor of flags."""
+    return not bool(tensor.sum().isfinite()) and bool(tensor.isnan().any())
+
+
+def _first(f: BinaryIO, count: int) -> bytes:
+    f.seek(0)
+    return f.read(count)
+
+
+def _header(f: BinaryIO, size: int) -> tuple[list[tuple[str, torch.dtype, list[int]]], int]:
+    """(name, type, shape) of the tensors in the order in which they lie in the file, without gaps; and where they do.
+
+    Raises ValueError and others for a header of another kind, before anything is allocated for a tensor.
+    """
+    length = int.from_bytes(f.read(8), "little")
+    if not 0 < length <= size - 8:
+        raise ValueError("its header is longer than the file")
+    header = parse_json(f.read(length))
+    header.pop("__metadata__", None)
+    end, entries = 0, []
+    for name, entry in sorted(header.items(), key=lambda item: item[1]["data_offsets"]):
+        dtype, shape = TYPES[entry["dtype"]], [operator.index(n) for n in entry["shape"]]
+        after = end + math.prod(shape) * dtype.itemsize
+        if min(shape, default=0) < 0 or entry["data_offsets"] != [end, after]:
+            raise ValueError(f"{name} has another size than its shape")
+        end = after
+        entries.append((name, dtype, shape))
+    if 8 + length + end != size:
+        raise ValueError("its tensors are not all that it holds")
+    return entries, 8 + length
 
 
 def copies_of(

@@ -28,6 +28,7 @@ from bdl.errors import BdlWarning, StoreError
 from bdl.models import MLP
 from bdl.posterior.samples import refuse_other_target
 from bdl.posterior.store import SampleStore
+from bdl.posterior.tensors import TYPES, as_bytes, read_tensors
 from bdl.schedules import EveryStep
 
 FIELDS = dict(
@@ -229,7 +230,8 @@ def mean_without(run: Path, step: int) -> torch.Tensor:
 
 def test_a_checksum_is_verified_once_per_posterior(run, monkeypatch):
     hashed = []
-    monkeypatch.setattr("bdl.posterior.checked_files.digest", lambda data: (hashed.append(len(data)), digest(data))[1])
+    read = lambda path, check: (check and hashed.append(path.stat().st_size), read_tensors(path, check))[1]  # noqa: E731
+    monkeypatch.setattr("bdl.posterior.checked_files.read_tensors", read)
     x, _ = toys.tensors()
     posterior = bdl.Posterior.load(run, toys.plain())
     sizes = [r.bytes for r in posterior.records]
@@ -459,3 +461,56 @@ def test_a_folder_without_a_target_is_refused(store):
         StoreError, match="is not a run directory, or its manifest was lost: none lists samples/target.json"
     ):
         bdl.Posterior.load(store.run_dir, toys.plain())
+
+
+def damaged_header(change) -> bytes:
+    """A file of one tensor, with another header of the same length or of one that is told."""
+    data = as_bytes({"w": torch.arange(6.0).view(2, 3)})
+    length = int.from_bytes(data[:8], "little")
+    header = json.loads(data[8 : 8 + length])
+    header = change(header)
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + length :]
+
+
+HEADERS = {
+    "whole": lambda h: h,
+    "another size": lambda h: {"w": h["w"] | {"shape": [2, 4]}},
+    "huge": lambda h: {"w": h["w"] | {"shape": [2**40, 2**20]}},
+    "negative": lambda h: {"w": h["w"] | {"shape": [-2, -3]}},
+    "a gap": lambda h: {"w": h["w"] | {"data_offsets": [4, 28]}},
+    "more than the file": lambda h: {"w": h["w"], "v": h["w"] | {"data_offsets": [24, 48]}},
+    "less than the file": lambda h: {},
+    "unknown type": lambda h: {"w": h["w"] | {"dtype": "F31"}},
+    "no mapping": lambda h: [1],
+    "no JSON": lambda h: b"{",
+    "nested": lambda h: b"[" * 5000,
+}
+
+
+@pytest.mark.parametrize("name", HEADERS)
+def test_files_of_another_format_are_refused_before_memory_is_taken(tmp_path, name):
+    path, data = tmp_path / "a.safetensors", damaged_header(HEADERS[name])
+    path.write_bytes(data)
+    if name == "whole":
+        tensors, sha256 = read_tensors(path)
+        assert torch.equal(tensors["w"], torch.arange(6.0).view(2, 3)) and sha256 == digest(data)
+        return
+    with pytest.raises(ValueError) as caught:
+        read_tensors(path)
+    assert caught.value.args[1] == digest(data)
+
+
+def test_every_type_of_torch_is_read_as_the_library_reads_it(tmp_path):
+    numbers = torch.tensor([[0.0, 1.0, 2.0], [3.0, 4.0, 5.0]])
+    tensors = {str(dtype): numbers.to(dtype) for dtype in TYPES.values()} | {
+        "scalar": torch.tensor(7), "none": torch.zeros(0, 3),
+    }  # fmt: skip
+    data = as_bytes(tensors)
+    (tmp_path / "a").write_bytes(data)
+    read, sha256 = read_tensors(tmp_path / "a")
+    theirs = safetensors.torch.load(data)
+    assert sha256 == digest(data) and read.keys() == theirs.keys() == tensors.keys()
+    for name, tensor in theirs.items():
+        assert read[name].dtype == tensor.dtype and read[name].shape == tensor.shape
+        assert as_bytes({"t": read[name]}) == as_bytes({"t": tensor})

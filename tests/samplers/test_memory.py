@@ -6,6 +6,7 @@ A network is large from 2^20 numbers on. The tests lower that bound, so that sma
 from __future__ import annotations
 
 import copy
+import tracemalloc
 
 import pytest
 import torch
@@ -85,6 +86,18 @@ def test_a_sample_is_copied_once(memory, tmp_path):
     store, before = SampleStore(tmp_path), memory.begin()
     store.append(run.sampler, run.net)
     assert (memory.peak - before) / D < 4.1
+
+
+def test_a_sample_is_read_once(memory, tmp_path):
+    """Its tensors are all that is held: no bytes of the file, and no flags for numbers that are not finite."""
+    run, store = Run().go(2), SampleStore(tmp_path)
+    record, before = store.append(run.sampler, run.net), memory.begin()
+    tracemalloc.start()
+    tensors = store.read(record)
+    _, of_python = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert (memory.peak - before) / D < 4.1 and of_python / D < 0.5
+    assert sum(t.numel() for t in tensors.values()) >= D
 
 
 def test_a_saved_state_is_not_copied_on_its_way(memory):
