@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import html
 import math
 import os
+import re
 import warnings
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ from bdl.run.comparison import ComparedMethod, Comparison, compare_runs, heading
 from bdl.run.records import write_json
 
 DRAWN = 2  # scores in the picture
+SPECIAL = re.compile(r"[\\`*\[\]~|!]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")  # what Markdown reads as more than text
 
 
 def compare(cfg: DictConfig) -> None:
@@ -64,12 +67,16 @@ def print_table(comparison: Comparison) -> None:
 
 
 def as_markdown(comparison: Comparison) -> str:
-    """The table in Markdown."""
-    lines = [comparison.headings, ["---" if words else "---:" for words in comparison.words]]
+    """The table in Markdown. Names of folders and values of settings stand in it as plain text."""
+    lines = [list(map(plain, comparison.headings)), ["---" if words else "---:" for words in comparison.words]]
     for i, row in enumerate(comparison.texts):
-        texts = [text.replace("|", "\\|") for text in row]
-        lines.append([f"**{text}**" if (i, j) in comparison.best else text for j, text in enumerate(texts)])
+        lines.append([f"**{plain(text)}**" if (i, j) in comparison.best else plain(text) for j, text in enumerate(row)])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def plain(text: str) -> str:
+    """Markdown that shows the text: a stranger's makes no HTML, links, pictures, emphasis or lines of its own."""
+    return SPECIAL.sub(r"\\\g<0>", html.escape(" ".join(text.split()), quote=False))
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from omegaconf import OmegaConf
 from running import refusal
 
 from bdl.posterior.store import SampleStore
+from bdl.run.compare import plain
 from bdl.run.compared_runs import ComparedRun
 from bdl.run.comparison import compare_runs, mean_and_error
 from bdl.run.records import write_json
@@ -290,3 +291,28 @@ def test_rows_are_sorted_by_the_size_of_numbers_and_absent_settings_are_shown():
 )
 def test_a_mean_has_two_digits_of_its_error(mean, error, shown):
     assert mean_and_error("m", mean, error) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("awsghmc (sampler.lr=0.15)", "awsghmc (sampler.lr=0.15)"),
+        ("adam_w, model.hidden=[10,10]", "adam_w, model.hidden=\\[10,10\\]"),
+        ("<img src=x onerror=alert(1)>", "&lt;img src=x onerror=alert(1)&gt;"),
+        ("a & b | c", "a &amp; b \\| c"),
+        ("![x](https://a.b) www.a.b", "\\!\\[x\\](https\\://a.b) www\\.a.b"),
+        ("**bold** _it_ `code` ~~no~~", "\\*\\*bold\\*\\* \\_it\\_ \\`code\\` \\~\\~no\\~\\~"),
+        ("two\n\n# lines", "two # lines"),
+        ("a\\|b", "a\\\\\\|b"),
+    ],
+)
+def test_texts_stand_in_markdown_as_they_are(text, shown):
+    assert plain(text) == shown
+
+
+def test_a_strangers_label_makes_no_html_in_the_table(tmp_path, script):
+    written(tmp_path / "a", "<script>alert(1)</script>", 0, 0.2)
+    written(tmp_path / "b", "y", 0, 0.3)
+    compared(script, tmp_path / "out", str(tmp_path / "a"), str(tmp_path / "b"))
+    table = (tmp_path / "out" / "comparison.md").read_text()
+    assert "<" not in table and "&lt;script&gt;alert(1)&lt;/script&gt;" in table

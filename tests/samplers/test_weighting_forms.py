@@ -340,3 +340,23 @@ def test_a_floor_above_the_top_that_the_pilot_found_is_refused():
     with pytest.raises(ConfigError, match="low = 1000 is not below high = .* set low below most of them, or to null"):
         for _ in range(2000):
             advance()
+
+
+@pytest.mark.parametrize("units", ["nats", "temperature"])
+def test_chains_that_share_psi_at_temperatures_of_their_own_are_described_each(units: str):
+    """Bins in U/T are bins in nats at each chain's T. At one T there is one row."""
+    weighting = bdl.AdaptiveWeight(low=1.0, high=50.0, bins=10, units=units, shared=True)  # type: ignore[arg-type]
+    T = torch.tensor([1.0, 2.0], dtype=torch.float64)
+    sampler, advance = chains_on(weighting, T=T, count=2)
+    for _ in range(3):
+        advance()
+    tensors, _ = sampler.psi()
+    h = sampler.reweighting.histogram
+    unit = T if units == "temperature" else torch.ones(2)
+    assert torch.equal(tensors["edges"], h.edges * unit[:, None]) and torch.equal(tensors["temperature"], T)
+    for name in ("log_psi", "visits"):
+        assert torch.equal(tensors[name], getattr(h, name).expand(2, -1))
+    assert all(len(tensors[name]) == 2 for name in ("zeta", "depth", "depth_error"))
+    assert tensors["recent_energies"].shape == (3, 2)
+    sampler.param_groups[0]["temperature"] = torch.ones(2)
+    assert len(sampler.psi()[0]["edges"]) == 1

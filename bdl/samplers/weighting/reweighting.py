@@ -44,21 +44,24 @@ class Reweighting(Saved):
     def describe(self, zeta: float, temperature: Scalar) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         """psi as tensors, with one row per chain or one row for all, and the words that tell how psi was fitted.
 
-        Energies are in nats, also where the weighting reads U/T: then at that temperature T. None without psi.
+        Energies are in nats, also where the weighting reads U/T: then at that temperature T. Chains that share psi have
+        a row each where their temperatures differ. None without psi.
         """
         h, weighting = self.histogram, self.weighting
         if h is None:
             return None
-        rows = len(h.psi)
-        t = torch.as_tensor(temperature, dtype=torch.float64).cpu().expand(rows)
-        unit = t.to(h.psi) if self._in_temperatures else torch.ones_like(h.psi[:, 0])
+        t = torch.as_tensor(temperature, dtype=torch.float64).cpu().reshape(-1)
+        t = t[:1] if bool((t == t[0]).all()) else t
+        rows = max(len(h.psi), len(t))
+        t = t.expand(rows)
+        unit = t.to(h.psi) if self._in_temperatures else h.psi.new_ones(rows)
         depth, error = weighting.depth(h, zeta)
         tensors = {
             "edges": h.all_edges() * unit[:, None],
-            "log_psi": h.log_psi,
-            "visits": h.visits,
-            "depth": depth,
-            "depth_error": error,
+            "log_psi": h.log_psi.expand(rows, -1),
+            "visits": h.visits.expand(rows, -1),
+            "depth": depth.expand(rows),
+            "depth_error": error.expand(rows),
             "zeta": torch.full((rows,), zeta, dtype=torch.float64),
             "temperature": t,
             "recent_energies": h.window[: min(h.seen, len(h.window))] * unit,
