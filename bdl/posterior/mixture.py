@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, StoreError
 from bdl.likelihoods import Likelihood
 
 LIMIT = 2**30  # bytes of outputs in memory; more lie in a temporary file
@@ -34,15 +34,23 @@ class StoredOutputs:
         self.shape: torch.Size = torch.Size()  # (n, K)
 
     def add(self, outputs: Tensor) -> None:
-        """Add those of k networks, (k, n, K)."""
+        """Add those of k networks, (k, n, K). Raises StoreError if the temporary file has no room for them."""
         outputs = outputs.float().contiguous()
         self.shape = outputs.shape[1:]
         self.networks += len(outputs)
         self._blocks.append(outputs)
         if self._file is not None or 4 * self.networks * self.shape.numel() > LIMIT:
             self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115
-            for block in self._blocks:
-                self._file.write(block.numpy().tobytes())
+            try:
+                for block in self._blocks:
+                    self._file.write(block.numpy())
+                self._file.flush()
+            except OSError as error:
+                raise StoreError(
+                    f"the outputs of {self.networks:,} networks for {len(outputs[0]):,} items do not fit into a "
+                    f"temporary file in {tempfile.gettempdir()} ({error.strerror}): free space, set TMPDIR, or predict "
+                    "fewer items at a time"
+                ) from error
             self._blocks = []
 
     def of(self, items: slice, networks: Tensor | None = None) -> Tensor:

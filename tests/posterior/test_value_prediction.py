@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import tempfile
+from pathlib import Path
 
 import pytest
 import scipy.stats as st
@@ -20,7 +21,7 @@ from torch.func import functional_call
 
 import bdl
 from bdl.data import TensorSlices
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, StoreError
 from bdl.posterior import mixture as mixture_module
 from bdl.posterior.metrics import QUANTILES, shares_below, value_metrics
 from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
@@ -493,3 +494,11 @@ def test_the_importance_weighted_mixture_has_one_normalisation():
     alone = ValueEvaluation(bdl.GaussianNLL(0.5), y, 2)
     alone.add([0, 1], outputs[:2])
     assert alone.bma_weighted is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
+def test_a_full_disk_for_outputs_is_one_line(monkeypatch):
+    monkeypatch.setattr(mixture_module, "LIMIT", 100)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "w+b"))
+    with pytest.raises(StoreError, match="^the outputs of 2 networks for 50 items do not fit .*No space left.*TMPDIR"):
+        StoredOutputs().add(torch.zeros(2, 50, 1))
