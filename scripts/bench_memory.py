@@ -71,7 +71,7 @@ def measure(name: str, samples: bool) -> dict[str, float]:
     build = functools.partial(bdl.Sampler, dynamics=bdl.SGHMC(0.1), num_data=ITEMS, lr=1e-4)
     module = bdl.BayesianModule(net, build)
     with tempfile.TemporaryDirectory() as folder:
-        keep = [bdl.CollectSamples(bdl.schedules.EveryStep(0, STEPS // 2), folder)] if samples else []
+        keep: list[L.Callback] = [bdl.CollectSamples(bdl.schedules.EveryStep(0, STEPS // 2), folder)] if samples else []
         trainer = L.Trainer(
             accelerator="cpu", max_steps=STEPS, logger=False, enable_progress_bar=False, callbacks=keep,
             enable_model_summary=False, enable_checkpointing=False, default_root_dir=folder,

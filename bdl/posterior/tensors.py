@@ -70,7 +70,8 @@ def read_tensors(path: Path, check: bool = True) -> tuple[dict[str, Tensor], str
                     sha256.update(memory)
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
             f.seek(0)
-            raise ValueError(str(error), hashlib.file_digest(f, "sha256").hexdigest()) from error
+            whole: Any = f  # typed more narrowly than `file_digest` asks for
+            raise ValueError(str(error), hashlib.file_digest(whole, "sha256").hexdigest()) from error
     return tensors, sha256.hexdigest()
 
 
