@@ -11,7 +11,7 @@ import importlib
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra raises its errors, and bdl prints them as one line
@@ -25,6 +25,7 @@ from bdl.errors import ConfigError
 from bdl.run.config import config_folder, register_resolvers
 from bdl.run.console import one_line_errors, silent_pipe
 from bdl.run.keys import check_keys
+from bdl.run.optuna_sweeper import is_optimising
 from bdl.run.sweeps import register_sweeps
 
 register_resolvers()
@@ -76,7 +77,9 @@ def command(name: str) -> Callable[[], None]:
     """A command: check its keys, then import `bdl.run.<name>` and call its function of the same name."""
 
     def carry_out(cfg: DictConfig) -> float | None:
-        with one_line_errors(), no_empty_folder():  # here too: Hydra has a line of its own for errors that reach it
+        # Hydra has a line of its own for errors that reach it. An optimising sweep must see them.
+        errors = nullcontext() if is_optimising(HydraConfig.get()) else one_line_errors()
+        with errors, no_empty_folder():
             check_keys(name, cfg, HydraConfig.get(), config_folder())
             if name in OF_FOLDERS and (missing := sorted(OmegaConf.missing_keys(cfg))):
                 raise ConfigError(f"{missing[0]} has no value: write it as in {example_of(name)}")

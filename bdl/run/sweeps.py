@@ -1,31 +1,23 @@
-"""Sweeps: what a launcher asks a cluster for, and an optimising sweep that goes on where it was.
+"""Sweeps: what a launcher asks a cluster for, and the name of an optimising sweep.
 
-Hydra's plugins bring the configurations of their launchers and sweepers. `register_sweeps` changes their defaults, so
-that jobs are requeued and studies are kept. This module imports neither torch nor a plugin.
+Hydra's plugins bring the configurations of their launchers. `register_sweeps` changes their defaults, so that jobs are
+requeued, and adds the sweeper `optuna`. This module imports neither torch nor a plugin.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import hashlib
-import logging
-import warnings
-from collections.abc import Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from hydra.core.config_store import ConfigStore
 from hydra.core.plugins import Plugins
-from hydra.experimental.callback import Callback
-from omegaconf import DictConfig, OmegaConf, flag_override
+from omegaconf import DictConfig, OmegaConf
 
-from bdl.disk.owner import sole_owner
-from bdl.errors import ConfigError
 from bdl.run.config import count_stacks, register
-from bdl.run.console import one_line_errors
+from bdl.run.optuna_sweeper import register_sweeper
 
-FILE = "sqlite:///"
 DEFAULTS: dict[str, dict[str, Any]] = {
     "launcher/submitit_slurm": {
         "nodes": "${oc.select:trainer.num_nodes,1}",
@@ -38,11 +30,6 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "launcher/submitit_local": {
         "timeout_min": 10_000,  # a week; submitit restarts a job that is out of time, three times at most
         "gpus_per_node": "${gpus_per_node:}",
-    },
-    "sweeper/optuna": {
-        "storage": FILE + "${hydra.sweep.dir}/optuna.db",
-        "study_name": "${study_name:${hydra.runtime.choices},${hydra.overrides.task}}",
-        "n_jobs": 1,  # trials that are chosen and launched together
     },
 }
 
@@ -60,6 +47,8 @@ def register_sweeps() -> None:
         if stored is not None:
             node = OmegaConf.merge(stored.node, settings)
             store.store(group=f"hydra/{group}", name=option, node=node, provider=stored.provider)
+    if find_spec("optuna") is not None:  # otherwise a command that names the sweeper says which extra it needs
+        register_sweeper()
 
 
 def tasks_per_node(*, _root_: DictConfig) -> int:
@@ -80,65 +69,7 @@ def gpus_per_node(*, _root_: DictConfig) -> int | None:
     return _root_.trainer.devices if _root_.trainer.accelerator in ("gpu", "cuda") else None
 
 
-def study_name(choices: DictConfig, overrides: Sequence[str]) -> str:
-    """The name of an optimising sweep: the same overrides, in any order, find the same study."""
-    words = "\n".join(sorted(overrides))
+def study_name(choices: DictConfig, overrides: Sequence[str], params: Mapping[str, Any] | None) -> str:
+    """The name of an optimising sweep: the same overrides and parameters, in any order, find the same study."""
+    words = "\n".join(sorted([*overrides, *(f"{key}={value}" for key, value in (params or {}).items())]))
     return f"{choices.data}-{choices.model}-{choices.sampler}-{hashlib.sha256(words.encode()).hexdigest()[:8]}"
-
-
-class ResumeStudy(Callback):
-    """Lets an optimising sweep over a storage file go on: `n_trials` counts the trials of earlier calls too.
-
-    A trial that was stopped is tried again with the same values, hence in the same run directory, which resumes. One
-    process at a time runs a study's file: two of them would take each other's trials for stopped ones.
-    """
-
-    def __init__(self) -> None:
-        self._owned = contextlib.ExitStack()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return ResumeStudy, ()  # submitit sends it to the jobs, which own nothing
-
-    @one_line_errors()  # Hydra makes warnings of the errors of its callbacks, and goes on
-    def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
-        sweeper = config.hydra.sweeper
-        storage = sweeper.get("storage")
-        if not str(sweeper.get("_target_")).endswith(".OptunaSweeper") or storage is None:
-            return
-        if not storage.startswith(FILE):
-            return  # a database server knows which of its studies' processes live; bdl does not
-        if sweeper.study_name is None:
-            raise ConfigError("hydra.sweeper.study_name is null: a study in a file needs a name to be found again")
-        path = Path(storage.removeprefix(FILE))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._owned.enter_context(sole_owner(path.with_name(f"{path.name}.owner.json")))
-        atexit.register(self._owned.close)  # after an error no callback is called
-        left = trials_left(storage, sweeper.study_name, sweeper.n_trials)
-        with flag_override(sweeper, ["readonly", "struct"], False):
-            sweeper.n_trials = left
-
-    def on_multirun_end(self, config: DictConfig, **_: Any) -> None:
-        self._owned.close()
-
-
-def trials_left(storage: str, name: str, wanted: int) -> int:
-    """How many of `wanted` trials a study lacks. Trials that were stopped are queued again.
-
-    A trial that failed or was stopped counts as lacking.
-    """
-    import optuna
-    from optuna.trial import TrialState
-
-    optuna.logging.set_verbosity(logging.WARNING)
-    warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # enqueue_trial is experimental
-    if name not in (study.study_name for study in optuna.get_all_study_summaries(storage)):
-        return wanted
-    study = optuna.load_study(study_name=name, storage=storage)
-    queued = [trial.system_attrs.get("fixed_params") for trial in study.get_trials(states=(TrialState.WAITING,))]
-    for trial in study.get_trials(states=(TrialState.RUNNING,)):
-        study.tell(trial.number, state=TrialState.FAIL)
-        if trial.params and trial.params not in queued:
-            study.enqueue_trial(trial.params)
-    done = len(study.get_trials(states=(TrialState.COMPLETE,)))
-    print(f"study {name}: {done} of {wanted} trials are done", flush=True)
-    return max(0, wanted - done)

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.sweeps`.
+"""Tests of `bdl.run.sweeps`, `.optuna_sweeper`, `.search_space`.
 
 A sweep optimises the metric that a run returns.
 """
@@ -7,88 +7,174 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
 
-import cloudpickle
 import pytest
 import yaml
 from composing import compose
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from running import TINY, refusal
 
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
 from bdl.run import train
-from bdl.run.sweeps import ResumeStudy
+from bdl.run.optuna_sweeper import make_sampler
+from bdl.run.search_space import direction_of, distribution_of, grid_values, search_space
+from bdl.run.sweeps import study_name
 
-pytest.importorskip("hydra_plugins.hydra_optuna_sweeper", reason="needs the extra [sweep]")
+optuna = pytest.importorskip("optuna", "4", reason="needs the extra [sweep]")
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution  # noqa: E402
+
+SWEEPER = "hydra/sweeper=optuna"
+FIXED = ("trainer=debug", *TINY)
+LR = "sampler.lr=interval(0.01,0.3)"
 
 
-SWEEPER = ("hydra/sweeper=optuna", "hydra.sweeper.n_jobs=1")
-SPACE = ("sampler.lr=interval(0.01,0.3)", "trainer=debug", *TINY)
+def sweep(folder, script, *overrides: str):
+    return script("train", "-m", SWEEPER, f"hydra.sweep.dir={folder}", *FIXED, *overrides)
 
 
 def trials(folder, script, *overrides: str) -> dict[str, dict[str, float]]:
-    """Run a sweep over lr and seed. Returns the metrics of its runs, by folder name."""
-    status, _, err = script("train", "-m", *SWEEPER, f"hydra.sweep.dir={folder}", *SPACE, *overrides)
-    assert status == 0 and not any("experimental" in line for line in err), err
+    """Run a sweep. Returns the metrics of its runs, by folder name."""
+    status, _, err = sweep(folder, script, *overrides)
+    assert status == 0 and not err, err
     return {path.parent.name: json.loads(path.read_text()) for path in folder.rglob("metrics.json")}
 
 
-def best(folder) -> float:
-    return yaml.safe_load((folder / "optimization_results.yaml").read_text())["best_value"]
+def study_in(folder) -> optuna.Study:
+    storage = f"sqlite:///{folder}/optuna.db"
+    (name,) = optuna.get_all_study_names(storage)
+    return optuna.load_study(study_name=name, storage=storage)
 
 
-@pytest.mark.slow  # the test below resumes from the storage that is the default
-def test_a_sweep_resumes_from_its_storage(tmp_path, script):
-    sqlalchemy = pytest.importorskip("sqlalchemy")
-    if int(sqlalchemy.__version__.partition(".")[0]) >= 2:
-        pytest.skip("optuna 2 cannot store studies with SQLAlchemy 2; the extra [sweep] pins an older one")
-    storage = (f"hydra.sweeper.storage=sqlite:///{tmp_path}/sweep.db", "hydra.sweeper.study_name=lr")
-    first = trials(tmp_path, script, "hydra.sweeper.n_trials=2", *storage)
-    both = trials(tmp_path, script, "hydra.sweeper.n_trials=3", *storage)
-    assert len(first) == 2 and len(both) == 3
-    assert best(tmp_path) == pytest.approx(min(m["test/bma/nll"] for m in both.values()))
+def best(folder) -> dict:
+    return yaml.safe_load((folder / "optimization_results.yaml").read_text())
 
 
-def test_the_same_command_continues_a_stopped_sweep(tmp_path, script, capsys):
-    """Without options about storage. A trial that was stopped is tried again, and the same command then has no more to
-    do. The best trial has the least NLL. One sweep at a time runs a study."""
-    optuna = pytest.importorskip("optuna")
-    first = trials(tmp_path, script, "hydra.sweeper.n_trials=1")
-    storage = f"sqlite:///{tmp_path}/optuna.db"
-    (summary,) = optuna.get_all_study_summaries(storage)
-    study = optuna.load_study(study_name=summary.study_name, storage=storage)
+def lrs(folder) -> list[float]:
+    return sorted(OmegaConf.load(path).sampler.lr for path in folder.rglob("config.yaml"))
+
+
+def parse(word: str):
+    return OverridesParser.create().parse_override(word)
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("a=interval(0.5,2)", FloatDistribution(0.5, 2)),
+        ("a=interval(1,8)", FloatDistribution(1, 8)),
+        ("a=tag(log,interval(0.001,1.0))", FloatDistribution(0.001, 1, log=True)),
+        ("a=tag(log,int(interval(1,64)))", IntDistribution(1, 64, log=True)),
+        ("a=int(interval(1,8))", IntDistribution(1, 8)),
+        ("a=range(1,8,2)", IntDistribution(1, 7, step=2)),
+        ("a=range(1,4)", IntDistribution(1, 3)),
+        ("a=range(0.0,1.0,0.25)", FloatDistribution(0, 0.75, step=0.25)),
+        ("a=choice(x,'y z',0.1,[1,2])", CategoricalDistribution(["x", "y\\ z", "0.1", "[1,2]"])),
+        ("a=x,null", CategoricalDistribution(["x", "null"])),
+    ],
+)
+def test_hydras_words_for_a_search_space(word, expected):
+    """The end of a range is not one of its values, as in Hydra's own sweeps."""
+    assert distribution_of(parse(word)) == expected
+
+
+def test_an_impossible_search_space_is_one_line():
+    for word in ("a=interval(2.0,1.0)", "a=tag(log,interval(0.0,1.0))", "a=range(3,3)"):
+        with pytest.raises(ConfigError, match="a"):
+            distribution_of(parse(word))
+
+
+def test_the_last_word_about_a_key_counts():
+    words = ["a=interval(0,1)", "b=1", "~start", "a=3", "b=x,y"]
+    assert search_space([parse(word) for word in words]) == (
+        {"~start": "~start", "a": "a=3"},
+        {"b": CategoricalDistribution(["x", "y"])},
+    )
+
+
+def test_the_direction_follows_from_the_objective():
+    assert [direction_of(None, name) for name in (None, "val/bma/nll", "test/bma/accuracy")] == [
+        "minimize", "minimize", "maximize",
+    ]  # fmt: skip
+    assert direction_of(["maximize"], "test/bma/nll") == "maximize"
+    with pytest.raises(ConfigError, match="direction"):
+        direction_of(["minimize", "maximize"], None)
+
+
+def test_a_sampler_with_a_seed_does_not_repeat_itself_in_a_study_that_goes_on():
+    """Optuna's samplers draw the same numbers again when they are made again."""
+    settings = OmegaConf.create({"_target_": "optuna.samplers.RandomSampler", "seed": 1})
+    space = {"a": FloatDistribution(0, 1)}
+    study = optuna.create_study()
+    for _ in range(4):
+        study.sampler = make_sampler(settings, space, len(study.trials))
+        study.tell(study.ask(space), 0.0)
+    assert len({trial.params["a"] for trial in study.trials}) == 4
+
+
+def test_a_grid_has_all_values_of_a_range_and_no_interval():
+    assert grid_values("a", distribution_of(parse("a=range(0.0,1.0,0.1)"))) == pytest.approx(
+        [i / 10 for i in range(10)]
+    )
+    with pytest.raises(ConfigError, match="a: a grid needs"):
+        grid_values("a", FloatDistribution(0, 1))
+
+
+def test_the_name_of_a_study_follows_from_what_it_searches():
+    choices = SimpleNamespace(data="d", model="m", sampler="s")
+    names = {
+        study_name(choices, words, params)
+        for words, params in ((["a=1", "b=2"], None), (["b=2", "a=1"], {}), (["a=1"], {"b": 2}), (["a=1"], {"b": 3}))
+    }
+    assert len(names) == 2 and all(name.startswith("d-m-s-") for name in names)
+
+
+def test_the_same_command_continues_a_sweep(tmp_path, script):
+    """Two trials, then a third that was stopped: it is run with its values, and then there is no more to do. The best
+    trial has the least NLL. One sweep at a time runs the studies of a file. A seed makes no trial twice."""
+    options = (LR, "hydra.sweeper.sampler.seed=3")
+    first = trials(tmp_path, script, *options, "hydra.sweeper.n_trials=2")
+    assert len(first) == 2
+    study = study_in(tmp_path)
     stopped = study.ask(study.trials[0].distributions).params["sampler.lr"]  # a killed sweep leaves it running
     with sole_owner(tmp_path / "optuna.db.owner.json"):
-        status, _, err = script(
-            "train", "-m", *SWEEPER, f"hydra.sweep.dir={tmp_path}", *SPACE, "hydra.sweeper.n_trials=2"
-        )
+        status, _, err = sweep(tmp_path, script, *options, "hydra.sweeper.n_trials=3")
         assert status == 1 and "belongs to process" in err[-1]
     for _ in range(2):
-        both = trials(tmp_path, script, "hydra.sweeper.n_trials=2")
-        assert len(first) == 1 and len(both) == 2
-        assert best(tmp_path) == pytest.approx(min(m["test/bma/nll"] for m in both.values()))
-    lrs = [OmegaConf.load(path).sampler.lr for path in tmp_path.rglob("config.yaml")]
-    assert any(lr == pytest.approx(stopped, rel=1e-12) for lr in lrs)
-    assert not (tmp_path / "optuna.db.owner.json").exists()
+        runs = trials(tmp_path, script, *options, "hydra.sweeper.n_trials=3")
+        assert len(runs) == 3 and len(study_in(tmp_path).trials) == 3
+        assert any(lr == pytest.approx(stopped, rel=1e-12) for lr in lrs(tmp_path))
+        assert best(tmp_path)["best_value"] == pytest.approx(min(m["test/bma/nll"] for m in runs.values()))
+    assert len(set(lrs(tmp_path))) == 3 and not (tmp_path / "optuna.db.owner.json").exists()
 
 
-def test_a_job_that_owns_no_study_can_be_sent_to_a_cluster(tmp_path):
-    """Hydra sends its callbacks along with the job."""
-    callback = ResumeStudy()
-    config = OmegaConf.create({"hydra": {"sweeper": {"_target_": "x.OptunaSweeper", "n_trials": 2, "study_name": "a"}}})
-    config.hydra.sweeper.storage = f"sqlite:///{tmp_path}/a.db"
-    callback.on_multirun_start(config=config)
-    assert config.hydra.sweeper.n_trials == 2 and (tmp_path / "a.db.owner.json").exists()
-    cloudpickle.loads(cloudpickle.dumps(callback)).on_multirun_end(config=config)
-    assert (tmp_path / "a.db.owner.json").exists()
-    callback.on_multirun_end(config=config)
-    assert not (tmp_path / "a.db.owner.json").exists()
+def test_a_trial_that_diverges_is_pruned_and_the_sweep_goes_on(tmp_path, script):
+    """A grid is complete after its two values, whatever n_trials says; lr=1e30 overflows in any network."""
+    status, out, err = sweep(
+        tmp_path, script, "hydra/sweeper/sampler=grid", "sampler.lr=choice(1e30,0.05)", "hydra.sweeper.n_trials=9"
+    )
+    assert status == 0 and not err, err
+    states = sorted(trial.state.name for trial in study_in(tmp_path).trials)
+    assert states == ["COMPLETE", "PRUNED"] and "diverged" in out
+    assert best(tmp_path)["best_params"] == {"sampler.lr": "0.05"}
 
 
-def test_a_study_in_a_file_needs_a_name(tmp_path, script):
-    options = (f"hydra.sweep.dir={tmp_path}", "hydra.sweeper.study_name=null")
-    assert "hydra.sweeper.study_name is null" in refusal(script("train", "-m", *SWEEPER, *options, *SPACE))
+def test_parameters_of_the_configuration_and_failures(tmp_path, script):
+    """`hydra.sweeper.params` is a search space too. A job that fails ends the sweep with its line, unless the allowed
+    rate of failures is higher; a failed trial is none of n_trials."""
+    options = ("hydra.sweeper.params={sampler.lr:'choice(-1,0.05)'}", "hydra/sweeper/sampler=grid")
+    many = ("hydra.sweeper.n_jobs=2", "hydra.sweeper.max_failure_rate=0.5")
+    runs = trials(tmp_path / "a", script, *options, *many)
+    assert len(runs) == 1
+    assert sorted(trial.state.name for trial in study_in(tmp_path / "a").trials) == ["COMPLETE", "FAIL"]
+    error = refusal(sweep(tmp_path / "b", script, *options, "hydra.sweeper.n_jobs=2"))
+    assert "sampler.lr" in error and "-1" in error
+
+
+def test_a_study_in_a_storage_needs_a_name(tmp_path, script):
+    assert "hydra.sweeper.study_name is null" in refusal(sweep(tmp_path, script, LR, "hydra.sweeper.study_name=null"))
 
 
 def test_a_run_returns_its_objective(tmp_path):

@@ -1,0 +1,301 @@
+"""The sweeper `hydra/sweeper=optuna`: Optuna chooses trials, a launcher of Hydra runs them.
+
+Its keys are those of Hydra's plugin of the same name, which needs Optuna 2. Neither torch nor Optuna is imported before
+a sweep begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
+from hydra.core.utils import JobReturn
+from hydra.plugins.launcher import Launcher
+from hydra.plugins.sweeper import Sweeper
+from hydra.types import HydraContext, TaskFunction
+from hydra.utils import get_method, instantiate
+from omegaconf import DictConfig, OmegaConf
+
+from bdl.disk.files import write_atomically
+from bdl.disk.owner import sole_owner
+from bdl.errors import ConfigError, DivergedError, Stopped
+from bdl.run.search_space import direction_of, grid_values, search_space
+
+if TYPE_CHECKING:
+    import optuna
+    from optuna.distributions import BaseDistribution
+
+FILE = "sqlite:///"
+PACKAGE = "hydra_plugins"
+RESULTS = "optimization_results.yaml"
+GRID = "optuna.samplers.GridSampler"
+SAMPLERS: dict[str, dict[str, Any]] = {
+    "tpe": {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 10, "n_ei_candidates": 24,
+            "multivariate": False, "group": False, "constant_liar": True},
+    "random": {"_target_": "optuna.samplers.RandomSampler"},
+    "cmaes": {"_target_": "optuna.samplers.CmaEsSampler", "sigma0": None, "n_startup_trials": 1},
+    "gp": {"_target_": "optuna.samplers.GPSampler", "n_startup_trials": 10, "deterministic_objective": False},
+    "qmc": {"_target_": "optuna.samplers.QMCSampler", "qmc_type": "sobol", "scramble": True},
+    "nsgaii": {"_target_": "optuna.samplers.NSGAIISampler", "population_size": 50},
+    "grid": {"_target_": GRID},
+}  # fmt: skip
+SWEEPER: dict[str, Any] = {
+    "_target_": f"{PACKAGE}.bdl.OptunaSweeper",
+    "_recursive_": False,  # the sampler is made when the study is known
+    "defaults": [{"sampler": "tpe"}],
+    "direction": None,  # minimize or maximize; null: what suits `objective`
+    "storage": FILE + "${hydra.sweep.dir}/optuna.db",
+    "study_name": "${study_name:${hydra.runtime.choices},${hydra.overrides.task},${hydra.sweeper.params}}",
+    "n_trials": 20,
+    "n_jobs": 1,  # trials that are chosen and launched together
+    "max_failure_rate": 0.0,  # of the jobs that are launched together; a chain that diverges is no failure
+    "params": None,
+    "custom_search_space": None,
+}
+
+
+class OptunaSweeper(Sweeper):
+    """Finds the values of keys for which a run's objective is best.
+
+    A study goes on: `n_trials` counts what earlier calls have done, and a trial that was stopped is launched again with
+    the same values, hence in the same run directory, which resumes. A run that diverges is a pruned trial, whose values
+    Optuna then avoids. One process at a time runs the studies of a file.
+
+    Args:
+        sampler: a configuration of one of Optuna's samplers. Its seed is moved on by the trials that the study has, or
+            a study that goes on would try its first values again.
+        direction: `minimize`, `maximize` or None, which takes the one that suits the metric `objective`.
+        storage: an URL of a database, or None, which keeps nothing.
+        study_name: its name in the storage.
+        n_trials: how many trials the study shall have.
+        n_jobs: how many are chosen and launched together.
+        max_failure_rate: the share of failed jobs among those launched together above which the sweep ends.
+        params: the search space, a mapping from keys to `interval(0.01,0.5)`, `tag(log,interval(..))`,
+            `choice(a,b)`, `range(1,9,2)` or a value. Overrides on the command line replace its entries.
+        custom_search_space: dotted path of a function of (configuration, `optuna.Trial`) that suggests further values.
+    """
+
+    config: DictConfig
+    hydra_context: HydraContext
+    launcher: Launcher
+    __module__ = f"{PACKAGE}.bdl"  # Hydra makes plugins of no other package; `register_sweeper` puts the class there
+
+    def __init__(
+        self,
+        sampler: DictConfig,
+        direction: str | Sequence[str] | None,
+        storage: str | None,
+        study_name: str | None,
+        n_trials: int,
+        n_jobs: int,
+        max_failure_rate: float,
+        params: Mapping[str, Any] | None,
+        custom_search_space: str | None,
+    ):
+        for name, value in {"n_trials": n_trials, "n_jobs": n_jobs}.items():
+            if type(value) is not int or value < 1:
+                raise ConfigError(f"hydra.sweeper.{name} must be a whole number of at least 1, got {value!r}")
+        if not 0 <= max_failure_rate <= 1:
+            raise ConfigError(f"hydra.sweeper.max_failure_rate must be in [0, 1], got {max_failure_rate}")
+        if storage is not None and study_name is None:
+            raise ConfigError("hydra.sweeper.study_name is null: a study in a storage needs a name to be found again")
+        self.sampler, self.storage, self.study_name = sampler, storage, study_name
+        self.n_trials, self.n_jobs, self.max_failure_rate = n_trials, n_jobs, max_failure_rate
+        self.params, self.direction = params or {}, direction
+        self.suggest_more = get_method(custom_search_space) if custom_search_space else None
+
+    def setup(self, *, hydra_context: HydraContext, task_function: TaskFunction, config: DictConfig) -> None:
+        self.config, self.hydra_context = config, hydra_context
+        self.launcher = Plugins.instance().instantiate_launcher(
+            hydra_context=hydra_context, task_function=task_function, config=config
+        )
+
+    def sweep(self, arguments: list[str]) -> None:
+        check_version()
+        words = [f"{key}={value}" for key, value in self.params.items()] + arguments
+        parser = OverridesParser.create(config_loader=self.hydra_context.config_loader)
+        fixed, space = search_space(parser.parse_overrides(words))
+        with owned(self.storage):
+            study = self._study(space)
+            self._run_trials(study, fixed, space)
+            self._save_best(study)
+
+    def _study(self, space: Mapping[str, BaseDistribution]) -> optuna.Study:
+        import optuna
+
+        optuna.logging.set_verbosity(logging.WARNING)
+        direction = direction_of(self.direction, self.config.get("objective"))
+        study = optuna.create_study(
+            study_name=self.study_name, storage=self.storage, direction=direction, load_if_exists=True
+        )
+        if study.direction.name.lower() != direction:
+            there = study.direction.name.lower()
+            raise ConfigError(f"study {study.study_name} has direction={there}: give another hydra.sweeper.study_name")
+        study.sampler = make_sampler(self.sampler, space, len(study.trials))
+        return study
+
+    def _run_trials(self, study: optuna.Study, fixed: Mapping[str, str], space: Mapping[str, BaseDistribution]) -> None:
+        stopped = self._stopped_trials(study, space)
+        done, wanted = count_ended(study), self.n_trials
+        if self.sampler._target_ == GRID:
+            wanted = min(wanted, math.prod(len(grid_values(key, values)) for key, values in space.items()))
+        print(f"study {study.study_name}: {done} of {wanted} trials are done", flush=True)
+        launched, left = 0, max(0, wanted - done)
+        while left > 0:
+            batch = [stopped.pop(0) if stopped else self._ask(study, space) for _ in range(min(left, self.n_jobs))]
+            jobs = [[*fixed.values(), *(f"{key}={value}" for key, value in params.items())] for _, params in batch]
+            self.validate_batch_is_legal(jobs)
+            results = self.launcher.launch(jobs, initial_job_idx=launched)
+            self._tell(study, [number for number, _ in batch], results)
+            launched, left = launched + len(batch), left - len(batch)
+
+    def _ask(self, study: optuna.Study, space: Mapping[str, BaseDistribution]) -> tuple[int, dict[str, Any]]:
+        trial = study.ask(dict(space))
+        if self.suggest_more is not None:
+            self.suggest_more(self.config, trial)
+        return trial.number, trial.params
+
+    def _stopped_trials(
+        self, study: optuna.Study, space: Mapping[str, BaseDistribution]
+    ) -> list[tuple[int, dict[str, Any]]]:
+        """The numbers and values of an earlier call's trials that have not ended. One without all values has failed.
+
+        Only a study in a file has them: one process runs it at a time. Elsewhere trials may still be running.
+        """
+        from optuna.trial import TrialState
+
+        if not is_file(self.storage):
+            return []
+        running = study.get_trials(states=(TrialState.RUNNING,))
+        for trial in running:
+            if not trial.params.keys() >= space.keys():
+                study.tell(trial.number, state=TrialState.FAIL)
+        return [(trial.number, trial.params) for trial in running if trial.params.keys() >= space.keys()]
+
+    def _tell(self, study: optuna.Study, numbers: Sequence[int], results: Sequence[JobReturn]) -> None:
+        """Tell the study how jobs have ended. Raises the first error where too many have failed."""
+        from optuna.trial import TrialState
+
+        failures: list[Exception] = []
+        for number, job in zip(numbers, results, strict=True):
+            outcome = outcome_of(job)
+            if isinstance(outcome, Stopped):
+                raise outcome  # the trial goes on with the next call
+            if not isinstance(outcome, Exception):
+                tell(study, number, float(outcome))
+                continue
+            diverged = isinstance(outcome, DivergedError)
+            print(f"trial {number} {'diverged' if diverged else 'failed'}: {outcome}", flush=True)
+            tell(study, number, state=TrialState.PRUNED if diverged else TrialState.FAIL)
+            failures += [] if diverged else [outcome]
+        if len(failures) > self.max_failure_rate * len(numbers):
+            raise failures[0]
+
+    def _save_best(self, study: optuna.Study) -> None:
+        if not any(trial.value is not None for trial in study.trials):
+            raise ConfigError(f"study {study.study_name}: every trial diverged; search among smaller sampler.lr")
+        best = {"name": "optuna", "best_params": study.best_params, "best_value": study.best_value}
+        folder = Path(self.config.hydra.sweep.dir)
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / RESULTS, OmegaConf.to_yaml(OmegaConf.create(best)).encode())
+        params = " ".join(f"{key}={value}" for key, value in study.best_params.items())
+        print(f"study {study.study_name}: best is {study.best_value:.6g}, trial {study.best_trial.number}: {params}")
+
+
+def register_sweeper() -> None:
+    """Make `hydra/sweeper=optuna` this sweeper, also where Hydra's plugin of this name is installed."""
+    Plugins.instance().register(OptunaSweeper)
+    with contextlib.suppress(ImportError):  # no plugin is installed, hence there is no such package
+        import_module(PACKAGE)
+    package = sys.modules.setdefault(PACKAGE, ModuleType(PACKAGE))
+    module = ModuleType(OptunaSweeper.__module__)
+    setattr(module, OptunaSweeper.__name__, OptunaSweeper)
+    sys.modules[module.__name__] = module
+    setattr(package, module.__name__.rpartition(".")[2], module)
+    store = ConfigStore.instance()
+    store.store(group="hydra/sweeper", name="optuna", node=SWEEPER, provider="bdl")
+    store.repo["hydra"]["sweeper"].pop("sampler", None)  # the plugin's, some of which Optuna no longer has
+    for name, settings in SAMPLERS.items():
+        store.store(group="hydra/sweeper/sampler", name=name, node=settings | {"seed": None}, provider="bdl")
+
+
+def is_optimising(hydra: Any) -> bool:
+    """Whether a job belongs to a sweep of this sweeper, which handles the job's error."""
+    return hydra.mode is not None and hydra.mode.name == "MULTIRUN" and hydra.sweeper._target_ == SWEEPER["_target_"]
+
+
+def check_version() -> None:
+    import optuna
+
+    if int(optuna.__version__.partition(".")[0]) < 4:
+        raise ConfigError(f"hydra/sweeper=optuna needs optuna >= 4, not {optuna.__version__}: pip install 'bdl[sweep]'")
+
+
+def is_file(storage: str | None) -> bool:
+    return storage is not None and storage.startswith(FILE)
+
+
+@contextlib.contextmanager
+def owned(storage: str | None) -> Iterator[None]:
+    """This process owns the studies of a file in the meantime; a server of databases knows its clients itself."""
+    if not is_file(storage):
+        yield
+        return
+    assert storage is not None
+    path = Path(storage.removeprefix(FILE))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with sole_owner(path.with_name(f"{path.name}.owner.json")):
+        yield
+
+
+def make_sampler(
+    settings: DictConfig, space: Mapping[str, BaseDistribution], trials: int
+) -> optuna.samplers.BaseSampler:
+    """The sampler of a study with that many trials."""
+    more: dict[str, Any] = {}
+    if settings.get("seed") is not None:
+        more["seed"] = settings.seed + trials
+    if settings._target_ == GRID:
+        more["search_space"] = {key: grid_values(key, distribution) for key, distribution in space.items()}
+    return instantiate(settings, **more)
+
+
+def count_ended(study: optuna.Study) -> int:
+    """How many trials have a value or diverged. One that failed or was stopped is not among them."""
+    from optuna.trial import TrialState
+
+    return len(study.get_trials(states=(TrialState.COMPLETE, TrialState.PRUNED)))
+
+
+def outcome_of(job: JobReturn) -> float | Exception:
+    """The objective of a job, or the error with which it ended, which says so where the objective is no number."""
+    try:
+        value = job.return_value  # raises the error of the job
+    except Exception as error:
+        return error
+    if not isinstance(value, int | float):
+        return ConfigError(
+            f"a run returned {value!r}, which is no number: optimise `train`, and a metric by objective="
+        )
+    return DivergedError("the objective is not a number") if math.isnan(value) else value
+
+
+def tell(study: optuna.Study, number: int, value: float | None = None, state: Any = None) -> None:
+    """`study.tell`. A grid that is complete then asks `study.optimize` to stop, which is not used here."""
+    from optuna.trial import TrialState
+
+    try:
+        study.tell(number, value, state=state)
+    except RuntimeError:
+        if study.trials[number].state == TrialState.RUNNING:
+            raise
