@@ -7,6 +7,7 @@ a sweep begins.
 from __future__ import annotations
 
 import contextlib
+import io
 import logging
 import math
 import sys
@@ -23,13 +24,13 @@ from hydra.core.utils import JobReturn
 from hydra.plugins.launcher import Launcher
 from hydra.plugins.sweeper import Sweeper
 from hydra.types import HydraContext, TaskFunction
-from hydra.utils import get_method, instantiate
+from hydra.utils import get_method
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.disk.files import write_atomically
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError, DivergedError, Stopped
-from bdl.run.search_space import direction_of, grid_values, search_space
+from bdl.run.search_space import GRID, direction_of, grid_values, is_grid, make_sampler, search_space
 
 if TYPE_CHECKING:
     import optuna
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 FILE = "sqlite:///"
 PACKAGE = "hydra_plugins"
 RESULTS = "optimization_results.yaml"
-GRID = "optuna.samplers.GridSampler"
 SAMPLERS: dict[str, dict[str, Any]] = {
     "tpe": {"_target_": "optuna.samplers.TPESampler", "n_startup_trials": 10, "n_ei_candidates": 24,
             "multivariate": False, "group": False, "constant_liar": True},
@@ -147,7 +147,7 @@ class OptunaSweeper(Sweeper):
     def _run_trials(self, study: optuna.Study, fixed: Mapping[str, str], space: Mapping[str, BaseDistribution]) -> None:
         stopped = self._stopped_trials(study, space)
         done, wanted = count_ended(study), self.n_trials
-        if self.sampler._target_ == GRID:
+        if is_grid(self.sampler):
             wanted = min(wanted, math.prod(len(grid_values(key, values)) for key, values in space.items()))
         print(f"study {study.study_name}: {done} of {wanted} trials are done", flush=True)
         launched, left = 0, max(0, wanted - done)
@@ -258,18 +258,6 @@ def owned(storage: str | None) -> Iterator[None]:
         yield
 
 
-def make_sampler(
-    settings: DictConfig, space: Mapping[str, BaseDistribution], trials: int
-) -> optuna.samplers.BaseSampler:
-    """The sampler of a study with that many trials."""
-    more: dict[str, Any] = {}
-    if settings.get("seed") is not None:
-        more["seed"] = settings.seed + trials
-    if settings._target_ == GRID:
-        more["search_space"] = {key: grid_values(key, distribution) for key, distribution in space.items()}
-    return instantiate(settings, **more)
-
-
 def count_ended(study: optuna.Study) -> int:
     """How many trials have a value or diverged. One that failed or was stopped is not among them."""
     from optuna.trial import TrialState
@@ -280,7 +268,8 @@ def count_ended(study: optuna.Study) -> int:
 def outcome_of(job: JobReturn) -> float | Exception:
     """The objective of a job, or the error with which it ended, which says so where the objective is no number."""
     try:
-        value = job.return_value  # raises the error of the job
+        with contextlib.redirect_stderr(io.StringIO()):  # Hydra has a line of its own for a failed job
+            value = job.return_value  # raises the error of the job
     except Exception as error:
         return error
     if not isinstance(value, int | float):

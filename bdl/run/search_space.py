@@ -1,20 +1,24 @@
-"""The search space of an optimising sweep: Hydra's words as Optuna's distributions, and the direction.
+"""The search space of an optimising sweep: Hydra's words as Optuna's distributions, the direction, the sampler.
 
-This module imports Optuna only when it is asked for a distribution.
+This module imports Optuna only when a sweep begins.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hydra.core.override_parser.types import IntervalSweep, Override
+from hydra.utils import instantiate
+from omegaconf import DictConfig
 
 from bdl.errors import ConfigError
 
 if TYPE_CHECKING:
+    import optuna
     from optuna.distributions import BaseDistribution
 
+GRID = "optuna.samplers.GridSampler"
 MORE_IS_BETTER = {"accuracy", "balanced_accuracy", "auc", "auroc", "aupr", "mean_iou", "r2", "min", "weight_ess"}
 
 
@@ -78,3 +82,19 @@ def grid_values(key: str, distribution: BaseDistribution) -> list[Any]:
     if step is None:
         raise ConfigError(f"{key}: a grid needs choice(..) or range(start,stop,step), not an interval of real numbers")
     return [low + i * step for i in range(round((high - low) / step) + 1)]
+
+
+def make_sampler(
+    settings: DictConfig, space: Mapping[str, BaseDistribution], trials: int
+) -> optuna.samplers.BaseSampler:
+    """The sampler of a study with that many trials."""
+    more: dict[str, Any] = {}
+    if settings.get("seed") is not None:
+        more["seed"] = settings.seed + trials
+    if is_grid(settings):
+        more["search_space"] = {key: grid_values(key, distribution) for key, distribution in space.items()}
+    return instantiate(settings, **more)
+
+
+def is_grid(settings: DictConfig) -> bool:
+    return settings["_target_"] == GRID

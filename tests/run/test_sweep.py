@@ -19,8 +19,7 @@ from running import TINY, refusal
 from bdl.disk.owner import sole_owner
 from bdl.errors import ConfigError
 from bdl.run import train
-from bdl.run.optuna_sweeper import make_sampler
-from bdl.run.search_space import direction_of, distribution_of, grid_values, search_space
+from bdl.run.search_space import direction_of, distribution_of, grid_values, make_sampler, search_space
 from bdl.run.sweeps import study_name
 
 optuna = pytest.importorskip("optuna", "4", reason="needs the extra [sweep]")
