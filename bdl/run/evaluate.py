@@ -12,12 +12,14 @@ from omegaconf import DictConfig
 import bdl
 from bdl.data.module import DataModule, as_data_module
 from bdl.errors import ConfigError
+from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.metrics import agreement, read_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
+from bdl.run.config import plain
 from bdl.run.console import WorkProgress
-from bdl.run.recipe import Recipe
-from bdl.run.records import folders_of, read_metrics
+from bdl.run.recipe import Recipe, check_calibration
+from bdl.run.records import EVALUATION, folders_of, read_metrics
 from bdl.run.stored import load_runs
 from bdl.run.write_report import facts_of_samples, load_start, publish, units_of
 
@@ -30,11 +32,16 @@ def evaluate(cfg: DictConfig) -> None:
     posterior, config = load_runs(runs, cfg.trust, cfg.device, cfg.skip_bad)
     data = recorded_data(config, posterior)
     start = load_start(runs, posterior, cfg.skip_bad)
-    loaders = {split: data.slices(split, cfg.train_items if split == "train" else None) for split in cfg.splits}
+    calibrate = CalibrationRequest.of(plain(cfg.get("calibrate")))
+    splits = list(cfg.splits)
+    if calibrate is not None:
+        check_calibration(calibrate, posterior.likelihood, data)
+        splits = list(dict.fromkeys(["test", *splits, "val"]))
+    loaders = {split: data.slices(split, cfg.train_items if split == "train" else None) for split in splits}
     with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, ood=data.ood(), progress=progress, start=start)
+        summary = summarise(posterior, loaders, ood=data.ood(), progress=progress, start=start, calibrate=calibrate)
     summary.metrics |= chain_temperatures(runs)
-    out = Path(cfg.out or runs[0] / "evaluation")
+    out = Path(cfg.out or runs[0] / EVALUATION)
     if "test" in summary.evaluations:
         compare_with_reference(summary, cfg.reference, out / "probs-test.npy" if cfg.save_probs else None)
     facts = {

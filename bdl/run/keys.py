@@ -74,6 +74,8 @@ TRAIN: dict[str, Any] = {
     "train_items": whole(1) | None,
     "refit": Literal["all", None],
     "objective": Rule("null or the name of a metric", (WORD | None).fits),
+    "calibrate.method": Literal["conformal", "temperature"],
+    "calibrate.level": number("between 0 and 1", lambda v: 0 < v < 1),
     "start.path": WORD,
     "start.skip": some(WORD),
     "start.epochs": whole(1, 10**6),
@@ -136,6 +138,8 @@ TRAIN: dict[str, Any] = {
     "trainer.gradient_clip_algorithm": Literal["norm", "value"],
 }
 OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
+    "calibrate.method": Literal["conformal", "temperature"],
+    "calibrate.level": number("between 0 and 1", lambda v: 0 < v < 1),
     "run": WORD | None,
     "input": WORD,
     "output": WORD,

@@ -22,10 +22,11 @@ from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.likelihoods import Loss
+from bdl.posterior.calibrated import CalibrationRequest
 from bdl.run import config
 from bdl.run.config import plain
 from bdl.run.processes import ProcessInfo, processes_per_machine
-from bdl.run.recipe import Recipe, check_num_data, complete_loss, complete_model, target_of
+from bdl.run.recipe import Recipe, check_calibration, check_num_data, complete_loss, complete_model, target_of
 from bdl.run.records import REFIT
 from bdl.schedules import Function, Keep
 
@@ -148,6 +149,7 @@ class Plan:
     train_items: int | None  # how many training items the report predicts; None for all
     objective: str | None
     refit: bool  # whether a posterior of all rows follows
+    calibrate: CalibrationRequest | None  # what is fitted on validation items
     found: Mapping[str, Any] | None = None  # what tuning found: settings by key, reasons, seconds
     judged: Path | None = None  # the run whose scores on held-out rows stand for this one, which has none
 
@@ -158,6 +160,11 @@ class Plan:
             raise ConfigError(
                 f"refit={cfg.refit} joins the rows that a table holds out: it needs data=csv or data=parquet, and "
                 "data.all_rows=false"
+            )
+        if cfg.refit and cfg.get("calibrate") is not None:
+            raise ConfigError(
+                "calibrate needs validation rows that the samples have not seen, and refit=all samples them: leave one "
+                "of the two out"
             )
         choices, count = hydra.runtime.choices, config.count_stacks(cfg)
         return cls(
@@ -174,6 +181,7 @@ class Plan:
             train_items=cfg.train_items,
             objective=cfg.objective,
             refit=bool(cfg.refit),
+            calibrate=CalibrationRequest.of(plain(cfg.get("calibrate"))),
         )
 
     @cached_property
@@ -194,7 +202,7 @@ class Plan:
     def of_all_rows(self) -> Plan:
         """The plan of the refit: the same with what tuning has found, from all rows, into a folder of this run."""
         own = {"run_dir": str(self.folder / REFIT), "data.all_rows": True}
-        nothing = {"tune": False, "budget": None, "objective": None, "refit": None}
+        nothing = {"tune": False, "budget": None, "objective": None, "refit": None, "calibrate": None}
         return replace(
             Plan.of(config.fill_in(self._given, own | nothing), self.hydra), found=self.found, judged=self.folder
         )
@@ -221,6 +229,8 @@ class Plan:
         config.put(cfg, counted)
         loss = complete_loss(plain(cfg.loss), data)
         model = complete_model(plain(cfg.model), data, loss.build(), cfg.loss.get("scale", "input"))
+        if self.calibrate is not None:
+            check_calibration(self.calibrate, loss.build(), data)
         completed = {"loss": dict(loss.node), "model": dict(model.node)}
         config.put(cfg, completed)  # other keys follow these
         found, collect, baseline = dict(self.found or {}), plain(cfg.collect), Recipe.optional(cfg.get("baseline"))

@@ -21,8 +21,10 @@ from bdl.data.target import ClassTarget, NumberTarget
 from bdl.data.values import NUMBER, Frame, with_numbers
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, ConfigError
-from bdl.posterior.prediction import Prediction, ValuePrediction
-from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_preprocessing
+from bdl.posterior.calibrated import Calibration
+from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
+from bdl.posterior.prediction import AnyPrediction, Prediction, ValuePrediction
+from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_calibration, read_preprocessing
 from bdl.run.stored import load_runs
 
 SPREAD = ("std", "aleatoric", "epistemic")
@@ -50,7 +52,8 @@ def predict(cfg: DictConfig) -> None:
     rows = reading.read(cfg.input, "input", text=[*wanted, *encoding.inputs.written])
     if cfg.id is not None:
         require_columns(rows, cfg.id, "id=", str(cfg.input))
-    predictions = predicted(posterior, encoding, rows, Path(cfg.input).name)
+    calibration = calibration_of(runs)
+    predictions = predicted(posterior, encoding, rows, Path(cfg.input).name, calibration)
     copied = [name for name in wanted if name in rows]
     if doubled := [name for name in copied if name in predictions]:
         raise ConfigError(f"id={doubled[0]} is a column of the predictions too: rename it in {cfg.input}")
@@ -78,15 +81,16 @@ def predict_table(
 
     Returns a DataFrame with the index of `rows` and the columns of `predict.py`: `mean`, `std`, `aleatoric`,
     `epistemic`, `q05`, `q50` and `q95` in the units of the target; or `class`, `p_<label>`, and `entropy` and
-    `epistemic` in nats.
+    `epistemic` in nats. A run with `calibrate=` has the columns that `calibrated_columns` adds or replaces.
 
     Raises ConfigError for missing columns, for text where numbers belong, and for a run on other data.
     """
     runs = refitted(folders_of(run)) if refit else folders_of(run)
+    calibration = calibration_of(runs)
     posterior, _ = load_runs(runs, trust, device)
     encoding = read_encoding(runs[0], posterior)
     numbered = with_numbers(rows.reset_index(drop=True), encoding.inputs.written)  # messages count its rows
-    return predicted(posterior, encoding, numbered, "the table").set_index(rows.index)
+    return predicted(posterior, encoding, numbered, "the table", calibration).set_index(rows.index)
 
 
 def refitted(runs: Sequence[Path]) -> Sequence[Path]:
@@ -102,7 +106,41 @@ def refitted(runs: Sequence[Path]) -> Sequence[Path]:
     return refits if all((refit / METRICS).exists() for refit in refits) else runs
 
 
-def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, place: str) -> Frame:
+def calibration_of(runs: Sequence[Path]) -> Calibration | None:
+    """What `calibrate=` has fitted to the samples of these runs: one run's, or that of the evaluation of several.
+
+    A refit has none, because its samples have seen the validation rows; a warning says so.
+    """
+    run = runs[0]
+    if run.name == REFIT and read_calibration(run.parent) is not None:
+        line = f"the calibration of {run.parent} is not that of its refit, and is left out: refit=false uses it"
+        warnings.warn(line, BdlWarning, stacklevel=2)
+        return None
+    return read_calibration(run) if len(runs) == 1 else None
+
+
+def calibrated_columns(calibration: Calibration, prediction: AnyPrediction, labels: Sequence[Any]) -> Frame:
+    """Columns that a calibration adds to a table of predictions, or puts in the place of the posterior's own.
+
+    Conformal sets: `set`, the labels in the set of a row with | between them. Conformal intervals: `low` and `high`, in
+    the units of the target. Temperature scaling: `p_<label>`, and the `entropy` of these probabilities.
+    """
+    if isinstance(calibration, ConformalSets) and isinstance(prediction, Prediction):
+        held = calibration(prediction).tolist()
+        return pd.DataFrame({"set": ["|".join(str(labels[k]) for k, x in enumerate(row) if x) for row in held]})
+    if isinstance(calibration, ConformalIntervals) and isinstance(prediction, ValuePrediction):
+        low, high = calibration(prediction)
+        return pd.DataFrame({"low": low[:, 0].numpy(), "high": high[:, 0].numpy()})
+    if isinstance(calibration, TemperatureScaling) and isinstance(prediction, Prediction):
+        probs = calibration(prediction)
+        columns = {f"p_{label}": probs[:, k].numpy() for k, label in enumerate(labels)}
+        return pd.DataFrame({**columns, "entropy": torch.special.entr(probs).sum(1).numpy()})
+    raise ConfigError("calibration.json does not fit the run's predictions: remove it, and calibrate again")
+
+
+def predicted(
+    posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, place: str, calibration: Calibration | None = None
+) -> Frame:
     """The columns of predictions for the rows of a table, which messages call `place`.
 
     They are in the target's own units; entropies are in nats.
@@ -110,15 +148,27 @@ def predicted(posterior: bdl.Posterior, encoding: TableEncoding, rows: Frame, pl
     x, target = encoding.inputs.encode(rows, "input: ", place), encoding.target  # x: (n, features)
     prediction = posterior.predict(TensorSlices(x, torch.zeros(len(x))))
     if isinstance(target, NumberTarget) and isinstance(prediction, ValuePrediction):
+        scale = target.std if target.task == "regression" else 1.0
         if target.task == "regression":
             prediction = prediction.rescaled(target.mean, target.std)
-        return prediction.to_frame()
+        if isinstance(calibration, ConformalIntervals):  # it was fitted in the units that the network sees
+            calibration = dataclasses.replace(calibration, margin=scale * calibration.margin)
+        return _with_calibration(prediction.to_frame(), calibration, prediction, ())
     if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
-        return prediction.to_frame(target.labels)
+        return _with_calibration(prediction.to_frame(target.labels), calibration, prediction, target.labels)
     raise ConfigError(
         f"the run's loss, {posterior.target.get('loss')}, does not predict the {target.task} of {target.name}: sample "
         "again with loss=auto"
     )
+
+
+def _with_calibration(
+    frame: Frame, calibration: Calibration | None, prediction: AnyPrediction, labels: Sequence[Any]
+) -> Frame:
+    if calibration is None:
+        return frame
+    columns = calibrated_columns(calibration, prediction, labels)
+    return frame.assign(**{name: columns[name].to_numpy() for name in columns})
 
 
 def read_encoding(run: Path, posterior: bdl.Posterior) -> TableEncoding:

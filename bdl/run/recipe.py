@@ -5,7 +5,7 @@ The data decide the law that is sampled in N, the likelihood of the task and the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sized
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -17,6 +17,7 @@ from torch import nn
 from bdl.data import DataModule
 from bdl.errors import BdlError, ConfigError
 from bdl.likelihoods import Likelihood, Loss, outputs_of
+from bdl.posterior.calibrated import CalibrationRequest
 from bdl.run.config import plain
 
 T = TypeVar("T")
@@ -126,6 +127,14 @@ def target_of(model: Recipe[nn.Module], data_section: dict[str, Any], data: Data
     """What target.json records besides the sampler's law: the model, and the settings and the identity of the data."""
     settings = {key: value for key, value in data_section.items() if key in OF_DATA}
     return {"model": dict(model.node), "data": settings | data.identity()}
+
+
+def check_calibration(request: CalibrationRequest, loss: object, data: DataModule) -> None:
+    """Raise ConfigError where the data or the likelihood do not allow the calibration, before anything is sampled."""
+    likelihood, has_val = own_likelihood(loss), data.has("val")
+    validation = getattr(data.slices("val"), "dataset", None) if has_val else None
+    items = len(validation) if isinstance(validation, Sized) else None
+    request.check("" if likelihood is None else likelihood.outputs, has_val, data.has("test"), items)
 
 
 def own_likelihood(loss: object) -> Likelihood | None:

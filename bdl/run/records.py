@@ -13,13 +13,23 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.disk.files import SMALL, parse_json, read_file
-from bdl.disk.manifest import write_listed
+from bdl.disk.manifest import manifests_of, read_listed, write_listed
 from bdl.errors import ConfigError
+from bdl.posterior.calibrated import Calibration, CalibrationRequest, from_plain
 
 CONFIG, PREPROCESSING, METRICS, TIMING = "config.yaml", "preprocessing.json", "metrics.json", "timing.json"
+CALIBRATION = "calibration.json"
 DEEPEST = 50  # levels of parts within parts in a config.yaml
+EVALUATION = "evaluation"  # the folder in a run of what `evaluate` makes, unless another one is named
 REFIT = "refit"  # the folder in a run of the posterior that `refit=all` samples from all rows
-RUN_FILES = (CONFIG, PREPROCESSING, METRICS, TIMING, "report.html")  # listed in the manifest of the whole run
+RUN_FILES = (
+    CONFIG,
+    PREPROCESSING,
+    METRICS,
+    TIMING,
+    CALIBRATION,
+    "report.html",
+)  # listed in the manifest of the whole run
 
 
 def folders_of(words: str | Path | Sequence[str | Path] | None) -> list[Path]:
@@ -65,6 +75,25 @@ def read_preprocessing(run: Path) -> dict[str, Any]:
             "could have; use bdl.Posterior in Python"
         )
     return read_json(path, "restore it")
+
+
+def is_calibrated(run: Path, request: CalibrationRequest) -> bool:
+    """Whether a run, or its evaluation, has what the request would fit."""
+    found = read_calibration(run)
+    level = getattr(found, "level", None)  # temperature scaling has none
+    return found is not None and level == (request.level if request.method == "conformal" else None)
+
+
+def read_calibration(run: Path) -> Calibration | None:
+    """What `calibrate=` has fitted in a run, or in its evaluation, which came later; None without it.
+
+    Raises ConfigError for a damaged file, and StoreError for one that was altered.
+    """
+    for folder in (run / EVALUATION, run):
+        if (folder / CALIBRATION).exists():
+            read_listed(manifests_of(folder), CALIBRATION)
+            return from_plain(read_json(folder / CALIBRATION, "remove it"))
+    return None
 
 
 def read_seconds(path: Path) -> float:

@@ -28,7 +28,7 @@ from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
 from bdl.run.recipe import own_likelihood
-from bdl.run.records import METRICS, read_config
+from bdl.run.records import METRICS, is_calibrated, read_config
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
@@ -61,6 +61,10 @@ def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
     if (metrics := directory.metrics) is not None:
         if process.is_main:
             answer(directory, metrics)
+            if plan.calibrate is not None and not is_calibrated(directory.path, plan.calibrate):
+                print(
+                    f"it is not calibrated so: bdl evaluate {directory.path} calibrate={plan.calibrate.method} does it"
+                )
         return objective_value(metrics, plan.objective)
     if compute.machines > 1 and not process.launched:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
@@ -200,7 +204,18 @@ def finish(
     splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
     promised = stack.callbacks.promises is not None
     metrics = write_report(
-        run, posterior, splits, outcome, facts, sampler, data.ood(), units_of(data), data.pieces, loggers, promised
+        run,
+        posterior,
+        splits,
+        outcome,
+        facts,
+        sampler,
+        data.ood(),
+        units_of(data),
+        data.pieces,
+        loggers,
+        promised,
+        plan.calibrate,
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)

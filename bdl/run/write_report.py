@@ -19,7 +19,8 @@ import bdl
 from bdl.data.module import DataModule, as_data_module, in_order
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER
-from bdl.posterior.report.numbers import Summary, diverged_fact, print_summary, summarise
+from bdl.posterior.calibrated import CalibrationRequest, to_plain
+from bdl.posterior.report.numbers import Summary, calibration_fact, diverged_fact, print_summary, summarise
 from bdl.posterior.report.page import score_table, write_page
 from bdl.posterior.report.pictures import Picture, ReportData, pictures_of
 from bdl.posterior.report.text import Pieces
@@ -28,7 +29,7 @@ from bdl.posterior.verdict import verdict
 from bdl.run.console import WorkProgress
 from bdl.run.plan import Plan
 from bdl.run.processes import ProcessInfo
-from bdl.run.records import METRICS, REFIT, read_metrics, write_metrics
+from bdl.run.records import CALIBRATION, METRICS, REFIT, read_metrics, write_json, write_metrics
 from bdl.tune.kept import PROMISES, broken_promises
 
 LabelledData = L.LightningDataModule | Mapping[str, Iterable[Any]] | Iterable[Any] | None
@@ -56,15 +57,17 @@ def write_report(
     pieces: Pieces | None = None,
     loggers: Sequence[Logger] = (),
     promised: bool = False,
+    calibrate: CalibrationRequest | None = None,
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
     sampler: that of the run; None where it is gone. loggers: show the report too. promised: the run
-    was tuned, and its report says which promises of the tuning its samples do not keep.
+    was tuned, and its report says which promises of the tuning its samples do not keep. calibrate: what is fitted on
+    the validation split, and written to calibration.json.
     """
     start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:
-        summary = summarise(posterior, loaders, outcome.trace, ood, progress, start)
+        summary = summarise(posterior, loaders, outcome.trace, ood, progress, start, calibrate)
     if promised:
         broken = broken_promises(summary.metrics)
         summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}
@@ -92,7 +95,12 @@ def write_report(
 def facts_of_samples(posterior: bdl.Posterior, summary: Summary) -> dict[str, str]:
     """What every report says of the samples."""
     count = f"{posterior.samples:,} of {posterior.chains} chains"
-    return {"samples": count, **diverged_fact(posterior), "T": f"{summary.metrics['temperature']:g}"}
+    return {
+        "samples": count,
+        **diverged_fact(posterior),
+        "T": f"{summary.metrics['temperature']:g}",
+        **calibration_fact(summary),
+    }
 
 
 def publish(
@@ -106,6 +114,8 @@ def publish(
     pieces: Pieces | None = None,
 ) -> ReportData:
     """Write report.html and metrics.json into the folder and print the summary. Returns what the report shows."""
+    if summary.calibration is not None:
+        write_json(folder / CALIBRATION, to_plain(summary.calibration))
     data = write_page(folder / "report.html", posterior, summary, facts, explain, trace, units, pieces)
     summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / "metrics.json", summary.metrics)

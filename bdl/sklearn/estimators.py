@@ -23,6 +23,7 @@ from bdl.data.target import NumberTarget
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood, with_constant_scale
 from bdl.models import MLP
+from bdl.posterior.calibration import ConformalIntervals, ConformalSets
 from bdl.posterior.prediction import AnyPrediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
 from bdl.sklearn.sampling import SamplingPlan, sample
@@ -145,6 +146,19 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         likeliest = self.predict_proba(X).argmax(1)
         return self.classes_[likeliest]
 
+    def conformal_set(self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9) -> np.ndarray:
+        """(n, K) whether a class belongs to the set of a row; the sets hold the true class with this probability.
+
+        That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
+        `bdl.ConformalSets`. Raises ValueError for too few of them, and for classes that `fit` has not seen.
+        """
+        prediction: Any = self.predictive(X_val)
+        codes = np.searchsorted(self.classes_, y_val).clip(max=len(self.classes_) - 1)
+        if strange := np.asarray(y_val)[self.classes_[codes] != np.asarray(y_val)].tolist():
+            raise ConfigError(f"y_val has the class {strange[0]!r}, which fit has not seen: leave its rows out")
+        new: Any = self.predictive(X)
+        return ConformalSets.fit(prediction, torch.from_numpy(codes), coverage)(new).numpy()
+
 
 @dataclass(eq=False, repr=False)
 class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
@@ -211,6 +225,18 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
     def predict_interval(self, X: Any, coverage: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """(low, high), each (n,): the central interval that holds y with the probability `coverage`."""
         low, high = self.predictive(X).interval(coverage)
+        return _column(low), _column(high)
+
+    def conformal_interval(
+        self, X: Any, X_val: Any, y_val: Any, coverage: float = 0.9
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """(low, high), each (n,): intervals that hold y with this probability, whatever the posterior is worth.
+
+        That holds on average over rows that are exchangeable with (X_val, y_val), which `fit` must not have seen; see
+        `bdl.ConformalIntervals`. Raises ValueError for too few of them.
+        """
+        y = torch.tensor(np.asarray(y_val, dtype=np.float64))
+        low, high = ConformalIntervals.fit(self.predictive(X_val), y, coverage)(self.predictive(X))
         return _column(low), _column(high)
 
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:

@@ -35,9 +35,9 @@ SMALL = dict(
 )  # fmt: skip
 
 
-def rows(n: int = 60) -> tuple[pd.DataFrame, np.ndarray]:
+def rows(n: int = 60, seed: int = 0) -> tuple[pd.DataFrame, np.ndarray]:
     """A table of numbers, and a target in large units."""
-    random = np.random.default_rng(0)
+    random = np.random.default_rng(seed)
     X = pd.DataFrame({"size": random.normal(100, 20, n), "age": random.uniform(0, 50, n)})
     return X, (1000 + 5 * X["size"] - 4 * X["age"] + 10 * random.normal(size=n)).to_numpy()
 
@@ -221,3 +221,17 @@ def test_without_scikit_learn_the_import_says_how_to_install_it(monkeypatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(ImportError, match=r"pip install 'bdl\[sklearn\]'"):
         import bdl.sklearn  # noqa: F401
+
+
+def test_conformal_sets_and_intervals_hold_rows_that_the_fit_has_not_seen(regressor, classifier):
+    """400 new rows calibrate and 400 others judge: the share that is held has a standard error of at most 0.0212. Names
+    of classes that the fit has not seen are refused."""
+    X, y = rows(800, seed=5)
+    names = np.where(y > 1400, "dear", "cheap")
+    low, high = regressor.conformal_interval(X[400:], X[:400], y[:400], coverage=0.9)
+    assert ((low <= y[400:]) & (y[400:] <= high)).mean() == pytest.approx(0.9, abs=4 * 0.0212)
+    sets = classifier.conformal_set(X[400:], X[:400], names[:400], coverage=0.9)
+    held = sets[np.arange(400), np.searchsorted(classifier.classes_, names[400:])]
+    assert held.mean() >= 0.9 - 4 * 0.0212
+    with pytest.raises(ValueError, match="'free', which fit has not seen"):
+        classifier.conformal_set(X, X[:9], np.array(["free"] * 9))

@@ -13,6 +13,7 @@ from rich.table import Table
 from torch import Tensor
 
 from bdl.errors import ConfigError
+from bdl.posterior.calibrated import Calibration, CalibrationRequest, calibration_metrics, fitted_numbers, sentence
 from bdl.posterior.diagnostics import ConvergenceRow, convergence_rows, mixing, rhat, trace_error
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_metrics
 from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
@@ -28,6 +29,7 @@ ROWS = {
     "chain_bma": "one chain's average",
     "bma": "all chains' average",
     "bma_weighted": "all chains' average, importance-weighted",
+    "bma_scaled": "all chains' average, temperature-scaled",
 }
 CLASS_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "ece": "ECE", "brier": "Brier"}
 TOKEN_SCORES = {"accuracy": "error %", "nll": "NLL (nats)", "perplexity": "perplexity", "ece": "ECE"}
@@ -46,6 +48,7 @@ class Summary:
     evaluations: dict[str, PosteriorEvaluation]  # by split
     convergence: list[ConvergenceRow]
     warnings: list[str] = field(default_factory=list)
+    calibration: Calibration | None = None  # fitted on the split "val"
 
 
 def summarise(
@@ -55,6 +58,7 @@ def summarise(
     ood: Iterable[Any] | None = None,
     progress: Progress | None = None,
     start: Posterior | None = None,
+    calibrate: CalibrationRequest | None = None,
 ) -> Summary:
     """Evaluate the posterior.
 
@@ -65,6 +69,7 @@ def summarise(
         ood: out-of-distribution items. `ood/.../auroc` says how well entropy separates them from the first split.
         progress: called while the samples are evaluated, as `Posterior.evaluate_all` calls it.
         start: the deep ensemble at which the chains began; `test/start/...` are the scores of its average.
+        calibrate: what is fitted on the split "val", and scored on the others.
 
     Raises StoreError if a sample cannot be read.
     """
@@ -87,8 +92,18 @@ def summarise(
     metrics |= mixing(first.quantities, energies, first.features) | first.repeat_error()
     metrics |= _temperatures(posterior, trace)
     metrics |= {} if start is None else _start(start, loaders)
+    calibration = None if calibrate is None else calibrate.fit(evaluations["val"])
+    if calibration is not None:
+        metrics |= fitted_numbers(calibration, evaluations["val"].items)
+        scores = calibration_metrics(calibration, evaluations["test"])
+        metrics |= {f"test/{name}": value for name, value in scores.items()}
     warnings = _importance(posterior, metrics)
-    return Summary(metrics, evaluations, _convergence(posterior, first), warnings)
+    return Summary(metrics, evaluations, _convergence(posterior, first), warnings, calibration)
+
+
+def calibration_fact(summary: Summary) -> dict[str, str]:
+    """What the report says of a calibration; nothing where there is none."""
+    return {"calibration": text} if (text := sentence(summary.metrics)) else {}
 
 
 def diverged_fact(posterior: Posterior) -> dict[str, str]:
@@ -224,6 +239,7 @@ def _chain_facts(metrics: Mapping[str, float]) -> list[str]:
     facts += [f"swap rates {', '.join(_text(v) for v in swaps)}"] if swaps else []
     if "weight_ess" in metrics:
         facts.append(f"weight ESS {_text(metrics['weight_ess'])}")
+    facts += [text] if (text := sentence(metrics)) else []
     return facts
 
 

@@ -168,7 +168,7 @@ def score_table(metrics: Mapping[str, float]) -> tuple[list[str], list[list[str]
 def _score_rows(m: Mapping[str, float], splits: Sequence[str]) -> list[tuple[str, list[ScoreCell]]]:
     """Rows: start, one sample ... weighted average. Columns: the scores on the test set, then on the training set."""
     known = {row for row in ROWS if any(not math.isnan(v) for k, v in m.items() if f"/{row}/" in k)}
-    rows = [row for row in ROWS if row in known or row not in ("start", "bma_weighted")]
+    rows = [row for row in ROWS if row in known or row not in ("start", "bma_weighted", "bma_scaled")]
     return [
         (row_label(row, m), [_score(m, split, row, s, rows) for split in splits for s in scores_of(m)]) for row in rows
     ]

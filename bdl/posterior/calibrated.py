@@ -1,0 +1,145 @@
+"""Calibration of a run: what is fitted on its validation items, its scores on the others, and its file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
+from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.prediction import Prediction
+
+Calibration = TemperatureScaling | ConformalSets | ConformalIntervals
+KINDS = {"temperature": TemperatureScaling, "sets": ConformalSets, "intervals": ConformalIntervals}
+
+
+@dataclass(frozen=True)
+class CalibrationRequest:
+    """What `calibrate=` asks for: conformal sets or intervals of a level, or temperature scaling.
+
+    Raises ConfigError for a level outside (0, 1).
+    """
+
+    method: Literal["conformal", "temperature"]
+    level: float = 0.9
+
+    def __post_init__(self) -> None:
+        if self.method not in ("conformal", "temperature"):
+            raise ConfigError(f"calibrate must be conformal or temperature, got {self.method!r}")
+        if not 0 < self.level < 1:
+            raise ConfigError(f"calibrate.level must be a probability between 0 and 1, got {self.level}")
+
+    @classmethod
+    def of(cls, section: Mapping[str, Any] | None) -> CalibrationRequest | None:
+        """That of the section `calibrate` of a configuration; None without one."""
+        return None if section is None else cls(**section)
+
+    def check(self, outputs: str, has_val: bool, has_test: bool, items: int | None) -> None:
+        """Raise ConfigError where nothing can be fitted, or nothing judged by rows that the fit has not seen.
+
+        outputs: of the likelihood. items: of the validation split, where that is known.
+        """
+        name = f"calibrate={self.method}"
+        if not (has_val and has_test):
+            raise ConfigError(
+                f"{name} is fitted on validation items and judged on test items, and the data have no "
+                f"{'test' if has_val else 'validation'} items: data.val_fraction=0.2 holds some out for validation, "
+                "data.test_fraction=0.2 for the test"
+            )
+        if self.method == "temperature" and outputs == "values":
+            raise ConfigError(f"{name} scales probabilities of classes: for numbers, calibrate=conformal")
+        if self.method == "conformal" and outputs == "labels":
+            raise ConfigError(
+                f"{name} makes sets of classes and intervals of numbers: for labels, calibrate=temperature"
+            )
+        least = math.ceil(self.level / (1 - self.level) - 1e-9)
+        if self.method == "conformal" and items is not None and items < least:
+            raise ConfigError(
+                f"calibrate.level={self.level} needs at least {least} validation items, and there are {items}: raise "
+                "data.val_fraction or lower the level"
+            )
+
+    def fit(self, evaluation: PosteriorEvaluation) -> Calibration:
+        """Fit the average over all networks on the items of an evaluation."""
+        prediction, y = average(evaluation)
+        if self.method == "temperature":
+            return TemperatureScaling.fit(prediction, y)
+        kind = ConformalSets if isinstance(evaluation, ClassEvaluation) else ConformalIntervals
+        return kind.fit(prediction, y, self.level)
+
+
+def average(evaluation: PosteriorEvaluation) -> tuple[Any, Tensor]:
+    """The prediction of the average over all networks, and what it predicts. A label is an item of two classes."""
+    if not isinstance(evaluation, ClassEvaluation):
+        return evaluation.bma, evaluation.y
+    none = evaluation.bma.new_zeros(len(evaluation.bma))  # no calibration reads uncertainties
+    return Prediction(evaluation.bma, none, none, none, torch.zeros_like(evaluation.bma)), evaluation.labels
+
+
+def calibration_metrics(calibration: Calibration, evaluation: PosteriorEvaluation) -> dict[str, float]:
+    """Scores of calibrated predictions of other items than those of the fit.
+
+    conformal/coverage: the share of y in their sets or intervals. conformal/size: classes in a set, the mean.
+    conformal/width: the mean width of an interval, in the units of y. bma_scaled/...: the scores of the average with
+    its temperature.
+    """
+    prediction, y = average(evaluation)
+    if isinstance(calibration, TemperatureScaling):
+        scores = evaluation.scores(calibration(prediction))
+        return {f"bma_scaled/{name}": value for name, value in scores.items()}
+    if isinstance(calibration, ConformalSets):
+        sets = calibration(prediction)
+        held = sets.gather(1, y.long()[:, None]).double().mean().item()
+        return {"conformal/coverage": held, "conformal/size": sets.sum(1).double().mean().item()}
+    low, high = calibration(prediction)
+    columns = y.reshape(low.shape).to(low)
+    held = ((low <= columns) & (columns <= high)).double().mean().item()
+    return {"conformal/coverage": held, "conformal/width": (high - low).double().mean().item()}
+
+
+def fitted_numbers(calibration: Calibration, items: int) -> dict[str, float]:
+    """What was fitted, and on how many items."""
+    numbers = {"temperature": calibration.temperature} if isinstance(calibration, TemperatureScaling) else {}
+    numbers |= {"level": calibration.level} if not isinstance(calibration, TemperatureScaling) else {}
+    return {f"calibration/{name}": value for name, value in (numbers | {"items": items}).items()}
+
+
+def sentence(metrics: Mapping[str, float]) -> str:
+    """What the metrics say of a calibration; empty where there is none."""
+    items = metrics.get("calibration/items", math.nan)
+    if math.isnan(items):
+        return ""
+    fit = f"fitted on {items:,.0f} validation items"
+    if "calibration/temperature" in metrics:
+        temperature = metrics["calibration/temperature"]
+        way = "less sure" if temperature > 1 else "surer"
+        return f"temperature scaling with T = {temperature:.3g}, which makes the average {way}, {fit}"
+    level, held = metrics["calibration/level"], metrics["test/conformal/coverage"]
+    size, width = metrics.get("test/conformal/size"), metrics.get("test/conformal/width")
+    of = f"{size:.2f} classes each" if size is not None else f"{width:.4g} wide"
+    kind = "sets" if size is not None else "intervals"
+    return f"conformal {kind} of level {100 * level:g} % hold {100 * held:.1f} % of the test items, {of}; {fit}"
+
+
+def to_plain(calibration: Calibration) -> dict[str, Any]:
+    """As a file holds it."""
+    kind = next(name for name, kind in KINDS.items() if isinstance(calibration, kind))
+    values = {name: v.tolist() if isinstance(v, Tensor) else v for name, v in vars(calibration).items()}
+    return {"kind": kind, **values}
+
+
+def from_plain(plain: Mapping[str, Any]) -> Calibration:
+    """Raises ConfigError for what `to_plain` has not written."""
+    values = {name: value for name, value in plain.items() if name != "kind"}
+    try:
+        if "margin" in values:
+            values["margin"] = torch.tensor(values["margin"], dtype=torch.float64)
+        return KINDS[plain["kind"]](**values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ConfigError(f"this is no calibration ({error}): bdl evaluate RUN calibrate=... makes it again") from error

@@ -1,0 +1,79 @@
+"""Tests of `bdl.posterior.calibrated`: what is fitted on one evaluation and scored on another."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import bdl
+from bdl.errors import ConfigError
+from bdl.posterior.calibrated import (
+    CalibrationRequest,
+    calibration_metrics,
+    fitted_numbers,
+    from_plain,
+    sentence,
+    to_plain,
+)
+from bdl.posterior.evaluation import ClassEvaluation
+from bdl.posterior.value_evaluation import ValueEvaluation
+
+
+def classes(seed: int, items: int = 2000, true: float = 2.0) -> ClassEvaluation:
+    """Labels are drawn from softmax(logits / true), and one network says softmax(logits)."""
+    random = torch.Generator().manual_seed(seed)
+    logits = 2 * torch.randn(items, 5, generator=random)
+    y = torch.multinomial((logits / true).softmax(-1), 1, generator=random).squeeze(1)
+    evaluation = ClassEvaluation(bdl.CategoricalNLL(), y, 1)
+    evaluation.add([0], logits[None])
+    return evaluation
+
+
+def numbers(seed: int, items: int = 2000) -> ValueEvaluation:
+    """Errors are three times as large as the network says."""
+    random = torch.Generator().manual_seed(seed)
+    mean = torch.randn(items, 1, generator=random)
+    y = (mean + 3 * torch.randn(items, 1, generator=random)).squeeze(1)
+    evaluation = ValueEvaluation(bdl.GaussianNLL(1.0), y, 1)
+    evaluation.add([0], mean[None])
+    return evaluation
+
+
+@pytest.mark.parametrize("make", [classes, numbers])
+def test_conformal_coverage_is_the_level_on_new_items(make):
+    """Coverage with n items of each kind has a standard error of at most sqrt(2 level (1 - level) / n), 0.0095."""
+    fitted = CalibrationRequest("conformal", 0.9).fit(make(0))
+    metrics = calibration_metrics(fitted, make(1))
+    assert metrics["conformal/coverage"] == pytest.approx(0.9, abs=4 * 0.0095)
+    again = calibration_metrics(from_plain(to_plain(fitted)), make(1))
+    assert again == metrics
+    said = sentence({f"test/{k}": v for k, v in metrics.items()} | fitted_numbers(fitted, 2000))
+    assert f"hold {100 * metrics['conformal/coverage']:.1f} % of the test items" in said and "2,000 validation" in said
+
+
+def test_temperature_scaling_is_a_row_of_scores():
+    """The temperature that was applied is found, and the NLL of new items falls."""
+    fitted, test = CalibrationRequest("temperature").fit(classes(0)), classes(1)
+    scores = calibration_metrics(fitted, test)
+    assert from_plain(to_plain(fitted)) == fitted
+    assert fitted.temperature == pytest.approx(2, rel=0.2) and "less sure" in sentence(fitted_numbers(fitted, 2000))
+    assert scores["bma_scaled/nll"] < test.metrics()["bma/nll"]
+    assert scores["bma_scaled/accuracy"] == test.metrics()["bma/accuracy"]
+
+
+def test_what_cannot_be_fitted_or_judged_is_refused_before_anything_is_sampled():
+    conformal, temperature = CalibrationRequest("conformal", 0.9), CalibrationRequest("temperature")
+    conformal.check("logits", True, True, 9)
+    with pytest.raises(ConfigError, match="at least 9 validation items, and there are 8"):
+        conformal.check("logits", True, True, 8)
+    for has_val, has_test, lacking in ((False, True, "validation"), (True, False, "test")):
+        with pytest.raises(ConfigError, match=f"have no {lacking} items"):
+            temperature.check("logits", has_val, has_test, 100)
+    with pytest.raises(ConfigError, match="calibrate=conformal"):
+        temperature.check("values", True, True, 100)
+    with pytest.raises(ConfigError, match="calibrate=temperature"):
+        conformal.check("labels", True, True, 100)
+    with pytest.raises(ConfigError, match="between 0 and 1"):
+        CalibrationRequest("conformal", 1.0)
+    with pytest.raises(ConfigError, match="no calibration"):
+        from_plain({"kind": "sets", "level": 0.9})
