@@ -32,6 +32,7 @@ from .likelihoods import (
 )
 from .posterior import plot
 from .posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
+from .posterior.ood import ood
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
@@ -140,6 +141,7 @@ __all__ = [
     "find_settings",
     "learning_coefficient",
     "models",
+    "ood",
     "per_example_gradients",
     "plot",
     "predict_table",

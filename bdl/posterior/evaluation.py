@@ -15,6 +15,7 @@ from torch import Tensor
 from bdl.likelihoods import Likelihood
 from bdl.posterior.diagnostics import Draws, repeat_error
 from bdl.posterior.metrics import classification_metrics, constant_class_losses
+from bdl.posterior.ood import logit_energy
 from bdl.posterior.prediction import log_probs
 
 POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
@@ -163,12 +164,14 @@ class ClassEvaluation(PosteriorEvaluation):
 
     tokens: the n items are the tokens of texts. Their scores have a perplexity, and the entropy of the average is
     split in two.
+    parts: keep what `uncertainty` and `strangeness` need; those of tokens always are.
     """
 
-    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False):
+    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False, parts: bool = False):
         super().__init__(likelihood, y, chains)
-        self.tokens = tokens
-        self._entropies = torch.zeros((), dtype=torch.float64)  # (n,) entropies of tokens, sums over networks
+        self.tokens, self.parts = tokens, tokens or parts
+        self._entropies = torch.zeros((), dtype=torch.float64)  # (n,) sums over networks
+        self._energies = torch.zeros((), dtype=torch.float64)  # (n,) of logits, sums over networks
         self.labels = self.y.flatten().long() if likelihood.outputs == "labels" else self.y
         self._last: dict[int, Tensor] = {}  # (K, n) the last of each chain
         self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
@@ -214,12 +217,19 @@ class ClassEvaluation(PosteriorEvaluation):
 
     @property
     def uncertainty(self) -> dict[str, Tensor]:
-        """(n,) nats of each token: `entropy` of the average, `aleatoric`, the mean entropy of a network, and the rest.
+        """(n,) nats of each item: `entropy` of the average, `aleatoric`, the mean entropy of a network, and the rest.
 
-        That is `epistemic`, the mutual information between the token and the network, as in `Prediction`.
+        That is `epistemic`, the mutual information between the label and the network, as in `Prediction`.
         """
         entropy, aleatoric = torch.special.entr(self.bma.double()).sum(-1), self._entropies / self._count.sum()
         return {"entropy": entropy, "aleatoric": aleatoric, "epistemic": entropy - aleatoric}
+
+    @property
+    def strangeness(self) -> dict[str, Tensor]:
+        """(n,) scores of items, larger for stranger ones, see `bdl.ood`."""
+        parts = self.uncertainty
+        scores = {"entropy": parts["entropy"], "mutual_information": parts["epistemic"]}
+        return scores | ({"energy": self._energies / self._count.sum()} if self.likelihood.outputs == "logits" else {})
 
     def metrics(self) -> dict[str, float]:
         if not self.tokens:
@@ -236,8 +246,10 @@ class ClassEvaluation(PosteriorEvaluation):
         probs = log_probs(outputs, self.likelihood).exp()
         if not self._last:
             self._sum = torch.zeros(self.chains, *probs.shape[1:], dtype=torch.float64)
-        if self.tokens:
+        if self.parts:
             self._entropies = self._entropies + torch.special.entr(probs).sum(1).double().sum(0)
+            if self.likelihood.outputs == "logits":
+                self._energies = self._energies + logit_energy(outputs).double().sum(0)
         of_labels = probs[:, self.labels[self._points], self._points]
         self._log_p.add(chains, of_labels.clamp_min(torch.finfo(probs.dtype).tiny).log().numpy())
         for chain, i in {chain: i for i, chain in enumerate(chains)}.items():

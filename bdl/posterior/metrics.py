@@ -100,22 +100,6 @@ def risk_coverage(probs: Tensor, labels: Tensor) -> Tensor:
     return each.cumsum(0) / torch.arange(1, len(each) + 1, device=each.device)
 
 
-def ood_auroc(inside: Tensor, outside: Tensor) -> float:
-    """Area under the ROC curve when predictive entropy is used to detect out-of-distribution items.
-
-    It is the probability that an out-of-distribution item has a larger entropy than an item of the data. Ties count
-    half, so that guessing gives .5.
-
-    inside: (n, K) predicted probabilities of items of the data. outside: (m, K), of out-of-distribution items.
-    """
-    from torchmetrics.functional.classification import binary_auroc
-
-    entropy = torch.special.entr(torch.cat([inside, outside]).double()).sum(1)
-    is_outside = torch.arange(len(entropy), device=entropy.device) >= len(inside)
-    # torchmetrics takes scores outside of [0, 1] for logits
-    return binary_auroc(entropy / entropy.max().clamp_min(1), is_outside.long()).item()
-
-
 def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[Tensor, Tensor, Tensor]:
     """(confidence, accuracy, count), each (bins,), of items grouped by the probability of their most probable class.
 

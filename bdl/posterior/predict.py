@@ -144,18 +144,19 @@ class Posterior(StoredNetworks, Generic[P]):
 
     @torch.no_grad()
     def evaluate_all(
-        self, loaders: Mapping[str, Iterable[Any]], progress: Progress | None = None
+        self, loaders: Mapping[str, Iterable[Any]], progress: Progress | None = None, parts: bool = False
     ) -> dict[str, PosteriorEvaluation]:
         """`evaluate` on several loaders by name. Every sample is read once.
 
         progress: called with the work that is done and with all the work, in predictions of one network for one item.
+        parts: keep the parts of the uncertainty of each item of classes, `uncertainty` and `strangeness`.
         """
         try:
             importance = self.weights("importance")
         except ConfigError:
             importance = None
         labelled = {name: self._labelled(loader) for name, loader in loaders.items()}
-        return evaluations_of(labelled, self._samples, self.weights(), importance, progress)
+        return evaluations_of(labelled, self._samples, self.weights(), importance, progress, parts)
 
     def as_module(self, kind: Kind = "uniform", samples: int | None = None, method: Method = "auto") -> PosteriorModule:
         """A module that maps x to mean probabilities (n, K), or to means of numbers, and holds its samples itself.

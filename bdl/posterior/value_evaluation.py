@@ -133,11 +133,13 @@ class ValueEvaluation(PosteriorEvaluation):
         )
 
 
-def evaluation_of(likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False) -> PosteriorEvaluation:
-    """An evaluation of the kind that the likelihood's outputs call for. tokens: see `ClassEvaluation`."""
+def evaluation_of(
+    likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False, parts: bool = False
+) -> PosteriorEvaluation:
+    """An evaluation of the kind that the likelihood's outputs call for. tokens, parts: see `ClassEvaluation`."""
     if likelihood.outputs == "values":
         return ValueEvaluation(likelihood, y, chains)
-    return ClassEvaluation(likelihood, y, chains, tokens)
+    return ClassEvaluation(likelihood, y, chains, tokens, parts)
 
 
 def evaluations_of(
@@ -146,10 +148,11 @@ def evaluations_of(
     weights: Weights,
     importance: Weights | None,
     progress: Progress | None,
+    parts: bool = False,
 ) -> dict[str, PosteriorEvaluation]:
     """The evaluations by name, in one pass over the samples that have a weight; see `Posterior.evaluate_all`."""
     evaluations = {
-        name: evaluation_of(one.likelihood, one.y, samples.chains, one.tokens) for name, one in labelled.items()
+        name: evaluation_of(one.likelihood, one.y, samples.chains, one.tokens, parts) for name, one in labelled.items()
     }
     done, total = 0, len(samples.keyed()) * sum(e.items for e in evaluations.values())
     for group in samples.groups(weights.by_key):

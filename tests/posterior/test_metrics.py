@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from bdl.errors import ConfigError
-from bdl.posterior.metrics import classification_metrics, ood_auroc, reliability_bins
+from bdl.posterior.metrics import classification_metrics, reliability_bins
 from bdl.posterior.prediction import uncertainty
 
 
@@ -118,17 +118,3 @@ def test_reliability_bins_by_hand():
     assert (accuracy[5], confidence[5]) == (0, 0.55)
     assert accuracy[9].item() == pytest.approx(2 / 3) and confidence[9].item() == pytest.approx(2.9 / 3)
     assert torch.isnan(confidence[0]) and torch.isnan(accuracy[0])
-
-
-@pytest.mark.parametrize("k", [2, 6, 100])
-def test_auroc_is_the_share_of_pairs_in_their_order(k):
-    inside, outside = draw(60, k)[0], draw(40, k, 1)[0].pow(0.5)
-    outside = outside / outside.sum(1, keepdim=True)
-    outside[:3] = inside[:3]  # ties
-    entropy = [torch.special.entr(p).sum(1).tolist() for p in (inside, outside)]
-    pairs = [(b > a) + 0.5 * (b == a) for a in entropy[0] for b in entropy[1]]
-    assert ood_auroc(inside, outside) == pytest.approx(np.mean(pairs), abs=1e-6)
-
-
-def test_certain_predictions_separate_nothing():
-    assert ood_auroc(torch.eye(3), torch.eye(3)) == 0.5

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from rich.console import Console
 from rich.table import Table
 from torch import Tensor
@@ -17,7 +18,7 @@ from bdl.posterior.calibrated import Calibration, CalibrationRequest, calibratio
 from bdl.posterior.diagnostics import ConvergenceRow, convergence_rows, mixing, rhat, trace_error
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_metrics
 from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
-from bdl.posterior.metrics import ood_auroc
+from bdl.posterior.ood import detection, named_detection
 from bdl.posterior.predict import Posterior, Progress
 from bdl.posterior.verdict import verdict
 from bdl.posterior.weights import energy_spreads
@@ -66,14 +67,17 @@ def summarise(
         posterior: its samples are read once for all loaders.
         loaders: labelled batches by split, "test" or "train". R-hat, ESS and the Monte Carlo error come from the first.
         trace: the trace of the chains; without it noise_ratio and all temperatures but T are NaN.
-        ood: out-of-distribution items. `ood/.../auroc` says how well entropy separates them from the first split.
+        ood: out-of-distribution items. `ood/...` says how well scores of uncertainty separate them from the first
+            split, see `bdl.ood`; `ood/bma/...` is by the average's entropy, `ood/one_sample/auroc` by that of one sample.
         progress: called while the samples are evaluated, as `Posterior.evaluate_all` calls it.
         start: the deep ensemble at which the chains began; `test/start/...` are the scores of its average.
         calibrate: what is fitted on the split "val", and scored on the others.
 
     Raises StoreError if a sample cannot be read.
     """
-    evaluations = posterior.evaluate_all({**loaders, **({} if ood is None else {"ood": ood})}, progress)
+    evaluations = posterior.evaluate_all(
+        {**loaders, **({} if ood is None else {"ood": ood})}, progress, ood is not None
+    )
     outside = evaluations.pop("ood", None)
     first = next(iter(evaluations.values()))
     metrics: dict[str, float] = {"samples": posterior.samples, "chains": posterior.chains}  # without unreadable files
@@ -86,8 +90,7 @@ def summarise(
         metrics |= {f"{split}/{name}": value for name, value in evaluation.against_constant(seen).items()}
         metrics[f"{split}/items"] = evaluation.items
     if isinstance(first, ClassEvaluation) and isinstance(outside, ClassEvaluation):
-        one = [ood_auroc(p, q) for p, q in zip(first.one_sample, outside.one_sample, strict=True)]
-        metrics |= {"ood/one_sample/auroc": float(np.mean(one)), "ood/bma/auroc": ood_auroc(first.bma, outside.bma)}
+        metrics |= _detection(first, outside)
     energies = next(iter(_energy_draws(posterior).values()), None)
     metrics |= mixing(first.quantities, energies, first.features) | first.repeat_error()
     metrics |= _temperatures(posterior, trace)
@@ -104,6 +107,15 @@ def summarise(
 def calibration_fact(summary: Summary) -> dict[str, str]:
     """What the report says of a calibration; nothing where there is none."""
     return {"calibration": text} if (text := sentence(summary.metrics)) else {}
+
+
+def _detection(first: ClassEvaluation, outside: ClassEvaluation) -> dict[str, float]:
+    """How well scores tell the items of two evaluations apart; those of the average's entropy are `ood/bma/...`."""
+    pairs = zip(first.one_sample, outside.one_sample, strict=True)
+    one = [detection(*(torch.special.entr(p.double()).sum(1) for p in pair))["auroc"] for pair in pairs]
+    by_score = named_detection(first.strangeness, outside.strangeness)
+    named = {f"ood/{name.replace('entropy/', 'bma/')}": value for name, value in by_score.items()}
+    return {"ood/one_sample/auroc": float(np.mean(one)), **named}
 
 
 def diverged_fact(posterior: Posterior) -> dict[str, str]:

@@ -30,6 +30,7 @@ IN_PREDICTIONS = ("Level of single samples", "Average against a constant", "Aver
                   "Average against one sample", "Width against residuals", "Calibration error (ECE)",
                   "Calibration of intervals")  # fmt: skip
 SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
+OOD_SCORES = {"bma": "entropy", "mutual_information": "mutual information", "energy": "energy of the logits"}
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 
 
@@ -123,6 +124,7 @@ def page(data: ReportData) -> str:
         convergence=[
             (r.name, (f"{r.mean:,.4g}", f"{r.std:,.3g}", f"{r.rhat:.3f}", f"{r.ess:,.0f}")) for r in data.convergence
         ],
+        ood=ood_rows(m),
         numbers={k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)},
     )
 
@@ -156,6 +158,18 @@ def _in_short(m: Mapping[str, float], units: Units) -> str:
     nll = "" if math.isnan(m["test/bma/nll"]) else f", NLL {m['test/bma/nll']:.3f} nats"
     errors = f"{shown_score('accuracy', average)} % of the test set (one sample: {shown_score('accuracy', one)} %)"
     return f"The average{samples} misclassifies {errors}{nll}."
+
+
+def ood_rows(m: Mapping[str, float]) -> list[tuple[str, list[str]]]:
+    """The rows of the table of out-of-distribution scores: AUROC, AUPR and false alarms in %."""
+    return [
+        (
+            label,
+            [f"{m[f'ood/{name}/auroc']:.4f}", f"{m[f'ood/{name}/aupr']:.4f}", f"{100 * m[f'ood/{name}/fpr95']:.1f} %"],
+        )
+        for name, label in OOD_SCORES.items()
+        if not math.isnan(m[f"ood/{name}/auroc"])
+    ]
 
 
 def score_table(metrics: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:
