@@ -1,6 +1,6 @@
 # The only list of public names. Type checkers and editors read it as a stub. At run time lazy_loader reads it and
 # imports each name where it is first used, so that `import bdl` costs next to nothing.
-from . import data, models, schedules
+from . import data, metrics, models, schedules
 from .baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .checkpoint import CheckpointStart
 from .engine.gradient import per_example_gradients
@@ -140,6 +140,7 @@ __all__ = [
     "data",
     "find_settings",
     "learning_coefficient",
+    "metrics",
     "models",
     "ood",
     "per_example_gradients",

@@ -19,7 +19,7 @@ LAYERS = [
     {"samplers"},
     {"engine"},
     {"posterior", "models", "data"},
-    {"start"},
+    {"start", "metrics"},
     {"baselines"},
     {"tune"},
     {"landscape"},

@@ -35,7 +35,7 @@ def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
     """
     from torchmetrics.functional.classification import multiclass_accuracy, multiclass_calibration_error
 
-    probs, labels = _checked(probs, labels)
+    probs, labels = checked(probs, labels)
     p_of_label = probs.gather(1, labels[:, None]).clamp_min(torch.finfo(probs.dtype).tiny)  # (n, 1)
     error = probs - torch.nn.functional.one_hot(labels, probs.shape[1])  # (n, K)
     risk = risk_coverage(probs, labels)
@@ -58,10 +58,20 @@ def adaptive_ece(probs: Tensor, labels: Tensor, bins: int = BINS) -> float:
 
     Equal bins of confidence leave most bins of an accurate network empty. probs: (n, K). labels: (n,).
     """
+    return adaptive_gap(*confidence_and_errors(probs, labels), bins)
+
+
+def confidence_and_errors(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(n,) the probability of the most probable class, and whether it is the wrong one, in double precision."""
     confidence, predicted = probs.double().max(1)
+    return confidence, (predicted != labels).double()
+
+
+def adaptive_gap(confidence: Tensor, errors: Tensor, bins: int) -> float:
+    """`adaptive_ece` of confidences (n,) and errors (n,), 0 or 1."""
     order = confidence.argsort(stable=True)
-    gap = ((predicted == labels).double() - confidence)[order]
-    return sum(abs(part.sum().item()) for part in gap.tensor_split(bins)) / len(labels)
+    gap = (1 - errors - confidence)[order]
+    return sum(abs(part.sum().item()) for part in gap.tensor_split(bins)) / len(confidence)
 
 
 def brier_parts(probs: Tensor, labels: Tensor, bins: int = BINS) -> dict[str, float]:
@@ -93,10 +103,14 @@ def risk_coverage(probs: Tensor, labels: Tensor) -> Tensor:
     Items of the same confidence share their errors, so that the order of the data does not matter. Confidence is the
     probability of the most probable class. probs: (n, K). labels: (n,).
     """
-    confidence, predicted = probs.double().max(1)
+    return risk_of(*confidence_and_errors(probs, labels))
+
+
+def risk_of(confidence: Tensor, errors: Tensor) -> Tensor:
+    """`risk_coverage` of confidences (n,) and errors (n,), 0 or 1."""
     values, inverse, count = (-confidence).unique(return_inverse=True, return_counts=True)
-    errors = torch.zeros_like(values).index_add_(0, inverse, (predicted != labels).double())
-    each = (errors / count).repeat_interleave(count)
+    summed = torch.zeros_like(values).index_add_(0, inverse, errors)
+    each = (summed / count).repeat_interleave(count)
     return each.cumsum(0) / torch.arange(1, len(each) + 1, device=each.device)
 
 
@@ -108,7 +122,7 @@ def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[T
 
     probs: (n, K). labels: (n,).
     """
-    probs, labels = _checked(probs, labels)
+    probs, labels = checked(probs, labels)
     confidence, predicted = probs.double().max(1)  # (n,)
     # float32, as in torchmetrics: the diagram then has the same bins as the ECE
     edges = torch.linspace(0, 1, bins + 1, device=probs.device)
@@ -118,7 +132,7 @@ def reliability_bins(probs: Tensor, labels: Tensor, bins: int = BINS) -> tuple[T
     return total / count, correct / count, count
 
 
-def _checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def checked(probs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     """The probabilities (n, K), clamped to [0, 1], and the labels (n,), as integers. Raises ConfigError."""
     if probs.ndim != 2 or labels.shape != probs.shape[:1] or len(labels) == 0:
         raise ConfigError(

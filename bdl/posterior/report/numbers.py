@@ -68,7 +68,7 @@ def summarise(
         loaders: labelled batches by split, "test" or "train". R-hat, ESS and the Monte Carlo error come from the first.
         trace: the trace of the chains; without it noise_ratio and all temperatures but T are NaN.
         ood: out-of-distribution items. `ood/...` says how well scores of uncertainty separate them from the first
-            split, see `bdl.ood`; `ood/bma/...` is by the average's entropy, `ood/one_sample/auroc` by that of one sample.
+            split, see `bdl.ood`; `ood/bma/...` is by the average's entropy, `ood/one_sample/auroc` by a sample's.
         progress: called while the samples are evaluated, as `Posterior.evaluate_all` calls it.
         start: the deep ensemble at which the chains began; `test/start/...` are the scores of its average.
         calibrate: what is fitted on the split "val", and scored on the others.
