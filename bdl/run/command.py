@@ -21,9 +21,11 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, did_you_mean
+from bdl.run.completion import asks_for_completion, completion_script
 from bdl.run.config import config_folder, register_resolvers
 from bdl.run.console import one_line_errors, silent_pipe
+from bdl.run.help import ABOUT, HELP, example_of, help_of
 from bdl.run.keys import check_keys
 from bdl.run.optuna_sweeper import is_optimising
 from bdl.run.sweeps import register_sweeps
@@ -31,14 +33,6 @@ from bdl.run.sweeps import register_sweeps
 register_resolvers()
 register_sweeps()
 CONF = str(config_folder())
-ABOUT = {
-    "train": "Sample the posterior of a network, keep the samples, evaluate them and write a report.",
-    "evaluate": "Evaluate the samples of one or several runs as one posterior.",
-    "predict": "Predict the rows of a table with the samples of one or several runs.",
-    "verify": "Verify every file of a run directory.",
-    "compare": "Compare runs side by side, a row for each method, with means over seeds.",
-    "llc": "Measure the local learning coefficient of a run's trained network.",
-}
 # Commands without groups -> the key of the folders that they take
 OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "compare": "runs", "llc": "run"}
 
@@ -90,15 +84,6 @@ def command(name: str) -> Callable[[], None]:
     return hydra.main(version_base="1.3", config_path=CONF, config_name=name)(carry_out)
 
 
-HELP = (
-    "usage: bdl COMMAND [OVERRIDES]\n\ncommands:\n"
-    + "".join(f"  {name:<9} {about}\n" for name, about in ABOUT.items())
-    + """
-Overrides are Hydra's: bdl train sampler=sghmc chains=4. The others take run directories too: bdl verify outputs/a.
-`bdl train --help` lists groups and keys; `bdl COMMAND --help` explains the keys of another command."""
-)
-
-
 def with_key(name: str, words: Sequence[str]) -> list[str]:
     """The words of a command line, where folders without a key get the command's: `bdl verify a` is run=a.
 
@@ -125,18 +110,6 @@ def with_key(name: str, words: Sequence[str]) -> list[str]:
     return [f"{key}={quoted[0]}", *others]
 
 
-def example_of(name: str) -> str:
-    """A call of the command, with which its configuration file begins."""
-    return (config_folder() / f"{name}.yaml").read_text().removeprefix("# ").partition(": ")[0]
-
-
-def help_of(name: str) -> str:
-    """What a command does, and its keys with their defaults and comments, as its configuration file has them."""
-    text = (config_folder() / f"{name}.yaml").read_text()
-    keys = text.partition("  - _self_\n\n")[2].partition("\nhydra:")[0]
-    return f"{ABOUT[name]}\n\n    {example_of(name)}\n\nKeys, with their defaults; ??? must be given:\n\n{keys}"
-
-
 def _is_folder(word: str) -> bool:
     """Whether a word is no option and no override. A folder of a sweep has = in its name."""
     return bool(word) and word[0] not in "-+~" and ("=" not in word or Path(word).is_dir())
@@ -145,21 +118,26 @@ def _is_folder(word: str) -> bool:
 def run_command(name: str) -> None:
     """Run a command with the overrides in sys.argv; an error ends the process with one line and status 1."""
     with silent_pipe(), one_line_errors():
-        if name in OF_FOLDERS and {"-h", "--help"} & set(sys.argv[1:]):
-            print(help_of(name))
-            return
-        sys.argv[1:] = with_key(name, sys.argv[1:])
-        command(name)()
+        words = sys.argv[1:]
+        if {"-h", "--help"} & set(words):
+            print(help_of(name, words))
+        elif asks_for_completion(words):
+            print(completion_script(list(ABOUT)))
+        else:
+            sys.argv[1:] = with_key(name, words)
+            command(name)()
 
 
 def main() -> None:
     """The console command `bdl`."""
     name, *overrides = sys.argv[1:] or ["--help"]
-    if name in ("-h", "--help", "help"):
-        print(HELP)
-    elif name in ABOUT:
+    if name in ABOUT:
         sys.argv = [f"bdl {name}", *overrides]
         run_command(name)
+    elif name in ("-h", "--help", "help", "completion"):
+        with silent_pipe():
+            print(completion_script(list(ABOUT)) if name == "completion" else HELP)
     else:
-        print(f"bdl: {name} is not a command: {' or '.join(ABOUT)}; bdl --help says more", file=sys.stderr)
+        hint = did_you_mean(name, ABOUT) or f": {' or '.join(ABOUT)}"
+        print(f"bdl: {name} is not a command{hint}; bdl --help says more", file=sys.stderr)
         sys.exit(2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import signal
@@ -55,12 +56,15 @@ def command_of() -> str:
 @contextmanager
 def silent_pipe() -> Iterator[None]:
     """End quietly, as a command of the shell does, where the reader of the output has gone, such as `| head`."""
+    complaining, logging.raiseExceptions = logging.raiseExceptions, False  # a log on stdout would complain itself
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python would complain at its end
         sys.exit(128 + signal.SIGPIPE)
+    finally:
+        logging.raiseExceptions = complaining
 
 
 def without_traceback(text: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.checkpoint import is_checkpoint
@@ -20,6 +20,8 @@ from bdl.disk.manifest import Manifest
 from bdl.disk.owner import sole_owner, sweep_leftovers
 from bdl.errors import ConfigError
 from bdl.lightning.callbacks.start import FOLDER as START
+from bdl.posterior.samples import brief
+from bdl.run.config import leaves, plain
 from bdl.run.machine import provenance
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, TIMING, read_config, read_metrics, write_json
 
@@ -35,11 +37,12 @@ class RunDirectory:
 
     A folder without a sample, a checkpoint or metrics holds no run, whatever a refused or killed one has left in it.
 
-    hash: `config_hash` of the configuration as the user gave it.
+    hash: `config_hash` of the configuration as the user gave it. settings: `run_settings` of it, with which a refusal
+        says what differs.
     """
 
-    def __init__(self, path: str | Path, hash: str):
-        self.path, self.hash = Path(path), hash
+    def __init__(self, path: str | Path, hash: str, settings: Mapping[str, Any] | None = None):
+        self.path, self.hash, self.settings = Path(path), hash, settings or {}
         self._refuse_other_run()
 
     def checkpoint(self, name: str = "last") -> Path | None:
@@ -128,11 +131,13 @@ class RunDirectory:
     def _refuse_other_run(self) -> None:
         self._refuse_foreign_files()
         if (self.path / CONFIG).exists():
-            recorded = OmegaConf.select(read_config(self.path), "provenance.config_hash")
+            config = read_config(self.path)
+            recorded = OmegaConf.select(config, "provenance.config_hash")
             if recorded is None or recorded != self.hash and self.started:
+                difference = differing_key(self.settings, config) or f"{recorded}, this is {self.hash}"
                 raise ConfigError(
-                    f"{self.path} already holds a run of another configuration ({recorded}, this is {self.hash}): "
-                    "choose another hydra.run.dir or remove that folder"
+                    f"{self.path} already holds a run of another configuration ({difference}): choose another "
+                    "hydra.run.dir, set the key as it is there to go on with that run, or remove that folder"
                 )
         elif self.started or not all(map(is_leftover, self._files())):
             raise ConfigError(
@@ -191,6 +196,19 @@ class RunDirectory:
         for path in new:
             with contextlib.suppress(OSError):
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def differing_key(settings: Mapping[str, Any], recorded: DictConfig) -> str:
+    """The first key whose value is not that of a recorded configuration, in words; empty where none is known.
+
+    What the data or the tuning of the recorded run have decided is null or auto in the settings, and is left out.
+    """
+    found = OmegaConf.select(recorded, "found.settings") or {}
+    for key, here in leaves(settings, lists=False):
+        there = plain(OmegaConf.select(recorded, key))
+        if here not in (None, "auto") and not any(key.startswith(name) for name in found) and there != here:
+            return f"{key} is {brief(there)} there, and {brief(here)} here"
+    return ""
 
 
 def is_leftover(path: Path) -> bool:

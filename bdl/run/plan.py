@@ -207,6 +207,11 @@ class Plan:
             Plan.of(config.fill_in(self._given, own | nothing), self.hydra), found=self.found, judged=self.folder
         )
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every key with an effect on the samples, as the user gave it."""
+        return config.run_settings(self._given)
+
     def numbers(self, process: ProcessInfo) -> range:
         """The numbers of all stacks of the run: one per process under trainer=chains, otherwise those of `stacks`."""
         count = process.world_size if self.compute.strategy == "chains" else self.stacks.count

@@ -46,7 +46,7 @@ def train(cfg: DictConfig) -> float | None:
     if plan.refit and process.world_size > 1:
         raise ConfigError("refit=all needs processes that bdl starts itself, and others have started these")
     objective = carry_out(plan, process)
-    if plan.refit and RunDirectory(plan.folder, plan.hash).metrics is not None:
+    if plan.refit and RunDirectory(plan.folder, plan.hash, plan.settings).metrics is not None:
         again = plan.with_found(read_config(plan.folder).get("found")).of_all_rows()
         print(f"refit: {again.folder} is sampled from all rows; scores are those of {plan.folder}", flush=True)
         carry_out(again, process)
@@ -55,7 +55,7 @@ def train(cfg: DictConfig) -> float | None:
 
 def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
     """Run in this process; or launch new ones, where the run has several and no cluster has started them."""
-    compute, directory = plan.compute, RunDirectory(plan.folder, plan.hash)
+    compute, directory = plan.compute, RunDirectory(plan.folder, plan.hash, plan.settings)
     if process.launched:
         check_count(process, compute.per_machine * compute.machines)
     if (metrics := directory.metrics) is not None:
@@ -88,7 +88,7 @@ def run_in_new_process(plan: Plan) -> None:
 def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
     """The part of one process: the whole run, one rank of a data-parallel chain, or some of several stacks."""
     prepare_torch(plan.compute.threads, plan.compute.tf32, max(plan.compute.per_machine, plan.stacks.carriers))
-    directory = RunDirectory(plan.folder, plan.hash)
+    directory = RunDirectory(plan.folder, plan.hash, plan.settings)
     independent = process.world_size > 1 and plan.compute.strategy != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
     started = time.perf_counter()

@@ -117,6 +117,7 @@ def test_a_folder_of_another_configuration_is_refused(script, run):
     before = samples(run)
     error = refusal(script("train", f"hydra.run.dir={run}", "trainer=debug", *TINY, "seed=7"))
     assert "already holds a run of another configuration" in error and before == samples(run)
+    assert "seed is 0 there, and 7 here" in error
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="has a GPU")
