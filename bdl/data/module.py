@@ -142,6 +142,11 @@ class DataModule(L.LightningDataModule):
         count = _length(loader)
         return sum(count_items(batch) for batch in loader) if count is None else count
 
+    @property
+    def class_names(self) -> Sequence[str]:
+        """The names of the classes, in their order; empty where there are none."""
+        return ()
+
     def has(self, split: str) -> bool:
         """Whether "val" or "test" has items."""
         return bool(self.val_dataloader() if split == "val" else self.test_dataloader())

@@ -66,6 +66,10 @@ class TensorDataModule(DataModule):
         self.batches = batches if workers is None else WorkerBatches(batches, workers)
 
     @property
+    def class_names(self) -> Sequence[str]:
+        return self.labels
+
+    @property
     def rows(self) -> str:
         """The number of items of each split that has some, in words."""
         return ", ".join(f"{len(y):,} {split}" for split, (_, y) in self.splits.items() if len(y))

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood
+from bdl.posterior.class_scores import ClassScores
 from bdl.posterior.diagnostics import Draws, repeat_error
 from bdl.posterior.metrics import classification_metrics, constant_class_losses
 from bdl.posterior.ood import logit_energy
@@ -165,11 +166,20 @@ class ClassEvaluation(PosteriorEvaluation):
     tokens: the n items are the tokens of texts. Their scores have a perplexity, and the entropy of the average is
     split in two.
     parts: keep what `uncertainty` and `strangeness` need; those of tokens always are.
+    pixels: the n items are those of images, whose scores have a mean IoU.
     """
 
-    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False, parts: bool = False):
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        y: Tensor,
+        chains: int,
+        tokens: bool = False,
+        parts: bool = False,
+        pixels: bool = False,
+    ):
         super().__init__(likelihood, y, chains)
-        self.tokens, self.parts = tokens, tokens or parts
+        self.tokens, self.parts, self.pixels = tokens, tokens or parts, pixels
         self._entropies = torch.zeros((), dtype=torch.float64)  # (n,) sums over networks
         self._energies = torch.zeros((), dtype=torch.float64)  # (n,) of logits, sums over networks
         self.labels = self.y.flatten().long() if likelihood.outputs == "labels" else self.y
@@ -224,6 +234,10 @@ class ClassEvaluation(PosteriorEvaluation):
         entropy, aleatoric = torch.special.entr(self.bma.double()).sum(-1), self._entropies / self._count.sum()
         return {"entropy": entropy, "aleatoric": aleatoric, "epistemic": entropy - aleatoric}
 
+    def class_scores(self) -> ClassScores:
+        """The scores of each class, of the average over all networks."""
+        return ClassScores.of(self.bma, self.labels)
+
     @property
     def strangeness(self) -> dict[str, Tensor]:
         """(n,) scores of items, larger for stranger ones, see `bdl.ood`."""
@@ -233,7 +247,8 @@ class ClassEvaluation(PosteriorEvaluation):
 
     def metrics(self) -> dict[str, float]:
         if not self.tokens:
-            return super().metrics()
+            means = {k: v for k, v in self.class_scores().means().items() if k != "mean_iou" or self.pixels}
+            return super().metrics() | {f"bma/{name}": value for name, value in means.items()}
         parts = {f"bma/{name}": float(of_token.mean()) for name, of_token in self.uncertainty.items()}
         return super().metrics() | parts
 

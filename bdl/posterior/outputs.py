@@ -199,6 +199,7 @@ class LabelledOutputs(ItemOutputs):
     Elements that do not count, such as padding, are left out. Raises ConfigError for batches without labels.
 
     Attributes:
+        pixels: whether each row is an element of an item with two axes or more.
         tokens: whether each row is a token of a sequence: the inputs are whole numbers, each of which has a class.
     """
 
@@ -209,6 +210,7 @@ class LabelledOutputs(ItemOutputs):
         axes = len(output_shape(samples.net, batches))
         y = batches.labels(axes)
         self.tokens = axes == 3 and likelihood.outputs == "logits" and _have_tokens(batches)
+        self.pixels = axes > 3
         self._counted = likelihood.counted(y) if axes > 2 else None
         self.y = y if self._counted is None else y[self._counted]
 

@@ -134,12 +134,12 @@ class ValueEvaluation(PosteriorEvaluation):
 
 
 def evaluation_of(
-    likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False, parts: bool = False
+    likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False, parts: bool = False, pixels: bool = False
 ) -> PosteriorEvaluation:
-    """An evaluation of the kind that the likelihood's outputs call for. tokens, parts: see `ClassEvaluation`."""
+    """An evaluation of the kind that the likelihood's outputs call for; the rest: see `ClassEvaluation`."""
     if likelihood.outputs == "values":
         return ValueEvaluation(likelihood, y, chains)
-    return ClassEvaluation(likelihood, y, chains, tokens, parts)
+    return ClassEvaluation(likelihood, y, chains, tokens, parts, pixels)
 
 
 def evaluations_of(
@@ -152,7 +152,8 @@ def evaluations_of(
 ) -> dict[str, PosteriorEvaluation]:
     """The evaluations by name, in one pass over the samples that have a weight; see `Posterior.evaluate_all`."""
     evaluations = {
-        name: evaluation_of(one.likelihood, one.y, samples.chains, one.tokens, parts) for name, one in labelled.items()
+        name: evaluation_of(one.likelihood, one.y, samples.chains, one.tokens, parts, one.pixels)
+        for name, one in labelled.items()
     }
     done, total = 0, len(samples.keyed()) * sum(e.items for e in evaluations.values())
     for group in samples.groups(weights.by_key):

@@ -41,6 +41,7 @@ def evaluate(cfg: DictConfig) -> None:
     with WorkProgress("evaluating") as progress:
         summary = summarise(posterior, loaders, ood=data.ood(), progress=progress, start=start, calibrate=calibrate)
     summary.metrics |= chain_temperatures(runs)
+    summary.class_names = data.class_names
     out = Path(cfg.out or runs[0] / EVALUATION)
     if "test" in summary.evaluations:
         compare_with_reference(summary, cfg.reference, out / "probs-test.npy" if cfg.save_probs else None)

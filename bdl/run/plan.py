@@ -5,6 +5,7 @@ A `Plan` decides all that follows from the configuration and the machine. `Plan.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -211,6 +212,12 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """Every key with an effect on the samples, as the user gave it."""
         return config.run_settings(self._given)
+
+    @property
+    def command(self) -> str:
+        """The command line that makes this run, as it can be copied."""
+        words = [word for word in self.hydra.overrides.task if not word.startswith("run_dir=")]
+        return shlex.join(["bdl", "train", *words])
 
     def numbers(self, process: ProcessInfo) -> range:
         """The numbers of all stacks of the run: one per process under trainer=chains, otherwise those of `stacks`."""

@@ -216,6 +216,8 @@ def finish(
         loggers,
         promised,
         plan.calibrate,
+        data.class_names,
+        plan.command,
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)

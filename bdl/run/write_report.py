@@ -58,16 +58,19 @@ def write_report(
     loggers: Sequence[Logger] = (),
     promised: bool = False,
     calibrate: CalibrationRequest | None = None,
+    class_names: Sequence[str] = (),
+    command: str = "",
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
     sampler: that of the run; None where it is gone. loggers: show the report too. promised: the run
     was tuned, and its report says which promises of the tuning its samples do not keep. calibrate: what is fitted on
-    the validation split, and written to calibration.json.
+    the validation split, and written to calibration.json. class_names, command: see `Summary`.
     """
     start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:
         summary = summarise(posterior, loaders, outcome.trace, ood, progress, start, calibrate)
+    summary.class_names, summary.command = class_names, command
     if promised:
         broken = broken_promises(summary.metrics)
         summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -50,6 +50,8 @@ class Summary:
     convergence: list[ConvergenceRow]
     warnings: list[str] = field(default_factory=list)
     calibration: Calibration | None = None  # fitted on the split "val"
+    class_names: Sequence[str] = ()  # empty where they are not known
+    command: str = ""  # with which the run goes on or is made again; empty where there is none
 
 
 def summarise(

@@ -17,8 +17,10 @@ from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.predict import Posterior
+from bdl.posterior.report.next_steps import next_steps
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
 from bdl.posterior.report.pictures import ReportData, pictures_of
+from bdl.posterior.report.tables import class_rows, ood_rows
 from bdl.posterior.report.text import Pieces, coloured
 from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
 from bdl.posterior.verdict import verdict
@@ -29,8 +31,8 @@ IN_CONVERGENCE = ("Monte Carlo error", "Chains against each other", "R-hat (larg
 IN_PREDICTIONS = ("Level of single samples", "Average against a constant", "Average against the start",
                   "Average against one sample", "Width against residuals", "Calibration error (ECE)",
                   "Calibration of intervals")  # fmt: skip
+WORSE = 0.01  # nats, as for the check "Average against the start"
 SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
-OOD_SCORES = {"bma": "entropy", "mutual_information": "mutual information", "energy": "energy of the logits"}
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 
 
@@ -92,6 +94,8 @@ def write_page(
         curve=test.curve,
         text=coloured(test, pieces) if isinstance(test, ClassEvaluation) and test.tokens and pieces else (),
         convergence=summary.convergence,
+        classes=class_rows(test, summary.class_names),
+        command=summary.command,
         warnings=summary.warnings,
     )
     write_listed(path, page(data).encode())
@@ -107,6 +111,14 @@ def page(data: ReportData) -> str:
     seen_in = {p.title: p.checks for p in pictures}
     seen_in |= {"Convergence": IN_CONVERGENCE} if data.convergence else {}
     seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
+    steps = next_steps(judged, m, data.command, max(data.kept_steps, default=0))
+    given = {
+        "Next steps": steps, "Checks": True, "What was sampled": data.facts, "Predictions": splits,
+        "Classes": data.classes, "Out of distribution": ood_rows(m), "Text": data.text,
+        **{p.title: True for p in pictures},
+        "Convergence": data.convergence, "All numbers": m, "What the sampler does": data.explain,
+    }  # fmt: skip
+    contents = [title for title, there in given.items() if there]
     return render(
         "page.html.jinja",
         data=data,
@@ -125,6 +137,9 @@ def page(data: ReportData) -> str:
             (r.name, (f"{r.mean:,.4g}", f"{r.std:,.3g}", f"{r.rhat:.3f}", f"{r.ess:,.0f}")) for r in data.convergence
         ],
         ood=ood_rows(m),
+        worse=worse_than_start(m),
+        steps=steps,
+        contents=contents,
         numbers={k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)},
     )
 
@@ -160,16 +175,15 @@ def _in_short(m: Mapping[str, float], units: Units) -> str:
     return f"The average{samples} misclassifies {errors}{nll}."
 
 
-def ood_rows(m: Mapping[str, float]) -> list[tuple[str, list[str]]]:
-    """The rows of the table of out-of-distribution scores: AUROC, AUPR and false alarms in %."""
-    return [
-        (
-            label,
-            [f"{m[f'ood/{name}/auroc']:.4f}", f"{m[f'ood/{name}/aupr']:.4f}", f"{100 * m[f'ood/{name}/fpr95']:.1f} %"],
-        )
-        for name, label in OOD_SCORES.items()
-        if not math.isnan(m[f"ood/{name}/auroc"])
-    ]
+def worse_than_start(m: Mapping[str, float]) -> str:
+    """One sentence where the posterior predicts worse than the networks at which its chains began; otherwise empty."""
+    start, average = m["test/start/nll"], m["test/bma/nll"]
+    if not average > start + WORSE:  # also where one is not known
+        return ""
+    return (
+        f"The posterior predicts worse than the ensemble at which its chains began: NLL {average:.3f} against "
+        f"{start:.3f} nats. Predictions of that ensemble are better than these."
+    )
 
 
 def score_table(metrics: Mapping[str, float]) -> tuple[list[str], list[list[str]]]:

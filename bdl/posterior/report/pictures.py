@@ -65,7 +65,9 @@ class ReportData:
     reliability: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
     values: Values | None = None  # for predictions of numbers
     curve: Curve | None = None
-    text: Sequence[Word] = ()  # the first test tokens
+    text: Sequence[Word] = ()  # of the first test tokens
+    classes: Sequence[tuple[str, Sequence[str]]] = ()  # name -> items, recall, precision, IoU and AUC as texts
+    command: str = ""  # that makes the run
     convergence: Sequence[ConvergenceRow] = ()
     warnings: Sequence[str] = ()
 
@@ -114,7 +116,7 @@ def pictures_of(data: ReportData) -> list[Picture]:
     if known(trace.get("energy", ())):
         energies = (trace["step"], trace["energy"], np.asarray(data.kept_steps))
         pictures.append(Picture("Energy", figures.energy_trace, energies, ENERGY, checks=["Energy"]))
-    if any(known(trace.get(name, ())) for name in ("lr", "temperature", "t_eff", "kinetic_temperature", "multiplier")):
+    if any(moves(trace.get(name, ())) for name in ("lr", "temperature", "t_eff", "kinetic_temperature", "multiplier")):
         title = "Learning rate and temperature"
         pictures.append(Picture(title, figures.schedule, (trace,), SCHEDULE, checks=TEMPERATURES))
     if curve is not None and len(curve.samples) > 1:
@@ -131,6 +133,13 @@ def pictures_of(data: ReportData) -> list[Picture]:
         caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}".strip()
         pictures.append(Picture("Energy histogram and weighting", figures.histogram, (h,), caption, "half", WEIGHTING))
     return pictures
+
+
+def moves(values: Any) -> bool:
+    """Whether the values are more than one finite number repeated: a picture of a constant says nothing."""
+    finite = np.asarray(values, dtype=float)
+    finite = finite[np.isfinite(finite)]
+    return bool(finite.size) and float(np.ptp(finite)) > 1e-9 * float(np.abs(finite).max())
 
 
 def known(values: Any) -> bool:

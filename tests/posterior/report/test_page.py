@@ -179,7 +179,7 @@ def test_text_of_users_is_escaped(data):
         warnings=[ATTACK],
     )
     text = page(hostile)
-    assert "<script" not in text and text.count("&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;") == 8
+    assert "<script" not in text and text.count("&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;") == 9
     Reader(text)
 
 

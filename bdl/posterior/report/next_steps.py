@@ -1,0 +1,50 @@
+"""What a report says to do next: the command lines that follow from its verdict."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+
+from bdl.posterior.verdict import Verdict
+
+MOST = 100  # times as long as the run: beyond, another sampler is the better advice
+UNKNOWN = 4  # times as long, where the number of samples that would do is not known
+
+
+def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:
+    """What to do, in words, and the command that does it; none without the command of the run.
+
+    m: metrics, NaN where one is not known. steps: of the run.
+    """
+    if not command:
+        return []
+    if judged.outcome == "more samples" and steps and "budget=" not in command:
+        share = judged.needed / m["samples"]  # NaN where unknown
+        times = math.ceil(min(MOST, max(2.0, UNKNOWN if math.isnan(share) else share)))
+        key = "trainer.max_steps" if "trainer.max_" in command else "length"
+        return [(f"Sample {times} times as long", changed(command, f"{key}={int(float(f'{times * steps:.2g}'))}"))]
+    if judged.outcome == "not mixing":
+        start = (
+            [] if "start/members" in m else [("Start the chains as a deep ensemble", changed(command, "start=adamw"))]
+        )
+        return [*start, ("Let the chains jump in cycles", changed(command, "schedule=cyclical"))]
+    if judged.outcome in ("no posterior", "not known"):
+        return [("Let bdl find the settings of the sampler", changed(command, "tune=auto"))]
+    if judged.outcome == "broken" and not math.isnan(m["lr"]):
+        return [("Take smaller steps", changed(command, f"sampler.lr={m['lr'] / 4:.2g}"))]
+    if judged.outcome in ("trust", "ensemble over modes"):
+        seed = next((int(w[5:]) for w in shlex.split(command) if w.startswith("seed=") and w[5:].isdecimal()), 0)
+        return [("See that another run predicts the same", changed(command, f"seed={seed + 1}"))]
+    return []
+
+
+def changed(command: str, word: str) -> str:
+    """The command with an override, in the place of what it says about the same key.
+
+    >>> changed("bdl train length=10 seed=1", "length=40")
+    'bdl train seed=1 length=40'
+    """
+    key = word.partition("=")[0]
+    others = [w for w in shlex.split(command) if w.lstrip("+~").partition("=")[0] != key]
+    return shlex.join([*others, word])

@@ -1,0 +1,80 @@
+"""Tests of `bdl.posterior.report.next_steps`, `.tables`, `.page`, `.pictures`: what a report advises, and in what order."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import bdl
+from bdl.posterior.evaluation import ClassEvaluation
+from bdl.posterior.judgements import or_nan
+from bdl.posterior.report.next_steps import next_steps
+from bdl.posterior.report.page import page
+from bdl.posterior.report.pictures import ReportData, moves
+from bdl.posterior.report.tables import class_rows, ood_rows
+
+COMMAND = "bdl train sampler=sghmc length=100 seed=3 'sampler.lr=0.4'"
+
+
+def advised(outcome: str, needed: float = math.nan, command: str = COMMAND, **metrics: float) -> list[str]:
+    judged: Any = SimpleNamespace(outcome=outcome, needed=needed)
+    m = or_nan({"samples": 50.0, "lr": 0.4, **metrics})
+    return [line for _, line in next_steps(judged, m, command, 100)]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "needed", "expected"),
+    [
+        ("more samples", 350.0, ["bdl train sampler=sghmc seed=3 sampler.lr=0.4 length=700"]),
+        ("more samples", math.nan, ["bdl train sampler=sghmc seed=3 sampler.lr=0.4 length=400"]),
+        ("broken", math.nan, ["bdl train sampler=sghmc length=100 seed=3 sampler.lr=0.1"]),
+        ("trust", math.nan, ["bdl train sampler=sghmc length=100 sampler.lr=0.4 seed=4"]),
+        ("no posterior", math.nan, ["bdl train sampler=sghmc length=100 seed=3 sampler.lr=0.4 tune=auto"]),
+    ],
+)
+def test_the_command_changes_in_the_key_that_matters(outcome, needed, expected):
+    assert advised(outcome, needed) == expected
+
+
+def test_nothing_is_advised_that_cannot_be_done():
+    assert advised("trust", command="") == [] and advised("more samples", command=f"{COMMAND} budget=1m") == []
+    assert len(advised("not mixing")) == 2 and len(advised("not mixing", **{"start/members": 4.0})) == 1
+
+
+def test_a_posterior_that_is_worse_than_its_start_says_so_before_its_result():
+    scores = {"test/one_sample/accuracy": 0.8, "test/bma/accuracy": 0.9, "test/bma/nll": 0.5, "test/start/nll": 0.4}
+    text = page(ReportData("a", metrics=scores))
+    assert 0 < text.index("worse than the ensemble at which") < text.index("misclassifies") < text.index("Checks</h2>")
+    assert "worse than the ensemble" not in page(ReportData("a", metrics=scores | {"test/start/nll": 0.6}))
+
+
+def test_contents_lead_to_every_section():
+    text = page(ReportData("a", {"N": "3"}, "b", {"test/bma/nll": 0.5}, classes=[("x", ["1"] * 5)], command=COMMAND))
+    titles = text[text.index("<nav") : text.index("</nav>")].count("<a href=")
+    assert titles == text.count("<section id=") > 4
+    for part in text[: text.index("</nav>")].split('<a href="#')[1:]:
+        assert f'<section id="{part.partition(chr(34))[0]}"' in text
+
+
+def test_a_picture_of_constants_is_left_out():
+    assert moves([1.0, 1.0, 2.0]) and not moves([0.3, 0.3 + 1e-17, np.nan]) and not moves([]) and not moves([0.0, 0.0])
+    steps = {"step": np.arange(3.0)}
+    constant = ReportData("a", trace={**steps, "lr": np.full(3, 0.1), "temperature": np.ones(3)})
+    assert "Learning rate" not in page(constant)
+    assert "Learning rate" in page(ReportData("a", trace={**steps, "lr": np.array([0.3, 0.2, 0.1])}))
+
+
+def test_the_table_of_classes_has_names_and_means_and_that_of_strange_items_its_scores():
+    evaluation = ClassEvaluation(bdl.CategoricalNLL(), torch.tensor([0, 1, 1]), 1)
+    evaluation.add([0], 9 * torch.eye(2)[[0, 1, 0]][None])
+    rows = dict(class_rows(evaluation, ["cat", "dog"]))
+    assert list(rows) == ["cat", "dog", "mean"] and rows["dog"][:3] == ["2", "0.500", "1.000"]
+    assert rows["mean"][:2] == ["3", "0.750"]
+    assert [name for name, _ in class_rows(evaluation, ["cat"])] == ["0", "1", "mean"]
+    m = or_nan({"ood/bma/auroc": 0.75, "ood/bma/aupr": 0.5, "ood/bma/fpr95": 0.25})
+    assert ood_rows(m) == [("entropy", ["0.7500", "0.5000", "25.0 %"])]
