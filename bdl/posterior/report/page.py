@@ -111,12 +111,13 @@ def page(data: ReportData) -> str:
     seen_in = {p.title: p.checks for p in pictures}
     seen_in |= {"Convergence": IN_CONVERGENCE} if data.convergence else {}
     seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
+    numbers = {k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)}
     steps = next_steps(judged, m, data.command, max(data.kept_steps, default=0))
     given = {
         "Next steps": steps, "Checks": True, "What was sampled": data.facts, "Predictions": splits,
         "Classes": data.classes, "Out of distribution": ood_rows(m), "Text": data.text,
         **{p.title: True for p in pictures},
-        "Convergence": data.convergence, "All numbers": m, "What the sampler does": data.explain,
+        "Convergence": data.convergence, "All numbers": numbers, "What the sampler does": data.explain,
     }  # fmt: skip
     contents = [title for title, there in given.items() if there]
     return render(
@@ -140,7 +141,7 @@ def page(data: ReportData) -> str:
         worse=worse_than_start(m),
         steps=steps,
         contents=contents,
-        numbers={k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)},
+        numbers=numbers,
     )
 
 

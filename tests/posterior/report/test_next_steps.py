@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.report.next_steps`, `.tables`, `.page`, `.pictures`: what a report advises, and in what order."""
+"""Tests of `bdl.posterior.report.next_steps`, `.tables`, `.page`, `.pictures`: advice, contents, tables."""
 
 from __future__ import annotations
 

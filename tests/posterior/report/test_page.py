@@ -227,7 +227,7 @@ def test_the_page_of_a_posterior(tmp_path, posterior, summary_of):
     text = (tmp_path / "report.html").read_text()
     titles = re.findall(r"<h2>([^<]+)</h2>", text)[1:]
     assert titles == [
-        "Checks", "What was sampled", "Predictions", "Energy", "Learning rate and temperature",
+        "Checks", "What was sampled", "Predictions", "Classes", "Energy", "Learning rate and temperature",
         "Accuracy and NLL against the number of networks", "Reliability", "Convergence", "All numbers",
         "What the sampler does",
     ]  # fmt: skip
