@@ -65,7 +65,7 @@ class ReportData:
     reliability: Mapping[str, tuple[Tensor, Tensor]] = field(default_factory=dict)  # name -> probs (n, K), labels (n,)
     values: Values | None = None  # for predictions of numbers
     curve: Curve | None = None
-    text: Sequence[Word] = ()  # of the first test tokens
+    text: Sequence[Word] = ()  # the first test tokens
     classes: Sequence[tuple[str, Sequence[str]]] = ()  # name -> items, recall, precision, IoU and AUC as texts
     command: str = ""  # that makes the run
     convergence: Sequence[ConvergenceRow] = ()
