@@ -220,7 +220,7 @@ def summary_of(posterior):
 
 
 def test_the_page_of_a_posterior(tmp_path, posterior, summary_of):
-    trace = {"step": torch.arange(16), "energy": torch.randn(16, 2), "lr": torch.full((16,), 0.1)}
+    trace = {"step": torch.arange(16), "energy": torch.randn(16, 2), "lr": torch.linspace(0.2, 0.1, 16)}
     facts = {"title": "toy run", "N": "40"}
     write_page(tmp_path / "report.html", posterior, summary_of, facts, "T = 1", trace)
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
