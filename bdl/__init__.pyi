@@ -45,6 +45,7 @@ from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
 from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
 from .samplers.dynamics.microcanonical import MCLMC
 from .samplers.dynamics.preconditioned import PSGLD, SGFS, SGRLD
+from .samplers.dynamics.recipe import Recipe
 from .samplers.dynamics.underdamped import SGNHT
 from .samplers.dynamics.variational import MeanField
 from .samplers.exchange import Exchange
@@ -116,6 +117,7 @@ __all__ = [
     "Position",
     "Posterior",
     "Prediction",
+    "Recipe",
     "ReplicaError",
     "Report",
     "RobbinsMonro",

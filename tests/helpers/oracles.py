@@ -64,6 +64,8 @@ def linear_step(dynamics, precision, lr, tau, memory=None, extra=None) -> Linear
     d = len(A)
     k = d * len(vectors(dynamics.init(torch.zeros(1, d, dtype=torch.float64))))
 
+    n = dynamics.noise_numbers(d)
+
     def response(state, z, xi):
         parts = state.split(d, dim=1)
         s = advance(dynamics, state_of(dynamics, parts, memory or {}), parts[0] @ A.T + xi, lr, tau, z, extra)
@@ -72,11 +74,11 @@ def linear_step(dynamics, precision, lr, tau, memory=None, extra=None) -> Linear
     def zeros(*shape):
         return torch.zeros(*shape, dtype=torch.float64)
 
-    one, each = torch.eye(d, dtype=torch.float64), torch.eye(k, dtype=torch.float64)
+    one, each, noise = (torch.eye(size, dtype=torch.float64) for size in (d, k, n))
     return LinearStep(
-        M=response(each, zeros(k, d), zeros(k, d)),
-        B=response(zeros(d, k), one, zeros(d, d)),
-        G=response(zeros(d, k), zeros(d, d), one),
+        M=response(each, zeros(k, n), zeros(k, d)),
+        B=response(zeros(n, k), noise, zeros(n, d)),
+        G=response(zeros(d, k), zeros(d, n), one),
         d=d,
     )
 
@@ -177,14 +179,15 @@ def first_order_law(dynamics, grad, theta, weight, lr: float, tau: float, memory
     return NodeLaw(theta, _eigenvector(flow.T))
 
 
-def second_order_law(dynamics, grad, x, lr: float, tau: float, memory=None) -> NodeLaw:
+def second_order_law(dynamics, grad, x, lr: float, tau: float, memory=None, scale=None) -> NodeLaw:
     """The stationary law of (θ, m) in one dimension at the given lr, for any step.
 
-    x: a grid of equal spacing. The grid of m has 41 points. The mean of f(θ', m') over z is a Gauss-Hermite sum over
+    x: a grid of equal spacing. The grid of m has 41 points, up to 6 times `scale`, or the spread of a displacement.
+    The mean of f(θ', m') over z is a Gauss-Hermite sum over
     the new states, which `dynamics.step` gives. There f is interpolated from 6 grid points per axis. This makes a
     sparse matrix whose left eigenvector with eigenvalue 1 is the law. Grids of spacing .05 and .04 agree to 1e-6.
     """
-    m = np.linspace(-6, 6, 41) * np.sqrt(2 * lr * tau / (2 - dynamics.friction))
+    m = np.linspace(-6, 6, 41) * (scale or np.sqrt(2 * lr * tau / (2 - dynamics.friction)))
     states = np.stack([axis.ravel() for axis in np.meshgrid(x, m, indexing="ij")], 1)
     parts = torch.from_numpy(states).split(1, 1)
     n, flow = len(states), sparse.csr_matrix((len(states), len(states)))

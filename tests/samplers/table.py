@@ -63,6 +63,27 @@ def weighed(d):
     return {"inverse_mass": torch.tensor([1.5, 0.5], dtype=torch.float64)[:d], "steps": 250}
 
 
+def recipe_of(constant):
+    """The recipe whose D is the leading part of a constant."""
+    p = torch.tensor(constant)
+    return lambda d, dtype: bdl.Recipe(p[:d, :d] if p.ndim == 2 else p[:d])
+
+
+def recipe_of_momentum(d, dtype):
+    """SGHMC with C = 1, whose friction is lr."""
+    return bdl.Recipe(D=[[0, 0], [0, 1.0]], Q=[[0, -1], [1, 0]], vectors=["m"])
+
+
+def recipe_of_riemannian_momentum(d, dtype):
+    """A momentum along curves whose speed depends on θ, with a column that couples it to a thermostat."""
+    return bdl.Recipe(
+        D=[[0, 0, 0], [0, lambda z: 1 + z.theta.square(), 0], [0, 0, 0.1]],
+        Q=[[0, lambda z: -(1 + 0.5 * z.theta.sin()), 0], [None, 0, lambda z: z.m / len(z.m)], [0, None, 0]],
+        vectors=["m"],
+        scalars={"xi": 0.1},
+    )
+
+
 TABLE = [
     Row("sgd", lambda d, dtype: bdl.SGD(momentum=0.0), noisy=False),
     Row("sgd-momentum", lambda d, dtype: bdl.SGD(momentum=0.9), friction=0.1, noisy=False),
@@ -94,6 +115,20 @@ TABLE = [
     Row("psgld-a0", lambda d, dtype: bdl.PSGLD(a=0.0, damping=0.1), law="curved", scale=10.0, sgd=False),
     Row("sgrld-diagonal", lambda d, dtype: bdl.SGRLD(diagonal_metric), law="curved", scale=2.0, sgd=False),
     Row("sgrld-full", lambda d, dtype: bdl.SGRLD(full_metric), law="curved", sgd=False),
+    Row("recipe-sgld", lambda d, dtype: bdl.Recipe(1.0)),
+    Row("recipe-diagonal", recipe_of([1.5, 0.5]), scale=1.5, diagonal=(1.5, 0.5), sgd=False),
+    Row("recipe-dense", recipe_of([[1.5, 0.4], [0.4, 0.5]]), scale=1.5, diagonal=(1.5, 0.5), sgd=False),
+    Row(
+        "recipe-sgrld-diagonal", lambda d, dtype: bdl.Recipe(lambda z: 1 / diagonal_metric(z.theta)), law="curved",
+        scale=2.0, sgd=False,
+    ),
+    Row(
+        "recipe-sgrld-full", lambda d, dtype: bdl.Recipe(lambda z: torch.linalg.inv(full_metric(z.theta))),
+        law="curved", sgd=False,
+    ),
+    # tested in test_complete_recipe.py; lr is the root of that of SGHMC
+    Row("recipe-sghmc", recipe_of_momentum, law="elsewhere", sgd=False),
+    Row("recipe-riemannian", recipe_of_riemannian_momentum, law="elsewhere", sgd=False, thermostat=True),
     Row("sgld-given", lambda d, dtype: bdl.SGLD(grad_var=0.01), law="elsewhere"),
     Row("sghmc-given", lambda d, dtype: bdl.SGHMC(grad_var=0.01), law="elsewhere", friction=0.1),
     Row("sghmc-estimated", lambda d, dtype: bdl.SGHMC(grad_var="estimated"), law="elsewhere", friction=0.1),
@@ -104,13 +139,14 @@ TABLE = [
     Row("mean-field", lambda d, dtype: bdl.MeanField(), law="elsewhere", sgd=False),
 ]  # fmt: skip
 NOISY = [row for row in TABLE if row.noisy]
-WIDE = [row for row in TABLE if row.name not in ("sgld-diagonal", "sgld-dense", "sgrld-full")]  # these take any d
+NARROW = ("sgld-diagonal", "sgld-dense", "sgrld-full", "recipe-diagonal", "recipe-dense", "recipe-sgrld-full")
+WIDE = [row for row in TABLE if row.name not in NARROW]  # these take any d
 LINEAR = [row for row in NOISY if row.law == "linear"]
 MIXING = [row for row in NOISY if row.law != "elsewhere" and row.friction >= 0.1]  # these cross a barrier fast enough
 
 REPEATS = {
     "sgld-dense", "sghmc-0.01", "sghmc-0.5", "sghmc-1", "baoab-0.01", "baoab-0.5", "baoab-1", "sgnht-0.5",
-    "sgrld-diagonal",
+    "sgrld-diagonal", "recipe-sgld", "recipe-dense", "recipe-sgrld-diagonal", "recipe-sgrld-full",
 }  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -30,7 +31,16 @@ def moved(row: Row, by: torch.Tensor):
     dynamics = row.build(2, D64)
     if metric := getattr(dynamics, "metric", None):
         return dataclasses.replace(dynamics, metric=lambda x: metric(x - by))
+    if isinstance(dynamics, bdl.Recipe):
+        return dataclasses.replace(dynamics, D=moved_blocks(dynamics.D, by), Q=moved_blocks(dynamics.Q, by))
     return dynamics
+
+
+def moved_blocks(blocks, by: torch.Tensor):
+    """D or Q of a recipe, whose functions are those of θ - by."""
+    if isinstance(blocks, list):
+        return [moved_blocks(block, by) for block in blocks]
+    return (lambda z: blocks(SimpleNamespace(**{**vars(z), "theta": z.theta - by}))) if callable(blocks) else blocks
 
 
 def path(row: Row, prior: bdl.Gaussian, centre: torch.Tensor, steps: int = 60) -> torch.Tensor:

@@ -160,14 +160,14 @@ def test_shell_takes_the_steps_of_the_dynamics(row: Row):
     settings = dict(num_data=N, lr=LR, temperature=T, prior=bdl.Gaussian(PRIOR), chains=3, seed=3, stack=4)
     sampler = equip(bdl.Sampler([theta], row.build(2, D64), **settings))
     dynamics, stream = row.build(2, D64), generator("cpu", "noise", 3, 4)
-    state, z = dynamics.init(theta.detach().clone()), torch.zeros(3, 2, dtype=D64)
+    state, z = dynamics.init(theta.detach().clone()), torch.zeros(3, dynamics.noise_numbers(2), dtype=D64)
     for k in range(45):
         theta.grad = torch.sin(theta.detach() * (k + 1))
         g = theta.grad.add(state.theta, alpha=PRIOR / N)
         extra = {name: f() for name, f in sampler.extras.items()}
         sampler.step()
         variance = sampler.batch_noise.variance
-        extra["grad_var"] = torch.zeros_like(z) if variance is None else variance
+        extra["grad_var"] = torch.zeros_like(theta) if variance is None else variance
         if row.noisy:
             z.normal_(generator=stream)
         state = advance(dynamics, state, g, LR, T[:, None] / N, z, extra)
@@ -184,7 +184,8 @@ def test_lr_and_tau_per_chain_act_as_floats_on_each_chain(row: Row):
     theta = torch.randn(3, 2, generator=draw, dtype=D64)
     stack, alone = dynamics.init(theta.clone()), [dynamics.init(theta[c].clone()) for c in range(3)]
     for _ in range(12):
-        g, z, curvature, grad_var = torch.randn(4, 3, 2, generator=draw, dtype=D64)
+        g, curvature, grad_var = torch.randn(3, 3, 2, generator=draw, dtype=D64)
+        z = torch.randn(3, dynamics.noise_numbers(2), generator=draw, dtype=D64)
         extra = {"curvature": curvature, "grad_var": grad_var.square() * 0.1}
         extra["per_example"] = torch.randn(3, 5, 2, generator=draw, dtype=D64)
         z[0] = 0

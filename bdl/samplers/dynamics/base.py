@@ -96,6 +96,13 @@ class Transition(ABC):
         std = math.sqrt(2 * self.friction * mean(lr) * mean(tau))
         return f"injected noise: std {std:.3g} per step and coordinate"
 
+    def noise_numbers(self, d: int) -> int:
+        """How many standard normal numbers z a step of one chain takes, d of them unless variables besides θ have some.
+
+        A `Dynamics` with another number receives z (..., n) instead of (..., d).
+        """
+        return d
+
     def reads_extra(self, s: Any) -> bool:
         """Whether the next step still reads what `needs` names; the shell then gathers it."""
         return True
