@@ -183,9 +183,9 @@ def second_order_law(dynamics, grad, x, lr: float, tau: float, memory=None, scal
     """The stationary law of (θ, m) in one dimension at the given lr, for any step.
 
     x: a grid of equal spacing. The grid of m has 41 points, up to 6 times `scale`, or the spread of a displacement.
-    The mean of f(θ', m') over z is a Gauss-Hermite sum over
-    the new states, which `dynamics.step` gives. There f is interpolated from 6 grid points per axis. This makes a
-    sparse matrix whose left eigenvector with eigenvalue 1 is the law. Grids of spacing .05 and .04 agree to 1e-6.
+    The mean of f(θ', m') over z is a Gauss-Hermite sum over the new states, which `dynamics.step` gives. There f is
+    interpolated from 6 grid points per axis. This makes a sparse matrix whose left eigenvector with eigenvalue 1 is
+    the law. Grids of spacing .05 and .04 agree to 1e-6.
     """
     m = np.linspace(-6, 6, 41) * (scale or np.sqrt(2 * lr * tau / (2 - dynamics.friction)))
     states = np.stack([axis.ravel() for axis in np.meshgrid(x, m, indexing="ij")], 1)
