@@ -29,7 +29,7 @@ from bdl.run.directory import RunDirectory
 from bdl.run.machine import compile_if_possible
 from bdl.run.plan import Compute, Plan, StackPlan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
-from bdl.run.recipe import Recipe, count_outputs, own_likelihood
+from bdl.run.section import Section, count_outputs, own_likelihood
 from bdl.samplers.blocks import chosen_blocks
 from bdl.schedules import EveryStep
 from bdl.start import Trained
@@ -98,13 +98,13 @@ def build_stack(
 
 
 def build_data(
-    recipe: Recipe[DataModule], strategy: Strategy = "auto", process: ProcessInfo = SINGLE, warn: bool = True
+    section: Section[DataModule], strategy: Strategy = "auto", process: ProcessInfo = SINGLE, warn: bool = True
 ) -> DataModule:
     """The data module of a stack. Each of several ranks of one chain gets its part of every batch."""
     with warnings.catch_warnings():
         if not warn:  # another process says the same
             warnings.simplefilter("ignore", BdlWarning)
-        data = as_data_module(recipe.build())
+        data = as_data_module(section.build())
     if strategy == "ddp" and process.world_size > 1:
         data.shard(process.rank, process.world_size)
     return data
@@ -178,7 +178,7 @@ def build_callbacks(
         if trainer.is_global_zero:
             directory.write_config(stack.settings, stack.name, module.device, data.preprocessing(), speaks)
 
-    functions = {name: None if recipe is None else recipe.build() for name, recipe in stack.schedule.items()}
+    functions = {name: None if section is None else section.build() for name, section in stack.schedule.items()}
     samples = directory.path / stack.samples_of_chains
     collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **stack.collect)
     held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
@@ -249,7 +249,7 @@ def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.E
 
 
 def build_trainer(
-    compute: Compute, logger: Recipe[Logger] | None, folder: Path, callbacks: Callbacks, process: ProcessInfo
+    compute: Compute, logger: Section[Logger] | None, folder: Path, callbacks: Callbacks, process: ProcessInfo
 ) -> L.Trainer:
     """The Trainer of one stack. Raises ConfigError for settings that this machine or its packages cannot carry out.
 

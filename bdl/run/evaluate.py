@@ -18,8 +18,8 @@ from bdl.posterior.metrics import agreement, read_probabilities
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.config import plain
 from bdl.run.console import WorkProgress
-from bdl.run.recipe import Recipe, check_calibration
 from bdl.run.records import EVALUATION, folders_of, read_metrics
+from bdl.run.section import Section, check_calibration
 from bdl.run.stored import load_runs
 from bdl.run.write_report import facts_of_samples, load_start, publish, units_of
 
@@ -56,10 +56,10 @@ def evaluate(cfg: DictConfig) -> None:
 
 def recorded_data(config: DictConfig, posterior: bdl.Posterior) -> DataModule:
     """The data of a run. Raises ConfigError if they are no longer those that the posterior was sampled with."""
-    recipe: Recipe[DataModule] = Recipe.of(config.data)
-    if recipe.target.startswith("bdl.data."):  # a table with fewer rows than a batch has changed it
-        recipe = recipe.having(batch_size=None)
-    data = as_data_module(recipe.build())
+    section: Section[DataModule] = Section.of(config.data)
+    if section.target.startswith("bdl.data."):  # a table with fewer rows than a batch has changed it
+        section = section.having(batch_size=None)
+    data = as_data_module(section.build())
     recorded = posterior.target.get("data") or {}
     for key, value in data.identity().items():
         if recorded.get(key) != value:

@@ -32,7 +32,7 @@ from bdl.likelihoods import Likelihood, Loss, likelihood_of
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.build import fit, silence_lightning
-from bdl.run.recipe import own_likelihood
+from bdl.run.section import own_likelihood
 from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC

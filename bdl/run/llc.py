@@ -18,7 +18,7 @@ from bdl.landscape.estimate import CoefficientEstimate
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.run.config import plain
 from bdl.run.evaluate import recorded_data
-from bdl.run.recipe import Recipe
+from bdl.run.section import Section
 from bdl.run.stored import load_runs
 
 SETTINGS = ("chains", "steps", "burn_in", "temperature", "localization", "batch_size", "lr", "seed")
@@ -33,7 +33,7 @@ def llc(cfg: DictConfig) -> None:
     sampled = plain(config.sampler).get("only") if "sampler" in config else None
     settings: dict[str, Any] = {name: cfg[name] for name in SETTINGS}
     found = bdl.learning_coefficient(
-        posterior.net, Recipe.of(config.loss).build(), data.slices("train"),
+        posterior.net, Section.of(config.loss).build(), data.slices("train"),
         only=sampled if cfg.only is None else plain(cfg.only), **settings,
     )  # fmt: skip
     print(f"{which}\n{found}")

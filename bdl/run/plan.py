@@ -27,8 +27,15 @@ from bdl.posterior.calibrated import CalibrationRequest
 from bdl.run import config
 from bdl.run.config import plain
 from bdl.run.processes import ProcessInfo, processes_per_machine
-from bdl.run.recipe import Recipe, check_calibration, check_num_data, complete_loss, complete_model, target_of
 from bdl.run.records import REFIT
+from bdl.run.section import (
+    Section,
+    check_calibration,
+    check_num_data,
+    complete_loss,
+    complete_model,
+    target_of,
+)
 from bdl.schedules import Function, Keep
 
 Strategy = Literal["auto", "ddp", "chains"]
@@ -116,17 +123,17 @@ class StackPlan:
     chains: int
     shared_batches: bool
     steps: int | float
-    model: Recipe[nn.Module]
-    loss: Recipe[Loss]
-    sampler: Recipe[Callable[..., bdl.Sampler]]  # num_data = N
-    schedule: Mapping[str, Recipe[Function] | None]  # the functions of lr, temperature and zeta
-    keep: Recipe[Keep]
+    model: Section[nn.Module]
+    loss: Section[Loss]
+    sampler: Section[Callable[..., bdl.Sampler]]  # num_data = N
+    schedule: Mapping[str, Section[Function] | None]  # the functions of lr, temperature and zeta
+    keep: Section[Keep]
     collect: Mapping[str, Any]  # further arguments of CollectSamples
     checkpoint: str  # the name of the checkpoint
     checkpoint_every: int  # steps
     monitor_every: int  # steps
-    start: Recipe[bdl.AdamWStart | bdl.CheckpointStart] | None
-    baseline: Recipe[Baseline] | None
+    start: Section[bdl.AdamWStart | bdl.CheckpointStart] | None
+    baseline: Section[Baseline] | None
     samples_of_chains: str  # the folder in that of the run; under a baseline, these samples are what it is fitted on
     target: Mapping[str, Any]  # what target.json records besides the sampler's law
     settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks
@@ -146,7 +153,7 @@ class Plan:
     seed: int
     stacks: Stacks
     tuning: TuningRequest | None
-    logger: Recipe[Logger] | None  # the logger as given: the id of W&B is the hash
+    logger: Section[Logger] | None  # the logger as given: the id of W&B is the hash
     train_items: int | None  # how many training items the report predicts; None for all
     objective: str | None
     refit: bool  # whether a posterior of all rows follows
@@ -178,7 +185,7 @@ class Plan:
             seed=cfg.seed,
             stacks=Stacks(cfg.stack, count, cfg.chains // count, config.count_carriers(cfg), cfg.shared_batches),
             tuning=TuningRequest.of(cfg, hydra.overrides.task),
-            logger=Recipe.optional(cfg.logger),
+            logger=Section.optional(cfg.logger),
             train_items=cfg.train_items,
             objective=cfg.objective,
             refit=bool(cfg.refit),
@@ -224,10 +231,10 @@ class Plan:
         count = process.world_size if self.compute.strategy == "chains" else self.stacks.count
         return range(self.stacks.first, self.stacks.first + count)
 
-    def data(self, stack: int) -> Recipe[DataModule]:
+    def data(self, stack: int) -> Section[DataModule]:
         """The data module of a stack, whose number names the order of the batches."""
-        recipe: Recipe[DataModule] = Recipe.of(self._decided(stack).data)
-        return recipe.having(chains=None) if self.stacks.shared_batches and "chains" in recipe.node else recipe
+        section: Section[DataModule] = Section.of(self._decided(stack).data)
+        return section.having(chains=None) if self.stacks.shared_batches and "chains" in section.node else section
 
     def of_stack(self, number: int, data: DataModule) -> StackPlan:
         """The plan of one stack, with N, the steps, the likelihood and the ends of the network as the data decide them.
@@ -245,14 +252,14 @@ class Plan:
             check_calibration(self.calibrate, loss.build(), data)
         completed = {"loss": dict(loss.node), "model": dict(model.node)}
         config.put(cfg, completed)  # other keys follow these
-        found, collect, baseline = dict(self.found or {}), plain(cfg.collect), Recipe.optional(cfg.get("baseline"))
+        found, collect, baseline = dict(self.found or {}), plain(cfg.collect), Section.optional(cfg.get("baseline"))
         recorded = config.run_settings(config.fill_in(self._given, counted | found.get("settings", {}))) | completed
         return StackPlan(
             name=self.name, number=number, seed=self.seed, chains=stacks.chains,
-            shared_batches=stacks.shared_batches, steps=steps, model=model, loss=loss, sampler=Recipe.of(cfg.sampler),
-            schedule={name: Recipe.optional(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")},
-            keep=Recipe(collect.pop("keep")), collect=collect, checkpoint_every=cfg.checkpoint_every,
-            monitor_every=cfg.monitor_every, start=Recipe.optional(cfg.get("start")),
+            shared_batches=stacks.shared_batches, steps=steps, model=model, loss=loss, sampler=Section.of(cfg.sampler),
+            schedule={name: Section.optional(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")},
+            keep=Section(collect.pop("keep")), collect=collect, checkpoint_every=cfg.checkpoint_every,
+            monitor_every=cfg.monitor_every, start=Section.optional(cfg.get("start")),
             baseline=baseline, samples_of_chains="" if baseline is None else TRAINED,
             checkpoint="last" if number == stacks.first else f"last-{number}",
             target=target_of(model, plain(cfg.data), data), settings=recorded | ({"found": found} if found else {}),

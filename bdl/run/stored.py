@@ -30,8 +30,8 @@ from bdl.posterior.store import SampleStore
 from bdl.run.config import leaves, usable_cores
 from bdl.run.keys import TRAIN
 from bdl.run.machine import find_device, keep_freed_memory
-from bdl.run.recipe import OF_DATA, Recipe, own_likelihood
 from bdl.run.records import CONFIG, RUN_FILES, read_config
+from bdl.run.section import OF_DATA, Section, own_likelihood
 from bdl.run.validate import check_value
 
 ALTERED = "was altered or lost after bdl had written it"
@@ -60,8 +60,8 @@ def load_runs(
     keep_freed_memory()
     cores = usable_cores()
     torch.set_num_threads(min(configs[0].threads or cores, cores))
-    net: torch.nn.Module = Recipe[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
-    likelihood = own_likelihood(Recipe.of(configs[0].loss).build())  # it says what the outputs mean
+    net: torch.nn.Module = Section[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
+    likelihood = own_likelihood(Section.of(configs[0].loss).build())  # it says what the outputs mean
     return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]
 
 

@@ -27,8 +27,8 @@ from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
-from bdl.run.recipe import own_likelihood
 from bdl.run.records import METRICS, is_calibrated, read_config
+from bdl.run.section import own_likelihood
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config

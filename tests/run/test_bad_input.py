@@ -18,7 +18,7 @@ import bdl
 from bdl.checkpoint import is_checkpoint
 from bdl.run import build
 from bdl.run.console import one_line, one_line_errors
-from bdl.run.recipe import Recipe
+from bdl.run.section import Section
 
 BAD = {
     "group": ("sampler=nuts", "sampler=nuts: there is no such sampler"),
@@ -225,9 +225,9 @@ def test_an_error_of_a_table_is_one_line_where_tuning_runs_in_a_copy_of_the_proc
 )
 def test_an_error_of_another_process_is_one_line_without_a_traceback(target, line):
     """Pickled errors lose their cause; in its place comes a text with the traceback of the other process."""
-    recipe = Recipe({"_target_": target, "lr_factor": -1.0})
+    section = Section({"_target_": target, "lr_factor": -1.0})
     with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        error = pool.submit(recipe.build).exception()
+        error = pool.submit(section.build).exception()
     assert isinstance(error, Exception) and one_line(error).startswith(line) and len(one_line(error)) < 300
 
 

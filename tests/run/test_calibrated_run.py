@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.recipe`, `.evaluate`, `.predict`, `.records`: a run with calibrate=, and its predictions."""
+"""Tests of `bdl.run.section`, `.evaluate`, `.predict`, `.records`: a run with calibrate=, and its predictions."""
 
 from __future__ import annotations
 

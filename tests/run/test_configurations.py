@@ -20,7 +20,7 @@ from running import SMOOTHED, TINY, planned, sampled, samples
 
 from bdl.errors import BdlWarning
 from bdl.run import command, train
-from bdl.run.recipe import check_num_data
+from bdl.run.section import check_num_data
 
 CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
 SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]

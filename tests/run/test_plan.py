@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.plan` and `.recipe`.
+"""Tests of `bdl.run.plan` and `.section`.
 
 What a configuration decides once, and what the data add: the parts that the rest of a run takes.
 """
@@ -15,7 +15,7 @@ import bdl
 from bdl.data import TensorDataModule
 from bdl.errors import ConfigError
 from bdl.run.processes import SINGLE
-from bdl.run.recipe import Recipe
+from bdl.run.section import Section
 from bdl.run.write_report import facts_of
 
 
@@ -57,12 +57,12 @@ def test_a_plan_cannot_be_changed(tmp_path):
         plan.found = {}
 
 
-def test_a_recipe_builds_what_its_section_names():
-    section = OmegaConf.create({"prior": {"_target_": "bdl.Gaussian", "precision": "${number}"}, "number": 2.0})
-    recipe: Recipe[bdl.Gaussian] = Recipe.of(section.prior)
-    assert recipe.build().precision == 2.0 and recipe.having(precision=3.0).build().precision == 3.0
-    assert recipe.target == "bdl.Gaussian" and recipe.get("mean") is None
-    assert Recipe.optional(None) is None and Recipe.optional(OmegaConf.create({"_target_": None})) is None
+def test_a_section_builds_what_it_names():
+    config = OmegaConf.create({"prior": {"_target_": "bdl.Gaussian", "precision": "${number}"}, "number": 2.0})
+    section: Section[bdl.Gaussian] = Section.of(config.prior)
+    assert section.build().precision == 2.0 and section.having(precision=3.0).build().precision == 3.0
+    assert section.target == "bdl.Gaussian" and section.get("mean") is None
+    assert Section.optional(None) is None and Section.optional(OmegaConf.create({"_target_": None})) is None
 
 
 def test_facts_name_the_run_and_its_stacks(tmp_path):

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.recipe`, `.predict` and `.write_report`.
+"""Tests of `bdl.run.section`, `.predict` and `.write_report`.
 
 A table from the command line to predictions: what the data decide, what a run records, and preds.csv.
 """

@@ -1,4 +1,4 @@
-"""Recipe: a section of the configuration that says how to build one object; and what the data add to some of them.
+"""Section: a part of the configuration that says how to build one object; and what the data add to some of them.
 
 The data decide the law that is sampled in N, the likelihood of the task and the ends of the network.
 """
@@ -26,19 +26,19 @@ OF_DATA = ("_target_", "classes", "augment", "val_fraction", "split_seed", "fold
 
 
 @dataclass(frozen=True)
-class Recipe(Generic[T]):
+class Section(Generic[T]):
     """How to build a T: the name of its class or function, `_target_`, and its arguments as plain values."""
 
     node: Mapping[str, Any]
 
     @classmethod
-    def of(cls, section: DictConfig) -> Recipe[T]:
-        """The recipe in a section, with its interpolations resolved."""
+    def of(cls, section: DictConfig) -> Section[T]:
+        """A section, with its interpolations resolved."""
         return cls(plain(section))
 
     @classmethod
-    def optional(cls, section: DictConfig | None) -> Recipe[T] | None:
-        """The recipe in a section; None where it is null or names nothing to build."""
+    def optional(cls, section: DictConfig | None) -> Section[T] | None:
+        """A section; None where it is null or names nothing to build."""
         return cls.of(section) if section is not None and section.get("_target_") else None
 
     @property
@@ -49,9 +49,9 @@ class Recipe(Generic[T]):
         """The plain value of an argument."""
         return self.node.get(argument, default)
 
-    def having(self, **arguments: object) -> Recipe[T]:
-        """The recipe with these arguments in place of its own."""
-        return Recipe({**self.node, **arguments})
+    def having(self, **arguments: object) -> Section[T]:
+        """The section with these arguments in place of its own."""
+        return Section({**self.node, **arguments})
 
     def build(self) -> T:
         """A new T. An error of bdl's is raised without what Hydra wraps around it, which not every process keeps."""
@@ -72,7 +72,7 @@ def check_num_data(num_data: int | None, data: DataModule) -> int:
     return data.num_data
 
 
-def complete_loss(loss: dict[str, Any], data: DataModule) -> Recipe[Loss]:
+def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
     """The loss with its class, the bound of a predicted scale that the data give, and without `scale`.
 
     Raises ConfigError for a likelihood that does not fit the task.
@@ -82,18 +82,18 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Recipe[Loss]:
     if node["_target_"] == LOSSES["regression"] and node.get("min_std") is None:
         node = {key: value for key, value in node.items() if key != "min_std"}
         node |= {"min_std": data.min_std} if data.min_std else {}
-    recipe: Recipe[Loss] = Recipe(node)
-    kind = outputs_of(recipe.build())
+    section: Section[Loss] = Section(node)
+    kind = outputs_of(section.build())
     if kind != "unknown" and (kind == "values") == (data.task == "classification"):
         about = "numbers" if kind == "values" else "classes"
         raise ConfigError(
-            f"loss._target_={recipe.target} is a law of {about}, and the task is {data.task}: loss=auto chooses one "
+            f"loss._target_={section.target} is a law of {about}, and the task is {data.task}: loss=auto chooses one "
             "that fits, data.task another task"
         )
-    return recipe
+    return section
 
 
-def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: str) -> Recipe[nn.Module]:
+def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: str) -> Section[nn.Module]:
     """The model with its input and output sizes; with the scale "learned", one more parameter per target behind it.
 
     Raises ConfigError for an MLP over inputs that are no rows of numbers, and for another scale than "input".
@@ -113,8 +113,8 @@ def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: s
         if key in node and node[key] is None:
             node[key] = data.input_shape[0] if key == "context" else outputs
     if scale == "learned":
-        return Recipe({"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": data.num_targets})
-    return Recipe(node)
+        return Section({"_target_": "bdl.likelihoods.with_constant_scale", "net": node, "targets": data.num_targets})
+    return Section(node)
 
 
 def count_outputs(loss: Loss, data: DataModule) -> int:
@@ -123,7 +123,7 @@ def count_outputs(loss: Loss, data: DataModule) -> int:
     return loss.num_outputs(count) if isinstance(loss, Likelihood) else count
 
 
-def target_of(model: Recipe[nn.Module], data_section: dict[str, Any], data: DataModule) -> dict[str, Any]:
+def target_of(model: Section[nn.Module], data_section: dict[str, Any], data: DataModule) -> dict[str, Any]:
     """What target.json records besides the sampler's law: the model, and the settings and the identity of the data."""
     settings = {key: value for key, value in data_section.items() if key in OF_DATA}
     return {"model": dict(model.node), "data": settings | data.identity()}
