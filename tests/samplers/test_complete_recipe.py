@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.dynamics.recipe`, `.recipe_blocks`, `.recipe_matrices` and `.recipe_checks`.
+"""Tests of `bdl.samplers.dynamics.recipe`, `.recipe_blocks`, `.recipe_grid`, `.recipe_matrices` and `.recipe_checks`.
 
 A recipe takes the steps of bdl's own dynamics where these are its Euler steps, and has the law of its H where it is no
 sampler that has a name. Γ is compared with central differences. Negative controls leave Γ out, or take a Q that is not
@@ -22,7 +22,8 @@ from test_preconditioned import exact_moments, grid_moments
 import bdl
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics import recipe_blocks, recipe_checks
-from bdl.samplers.dynamics.recipe_blocks import StateVariable, blocks_of
+from bdl.samplers.dynamics.recipe_blocks import StateVariable
+from bdl.samplers.dynamics.recipe_grid import blocks_of
 
 D64 = torch.float64
 P = torch.tensor([[2.0, 0.3, 0.1], [0.3, 1.0, -0.2], [0.1, -0.2, 0.5]], dtype=D64)
@@ -134,6 +135,7 @@ BLOCKS = {
     "mixing column": ("m", "xi", lambda z: z.m.flip(0) ** 2 * z.m * z.xi),
     "row": ("xi", "m", lambda z: z.m.sin() * z.xi),
     "scalars": ("xi", "eta", lambda z: z.xi * z.eta**2 + z.m.sum() * z.eta),
+    "own branches": ("theta", "theta", lambda z: torch.where(z.theta > 0, 1 + z.theta**2, 1.0)),
     "own scalar": ("xi", "xi", lambda z: 1 + z.xi**2),
 }
 
@@ -187,6 +189,7 @@ def test_coordinates_that_mix_are_found_where_no_derivative_shows_them():
     "given, message",
     [
         (lambda z: 1 + z.theta.roll(1) ** 2, "mixes coordinates, so its Γ takes a pass for each of 5,000"),
+        (lambda z: z.theta.sum() + torch.zeros(1).expand(5000, 5000), "mixes coordinates, so its Γ takes a pass"),
         (lambda z: 1 + z.theta.detach() ** 2, "depends on theta, but passes no derivative on"),
     ],
 )
@@ -524,3 +527,16 @@ def test_a_run_on_a_network_resumes_to_the_byte(tmp_path):
     for name in ("theta", "m", "xi"):
         assert torch.equal(getattr(second.sampler.chain.state, name), getattr(whole.sampler.chain.state, name))
     assert second.sampler.multiplier.max() != 1
+
+
+def test_a_function_that_branches_over_coordinates_is_refused_once_it_shows():
+    """Where θ > 0.5 the diagonal reads a neighbour: the first step cannot see it, the check at step 100 does."""
+    theta = torch.zeros(2, 3, dtype=D64, requires_grad=True)
+    dynamics = bdl.Recipe(lambda z: torch.where(z.theta > 0.5, 1 + z.theta.roll(1) ** 2, 1.0))
+    sampler = bdl.Sampler([theta], dynamics, num_data=7, lr=0.1, temperature=0.0, chains=2, prior=bdl.Uniform())
+    with pytest.raises(ConfigError, match="depends on theta in some places only"):
+        for _ in range(101):
+            theta.grad = torch.full((2, 3), -0.2, dtype=D64)
+            theta.grad[1] *= 1.1
+            sampler.step()
+    assert sampler.steps == 100

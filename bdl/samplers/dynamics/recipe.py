@@ -12,8 +12,9 @@ from torch.func import grad, vmap
 
 from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import Scalar, add_, inject_, mean
-from bdl.samplers.dynamics.recipe_blocks import StateVariable, Variables, blocks_of, in_rows
+from bdl.samplers.dynamics.recipe_blocks import StateVariable, Variables, in_rows
 from bdl.samplers.dynamics.recipe_checks import check_block, check_grid, check_subtraction, root_of
+from bdl.samplers.dynamics.recipe_grid import blocks_of
 from bdl.samplers.dynamics.recipe_matrices import RecipeMatrices
 from bdl.samplers.dynamics.subtracting import SUBTRACTS_INDEPENDENT, Subtracting
 

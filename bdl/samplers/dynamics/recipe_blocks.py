@@ -7,10 +7,12 @@ or a matrix (d, d); between one of them and a scalar a column (d,); between two 
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any
 
 import torch
@@ -29,6 +31,14 @@ class StateVariable:
 
     name: str
     vector: bool  # of θ's shape (..., d); else (...), one number per chain
+
+
+class Coupling(enum.IntEnum):
+    """How a function depends on a variable of the state."""
+
+    NONE = 0
+    SIMPLE = 1  # each of its numbers on one coordinate, or all of them on a scalar
+    MIXING = 2
 
 
 @dataclass(frozen=True)
@@ -54,7 +64,8 @@ class MatrixBlock:
     sign: int
     mirror: float | Tensor | Callable[[Any], Any] | None = None
     _near: dict[str, Any] = field(default_factory=dict, init=False, repr=False)  # a constant in the type of θ
-    _mixing: dict[bool, bool] = field(default_factory=dict, init=False, repr=False)  # see `mixes`
+    _couplings: dict[bool, Coupling] = field(default_factory=dict, init=False, repr=False)  # see `couples`
+    _looks: Iterator[int] = field(default_factory=count, init=False, repr=False)  # the chains to look at, in turn
 
     @property
     def diagonal(self) -> bool:
@@ -83,14 +94,18 @@ class MatrixBlock:
     def at_with_divergence(self, state: Mapping[str, Tensor], transposed: bool) -> tuple[BlockValue, Tensor | None]:
         """The block B, and Σ_j ∂B_ij/∂z_j over its columns; of B', the transpose without its sign, if `transposed`.
 
-        The divergence is None where the block is constant.
+        The divergence is None where it is zero, because the block does not depend on z_j.
         """
         if self.constant:
             return self.at(state), None
         along = self.row if transposed else self.column
         theta = state["theta"]
         rows = in_rows(state, theta)
-        exact = partial(self._value_and_divergence, along=along, transposed=transposed, mixes=self.mixes(along, rows))
+        coupling = self.couples(along, rows)
+        if coupling == Coupling.NONE:
+            return self.at(state), None
+        mixes = coupling == Coupling.MIXING
+        exact = partial(self._value_and_divergence, along=along, transposed=transposed, mixes=mixes)
         value, divergence = vmap(exact)(rows)
         to = self.column if transposed else self.row
         shaped = divergence.reshape(theta.shape if to.vector else theta.shape[:-1])
@@ -119,19 +134,47 @@ class MatrixBlock:
             return value.unsqueeze(-1 if self.row.vector else -2)
         return value[..., None, None]
 
-    def mixes(self, along: StateVariable, rows: Mapping[str, Tensor]) -> bool:
-        """Whether an entry of a diagonal or a column depends on another coordinate of `along`: found once.
+    def couples(self, along: StateVariable, rows: Mapping[str, Tensor], again: bool = False) -> Coupling:
+        """How a function depends on a variable: found once, by what NaN in it reaches.
 
-        Coordinates are NaN in turn, by the bits of their numbers. So any two are told apart, whatever the values are.
-        Raises ConfigError where a value depends on `along`, but no derivative is passed on.
+        For a diagonal or a column coordinates are NaN in turn, by the bits of their numbers, so that any two are told
+        apart, whatever the values are. again: find it once more, by another chain. Raises ConfigError where the
+        function passes no derivative on, and where it depends on more than when it was first asked.
         """
         transposed = along == self.row and not self.diagonal
-        if transposed not in self._mixing:
-            one = {name: value[0] for name, value in rows.items()}
-            self._refuse_cut(along, one)
-            value = self._of_one(self.given, one)
-            self._mixing[transposed] = value.ndim == 1 and along.vector and self._reads_others(along, one)
-        return self._mixing[transposed]
+        known = self._couplings.get(transposed)
+        if known is not None and not again:
+            return known
+        chain = next(self._looks) % len(rows["theta"])
+        found = self._coupling(along, {name: value[chain] for name, value in rows.items()})
+        if known is not None and found > known:
+            raise ConfigError(
+                f"{self.label} depends on {along.name} in some places only, as torch.where does, so Γ was wrong there: "
+                "write it without branches"
+            )
+        self._couplings[transposed] = found if known is None else known
+        return self._couplings[transposed]
+
+    def _coupling(self, along: StateVariable, one: Mapping[str, Tensor]) -> Coupling:
+        x = one[along.name]
+        with torch.enable_grad():  # sees a dependence in each branch of a torch.where, too
+            passed = self._of_one(self.given, {**one, along.name: x.clone().requires_grad_()}).requires_grad
+        value = self._of_one(self.given, {**one, along.name: torch.full_like(x, math.nan)})
+        if not passed and not bool(value.isnan().any()):
+            return Coupling.NONE
+        if not passed:
+            raise ConfigError(
+                f"{self.label} depends on {along.name}, but passes no derivative on, so Γ is unknown: leave out "
+                "detach(), no_grad() and what leaves torch"
+            )
+        if value.ndim == 0 or not along.vector or value.ndim == 1 and not self._reads_others(along, one):
+            return Coupling.SIMPLE
+        if len(x) > LARGEST:
+            raise ConfigError(
+                f"{self.label} mixes coordinates, so its Γ takes a pass for each of {len(x):,}, more than "
+                f"{LARGEST:,}: write it elementwise, or as one number"
+            )
+        return Coupling.MIXING
 
     def _reads_others(self, along: StateVariable, one: Mapping[str, Tensor]) -> bool:
         x = one[along.name]
@@ -141,24 +184,8 @@ class MatrixBlock:
                 hidden = (number >> bit) % 2 == side
                 value = self._of_one(self.given, {**one, along.name: x.masked_fill(hidden, math.nan)})
                 if bool((value.isnan() & ~hidden).any()):
-                    if len(x) > LARGEST:
-                        raise ConfigError(
-                            f"{self.label} mixes coordinates, so its Γ takes a pass for each of {len(x):,}, more than "
-                            f"{LARGEST:,}: write it elementwise, or as one number"
-                        )
                     return True
         return False
-
-    def _refuse_cut(self, along: StateVariable, one: Mapping[str, Tensor]) -> None:
-        x = one[along.name]
-        depends = self._of_one(self.given, {**one, along.name: torch.full_like(x, math.nan)}).isnan().any()
-        with torch.enable_grad():
-            passed = self._of_one(self.given, {**one, along.name: x.clone().requires_grad_()}).requires_grad
-        if bool(depends) and not passed:
-            raise ConfigError(
-                f"{self.label} depends on {along.name}, but passes no derivative on, so Γ is unknown: leave out "
-                "detach(), no_grad() and what leaves torch"
-            )
 
     def _value_and_divergence(
         self, one: Mapping[str, Tensor], along: StateVariable, transposed: bool, mixes: bool
@@ -220,63 +247,6 @@ class Variables:
 
     def __getattr__(self, name: str) -> Tensor:
         raise ConfigError(f"a function of the recipe reads z.{name}, but is given {', '.join(self.__dict__)} only")
-
-
-def blocks_of(matrix: Any, what: str, variables: list[StateVariable]) -> list[MatrixBlock]:
-    """The blocks of D (`what` = "D") or Q on and above the diagonal that are not zero.
-
-    matrix: one block where θ is the only variable, else rows of blocks in the order of the variables.
-    """
-    return list(_blocks(_grid(matrix, what, variables), what, variables))
-
-
-def _blocks(grid: list[list[Any]], what: str, variables: list[StateVariable]) -> Iterator[MatrixBlock]:
-    sign = 1 if what == "D" else -1
-    for i, row in enumerate(variables):
-        for j, column in enumerate(variables[i:], i):
-            label = f"{what}[{row.name}, {column.name}]"
-            upper, lower = _given(grid[i][j], label), _given(grid[j][i], label)
-            if upper is None and lower is not None and i != j:
-                yield MatrixBlock(f"{what}[{column.name}, {row.name}]", column, row, lower, sign)
-            elif (upper is None or _is_zero(upper)) and (i == j or lower is None or _is_zero(lower)):
-                continue
-            else:
-                assert upper is not None
-                yield MatrixBlock(label, row, column, upper, sign, None if i == j else lower)
-
-
-def _grid(matrix: Any, what: str, variables: list[StateVariable]) -> list[list[Any]]:
-    n = len(variables)
-    if n == 1:
-        return [[matrix]]
-    if isinstance(matrix, int | float) and matrix == 0:
-        return [[0] * n for _ in range(n)]
-    rows = (
-        [list(row) if isinstance(row, list | tuple) else [] for row in matrix]
-        if isinstance(matrix, list | tuple)
-        else []
-    )
-    if len(rows) != n or any(len(row) != n for row in rows):
-        names = ", ".join(v.name for v in variables)
-        raise ConfigError(f"{what} must be {n} rows of {n} blocks, in the order {names}, got {matrix!r}")
-    return rows
-
-
-def _given(value: Any, label: str) -> Any:
-    """A block as the user wrote it: None, a float, a tensor in double precision or a function."""
-    if value is None or callable(value) and not isinstance(value, Tensor):
-        return value
-    try:
-        number = torch.as_tensor(math.nan if isinstance(value, bool | str) else value, dtype=torch.float64)
-    except (TypeError, ValueError, RuntimeError):
-        number = torch.tensor(math.nan)
-    if not bool(number.isfinite().all()):
-        raise ConfigError(f"{label} must be finite numbers or a function of the state, got {value!r}")
-    return number.item() if number.ndim == 0 else number
-
-
-def _is_zero(value: Any) -> bool:
-    return isinstance(value, float) and value == 0
 
 
 def in_rows(state: Mapping[str, Tensor], theta: Tensor) -> dict[str, Tensor]:

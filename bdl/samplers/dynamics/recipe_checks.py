@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.samplers.dynamics.recipe_blocks import MatrixBlock, StateVariable
+from bdl.samplers.dynamics.recipe_blocks import MatrixBlock, StateVariable, in_rows
 
 
 def check_grid(variables: Sequence[StateVariable], blocks: Sequence[MatrixBlock]) -> None:
@@ -48,6 +48,9 @@ def check_subtraction(blocks: Sequence[MatrixBlock]) -> None:
 
 def check_block(block: MatrixBlock, state: Mapping[str, Tensor]) -> None:
     """Raise ConfigError for a block that makes D not symmetric and semidefinite, or Q not skew-symmetric."""
+    if not block.constant:
+        for along in (block.row, block.column):
+            block.couples(along, in_rows(state, state["theta"]), again=True)
     b = block.at(state)
     value = torch.as_tensor(b.value)
     if block.mirror is not None:
