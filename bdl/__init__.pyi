@@ -32,6 +32,7 @@ from .likelihoods import (
 )
 from .posterior import plot
 from .posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
+from .posterior.distil import Distillation, Distilled
 from .posterior.ood import ood
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
@@ -94,6 +95,8 @@ __all__ = [
     "ConformalSets",
     "Contour",
     "DivergedError",
+    "Distillation",
+    "Distilled",
     "Dynamics",
     "Exchange",
     "Flat",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -32,6 +32,8 @@ from bdl.posterior.weights import Weights
 
 Data = Tensor | np.ndarray | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
 
+Read = Callable[[Any], tuple[Inputs, Any]]  # splits a batch into inputs and target
+
 
 class Batches:
     """Batches (inputs, target or None) that every pass gives in the same order; a shuffling loader is kept in memory.
@@ -42,8 +44,9 @@ class Batches:
     read: splits a batch into inputs and target. dtype: which floating point inputs get; None leaves them.
     """
 
-    def __init__(self, data: Data, device: torch.device, read: Reader | None = None, dtype: torch.dtype | None = None):
-        self.read, self.device, self.dtype = read or Reader(), device, dtype
+    def __init__(self, data: Data, device: torch.device, read: Read | None = None, dtype: torch.dtype | None = None):
+        self.read: Read = read or Reader()
+        self.device, self.dtype = device, dtype
         self.elements: torch.Size | None = torch.Size()  # (...) an item's, by the last `rows`; None: they vary
         if hasattr(data, "to"):
             data = data.to(device)  # type: ignore[union-attr]

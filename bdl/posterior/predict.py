@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, TypeVar, cast, overload
@@ -13,6 +14,7 @@ from bdl.batch import Reader
 from bdl.engine.forward import Method
 from bdl.errors import ConfigError
 from bdl.likelihoods import BernoulliNLL, CategoricalNLL, Likelihood, ValueNLL
+from bdl.posterior.distil import Distillation, Distilled, distilled
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.export import PosteriorModule, gathered, thinned, tree
 from bdl.posterior.inputs import AsTensors, floating_dtype
@@ -126,10 +128,7 @@ class Posterior(StoredNetworks, Generic[P]):
         Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
         likelihood, or if importance weights are not valid.
         """
-        batches = self._batches(data)
-        likelihood = self._likelihood(batches)
-        stream = ItemOutputs(self._samples, batches, likelihood).weighted(self.weights(kind))
-        return cast(P, with_elements(prediction_of(stream, likelihood), batches.elements))
+        return self._predicted(self._batches(data), kind)
 
     def likelihood(self, data: Data) -> Likelihood:
         """What the outputs mean, for a network that takes such data.
@@ -171,6 +170,34 @@ class Posterior(StoredNetworks, Generic[P]):
         weights, frozen = thinned(self.weights(kind).by_key, samples), self._samples.frozen
         return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), self._law(), method, frozen)
 
+    def distil(
+        self, net: nn.Module, data: Data, *, test: Iterable[Any] | None = None, settings: Distillation | None = None
+    ) -> Distilled:
+        """One network that is trained on the predictions of the average over all samples, and what it loses.
+
+        The number of its outputs says what it keeps. For K classes there are K logits, for k labels k logits, for k
+        numbers k means and k log variances. One more output for classes, or k more, are logits of the share of the
+        uncertainty that is epistemic; the student then splits the uncertainty as the average does.
+
+        The student is right where `data` are and between them, so add inputs without labels if there are any. All
+        inputs are in memory together.
+
+        Args:
+            net: the student's architecture and the weights at which it begins. It is copied, and may be smaller.
+            data: x (n, ...), or a loader. Labels are not used.
+            test: a loader of (x, y) batches, on which average and student are compared.
+            settings: of the training.
+
+        Raises ConfigError for a number of outputs that does not fit, and for counts, whose average has no simple law.
+        """
+        batches, student = self._batches(data), copy.deepcopy(net).to(self.device)
+        likelihood, settings = self._likelihood(batches), settings or Distillation()
+        found = distilled(student, self.net, self._predicted, likelihood, batches, settings, self.samples)
+        if test is None:
+            return found
+        batches = self._batches(test)
+        return found.compared(self._predicted(batches), likelihood, batches)
+
     @torch.no_grad()
     def to_arviz(
         self,
@@ -197,6 +224,11 @@ class Posterior(StoredNetworks, Generic[P]):
         """
         labelled = None if data is None else self._labelled(data)
         return tree(self._samples, self.weights().by_key, parameters, projections, labelled, seed)
+
+    def _predicted(self, batches: Batches, kind: Kind = "uniform") -> P:
+        likelihood = self._likelihood(batches)
+        stream = ItemOutputs(self._samples, batches, likelihood).weighted(self.weights(kind))
+        return cast(P, with_elements(prediction_of(stream, likelihood), batches.elements))
 
     def _batches(self, data: Data) -> Batches:
         return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))

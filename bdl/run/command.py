@@ -1,4 +1,4 @@
-"""The commands `bdl train`, `evaluate`, `predict`, `verify`, `compare` and `llc`, which scripts of these names run.
+"""The commands `bdl train`, `evaluate`, `predict`, `verify`, `compare`, `llc` and `distil`, and scripts of these names.
 
 This module imports neither torch nor Lightning, so that `--help` answers at once: the work is imported when it begins.
 """
@@ -34,7 +34,7 @@ register_resolvers()
 register_sweeps()
 CONF = str(config_folder())
 # Commands without groups -> the key of the folders that they take
-OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "compare": "runs", "llc": "run"}
+OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "compare": "runs", "llc": "run", "distil": "run"}
 
 
 @contextmanager

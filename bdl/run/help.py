@@ -18,6 +18,7 @@ ABOUT = {
     "verify": "Verify every file of a run directory.",
     "compare": "Compare runs side by side, a row for each method, with means over seeds.",
     "llc": "Measure the local learning coefficient of a run's trained network.",
+    "distil": "Train one network on the average over the samples of a run, and say what it loses.",
 }
 HELP = (
     "usage: bdl COMMAND [OVERRIDES]\n\ncommands:\n"

@@ -166,6 +166,12 @@ OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
     "batch_size": whole(1) | None,
     "lr": POSITIVE | None,
     "seed": whole(0, SEEDS),
+    "hidden": some(WIDTH) | None,
+    "split": bool,
+    "weight_decay": NOT_NEGATIVE,
+    "patience": whole(1),
+    "val_fraction": number("in (0, 1)", lambda v: 0 < v < 1),
+    "mixtures": whole(0, 1000),
 }
 FOLLOW = {"sampler.stack": "stack", "data.chains": "chains"}  # these keys have the value of those, or null
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")

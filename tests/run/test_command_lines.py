@@ -328,11 +328,14 @@ def test_a_refused_command_leaves_nothing(script, tmp_path, monkeypatch, overrid
         ("llc", "localization=0", "localization"),
         ("llc", "temperature=cold", "temperature"),
         ("llc", "+step=3", "step"),
+        ("distil", "hidden=[0]", "hidden"),
+        ("distil", "val_fraction=1", "val_fraction"),
+        ("distil", "mixtures=-1", "mixtures"),
     ],
 )
 def test_the_other_commands_name_the_key_too(script, tmp_path, monkeypatch, command, override, word):
     monkeypatch.chdir(tmp_path)
     runs, table = ("runs=[a]",), ("run=a", "input=a.csv", "output=b.csv")
-    needed = {"evaluate": runs, "compare": runs, "predict": table, "verify": ("run=a",), "llc": ("run=a",)}[command]
+    needed = {"evaluate": runs, "compare": runs, "predict": table}.get(command, ("run=a",))
     assert f"{word} " in refusal(script(command, *needed, override))
     assert list(tmp_path.iterdir()) == []

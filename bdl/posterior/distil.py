@@ -1,0 +1,286 @@
+"""Distillation: one network trained on the predictions of an average over many (Korattikara et al. 2015)."""
+
+from __future__ import annotations
+
+import copy
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, refuse_outputs, tensors_in
+from bdl.disk.files import write_atomically
+from bdl.display import Shown
+from bdl.engine.functional import evaluating
+from bdl.errors import ConfigError, DivergedError
+from bdl.likelihoods import Likelihood
+from bdl.posterior.inputs import AsTensors, floating_dtype
+from bdl.posterior.outputs import Batches, Data, Read, output_shape
+from bdl.posterior.prediction import AnyPrediction
+from bdl.posterior.side_by_side import distances, scored, uncertainties
+from bdl.posterior.student import ClassOutputs, LabelOutputs, StudentOutputs, ValueOutputs, outputs_for
+from bdl.seeding import derive_seed, generator
+
+CHECKS = 100  # of the divergence on the held-out items
+CHUNK = 1024  # items of which the student makes outputs together
+
+
+@dataclass(frozen=True)
+class Distillation:
+    """How a student is trained: AdamW, whose lr falls to 0 along a cosine, on the KL divergence from the teacher.
+
+    A part of the items is held out; the student keeps the weights with the lowest divergence there, of CHECKS times.
+    With the other items it learns mixtures of them, x = u a + (1 - u) b with u uniform (mixup, Zhang et al. 2018),
+    of which the teacher says what it predicts. Without them a student is surer than its teacher between the items.
+
+    Args:
+        lr: step size at the start.
+        weight_decay: decoupled, as in AdamW.
+        batch_size: items of a step; at most the items.
+        steps: the largest number of steps.
+        patience: checks without a lower divergence on the held-out items after which training stops.
+        val_fraction: share of the items that is held out.
+        mixtures: of items, for each item; none where an input is no floating point number, such as tokens.
+        seed: decides which items are held out, the mixtures, the batches, and dropout masks.
+
+    Raises ConfigError for a value out of range.
+    """
+
+    lr: float = 0.003
+    weight_decay: float = 0.0
+    batch_size: int = 64
+    steps: int = 20_000
+    patience: int = 30
+    val_fraction: float = 0.1
+    mixtures: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in {"batch_size": 1, "steps": 1, "patience": 1, "mixtures": 0}.items():
+            if type(getattr(self, name)) is not int or getattr(self, name) < least:
+                raise ConfigError(f"{name} must be a whole number of at least {least}, got {getattr(self, name)}")
+        if not 0 < self.lr < math.inf:
+            raise ConfigError(f"lr must be > 0, got {self.lr}")
+        if not 0 <= self.weight_decay < 1 / self.lr:
+            raise ConfigError(f"weight_decay must be from 0 to 1 / lr, got {self.weight_decay}")
+        if not 0 < self.val_fraction < 1:
+            raise ConfigError(f"val_fraction must be in (0, 1), got {self.val_fraction}")
+
+    def lessons(self, inputs: Inputs) -> tuple[Inputs, int]:
+        """The inputs of all items and mixtures that the teacher is asked about; the first so many are held out.
+
+        Raises ConfigError for too few items.
+        """
+        items = count_items(inputs)
+        order = torch.randperm(items, generator=generator("cpu", "distil", "split", self.seed))
+        count = round(self.val_fraction * items)
+        if not 0 < count < items:
+            raise ConfigError(f"val_fraction = {self.val_fraction} of {items} items leaves one part empty: give more")
+        parts, random = [rows_of(inputs, order)], generator("cpu", "distil", "mixtures", self.seed)
+        if all(t.is_floating_point() for t in tensors_in(inputs)):
+            for _ in range(self.mixtures):
+                a, b = order[count:], order[count:][torch.randperm(items - count, generator=random)]
+                parts.append(mixture_of(inputs, a, b, torch.rand(items - count, generator=random)))
+        return joined(parts), count
+
+    def train(
+        self, net: nn.Module, inputs: Inputs, lesson: Tensor, outputs: StudentOutputs, held_out: int
+    ) -> tuple[int, float]:
+        """Train the network in place; returns the step whose weights it has, and its divergence there, nats an item.
+
+        inputs: of n items, on the network's device. lesson: (n, ..., L), see `StudentOutputs`. The first `held_out` are
+        not trained on.
+
+        Raises DivergedError if the divergence was never finite.
+        """
+        device, kept = lesson.device, len(lesson) - held_out
+        size, every = min(self.batch_size, kept), max(1, self.steps // CHECKS)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=self.lr, weight_decay=self.weight_decay)
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.steps)
+        random = generator("cpu", "distil", "batches", self.seed)
+        best, best_step, state = math.inf, 0, copy.deepcopy(net.state_dict())
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            torch.manual_seed(derive_seed("distil", "torch", self.seed))  # dropout draws from it
+            for step in range(1, self.steps + 1):
+                rows = held_out + torch.randint(kept, (size,), generator=random).to(device)
+                net.train()
+                optimizer.zero_grad()
+                apart = outputs.divergence(student_outputs(net, rows_of(inputs, rows), outputs), lesson[rows])
+                apart.mean().backward()
+                optimizer.step()
+                schedule.step()
+                if step % every and step < self.steps:
+                    continue
+                now = mean_divergence(net, rows_of(inputs, slice(held_out)), lesson[:held_out], outputs)
+                if now < best:  # False for NaN
+                    best, best_step, state = now, step, copy.deepcopy(net.state_dict())
+                elif step - best_step >= self.patience * every:
+                    break
+        if not best_step:
+            raise DivergedError("the student's divergence from the average was never finite: lower lr")
+        net.load_state_dict(state)
+        net.eval()
+        return best_step, best
+
+
+@dataclass(frozen=True, repr=False)
+class Distilled(Shown):
+    """A network that says in one pass what the average over a posterior says, and what was lost.
+
+    `net` is an ordinary module in eval mode. `save` writes its weights with the scores, and `load` reads them.
+
+    Attributes:
+        net: the student.
+        outputs: what its outputs mean.
+        scores: `held_out/divergence` on the items that it was not trained on, in nats an item; and for test items
+            `teacher/nll`, `student/nll` and so on, and `distance/...` between the two.
+        step: of the training, whose weights it has.
+        networks: in the average that it was trained on.
+    """
+
+    net: nn.Module
+    outputs: StudentOutputs
+    scores: Mapping[str, float]
+    step: int
+    networks: int
+    read: Read
+
+    def shown(self) -> tuple[str, Mapping[str, str]]:
+        kept = "with" if self.outputs.shares else "without"
+        lines = {"outputs": f"{self.outputs.width}, {kept} the epistemic share", "step": f"{self.step:,}"}
+        lines |= {name: f"{value:.4g}" for name, value in self.scores.items()}
+        return f"Distilled: {type(self.net).__name__} in place of {self.networks:,} networks", lines
+
+    def predict(self, data: Data) -> AnyPrediction:
+        """The prediction for x (n, ...), or for a loader, as that of `Posterior.predict`.
+
+        Its standard deviations of probabilities are NaN, and so are its parts of the uncertainty if the network has no
+        outputs for them.
+        """
+        device = next((p.device for p in self.net.parameters()), torch.device("cpu"))
+        batches = Batches(AsTensors(self.net, [])(data), device, self.read, floating_dtype(self.net))
+        return student_prediction(self.net, self.outputs, batches)
+
+    def save(self, path: str | Path, **more: Any) -> None:
+        """Write the weights as `state_dict`, and the other fields; `torch.load(path, weights_only=True)` reads them.
+
+        more: plain values that the file holds too. Raises StoreError if the disk is full or not writable.
+        """
+        file = io.BytesIO()
+        kind = {"type": type(self.outputs).__name__, **asdict(self.outputs)}
+        fields = {"outputs": kind, "scores": dict(self.scores), "step": self.step, "networks": self.networks}
+        torch.save({"state_dict": self.net.state_dict(), **fields, **more}, file)
+        write_atomically(Path(path), file.getvalue())
+
+    @classmethod
+    def load(cls, path: str | Path, net: nn.Module) -> Distilled:
+        """What `save` wrote, for the same architecture, whose weights become those of the file.
+
+        Raises ConfigError for a file of another kind, or of another network.
+        """
+        try:
+            saved = torch.load(path, map_location="cpu", weights_only=True)
+            kind = dict(saved["outputs"])
+            outputs = {c.__name__: c for c in (ClassOutputs, LabelOutputs, ValueOutputs)}[kind.pop("type")](**kind)
+            net.load_state_dict(saved["state_dict"])
+        except Exception as error:  # the parsers may raise anything
+            raise ConfigError(
+                f"{path} holds no student of this network ({str(error).splitlines()[0]}): give the network that was "
+                "distilled"
+            ) from error
+        return cls(net.eval(), outputs, saved["scores"], saved["step"], saved["networks"], Reader(net))
+
+    def compared(self, teacher: AnyPrediction, likelihood: Likelihood, batches: Batches) -> Distilled:
+        """The same student, with the scores of both on labelled batches, and their distances."""
+        student, y = (
+            student_prediction(self.net, self.outputs, batches),
+            batches.labels(len(output_shape(self.net, batches))),
+        )
+        scores = dict(self.scores)
+        for name, one in {"teacher": teacher, "student": student}.items():
+            of_one = scored(one, likelihood, y) | uncertainties(one)
+            scores |= {f"{name}/{key}": value for key, value in of_one.items()}
+        scores |= {f"distance/{key}": value for key, value in distances(teacher, student).items()}
+        return replace(self, scores=scores)
+
+
+def distilled(
+    student: nn.Module,
+    net: nn.Module,
+    average: Callable[[Batches], AnyPrediction],
+    likelihood: Likelihood,
+    batches: Batches,
+    settings: Distillation,
+    networks: int,
+) -> Distilled:
+    """The student, trained in place on what an average over so many networks like `net` predicts for the batches."""
+    outputs = outputs_for(likelihood, output_shape(net, batches), output_shape(student, batches))
+    shown, held_out = settings.lessons(joined([inputs for inputs, _ in batches]))
+    moved = batches.moved(shown)
+    in_parts = [rows_of(moved, part) for part in parts_of(count_items(moved))]
+    teacher = average(Batches(in_parts, batches.device, lambda inputs: (inputs, None)))
+    lesson = outputs.lesson(teacher).to(batches.device)
+    step, divergence = settings.train(student, moved, lesson, outputs, held_out)
+    return Distilled(student, outputs, {"held_out/divergence": divergence}, step, networks, batches.read)
+
+
+@torch.no_grad()
+def student_prediction(net: nn.Module, outputs: StudentOutputs, batches: Batches) -> AnyPrediction:
+    """What the student says of all items."""
+    with evaluating(net):
+        each = [student_outputs(net, batches.moved(inputs), outputs).float().cpu() for inputs, _ in batches]
+    return outputs.prediction(torch.cat(each))
+
+
+def student_outputs(net: nn.Module, inputs: Inputs, outputs: StudentOutputs) -> Tensor:
+    """(n, ..., width) with the numbers of an element on the last axis."""
+    return outputs.likelihood.arranged(refuse_outputs(net, feed(net, inputs)))
+
+
+@torch.no_grad()
+def mean_divergence(net: nn.Module, inputs: Inputs, lesson: Tensor, outputs: StudentOutputs) -> float:
+    """The mean over items, in eval mode, nats."""
+    with evaluating(net):
+        each = [
+            outputs.divergence(student_outputs(net, rows_of(inputs, part), outputs), lesson[part]).flatten()
+            for part in parts_of(len(lesson))
+        ]
+    return float(torch.cat(each).double().mean())
+
+
+def parts_of(items: int) -> Iterator[slice]:
+    """CHUNK items at a time."""
+    return (slice(i, i + CHUNK) for i in range(0, items, CHUNK))
+
+
+def rows_of(inputs: Inputs, rows: Tensor | slice) -> Inputs:
+    """The inputs of the items at these places."""
+    return map_tensors(lambda t: t[rows], inputs)
+
+
+def mixture_of(inputs: Inputs, a: Tensor, b: Tensor, u: Tensor) -> Inputs:
+    """u times the items a, plus 1 - u times the items b, each (n,)."""
+
+    def mix(t: Tensor) -> Tensor:
+        share = u.to(t).view(-1, *[1] * (t.ndim - 1))
+        return share * t[a] + (1 - share) * t[b]
+
+    return map_tensors(mix, inputs)
+
+
+def joined(parts: list[Inputs]) -> Inputs:
+    """The inputs of several batches as those of one. Raises ConfigError for batches of different shapes."""
+    try:
+        whole = iter([torch.cat(each) for each in zip(*(tensors_in(part) for part in parts), strict=True)])
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"the batches do not fit together ({error}): give items of one shape") from error
+    inputs = map_tensors(lambda _: next(whole), parts[0])
+    items = count_items(inputs)
+    if any(len(t) != items for t in tensors_in(inputs)):
+        raise ConfigError("every input needs a row for each item, which distillation puts into batches of its own")
+    return inputs

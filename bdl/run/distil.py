@@ -1,0 +1,74 @@
+"""One network in place of the samples of a run. See conf/distil.yaml."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import DictConfig
+from torch import nn
+
+import bdl
+from bdl.disk.files import write_atomically
+from bdl.errors import ConfigError
+from bdl.posterior.outputs import Batches, output_shape
+from bdl.posterior.student import numbers_kept
+from bdl.run.config import plain
+from bdl.run.evaluate import recorded_data
+from bdl.run.recipe import Recipe
+from bdl.run.stored import load_runs
+from bdl.seeding import derive_seed
+
+STUDENT, RESULT = "student.ckpt", "scores.json"
+
+
+def distil(cfg: DictConfig) -> None:
+    """Train the student on the training items of the run, compare it on the test items, write it and its scores."""
+    run = Path(str(cfg.run)).expanduser()
+    out = run / "distilled" if cfg.out is None else Path(str(cfg.out)).expanduser()
+    if out.is_file():
+        raise ConfigError(f"out={cfg.out} is a file: name a folder for {STUDENT} and {RESULT}")
+    if none := [name for name in ("batch_size", "lr") if cfg[name] is None]:
+        raise ConfigError(f"{none[0]}=null: give a number, or leave {none[0]} out for the default")
+    settings = bdl.Distillation(**{field.name: cfg[field.name] for field in fields(bdl.Distillation)})
+    posterior, config = load_runs([run], cfg.trust, cfg.device, cfg.skip_bad)
+    data = recorded_data(config, posterior)
+    items = data.slices("train")
+    shape = output_shape(posterior.net, Batches(items, posterior.device, posterior.read))
+    kept, shares = numbers_kept(posterior.likelihood(items), shape[-1])
+    model = student_model(plain(config.model), kept, shares if cfg.split else 0, plain(cfg.hidden))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive_seed("distil", "start", cfg.seed))
+        student: nn.Module = Recipe[nn.Module](model).build()
+    found = posterior.distil(student, items, test=data.slices("test"), settings=settings)
+    found.save(out / STUDENT, model=model)
+    write_atomically(out / RESULT, json.dumps(dict(found.scores), indent=1).encode())
+    scores, lost = found.scores, found.scores["student/nll"] - found.scores["teacher/nll"]
+    print(
+        f"one network in place of {found.networks:,}: test NLL {scores['student/nll']:.4f} where the "
+        f"average has {scores['teacher/nll']:.4f}, {lost:+.4f} nats: {out / STUDENT}"
+    )
+
+
+def student_model(model: dict[str, Any], kept: int, shares: int, hidden: Sequence[int] | None) -> dict[str, Any]:
+    """The model of the run with the outputs of a student, and other hidden layers where they are given.
+
+    A model whose number of outputs no key gives stays as it is.
+
+    Raises ConfigError for hidden layers of a model that has no list of sizes.
+
+    >>> student_model({"_target_": "bdl.models.MLP", "sizes": [8, 16, 2]}, kept=2, shares=1, hidden=[32, 32])
+    {'_target_': 'bdl.models.MLP', 'sizes': [8, 32, 32, 3]}
+    """
+    if isinstance(model.get("net"), dict):  # constants behind it: the student predicts what they were
+        model = model["net"]
+    if "sizes" in model:
+        first, *inner, _ = model["sizes"]
+        return {**model, "sizes": [first, *(inner if hidden is None else hidden), kept + shares]}
+    if hidden is not None:
+        raise ConfigError(f"hidden={list(hidden)} is about an MLP, and the run has {model['_target_']}: leave it null")
+    return {**model, "num_classes": kept + shares} if "num_classes" in model else model

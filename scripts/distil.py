@@ -1,0 +1,6 @@
+"""One network in place of the samples of a run. See conf/distil.yaml."""
+
+from bdl.run.command import run_command
+
+if __name__ == "__main__":
+    run_command("distil")
