@@ -37,6 +37,7 @@ from .posterior.ood import ood
 from .posterior.predict import Posterior
 from .posterior.prediction import LabelPrediction, Prediction, ValuePrediction
 from .posterior.store import SampleStore
+from .posterior.thin import Thinning
 from .run.in_python import Report, report, sample
 from .run.predict import predict_table
 from .samplers.blocks import Block
@@ -137,6 +138,7 @@ __all__ = [
     "StudentTNLL",
     "TemperatureScaling",
     "Thermostatted",
+    "Thinning",
     "TimeLimit",
     "Tuning",
     "Uniform",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
@@ -11,10 +13,12 @@ from torch import nn
 
 from bdl.batch import Reader
 from bdl.display import Shown
+from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.export import recorded
 from bdl.posterior.samples import Sample, Samples, brief
 from bdl.posterior.store import Record, SampleStore
+from bdl.posterior.thin import Thinning, write_thinned
 from bdl.posterior.weights import Keyed, Weights, sample_weights
 
 Kind = Literal["uniform", "step_size", "importance"]
@@ -35,7 +39,24 @@ class StoredNetworks(Shown):
         self.stores, self.net, self.given_likelihood, self.read = list(stores), net, likelihood, read or Reader(net)
         self._samples = Samples(stores, net, skip_bad)
         self.target, self.diverged = self.stores[0].target(), self._samples.diverged  # chains left out: (number, step)
+        self.thinning: Thinning | None = None
         self._weights: dict[tuple[str, int], Weights] = {}  # by kind and number of files, which bad files lower
+
+    def thinned(self, thinning: Thinning) -> Self:
+        """The posterior of these networks alone."""
+        part = copy.copy(self)
+        part._samples, part._weights, part.thinning = self._samples.part(set(thinning.networks)), {}, thinning
+        part.diverged = part._samples.diverged
+        return part
+
+    def save(self, run_dir: str | Path) -> None:
+        """Write a thinned posterior as a run directory, which `load`, `bdl evaluate` and `bdl predict` read.
+
+        Raises ConfigError unless it is thinned; StoreError if the folder has samples, or the disk is full.
+        """
+        if self.thinning is None:
+            raise ConfigError("this posterior lies on disk as it is: only what thin(k, data) returns is saved")
+        write_thinned(self._samples, self.thinning, run_dir)
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
         records, target, law = self.records, self.target, self.given_likelihood
@@ -49,6 +70,8 @@ class StoredNetworks(Shown):
         }
         left_out = ", ".join(f"chain {chain}" for chain, _ in self.diverged)
         title = f"Posterior of {self.samples:,} networks from {self.chains} chains"
+        if self.thinning is not None:
+            title = f"Posterior of {self.samples:,} networks, thinned from {self.thinning.among:,}"
         return title, {**lines, **({"left out": f"{left_out}, which diverged"} if left_out else {})}
 
     def cache(self) -> Self:
@@ -81,6 +104,8 @@ class StoredNetworks(Shown):
 
     def weights(self, kind: Kind = "uniform") -> Weights:
         """Normalised weights of all samples. Raises ConfigError if importance weights are not valid."""
+        if self.thinning is not None and kind != "uniform":
+            raise ConfigError(f"the uniform average was thinned: take {kind} weights from the posterior before")
         key = kind, len(self._samples.files)
         if key not in self._weights:
             saved = [store.weighting(stack) for store, stack in self._samples.stacks()]

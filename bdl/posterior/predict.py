@@ -31,6 +31,7 @@ from bdl.posterior.prediction import (
 )
 from bdl.posterior.samples import stores_of
 from bdl.posterior.tensors import sampled_part
+from bdl.posterior.thin import densities_of_average, densities_of_labels, thin_out
 from bdl.posterior.value_evaluation import Progress, evaluations_of
 
 INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores"}
@@ -199,6 +200,38 @@ class Posterior(StoredNetworks, Generic[P]):
         return found.compared(self._predicted(batches), likelihood, batches)
 
     @torch.no_grad()
+    def thin(self, k: int, data: Data, *, test: Iterable[Any] | None = None, seed: int = 0) -> Posterior[P]:
+        """The k networks whose average is nearest to that of all: a posterior that predicts in k / n of the time.
+
+        They are chosen one after the other, each as the one that lowers the score of the average most: mean -log p(y)
+        of held-out items with labels, or without labels the divergence from the average of all. Where as many networks
+        evenly spaced along the chains have a better score, it is these. `thinning` of the result has the scores of
+        both; `save` writes the result as a run directory. Each network is a chain of its own in it, so that R-hat
+        and ESS cannot be asked of it. Networks count alike.
+
+        Args:
+            k: how many networks.
+            data: a loader of (x, y) batches that were not trained on, or x (n, ...) without labels.
+            test: a loader of other (x, y) batches, on which the sets are compared by their NLL.
+            seed: of draws from the average, where numbers have no labels.
+
+        Raises ConfigError unless 1 <= k <= their number.
+        """
+        used = self.weights().by_key
+        if not 1 <= k <= len(used):
+            raise ConfigError(f"k must be between 1 and the {len(used)} networks, got {k}")
+        spaced, batches = list(thinned(used, k)), self._batches(data)
+        if labelled := all(isinstance(y, Tensor) for _, y in batches):
+            keys, densities = densities_of_labels(self._of_labels(batches), used)
+        else:
+            outputs = ItemOutputs(self._samples, batches, self._likelihood(batches))
+            keys, densities = densities_of_average(outputs, used, self._predicted(batches), seed)
+        thinning = thin_out(k, spaced, labelled, keys, densities)
+        if test is not None:
+            thinning = thinning.compared(spaced, *densities_of_labels(self._labelled(test), used))
+        return self.thinned(thinning)
+
+    @torch.no_grad()
     def to_arviz(
         self,
         data: Data | None = None,
@@ -234,7 +267,9 @@ class Posterior(StoredNetworks, Generic[P]):
         return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
 
     def _labelled(self, data: Data) -> LabelledOutputs:
-        batches = self._batches(data)
+        return self._of_labels(self._batches(data))
+
+    def _of_labels(self, batches: Batches) -> LabelledOutputs:
         return LabelledOutputs(self._samples, batches, self._likelihood(batches))
 
     def _likelihood(self, batches: Batches) -> Likelihood:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 import warnings
 from collections import defaultdict
-from collections.abc import Container, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +97,18 @@ class Samples:
     def device(self) -> torch.device:
         """The device of the network, on which it runs."""
         return next((p.device for p in self.net.parameters()), torch.device("cpu"))
+
+    def part(self, networks: Collection[Key]) -> Samples:
+        """These networks alone, each of them a chain by itself: they are too few to be compared along their chains."""
+        part, counter, files = copy.copy(self), itertools.count(), []
+        for file in self.files:
+            chosen = [i for i, chain in enumerate(file.chains) if (chain, file.record.step) in networks]
+            if chosen:
+                rows = chosen if file.rows is None else [file.rows[i] for i in chosen]
+                of_rows = replace(file.record.of_rows(chosen), log_weight=None, psi_frozen=False)
+                files.append(SampleFile(file.store, of_rows, rows, [next(counter) for _ in chosen]))
+        part.files, part.chains, part._cache, part.diverged = files, next(counter), None, []
+        return part
 
     def forward(self) -> Forward:
         """What maps the tensors of these networks and inputs to outputs."""

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.distil`: the command, what it writes, and what it refuses."""
+"""Tests of `bdl.run.distil`: the command, what it writes, and what it refuses; and a thinned run under the commands."""
 
 from __future__ import annotations
 
@@ -49,6 +49,22 @@ def test_wrong_settings_are_one_line(run, script, tmp_path, overrides, words):
     assert words in refusal(script("distil", str(run), *SHORT, f"out={tmp_path}", *overrides))
     (tmp_path / "file").write_text("")
     assert "is a file" in refusal(script("distil", str(run), *SHORT, f"out={tmp_path / 'file'}"))
+
+
+def test_a_thinned_run_is_a_run(run, script, tmp_path):
+    """What `Posterior.save` writes is verified, evaluated and distilled as the run that it is from."""
+    data = bdl.data.LandsatDataModule()
+    small = bdl.Posterior.load(run, MLP((36, 6))).thin(3, data.slices("test"))
+    small.save(tmp_path / "small")
+    status, out, err = script("verify", str(tmp_path / "small"))
+    assert status == 0, (out, err)
+    status, out, err = script("evaluate", str(tmp_path / "small"), "splits=[test]", f"out={tmp_path / 'e'}")
+    assert status == 0, err
+    metrics = json.loads((tmp_path / "e" / "metrics.json").read_text())
+    assert metrics["samples"] == 3
+    assert metrics["test/bma/nll"] == pytest.approx(small.thinning.scores["chosen"], rel=1e-4)
+    status, out, err = script("distil", str(tmp_path / "small"), *SHORT)
+    assert status == 0 and "in place of 3" in out, err
 
 
 def test_the_model_of_a_student():
