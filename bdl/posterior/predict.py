@@ -29,9 +29,9 @@ from bdl.posterior.prediction import (
     prediction_of,
     with_elements,
 )
-from bdl.posterior.samples import stores_of
+from bdl.posterior.samples import Key, stores_of
 from bdl.posterior.tensors import sampled_part
-from bdl.posterior.thin import densities_of_average, densities_of_labels, thin_out
+from bdl.posterior.thin import By, Densities, densities_of_average, densities_of_labels, thin_out
 from bdl.posterior.value_evaluation import Progress, evaluations_of
 
 INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores"}
@@ -200,36 +200,40 @@ class Posterior(StoredNetworks, Generic[P]):
         return found.compared(self._predicted(batches), likelihood, batches)
 
     @torch.no_grad()
-    def thin(self, k: int, data: Data, *, test: Iterable[Any] | None = None, seed: int = 0) -> Posterior[P]:
+    def thin(self, k: int, data: Data, *, by: By = "divergence", test: Iterable[Any] | None = None) -> Posterior[P]:
         """The k networks whose average is nearest to that of all: a posterior that predicts in k / n of the time.
 
-        They are chosen one after the other, each as the one that lowers the score of the average most: mean -log p(y)
-        of held-out items with labels, or without labels the divergence from the average of all. Where as many networks
-        evenly spaced along the chains have a better score, it is these. `thinning` of the result has the scores of
-        both; `save` writes the result as a run directory. Each network is a chain of its own in it, so that R-hat
-        and ESS cannot be asked of it. Networks count alike.
+        They are chosen one after the other, each as the one that brings the average nearest. Where as many networks
+        evenly spaced along the chains are nearer, it is these. `thinning` of the result has the scores of both; `save`
+        writes the result as a run directory. Each network is a chain of its own in it, so that R-hat and ESS cannot be
+        asked of it. Networks count alike.
 
         Args:
             k: how many networks.
-            data: a loader of (x, y) batches that were not trained on, or x (n, ...) without labels.
-            test: a loader of other (x, y) batches, on which the sets are compared by their NLL.
-            seed: of draws from the average, where numbers have no labels.
+            data: x (n, ...), or a loader of items like those that will be predicted.
+            by: "divergence" from the average of all, which needs no labels; or "nll", mean -log p(y) of labelled
+                items that were not trained on. Few items lead the latter astray: thousands of sets are tried on them.
+            test: a loader of other (x, y) batches, on which the sets are compared.
 
-        Raises ConfigError unless 1 <= k <= their number.
+        Raises ConfigError unless 1 <= k <= their number, and for "nll" without labels.
         """
         used = self.weights().by_key
         if not 1 <= k <= len(used):
             raise ConfigError(f"k must be between 1 and the {len(used)} networks, got {k}")
-        spaced, batches = list(thinned(used, k)), self._batches(data)
-        if labelled := all(isinstance(y, Tensor) for _, y in batches):
-            keys, densities = densities_of_labels(self._of_labels(batches), used)
-        else:
-            outputs = ItemOutputs(self._samples, batches, self._likelihood(batches))
-            keys, densities = densities_of_average(outputs, used, self._predicted(batches), seed)
-        thinning = thin_out(k, spaced, labelled, keys, densities)
+        spaced = list(thinned(used, k))
+        thinning = thin_out(k, spaced, by, *self._densities(by, self._batches(data), used))
         if test is not None:
-            thinning = thinning.compared(spaced, *densities_of_labels(self._labelled(test), used))
+            batches = self._batches(test)
+            ways: tuple[By, ...] = ("nll", "divergence")
+            for way in ways:
+                thinning = thinning.compared(way, spaced, *self._densities(way, batches, used))
         return self.thinned(thinning)
+
+    def _densities(self, by: By, batches: Batches, used: Mapping[Key, float]) -> tuple[list[Key], Densities]:
+        likelihood = self._likelihood(batches)
+        if by == "nll":
+            return densities_of_labels(LabelledOutputs(self._samples, batches, likelihood), used)
+        return densities_of_average(ItemOutputs(self._samples, batches, likelihood), used, self._predicted(batches))
 
     @torch.no_grad()
     def to_arviz(
@@ -267,9 +271,7 @@ class Posterior(StoredNetworks, Generic[P]):
         return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
 
     def _labelled(self, data: Data) -> LabelledOutputs:
-        return self._of_labels(self._batches(data))
-
-    def _of_labels(self, batches: Batches) -> LabelledOutputs:
+        batches = self._batches(data)
         return LabelledOutputs(self._samples, batches, self._likelihood(batches))
 
     def _likelihood(self, batches: Batches) -> Likelihood:

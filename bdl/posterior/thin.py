@@ -8,7 +8,7 @@ import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -27,7 +27,8 @@ from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.tensors import FrozenPart, frozen_names
 
 LIMIT = 2**30  # bytes of probabilities in memory; with more, evenly spaced ones decide
-DRAWS = 16  # for each item, of numbers without labels
+NODES = torch.linspace(-3.5, 3.5, 15, dtype=torch.float64)  # z at which densities of numbers are compared
+By = Literal["divergence", "nll"]
 COPIED = ("config.yaml", "preprocessing.json")  # of the run, which commands read
 
 
@@ -38,21 +39,23 @@ class Thinning(Shown):
     Attributes:
         networks: (chain, step) of each in the posterior that was thinned, in the order in which they were chosen.
         among: how many there were.
-        by: "nll", mean -log p(y), or "divergence", KL(average of all | average of the chosen), both in nats.
+        by: "divergence", KL(average of all | average of the chosen), or "nll", mean -log p(y), both in nats an item.
         scores: of the averages over the chosen networks (`chosen`), over as many that are evenly spaced along every
-            chain (`spaced`) and over all (`all`), on the items by which they were chosen; and `test/...`, their NLL on
-            test items.
+            chain (`spaced`) and over all (`all`), on the items by which they were chosen; and of other items
+            `test/nll/...` and `test/divergence/...`.
     """
 
     networks: list[Key]
     among: int
-    by: str
+    by: By
     scores: Mapping[str, float]
 
-    def compared(self, spaced: Sequence[Key], keys: Sequence[Key], densities: Densities) -> Thinning:
-        """The same with the scores `test/...` of both sets and of all, by densities of the networks `keys`."""
+    def compared(self, by: str, spaced: Sequence[Key], keys: Sequence[Key], densities: Densities) -> Thinning:
+        """The same with the scores `test/<by>/...` of both sets and of all, by densities of the networks `keys`."""
         sets = {"chosen": self.networks, "spaced": spaced, "all": keys}
-        of_test = {f"test/{name}": densities.score([keys.index(key) for key in each]) for name, each in sets.items()}
+        of_test = {
+            f"test/{by}/{name}": densities.score([keys.index(key) for key in each]) for name, each in sets.items()
+        }
         return replace(self, scores={**self.scores, **of_test})
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
@@ -97,13 +100,13 @@ class Densities:
         return found
 
 
-def thin_out(k: int, spaced: Sequence[Key], labelled: bool, keys: Sequence[Key], densities: Densities) -> Thinning:
+def thin_out(k: int, spaced: Sequence[Key], by: By, keys: Sequence[Key], densities: Densities) -> Thinning:
     """The better one of two sets of k networks: chosen one after the other, and evenly spaced along every chain."""
     even, chosen = [keys.index(key) for key in spaced], densities.chosen(k)
     scores = {"chosen": densities.score(chosen), "spaced": densities.score(even), "all": densities.score(slice(None))}
     if scores["spaced"] < scores["chosen"]:
         chosen, scores["chosen"] = even, scores["spaced"]
-    return Thinning([keys[i] for i in chosen], len(keys), "nll" if labelled else "divergence", scores)
+    return Thinning([keys[i] for i in chosen], len(keys), by, scores)
 
 
 def densities_of_labels(labelled: LabelledOutputs, used: Collection[Key]) -> tuple[list[Key], Densities]:
@@ -115,19 +118,21 @@ def densities_of_labels(labelled: LabelledOutputs, used: Collection[Key]) -> tup
 
 
 def densities_of_average(
-    outputs: ItemOutputs, used: Collection[Key], average: AnyPrediction, seed: int
+    outputs: ItemOutputs, used: Collection[Key], average: AnyPrediction
 ) -> tuple[list[Key], Densities]:
     """The probabilities of all classes of each item by every network, weighted as the average of all expects them.
 
-    Of numbers those of DRAWS draws from that average, of the same weight. Also the networks in their order.
+    Of numbers the densities of each target at the quantiles Φ(NODES) of the average, where the trapezoid rule for
+    ∫ f(y(z)) φ(z) dz takes them: random draws in their place would be fitted as well. Also the networks in their order.
     """
     likelihood = outputs.likelihood
     assert likelihood is not None
     if isinstance(average, ValuePrediction):
-        draws = average.draw(DRAWS, seed)  # (DRAWS, n, k)
-        of_draws = lambda each: torch.stack([log_density(likelihood, each, y) for y in draws], 1)  # noqa: E731
-        keys, logs = logs_of(outputs, used, of_draws)
-        weights = torch.ones(logs.shape[1:]) / logs[0].numel()
+        nodes = torch.stack([average.quantile(q) for q in torch.special.ndtr(NODES).tolist()]).double()  # (c, n, k)
+        of_nodes = lambda each: likelihood.log_density(each.double().unsqueeze(1), nodes).flatten(2)  # noqa: E731
+        keys, logs = logs_of(outputs, used, of_nodes)
+        mass = (-NODES.square() / 2).exp()
+        weights = (mass / mass.sum()).unsqueeze(1).expand(logs.shape[1:]) * nodes.shape[-1] / logs.shape[2]
     else:
         keys, logs = logs_of(outputs, used, lambda each: log_probs(each, likelihood))
         weights = logs.double().exp().mean(0) / logs.shape[2]
