@@ -41,6 +41,7 @@ from .posterior.thin import Thinning
 from .run.in_python import Report, report, sample
 from .run.predict import predict_table
 from .samplers.blocks import Block
+from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
 from .samplers.dynamics.isokinetic import SMILE
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
@@ -52,7 +53,7 @@ from .samplers.dynamics.underdamped import SGNHT
 from .samplers.dynamics.variational import MeanField
 from .samplers.exchange import Exchange
 from .samplers.gaussian_prior import GaussianPrior
-from .samplers.potential import ClipNorm, ClipValue
+from .samplers.learned_precision import Learned
 from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
 from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro
@@ -110,6 +111,7 @@ __all__ = [
     "LabelPrediction",
     "Laplace",
     "LastLayerLaplace",
+    "Learned",
     "LearningCoefficient",
     "MCDropout",
     "MeanField",

@@ -28,6 +28,7 @@ class Snapshot:
     energy_full: list[float] | None  # U over all the data
     log_weight: list[float] | None  # importance weight at that energy, where psi reads such energies
     psi_frozen: bool
+    precision: list[list[float]] | None = None  # what the prior has learned: one for each tensor
 
     def fields(self, cycle: int = 0) -> dict[str, Any]:
         """The fields of `bdl.posterior.index.Record` that the present state decides."""

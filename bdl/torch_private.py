@@ -28,6 +28,11 @@ def copy_all(out: Sequence[Tensor], values: Sequence[Tensor]) -> None:
             place.copy_(value)
 
 
+def standard_gamma(shape: Tensor, random: torch.Generator) -> Tensor:
+    """Draws of Gamma(shape, 1), each shape by itself, from a stream of one's own, which `Tensor` has no method for."""
+    return torch._standard_gamma(shape, random)  # type: ignore[attr-defined]
+
+
 def gather(params: Sequence[Tensor], out: Sequence[Tensor]) -> list[int]:
     """Copy the parameters' gradients into `out`, zeros where there is none; returns the positions of these."""
     idle = [i for i, p in enumerate(params) if p.grad is None]

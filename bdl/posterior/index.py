@@ -37,10 +37,14 @@ class Record:
     bytes: int
     sha256: str
     format_version: int = FORMAT_VERSION
+    precision: list[list[float]] | None = None  # learned ones of the prior; a line has them where there are any
 
     def line(self) -> bytes:
         """The line of the index."""
-        return json.dumps(asdict(self)).encode() + b"\n"
+        fields = asdict(self)
+        if self.precision is None:
+            del fields["precision"]
+        return json.dumps(fields).encode() + b"\n"
 
     def of_rows(self, rows: Sequence[int]) -> Record:
         """The record of these rows of its file alone."""

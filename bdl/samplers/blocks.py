@@ -13,7 +13,7 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.frozen import matching
-from bdl.samplers.priors import Prior
+from bdl.samplers.prior import Prior, Scalar
 from bdl.samplers.scales import Shapes
 
 
@@ -84,6 +84,24 @@ class Blockwise(Prior):
 
     def to(self, like: Tensor) -> Blockwise:
         return replace(self, parts=tuple((start, stop, prior.to(like)) for start, stop, prior in self.parts))
+
+    @property
+    def learns(self) -> bool:
+        return any(prior.learns for prior in self.priors)
+
+    def learned(self) -> list[Tensor]:
+        return [values for _, _, prior in self.parts for values in prior.learned()]
+
+    def learn(self, values: Sequence[Tensor]) -> None:
+        left = list(values)
+        for _, _, prior in self.parts:
+            count = len(prior.learned())
+            prior.learn(left[:count])
+            left = left[count:]
+
+    def renew(self, theta: Tensor, temperature: Scalar, step: int, random: torch.Generator) -> None:
+        for start, stop, prior in self.parts:
+            prior.renew(theta[..., start:stop], temperature, step, random)
 
     def energy(self, theta: Tensor) -> Any:
         return sum(prior.energy(theta[..., start:stop]) for start, stop, prior in self.parts)

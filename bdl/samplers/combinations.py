@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from bdl.errors import ConfigError
 from bdl.samplers.blocks import Block
+from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
-from bdl.samplers.potential import Clip
 from bdl.samplers.priors import Prior
 from bdl.samplers.weighting.weightings import Weighting
 
@@ -51,6 +51,19 @@ def refuse_combinations(
         raise ConfigError(f"{name} moves by the energies of exp(-U/T), which {weighted_by} changes: use Flat, or SGLD")
     if dynamics.full_batch and clip is not None:
         raise ConfigError(f"{name} needs the gradient as it is: leave clip null")
+
+
+def refuse_learned(prior: Prior, dynamics: Transition, weighting: Weighting, exchange: Exchange | None) -> None:
+    """Raise ConfigError for a learned precision where its conditional law is another one, or θ is not the chain's."""
+    if not prior.learns:
+        return
+    remedy = "give the prior a number as its precision"
+    if dynamics.variational:
+        raise ConfigError(f"{type(dynamics).__name__} fits an approximation under a fixed prior: {remedy}")
+    if weighting.needs_energy:
+        raise ConfigError(f"{type(weighting).__name__} changes the law of a learned precision: use Flat, or {remedy}")
+    if exchange is not None:
+        raise ConfigError(f"replica exchange swaps θ without its learned precision: leave exchange null, or {remedy}")
 
 
 def refuse_factors(dynamics: Transition, exchange: Exchange | None, blocks: Sequence[Block]) -> None:

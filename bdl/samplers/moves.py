@@ -61,6 +61,7 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
     alone = potential.idle.values(e.idle)
     chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *gather_extra(sampler, multiplier)))
     potential.idle.put_back(alone)
+    potential.renew_prior(now.temperature)
 
 
 def gather_extra(sampler: Readings, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:
@@ -138,6 +139,7 @@ def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> 
     chain.measure(moved.theta, moved.gradient, [], n, potential.prior.offset)
     chain.stray.left_at = moved.theta
     chain.advance(moved)
+    potential.renew_prior(now.temperature)
     return chain.per_chain(start_loss.reshape(-1))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +14,7 @@ from torch import Tensor
 from bdl.devices import widest
 from bdl.errors import ConfigError, DivergedError
 from bdl.samplers.chain import Chain
+from bdl.samplers.clipping import Clip
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.idle import IdleParameters
@@ -27,36 +27,6 @@ Idle = Callable[[], Sequence[int]]  # positions of the parameters for which the 
 
 # Runs the kernels of a function, (work, key, reads) -> its result: see `bdl.engine.graphs.Graphs.run`
 Launch = Callable[[Callable[[], Any], Hashable, Sequence[object]], Any]
-
-
-@dataclass(frozen=True)
-class Clip(ABC):
-    """Clips g (..., d), the gradient of U/N. Raises ConfigError unless c > 0."""
-
-    c: float
-
-    def __post_init__(self) -> None:
-        if not self.c > 0:
-            raise ConfigError(f"c of {type(self).__name__} must be > 0, got {self.c}: leave clip null for none")
-
-    @abstractmethod
-    def __call__(self, g: Tensor) -> Tensor:
-        """g, clipped in place."""
-
-
-class ClipNorm(Clip):
-    """g <- g min(1, c / |g|), in place, with one norm per chain; g (..., d) is the gradient of U/N."""
-
-    def __call__(self, g: Tensor) -> Tensor:
-        norm = g.norm(dim=-1, keepdim=True).clamp_min(1e-30)
-        return g.mul_((self.c / norm).clamp_max(1.0))
-
-
-class ClipValue(Clip):
-    """g <- max(-c, min(c, g)), in place, per coordinate; g (..., d) is the gradient of U/N."""
-
-    def __call__(self, g: Tensor) -> Tensor:
-        return g.clamp_(-self.c, self.c)
 
 
 @dataclass
@@ -181,6 +151,24 @@ class Potential(Saved):
         if self.clip is not None:
             self.clip(e.g)
 
+    def renew_prior(self, temperature: Scalar) -> None:
+        """Draw what the prior learns given θ, at T, a float or (C,). What a full-batch kernel keeps of U/N follows."""
+        if not self.prior.learns:
+            return
+        kernel = self.chain.dynamics.full_batch
+        if kernel:
+            self._add_prior(-1)
+        self.prior.renew(self.chain.theta, temperature, self.chain.steps, self.chain.generator)
+        if kernel:
+            self._add_prior(1)
+
+    def _add_prior(self, sign: int) -> None:
+        """Add the prior's part to what the state of a full-batch kernel knows of U/N at θ, or take it away."""
+        theta, state = self.chain.theta, self.chain.state
+        part = torch.as_tensor(self.prior.energy(theta)) / self.num_data
+        state.potential = state.potential + sign * part.view_as(state.potential)
+        self.prior.add_grad_(state.gradient, theta, sign * self.num_data)
+
     def energy_of(self, loss: Tensor) -> Tensor:
         """(C,) U = N loss + prior energy, nats, in the widest type; C = 1 without chains. Averaged over `group`."""
         energy = loss.to(self._energy_type, copy=True).mul_(self.num_data)
@@ -242,7 +230,8 @@ class Potential(Saved):
 
     def state_dict(self) -> dict[str, Any]:
         start = {} if self.start is None else {"start": self.start}
-        return {**super().state_dict(), "first_loss": self.energy_watch.first, **start}
+        drawn = {"precision": torch.cat(self.prior.learned(), -1)} if self._given.learns else {}
+        return {**super().state_dict(), "first_loss": self.energy_watch.first, **start, **drawn}
 
     def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
         """Raises ConfigError if one prior is centred where its chains began, and the other is not."""
@@ -258,4 +247,15 @@ class Potential(Saved):
         if start is not None:
             start = self.start = start.to(theta, copy=True)
             self.prior = self._bound(start)
+        if self._given.learns or "precision" in state:
+            self._learn(state.get("precision"))
         self.reset()
+
+    def _learn(self, saved: Tensor | None) -> None:
+        """Give the prior the precisions (..., G) of a checkpoint. Raises ConfigError if it learns others."""
+        here = self.prior.learned()
+        sizes, there = [values.shape[-1] for values in here], 0 if saved is None else saved.shape[-1]
+        if saved is None or there != sum(sizes):
+            line = f"the checkpoint has {there} learned precisions, and the prior learns {sum(sizes)}"
+            raise ConfigError(f"{line}: restore prior.precision, or start afresh")
+        self.prior.learn(saved.to(here[0]).split(sizes, -1))

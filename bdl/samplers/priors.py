@@ -8,102 +8,17 @@ which all chains must share, because a posterior has one prior.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from functools import cached_property
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.identity import identity
-from bdl.samplers.centres import START, centre_of, check_mean, describe, fingerprint, offset
-from bdl.samplers.scales import Shapes, bound, check_scale, in_type_of, runs_of, sum_log, words
-
-
-def centre() -> Any:
-    """The field of a mean: 0 by default, and then no part of the identity, as in runs from before there were means."""
-    return field(default=0.0, metadata={"in identity": "unless default"})
-
-
-class Prior(ABC):
-    """A density over θ (..., d), whose leading axes are chains."""
-
-    def bind(self, shapes: Shapes, like: Tensor) -> Prior:
-        """The same prior with the scale of each tensor repeated for its coordinates; shapes of one chain's tensors."""
-        return self
-
-    @property
-    def needs_start(self) -> bool:
-        """Whether it is centred where the chains begin."""
-        return False
-
-    def centred(self, names: Sequence[str], shapes: Shapes, start: Tensor) -> Prior:
-        """The same prior with its mean as a number or per coordinate (d,); `bind` may follow.
-
-        names, shapes: one chain's parameter tensors. start: (d,) or (C, d) weights where the chains begin.
-
-        Raises ConfigError for a mean that does not fit the parameters, and for "start" where chains begin apart.
-        """
-        return self
-
-    def offset(self, theta: Tensor) -> Tensor:
-        """θ minus the mean, (..., d); θ itself where the mean is 0."""
-        return theta
-
-    def to(self, like: Tensor) -> Prior:
-        """The same bound prior with its tensors in the type and on the device of `like`."""
-        return self
-
-    @abstractmethod
-    def energy(self, theta: Tensor) -> Tensor | float:
-        """(...,) -log p(θ), nats, constants dropped."""
-
-    @abstractmethod
-    def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
-        """g += ∇(-log p(θ)) / num_data, in place."""
-
-    @abstractmethod
-    def constant(self, d: int) -> float:
-        """The constant that `energy` drops, for d coordinates: -log p(θ) = energy(θ) + constant. NaN if improper."""
-
-    def identity(self) -> Any:
-        """Plain values that are equal for bound priors with the same scale at every coordinate, however it was given.
-
-        Scales per coordinate become the values and lengths of their runs of equal numbers.
-        """
-        tensors = {name: value for name, value in vars(self).items() if isinstance(value, Tensor)}
-        plain = identity(replace(self, **dict.fromkeys(tensors, 1.0)))  # type: ignore[type-var]
-        return plain | {name: runs_of(value) for name, value in tensors.items()}
-
-
-class Centred(Prior):
-    """A prior of θ - mean; `mean` is a number or per coordinate (d,) once `centred`."""
-
-    mean: Any
-
-    @property
-    def needs_start(self) -> bool:
-        return isinstance(self.mean, str) and self.mean == START
-
-    def centred(self, names: Sequence[str], shapes: Shapes, start: Tensor) -> Prior:
-        return replace(self, mean=centre_of(self.mean, names, shapes, start))  # type: ignore[type-var]
-
-    def offset(self, theta: Tensor) -> Tensor:
-        return theta if self.at_zero else offset(theta, self.mean)
-
-    @cached_property
-    def at_zero(self) -> bool:
-        """Whether the mean is 0, so that a step need not ask again."""
-        return isinstance(self.mean, int | float) and self.mean == 0
-
-    def identity(self) -> Any:
-        if isinstance(self.mean, int | float):
-            return super().identity()
-        around_zero: Prior = replace(self, mean=0.0)  # type: ignore[type-var]
-        return around_zero.identity() | {"mean": fingerprint(self.mean)}
+from bdl.samplers.centres import check_mean, describe, offset
+from bdl.samplers.learned_precision import LEARNED, Learned, LearnedGaussian
+from bdl.samplers.prior import Centred, Prior, centre
+from bdl.samplers.scales import Shapes, bound, check_scale, in_type_of, sum_log, words
 
 
 @dataclass(frozen=True)
@@ -125,8 +40,10 @@ class Uniform(Prior):
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(Centred):
-    """N(mean, 1/precision) on every coordinate; precision: one number >= 0, one per parameter tensor, "he" or "fan_in".
+    """N(mean, 1/precision) on every coordinate.
 
+    precision: one number >= 0, one per parameter tensor, "he" or "fan_in"; or a `Learned` hyperprior, which "learned"
+    stands for with its defaults: one precision for each tensor, drawn inside the run.
     mean: one number, numbers or tensors by name of parameter, or "start", the weights where the chains begin. With mean
     0 and at T = 0 it acts as SGD's weight decay, with weight_decay = precision / N.
     """
@@ -136,9 +53,18 @@ class Gaussian(Centred):
 
     def __post_init__(self) -> None:
         check_mean(self.mean)
-        check_scale("prior precision", self.precision, "is bdl.Uniform()")
+        if isinstance(self.precision, str) and self.precision == LEARNED:
+            object.__setattr__(self, "precision", Learned())
+        if not self.learns:
+            check_scale("prior precision", self.precision, "is bdl.Uniform()")
 
-    def bind(self, shapes: Shapes, like: Tensor) -> Gaussian:
+    @property
+    def learns(self) -> bool:
+        return isinstance(self.precision, Learned)
+
+    def bind(self, shapes: Shapes, like: Tensor) -> Prior:
+        if self.learns:
+            return LearnedGaussian.of(self.precision, self.mean, shapes, like)
         return replace(self, precision=bound(self.precision, shapes, like, lambda variance: 1 / variance))
 
     def to(self, like: Tensor) -> Gaussian:
@@ -162,6 +88,8 @@ class Gaussian(Centred):
         return 0.5 * (d * math.log(2 * math.pi) - sum_log(self.precision, d))
 
     def __str__(self) -> str:
+        if self.learns:
+            return f"Gaussian, {self.precision}{describe(self.mean)}"
         return f"Gaussian, precision{words(self.precision)}{describe(self.mean)}"
 
 

@@ -199,7 +199,16 @@ class Readings(Shown):
             energy_full=energy,
             log_weight=of_rows(self.full_log_weight(energy, rows), self.chains, rows),
             psi_frozen=frozen,
+            precision=self._precisions(rows),
         )
+
+    def _precisions(self, rows: list[int]) -> list[list[float]] | None:
+        """The learned precisions of the prior for these chains; None where it learns none."""
+        learned = self.potential.prior.learned()
+        if not learned:
+            return None
+        values = torch.cat(learned, -1).reshape(self.chains or 1, -1)
+        return values[rows].cpu().tolist()
 
     def full_log_weight(self, energy_full: list[float] | None, rows: list[int]) -> Tensor | None:
         """(C,) log importance weights at full-data energies, nats, of the chains `rows`; those of others mean nothing.

@@ -17,13 +17,14 @@ from bdl.samplers import parallel
 from bdl.samplers.batch_noise import BatchNoise, stride_of
 from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain, Host
-from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_types
+from bdl.samplers.clipping import Clip
+from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_learned, refuse_types
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
 from bdl.samplers.hosted import Hosted
 from bdl.samplers.moves import by_closure, full_batch_move, gradient_move
-from bdl.samplers.potential import Clip, Closure, Gradient, Idle, Launch, Potential
+from bdl.samplers.potential import Closure, Gradient, Idle, Launch, Potential
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.readings import Readings
 from bdl.samplers.resume import Saved, check_saved, to_save
@@ -113,6 +114,7 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         self.reweighting = Reweighting(weighting, chains or 1, device, self.num_data)
         self.survivors = Survivors(on_divergence, self.chain, self.batch_noise)
         prior = block.prior_of(prior, each)
+        refuse_learned(prior, dynamics, weighting, exchange)
         self.potential = Potential(self.chain, prior, self.num_data, clip, needs_energy, self.survivors)
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         self.chain.link(self.state)
