@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from bdl.display import Shown
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.export import recorded
+from bdl.posterior.inputs import AsTensors, floating_dtype
+from bdl.posterior.outputs import Batches, Data, LabelledOutputs, law_of, likelihood_for
 from bdl.posterior.samples import Sample, Samples, brief
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.thin import Thinning, write_thinned
@@ -25,7 +27,7 @@ Kind = Literal["uniform", "step_size", "importance"]
 
 
 class StoredNetworks(Shown):
-    """The part of a `Posterior` that needs no data to predict."""
+    """The part of a `Posterior` that predicts nothing."""
 
     def __init__(
         self,
@@ -125,3 +127,24 @@ class StoredNetworks(Shown):
     def stream(self, kind: Kind = "uniform") -> Iterator[Sample]:
         """Yields the networks of the posterior one by one; skips files whose weights are all 0."""
         return self._samples.stream(self.weights(kind))
+
+    def likelihood(self, data: Data) -> Likelihood:
+        """What the outputs mean, for a network that takes such data.
+
+        Raises ConfigError in one line where neither the run nor the caller of `load` says so.
+        """
+        return self._likelihood(self._batches(data))
+
+    def _batches(self, data: Data) -> Batches:
+        return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
+
+    def _labelled(self, data: Data) -> LabelledOutputs:
+        batches = self._batches(data)
+        return LabelledOutputs(self._samples, batches, self._likelihood(batches))
+
+    def _likelihood(self, batches: Batches) -> Likelihood:
+        self.given_likelihood = likelihood_for(self._law(), self.net, batches)
+        return self.given_likelihood
+
+    def _law(self) -> Any:
+        return law_of(self.given_likelihood or self.target.get("loss"))

@@ -17,10 +17,9 @@ from bdl.likelihoods import BernoulliNLL, CategoricalNLL, Likelihood, ValueNLL
 from bdl.posterior.distil import Distillation, Distilled, distilled
 from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.export import PosteriorModule, gathered, thinned, tree
-from bdl.posterior.inputs import AsTensors, floating_dtype
 from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.networks import Kind, StoredNetworks
-from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs, law_of, likelihood_for
+from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs
 from bdl.posterior.prediction import (
     AnyPrediction,
     LabelPrediction,
@@ -130,13 +129,6 @@ class Posterior(StoredNetworks, Generic[P]):
         likelihood, or if importance weights are not valid.
         """
         return self._predicted(self._batches(data), kind)
-
-    def likelihood(self, data: Data) -> Likelihood:
-        """What the outputs mean, for a network that takes such data.
-
-        Raises ConfigError in one line where neither the run nor the caller of `load` says so.
-        """
-        return self._likelihood(self._batches(data))
 
     def evaluate(self, loader: Iterable[Any]) -> PosteriorEvaluation:
         """Compares one sample, one chain's average and all chains' average with the labels of (x, y) batches."""
@@ -266,17 +258,3 @@ class Posterior(StoredNetworks, Generic[P]):
         likelihood = self._likelihood(batches)
         stream = ItemOutputs(self._samples, batches, likelihood).weighted(self.weights(kind))
         return cast(P, with_elements(prediction_of(stream, likelihood), batches.elements))
-
-    def _batches(self, data: Data) -> Batches:
-        return Batches(AsTensors(self.net, self.stores)(data), self.device, self.read, floating_dtype(self.net))
-
-    def _labelled(self, data: Data) -> LabelledOutputs:
-        batches = self._batches(data)
-        return LabelledOutputs(self._samples, batches, self._likelihood(batches))
-
-    def _likelihood(self, batches: Batches) -> Likelihood:
-        self.given_likelihood = likelihood_for(self._law(), self.net, batches)
-        return self.given_likelihood
-
-    def _law(self) -> Any:
-        return law_of(self.given_likelihood or self.target.get("loss"))
