@@ -199,16 +199,8 @@ class Readings(Shown):
             energy_full=energy,
             log_weight=of_rows(self.full_log_weight(energy, rows), self.chains, rows),
             psi_frozen=frozen,
-            precision=self._precisions(rows),
+            precision=_precisions(self.potential.prior.learned(), rows),
         )
-
-    def _precisions(self, rows: list[int]) -> list[list[float]] | None:
-        """The learned precisions of the prior for these chains; None where it learns none."""
-        learned = self.potential.prior.learned()
-        if not learned:
-            return None
-        values = torch.cat(learned, -1).reshape(self.chains or 1, -1)
-        return values[rows].cpu().tolist()
 
     def full_log_weight(self, energy_full: list[float] | None, rows: list[int]) -> Tensor | None:
         """(C,) log importance weights at full-data energies, nats, of the chains `rows`; those of others mean nothing.
@@ -252,6 +244,14 @@ class Readings(Shown):
         lr, tau = chain.per_coordinate(now.lr, now.temperature, self.num_data)
         state, lr = chain.thinned(lr, self.batch_noise.stride)
         return terms(state, variance * multiplier.square(), lr, tau).mean(-1)  # Var(w g) = w² Var(g)
+
+
+def _precisions(learned: list[Tensor], rows: list[int]) -> list[list[float]] | None:
+    """What a prior has learned, tensors (..., G), for these chains; None where it learns nothing."""
+    if not learned:
+        return None
+    values = torch.cat(learned, -1)
+    return values.reshape(-1, values.shape[-1])[rows].cpu().tolist()
 
 
 def _number(value: Scalar, rows: list[int]) -> float | list[float]:
