@@ -1,5 +1,7 @@
 """One network in place of the samples of a run. See conf/distil.yaml."""
 
+from __future__ import annotations
+
 from bdl.run.command import run_command
 
 if __name__ == "__main__":
