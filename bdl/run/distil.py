@@ -19,7 +19,7 @@ from bdl.posterior.outputs import Batches, output_shape
 from bdl.posterior.student import numbers_kept
 from bdl.run.config import plain
 from bdl.run.evaluate import recorded_data
-from bdl.run.recipe import Recipe
+from bdl.run.section import Section
 from bdl.run.stored import load_runs
 from bdl.seeding import derive_seed
 
@@ -43,7 +43,7 @@ def distil(cfg: DictConfig) -> None:
     model = student_model(plain(config.model), kept, shares if cfg.split else 0, plain(cfg.hidden))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("distil", "start", cfg.seed))
-        student: nn.Module = Recipe[nn.Module](model).build()
+        student: nn.Module = Section[nn.Module](model).build()
     found = posterior.distil(student, items, test=data.slices("test"), settings=settings)
     found.save(out / STUDENT, model=model)
     write_atomically(out / RESULT, json.dumps(dict(found.scores), indent=1).encode())
