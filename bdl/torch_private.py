@@ -35,13 +35,18 @@ def standard_gamma(shape: Tensor, random: torch.Generator) -> Tensor:
 
 def gather(params: Sequence[Tensor], out: Sequence[Tensor]) -> list[int]:
     """Copy the parameters' gradients into `out`, zeros where there is none; returns the positions of these."""
-    idle = [i for i, p in enumerate(params) if p.grad is None]
-    if any(p.grad is not None and p.grad.layout != torch.strided for p in params):
-        raise ConfigError("a layer gives sparse gradients: build it with sparse=False, as torch.nn.Embedding's default")
+    grads = [p.grad for p in params]  # once, because reading one is slow beside a step of a small network
+    present = [g for g in grads if g is not None]
+    idle = [] if len(present) == len(grads) else [i for i, g in enumerate(grads) if g is None]
     for i in idle:
         out[i].zero_()
-    places = [place for place, p in zip(out, params, strict=True) if p.grad is not None]
-    copy_all(places, [p.grad for p in params if p.grad is not None])
+    try:
+        copy_all([place for place, g in zip(out, grads, strict=True) if g is not None] if idle else out, present)
+    except RuntimeError as error:
+        if all(g.layout is torch.strided for g in present):
+            raise
+        line = "a layer gives sparse gradients: build it with sparse=False, as torch.nn.Embedding's default"
+        raise ConfigError(line) from error
     return idle
 
 

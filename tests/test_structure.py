@@ -14,7 +14,7 @@ PACKAGES = {"bdl": ROOT / "bdl", "literature": ROOT / "scripts" / "literature"}
 LAYERS = [
     {
         "errors", "cpu", "devices", "lent", "seeding", "batch", "disk", "display", "frozen", "psi", "schedules",
-        "likelihoods", "identity", "snapshot", "torch_private", "checkpoint",
+        "likelihoods", "identity", "snapshot", "torch_private", "checkpoint", "native",
     },
     {"samplers"},
     {"engine"},

@@ -93,6 +93,7 @@ class TensorBatches:
         self.epoch, self.index = 0, 0  # the next batch
         self._drawn: tuple[int, Tensor, Tensor | None] | None = None  # an epoch, its rows, its decisions
         self._ahead: tuple[int, Future[Any]] | None = None  # the next epoch, which a thread draws
+        self._gathers = True  # whether the items of an epoch are put in order at once
         self._gathered: tuple[Tensor, Tensor] | None = None  # the items of that epoch in order, where they are small
 
     @property
@@ -131,10 +132,7 @@ class TensorBatches:
 
     def at(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
         """Batch number `index` of an epoch, whatever the position of the loader."""
-        if self._drawn is None or self._drawn[0] != epoch:
-            self._drawn = (epoch, *self._next(epoch))
-            self._gathered = self._gather(self._drawn[1]) if self.augment is None else None
-        _, rows, decisions = self._drawn
+        rows, decisions = self._rows(epoch)
         if self._gathered is not None:
             x, y = self._gathered[0][index], self._gathered[1][index]
         else:
@@ -148,13 +146,24 @@ class TensorBatches:
         lead = (self.chains, self.batch_size)
         return x.view(*lead, *x.shape[1:]), y.view(*lead, *y.shape[1:])
 
+    def rows_ahead(self, most: int) -> Tensor | None:
+        """The rows of the next batches up to `most` or the end of the epoch, (n, C, B) or (n, B). The position stays.
+
+        None where a batch is more than rows of x and y, because its items are changed.
+        """
+        if self.augment is not None or self.transform is not None:
+            return None
+        self._gathers = False  # few batches are asked for one by one
+        rows = self._rows(self.epoch)[0][self.index : self.index + most]
+        return rows if self.chains is None else rows.unflatten(1, (self.chains, self.batch_size))
+
     def slices(self) -> TensorSlices:
         """The same items in the order of the data, without augmentation."""
         return TensorSlices(self.x, self.y, transform=self.transform)
 
-    def advance(self) -> None:
-        """Move the position to the next batch."""
-        self.index += 1
+    def advance(self, batches: int = 1) -> None:
+        """Move the position on by so many batches, at most to the next epoch."""
+        self.index += batches
         if self.index == len(self):
             self.epoch, self.index = self.epoch + 1, 0
 
@@ -163,6 +172,13 @@ class TensorBatches:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.epoch, self.index = state["epoch"], state["index"]
+
+    def _rows(self, epoch: int) -> tuple[Tensor, Tensor | None]:
+        """The rows (batches, C * B) of an epoch, and what is decided of its items, drawn once."""
+        if self._drawn is None or self._drawn[0] != epoch:
+            self._drawn = (epoch, *self._next(epoch))
+            self._gathered = self._gather(self._drawn[1]) if self._gathers and self.augment is None else None
+        return self._drawn[1:]
 
     def _next(self, epoch: int) -> tuple[Tensor, Tensor | None]:
         """(batches, C * B) rows and (batches, C * B, k) decisions of an epoch, on the device of the data.

@@ -2,6 +2,6 @@
 
 Read `stack.py` first: C copies of a network, and where they start. `forward.py` runs many networks as one,
 with the tools of `functional.py`. `gradient.py` says what a gradient is, and holds the form that
-autograd finds; `mlp_gradient.py` has the chain rule written out, `mlp_kernel.py` the same in C, which `native.py`
+autograd finds; `mlp_gradient.py` has the chain rule written out, `mlp_kernel.py` the same in C, which `bdl.native`
 compiles, and `graphs.py` records kernels. `choose.py` is the one place that chooses among them.
 """

@@ -29,6 +29,7 @@ class Gradient(ABC):
 
     params: list[Tensor]  # in the order in which gradients are written
     idle: Sequence[int] = ()  # parameters for which the last `write` found no gradient; their places hold zeros
+    walks: bool = False  # whether `walk` may make steps
     launch: Callable[..., Any] | None = None  # runs a step's kernels together, see `Graphs.run`; None: one by one
 
     @abstractmethod
@@ -41,6 +42,20 @@ class Gradient(ABC):
     def hold(self, x: Inputs, y: Tensor) -> tuple[Inputs, Tensor]:
         """The batch where `write` may read it."""
         return x, y
+
+    def walk(
+        self, x: Tensor, y: Tensor, rows: Tensor, out: Sequence[Tensor], losses: Tensor, after: int, context: int
+    ) -> int:
+        """Many steps in compiled code: for each batch what `write` does, then a call of the C function `after`.
+
+        x (N, ...), y (N, ...): the data. rows: (steps, C, B) or (steps, B) those of each step's batch. losses:
+        (steps, C), is filled. after: address of `int64_t after(const void *context, int64_t step)`, which ends the walk
+        where it does not return 0.
+
+        Returns the number of steps that `after` has made; 0 where this form of the gradient knows single steps only.
+        The step after the last may have written its losses and gradients.
+        """
+        return 0
 
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
         """The () or (C,) losses, until the next call. Their `backward` leaves the gradients in the parameters."""

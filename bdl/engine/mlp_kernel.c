@@ -455,31 +455,44 @@ void bdl_mlp_scratch(const Plan *p, I items, I *values, I *work) {
 /* Items that go through the layers together where the loss is computed here: scratch for so many is enough. */
 I bdl_mlp_block(void) { return BLOCK; }
 
-APART I loss_of(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given, I items,
-                float *losses, float *values, float *work) {
+static int knows(const Plan *p, I likelihood, const int64_t *y, I items, I *wrong) {
+    for (I item = 0; likelihood == CATEGORICAL && item < items; item++)
+        if (y[item] < 0 || y[item] >= p->layer[p->layers - 1].out) {
+            *wrong = item;
+            return 0;
+        }
+    return 1;
+}
+
+/* The mean loss of a chain, and its gradients */
+static float loss_of_chain(const Plan *p, I c, const float *x, I likelihood, const void *y, double given, I items,
+                           float *values, float *work) {
     I outputs = p->layer[p->layers - 1].out, k = likelihood == HETEROSCEDASTIC ? outputs / 2 : outputs;
     I values_size, work_size;
-    const int64_t *classes = y;
-    for (I c = 0; likelihood == CATEGORICAL && c < p->chains; c++)
-        for (I item = 0; item < items; item++)
-            if (classes[c * y_stride + item] < 0 || classes[c * y_stride + item] >= outputs) return c * items + item;
     float scale = 1.0f / (float)items;
-    for (I c = 0; c < p->chains; c++) {
-        double loss = 0;
-        for (I from = 0; from < items; from += BLOCK) {
-            Batch b = batch_of(items - from < BLOCK ? items - from : BLOCK);
-            bdl_mlp_scratch(p, b.items, &values_size, &work_size);
-            float *d = work + 2 * b.ld, *other = d + (work_size - 2 * b.ld) / 2;
-            const float *z = forward(p, c, x + c * x_stride + from * p->layer[0].in, values, b);
-            const float *targets = (const float *)y + c * y_stride + from * k;
-            if (likelihood == CATEGORICAL)
-                loss += categorical(outputs, z, classes + c * y_stride + from, d, work, scale, b);
-            else if (likelihood == NORMAL) loss += normal(k, z, targets, given, d, work, scale, b);
-            else loss += heteroscedastic(k, z, targets, d, work, scale, b);
-            backward(p, c, values, d, other, from > 0, b);
-        }
-        losses[c] = (float)(loss / (double)items);
+    double loss = 0;
+    for (I from = 0; from < items; from += BLOCK) {
+        Batch b = batch_of(items - from < BLOCK ? items - from : BLOCK);
+        bdl_mlp_scratch(p, b.items, &values_size, &work_size);
+        float *d = work + 2 * b.ld, *other = d + (work_size - 2 * b.ld) / 2;
+        const float *z = forward(p, c, x + from * p->layer[0].in, values, b);
+        const float *targets = (const float *)y + from * k;
+        if (likelihood == CATEGORICAL) loss += categorical(outputs, z, (const int64_t *)y + from, d, work, scale, b);
+        else if (likelihood == NORMAL) loss += normal(k, z, targets, given, d, work, scale, b);
+        else loss += heteroscedastic(k, z, targets, d, work, scale, b);
+        backward(p, c, values, d, other, from > 0, b);
     }
+    return (float)(loss / (double)items);
+}
+
+APART I loss_of(const Plan *p, const float *x, I x_stride, I likelihood, const void *y, I y_stride, double given, I items,
+                float *losses, float *values, float *work) {
+    I size = likelihood == CATEGORICAL ? 8 : 4, wrong;
+    for (I c = 0; c < p->chains; c++)
+        if (!knows(p, likelihood, (const int64_t *)y + c * y_stride, items, &wrong)) return c * items + wrong;
+    for (I c = 0; c < p->chains; c++)
+        losses[c] = loss_of_chain(p, c, x + c * x_stride, likelihood, (const char *)y + c * y_stride * size, given, items,
+                                  values, work);
     return -1;
 }
 
@@ -492,6 +505,49 @@ I bdl_mlp_loss(const Plan *p, const float *x, I x_stride, I likelihood, const vo
     I wrong = loss_of(p, x, x_stride, likelihood, y, y_stride, given, items, losses, values, work);
     restore(before);
     return wrong;
+}
+
+/* A data set, and which of its rows make the batch of each step and chain: (steps, chains, items), with strides in rows */
+typedef struct {
+    const float *x; /* (N, features) */
+    const void *y;  /* (N), or (N, k) floats */
+    const int32_t *rows;
+    I step, chain, items;
+} Rows;
+
+/* The losses and gradients of step k; 0 where it has a class that is none. `batch` has room for the items of a chain. */
+APART I losses_of_step(const Plan *p, const Rows *r, I k, I likelihood, double given, float *losses, float *values,
+                       float *work, float *batch) {
+    I in = p->layer[0].in, outputs = p->layer[p->layers - 1].out, wrong;
+    I size = likelihood == CATEGORICAL ? 8 : 4 * (likelihood == HETEROSCEDASTIC ? outputs / 2 : outputs);
+    char *y = (char *)(batch + (r->items * in + 15) / 16 * 16);
+    for (I c = 0; c < p->chains; c++) {
+        const int32_t *rows = r->rows + k * r->step + c * r->chain;
+        for (I item = 0; item < r->items; item++) {
+            memcpy(batch + item * in, r->x + rows[item] * in, (size_t)in * 4);
+            memcpy(y + item * size, (const char *)r->y + rows[item] * size, (size_t)size);
+        }
+        if (!knows(p, likelihood, (const int64_t *)y, r->items, &wrong)) return 0;
+        losses[c] = loss_of_chain(p, c, batch, likelihood, y, given, r->items, values, work);
+    }
+    return 1;
+}
+
+typedef I (*After)(const void *context, I step);
+
+/* Steps in a row: losses (steps, C) and gradients of a batch, then what `after` does with them. Returns the number of
+   steps made: fewer where a batch has a class that is none, or where `after` refused a step by another value than 0. */
+I bdl_mlp_walk(const Plan *p, I steps, const float *x, const void *y, const int32_t *rows, I step, I chain, I items,
+               I likelihood, double given, float *losses, float *values, float *work, float *batch, After after,
+               const void *context) {
+    Rows r = {x, y, rows, step, chain, items};
+    for (I k = 0; k < steps; k++) {
+        Mode before = flush_subnormals();
+        I known = losses_of_step(p, &r, k, likelihood, given, losses + k * p->chains, values, work, batch);
+        restore(before);
+        if (!known || after(context, k)) return k;
+    }
+    return steps;
 }
 
 APART void forward_of(const Plan *p, const float *x, I x_stride, I items, float *outputs, float *values) {

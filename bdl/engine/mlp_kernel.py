@@ -15,8 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from bdl import native
 from bdl.batch import Inputs
-from bdl.engine import native
 from bdl.engine.gradient import Gradient
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.errors import ConfigError
@@ -45,6 +45,7 @@ class MLPKernel(Gradient):
         self._scratch: dict[str, tuple[int, int, Tensor]] = {}  # floats, address, the memory
         self._known_shape = torch.Size()  # the shape of the last x that fitted
         self._sizes: dict[int, tuple[int, int]] = {}
+        self.walks = type(self.loss) in _LAWS
 
     def __reduce__(self) -> Any:
         return compiled, (self.eager,)  # a copy must not share addresses
@@ -66,6 +67,27 @@ class MLPKernel(Gradient):
         work = self._space("work", self._size(x.shape[1])[1])
         self._library.bdl_mlp_backward(self._plan.pointer, d.data_ptr(), x.shape[1], values, work)
         return losses
+
+    @torch.no_grad()
+    def walk(
+        self, x: Tensor, y: Tensor, rows: Tensor, out: Sequence[Tensor], losses: Tensor, after: int, context: int
+    ) -> int:
+        """As `Gradient.walk`."""
+        plain = x.dtype is torch.float32 and x.is_cpu and all(t.is_contiguous() for t in (x, y, rows))
+        shared, features = rows.ndim == 2, math.prod(x.shape[1:])
+        if not plain or rows.dtype != torch.int32 or shared != self.eager.shared or features != self._plan.inputs:
+            return 0
+        law = self._law(x.unsqueeze(0), y.unsqueeze(0))
+        if law is None or law[1].data_ptr() != y.data_ptr() or not self._plan.point(self.params, out):
+            return 0
+        items, (number, targets, given) = rows.shape[-1], law
+        values, work = self._size(min(items, self._block))
+        batch = items * (features + 2 * targets[0, :1].numel()) + _LINE
+        return self._library.bdl_mlp_walk(
+            self._plan.pointer, len(losses), x.data_ptr(), y.data_ptr(), rows.data_ptr(), rows.stride(0),
+            0 if shared else items, items, number, given, losses.data_ptr(), self._space("values", values),
+            self._space("work", work), self._space("batch", batch), after, context,
+        )  # fmt: skip
 
     def _law(self, x: Tensor, y: Tensor) -> tuple[int, Tensor, float] | None:
         """Number, targets and given scale of a likelihood that mlp_kernel.c computes; None for all others."""
@@ -223,6 +245,7 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
         ("block", number, []),
         ("layout", None, [address]),
         ("loss", number, [address, address, number, number, address, number, real, number, address, address, address]),
+        ("walk", number, [address, number, *[address] * 3, *[number] * 4, real, *[address] * 6]),
         ("forward", None, [address, address, number, number, address, address]),
         ("backward", None, [address, address, number, address, address]),
     ):

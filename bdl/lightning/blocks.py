@@ -9,16 +9,22 @@ the same to the bit.
 from __future__ import annotations
 
 import math
+import operator
+from collections.abc import Mapping
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import SingleDeviceStrategy
+from torch import Tensor
 
 from bdl.data.loader import TensorBatches
+from bdl.errors import ConfigError
 from bdl.lightning.counters import counters_of
 from bdl.lightning.host import find_sampler
 from bdl.samplers.sampler import Sampler
+from bdl.samplers.settings import StepSettings
+from bdl.samplers.walk import FEWEST, longest
 
 LONGEST = 1000  # steps of a block, so that a run without an end has a bound too
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -44,10 +50,20 @@ EPOCH_HOOKS = ("on_train_epoch_start", "on_train_epoch_end")
 
 
 class StepCallback(Callback):
-    """A callback that knows which steps it must see, so that the steps in between need not return to Lightning."""
+    """A callback that knows which steps it must see, so that the steps in between need not return to Lightning.
+
+    Attributes:
+        ends_block: False where `on_train_batch_end` reads the sampler, and nothing of Lightning's loop such as
+            `trainer.global_step`. It is then called inside a block too, and the block goes on.
+    """
+
+    ends_block = True
 
     def must_see(self, step: int) -> bool:
-        """Whether `on_train_batch_end` has work to do after the sampler's step number `step`."""
+        """Whether `on_train_batch_end` has work to do after the sampler's step number `step`.
+
+        It is asked some steps ahead, up to the next step that somebody must see.
+        """
         return True
 
     def reads_energy(self, step: int) -> bool:
@@ -60,6 +76,13 @@ class StepCallback(Callback):
 
     def before_step(self) -> None:
         """Called before every step, also inside a block."""
+
+    def planned(self, step: int) -> Mapping[str, Any]:
+        """What `before_step` sets in `param_groups[0]` after so many steps, by name, where it does nothing else.
+
+        Where a class overrides it, several steps may be made without a call of `before_step`.
+        """
+        return {}
 
 
 class SamplerCallback(StepCallback):
@@ -92,7 +115,8 @@ class Blocks:
     than TensorBatches.
 
     Args:
-        module: a BayesianModule; its `step_on(batch, measure)` makes one step of the sampler.
+        module: a BayesianModule; its `step_on(batch, measure)` makes one step of the sampler, `converted` reads a
+            batch, and `gradient_for` gives the form of its gradient.
         plain: the class whose hooks a block knows; a subclass that overrides one of them makes one step per batch.
     """
 
@@ -101,6 +125,9 @@ class Blocks:
         self.module, self.sampler = module, sampler
         self.loader: Any = trainer.train_dataloader
         self.callbacks = [c for c in self.trainer.callbacks if isinstance(c, StepCallback)]
+        self.readers = [c for c in self.callbacks if not c.ends_block]
+        self._ending = [c.must_see for c in self.callbacks if c.ends_block]
+        self._reading = [c.must_see for c in self.readers]
         self.before_step = [c for c in self.callbacks if type(c).before_step is not StepCallback.before_step]
         others = [c for c in self.trainer.callbacks if c not in self.callbacks]
         # No step is seen but by the callbacks that say which they must see
@@ -118,6 +145,8 @@ class Blocks:
             and not self.trainer.lr_scheduler_configs
             and not _overrides(self.trainer.datamodule, L.LightningDataModule, TRANSFER_HOOKS)
         )
+        # Whether compiled code may make steps: it can be known what comes before them, and it has not declined yet
+        self.walks = all(type(c).planned is not StepCallback.planned for c in self.before_step)
         self.counters = counters_of(trainer) if self.active else None
         self.active = self.counters is not None
         self.crosses_epochs = (
@@ -131,7 +160,7 @@ class Blocks:
         )
 
     def run(self) -> None:
-        """Make steps until a callback must see one, the run ends, or the trainer is asked to stop.
+        """Make steps until one must be seen by a callback that ends blocks, the run ends, or is asked to stop.
 
         Lightning has just made one step and not counted it yet. The last step of a block measures the energy. A block
         ends with its epoch, too, where somebody has a hook there; otherwise it may cross several.
@@ -139,16 +168,20 @@ class Blocks:
         accumulates = self.trainer.accumulate_grad_batches != 1  # a callback may change it between epochs
         if self.counters is None or accumulates or self._due(self.sampler.steps):
             return
+        self._let_read()
         room, made, loader = self._room(self.counters.batches), 0, self.loader
         ends = room == 0
         while not ends:
+            made += self._walk(room - made - 1)
             for callback in self.before_step:
                 callback.before_step()
             batch = loader.at(loader.epoch, loader.index)
             loader.advance()
             made += 1
             ends = made == room or self._due(self.sampler.steps + 1)
-            self.module.step_on(batch, measure=ends)
+            self.module.step_on(batch, measure=ends or self._is_read(self.sampler.steps + 1))
+            if not ends:
+                self._let_read()
         if made:
             self.counters.move_on(made)
 
@@ -162,8 +195,67 @@ class Blocks:
         validates = trainer.enable_validation and batches % trainer.val_check_batch == 0
         return not self.unseen or ends or validates or any(c.reads_energy(step) for c in self.callbacks)
 
+    def _walk(self, most: int) -> int:
+        """Make steps in compiled code, at most so many and up to a step that a callback must see; returns how many."""
+        made = 0
+        while self.walks and (settings := self._plan(most - made)):
+            loader, rows = self.loader, self.loader.rows_ahead(len(settings))
+            steps = 0 if rows is None else self._walk_on(loader.x, loader.y, rows, settings[: len(rows)])
+            made += steps
+            loader.advance(steps)
+            self.walks = steps > 0
+            if rows is None or steps < len(rows):  # the next step is for Python
+                break
+        return made
+
+    def _walk_on(self, x: Any, y: Any, rows: Tensor, settings: list[StepSettings]) -> int:
+        """Steps on batches of rows (steps, ...) of x and y; 0 where the module changes what it reads."""
+        inputs, targets = self.module.converted((x, y))
+        gradient = self.module.gradient_for(inputs)
+        if not gradient.walks or inputs is not x or targets is not y:
+            return 0
+        return self.sampler.walk(lambda *places: gradient.walk(x, y, rows, *places), settings)
+
+    def _plan(self, most: int) -> list[StepSettings]:
+        """The settings of the next steps that nobody must see; fewer than are worth a walk are none."""
+        first, now = self.sampler.steps, None
+        plan: list[StepSettings] = []
+        values = {name: self.sampler.param_groups[0][name] for name in ("lr", "temperature", "zeta")}
+        before: list[Any] = []
+        for step in range(first, first + min(most, longest(self.sampler), len(self.loader) - self.loader.index)):
+            if self._due(step + 1) or self._is_read(step + 1):
+                break
+            for callback in self.before_step:
+                values.update(callback.planned(step))
+            if now is None or not all(map(operator.is_, values.values(), before)):
+                try:
+                    now = StepSettings.of(values, step)
+                except ConfigError:  # the step itself refuses the number
+                    break
+                before = list(values.values())
+            plan.append(now)
+        return plan if len(plan) >= FEWEST else []
+
     def _due(self, step: int) -> bool:
-        return self.trainer.should_stop or any(callback.must_see(step) for callback in self.callbacks)
+        if self.trainer.should_stop:
+            return True
+        for must_see in self._ending:
+            if must_see(step):
+                return True
+        return False
+
+    def _is_read(self, step: int) -> bool:
+        """Whether a callback must see this step that does not end a block."""
+        for must_see in self._reading:
+            if must_see(step):
+                return True
+        return False
+
+    def _let_read(self) -> None:
+        """Call the callbacks that must see the present step and do not end a block."""
+        for callback in self.readers:
+            if callback.must_see(self.sampler.steps):
+                callback.on_train_batch_end(self.trainer, self.module, None, None, -1)
 
     def _room(self, batches: int) -> int:
         """How many further steps fit before Lightning itself has something to do. batches: of the epoch, so far."""

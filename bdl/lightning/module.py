@@ -133,7 +133,7 @@ class BayesianModule(L.LightningModule):
         """() or (C,) mean loss of a training batch."""
         inputs, y = self._current.batch = self._read(batch)
         try:
-            return self._form(inputs).losses(inputs, y)
+            return self.gradient_for(inputs).losses(inputs, y)
         except INPUT_ERRORS as error:
             refuse_unfit(self.net, inputs, error, lambda: feed(self.net, inputs))
             if isinstance(error, IndexError):  # what torch raises for a class that the network does not have
@@ -150,7 +150,7 @@ class BayesianModule(L.LightningModule):
     def _losses(self, inputs: Inputs, y: Tensor) -> Tensor:
         return self.batch_loss(feed(self.net, inputs), y)
 
-    def _form(self, inputs: Inputs) -> Gradient:
+    def gradient_for(self, inputs: Inputs) -> Gradient:
         """The form of the gradient: those other than autograd's take one tensor."""
         return self._gradient if isinstance(inputs, Tensor) else self._autograd
 
@@ -183,8 +183,8 @@ class BayesianModule(L.LightningModule):
 
     def step_on(self, batch: Any, measure: bool = True) -> None:
         """One step of the sampler on a batch, without Lightning's loop. measure: see `Sampler.advance`."""
-        inputs, y = self._current.batch = self._converted(batch)
-        gradient = self._form(inputs)
+        inputs, y = self._current.batch = self.converted(batch)
+        gradient = self.gradient_for(inputs)
         x, y = gradient.hold(inputs, y)
         self.sampler.advance(lambda out: gradient.write(x, y, out), measure, gradient.launch, lambda: gradient.idle)
 
@@ -207,6 +207,7 @@ class BayesianModule(L.LightningModule):
         host = replace(self.sampler.host, per_example=self.per_example, buffers=self.net.buffers)
         if hasattr(loader, "dataset"):
             host = replace(host, full_loss=self.full_loss)
+        host = replace(host, compiled=self.compiled is not False)
         if self.trainer.accumulate_grad_batches == 1:
             host = replace(host, batch_loss=self.current_loss)
         self.sampler.host = host_under(self.trainer, host, averages_micro_batches=True)
@@ -220,10 +221,10 @@ class BayesianModule(L.LightningModule):
         """
         loader, device = self.trainer.train_dataloader, self.device
         if self._most is None:
-            self._most = most_items(loader, self.net, device, self._converted)
-        return mean_over(in_order(loader, self._most), self, self.loss, self.chains, device, self._converted)
+            self._most = most_items(loader, self.net, device, self.converted)
+        return mean_over(in_order(loader, self._most), self, self.loss, self.chains, device, self.converted)
 
-    def _converted(self, batch: Any) -> tuple[Inputs, Any]:
+    def converted(self, batch: Any) -> tuple[Inputs, Any]:
         """Inputs and target of a batch, in the precision of the run."""
         return self._read(self.trainer.precision_plugin.convert_input(batch))
 

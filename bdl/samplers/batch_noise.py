@@ -46,6 +46,11 @@ class BatchNoise(Saved):
         self.count = 0
         self.previous: Tensor | None = None  # (..., d) gradient of the first step of a pair
 
+    @staticmethod
+    def reads(step: int) -> bool:
+        """Whether `observe` reads the gradient of this step."""
+        return step % EVERY < 2
+
     def observe(self, step: int, g: Tensor) -> None:
         """g: (..., d) gradient of the mean batch loss, before prior, clipping and weighting."""
         if step % EVERY == 0:

@@ -35,6 +35,7 @@ class Host:
     buffers: Callable[[], Iterable[Tensor]] = tuple  # returns tensors (C, ...) as BatchNorm's, which are no parameters
     group: dist.ProcessGroup | None = None  # the ranks that share the chain and average its energy
     sees_all_data: bool = False  # every batch holds all the data, nothing in the network is random: no batch noise
+    compiled: bool = True  # whether code in C may make the update, where it can
     loss_is_whole: bool = True  # False under gradient accumulation, where a loss is a part; energies are then None
 
 
@@ -67,6 +68,7 @@ class Chain:
         self.entropy: Tensor | None = None  # (...,) nats, of the approximation that θ was drawn from before the step
         # () or (C,) <θ - c, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
         self.configurational_temperature: Tensor | None = None
+        self.watches_gradients = False  # whether the present gradients come from a closure that may forget backward()
         self._known_distinct = False  # True once something tells the chains apart
         self._allocate()
 
@@ -105,9 +107,10 @@ class Chain:
         if self.lent is not None and self.lent.are_lent:
             return self.lent.idle()
         idle = gather(self.buffer.params, self.g_views)
-        for p in self.buffer.params:
-            if p.grad is not None:
-                setattr(p.grad, READ_AT, p.grad._version)
+        if self.watches_gradients:
+            for grad in [p.grad for p in self.buffer.params]:
+                if grad is not None:
+                    setattr(grad, READ_AT, grad._version)
         return idle
 
     def has_old_gradients(self) -> bool:
@@ -132,6 +135,11 @@ class Chain:
                 )
             self._known_distinct = True
         return self.z
+
+    def note_walk(self, steps: int) -> None:
+        """Count steps that compiled code has made."""
+        self.steps += steps
+        self.entropy = self.configurational_temperature = None
 
     def advance(self, state: Any) -> None:
         """Take the state that the dynamics has returned, and count the step."""
@@ -168,6 +176,11 @@ class Chain:
         for p, name, view in self._memory():
             optimizer_state[p][name] = view
 
+    @property
+    def measures_next(self) -> bool:
+        """Whether the next step is one of those that take the configurational temperature."""
+        return (self.steps + 1) % MEASURE_EVERY == 0
+
     def measure(
         self, theta: Tensor, g: Tensor, idle: Sequence[int], num_data: int, offset: Callable[[Tensor], Tensor]
     ) -> None:
@@ -176,7 +189,7 @@ class Chain:
         offset: θ minus a constant vector. Its mean does not depend on that vector, and its noise is small around the
         mean of the prior, where that is where the chains are.
         """
-        due = (self.steps + 1) % MEASURE_EVERY == 0 and not (idle or self.dynamics.variational)
+        due = self.measures_next and not (idle or self.dynamics.variational)
         per_coordinate = num_data / theta.shape[-1]
         self.configurational_temperature = torch.linalg.vecdot(offset(theta), g) * per_coordinate if due else None
 

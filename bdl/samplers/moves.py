@@ -50,7 +50,10 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
         potential.idle.note(e.idle, e.loss)
     potential.accept(e, now.lr)
     batch_noise.observe(chain.steps, e.g)  # before prior, clipping and weighting, which bring no batch noise
-    potential.add_prior_and_clip(e)  # e.g is the gradient of U/N
+    compiled = sampler.compiled if sampler.compiled.takes(potential.prior, potential.num_data, *now.pair) else None
+    at_once = compiled is not None and nobody_reads_gradient(sampler, e)
+    if not at_once:
+        potential.add_prior_and_clip(e, compiled)  # e.g is the gradient of U/N
     if sampler.replicas is not None:
         sampler.replicas.swap(chain, potential, batch_noise, now, launch)
     multiplier = sampler.reweighting.weigh(e.g, e.energy, potential, now, launch)  # (..., 1); scales e.g
@@ -59,9 +62,19 @@ def gradient_move(sampler: Readings, e: Evaluation, now: StepSettings, launch: L
     lr, tau = chain.per_coordinate(now.lr, now.temperature, potential.num_data)
     chain.entropy = dynamics.entropy(chain.state)
     alone = potential.idle.values(e.idle)
-    chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *gather_extra(sampler, multiplier)))
+    if compiled is not None:
+        compiled.step(lr, tau, z, adds_prior=at_once)  # type: ignore[arg-type]
+        chain.advance(chain.state)
+    else:
+        chain.advance(dynamics.step(chain.state, e.g, lr, tau, z, *gather_extra(sampler, multiplier)))
     potential.idle.put_back(alone)
     potential.renew_prior(now.temperature)
+
+
+def nobody_reads_gradient(sampler: Readings, e: Evaluation) -> bool:
+    """Whether no more than the dynamics reads the gradient of U/N in this step: compiled code then adds the prior."""
+    watched = e.idle or sampler.chain.measures_next or sampler.replicas is not None
+    return not (watched or sampler.potential.clip is not None or sampler.reweighting.weighting.needs_energy)
 
 
 def gather_extra(sampler: Readings, multiplier: Tensor | None) -> tuple[dict[str, Tensor], ...]:

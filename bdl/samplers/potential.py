@@ -15,6 +15,7 @@ from bdl.devices import widest
 from bdl.errors import ConfigError, DivergedError
 from bdl.samplers.chain import Chain
 from bdl.samplers.clipping import Clip
+from bdl.samplers.compiled import CompiledUpdate
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.idle import IdleParameters
@@ -87,6 +88,7 @@ class Potential(Saved):
                 loss = closure()
         if loss is not None:
             loss = torch.as_tensor(loss)
+            self.chain.watches_gradients = loss.requires_grad
             if loss.requires_grad and self.chain.has_old_gradients():
                 raise ConfigError(
                     f"the closure has back-propagated nothing at step {self.chain.steps}: the gradients are those of "
@@ -144,9 +146,12 @@ class Potential(Saved):
             self._replace(error, e.loss, e.energy)
         self.energy_watch.see(self.chain.steps, e.loss, lr)
 
-    def add_prior_and_clip(self, e: Evaluation) -> None:
-        """Make e.g the gradient of U/N, in place: add the prior's part, then clip."""
-        self.prior.add_grad_(e.g, self.chain.theta, self.num_data)
+    def add_prior_and_clip(self, e: Evaluation, compiled: CompiledUpdate | None = None) -> None:
+        """Make e.g the gradient of U/N, in place: add the prior's part, by compiled code if it is given, then clip."""
+        if compiled is None:
+            self.prior.add_grad_(e.g, self.chain.theta, self.num_data)
+        else:
+            compiled.add_prior()
         self.idle.silence(e.idle)
         if self.clip is not None:
             self.clip(e.g)

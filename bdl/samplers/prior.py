@@ -77,6 +77,10 @@ class Prior(ABC):
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
         """g += ∇(-log p(θ)) / num_data, in place."""
 
+    def linear(self) -> tuple[Any, Any] | None:
+        """p and c, a number or (d,) each, of a bound prior with ∇(-log p(θ)) = p (θ - c); None for all others."""
+        return None
+
     @abstractmethod
     def constant(self, d: int) -> float:
         """The constant that `energy` drops, for d coordinates: -log p(θ) = energy(θ) + constant. NaN if improper."""

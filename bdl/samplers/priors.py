@@ -31,6 +31,9 @@ class Uniform(Prior):
     def add_grad_(self, g: Tensor, theta: Tensor, num_data: int) -> None:
         pass
 
+    def linear(self) -> tuple[Any, Any]:
+        return 0.0, 0.0
+
     def constant(self, d: int) -> float:
         return math.nan
 
@@ -83,6 +86,9 @@ class Gaussian(Centred):
             g.add_(x, alpha=self.precision / num_data)
         else:
             g.addcmul_(x, self.precision.to(x), value=1 / num_data)
+
+    def linear(self) -> tuple[Any, Any]:
+        return self.precision, self.mean
 
     def constant(self, d: int) -> float:
         return 0.5 * (d * math.log(2 * math.pi) - sum_log(self.precision, d))

@@ -15,6 +15,7 @@ from bdl.display import Shown
 from bdl.identity import identity
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
+from bdl.samplers.compiled import CompiledUpdate
 from bdl.samplers.divergence import Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition, mean
 from bdl.samplers.exchange import Replicas
@@ -36,6 +37,7 @@ class Readings(Shown):
     batch_noise: BatchNoise
     reweighting: Reweighting
     survivors: Survivors
+    compiled: CompiledUpdate
     replicas: Replicas | None
     extras: dict[str, Callable[[], Tensor]]
     notes: list[str]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain, Host
 from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_learned, refuse_types
+from bdl.samplers.compiled import CompiledUpdate
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
@@ -30,6 +31,7 @@ from bdl.samplers.readings import Readings
 from bdl.samplers.resume import Saved, check_saved, to_save
 from bdl.samplers.scales import runs_of
 from bdl.samplers.settings import StepSettings, check_numbers
+from bdl.samplers.walk import Walk, walk
 from bdl.samplers.weighting.reweighting import Reweighting
 from bdl.samplers.weighting.weightings import Flat, Weighting
 from bdl.torch_private import has_step_hooks
@@ -107,6 +109,7 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         refuse_factors(dynamics, exchange, each)
         self.chain = Chain(list(live.values()), list(live), dynamics, chains, seed, stack)
         self.chain.host = Host(group=group)
+        self.compiled = CompiledUpdate(self.chain)
         self.chain.lr_factors = block.lr_factors(each, self.chain.buffer.sizes, self.chain.theta)
         self.sampled, device = self.chain.buffer.params, self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
@@ -181,6 +184,12 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
     def _measures(self, asked: bool) -> bool:
         """Whether a step has to know its energy."""
         return asked or self.replicas is not None or self.weighting.needs_energy
+
+    @torch.no_grad()
+    def walk(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
+        """Steps of a sampler that `is_plain`, each as by `advance(measure=False)`, in C: see `walk.walk`."""
+        self._follow()
+        return walk(self, gradients, settings)
 
     @property
     def prior(self) -> Prior:

@@ -21,6 +21,11 @@ class StepSettings:
     temperature: Scalar
     zeta: float
 
+    @property
+    def pair(self) -> tuple[Scalar, Scalar]:
+        """lr and temperature."""
+        return self.lr, self.temperature
+
     @classmethod
     def of(cls, group: Mapping[str, Any], step: int) -> StepSettings:
         """The settings of a parameter group. Raises ConfigError for a float that is negative or NaN."""

@@ -164,6 +164,7 @@ class Trial:
             self.stack.named_parameters(), dynamics, num_data=problem.num_data, lr=lr, prior=self.prior,
             temperature=problem.temperature, chains=self.stack.chains, seed=seed,
         )  # fmt: skip
+        self.sampler.host = replace(self.sampler.host, compiled=problem.compiled is not False)
         self._gradient = choose_gradient(self.stack, problem.loss, problem.compiled)
 
 

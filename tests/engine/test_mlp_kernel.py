@@ -1,4 +1,4 @@
-"""Tests of `bdl.engine.mlp_kernel` and `.native`.
+"""Tests of `bdl.engine.mlp_kernel` and `bdl.native`.
 
 The compiled MLP gradient: equal to autograd in float64, independent of the other chains and of memory, optional.
 """
@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import bdl
-from bdl.engine import mlp_kernel, native
+from bdl import native
+from bdl.engine import mlp_kernel
 from bdl.engine.choose import choose_gradient
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.engine.mlp_kernel import SOURCE, MLPKernel
@@ -438,7 +439,9 @@ def test_a_folder_that_cannot_be_written_is_no_failure(fresh, monkeypatch):
 
 def test_two_processes_may_build_at_once(tmp_path):
     script = tmp_path / "build.py"
-    script.write_text("from bdl.engine import mlp_kernel, native; native.load(mlp_kernel.SOURCE, required=True)")
+    script.write_text(
+        "from bdl import native; from bdl.engine import mlp_kernel; native.load(mlp_kernel.SOURCE, required=True)"
+    )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     for process in [Forked([str(script)], tmp_path, environment) for _ in range(2)]:
         _, err = process.communicate(timeout=200)

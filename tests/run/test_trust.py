@@ -20,7 +20,7 @@ RUN = Path("outputs/a")
 ATTACKS = [
     "torch.load", "torch.hub.load", "shutil.copy", "builtins.open", "os.system", "subprocess.Popen", "eval", "",
     "bdl.disk.files.write_atomically", "bdl.disk.files.os.remove", "bdl.run.launch.launch",
-    "bdl.engine.native.subprocess.run",
+    "bdl.native.subprocess.run",
     "bdl.data.cifar.pickle.loads", "bdl.import_module", "bdl.errors.BdlError", "bdl.models.import_module",
     "bdl.schedules.math.sqrt", "bdl.likelihoods.torch.load", "bdl.data.import_module", "bdl.__getattr__",
     "torch.nn.init.torch.load", "torch.nn.modules.module.torch.load", "torch.nn.Module.load_state_dict",

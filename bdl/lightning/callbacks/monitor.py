@@ -37,6 +37,8 @@ class Monitor(SamplerCallback):
     Raises ConfigError if the module returned no Sampler.
     """
 
+    ends_block = False
+
     def __init__(self, every: int = 50):
         self.every = every
         self._table: Tensor | None = None  # (ROWS, 4 + PER_CHAIN x C): step, lr, temperature, zeta, and the chains'

@@ -23,6 +23,8 @@ class StepProgress(SamplerCallback, ProgressBar):
     Raises ConfigError if the module returned no Sampler.
     """
 
+    ends_block = False
+
     def __init__(self, seconds: float = 0.5):
         super().__init__()
         self.seconds, self._enabled = seconds, True

@@ -33,7 +33,7 @@ class Schedule(SamplerCallback):
         return False
 
     def before_step(self) -> None:
-        group, step = self.sampler.param_groups[0], self.sampler.steps
-        for name, function in self.functions.items():
-            if function is not None:
-                group[name] = function(step)
+        self.sampler.param_groups[0].update(self.planned(self.sampler.steps))
+
+    def planned(self, step: int) -> dict[str, Any]:
+        return {name: function(step) for name, function in self.functions.items() if function is not None}

@@ -66,6 +66,8 @@ class Transition(ABC):
         per_coordinate: True where `step` takes lr as a tensor (..., d) too, with one number per coordinate.
         reads_variances: True where `heating` compares the variance of each coordinate with a given one.
         full_batch: True for a kernel that evaluates U over all the data, once or several times a step.
+        linear: True where `step` maps each coordinate's m, g and z to m and to the change of θ by a matrix of lr and
+            tau alone. The state is then a `Position` or a `Kinetic`, and compiled code may make the step.
         tunable: which of "lr" and "friction" `tune=auto` finds. "lr" where one lr holds for every coordinate, so that
             curvature and batch noise bound it; "friction" where it is an argument.
     """
@@ -81,6 +83,7 @@ class Transition(ABC):
     per_coordinate: bool = False
     full_batch: bool = False
     reads_variances: bool = False
+    linear: bool = False
     tunable: frozenset[str] = frozenset()
 
     @abstractmethod

@@ -30,6 +30,7 @@ class SGD(Dynamics):
     momentum: float = 0.9
     noisy = False
     per_coordinate = True
+    linear = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.momentum < 1:
@@ -95,6 +96,10 @@ class SGLD(Subtracting):
     @property
     def tunable(self) -> frozenset[str]:
         return frozenset(["lr"] if self.preconditioner is None else [])
+
+    @property
+    def linear(self) -> bool:
+        return self.preconditioner is None and self.grad_var is None
 
     def init(self, theta: Tensor) -> Position:
         p = self.preconditioner
@@ -172,6 +177,10 @@ class SGHMC(Underdamped, Subtracting):
     def tunable(self) -> frozenset[str]:
         return frozenset(["lr", "friction"] if self.mass == "unit" else [])
 
+    @property
+    def linear(self) -> bool:
+        return self.mass == "unit" and self.grad_var is None
+
     def init(self, theta: Tensor) -> Kinetic | KineticByMass:
         zero = torch.zeros_like(theta)
         if self.mass == "unit":
@@ -218,6 +227,7 @@ class BAOAB(Underdamped):
     """
 
     friction: float = 0.1
+    linear = True
 
     def step(self, s: Kinetic, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor) -> Kinetic:
         a = self.friction

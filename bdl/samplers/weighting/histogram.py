@@ -69,7 +69,7 @@ class Form:
 
 
 class Grid(NamedTuple):
-    """Where the bins lie and what they hold, as `bdl.psi.lean` arrays; the last three share the histogram's memory."""
+    """Where the bins lie and what they hold, as `bdl.psi.lean` arrays. From psi on they share the memory of tensors."""
 
     of: tuple[Tensor, ...]  # the tensors that the arrays belong to
     inner: Array  # (E, m - 1) edges between bins, nats
@@ -79,6 +79,11 @@ class Grid(NamedTuple):
     psi: Array  # (R, m)
     log_psi: Array  # (R, m)
     visits: Array  # (R, m)
+    begun: Array  # (R, m)
+    clock: Array  # (R,)
+    pace: Array  # (R,)
+    left: Array  # (R,)
+    haste: Array  # (R,)
 
     def bin_of(self, u: Array) -> Array:
         """(C,) the bin of each energy; those beyond an outer edge fall into the bin there."""
@@ -117,7 +122,8 @@ class Histogram:
     def grid(self) -> Grid:
         """Where the bins lie. The edges must be known."""
         assert self.edges is not None
-        of = (self.edges, self.psi, self.log_psi, self.visits)
+        held = (self.psi, self.log_psi, self.visits, self.begun, self.clock, self.pace, self.left, self.haste)
+        of = (self.edges, *held)
         if self._grid is None or not all(map(operator.is_, self._grid.of, of)):
             device, chains = self.psi.device, self.window.shape[1]
             rows = torch.arange(chains, device=device)
@@ -127,7 +133,7 @@ class Histogram:
                 lean((self.edges[:, 1:] + self.edges[:, :-1]) / 2),
                 lean(0 * rows if len(self.psi) == 1 else rows),
                 lean(torch.arange(self.bins, device=device)),
-                *map(lean, (self.psi, self.log_psi, self.visits)),
+                *map(lean, held),
             )
         return self._grid
 
@@ -153,15 +159,15 @@ class Histogram:
         over the nats of log G that the bins cover. So the step is divided by the mean pull until the beginning is
         forgotten, up to a step of FASTEST. A graph may hold these kernels, for () tensors step and zeta.
         """
-        rows, psi = self.grid().rows, self.grid().psi
-        clock, pace, left = lean(self.clock), lean(self.pace), lean(self.left)
-        shared = len(self.psi) == 1
-        gain = larger(clip(step * lean(self.haste), 0, FASTEST), step)  # haste >= 1, because no pull exceeds 1
+        grid = self.grid()
+        rows, psi, clock, pace, left = grid.rows, grid.psi, grid.clock, grid.pace, grid.left
+        shared = len(psi) == 1
+        gain = larger(clip(step * grid.haste, 0, FASTEST), step)  # haste >= 1, because no pull exceeds 1
         moved = pull.mean(0) if shared else pull
         psi += gain[:, None] * (direction.mean(0) if shared else direction)
         clock += gain * moved
         pace += PACE * (moved - pace)
-        share = lean(self.begun)[rows, j] / psi[rows, j] * exp(-clock)[rows]
+        share = grid.begun[rows, j] / psi[rows, j] * exp(-clock)[rows]
         share = clip(share * larger(zeta, 1.0), 0, 1)  # an error of log psi counts zeta times in the law
         left += clip(gain * pace, 0, 1) * ((share.mean(0) if shared else share) - left)
 

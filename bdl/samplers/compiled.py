@@ -1,0 +1,227 @@
+"""The update of a chain in C: update_kernel.c, built once with the system's compiler and called through ctypes.
+
+It makes one pass over the memory where torch makes six, and it can make a step without returning to Python. A linear
+dynamics is described once, by its `step`: the numbers that the C code multiplies with are what `step` makes of unit
+vectors. Its sums run in another order than torch's, so the two equal each other to rounding, not to the bit.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl import native
+from bdl.errors import ConfigError
+from bdl.samplers.chain import Chain
+from bdl.samplers.dynamics.base import Dynamics, Kinetic, Position, Scalar
+from bdl.samplers.dynamics.underdamped import SGNHT
+from bdl.samplers.priors import Prior
+
+SOURCE = Path(__file__).with_name("update_kernel.c")
+MOST = 2**22  # coordinates of all chains; beyond, torch's kernels gain from several threads
+NUMBERS = 6  # of a step
+KNOWN = 4096  # steps whose numbers are remembered
+LINEAR, THERMOSTAT = 0, 1  # the forms in update_kernel.c
+# m, g and z of the coordinates on which `step` is tried: the unit vectors, and two more that a linear step also maps so
+_TRIED = ([1.0, 0, 0, 0.75, -3], [0, 1.0, 0, -1.5, 40], [0, 0, 1.0, 0.5, 2])
+
+
+class _Update(ctypes.Structure):
+    """`Update` of update_kernel.c."""
+
+    _fields_ = [
+        *((name, ctypes.c_int64) for name in ("chains", "dim", "form")),
+        *((name, ctypes.c_void_p) for name in ("theta", "m", "xi", "g", "precision", "centre")),
+        *((name, ctypes.c_double) for name in ("one_precision", "one_centre", "per_item")),
+        *((name, ctypes.c_void_p) for name in ("numbers", "z", "losses", "seen")),
+    ]
+
+
+class CompiledUpdate:
+    """Prior and dynamics of a chain in compiled code, where these know each other: see `takes`."""
+
+    def __init__(self, chain: Chain):
+        self.chain = chain
+        self.form = form_of(chain.dynamics)
+        self._known: dict[tuple[float, float], tuple[float, ...]] = {}
+        self._fields = _Update()
+        self._prior: Prior | None = None  # to which the fields point, and to
+        self._places: list[int] = []
+        self._usable = False
+        self._last: tuple[float, float] | None = None  # lr and tau of the last single step, and
+        self._numbers: Any = None
+        self.address = ctypes.addressof(self._fields)
+
+    def takes(self, prior: Prior, num_data: int, lr: Scalar, temperature: Scalar) -> bool:
+        """Whether the next step is made here: a matter of settings and machine, not of the state.
+
+        That is so for `Dynamics.linear` and for SGNHT with one lr and one T, under a prior whose gradient is linear, in
+        float32 on a CPU that has a C compiler.
+        """
+        if self.form is None or isinstance(lr, Tensor) or isinstance(temperature, Tensor):
+            return False
+        chain = self.chain
+        if chain.lr_factors is not None or not chain.host.compiled:
+            return False
+        memory = vars(chain.state).values()
+        places = [chain.g.data_ptr(), *[t.data_ptr() for t in memory if isinstance(t, Tensor)]]
+        if prior is not self._prior or places != self._places:
+            self._prior, self._places = prior, places
+            self._usable = self._point(prior, num_data)
+        return self._usable and self._knows([(lr, temperature / num_data)])
+
+    def add_prior(self) -> None:
+        """Make chain.g, the gradient of the mean loss, that of U/N."""
+        _library().bdl_update_prior(self.address)
+
+    def step(self, lr: float, tau: float, z: Tensor, adds_prior: bool) -> None:
+        """One step from chain.g. adds_prior: whether the prior's part is missing in it."""
+        if self._last != (lr, tau):
+            self._last, self._numbers = (lr, tau), self._numbers_of([(lr, tau)])
+        self._fields.numbers, self._fields.z = ctypes.addressof(self._numbers), z.data_ptr()
+        _library().bdl_update(self.address, adds_prior)
+
+    def prepare(self, settings: Sequence[tuple[float, float]], z: Tensor, losses: Tensor, seen: Any) -> Any:
+        """Point to what the steps of a walk need. The caller keeps all of it, and the result, until the walk ends.
+
+        settings: lr and tau of each step. z: (steps, ..., d). losses: (steps, C). seen: (steps) addresses at which the
+        gradient of the loss is left, or 0. Returns None where compiled code does not make one of the steps.
+        """
+        if not self._knows(settings):
+            return None
+        numbers, fields = self._numbers_of(settings), self._fields
+        fields.numbers, fields.z = ctypes.addressof(numbers), z.data_ptr()
+        fields.losses, fields.seen = losses.data_ptr(), ctypes.addressof(seen)
+        return numbers
+
+    @property
+    def after(self) -> int:
+        """The address of the function that makes a step of a walk, for `bdl.engine.gradient.Gradient.walk`."""
+        return _address_after()
+
+    def _point(self, prior: Prior, num_data: int) -> bool:
+        """Point to the memory of chain and prior; False where compiled code cannot use it."""
+        chain, linear = self.chain, prior.linear()
+        theta, state = chain.theta, {name: value for name, value in vars(chain.state).items() if name != "theta"}
+        shapes = {"m": theta.shape, "xi": theta.shape[:-1]}
+        each = [] if linear is None else [value for value in linear if isinstance(value, Tensor)]
+        tensors = [theta, chain.g, *state.values(), *each]
+        if (
+            linear is None
+            or set(state) - set(shapes)
+            or not all(isinstance(t, Tensor) and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+            or not all(t.is_contiguous() for t in tensors)
+            or any(value.shape != shapes[name] for name, value in state.items())
+            or any(value.shape != theta.shape[-1:] for value in each)
+            or theta.numel() > MOST
+            or _library() is None
+        ):
+            return False
+        fields = self._fields
+        fields.chains, fields.dim, fields.form = chain.chains or 1, theta.shape[-1], self.form
+        fields.theta, fields.g = theta.data_ptr(), chain.g.data_ptr()
+        for name in shapes:
+            setattr(fields, name, state[name].data_ptr() if name in state else None)
+        for name, value in zip(("precision", "centre"), linear, strict=True):
+            whole = isinstance(value, Tensor)
+            setattr(fields, name, value.data_ptr() if whole else None)
+            setattr(fields, f"one_{name}", 0.0 if whole else value)
+        fields.per_item = 1 / num_data
+        return True
+
+    def _knows(self, settings: Sequence[tuple[float, float]]) -> bool:
+        """Find the numbers of steps with these lr and tau. False where a step is no linear map, now and for good."""
+        new = [each for each in dict.fromkeys(settings) if each not in self._known]
+        if new:
+            if len(self._known) + len(new) > KNOWN:
+                self._known.clear()
+                new = list(dict.fromkeys(settings))
+            dynamics: Any = self.chain.dynamics
+            numbers = (thermostat_numbers if self.form == THERMOSTAT else linear_numbers)(dynamics, new)
+            if numbers is None:
+                self.form = None
+                return False
+            self._known |= dict(zip(new, numbers, strict=True))
+        return True
+
+    def _numbers_of(self, settings: Sequence[tuple[float, float]]) -> Any:
+        """(steps, NUMBERS) numbers of steps that are known, as a C array."""
+        flat = [x for each in settings for x in self._known[each]]
+        return (ctypes.c_double * len(flat))(*flat)
+
+
+def form_of(dynamics: Any) -> int | None:
+    """The form of a dynamics in update_kernel.c, or None."""
+    if type(dynamics) is SGNHT:
+        return THERMOSTAT
+    return LINEAR if isinstance(dynamics, Dynamics) and dynamics.linear else None
+
+
+def linear_numbers(dynamics: Any, settings: Sequence[tuple[float, float]]) -> list[tuple[float, ...]] | None:
+    """What steps with these lr and tau make of unit vectors: m' of m, g and z, and θ' - θ of m, g and z.
+
+    None where `step` maps others than the unit vectors as no linear map does, in spite of what `linear` says.
+    """
+    rows = len(settings)
+    m, g, z = (torch.tensor(row, dtype=torch.float64).expand(rows, -1).clone() for row in _TRIED)
+    start = torch.tensor([0, 0, 0, 2.5, -7], dtype=torch.float64).expand(rows, -1)
+    lr, tau = (torch.tensor(column, dtype=torch.float64).unsqueeze(1) for column in zip(*settings, strict=True))
+    s = dynamics.init(start.clone())
+    if type(s) not in (Position, Kinetic):
+        return None
+    m = m if isinstance(s, Kinetic) else torch.zeros_like(m)
+    given = torch.stack([m, g, z])  # (3, rows, 5)
+    if isinstance(s, Kinetic):
+        s.m.copy_(m)
+    s = dynamics.step(s, g.clone(), lr, tau, z.clone())
+    maps = [s.m if isinstance(s, Kinetic) else torch.zeros_like(m), s.theta - start]  # (rows, 5) each
+    for made in maps:
+        expected = torch.einsum("rj,jri->ri", made[:, :3], given)
+        size = torch.einsum("rj,jri->ri", made[:, :3].abs(), given.abs()) + start.abs()
+        if not bool(((made - expected).abs() <= 1e-12 * size).all()):
+            return None
+    return [tuple(row) for row in torch.cat([made[:, :3] for made in maps], 1).tolist()]
+
+
+def thermostat_numbers(dynamics: SGNHT, settings: Sequence[tuple[float, float]]) -> list[tuple[float, ...]]:
+    """lr, the factor of z, lr tau, and the factor of SGNHT's excess of heat, for each lr and tau."""
+    rows = []
+    for lr, tau in settings:
+        heat = lr * tau
+        gain = 0.0 if tau == 0 else 1.0 if dynamics.rate is None else dynamics.rate / heat
+        rows.append((lr, math.sqrt(2 * dynamics.friction * heat), heat, gain, 0.0, 0.0))
+    return rows
+
+
+@functools.cache
+def _library() -> Any:
+    """The compiled code; None on a machine without a compiler."""
+    library: Any = native.load(SOURCE)
+    if library is None:
+        return None
+    address, number = ctypes.c_void_p, ctypes.c_int64
+    for name, result, arguments in (
+        ("", None, [address, number]),
+        ("_prior", None, [address]),
+        ("_after", number, [address, number]),
+        ("_layout", None, [address]),
+    ):
+        function = getattr(library, f"bdl_update{name}")
+        function.restype, function.argtypes = result, arguments
+    places = (number * 3)()
+    library.bdl_update_layout(places)
+    if tuple(places) != (ctypes.sizeof(_Update), _Update.seen.offset, NUMBERS):
+        raise ConfigError(f"{SOURCE} is of another bdl than {__file__}: install bdl again, or set compile=false")
+    return library
+
+
+@functools.cache
+def _address_after() -> int:
+    return ctypes.cast(_library().bdl_update_after, ctypes.c_void_p).value or 0

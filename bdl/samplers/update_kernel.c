@@ -1,0 +1,140 @@
+/* The update of a stack of chains: the prior's part of the gradient, and then the dynamics. compiled.py compiles this file.
+
+   A linear dynamics is six numbers, which compiled.py reads off the dynamics itself. SGNHT has a form of its own. A chain
+   goes through the cache in tiles. Every coordinate of a chain is computed alike, and no sum depends on the other chains,
+   so one step by itself and a step among many give the same bits. */
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+typedef int64_t I;
+
+#if defined(__FMA__) || defined(__ARM_FEATURE_FMA)
+#define ADD(a, b, c) __builtin_fmaf(a, b, c) /* a b + c, rounded once whatever the compiler would choose */
+#else
+#define ADD(a, b, c) ((a) * (b) + (c))
+#endif
+
+#define TILE 1024 /* numbers: four arrays of them fit into the first cache of any CPU */
+#define LANES 16  /* sums that run beside each other, so that the order of a sum is that of no CPU in particular */
+#define NUMBERS 6 /* of a step */
+
+enum { LINEAR, THERMOSTAT };
+
+/* Sizes are those of one chain; arrays hold the chains one after the other. */
+typedef struct {
+    I chains, dim, form;
+    float *theta, *m, *xi; /* m is NULL in a dynamics of first order, xi in all but the thermostat */
+    float *g;              /* gradient of the mean loss, then of U/N */
+    const float *precision, *centre; /* of the prior, (dim); NULL where one number holds for all */
+    double one_precision, one_centre, per_item; /* per_item = 1/N */
+    const double *numbers; /* (steps, NUMBERS) */
+    const float *z;        /* (steps, chains, dim) standard normal */
+    const float *losses;   /* (steps, chains) */
+    float *const *seen;    /* (steps) where the gradient of the loss is copied to; NULL: nowhere */
+} Update;
+
+static int all_finite(const float *x, I n) {
+    int32_t bad = 0;
+    for (I i = 0; i < n; i++) {
+        int32_t bits;
+        memcpy(&bits, x + i, 4);
+        bad |= (bits & 0x7F800000) == 0x7F800000;
+    }
+    return !bad;
+}
+
+/* g += precision (θ - centre) / N */
+static void add_prior(const Update *u, const float *theta, float *g, I from, I n) {
+    float one = (float)(u->one_precision * u->per_item), centre = (float)u->one_centre, by = (float)u->per_item;
+    const float *p = u->precision ? u->precision + from : NULL, *c = u->centre ? u->centre + from : NULL;
+    if (p && c)
+        for (I i = 0; i < n; i++) g[i] = ADD(p[i] * by, theta[i] - c[i], g[i]);
+    else if (p)
+        for (I i = 0; i < n; i++) g[i] = ADD(p[i] * by, theta[i] - centre, g[i]);
+    else if (c)
+        for (I i = 0; i < n; i++) g[i] = ADD(one, theta[i] - c[i], g[i]);
+    else if (one != 0)
+        for (I i = 0; i < n; i++) g[i] = ADD(one, theta[i] - centre, g[i]);
+}
+
+/* θ += b0 m + b1 g + b2 z, m <- a0 m + a1 g + a2 z, with the m from before the step */
+static void second_order(float *restrict theta, float *restrict m, const float *restrict g, const float *restrict z,
+                         const double *numbers, I n) {
+    float a[3], b[3];
+    for (int j = 0; j < 3; j++) a[j] = (float)numbers[j], b[j] = (float)numbers[3 + j];
+    for (I i = 0; i < n; i++) {
+        float before = m[i];
+        theta[i] += ADD(b[2], z[i], ADD(b[1], g[i], b[0] * before));
+        m[i] = ADD(a[2], z[i], ADD(a[1], g[i], a[0] * before));
+    }
+}
+
+static void first_order(float *restrict theta, const float *restrict g, const float *restrict z, const double *numbers,
+                        I n) {
+    float b1 = (float)numbers[4], b2 = (float)numbers[5];
+    for (I i = 0; i < n; i++) theta[i] += ADD(b2, z[i], b1 * g[i]);
+}
+
+/* m <- keep m - lr g + c z, θ += m; adds m² to the sums. numbers = lr, c */
+static void thermostatted(float *restrict theta, float *restrict m, const float *restrict g, const float *restrict z,
+                          float keep, const double *numbers, float *restrict sums, I n) {
+    float lr = (float)numbers[0], c = (float)numbers[1];
+    I i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) {
+            float to = m[i + j] = ADD(c, z[i + j], ADD(-lr, g[i + j], keep * m[i + j]));
+            theta[i + j] += to;
+            sums[j] = ADD(to, to, sums[j]);
+        }
+    for (; i < n; i++) {
+        float to = m[i] = ADD(c, z[i], ADD(-lr, g[i], keep * m[i]));
+        theta[i] += to;
+        sums[0] = ADD(to, to, sums[0]);
+    }
+}
+
+static void move(const Update *u, I chain, const float *z, const double *numbers, int adds_prior) {
+    float sums[LANES] = {0}, xi = u->xi ? u->xi[chain] : 0;
+    for (I from = 0; from < u->dim; from += TILE) {
+        I n = u->dim - from < TILE ? u->dim - from : TILE, at = chain * u->dim + from;
+        float *theta = u->theta + at, *g = u->g + at, *m = u->m ? u->m + at : NULL;
+        if (adds_prior) add_prior(u, theta, g, from, n);
+        if (u->form == THERMOSTAT) thermostatted(theta, m, g, z + at, 1 - xi, numbers, sums, n);
+        else if (m) second_order(theta, m, g, z + at, numbers, n);
+        else first_order(theta, g, z + at, numbers, n);
+    }
+    if (u->form == THERMOSTAT) { /* ξ += rate ((1 - ξ/2) |m|²/d - lr tau); numbers[2:] = lr tau, rate */
+        double square = 0;
+        for (int j = 0; j < LANES; j++) square += sums[j];
+        u->xi[chain] += (float)(numbers[3] * ((1 - xi / 2) * square / (double)u->dim - numbers[2]));
+    }
+}
+
+/* One step of all chains from g. adds_prior: whether g is that of the loss still */
+void bdl_update(const Update *u, I adds_prior) {
+    for (I chain = 0; chain < u->chains; chain++) move(u, chain, u->z, u->numbers, (int)adds_prior);
+}
+
+void bdl_update_prior(const Update *u) {
+    for (I chain = 0; chain < u->chains; chain++)
+        add_prior(u, u->theta + chain * u->dim, u->g + chain * u->dim, 0, u->dim);
+}
+
+/* Step k of many, after its losses and its gradient. Returns 1, and changes nothing, where they are not finite. */
+I bdl_update_after(const Update *u, I k) {
+    I all = u->chains * u->dim;
+    if (!all_finite(u->losses + k * u->chains, u->chains) || !all_finite(u->g, all)) return 1;
+    if (u->seen[k]) memcpy(u->seen[k], u->g, (size_t)all * 4);
+    for (I chain = 0; chain < u->chains; chain++) move(u, chain, u->z + k * all, u->numbers + k * NUMBERS, 1);
+    return 0;
+}
+
+/* Bytes of an Update, and where its last field lies: compiled.py describes the same */
+void bdl_update_layout(I *places) {
+    places[0] = sizeof(Update);
+    places[1] = offsetof(Update, seen);
+    places[2] = NUMBERS;
+}

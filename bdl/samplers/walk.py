@@ -1,0 +1,91 @@
+"""A walk: many steps of a chain in one call of compiled code, which finds the gradients and makes the updates.
+
+Each step is the one that `gradient_move` makes with `CompiledUpdate`, to the bit, from the same random numbers. What
+watches the steps is told of them after the walk: the estimate of the batch noise gets the gradients that it reads, and
+the watch over energies its losses. A step that is not finite is left to `gradient_move`, which says why.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from bdl.samplers.divergence import CHECK_EVERY
+from bdl.samplers.readings import Readings
+from bdl.samplers.settings import StepSettings, any_positive
+
+Walk = Callable[[Sequence[Tensor], Tensor, int, int], int]  # (gradients, losses, after, context): see `Gradient.walk`
+NOISE = 2**20  # numbers of a walk's noise at most: 4 MiB
+FEWEST = 2  # steps that are worth a walk
+
+
+def longest(sampler: Readings) -> int:
+    """How many steps a walk may have; 0 where one would not pay."""
+    steps = NOISE // sampler.chain.theta.numel()
+    return steps if steps >= FEWEST else 0
+
+
+def can_walk(sampler: Readings, settings: Sequence[StepSettings]) -> bool:
+    """Whether compiled code makes the update in each of the steps, and nothing else has a part in them."""
+    potential, chain = sampler.potential, sampler.chain
+    distinct = {id(now): now for now in settings}.values()
+    return (
+        chain.steps > 0  # the first step sees whether anything tells the chains apart
+        and not sampler.dynamics.full_batch
+        and sampler.replicas is None
+        and potential.clip is None
+        and not sampler.reweighting.weighting.needs_energy
+        and all(sampler.compiled.takes(potential.prior, potential.num_data, *now.pair) for now in distinct)
+    )
+
+
+def walk(sampler: Readings, gradients: Walk, settings: Sequence[StepSettings]) -> int:
+    """Make the steps with these settings. Returns how many compiled code has made: 0 where it cannot make them.
+
+    gradients: `Gradient.walk` on the steps' batches. A step that compiled code leaves, as it does one whose gradient is
+    not finite, is for `Sampler.advance` to make on its batch.
+    """
+    if not can_walk(sampler, settings):
+        return 0
+    chain, compiled, steps = sampler.chain, sampler.compiled, len(settings)
+    before = chain.generator.get_state()
+    z = draw(sampler, settings)
+    losses = chain.theta.new_empty(steps, chain.chains or 1)
+    read = {k: torch.empty_like(chain.g) for k in range(steps) if sampler.batch_noise.reads(chain.steps + k)}
+    seen = (ctypes.c_void_p * steps)(*(read[k].data_ptr() if k in read else None for k in range(steps)))
+    held = compiled.prepare([(now.lr, now.temperature / sampler.num_data) for now in settings], z, losses, seen)  # type: ignore[misc]
+    made = 0 if held is None else gradients(chain.g_views, losses, compiled.after, compiled.address)
+    if made < steps:
+        chain.generator.set_state(before)
+        draw(sampler, settings[:made])
+    report(sampler, settings[:made], losses, read)
+    return made
+
+
+def draw(sampler: Readings, settings: Sequence[StepSettings]) -> Tensor:
+    """z (steps, ..., d) of steps in a row, as `Chain.draw` gives each of them."""
+    chain = sampler.chain
+    z = chain.theta.new_empty(len(settings), *chain.theta.shape)
+    for row, now in zip(z, settings, strict=True):
+        if chain.dynamics.noisy and any_positive(now.temperature):
+            row.normal_(generator=chain.generator)
+        else:
+            row.zero_()
+    return z
+
+
+def report(sampler: Readings, settings: Sequence[StepSettings], losses: Tensor, read: dict[int, Tensor]) -> None:
+    """Tell the pieces of a sampler of the steps that compiled code has made."""
+    chain, potential = sampler.chain, sampler.potential
+    for k, now in enumerate(settings):
+        step = chain.steps + k
+        if k in read:
+            sampler.batch_noise.observe(step, read[k])
+        if step % CHECK_EVERY == 0:
+            potential.energy_watch.see(step, losses[k].view(chain.lead), now.lr)
+    if settings:
+        sampler.used, potential.energy = settings[-1], None
+        chain.note_walk(len(settings))
