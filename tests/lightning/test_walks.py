@@ -126,6 +126,22 @@ def test_a_chain_that_diverges_in_a_walk_is_dropped_as_in_a_single_step(tmp_path
     assert sum(walked) > 20
 
 
+def test_noise_drawn_for_steps_that_a_walk_did_not_make_is_drawn_again(tmp_path, walked):
+    """One chain of three meets the infinite input among its first 12 items, in the middle of a walk, and is dropped."""
+    left, (x, y) = [], toys.tensors()
+    orders = [toys.batches(3, 1).rows_ahead(40)[:, c, 0].tolist() for c in range(3)]
+    row = next(r for r in range(toys.N) if sorted(order.index(r) > 12 for order in orders) == [False, True, True])
+    x[row] = torch.inf
+    for callbacks in ((), (EveryBatch(),)):
+        module = toys.module(torch.nn.Linear(toys.D, toys.K), chains=3, lr=1.0, on_divergence="drop")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            toys.trainer(tmp_path, 13, callbacks).fit(module, bdl.data.TensorBatches(x, y, 1, chains=3))
+        left.append((dict(module.sampler.survivors.lost), module.sampler.chain.theta.clone()))
+    assert left[0][0] == left[1][0] and len(left[0][0]) == 1 and torch.equal(left[0][1], left[1][1])
+    assert 0 < sum(walked) < 11
+
+
 def test_compile_false_makes_no_walk(tmp_path, walked):
     module = toys.module(chains=3)
     module.compiled = False
