@@ -108,8 +108,7 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         each = block.chosen_blocks(blocks, list(live))
         refuse_factors(dynamics, exchange, each)
         self.chain = Chain(list(live.values()), list(live), dynamics, chains, seed, stack)
-        self.chain.host = Host(group=group)
-        self.compiled = CompiledUpdate(self.chain)
+        self.chain.host, self.compiled = Host(group=group), CompiledUpdate(self.chain)
         self.chain.lr_factors = block.lr_factors(each, self.chain.buffer.sizes, self.chain.theta)
         self.sampled, device = self.chain.buffer.params, self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None
@@ -185,7 +184,6 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         """Whether a step has to know its energy."""
         return asked or self.replicas is not None or self.weighting.needs_energy
 
-    @torch.no_grad()
     def walk(self, gradients: Walk, settings: Sequence[StepSettings]) -> int:
         """Steps of a sampler that `is_plain`, each as by `advance(measure=False)`, in C: see `walk.walk`."""
         self._follow()

@@ -42,6 +42,7 @@ def can_walk(sampler: Readings, settings: Sequence[StepSettings]) -> bool:
     )
 
 
+@torch.no_grad()
 def walk(sampler: Readings, gradients: Walk, settings: Sequence[StepSettings]) -> int:
     """Make the steps with these settings. Returns how many compiled code has made: 0 where it cannot make them.
 
