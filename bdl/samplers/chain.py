@@ -242,10 +242,8 @@ class Chain:
 
     def _allocate(self) -> None:
         self.g = torch.zeros_like(self.theta)  # gradient of U/N in the step that is being made
-        n = self.dynamics.noise_numbers(self.theta.shape[-1])
-        self.z = self.theta.new_zeros(
-            *self.lead, n
-        )  # standard normal numbers of that step, zero where none are injected
+        numbers = self.dynamics.noise_numbers(self.theta.shape[-1])
+        self.z = self.theta.new_zeros(*self.lead, numbers)  # standard normal, zero where no noise is injected
         self.g_views = self.buffer.split(self.g)
         self.lent = LentGradients(self.buffer.params, self.g_views) if LentGradients.pays(self.g_views) else None
         self._z_is_zero = True
