@@ -152,7 +152,7 @@ def refuse_outputs(net: nn.Module, outputs: Any) -> Any:
         return outputs
     raise ConfigError(
         f"{type(net).__name__}.forward returns {structure(outputs)}, and bdl works with one tensor: wrap the network "
-        "in a module that returns the logits, or the parameters of the law"
+        "in a module that returns the logits, or the parameters of the distribution"
     )
 
 

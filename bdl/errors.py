@@ -23,7 +23,7 @@ class ReplicaError(BdlError, RuntimeError):
 
 
 class StoreError(BdlError, OSError):
-    """A sample file or index is missing, truncated, altered, foreign or drawn from another law."""
+    """A sample file or index is missing, truncated, altered, foreign or drawn from another distribution."""
 
 
 class Stopped(Exception):

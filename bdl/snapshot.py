@@ -20,7 +20,7 @@ class Snapshot:
 
     step: int
     stack: int
-    rows: list[int]  # the chains (of C) with the intended law, whose samples count
+    rows: list[int]  # the chains (of C) with the target distribution, whose samples count
     chains: list[int]  # their numbers, counted through all stacks
     lr: float | list[float]  # lr, temperature and zeta are those of the last step
     temperature: float | list[float]

@@ -105,7 +105,7 @@ def share_batches(stack: ChainStack, sampler: Sampler) -> None:
     if not stack.follows_loader:
         return
     note = (
-        f"the {stack.chains} chains share the DataLoader's batches. Each samples the same law as with batches of "
+        f"the {stack.chains} chains share the DataLoader's batches. Each samples the same posterior as with batches of "
         "its own, but common batch noise may make chains agree more than independent ones, and R-hat look better. "
         "ChainStack(net, C, shared=True) says that you mean it; bdl.data.TensorBatches(x, y, batch_size, chains=C) "
         "gives each chain its own"

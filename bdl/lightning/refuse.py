@@ -1,4 +1,4 @@
-"""Refuses Trainer settings under which the chain would sample another law, and data that are not its N items."""
+"""Refuses Trainer settings under which a chain would sample another distribution, and data that are not N items."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from bdl.schedules import Keep
 def check_trainer(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError for Trainer settings under which the sampler cannot work.
 
-    Settings that change the law are allowed, and noted in `sampler.notes`.
+    Settings that change the target distribution are allowed, and noted in `sampler.notes`.
     """
     _check_precision(trainer, sampler)
     _check_parts(trainer, sampler)
@@ -240,7 +240,7 @@ def _check_clipping(trainer: L.Trainer, sampler: Sampler) -> None:
             "gradient_clip_val takes one norm over all chains, which couples them: use clip=bdl.ClipNorm(c)"
         )
     clips = f"Lightning clips the loss gradient at {trainer.gradient_clip_val} ({algorithm})"
-    note = f"{clips}; the clipped steps follow another law"
+    note = f"{clips}; the clipped steps follow another distribution"
     if note not in sampler.notes:
         sampler.notes.append(note)
 

@@ -40,7 +40,7 @@ class Likelihood:
         Raises ConfigError for a likelihood that gives a loss alone.
         """
         raise ConfigError(
-            f"{type(self).__name__} does not say which law it stands for: define distribution(outputs), a "
+            f"{type(self).__name__} does not say which distribution it stands for: define distribution(outputs), a "
             "torch.distributions object, to predict with it"
         )
 

@@ -36,11 +36,11 @@ class ConstantOutputs(nn.Module):
 
 
 def with_constant_scale(net: nn.Module, targets: int = 1, start: float = 0.0) -> nn.Module:
-    """A network with k outputs, and k learned constants behind them: for a law whose scale is learned but one for all.
+    """A network with k outputs and k learned constants behind them: one learned scale for all inputs.
 
     `HeteroscedasticNLL` then reads mean and log variance, `StudentTNLL` location and log scale, `NegativeBinomialNLL`
     log mean and log dispersion. The constants belong to the sampled network and have its prior, which at
-    `Gaussian(1.0)` is a standard log-normal law of the variance around exp(start): standardise y first.
+    `Gaussian(1.0)` is a standard log-normal distribution of the variance around exp(start): standardise y first.
 
     >>> from bdl.likelihoods import HeteroscedasticNLL
     >>> net = with_constant_scale(nn.Linear(3, 2), targets=2)

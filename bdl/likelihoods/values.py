@@ -76,7 +76,7 @@ class HeteroscedasticNLL(Likelihood):
     Args:
         link: "log_var": s is the log variance. "softplus": std = log(1 + e^s), which takes outputs half as large for a
             small std, and grows no faster than s for a large one. Under the same prior on the weights it is another law
-            over functions: at s = 0 std is .69 instead of 1.
+            over functions: at s = 0 std is 0.69 instead of 1.
         min_std: the standard deviation of noise that y has in any case, in its units; its square is added to the
             predicted variance. Numbers that were rounded to steps of h err by h / sqrt(12) at least. A density without
             this bound has no limit where rows repeat: it rewards networks that are certain of a rounded number, and
@@ -166,7 +166,7 @@ class StudentTNLL(Likelihood):
 
     def __post_init__(self) -> None:
         if not self.df > 2:
-            raise ConfigError(f"df must be > 2, because the law has no variance otherwise; got {self.df}")
+            raise ConfigError(f"df must be > 2, because the distribution has no variance otherwise; got {self.df}")
         if self.scale is not None and not self.scale > 0:
             raise ConfigError(f"scale must be > 0, or null for a predicted one; got {self.scale}")
 

@@ -18,7 +18,9 @@ from bdl.posterior.judgements import (
     surely_apart,
 )
 
-UNSETTLED = 1.1  # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to .1 % on Landsat
+UNSETTLED = (
+    1.1  # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to 0.1 % on Landsat
+)
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
 GAIN = 0.01  # nats an item below a constant: about the standard error of 1,000 items
 CLAIM = 0.03  # nats an item that the inputs say of y by the average's own account
@@ -28,11 +30,11 @@ TOO_WIDE = 3.0  # predicted standard deviations over residuals
 CHAINS = 4  # at least 4 (Vehtari et al. 2021): they miss one of two equal modes in 1 of 8 runs, 2 chains in 1 of 2
 RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged
 ENERGY_ESS = 50.0  # 720 where converged; one number for the whole posterior, so fewer draws will do
-ENERGY_DRIFT = 0.3  # standard deviations of the energy; .21 at most where converged
+ENERGY_DRIFT = 0.3  # standard deviations of the energy; 0.21 at most where converged
 ENERGY_DRIFT_T = 4.0  # standard errors; noise exceeds them in 3 of 100 runs of 4 chains, and ENERGY_DRIFT hardly ever
 DRIFT = 0.05  # standard deviations over the run, as a root mean square over the items: less than that does no harm
 DRIFT_P = 0.01  # noise alone is below it in 1 of 100 runs, for each of two tests
-DRIFT_UNSEEN = 0.4  # standard deviations that too few draws cannot exclude; 1,000 independent draws exclude .2
+DRIFT_UNSEEN = 0.4  # standard deviations that too few draws cannot exclude; 1,000 independent draws exclude 0.2
 # The share of the variance that lies in the slowest waves: 0.3 at most where each chain has 25 independent draws, 0.75
 # at least where it moves like a random walk
 SLOW = 0.5

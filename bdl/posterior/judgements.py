@@ -21,8 +21,8 @@ VerdictOutcome = Literal[  # from best to worst
 OUTCOMES: tuple[VerdictOutcome, ...] = get_args(VerdictOutcome)
 LEVELS_OF: dict[VerdictOutcome, Level] = {**{outcome: "look" for outcome in OUTCOMES}, "trust": "ok", "broken": "bad"}
 
-TOLERANCE_P = 0.02  # a shift of p = 1/2 by .02 costs .0008 nats
-TOLERANCE_MEAN = 0.1  # predictive standard deviations; a shift by .1 costs .005 nats
+TOLERANCE_P = 0.02  # a shift of p = 1/2 by 0.02 costs 0.0008 nats
+TOLERANCE_MEAN = 0.1  # predictive standard deviations; a shift by 0.1 costs 0.005 nats
 ESS = 200.0  # the smallest of all items; 400 where converged, 145 at most with a burn-in that nothing else shows
 TAIL = 100.0  # the smallest of all items; quantiles of 5 % rest on a twentieth of the draws
 STUCK = 20.0  # times the budget: few would run that long, and so few draws cannot tell slow chains from stuck ones
@@ -124,7 +124,7 @@ def _start(m: Mapping[str, float]) -> Check | None:
     if math.isnan(start + average):
         return None
     value = f"NLL {start:.3f} → {average:.3f}"
-    if average <= start + 0.01:  # nats; 1,000 test items tell .01 from 0 where two predictions are alike
+    if average <= start + 0.01:  # nats; 1,000 test items tell 0.01 from 0 where two predictions are alike
         return Check("ok", "Average against the start", value, "sampling did not make the predictions worse")
     words = "the ensemble at which the chains began predicts better: this posterior is too wide, or heated"
     return Check("look", "Average against the start", value, words)
@@ -147,7 +147,7 @@ def _intervals(m: Mapping[str, float]) -> Check | None:
     value, inside = m["test/bma/quantile_error"], m["test/bma/coverage_90"]
     if math.isnan(value):
         return None
-    level = _grade(value, 0.05, 0.1)  # 100 items that follow the predictions have .03 on average
+    level = _grade(value, 0.05, 0.1)  # 100 items that follow the predictions have 0.03 on average
     wide = "wide" if inside > 0.9 else "narrow"
     words = {
         "ok": "the predicted intervals hold as many test values as they should",
@@ -223,7 +223,7 @@ def stuck(m: Numbers) -> bool:
 def surely_apart(m: Numbers) -> bool:
     """Are the chains further apart than chance makes the worst of 50 items?
 
-    APART (1 + 3 / (chains - 1)) follows the quantile 1 - .02/50 of a χ² law over its chains - 1 degrees of freedom, by
+    APART (1 + 3 / (chains - 1)) follows the quantile 1 - 0.02/50 of a χ² law over its chains - 1 degrees of freedom, by
     which the variance between few chains scatters: 12.5 for 2 chains, 6.1 for 4, 3.8 for 8.
     """
     return m["ess/within"] > APART * (1 + 3 / (m["chains"] - 1 or math.nan)) * m["ess/min"]

@@ -16,7 +16,7 @@ from bdl.posterior.prediction import ValuePrediction
 BINS = 15  # equal bins of confidence, Guo et al. 2017
 RISK = 0.05  # error that is tolerated where the network may abstain
 LEVELS = (0.5, 0.9)  # levels of the central intervals whose coverage and width are scored
-QUANTILES = tuple(q / 20 for q in range(1, 20))  # .05 ... .95
+QUANTILES = tuple(q / 20 for q in range(1, 20))  # 0.05 ... 0.95
 
 
 def classification_metrics(probs: Tensor, labels: Tensor) -> dict[str, float]:
@@ -156,7 +156,7 @@ def value_metrics(prediction: ValuePrediction, y: Tensor) -> dict[str, float]:
         crps           = mean E|Y - y| - ½ E|Y - Y'| (Gneiting & Raftery 2007, eq. 20), in the units of y
         coverage_90    = share of y inside the central 90 % intervals; coverage_50 of those of 50 %
         width_90       = mean width of these intervals, in the units of y; width_50 of those of 50 %
-        quantile_error = mean |share of y below the q-quantile - q| over q = .05, .1, ... .95 (Kuleshov et al. 2018)
+        quantile_error = mean |share of y below the q-quantile - q| over q = 0.05, 0.1, ... 0.95 (Kuleshov et al. 2018)
 
     nll sums over the k targets of an item, the others average over them.
     """

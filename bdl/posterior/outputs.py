@@ -137,7 +137,7 @@ def law_of(loss: Any) -> Any:
     """The likelihood or loss itself. Raises ConfigError where it does not say what the outputs mean."""
     if likelihood_of(loss) is None:
         raise ConfigError(
-            f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass the law to "
+            f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass a likelihood to "
             "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
             "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
         )

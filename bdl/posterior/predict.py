@@ -123,7 +123,7 @@ class Posterior(StoredNetworks, Generic[P]):
         elements stand one after the other.
 
         kind: weights of the samples, "uniform", "step_size" (proportional to lr), or "importance" (which turns samples
-        of a weighted law into samples of exp(-U/T)).
+        of a weighted distribution into samples of exp(-U/T)).
 
         Raises ConfigError if neither the run nor `load` says what the outputs mean, if the outputs do not fit the
         likelihood, or if importance weights are not valid.

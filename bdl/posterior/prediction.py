@@ -80,10 +80,10 @@ class LabelPrediction(PredictedItems):
 
 @dataclass(frozen=True, repr=False)
 class ValuePrediction(PredictedItems):
-    """Predictive law of k numbers of n items: a mixture with one component for each network of the posterior.
+    """Predictive distribution of k numbers of n items: a mixture with one component for each network of the posterior.
 
     The uncertainties are standard deviations in the units of y, by the law of total variance:
-    std² = aleatoric² + epistemic². Quantiles, intervals and draws are those of the mixture, not of a normal law.
+    std² = aleatoric² + epistemic². Quantiles, intervals and draws are those of the mixture, not normal ones.
 
     The mixture holds the outputs (S, n, K) of all S networks, 4 bytes each: in memory up to 1 GiB, beyond that in a
     temporary file. Everything is computed for a chunk of the items at a time.

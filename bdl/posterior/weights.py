@@ -63,7 +63,7 @@ def sample_weights(
         logs, note, biased = _importance(samples, full_data)
         groups = range(chains) if psi_of is None else psi_of
         if len(set(groups)) > 1:
-            note += "; chains that do not share psi are normalised one by one, because they sample different laws"
+            note += "; chains without a shared psi are normalised one by one: they sample different distributions"
     elif kind == "step_size":
         logs = {(i, r.step): math.log(_of_chain(r.lr, c)) for i, r, c in samples if _of_chain(r.lr, c) > 0}
         note, biased = "proportional to lr", False

@@ -73,7 +73,7 @@ def predict_table(
     """Predictions for the rows of a pandas table, from a run of `data=csv` or `data=parquet`, or from several.
 
     Args:
-        run: run directories with one law.
+        run: run directories with one target distribution.
         rows: a pandas.DataFrame with the columns of the run's table. The target may be missing.
         trust: packages that the config.yaml of a run may build parts from, besides bdl's own.
         device: None for a GPU if there is one.

@@ -26,9 +26,9 @@ KEEP = 0.99  # decay of the running mean of the energy's variance
 class Exchange:
     """Replica exchange SG-MCMC (Deng et al. 2020, algorithm 1), over any dynamics.
 
-    Chain c is at rung k = c mod K of the ladder, at the temperature T · ladder[k]. The first rung has the intended law,
-    and only its chains are kept. Every `every` steps neighbours (k, k + 1), even and odd k in turn, swap states with
-    probability
+    Chain c is at rung k = c mod K of the ladder, at the temperature T · ladder[k]. The first rung has the target
+    distribution, and only its chains are kept. Every `every` steps neighbours (k, k + 1), even and odd k in turn,
+    swap states with probability
 
         min(1, exp(c (U_k - U_{k+1} - c σ²))),    c = 1/T_k - 1/T_{k+1}
 
@@ -41,7 +41,7 @@ class Exchange:
 
     energy: "batch" reads the energy of the step's batch. "full" reads the energy of all the data (`Sampler.full_loss`),
     which has no error and costs one pass over the data every `every` steps. With batches c σ must be of order one, or
-    nothing ever swaps: on Landsat at batch 100 σ is 240 nats, and c between T = .2 and .21 is .24.
+    nothing ever swaps: on Landsat at batch 100 σ is 240 nats, and c between T = 0.2 and 0.21 is 0.24.
 
     Raises ConfigError for a ladder that does not rise from 1, and for chains that do not fill it.
     """
@@ -95,7 +95,7 @@ class Replicas(Saved):
 
     @property
     def target(self) -> list[int]:
-        """The chains of the first rung, which sample the intended law."""
+        """The chains of the first rung, which sample the target distribution."""
         return list(range(0, self.chains, self.rungs))
 
     @property

@@ -1,4 +1,4 @@
-"""GaussianPrior: a normal law with covariances over named parameters, such as that of a run's samples."""
+"""GaussianPrior: a normal distribution with covariances over named parameters, such as that of a run's samples."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class GaussianPrior(Prior):
 
     @classmethod
     def of(cls, posterior: SampledNetworks, rank: int = 0) -> GaussianPrior:
-        """The normal law with the mean and the variances of a run's samples, as the prior of the next run.
+        """The normal distribution with the mean and the variances of a run's samples, as the prior of the next run.
 
         Samples of a posterior at temperature T have T times its covariance, which is taken out: -log of the prior is U
         of the first run, and the next run has a temperature of its own.
@@ -114,7 +114,7 @@ class GaussianPrior(Prior):
         return {name: part.view(shape).clone() for name, shape, part in parts}
 
     def centred(self, names: Sequence[str], shapes: Shapes, start: Tensor) -> GaussianPrior:
-        """The marginal law of these parameters, in their order."""
+        """The marginal distribution of these parameters, in their order."""
         sizes = [math.prod(shape) for shape in self.shapes]
         ends = dict(zip(self.names, torch.tensor(sizes).cumsum(0).tolist(), strict=True))
         places = []

@@ -144,12 +144,12 @@ class Readings(Shown):
 
     @property
     def target_chains(self) -> list[int]:
-        """The chains with the intended law: all that count, or under replica exchange those of the first rung."""
+        """The chains with the target distribution: all that count; under replica exchange those of the first rung."""
         counting = [c for c in range(self.chains or 1) if c not in self.survivors.lost]
         return counting if self.replicas is None else self.replicas.target
 
     def explain(self) -> str:
-        """A few lines: N, T, prior, the intended law, the injected noise of one step, and what adds to it."""
+        """A few lines: N, T, prior, the target distribution, the injected noise of one step, and what adds to it."""
         dynamics, potential, now = self.dynamics, self.potential, StepSettings.of(self.param_groups[0], self.steps)
         chains = f"{self.chains} chains" if self.chains else "1 chain"
         lines = [
@@ -159,7 +159,7 @@ class Readings(Shown):
             "(the loss must be a mean negative log-likelihood)",
         ]
         if not dynamics.noisy or mean(now.temperature) == 0:
-            lines.append("intended law: none, this is optimisation: no noise is injected and T is ignored")
+            lines.append("target distribution: none, this is optimisation: no noise is injected and T is ignored")
         else:
             lines += [_law(now, self.reweighting.weighting), *self.reweighting.explain(now)]
             lines += [dynamics.describe_noise(self.chain.state, now.lr, now.temperature / self.num_data)]
@@ -171,7 +171,7 @@ class Readings(Shown):
         if self.replicas is not None:
             lines.append(self.replicas.describe())
         if potential.clip is not None:
-            lines.append(f"gradient clipping: {potential.clip}; where it acts, the law is another one")
+            lines.append(f"gradient clipping: {potential.clip}; where it acts, another distribution is sampled")
         return "\n".join([*lines, *self.notes])
 
     def log_weight_at(self, energy: Tensor) -> Tensor:
@@ -266,7 +266,7 @@ def _number(value: Scalar, rows: list[int]) -> float | list[float]:
 def _law(now: StepSettings, weighting: Weighting) -> str:
     bayes = bool((torch.as_tensor(now.temperature) == 1).all())
     name = " (the Bayes posterior)" if bayes else ""
-    return f"intended law: exp(-U/T), T = {mean(now.temperature):g}{name}{weighting.describe(now.zeta)}"
+    return f"target distribution: exp(-U/T), T = {mean(now.temperature):g}{name}{weighting.describe(now.zeta)}"
 
 
 def _batch_noise(ratio: Tensor, t_eff: Tensor) -> str:

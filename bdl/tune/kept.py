@@ -11,7 +11,7 @@ from bdl.tune.step import NOISE_BUDGET
 PROMISES = ("heat", "rest", "energy_error")
 HOTTER = 1.25  # times the budget, beyond the error of a running estimate of Var(g)
 MORE = (
-    10.0  # times the promised mean square, most of which is in rare steps: as much cost .1 nats at most on eight tables
+    10.0  # times the promised mean square, most of which is in rare steps: that cost 0.1 nats at most on eight tables
 )
 
 

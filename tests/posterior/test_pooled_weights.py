@@ -106,7 +106,7 @@ def test_one_normalisation_for_each_psi():
     weights = sample_weights([(c, r, c) for r in records for c in range(3)], 3, "importance", psi_of=[0, 0, 2])
     expected = {(0, 5): 0.25, (0, 6): 0.5, (1, 5): 0.75, (1, 6): 0.5, (2, 5): 0.25, (2, 6): 0.75}
     assert weights.by_key == pytest.approx(expected)
-    assert "do not share psi are normalised one by one" in weights.note
+    assert "without a shared psi are normalised one by one" in weights.note
     assert "one by one" not in sample_weights([(0, r, 0) for r in records], 1, "importance").note
 
 

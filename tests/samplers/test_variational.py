@@ -372,5 +372,5 @@ def test_bad_arguments_are_refused(arguments, message):
 
 def test_explain_says_what_it_is():
     lines = Fit(bdl.MeanField()).go(1).sampler.explain()
-    assert "variational: an independent normal law per coordinate, not exp(-U/T)" in lines
+    assert "variational: an independent normal distribution per coordinate, not exp(-U/T)" in lines
     assert "fresh draw from the approximation" in lines

@@ -28,8 +28,8 @@ class Monitor(SamplerCallback):
     W&B and TensorBoard get a series for each chain as well, such as `energy/chain_0`, for up to 16 chains.
     It also logs the acceptance of accept/reject kernels, the energy error of MCLMC, the ELBO of a variational
     approximation and the swap rates of replica exchange. Under replica exchange it follows the chains that sample the
-    intended law. Between the monitored steps it does nothing, so the device never waits. The trace is part of the
-    checkpoint, and its length is bounded.
+    target distribution. Between the monitored steps it does nothing, so the device never waits. The trace is part of
+    the checkpoint, and its length is bounded.
 
     Args:
         every: steps between two rows.
@@ -109,7 +109,7 @@ def measured_chains(sampler: Sampler) -> Sequence[int]:
 
 
 def measure(sampler: Sampler) -> dict[str, list[float]]:
-    """lr, temperature and zeta as means over chains; all else with one number per chain of the intended law.
+    """lr, temperature and zeta as means over chains; all else with one number per chain of the target distribution.
 
     A number is NaN if it is unknown, and for a chain that has diverged and does not count.
     """

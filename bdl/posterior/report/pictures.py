@@ -36,7 +36,7 @@ RESIDUALS = (
     "its error."
 )
 QUANTILES = (
-    "On the dotted line the predicted law is right. A curve that is steeper in the middle means intervals that are too "
+    "On the dotted line the prediction is right. A curve that is steeper in the middle means intervals that are too "
     "wide, a flatter one intervals that are too narrow."
 )
 HISTOGRAM = (

@@ -148,7 +148,7 @@ class SGHMC(Underdamped, Subtracting):
     a = friction. V = `grad_var` is the variance that mini-batches give to g, and b, their β^, the share of the injected
     noise that it replaces, at most a. V is a number, `(d,)`, or "estimated" along the chain; None subtracts nothing.
     P is the inverse of the masses: 1 under mass="unit". Under mass="diagonal" each chain finds P in its first
-    `mass_steps` steps, in which no sample may be kept: 1/P is in proportion to E g² + .01 mean(E g²), with the mean 1.
+    `mass_steps` steps, in which no sample may be kept: 1/P is in proportion to E g² + 0.01 mean(E g²), with the mean 1.
     Then P is fixed, and the law is that of unit masses.
     At P = 1, tau = 0 and constant lr this is SGD with momentum 1 - a; at a = 1 it is SGLD. `m` is a displacement. With
     velocity v = m / sqrt(lr), D = diag(0, a / sqrt(lr)), Q = [[0, -1], [1, 0]] in the complete recipe (Ma et al. 2015).

@@ -48,7 +48,7 @@ class Metropolis(AcceptReject):
 
         θ' = θ + sqrt(2 lr tau) z,    accepted with probability min(1, exp(-(V(θ') - V(θ)) / tau)),    V = U/N
 
-    Needs no gradient. target: the acceptance rate that the first `adapt_steps` steps adapt lr to (.234, Roberts et al.
+    Needs no gradient. target: the acceptance rate that the first `adapt_steps` steps adapt lr to (0.234, Roberts et al.
     1997). Keep samples after these steps. Law: exp(-U/T), at any lr.
     """
 
@@ -74,8 +74,8 @@ class MALA(AcceptReject):
         θ' = θ - lr ∇V(θ) + sqrt(2 lr tau) z,    V = U/N,
         accepted with probability min(1, exp(-(V(θ') - V(θ)) / tau) q(θ|θ') / q(θ'|θ)),    q the law of the proposal
 
-    target: the acceptance rate that the first `adapt_steps` steps adapt lr to (.574, Roberts & Rosenthal 1998). MALA is
-    HMC with one leapfrog step. Law: exp(-U/T), at any lr.
+    target: the acceptance rate that the first `adapt_steps` steps adapt lr to (0.574, Roberts & Rosenthal 1998). MALA
+    is HMC with one leapfrog step. Law: exp(-U/T), at any lr.
     """
 
     target: float = 0.574
@@ -111,8 +111,8 @@ class HMC(AcceptReject):
     R² = P is the inverse of the masses, and R p the velocity. P = 1 under mass="unit". Under mass="diagonal" each chain
     measures P, the variance of each coordinate, in the first 80 % of `adapt_steps`; then it is fixed.
 
-    target: the acceptance rate that the first `adapt_steps` steps adapt lr to (.8; .651 is optimal in the limit of many
-    dimensions, Beskos et al. 2013). A step takes `leapfrog` gradients in the mean. Law: exp(-U/T), at any lr.
+    target: the acceptance rate that the first `adapt_steps` steps adapt lr to (0.8; 0.651 is optimal in the limit of
+    many dimensions, Beskos et al. 2013). A step takes `leapfrog` gradients in the mean. Law: exp(-U/T), at any lr.
     """
 
     leapfrog: int = 10

@@ -65,8 +65,8 @@ class MCLMC(FullBatch):
     ΔE²/d bounds the error of the mean over all directions. That of the stiffest direction is larger, the more so the
     worse the condition. On a Gaussian in 20 dimensions with variances from 1 to 100, an `energy_var` of 5e-4 left the
     mean of the relative variances 1 % too small and the narrowest one 7 % ("leapfrog": 1 % and 12 % too large); one of
-    .01 left them 5 % and 58 % too small. Stiff directions hardly move the predictions of networks, for which MILE takes
-    .1.
+    0.01 left them 5 % and 58 % too small. Stiff directions hardly move the predictions of networks, for which MILE
+    takes 0.1.
 
     A step whose ΔE is not finite is undone: the chain stays, u turns around, and lr shrinks by 4 during adaptation.
     integrator: "leapfrog" takes one gradient a step, "mclachlan" two, for steps more than twice as long.

@@ -52,11 +52,11 @@ class PSGLD(Preconditioned):
     - a > 0 and `adapt_steps` = k: V learns for k steps and is then frozen. The law is exp(-U/T) as lr -> 0. Keep
       samples after step k.
     - a > 0 without `adapt_steps`: the usual form, which drops Γ and is biased. P depends on the path, so that no Γ
-      restores the law. As lr -> 0 the law is exp(-U/T)/P. On N(0, 1) with λ = .1 and a = .99 the variance is 1.16, 1.31
-      and 1.69 times too large at lr = .03, .01 and .001, and 1.89 times in the limit.
+      restores the law. As lr -> 0 the law is exp(-U/T)/P. On N(0, 1) with λ = 0.1 and a = 0.99 the variance is 1.16,
+      1.31 and 1.69 times too large at lr = 0.03, 0.01 and 0.001, and 1.89 times in the limit.
     - a = 0: P depends on the present gradient alone, and Γ_i = -sign(g_i) ∂g_i/∂θ_i / (λ + |g_i|)² restores the law. It
       needs the diagonal curvature of U/N (`Sampler.extras["curvature"]`) and exact gradients. The error of the variance
-      on N(0, 1) is about .4 lr/λ², so that λ must not be small.
+      on N(0, 1) is about 0.4 lr/λ², so that λ must not be small.
 
     The first 1/(1 - a) steps average evenly, so that V does not start from 0. Raises ConfigError for a outside [0, 1).
     """
@@ -68,7 +68,9 @@ class PSGLD(Preconditioned):
 
     def __post_init__(self) -> None:
         if not 0 <= self.a < 1:
-            raise ConfigError(f"a must be in [0, 1), got {self.a} (the memory of the running mean of g²; .99 is usual)")
+            raise ConfigError(
+                f"a must be in [0, 1), got {self.a} (the memory of the running mean of g²; 0.99 is usual)"
+            )
         check_adaptation(self.damping, self.adapt_steps)
         if self.a == 0 and self.adapt_steps is not None:
             raise ConfigError("a = 0 remembers nothing that adapt_steps could freeze: leave one of the two out")
@@ -126,7 +128,9 @@ class SGRLD(Preconditioned):
     def __post_init__(self) -> None:
         check_adaptation(self.damping, self.adapt_steps)
         if self.metric is None and self.adapt_steps is None:
-            raise ConfigError("adapt_steps=null never freezes the Fisher metric, which leaves no law: give adapt_steps")
+            raise ConfigError(
+                "adapt_steps=null never freezes the Fisher metric, and then it samples nothing: give adapt_steps"
+            )
 
     def __str__(self) -> str:
         what = f"Fisher, adapt_steps={self.adapt_steps}" if self.metric is None else type_name(self.metric)
@@ -200,8 +204,8 @@ class SGFS(Preconditioned):
 
     needs = frozenset(["per_example"])
     caveat = (
-        "the step counts on batch noise: its law is right where batches are independent (data.replacement=true) and "
-        "the curvature equals the covariance of per-example gradients"
+        "the step counts on batch noise: it is right where batches are independent (data.replacement=true) and the "
+        "curvature equals the covariance of per-example gradients"
     )
 
     def __post_init__(self) -> None:

@@ -52,7 +52,7 @@ class MeanField(Dynamics):
     kl_weights: Literal["uniform", "geometric"] = "uniform"
     batches: int | None = None
 
-    caveat = "variational: an independent normal law per coordinate, not exp(-U/T)"
+    caveat = "variational: an independent normal distribution per coordinate, not exp(-U/T)"
     variational = True
     tunable = frozenset()  # lr is Adam's
 

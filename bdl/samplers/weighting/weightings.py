@@ -62,7 +62,7 @@ class Weighting(ABC):
 
     @abstractmethod
     def describe(self, zeta: float) -> str:
-        """What `Sampler.explain` adds to the intended law."""
+        """What `Sampler.explain` adds to the target distribution."""
 
 
 @dataclass(frozen=True)
@@ -242,7 +242,7 @@ class AdaptiveWeight(HistogramWeighting):
         zeta: power of the weight, at most 1e9.
         low, high: ends of the bins: nats, a quantile of the pilot's energies ("0.1%"), or nats per item ("0.5N").
             None: a pilot without weighting finds them, once the energies of `pilot` steps show no drift. high is then
-            the 99.9 % quantile of their later half and a tenth of the range above it. low is their .1 % quantile at
+            the 99.9 % quantile of their later half and a tenth of the range above it. low is their 0.1 % quantile at
             first; it goes down while more than 5 % of the recent energies lie in the lowest bin, until psi is frozen.
             The weighted law then reaches about 19 zeta nats of log G below the top. `low` is part of the law: psi is
             constant below it.
