@@ -24,7 +24,7 @@ from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood, with_constant_scale
 from bdl.models import MLP
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets
-from bdl.posterior.prediction import AnyPrediction, ValuePrediction
+from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
 from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
@@ -51,11 +51,8 @@ class BayesianMLP(BaseEstimator):
     verbose: bool = False
     n_features_in_: int = field(init=False)
 
-    def predictive(self, X: Any) -> AnyPrediction:
-        """The whole predictive law: a `bdl.Prediction` of classes, or a `bdl.ValuePrediction` in the units of y.
-
-        It tells aleatoric from epistemic uncertainty, which the other methods add up.
-        """
+    def _predictive(self, X: Any) -> Any:
+        """A `bdl.Prediction` of classes, or a `bdl.ValuePrediction` of the standardised target."""
         check_is_fitted(self)
         rows: Any = validate_data(self, X, reset=False, dtype=np.float64)
         x = self._encode(rows).double()
@@ -135,10 +132,13 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
         self._sample(X, torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL())
         return self
 
+    def predictive(self, X: Any) -> Prediction:
+        """The whole predictive distribution; it tells aleatoric from epistemic uncertainty. See `bdl.Prediction`."""
+        return self._predictive(X)
+
     def predict_proba(self, X: Any) -> np.ndarray:
         """(n, K) probabilities, averaged over the posterior, in the order of `classes_`."""
-        prediction: Any = self.predictive(X)
-        p = prediction.probs.double().numpy()
+        p = self.predictive(X).probs.double().numpy()
         return p / p.sum(1, keepdims=True)  # float32 sums to 1 within 1e-7 only
 
     def predict(self, X: Any) -> np.ndarray:
@@ -162,7 +162,7 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
 @dataclass(eq=False, repr=False)
 class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
-    """A regressor whose predictive law is a mixture over networks drawn from their posterior.
+    """A regressor whose predictive distribution is a mixture over networks drawn from their posterior.
 
     The networks are multilayer perceptrons under a normal prior; errors are normal. Several chains of a sampler run
     together. y holds one number for each row; the networks see it standardised, and predictions are in its own units.
@@ -212,9 +212,11 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         return self._net(1), GaussianNLL(float(self.noise) / self.target_.std)
 
     def predictive(self, X: Any) -> ValuePrediction:
-        """The whole predictive law, in the units of y; see `bdl.ValuePrediction`."""
-        prediction: Any = super().predictive(X)
-        return prediction.rescaled(self.target_.mean, self.target_.std)
+        """The whole predictive distribution, in the units of y; see `bdl.ValuePrediction`.
+
+        It tells aleatoric from epistemic uncertainty, which the other methods add up.
+        """
+        return self._predictive(X).rescaled(self.target_.mean, self.target_.std)
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """(n,) predictive means; with `return_std` also the predictive standard deviations (n,), noise included."""
@@ -240,7 +242,7 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
         return _column(low), _column(high)
 
     def predict_quantiles(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
-        """(n, len(quantiles)) quantiles of the predictive law; (n, 1) for one number."""
+        """(n, len(quantiles)) quantiles of the predictive distribution; (n, 1) for one number."""
         return self.predictive(X).quantile(np.atleast_1d(quantiles).tolist())[..., 0].T.double().numpy()
 
 
