@@ -118,7 +118,7 @@ class MLPKernel(Gradient):
         if wrong >= 0:
             label, classes = int(y[wrong // items, wrong % items]), self._plan.outputs
             raise ConfigError(
-                f"label {label} is none of the network's {classes} classes 0..{classes - 1}: correct the labels, or "
+                f"label {label} is not one of the network's {classes} classes 0..{classes - 1}: correct the labels, or "
                 "give the network as many outputs as there are classes"
             )
         return losses

@@ -266,6 +266,6 @@ def _check(dynamics: Transition, temperature: float | None, given: Mapping[str, 
     if temperature is not None and not (isinstance(temperature, int | float) and temperature > 0):
         raise ConfigError(f"tune=auto needs a temperature > 0, got {temperature}: an optimiser has other settings")
     if not dynamics.noisy or dynamics.variational:
-        raise ConfigError(f"tune=auto finds settings of samplers, and {dynamics} is none: tune=false")
+        raise ConfigError(f"tune=auto finds settings of samplers, and {dynamics} is not one: set tune=false")
     if unknown := sorted(set(given) - set(NAMES)):
         raise ConfigError(f"given holds {unknown[0]!r}: the settings are {', '.join(NAMES)}")

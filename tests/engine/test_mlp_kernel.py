@@ -336,7 +336,7 @@ def test_a_label_that_is_no_class_is_refused(label):
     stack, g, views = in_buffer(network((5, 4, 3)), 2)
     x, y = batch(2, 11, 5, 3)
     y[1, 10] = label
-    with pytest.raises(ConfigError, match=rf"label {label} is none of the network's 3 classes"):
+    with pytest.raises(ConfigError, match=rf"label {label} is not one of the network's 3 classes"):
         kernel_of(stack).write(x, y, views)
     assert g.isnan().all()
 
