@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from pages import CONTRIBUTING, PAGES, README, ROOT, blocks, commands, commands_of, options
+
+import bdl
 
 SMALL = ("length=60", "chains=2", "collect.keep.burn_in=20", "collect.keep.every=10", "logger=none", "train_items=200")
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
@@ -142,6 +145,11 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert shell.stdout.strip() in CONTRIBUTING.read_text()
 
 
-def test_citation_has_the_version_of_the_changelog():
-    newest = re.search(r"^## (\d+\.\d+\.\d+)", (ROOT / "CHANGELOG.md").read_text(), re.M)
-    assert newest and f"version: {newest[1]}\n" in (ROOT / "CITATION.cff").read_text()
+def test_the_release_has_one_version_and_one_date():
+    """In the package, which the build reads, in the changelog and in the citation."""
+    newest = re.search(r"^## (\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
+    assert newest and newest[1] == bdl.__version__
+    assert f"version: {newest[1]}\ndate-released: {newest[2]}\n" in (ROOT / "CITATION.cff").read_text()
+    built = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert "version" in built["project"]["dynamic"] and "version" not in built["project"]
+    assert built["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "bdl.__version__"}
