@@ -9,7 +9,7 @@ from importlib import import_module
 
 import lazy_loader
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"  # the one source: the build reads it here
 
 _load, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
