@@ -340,7 +340,10 @@ REFUSED = {
     "file": ("data.path=none.csv", "data.path=none.csv is not there"),
     "no path": ("data.path=???", "data.path has no value"),
     "task": ("data.task=ranking", 'data.task must be "classification", "regression" or "counts" or null'),
-    "loss": ("loss=categorical", "loss._target_=bdl.CategoricalNLL is a likelihood of classes, and the task is regression"),
+    "loss": (
+        "loss=categorical",
+        "loss._target_=bdl.CategoricalNLL is a likelihood of classes, and the task is regression",
+    ),
     "scale": ("loss=normal; loss.scale=wide", "loss.scale must be input or learned, got 'wide'"),
     "sizes": ("model.sizes=[10,4,1]", "the model has 1 outputs for a likelihood that needs 2: change model.sizes"),
     "hidden": (
