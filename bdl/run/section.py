@@ -87,8 +87,8 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
     if kind != "unknown" and (kind == "values") == (data.task == "classification"):
         about = "numbers" if kind == "values" else "classes"
         raise ConfigError(
-            f"loss._target_={section.target} is a likelihood of {about}, and the task is {data.task}: loss=auto chooses "
-            "one that fits, data.task another task"
+            f"loss._target_={section.target} is a likelihood of {about}, and the task is {data.task}: loss=auto "
+            "chooses one that fits, data.task another task"
         )
     return section
 
