@@ -43,7 +43,7 @@ class StoredOutputs:
             self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115
             try:
                 for block in self._blocks:
-                    self._file.write(memoryview(block.numpy()))
+                    self._file.write(block.numpy().data)
                 self._file.flush()
             except OSError as error:
                 raise StoreError(

@@ -65,7 +65,7 @@ class Gaussian(Centred):
     def learns(self) -> bool:
         return isinstance(self.precision, Learned)
 
-    def bind(self, shapes: Shapes, like: Tensor) -> Prior:
+    def bind(self, shapes: Shapes, like: Tensor) -> Gaussian | LearnedGaussian:
         if self.learns:
             return LearnedGaussian.of(self.precision, self.mean, shapes, like)
         return replace(self, precision=bound(self.precision, shapes, like, lambda variance: 1 / variance))

@@ -24,8 +24,8 @@ DRAWS = 100  # networks from a prior
 
 
 def is_around_zero(prior: Prior) -> bool:
-    """Whether it is of the kind that is compared, a Gaussian of mean 0. Others are those that somebody wants."""
-    return isinstance(prior, Gaussian) and isinstance(prior.mean, int | float) and prior.mean == 0
+    """Whether it is of the kind that is compared, a Gaussian of mean 0 and given precision. Others are those that somebody wants."""
+    return isinstance(prior, Gaussian) and not prior.learns and isinstance(prior.mean, int | float) and prior.mean == 0
 
 
 @torch.no_grad()
