@@ -24,7 +24,7 @@ DRAWS = 100  # networks from a prior
 
 
 def is_around_zero(prior: Prior) -> bool:
-    """Whether it is of the kind that is compared, a Gaussian of mean 0 and given precision. Others are those that somebody wants."""
+    """Whether it is of the kind that is compared, a Gaussian of mean 0 and given precision. Others are meant."""
     return isinstance(prior, Gaussian) and not prior.learns and isinstance(prior.mean, int | float) and prior.mean == 0
 
 
