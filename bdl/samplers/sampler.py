@@ -142,14 +142,12 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         measure: False leaves `energy` None where the step does not need it, which spares the ranks of a group an
         all-reduce. All ranks have to pass the same.
         """
+        loss = None if self.dynamics.full_batch else self.potential.loss(closure)
+        self._follow()  # after the closure, which may move the parameters
+        now = self.used = self.settings()
         if self.dynamics.full_batch:
-            self._follow()
-            now = self.used = self.settings()
             loss = full_batch_move(self, by_closure(self.chain, self.potential, closure), now)
         else:
-            loss = self.potential.loss(closure)
-            self._follow()  # after the closure, which may move the parameters
-            now = self.used = self.settings()
             gradient_move(self, self.potential.evaluate(loss, self.chain.gather(), self._measures(measure)), now)
         if (group := self.host.group) is not None:
             h = self.reweighting.histogram
