@@ -28,7 +28,7 @@ from torch import Tensor
 from bdl.devices import widest
 from bdl.errors import ConfigError
 from bdl.samplers.centres import describe, fingerprint
-from bdl.samplers.prior import Centred, Scalar, centre
+from bdl.samplers.prior import Centred, Prior, Scalar, centre
 from bdl.samplers.scales import Shapes, in_type_of
 from bdl.torch_private import standard_gamma
 
@@ -140,3 +140,13 @@ class LearnedGaussian(Centred):
         """(..., G) |θ_g - mean|²."""
         parts = self.offset(theta).to(self.values.dtype).split(list(self.sizes), -1)
         return torch.stack([part.square().sum(-1) for part in parts], -1)
+
+
+def restore(prior: Prior, saved: Tensor | None) -> None:
+    """Give a bound prior the precisions (..., G) of a checkpoint. Raises ConfigError if it learns others."""
+    here = prior.learned()
+    sizes, there = [values.shape[-1] for values in here], 0 if saved is None else saved.shape[-1]
+    if saved is None or there != sum(sizes):
+        line = f"the checkpoint has {there} learned precisions, and the prior learns {sum(sizes)}"
+        raise ConfigError(f"{line}: restore prior.precision, or start afresh")
+    prior.learn(saved.to(here[0]).split(sizes, -1))

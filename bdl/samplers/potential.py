@@ -19,6 +19,7 @@ from bdl.samplers.compiled import CompiledUpdate
 from bdl.samplers.divergence import DivergenceWatch, EnergyWatch, Named, Survivors, refuse
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.idle import IdleParameters
+from bdl.samplers.learned_precision import restore
 from bdl.samplers.priors import Prior
 from bdl.samplers.resume import Saved
 
@@ -253,14 +254,5 @@ class Potential(Saved):
             start = self.start = start.to(theta, copy=True)
             self.prior = self._bound(start)
         if self._given.learns or "precision" in state:
-            self._learn(state.get("precision"))
+            restore(self.prior, state.get("precision"))
         self.reset()
-
-    def _learn(self, saved: Tensor | None) -> None:
-        """Give the prior the precisions (..., G) of a checkpoint. Raises ConfigError if it learns others."""
-        here = self.prior.learned()
-        sizes, there = [values.shape[-1] for values in here], 0 if saved is None else saved.shape[-1]
-        if saved is None or there != sum(sizes):
-            line = f"the checkpoint has {there} learned precisions, and the prior learns {sum(sizes)}"
-            raise ConfigError(f"{line}: restore prior.precision, or start afresh")
-        self.prior.learn(saved.to(here[0]).split(sizes, -1))
