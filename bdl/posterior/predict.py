@@ -33,7 +33,7 @@ from bdl.posterior.tensors import sampled_part
 from bdl.posterior.thin import By, Densities, densities_of_average, densities_of_labels, thin_out
 from bdl.posterior.value_evaluation import Progress, evaluations_of
 
-INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores"}
+INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores", "thinned"}
 RunDirs = str | Path | Sequence[str | Path]
 P = TypeVar("P", bound=AnyPrediction, covariant=True)  # what `predict` returns, where `load` is given a likelihood
 

@@ -210,7 +210,7 @@ class Plan:
     def of_all_rows(self) -> Plan:
         """The plan of the refit: the same with what tuning has found, from all rows, into a folder of this run."""
         own = {"run_dir": str(self.folder / REFIT), "data.all_rows": True}
-        nothing = {"tune": False, "budget": None, "objective": None, "refit": None, "calibrate": None}
+        nothing = {"tune": False, "budget": None, "objective": None, "refit": None}
         return replace(
             Plan.of(config.fill_in(self._given, own | nothing), self.hydra), found=self.found, judged=self.folder
         )

@@ -22,6 +22,7 @@ from bdl.samplers.priors import Prior, ScaleMixture
 pytestmark = pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 C, CUDA = 4, torch.device("cuda:0")
 READ, COPY = torch.ops.aten._local_scalar_dense.default, torch.ops.aten._to_copy.default
+EQUAL = torch.ops.aten.equal.default
 BINS = {"low": 0.0, "high": 1e3}
 SETTINGS = {
     "pilot": {"weighting": bdl.AdaptiveWeight()},
@@ -56,6 +57,10 @@ class Watch(TorchDispatchMode):
             if self.strict and args[0].device == CUDA:
                 raise Waits("the host reads a number from the device")
             return True if args[0].dtype == torch.bool else 1.0
+        if func is EQUAL:  # of numbers that a fake tensor does not have
+            if self.strict and args[0].device == CUDA:
+                raise Waits("the host compares numbers of the device")
+            return False
         moves = func is COPY and args[0].device != kwargs.get("device", args[0].device)
         if self.strict and moves and not kwargs.get("non_blocking"):
             raise Waits("the host waits for a copy between devices")

@@ -144,7 +144,7 @@ def test_a_sampler_that_takes_all_items_gets_no_batch_size(dynamics):
     "wrong, message",
     [
         ({"temperature": 0.0}, "temperature > 0"),
-        ({"dynamics": bdl.SGD()}, "is none"),
+        ({"dynamics": bdl.SGD()}, "is not one"),
         ({"given": {"speed": 1}}, "'speed'"),
     ],
 )

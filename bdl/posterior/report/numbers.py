@@ -167,7 +167,8 @@ def _start(ensemble: Posterior, loaders: Mapping[str, Iterable[Any]]) -> dict[st
     """The scores of the average over the members of the ensemble."""
     metrics: dict[str, float] = {"start/members": ensemble.samples}
     for split, evaluation in ensemble.evaluate_all(loaders).items():
-        metrics |= {f"{split}/start/{name}": value for name, value in evaluation.scores(evaluation.bma).items()}
+        of_average = {k: v for k, v in evaluation.metrics().items() if k.startswith("bma/")}
+        metrics |= {f"{split}/start/{name.removeprefix('bma/')}": value for name, value in of_average.items()}
     return metrics
 
 
