@@ -222,8 +222,8 @@ class Plan:
 
     @property
     def command(self) -> str:
-        """The command line that makes this run, as it can be copied."""
-        words = [word for word in self.hydra.overrides.task if not word.startswith("run_dir=")]
+        """The command line that makes this run, as it can be copied, without its folder and time limit."""
+        words = [word for word in self.hydra.overrides.task if not word.startswith(("run_dir=", "trainer.max_time="))]
         return shlex.join(["bdl", "train", *words])
 
     def numbers(self, process: ProcessInfo) -> range:
