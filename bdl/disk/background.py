@@ -42,6 +42,6 @@ class Background:
 
     def _make(self, call: Callable[[], object]) -> None:
         if not self._failed:
-            self._failed = True  # until the call has returned
+            self._failed = True  # unless the call returns
             call()
             self._failed = False

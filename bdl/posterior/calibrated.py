@@ -105,9 +105,8 @@ def calibration_metrics(calibration: Calibration, evaluation: PosteriorEvaluatio
 
 def fitted_numbers(calibration: Calibration, items: int) -> dict[str, float]:
     """What was fitted, and on how many items."""
-    numbers = {"temperature": calibration.temperature} if isinstance(calibration, TemperatureScaling) else {}
-    numbers |= {"level": calibration.level} if not isinstance(calibration, TemperatureScaling) else {}
-    return {f"calibration/{name}": value for name, value in (numbers | {"items": items}).items()}
+    name = "temperature" if isinstance(calibration, TemperatureScaling) else "level"
+    return {f"calibration/{name}": getattr(calibration, name), "calibration/items": items}
 
 
 def sentence(metrics: Mapping[str, float]) -> str:

@@ -20,7 +20,7 @@ class ClassScores:
     either; auc = P(an item of the class has a larger probability of it than an item of another), one against the rest.
     """
 
-    items: Tensor  # of the class
+    items: Tensor  # how many items the class has
     recall: Tensor
     precision: Tensor
     iou: Tensor

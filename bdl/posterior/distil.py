@@ -26,7 +26,7 @@ from bdl.posterior.side_by_side import distances, scored, uncertainties
 from bdl.posterior.student import ClassOutputs, LabelOutputs, StudentOutputs, ValueOutputs, outputs_for
 from bdl.seeding import derive_seed, generator
 
-CHECKS = 100  # of the divergence on the held-out items
+CHECKS = 100  # how often the divergence on the held-out items is measured
 CHUNK = 1024  # items of which the student makes outputs together
 
 
@@ -197,10 +197,8 @@ class Distilled(Shown):
 
     def compared(self, teacher: AnyPrediction, likelihood: Likelihood, batches: Batches) -> Distilled:
         """The same student, with the scores of both on labelled batches, and their distances."""
-        student, y = (
-            student_prediction(self.net, self.outputs, batches),
-            batches.labels(len(output_shape(self.net, batches))),
-        )
+        student = student_prediction(self.net, self.outputs, batches)
+        y = batches.labels(len(output_shape(self.net, batches)))
         scores = dict(self.scores)
         for name, one in {"teacher": teacher, "student": student}.items():
             of_one = scored(one, likelihood, y) | uncertainties(one)

@@ -75,8 +75,8 @@ def _drift(x: np.ndarray) -> tuple[float, float, float]:
     ratio = chains * mean @ mean / trace
     of_ramp = abs(waves(np.linspace(0, 1, draws)[None], 2)[0, 1])  # a_1 of a change by 1
     unit = math.sqrt(trace / chains / features) / of_ramp
-    # χ² laws with r degrees of freedom and this noncentrality fall below ratio r in 5 of 100 draws, or fewer: the root
-    # of a draw is nearly normal, with mean √(r + noncentrality - 1/2) and a standard deviation of 1 at most
+    # χ² laws with r degrees of freedom and this noncentrality fall below ratio r in 5 of 100 draws, or fewer. For the
+    # square root is nearly normal, with mean √(r + noncentrality - 1/2) and a standard deviation of 1 at most
     most = max((math.sqrt(ratio * r) + 1.645) ** 2 - r + 0.5, 0.0)
     return unit * math.sqrt(max(ratio - 1, 0)), unit * math.sqrt(most / r), float(stats.f.sf(ratio, r, nu * r))
 

@@ -23,7 +23,7 @@ from bdl.errors import StoreError
 from bdl.frozen import frozen_tensors
 from bdl.snapshot import Sampled
 
-TYPES = {  # by the names of the format
+TYPES = {  # what the names of the format stand for
     "F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "I64": torch.int64,
     "I32": torch.int32, "I16": torch.int16, "I8": torch.int8, "U8": torch.uint8, "BOOL": torch.bool,
     "C64": torch.complex64, "F8_E4M3": torch.float8_e4m3fn, "F8_E5M2": torch.float8_e5m2, "U16": torch.uint16,

@@ -29,7 +29,7 @@ from bdl.posterior.tensors import FrozenPart, frozen_names
 LIMIT = 2**30  # bytes of probabilities in memory; with more, evenly spaced ones decide
 NODES = torch.linspace(-3.5, 3.5, 15, dtype=torch.float64)  # z at which densities of numbers are compared
 By = Literal["divergence", "nll"]
-COPIED = ("config.yaml", "preprocessing.json")  # of the run, which commands read
+COPIED = ("config.yaml", "preprocessing.json")  # files of a run that commands read
 
 
 @dataclass(frozen=True, repr=False)
@@ -73,13 +73,13 @@ class Densities:
     p: Tensor  # (S, m) float32 in [0, 1]
     largest: Tensor  # (m,) log of what they were divided by
     weights: Tensor  # (m,)
-    offset: float = 0.0  # less than the score: of a divergence, that of the average over all
+    offset: float = 0.0  # what a score leaves out: a divergence, the score of the average over all
 
     @classmethod
     def of(cls, logs: Tensor, weights: Tensor) -> Densities:
         """From log probabilities or densities (S, c, m) and their weights (c, m)."""
         logs, weights = logs.flatten(1), weights.flatten()
-        largest = logs.amax(0).clamp_min(-1e30)  # so that log 0 - log 0 is no NaN
+        largest = logs.amax(0).clamp_min(-1e30)  # log 0 - log 0 would be NaN
         return cls((logs - largest).exp().float(), largest.double(), weights.double())
 
     def score(self, networks: Sequence[int] | slice) -> float:

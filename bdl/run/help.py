@@ -27,8 +27,8 @@ HELP = (
 Overrides are Hydra's: bdl train sampler=sghmc chains=4. The others take run directories too: bdl verify outputs/a.
 `bdl COMMAND --help` explains the keys of a command. eval "$(bdl completion)" makes bash complete groups and keys."""
 )
-GROUP = re.compile(r"  - (\w+): (\S+)(?:  # (.*))?")  # of a defaults list
-PART = re.compile(r"\b(dynamics|weighting|exchange|prior): (\w+)")  # of a sampler, in a defaults list
+GROUP = re.compile(r"  - (\w+): (\S+)(?:  # (.*))?")  # a line of a defaults list
+PART = re.compile(r"\b(dynamics|weighting|exchange|prior): (\w+)")  # a part of a sampler in such a list
 HIDDEN = ("defaults:", "# @package", "  - ", "_partial_")
 OF_DATA = {"sampler": "sgnht", "logger": "csv"}  # what the default data choose in place of the defaults list
 

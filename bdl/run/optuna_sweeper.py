@@ -58,7 +58,7 @@ SWEEPER: dict[str, Any] = {
     "study_name": "${study_name:${hydra.runtime.choices},${hydra.overrides.task},${hydra.sweeper.params}}",
     "n_trials": 20,
     "n_jobs": 1,  # trials that are chosen and launched together
-    "max_failure_rate": 0.0,  # of the jobs that are launched together; a chain that diverges is no failure
+    "max_failure_rate": 0.0,  # share of jobs launched together; a chain that diverges is no failure
     "params": None,
     "custom_search_space": None,
 }

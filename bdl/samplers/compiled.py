@@ -26,7 +26,7 @@ from bdl.samplers.priors import Prior
 
 SOURCE = Path(__file__).with_name("update_kernel.c")
 MOST = 2**22  # coordinates of all chains; beyond, torch's kernels gain from several threads
-NUMBERS = 6  # of a step
+NUMBERS = 6  # how many numbers of a step update_kernel.c reads
 KNOWN = 4096  # steps whose numbers are remembered
 LINEAR, THERMOSTAT = 0, 1  # the forms in update_kernel.c
 # m, g and z of the coordinates on which `step` is tried: the unit vectors, and two more that a linear step also maps so
@@ -52,10 +52,12 @@ class CompiledUpdate:
         self.form = form_of(chain.dynamics)
         self._known: dict[tuple[float, float], tuple[float, ...]] = {}
         self._fields = _Update()
-        self._prior: Prior | None = None  # to which the fields point, and to
+        # The fields point to this prior, and to memory at these addresses
+        self._prior: Prior | None = None
         self._places: list[int] = []
         self._usable = False
-        self._last: tuple[float, float] | None = None  # lr and tau of the last single step, and
+        # Lr and tau of the last single step, and the numbers that they give
+        self._last: tuple[float, float] | None = None
         self._numbers: Any = None
         self.address = ctypes.addressof(self._fields)
 

@@ -36,9 +36,8 @@ class IdleParameters:
         if len(idle) == len(names):
             if loss is None:
                 if step == 0:
-                    line = (
-                        "no parameter has a gradient, so the first step moved none: call loss.backward() before step()"
-                    )
+                    remedy = "call loss.backward() before step()"
+                    line = f"no parameter has a gradient, so the first step moved none: {remedy}"
                     warnings.warn(line, BdlWarning, stacklevel=6)
                 return
             raise ConfigError(

@@ -40,7 +40,7 @@ class Learned:
     """Gamma(shape, rate) on the precision of each parameter tensor, or of all tensors of the prior together.
 
     Args:
-        shape: a > 0; the law acts like 2 a coordinates that have been seen.
+        shape: a > 0; it weighs as much as 2 a coordinates of θ do.
         rate: b > 0; the mean of the precision is a / b before any data.
         each: "tensor", or "block": one precision for all tensors under this prior, such as those of a `bdl.Block`.
         every: steps between two draws.
@@ -121,7 +121,7 @@ class LearnedGaussian(Centred):
         g.addcmul_(self.offset(theta), self.precision, value=1 / num_data)
 
     def constant(self, d: int) -> float:
-        return math.nan  # of the evidence bound, for which precisions are not drawn
+        return math.nan  # only the evidence bound needs it, and it draws no precisions
 
     def identity(self) -> Any:
         hyper = {"type": "bdl.Learned", "shape": self.hyper.shape, "rate": self.hyper.rate, "numbers": list(self.sizes)}

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from bdl.posterior.verdict import Verdict
 
-MOST = 100  # times as long as the run: beyond, another sampler is the better advice
-UNKNOWN = 4  # times as long, where the number of samples that would do is not known
+MOST = 100  # lengths of the run: beyond them another sampler is the better advice
+UNKNOWN = 4  # lengths of the run, where the number of samples that would do is not known
 
 
 def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:
@@ -25,10 +25,9 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
         key = "trainer.max_steps" if "trainer.max_" in command else "length"
         return [(f"Sample {times} times as long", changed(command, f"{key}={int(float(f'{times * steps:.2g}'))}"))]
     if judged.outcome == "not mixing":
-        start = (
-            [] if "start/members" in m else [("Start the chains as a deep ensemble", changed(command, "start=adamw"))]
-        )
-        return [*start, ("Let the chains jump in cycles", changed(command, "schedule=cyclical"))]
+        ensemble = ("Start the chains as a deep ensemble", changed(command, "start=adamw"))
+        cycles = ("Let the chains jump in cycles", changed(command, "schedule=cyclical"))
+        return [cycles] if "start/members" in m else [ensemble, cycles]
     if judged.outcome in ("no posterior", "not known"):
         return [("Let bdl find the settings of the sampler", changed(command, "tune=auto"))]
     if judged.outcome == "broken" and not math.isnan(m["lr"]):

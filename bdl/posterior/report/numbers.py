@@ -51,7 +51,7 @@ class Summary:
     warnings: list[str] = field(default_factory=list)
     calibration: Calibration | None = None  # fitted on the split "val"
     class_names: Sequence[str] = ()  # empty where they are not known
-    command: str = ""  # with which the run goes on or is made again; empty where there is none
+    command: str = ""  # the command that makes the run; empty where there is none
 
 
 def summarise(

@@ -67,7 +67,7 @@ class ReportData:
     curve: Curve | None = None
     text: Sequence[Word] = ()  # the first test tokens
     classes: Sequence[tuple[str, Sequence[str]]] = ()  # name -> items, recall, precision, IoU and AUC as texts
-    command: str = ""  # that makes the run
+    command: str = ""  # the command that makes the run
     convergence: Sequence[ConvergenceRow] = ()
     warnings: Sequence[str] = ()
 

@@ -175,9 +175,8 @@ class Recipe(Subtracting):
             gammas += [] if gamma is None else [(sign, gamma)]
         diffusion = next((b for _, block, b, _, _ in terms if block.diagonal and block.sign == 1), None)
         from_batches = self._subtracted(v, terms, lr, noise, extra)
-        for sign, block, b, transposed, other in sorted(
-            terms, key=lambda term: term[4] != v.name
-        ):  # ∇H may be x itself
+        own_first = sorted(terms, key=lambda term: term[4] != v.name)  # the variable's own ∇H may be x, which moves
+        for sign, block, b, transposed, other in own_first:
             if b.rank == 2 or block.row.vector != block.column.vector:
                 add_(x, -sign * lr, block.times(b, slopes[other], transposed))
             else:

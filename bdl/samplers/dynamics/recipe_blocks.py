@@ -22,7 +22,7 @@ from torch.func import jvp, vjp, vmap
 from bdl.errors import ConfigError
 
 LARGEST = 1024  # coordinates up to which a divergence may take one pass for each
-CHUNK = 64  # of these passes at a time
+CHUNK = 64  # passes that are made at a time
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class StateVariable:
     """A variable of the state of a recipe."""
 
     name: str
-    vector: bool  # of θ's shape (..., d); else (...), one number per chain
+    vector: bool  # it has θ's shape (..., d); a scalar has (...), one number per chain
 
 
 class Coupling(enum.IntEnum):
@@ -57,7 +57,7 @@ class MatrixBlock:
     mirror: what the user gave for (column, row), or None.
     """
 
-    label: str  # for messages, such as "D[theta, r]"
+    label: str  # its name in messages, such as "D[theta, r]"
     row: StateVariable
     column: StateVariable
     given: float | Tensor | Callable[[Any], Any]
