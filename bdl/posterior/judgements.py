@@ -235,7 +235,7 @@ def apart(m: Numbers, name: str, value: str) -> Judgement:
         words = "an ensemble over modes: predictions repeat; weights between modes are not known"
         return Judgement("ensemble over modes", name, value, words)
     cool = m["t_eff"] <= COOL * m["temperature"] and not m["acceptance"] < 0.6  # few proposals are rejected
-    faster = "raise lr, " if cool else ""
+    faster = "raise lr, " if cool and math.isnan(m["energy_error"]) else ""  # its energy error sets the step of MCLMC
     words = (
         f"each chain stays in a part of the target distribution: {faster}try cycles or another start, or average "
         "many more chains, whose average at least repeats"

@@ -209,7 +209,7 @@ PANELS = tuple(
 
 @experiment("energy-cdf", f"{SLIDES}, estimation of the CDF of energy", "The energy CDF that AWSGLD learns")
 def energy_cdf(context: Context) -> Result:
-    title = "AWSGLD learns G(u), the CDF of energy; at ζ = 2 it needs bins that are narrow where G grows fast (below)"
+    title = "AWSGLD learns G(u), the CDF of energy; at ζ = 2 it needs narrow bins where G grows fast (below)"
     figure, axes = canvas(title, 2, 3, width=4.2)
     rows, numbers = [], {}
     for ax, panel in zip(axes.flat, context.track(PANELS, "energy-cdf"), strict=True):
@@ -297,4 +297,4 @@ def draw_cdf(ax: Axes, law: Quadrature, edges: np.ndarray, curves: dict[str, np.
     for name, (colour, dash, width, text) in styles.items():
         ax.plot(edges[1:], curves[name], color=colour, ls=dash, lw=width, label=text)
     ax.set_xlim(edges[0], edges[0] + 4)
-    label(ax, panel.title, "energy u (nats)")
+    label(ax, panel.title.replace(BY_HAND, f"\n{BY_HAND[2:]}"), "energy u (nats)")

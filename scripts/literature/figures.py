@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -24,6 +25,7 @@ STYLE: dict[Any, Any] = {
     "image.cmap": "viridis",
 }
 WIDTH = 3.6  # inches of one panel
+LETTERS = 8  # of a bold title in an inch
 
 
 def canvas(
@@ -34,7 +36,7 @@ def canvas(
     width, height: size of one panel, inches. options: passed to `Figure.subplots`.
     """
     figure = Figure((max(width * columns, 5.0), height * rows + 0.4), layout="constrained")
-    figure.suptitle(title, x=0.01, ha="left")
+    figure.suptitle(textwrap.fill(title, int(LETTERS * figure.get_figwidth())), x=0.01, ha="left")
     return figure, figure.subplots(rows, columns, squeeze=False, **options)
 
 

@@ -169,6 +169,8 @@ def test_a_report_does_not_say_both_raise_lr_and_lower_lr():
         words = " ".join(c.words for c in of(**stuck, t_eff=heat, kinetic_temperature=heat, acceptance=0.99).checks)
         assert ("raise lr," in words and "lower lr" not in words) if advised else "each chain stays" in words
         assert advised or ": raise lr, try" not in words
+    fixed = " ".join(c.words for c in of(**stuck, t_eff=1.0, energy_error=2.0).checks)
+    assert "each chain stays" in fixed and "raise lr" not in fixed  # the energy error of MCLMC sets its step
     rejected = " ".join(c.words for c in of(**stuck, t_eff=1.0, acceptance=0.05).checks)
     assert "lower lr" in rejected and "raise lr" not in rejected
     heated = " ".join(c.words for c in of(t_eff=2.0, kinetic_temperature=None, acceptance=0.99).checks)
