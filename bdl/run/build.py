@@ -27,9 +27,10 @@ from bdl.frozen import matching
 from bdl.run.console import WorkProgress
 from bdl.run.directory import RunDirectory
 from bdl.run.machine import compile_if_possible
-from bdl.run.plan import Compute, Plan, StackPlan, Strategy
+from bdl.run.plan import Compute, Plan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.section import Section, count_outputs, own_likelihood
+from bdl.run.stack_plan import ChainsPlan, SamplerSection, StackPlan, TargetPlan
 from bdl.samplers.blocks import chosen_blocks
 from bdl.schedules import EveryStep
 from bdl.start import Trained
@@ -83,17 +84,17 @@ def build_stack(
     if speaks and data.overview is not None:
         print(f"data: {data.overview}", flush=True)
     stack = plan.of_stack(number, data)
-    net = build_net(stack, data)
-    chains, loss = build_chains(stack, net), stack.loss.build()
+    net = build_net(stack.target, data)
+    chains, loss = build_chains(stack.chains, stack.motion.sampler, net), stack.target.loss.build()
     if compute.compiled is True and isinstance(choose_gradient(chains, loss, compiled=False), Autograd):
         compile_if_possible(chains)
-    module = bdl.BayesianModule(chains, stack.sampler.build(), loss=loss, compile=compute.compiled)
+    module = bdl.BayesianModule(chains, stack.motion.sampler.build(), loss=loss, compile=compute.compiled)
     if stack.baseline is not None:
         inputs, _ = Reader(net)(next(iter(data.slices("train"))))
         stack.baseline.build().check(net, inputs, own_likelihood(loss), data.has("val"))
     limit = limit or bdl.callbacks.TimeLimit(compute.max_time)
     callbacks = build_callbacks(stack, data, directory, limit, speaks)
-    trainer = build_trainer(compute, plan.logger if speaks else None, directory.path, callbacks, process)
+    trainer = build_trainer(compute, plan.report.logger if speaks else None, directory.path, callbacks, process)
     return StackRun(stack, data, net, module, callbacks, trainer)
 
 
@@ -110,9 +111,10 @@ def build_data(
     return data
 
 
-def build_net(stack: StackPlan, data: DataModule) -> torch.nn.Module:
+def build_net(target: TargetPlan, data: DataModule) -> torch.nn.Module:
     """The network. Raises ConfigError if it does not fit the inputs of the data, or has too few outputs."""
-    net, model, outputs = stack.model.build(), stack.model, count_outputs(stack.loss.build(), data)
+    model, outputs = target.model, count_outputs(target.loss.build(), data)
+    net = model.build()
     x, _ = data.items("train", 2)
     try:
         width = net.eval()(x).shape[-1]
@@ -129,14 +131,14 @@ def build_net(stack: StackPlan, data: DataModule) -> torch.nn.Module:
     return net.train()
 
 
-def build_chains(stack: StackPlan, net: torch.nn.Module) -> bdl.ChainStack:
+def build_chains(plan: ChainsPlan, sampler: SamplerSection, net: torch.nn.Module) -> bdl.ChainStack:
     """The chains: fresh copies of the network, or copies of saved weights, which become those of the network too.
 
     A network that brings trained weights is copied as it is.
 
     Raises ConfigError for a frozen part that would be random, and for what `CheckpointStart.load` refuses.
     """
-    start, only = None if stack.start is None else stack.start.build(), stack.sampler.get("only")
+    start, only = None if plan.start is None else plan.start.build(), sampler.get("only")
     names, trained = [name for name, _ in net.named_parameters()], isinstance(net, bdl.models.Logits) and net.trained
     fresh = [] if trained else names
     if isinstance(start, bdl.CheckpointStart):
@@ -147,19 +149,19 @@ def build_chains(stack: StackPlan, net: torch.nn.Module) -> bdl.ChainStack:
             f"sampler.only={only} would freeze {random[0]} at random values: start=checkpoint start.path=... loads "
             "the weights of the frozen part, all of which the file must hold"
         )
-    refuse_random_centre(stack, sorted(matching(names, only, "sampler.only")), fresh)
+    refuse_random_centre(sampler, sorted(matching(names, only, "sampler.only")), fresh)
     return bdl.ChainStack(
-        net, stack.chains, only=only, start="given" if trained or isinstance(start, bdl.CheckpointStart) else "fresh",
-        frozen=stack.sampler.get("frozen", "eval"), seed=stack.seed, stack=stack.number, shared=stack.shared_batches,
+        net, plan.count, only=only, start="given" if trained or isinstance(start, bdl.CheckpointStart) else "fresh",
+        frozen=sampler.get("frozen", "eval"), seed=plan.seed, stack=plan.stack, shared=plan.shared_batches,
     )  # fmt: skip
 
 
-def refuse_random_centre(stack: StackPlan, sampled: Sequence[str], fresh: Container[str]) -> None:
+def refuse_random_centre(sampler: SamplerSection, sampled: Sequence[str], fresh: Container[str]) -> None:
     """Raise ConfigError for a prior centred where the chains begin, if a parameter that has it begins at random.
 
     Each stack would otherwise have a prior of its own.
     """
-    build: Any = stack.sampler.build()
+    build: Any = sampler.build()
     prior, blocks = build.keywords["prior"], build.keywords.get("blocks")
     for name, block in zip(sampled, chosen_blocks(blocks, sampled), strict=True):
         if name in fresh and (block.prior or prior).needs_start:
@@ -172,15 +174,15 @@ def refuse_random_centre(stack: StackPlan, sampled: Sequence[str], fresh: Contai
 def build_callbacks(
     stack: StackPlan, data: DataModule, directory: RunDirectory, limit: bdl.callbacks.TimeLimit, speaks: bool
 ) -> Callbacks:  # fmt: skip
-    keep, target = stack.keep.build(), dict(stack.target)
+    keeping, functions = stack.keeping, {name: f and f.build() for name, f in stack.motion.schedule.items()}
+    keep, run = keeping.rule.build(), f"{directory.hash}, stack {stack.chains.stack}"
 
     def record(trainer: L.Trainer, module: L.LightningModule) -> None:
         if trainer.is_global_zero:
             directory.write_config(stack.settings, stack.name, module.device, data.preprocessing(), speaks)
 
-    functions = {name: None if section is None else section.build() for name, section in stack.schedule.items()}
-    samples = directory.path / stack.samples_of_chains
-    collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **stack.collect)
+    samples, target = directory.path / keeping.folder, dict(stack.target.record)
+    collect = bdl.CollectSamples(keep, samples, overwrite=True, target=target, **keeping.collect)
     held_out = {"val": data.val_dataloader(), "test": data.test_dataloader()}
     averages = (bdl.ModelAverage(keep, loader, name=name) for name, loader in held_out.items() if loader)
     average = next(averages, None)  # the average on the validation split, or else on the test split
@@ -193,26 +195,24 @@ def build_callbacks(
         promises,
         collect,
         average,
-        bdl.Monitor(stack.monitor_every),
+        bdl.Monitor(keeping.monitor_every),
         build_start(stack, directory.path, speaks),
         bdl.callbacks.StepProgress(),
         limit,
-        bdl.SaveLast(
-            directory.path / "checkpoints", stack.checkpoint_every, stack.checkpoint,
-            run=f"{directory.hash}, stack {stack.number}",
-        ),
-    )  # fmt: skip
+        bdl.SaveLast(directory.path / "checkpoints", keeping.checkpoint_every, keeping.checkpoint, run=run),
+    )
 
 
 def nothing_to_tune(stack: StackPlan, strategy: Strategy = "auto") -> str | None:
     """Why there is nothing to tune; None where there is."""
-    build: Any = stack.sampler.build()
-    dynamics, start = build.keywords["dynamics"], stack.start
-    if not dynamics.noisy or dynamics.variational or not stack.sampler.get("temperature") > 0:
+    sampler, start = stack.motion.sampler, stack.chains.start
+    build: Any = sampler.build()
+    dynamics = build.keywords["dynamics"]
+    if not dynamics.noisy or dynamics.variational or not sampler.get("temperature") > 0:
         return "an optimiser"
-    if stack.sampler.get("exchange") is not None:
+    if sampler.get("exchange") is not None:
         return "replica exchange, whose rungs have temperatures of their own"
-    if stack.sampler.get("only") is not None or start is not None and start.target == "bdl.CheckpointStart":
+    if sampler.get("only") is not None or start is not None and start.target == "bdl.CheckpointStart":
         return "a part of a network or saved weights, from which no trial starts"
     if strategy == "ddp":
         return "trainer=ddp, whose batches are divided among devices"
@@ -223,12 +223,13 @@ def build_promises(
     stack: StackPlan, keepers: Sequence[bdl.CollectSamples | bdl.ModelAverage]
 ) -> bdl.callbacks.Promises | None:
     """What holds the stack to the promises of tuning; None where there are none, and where samples follow cycles."""
-    movable, keep, lr = stack.may_move, keepers[0].keep, stack.schedule["lr"]
+    motion, number, keep = stack.motion, stack.chains.stack, keepers[0].keep
+    movable, lr = motion.may_move, motion.schedule["lr"]
     if movable is None or not isinstance(keep, EveryStep) or nothing_to_tune(stack):
         return None
-    fixed = {"_target_": "bdl.schedules.Constant", "value": stack.sampler.get("lr")}
+    fixed = {"_target_": "bdl.schedules.Constant", "value": motion.sampler.get("lr")}
     lowers = "lr" in movable and (lr is None or lr.node == fixed)  # no schedule moves it meanwhile
-    named = f"stack {stack.number}: " if stack.number else ""
+    named = f"stack {number}: " if number else ""
     return bdl.callbacks.Promises(
         keepers, lowers, "burn_in" in movable, lambda line: print(f"{named}{line}", flush=True)
     )
@@ -236,7 +237,7 @@ def build_promises(
 
 def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.EnsembleStart | None:
     """The training of the chains before they are sampled; None unless `start` trains them."""
-    start = None if stack.start is None else stack.start.build()
+    start = None if stack.chains.start is None else stack.chains.start.build()
     if start is None or isinstance(start, bdl.CheckpointStart):
         return None
 
@@ -245,7 +246,7 @@ def build_start(stack: StackPlan, folder: Path, speaks: bool) -> bdl.callbacks.E
         print(f"start: {members} members, {trained.epochs} epochs, mean validation loss {loss:.4g}", flush=True)
 
     shown = {"progress": partial(WorkProgress, "start"), "report": report} if speaks else {}
-    return bdl.callbacks.EnsembleStart(start, folder, stack.number, dict(stack.target), **shown)
+    return bdl.callbacks.EnsembleStart(start, folder, stack.chains.stack, dict(stack.target.record), **shown)
 
 
 def build_trainer(

@@ -6,7 +6,7 @@ A `Plan` decides all that follows from the configuration and the machine. `Plan.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -15,17 +15,14 @@ from typing import Any, Literal
 from hydra.conf import HydraConf
 from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
-from torch import nn
 
-import bdl
 from bdl.baselines.base import FOLDER as TRAINED
-from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
-from bdl.likelihoods import Loss
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.run import config
 from bdl.run.config import plain
+from bdl.run.directory import RunDirectory
 from bdl.run.processes import ProcessInfo, processes_per_machine
 from bdl.run.records import REFIT
 from bdl.run.section import (
@@ -36,7 +33,7 @@ from bdl.run.section import (
     complete_model,
     target_of,
 )
-from bdl.schedules import Function, Keep
+from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, StackPlan, TargetPlan
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
@@ -114,30 +111,14 @@ class TuningRequest:
 
 
 @dataclass(frozen=True)
-class StackPlan:
-    """What one stack does. Nothing in it is left to the data."""
+class ReportPlan:
+    """What a run says of its samples, and to whom."""
 
-    name: str  # the name of the run
-    number: int
-    seed: int
-    chains: int
-    shared_batches: bool
-    steps: int | float
-    model: Section[nn.Module]
-    loss: Section[Loss]
-    sampler: Section[Callable[..., bdl.Sampler]]  # num_data = N
-    schedule: Mapping[str, Section[Function] | None]  # the functions of lr, temperature and zeta
-    keep: Section[Keep]
-    collect: Mapping[str, Any]  # further arguments of CollectSamples
-    checkpoint: str  # the name of the checkpoint
-    checkpoint_every: int  # steps
-    monitor_every: int  # steps
-    start: Section[bdl.AdamWStart | bdl.CheckpointStart] | None
-    baseline: Section[Baseline] | None
-    samples_of_chains: str  # the folder in that of the run; under a baseline, these samples are what it is fitted on
-    target: Mapping[str, Any]  # what target.json records besides the sampler's law
-    settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks
-    may_move: frozenset[str] | None  # what of lr, burn_in may move to keep promises of tuning; None: no promises
+    logger: Section[Logger] | None  # as given: the id of W&B is the hash
+    train_items: int | None  # how many training items the report predicts; None for all
+    objective: str | None  # the metric that a sweep minimises
+    calibrate: CalibrationRequest | None  # what is fitted on validation items
+    judged: Path | None = None  # the run whose scores on held-out rows stand for this one, which has none
 
 
 @dataclass(frozen=True)
@@ -153,13 +134,9 @@ class Plan:
     seed: int
     stacks: Stacks
     tuning: TuningRequest | None
-    logger: Section[Logger] | None  # the logger as given: the id of W&B is the hash
-    train_items: int | None  # how many training items the report predicts; None for all
-    objective: str | None
+    report: ReportPlan
     refit: bool  # whether a posterior of all rows follows
-    calibrate: CalibrationRequest | None  # what is fitted on validation items
     found: Mapping[str, Any] | None = None  # what tuning found: settings by key, reasons, seconds
-    judged: Path | None = None  # the run whose scores on held-out rows stand for this one, which has none
 
     @classmethod
     def of(cls, cfg: DictConfig, hydra: HydraConf) -> Plan:
@@ -175,6 +152,7 @@ class Plan:
                 "of the two out"
             )
         choices, count = hydra.runtime.choices, config.count_stacks(cfg)
+        calibrate = CalibrationRequest.of(plain(cfg.get("calibrate")))
         return cls(
             _given=cfg,
             hydra=hydra,
@@ -185,11 +163,8 @@ class Plan:
             seed=cfg.seed,
             stacks=Stacks(cfg.stack, count, cfg.chains // count, config.count_carriers(cfg), cfg.shared_batches),
             tuning=TuningRequest.of(cfg, hydra.overrides.task),
-            logger=Section.optional(cfg.logger),
-            train_items=cfg.train_items,
-            objective=cfg.objective,
+            report=ReportPlan(Section.optional(cfg.logger), cfg.train_items, cfg.objective, calibrate),
             refit=bool(cfg.refit),
-            calibrate=CalibrationRequest.of(plain(cfg.get("calibrate"))),
         )
 
     @cached_property
@@ -211,9 +186,12 @@ class Plan:
         """The plan of the refit: the same with what tuning has found, from all rows, into a folder of this run."""
         own = {"run_dir": str(self.folder / REFIT), "data.all_rows": True}
         nothing = {"tune": False, "budget": None, "objective": None, "refit": None}
-        return replace(
-            Plan.of(config.fill_in(self._given, own | nothing), self.hydra), found=self.found, judged=self.folder
-        )
+        plan = Plan.of(config.fill_in(self._given, own | nothing), self.hydra)
+        return replace(plan, found=self.found, report=replace(plan.report, judged=self.folder))
+
+    def directory(self) -> RunDirectory:
+        """The folder of the run. Raises ConfigError where it holds another run, or files that no run makes."""
+        return RunDirectory(self.folder, self.hash, self.settings)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -248,26 +226,28 @@ class Plan:
         config.put(cfg, counted)
         loss = complete_loss(plain(cfg.loss), data)
         model = complete_model(plain(cfg.model), data, loss.build(), cfg.loss.get("scale", "input"))
-        if self.calibrate is not None:
-            check_calibration(self.calibrate, loss.build(), data)
+        if self.report.calibrate is not None:
+            check_calibration(self.report.calibrate, loss.build(), data)
         completed = {"loss": dict(loss.node), "model": dict(model.node)}
         config.put(cfg, completed)  # other keys follow these
         found, collect, baseline = dict(self.found or {}), plain(cfg.collect), Section.optional(cfg.get("baseline"))
         recorded = config.run_settings(config.fill_in(self._given, counted | found.get("settings", {}))) | completed
-        return StackPlan(
-            name=self.name, number=number, seed=self.seed, chains=stacks.chains,
-            shared_batches=stacks.shared_batches, steps=steps, model=model, loss=loss, sampler=Section.of(cfg.sampler),
-            schedule={name: Section.optional(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")},
-            keep=Section(collect.pop("keep")), collect=collect, checkpoint_every=cfg.checkpoint_every,
-            monitor_every=cfg.monitor_every, start=Section.optional(cfg.get("start")),
-            baseline=baseline, samples_of_chains="" if baseline is None else TRAINED,
+        keeping = KeepingPlan(
+            rule=Section(collect.pop("keep")), collect=collect, folder="" if baseline is None else TRAINED,
             checkpoint="last" if number == stacks.first else f"last-{number}",
-            target=target_of(model, plain(cfg.data), data), settings=recorded | ({"found": found} if found else {}),
-            may_move=self._may_move(),
+            checkpoint_every=cfg.checkpoint_every, monitor_every=cfg.monitor_every,
+        )  # fmt: skip
+        schedule = {name: Section.optional(cfg.schedule[name]) for name in ("lr", "temperature", "zeta")}
+        start = Section.optional(cfg.get("start"))
+        return StackPlan(
+            ChainsPlan(number, self.seed, stacks.chains, stacks.shared_batches, start),
+            TargetPlan(model, loss, target_of(model, plain(cfg.data), data)),
+            MotionPlan(steps, Section.of(cfg.sampler), schedule, self._may_move()),
+            keeping, baseline, name=self.name, settings=recorded | ({"found": found} if found else {}),
         )  # fmt: skip
 
     def _may_move(self) -> frozenset[str] | None:
-        """See `StackPlan`: lr where it was found, and the burn-in where samples are not kept as the user says."""
+        """See `MotionPlan`: lr where it was found, and the burn-in where samples are not kept as the user says."""
         if self.tuning is None or not self.tuning.auto or self.compute.strategy == "ddp":
             return None
         lr = {"lr"} if "sampler.lr" in (self.found or {}).get("settings", {}) else set()

@@ -46,7 +46,7 @@ def train(cfg: DictConfig) -> float | None:
     if plan.refit and process.world_size > 1:
         raise ConfigError("refit=all needs processes that bdl starts itself, and others have started these")
     objective = carry_out(plan, process)
-    if plan.refit and RunDirectory(plan.folder, plan.hash, plan.settings).metrics is not None:
+    if plan.refit and plan.directory().metrics is not None:
         again = plan.with_found(read_config(plan.folder).get("found")).of_all_rows()
         print(f"refit: {again.folder} is sampled from all rows; scores are those of {plan.folder}", flush=True)
         carry_out(again, process)
@@ -55,17 +55,15 @@ def train(cfg: DictConfig) -> float | None:
 
 def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
     """Run in this process; or launch new ones, where the run has several and no cluster has started them."""
-    compute, directory = plan.compute, RunDirectory(plan.folder, plan.hash, plan.settings)
+    compute, report, directory = plan.compute, plan.report, plan.directory()
     if process.launched:
         check_count(process, compute.per_machine * compute.machines)
     if (metrics := directory.metrics) is not None:
         if process.is_main:
             answer(directory, metrics)
-            if plan.calibrate is not None and not is_calibrated(directory.path, plan.calibrate):
-                print(
-                    f"it is not calibrated so: bdl evaluate {directory.path} calibrate={plan.calibrate.method} does it"
-                )
-        return objective_value(metrics, plan.objective)
+            if (wanted := report.calibrate) is not None and not is_calibrated(directory.path, wanted):
+                print(f"it is not calibrated so: bdl evaluate {directory.path} calibrate={wanted.method} does it")
+        return objective_value(metrics, report.objective)
     if compute.machines > 1 and not process.launched:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
     count = max(1 if process.launched else compute.per_machine, plan.stacks.carriers)
@@ -74,7 +72,7 @@ def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
         if count == 1:
             return run(plan, process)
         launch(count, run_in_new_process, plan, start=start_by(compute.accelerator))
-        return objective_value(directory.metrics, plan.objective)
+        return objective_value(directory.metrics, report.objective)
 
 
 def run_in_new_process(plan: Plan) -> None:
@@ -88,14 +86,14 @@ def run_in_new_process(plan: Plan) -> None:
 def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
     """The part of one process: the whole run, one rank of a data-parallel chain, or some of several stacks."""
     prepare_torch(plan.compute.threads, plan.compute.tf32, max(plan.compute.per_machine, plan.stacks.carriers))
-    directory = RunDirectory(plan.folder, plan.hash, plan.settings)
+    directory = plan.directory()
     independent = process.world_size > 1 and plan.compute.strategy != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
     started = time.perf_counter()
     stacks = plan.numbers(process)
     mine = stacks[process.rank :: process.world_size] if independent else stacks
     first, outcomes = sample_stacks(plan, directory, mine, len(stacks), process)
-    steps = first.plan.steps
+    steps = first.plan.motion.steps
     outcome = outcomes[0] if len(stacks) == 1 else gather_outcomes(store, directory, stacks, mine, outcomes, steps)
     if not process.is_main:
         return None
@@ -104,7 +102,7 @@ def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
     metrics = finish(plan, first, directory, outcome, process, started)
-    return objective_value(metrics, plan.objective)
+    return objective_value(metrics, plan.report.objective)
 
 
 def answer(directory: RunDirectory, metrics: dict[str, float]) -> None:
@@ -148,7 +146,7 @@ def sample_stack(stack: StackRun, directory: RunDirectory, process: ProcessInfo 
     """Sample, from the checkpoint if there is one. Raises Stopped if a signal asked for a stop."""
     for logger in stack.trainer.loggers:
         logger.log_hyperparams(dict(stack.plan.settings))
-    path = directory.checkpoint(stack.plan.checkpoint)
+    path = directory.checkpoint(stack.plan.keeping.checkpoint)
     if path is not None and process.is_main:
         print(f"resuming from {path}")
     with small_garbage():
@@ -200,7 +198,7 @@ def finish(
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     run, sampler, loggers = directory.path, stack.module.sampler, stack.trainer.loggers
     posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
-    held_out, items = data.has("test") or data.has("val"), plan.train_items
+    held_out, items = data.has("test") or data.has("val"), plan.report.train_items
     splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
     promised = stack.callbacks.promises is not None
     metrics = write_report(
@@ -215,7 +213,7 @@ def finish(
         data.pieces,
         loggers,
         promised,
-        plan.calibrate,
+        plan.report.calibrate,
         data.class_names,
         plan.command,
     )
@@ -231,12 +229,14 @@ def fit_baseline(stack: StackRun, directory: RunDirectory) -> str:
     """
     plan, data = stack.plan, stack.data
     assert plan.baseline is not None
-    baseline, folder = plan.baseline.build(), directory.path / plan.samples_of_chains
+    baseline, folder = plan.baseline.build(), directory.path / plan.keeping.folder
     trained = bdl.Posterior.load(folder, stack.net, likelihood=own_likelihood(stack.module.loss))
     val = data.slices("val") if data.has("val") else None
     with WorkProgress("drawing") as progress:
         train = data.slices("train")
-        baseline.fit(trained, directory.path, train=train, val=val, seed=plan.seed, overwrite=True, progress=progress)
+        baseline.fit(
+            trained, directory.path, train=train, val=val, seed=plan.chains.seed, overwrite=True, progress=progress
+        )
     return str(baseline)
 
 

@@ -20,9 +20,10 @@ from bdl.run.build import build_data, build_net, nothing_to_tune
 from bdl.run.config import seconds_of
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
-from bdl.run.plan import SETTINGS, Plan, StackPlan, TuningRequest
+from bdl.run.plan import SETTINGS, Plan, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
+from bdl.run.stack_plan import SamplerSection, StackPlan
 from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
@@ -86,7 +87,7 @@ def _choose(plan: Plan, began: float) -> list[Choice]:
         raise ConfigError("tune.temperature=true and sampler.temperature both decide T: give one of them")
     case, turns = _Case.of(plan), -(-plan.stacks.count // plan.stacks.carriers)
     if budget is None:
-        tuning, _ = case.tune(int(case.stack.steps), FEWEST_STEPS)
+        tuning, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
         return [*case.by_rows, *tuning.choices]
     loader = case.data.train_dataloader()
     if not isinstance(loader, TensorBatches | WorkerBatches):  # a trial would time its own steps, which are faster
@@ -121,22 +122,23 @@ class _Case:
                 f"tune=auto looks at items with one label, and those of {data.name} have one for each token: set "
                 "tune=false"
             )
-        by_rows = _by_rows(plan.of_stack(plan.stacks.first, data), data, tuning)
+        by_rows = _by_rows(plan.of_stack(plan.stacks.first, data).motion.sampler, data, tuning)
         plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan
         stack = plan.of_stack(plan.stacks.first, data)
-        its_own = {"burn_in", "every"} if stack.keep.get("cycle") is not None else set()  # it keeps by its own rule
+        in_cycles = stack.keeping.rule.get("cycle") is not None  # it keeps by its own rule
+        its_own = {"burn_in", "every"} if in_cycles else set()
         if "batch_size" not in plan.data(plan.stacks.first).node:  # a loader that the user has made decides it
             its_own.add("batch_size")
-        build: Any = stack.sampler.build()
+        build: Any = stack.motion.sampler.build()
         if not is_around_zero(build.keywords["prior"]):  # the priors that the search compares are around zero
             its_own.add("prior")
         device = torch.device("cpu") if plan.compute.accelerator == "cpu" else find_device(None)
-        net, shared = build_net(stack, data), plan.stacks.shared_batches
-        chains = bdl.ChainStack(net, plan.stacks.chains, seed=plan.seed, stack=stack.number, shared=shared).to(device)
+        net, of = build_net(stack.target, data), stack.chains
+        chains = bdl.ChainStack(net, of.count, seed=of.seed, stack=of.stack, shared=of.shared_batches).to(device)
         x, y = _items(data, "train")
         problem = Problem(
-            chains, stack.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
-            float(stack.sampler.get("temperature")), plan.seed, plan.compute.compiled,
+            chains, stack.target.loss.build(), (x.to(device), y.to(device)), data.num_data, data.batch_size,
+            float(stack.motion.sampler.get("temperature")), plan.seed, plan.compute.compiled,
         )  # fmt: skip
         return cls(plan, stack, data, build.keywords, problem, tuning.given | its_own, by_rows)
 
@@ -157,7 +159,7 @@ class _Case:
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         present = {
             "batch_size": self.data.batch_size, "prior": self.sampler["prior"], "lr": self.sampler["lr"],
-            "friction": self.sampler["dynamics"].friction, "burn_in": self.stack.keep.get("burn_in"),
+            "friction": self.sampler["dynamics"].friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
         }  # fmt: skip
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
@@ -175,10 +177,10 @@ class _Case:
 
         before: seconds until the first step. turns: stacks that one process carries after another.
         """
-        keep, steps = self.stack.keep, int(self.stack.steps)
+        keep, steps = self.stack.keeping.rule, int(self.stack.motion.steps)
         wanted = max(1, (steps - keep.get("burn_in")) // keep.get("every"))  # samples of one chain, without cycles
         data, train = self.data, self.data.num_data
-        predicted = data.count("val") + data.count("test") + min(train, self.plan.train_items or train)
+        predicted = data.count("val") + data.count("test") + min(train, self.plan.report.train_items or train)
         per_sample = turns * seconds_of_evaluation(self.problem, predicted)
         samples = wanted if "every" in self.given else choose_samples(budget, per_sample, wanted)
         timed = choose_steps(budget, step_seconds, turns, before, REPORT + samples * per_sample)
@@ -186,7 +188,7 @@ class _Case:
         chosen = [replace(c, value=min(c.value, longest)) if c.name == "burn_in" else c for c in choices] + [timed]
         if samples < wanted:
             shorter = self.plan.with_found({"settings": _settings([*self.by_rows, timed])})
-            burn_in = shorter.of_stack(self.stack.number, self.data).keep.get("burn_in")
+            burn_in = shorter.of_stack(self.stack.chains.stack, self.data).keeping.rule.get("burn_in")
             burn_in = next((choice.value for choice in chosen if choice.name == "burn_in"), burn_in)
             chosen.append(choose_every(timed.value, burn_in, samples, wanted))
         return chosen
@@ -197,7 +199,8 @@ class _Case:
         Returns the seconds that the run's own training is expected to take: as many epochs, or twice as many where the
         end was not in sight.
         """
-        start = None if self.stack.start is None else self.stack.start.build()
+        section = self.stack.chains.start
+        start = None if section is None else section.build()
         if not isinstance(start, bdl.AdamWStart):
             return 0.0
         epochs = max(FEWEST_EPOCHS, round(steps * start.batch_size / self.data.num_data))
@@ -210,9 +213,9 @@ class _Case:
         return seconds if trained.epochs < epochs else 2 * seconds
 
 
-def _by_rows(stack: StackPlan, data: DataModule, tuning: TuningRequest) -> tuple[Choice, ...]:
+def _by_rows(section: SamplerSection, data: DataModule, tuning: TuningRequest) -> tuple[Choice, ...]:
     """SGHMC in place of MCLMC for batches, or for more rows than a step can take; only what the user left open."""
-    build: Any = stack.sampler.build()
+    build: Any = section.build()
     if not tuning.auto or not isinstance(build.keywords["dynamics"], bdl.MCLMC):
         return ()
     rows, in_batches = data.num_data, "batch_size" in tuning.given and data.batch_size < data.num_data

@@ -213,12 +213,12 @@ def _scores(plan: Plan, data: DataModule) -> dict[str, str]:
         return {"refit": f"{REFIT}/ is sampled from all rows, for predictions; the scores are of this run, without it"}
     if data.has("test") or data.has("val"):
         return {}
-    if plan.judged is None:
+    if (run := plan.report.judged) is None:
         return {"scores": "of training items: none is held out"}
-    metrics = read_metrics(plan.judged / METRICS)
+    metrics = read_metrics(run / METRICS)
     names = [name for name in ("rmse", "accuracy", "nll") if f"test/bma/{name}" in metrics]
     judged = ", ".join(f"{name} {metrics[f'test/bma/{name}']:.4g}" for name in names)
-    return {"scores": f"of rows that this run has seen; on held-out rows those of {plan.judged.name} stand: {judged}"}
+    return {"scores": f"of rows that this run has seen; on held-out rows those of {run.name} stand: {judged}"}
 
 
 def target_fact(data: DataModule) -> dict[str, str]:

@@ -136,7 +136,7 @@ def test_the_law_of_augmented_data_is_another(tmp_path, monkeypatch):
 
 def test_tf32_is_a_switch(tmp_path, monkeypatch):
     """By default cuDNN uses it and matmul does not."""
-    monkeypatch.setattr(train, "RunDirectory", lambda *_: pytest.fail("far enough"))
+    monkeypatch.setattr("bdl.run.plan.RunDirectory", lambda *_: pytest.fail("far enough"))
     for tf32 in (True, False):
         with pytest.raises(pytest.fail.Exception):
             train.run(planned(f"run_dir={tmp_path}", f"tf32={tf32}"))
@@ -184,7 +184,7 @@ def test_a_run_counted_in_epochs_counts_the_samplers_steps():
     in_epochs = ("trainer.max_steps=-1", "trainer.max_epochs=4", "trainer.accumulate_grad_batches=2")
     plan = planned("run_dir=x", "data.batch_size=100", *in_epochs)
     data = plan.data(0).build()  # 44 batches an epoch
-    assert plan.of_stack(0, data).steps == 4 * 22 and check_num_data(None, data) == 4435
+    assert plan.of_stack(0, data).motion.steps == 4 * 22 and check_num_data(None, data) == 4435
 
 
 def test_a_loss_that_is_no_likelihood_gets_a_warning(tmp_path):

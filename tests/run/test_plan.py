@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.plan` and `.section`.
+"""Tests of `bdl.run.plan`, `.stack_plan` and `.section`.
 
 What a configuration decides once, and what the data add: the parts that the rest of a run takes.
 """
@@ -24,16 +24,17 @@ def test_chains_are_divided_once(tmp_path):
     assert (plan.stacks.count, plan.stacks.chains) == (4, 2)
     assert list(plan.numbers(SINGLE)) == [3, 4, 5, 6]
     stacks = [plan.of_stack(n, plan.data(n).build()) for n in plan.numbers(SINGLE)]
-    assert [stack.checkpoint for stack in stacks] == ["last", "last-4", "last-5", "last-6"]
+    assert [stack.keeping.checkpoint for stack in stacks] == ["last", "last-4", "last-5", "last-6"]
 
 
 def test_the_data_complete_a_stack(tmp_path):
     """N, the steps, the likelihood and the ends of the network are those of the data, and keys that follow them."""
     plan = planned(f"run_dir={tmp_path}", "chains=4", "stacks=2", "length=1000")
     stack = plan.of_stack(1, plan.data(1).build())
-    assert stack.sampler.get("num_data") == 4435 and stack.steps == 1000 and stack.keep.get("burn_in") == 200
-    assert stack.model.get("sizes")[0] == 36 and stack.model.get("sizes")[-1] == 6
-    assert isinstance(stack.loss.build(), bdl.CategoricalNLL)
+    assert stack.motion.sampler.get("num_data") == 4435 and stack.motion.steps == 1000
+    assert stack.keeping.rule.get("burn_in") == 200
+    assert stack.target.model.get("sizes")[0] == 36 and stack.target.model.get("sizes")[-1] == 6
+    assert isinstance(stack.target.loss.build(), bdl.CategoricalNLL)
     assert stack.settings["sampler"]["num_data"] == 4435
 
 
@@ -41,7 +42,7 @@ def test_what_tuning_found_completes_the_plan_and_leaves_its_folder(tmp_path):
     plan = planned(f"run_dir={tmp_path}")
     tuned = plan.with_found({"settings": {"sampler.lr": 0.125}, "reasons": [], "seconds": 1.0})
     stack = tuned.of_stack(0, tuned.data(0).build())
-    assert stack.sampler.get("lr") == 0.125 and (tuned.hash, tuned.folder) == (plan.hash, plan.folder)
+    assert stack.motion.sampler.get("lr") == 0.125 and (tuned.hash, tuned.folder) == (plan.hash, plan.folder)
     assert stack.settings["sampler"]["lr"] == 0.125
 
 

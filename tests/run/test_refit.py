@@ -97,7 +97,7 @@ def test_the_refit_takes_what_tuning_has_found_and_finds_nothing_itself(table):
     of_data = (f"data.path={table}", "data.target=y", "run_dir=a")
     plan = planned("data=csv", *of_data, "refit=all", "budget=10m").with_found({"settings": {"sampler.lr": 0.003}})
     again = plan.of_all_rows()
-    assert again.tuning is None and again.found == plan.found and again.judged == plan.folder
+    assert again.tuning is None and again.found == plan.found and again.report.judged == plan.folder
     assert again.folder == Path("a/refit") and again.hash != plan.hash and not again.refit
     assert again.data(0).node["all_rows"] and again.stacks == plan.stacks
 

@@ -1,0 +1,72 @@
+"""StackPlan: what one stack of a run does, in parts that mean something alone. Nothing in it is left to the data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+import bdl
+from bdl.baselines.base import Baseline
+from bdl.likelihoods import Loss
+from bdl.run.section import Section
+from bdl.schedules import Function, Keep
+
+SamplerSection = Section[Callable[..., bdl.Sampler]]
+
+
+@dataclass(frozen=True)
+class ChainsPlan:
+    """Which chains a stack has, and where they begin."""
+
+    stack: int  # its number, which names its random streams
+    seed: int
+    count: int
+    shared_batches: bool
+    start: Section[bdl.AdamWStart | bdl.CheckpointStart] | None
+
+
+@dataclass(frozen=True)
+class TargetPlan:
+    """The target distribution, but for what the sampler says of it: N, T and the prior."""
+
+    model: Section[nn.Module]
+    loss: Section[Loss]
+    record: Mapping[str, Any]  # what target.json holds besides the sampler's law
+
+
+@dataclass(frozen=True)
+class MotionPlan:
+    """How the chains move, and for how long."""
+
+    steps: int | float
+    sampler: SamplerSection  # num_data = N
+    schedule: Mapping[str, Section[Function] | None]  # the functions of lr, temperature and zeta
+    may_move: frozenset[str] | None  # what of lr, burn_in may move to keep promises of tuning; None: no promises
+
+
+@dataclass(frozen=True)
+class KeepingPlan:
+    """What is kept of the chains, and how often they are looked at."""
+
+    rule: Section[Keep]
+    collect: Mapping[str, Any]  # further arguments of CollectSamples
+    folder: str  # of the samples, in that of the run; under a baseline, these samples are what it is fitted on
+    checkpoint: str  # its name
+    checkpoint_every: int  # steps
+    monitor_every: int  # steps
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    """What one stack does."""
+
+    chains: ChainsPlan
+    target: TargetPlan
+    motion: MotionPlan
+    keeping: KeepingPlan
+    baseline: Section[Baseline] | None
+    name: str  # the name of the run
+    settings: Mapping[str, Any]  # what config.yaml records, the same for all stacks
