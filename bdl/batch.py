@@ -209,6 +209,20 @@ def part_of(value: Any, items: slice, axis: int = 0) -> Any:
     return map_tensors(lambda t: t[where] if t.ndim > axis and t.shape[axis] == total else t, value)
 
 
+def rows_of(value: Any, rows: Tensor | slice) -> Any:
+    """The same batch or inputs with these items, of which every tensor has a row."""
+    return map_tensors(lambda t: t[rows], value)
+
+
+def joined(parts: Sequence[Any]) -> Any:
+    """The items of several batches, or inputs, as those of one. Raises ConfigError for different shapes."""
+    try:
+        whole = iter([torch.cat(each) for each in zip(*map(tensors_in, parts), strict=True)])
+    except (RuntimeError, ValueError) as error:
+        raise ConfigError(f"the batches do not fit together ({error}): give items of one shape") from error
+    return map_tensors(lambda _: next(whole), parts[0])
+
+
 def structure(batch: Any) -> str:
     """What a batch consists of, in one line, for messages.
 

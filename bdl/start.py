@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -15,10 +14,11 @@ from bdl.data.loader import TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.split import hold_out
 from bdl.devices import widest
 from bdl.engine.choose import Compile, choose_gradient
-from bdl.engine.functional import evaluating, named_tensors
+from bdl.engine.functional import named_tensors
+from bdl.engine.losses import mean_losses
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError, DivergedError
-from bdl.likelihoods import Likelihood, Loss, mean_loss
+from bdl.likelihoods import Likelihood, Loss
 from bdl.seeding import derive_seed
 
 Progress = Callable[[int, int], None]  # called with the epochs that are done, and with the most there may be
@@ -124,7 +124,7 @@ class AdamWStart:
             for epoch in range(1, self.epochs + 1):
                 for x, y in loader:
                     step(x, y)
-                best.update(epoch, _losses(stack, loss, held_out))
+                best.update(epoch, mean_losses(held_out, stack, loss, stack.chains))
                 if progress is not None:
                     progress(epoch, self.epochs)
                 if bool(best.stopped.all()):
@@ -210,15 +210,3 @@ def _stepper(
             )  # fmt: skip
 
     return step
-
-
-@torch.no_grad()
-def _losses(stack: ChainStack, loss: Loss, items: TensorSlices) -> Tensor:
-    """(C,) mean loss of every member over the items, in eval mode, double where the device has it."""
-    total: Any = 0.0
-    with evaluating(stack):
-        for x, y in items:
-            labels = y.expand(stack.chains, *y.shape)
-            mean = mean_loss(loss, stack.broadcast(x), labels, stack.chains)
-            total = total + mean.to(widest(mean.device)) * len(y)
-    return total / len(items.y)

@@ -9,20 +9,20 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bdl.batch import Reader
+from bdl.batch import Reader, joined, map_tensors, rows_of
 from bdl.engine.choose import Compile
-from bdl.engine.functional import evaluating
+from bdl.engine.losses import mean_losses
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.frozen import Only
 from bdl.landscape.estimate import CoefficientEstimate
-from bdl.likelihoods import Loss, mean_loss
+from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import BAOAB
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.tune.batch import choose_batch
 from bdl.tune.step import heat_of, measure_noise, warm_up
-from bdl.tune.trial import Items, Problem, Trial, rows_of
+from bdl.tune.trial import Items, Problem, Trial
 
 CHUNK = 4096  # items of all chains together that are evaluated at once, at least one for each chain
 FIRST_ORDER = 5.0  # by how much lr is smaller where its error is of first order: 2 % of energy, not 10 %
@@ -129,31 +129,7 @@ def gathered(loader: Iterable[Any], read: Reader, device: torch.device) -> Items
     inputs, targets = zip(*pairs, strict=True)
     if not all(isinstance(y, Tensor) for y in targets):
         raise ConfigError("a learning coefficient needs labelled batches: (x, y), or a dict with labels")
-    return _joined(list(inputs), device), torch.cat(targets).to(device)
-
-
-def _joined(parts: list[Any], device: torch.device) -> Any:
-    """Inputs of several batches as those of one: tensors, and tuples or dicts of them."""
-    first = parts[0]
-    if isinstance(first, Tensor):
-        return torch.cat(parts).to(device)
-    if isinstance(first, dict):
-        return {key: _joined([part[key] for part in parts], device) for key in first}
-    if isinstance(first, tuple | list):
-        return tuple(_joined(list(each), device) for each in zip(*parts, strict=True))
-    return first
-
-
-@torch.no_grad()
-def mean_losses(stack: ChainStack, loss: Loss, items: Items) -> Tensor:
-    """(C,) mean loss of every chain over the items, in eval mode, double."""
-    (x, y), total = items, torch.zeros(stack.chains, dtype=torch.float64)
-    with evaluating(stack):
-        for rows in torch.arange(len(y), device=y.device).split(max(1, CHUNK // stack.chains)):
-            labels = y[rows].expand(stack.chains, len(rows), *y.shape[1:])
-            losses = mean_loss(loss, stack.broadcast(rows_of(x, rows)), labels, stack.chains)
-            total = total + losses.double().cpu() * len(rows)
-    return total / len(y)
+    return map_tensors(lambda t: t.to(device), joined(inputs)), torch.cat(targets).to(device)
 
 
 class _Chains:
@@ -172,7 +148,7 @@ class _Chains:
         self.losses: list[Tensor] = []  # (C,) mean loss over all items
         self.held: list[Tensor] = []  # (C,) energy of the prior, nats
         self.configurational: list[Tensor] = []  # (C,)
-        self.loss = float(mean_losses(problem.stack, problem.loss, problem.items).mean())
+        self.loss = float(self._all_losses(problem.stack).mean())
 
     def run(self, burn_in: int, steps: int) -> None:
         self.trial.run_stably(burn_in + steps, self._see, self.every)
@@ -190,13 +166,20 @@ class _Chains:
             heat=0.0 if self.full else heat_of(self.trial.sampler), configurational=measured / p.temperature,
         )  # fmt: skip
 
+    def _all_losses(self, stack: ChainStack) -> Tensor:
+        """(C,) mean loss of every chain over all items, double."""
+        x, y = self.problem.items
+        parts = torch.arange(len(y), device=y.device).split(max(1, CHUNK // stack.chains))
+        batches = ((rows_of(x, rows), y[rows]) for rows in parts)
+        return mean_losses(batches, stack, self.problem.loss, stack.chains).double().cpu()
+
     def _see(self, trial: Trial) -> None:
         p, energy = self.problem, trial.energies[-1].double().cpu()
         if self.full:
             losses = trial.losses[-1].double().cpu()
             self.held.append(energy - losses * p.num_data)
         else:
-            losses = mean_losses(trial.stack, p.loss, p.items)
+            losses = self._all_losses(trial.stack)
             self.held.append(torch.as_tensor(self.prior.energy(trial.sampler.chain.theta)).double().cpu())
         self.losses.append(losses)
         if trial.sampler.configurational_temperature is not None:

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
+import torch
 import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader
 
-from bdl.batch import Reader
+from bdl.batch import Inputs, Reader
 from bdl.data.loader import TensorBatches, WorkerBatches
+from bdl.engine.forward import Forward
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.samplers.chain import Host
 from bdl.samplers.sampler import Sampler
 
+Kind = TypeVar("Kind", bound=L.Callback)
 RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
@@ -29,6 +32,12 @@ def find_sampler(trainer: L.Trainer) -> Sampler:
             return optimizer
     names = [type(o).__name__ for o in trainer.optimizers]
     raise ConfigError(f"configure_optimizers must return a bdl.Sampler, got {names or 'nothing'}")
+
+
+def callbacks_of(trainer: L.Trainer, kind: type[Kind]) -> list[Kind]:
+    """The callbacks of this kind, in their order."""
+    callbacks: Any = trainer.callbacks  # type: ignore[attr-defined]
+    return [callback for callback in callbacks if isinstance(callback, kind)]
 
 
 def sampled_net(module: nn.Module, name: str | None) -> nn.Module:
@@ -87,6 +96,19 @@ def in_order(loader: Any, most: int | None = None) -> Iterable[Any]:
         f"full-data energies need the items in a fixed order, which {type(loader).__name__} does not give: use a "
         "DataLoader or TensorBatches"
     )
+
+
+def most_items(
+    loader: Any, net: nn.Module, device: torch.device, read: Callable[[Any], tuple[Inputs, Any]]
+) -> int | None:
+    """Items that all chains of a network may run on at once on an accelerator; None on a CPU, and for other loaders.
+
+    read: inputs and target of a batch, as the network takes them.
+    """
+    if device.type == "cpu" or not isinstance(loader, TensorBatches | WorkerBatches):
+        return None
+    inputs, _ = read(next(iter(loader.slices().bound(1))))
+    return net.items(inputs) if isinstance(net, ChainStack) else Forward(net).items(inputs)
 
 
 def refuse_shared_freeze(net: nn.Module, sampler: Sampler) -> None:

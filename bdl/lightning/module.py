@@ -13,17 +13,25 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from bdl.batch import INPUT_ERRORS, Inputs, feed, refuse_outputs, refuse_unfit, structure
+from bdl.batch import INPUT_ERRORS, Inputs, feed, map_tensors, refuse_outputs, refuse_unfit, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
 from bdl.engine.gradient import Autograd, Gradient, per_chain_gradients, per_example_gradients
+from bdl.engine.losses import mean_losses
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval, refuse_parallel
 from bdl.lightning.blocks import Blocks
-from bdl.lightning.full_loss import mean_over, most_items
-from bdl.lightning.host import host_under, in_order, plain_net, reader_of, refuse_shared_freeze, share_batches
+from bdl.lightning.host import (
+    host_under,
+    in_order,
+    most_items,
+    plain_net,
+    reader_of,
+    refuse_shared_freeze,
+    share_batches,
+)
 from bdl.lightning.refuse import check_data, check_first_batch, check_network, check_targets, check_trainer
 from bdl.likelihoods import (
     CategoricalNLL,
@@ -219,10 +227,10 @@ class BayesianModule(L.LightningModule):
 
         Raises ConfigError for a training loader whose items cannot be read in a fixed order.
         """
-        loader, device = self.trainer.train_dataloader, self.device
-        if self._most is None:
-            self._most = most_items(loader, self.net, device, self.converted)
-        return mean_over(in_order(loader, self._most), self, self.loss, self.chains, device, self.converted)
+        loader = self.trainer.train_dataloader
+        self._most = self._most or most_items(loader, self.net, self.device, self.converted)
+        moved = (map_tensors(lambda t: t.to(self.device), batch) for batch in in_order(loader, self._most))
+        return mean_losses(map(self.converted, moved), self, self.loss, self.chains)
 
     def converted(self, batch: Any) -> tuple[Inputs, Any]:
         """Inputs and target of a batch, in the precision of the run."""

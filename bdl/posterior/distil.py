@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from bdl.batch import Inputs, Reader, count_items, feed, map_tensors, refuse_outputs, tensors_in
+from bdl.batch import Inputs, Reader, count_items, feed, joined, map_tensors, refuse_outputs, rows_of, tensors_in
 from bdl.disk.files import write_atomically
 from bdl.display import Shown
 from bdl.engine.functional import evaluating
@@ -74,9 +74,11 @@ class Distillation:
     def lessons(self, inputs: Inputs) -> tuple[Inputs, int]:
         """The inputs of all items and mixtures that the teacher is asked about; the first so many are held out.
 
-        Raises ConfigError for too few items.
+        Raises ConfigError for too few items, and for inputs without a row for each.
         """
         items = count_items(inputs)
+        if any(len(t) != items for t in tensors_in(inputs)):
+            raise ConfigError("every input needs a row for each item, which distillation puts into batches of its own")
         order = torch.randperm(items, generator=generator("cpu", "distil", "split", self.seed))
         count = round(self.val_fraction * items)
         if not 0 < count < items:
@@ -256,11 +258,6 @@ def parts_of(items: int) -> Iterator[slice]:
     return (slice(i, i + CHUNK) for i in range(0, items, CHUNK))
 
 
-def rows_of(inputs: Inputs, rows: Tensor | slice) -> Inputs:
-    """The inputs of the items at these places."""
-    return map_tensors(lambda t: t[rows], inputs)
-
-
 def mixture_of(inputs: Inputs, a: Tensor, b: Tensor, u: Tensor) -> Inputs:
     """u times the items a, plus 1 - u times the items b, each (n,)."""
 
@@ -269,16 +266,3 @@ def mixture_of(inputs: Inputs, a: Tensor, b: Tensor, u: Tensor) -> Inputs:
         return share * t[a] + (1 - share) * t[b]
 
     return map_tensors(mix, inputs)
-
-
-def joined(parts: list[Inputs]) -> Inputs:
-    """The inputs of several batches as those of one. Raises ConfigError for batches of different shapes."""
-    try:
-        whole = iter([torch.cat(each) for each in zip(*(tensors_in(part) for part in parts), strict=True)])
-    except (RuntimeError, ValueError) as error:
-        raise ConfigError(f"the batches do not fit together ({error}): give items of one shape") from error
-    inputs = map_tensors(lambda _: next(whole), parts[0])
-    items = count_items(inputs)
-    if any(len(t) != items for t in tensors_in(inputs)):
-        raise ConfigError("every input needs a row for each item, which distillation puts into batches of its own")
-    return inputs

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdl.batch import map_tensors
+from bdl.batch import map_tensors, rows_of
 from bdl.data.loader import TensorBatches
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
@@ -184,8 +184,3 @@ def _batches(problem: Problem, chains: int, name: str) -> Iterator[Items]:
     while True:
         for rows, _ in loader:
             yield rows_of(x, rows), y[rows]
-
-
-def rows_of(x: Any, rows: Tensor) -> Any:
-    """These rows of every input."""
-    return map_tensors(lambda t: t[rows], x)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from bdl.batch import map_tensors
+from bdl.batch import rows_of
 from bdl.engine.functional import evaluating
 from bdl.tune.trial import Problem
 
@@ -32,7 +32,7 @@ def curvature_rows(problem: Problem, products: int, most: int) -> int:
 def _gradient_of_an_item(problem: Problem) -> float:
     """Operations of the gradients that all chains take of one item."""
     x, y = problem.items
-    rows = map_tensors(lambda t: t[:8], x)
+    rows = rows_of(x, slice(8))
     with FlopCounterMode(display=False) as counter, evaluating(problem.stack):
         problem.stack.broadcast(rows)
     return max(1.0, BACKWARD * counter.get_total_flops() / min(8, len(y)))

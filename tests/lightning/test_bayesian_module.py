@@ -1,4 +1,4 @@
-"""Tests of `bdl.lightning.module`, `.full_loss`, `.refuse` and `.host`, and of `bdl.samplers.chain`.
+"""Tests of `bdl.lightning.module`, `.refuse` and `.host`, and of `bdl.engine.losses` and `bdl.samplers.chain`.
 
 BayesianModule, and any other LightningModule that returns a Sampler.
 """
