@@ -110,6 +110,13 @@ def renamed(saved: Mapping[str, Tensor], present: Collection[str]) -> dict[str, 
     return max(readings, key=lambda reading: sum(name in present for name in reading))
 
 
+def found_checkpoint(path: Path, remedy: str) -> Path | None:
+    """The path if there is a file; None without one. Raises ConfigError, with the remedy, unless it is whole."""
+    if path.exists() and not is_checkpoint(path):
+        raise ConfigError(f"{path} is truncated, altered or no checkpoint: restore that of this run, or {remedy}")
+    return path if path.exists() else None
+
+
 def is_checkpoint(path: Path) -> bool:
     """Whether this is a whole checkpoint of Lightning that holds only tensors and plain values."""
     try:

@@ -23,6 +23,9 @@ SQUARES = ("torch.nn.modules.loss.MSELoss", "torch.nn.functional.mse_loss")
 COUNTS = ("torch.nn.modules.loss.PoissonNLLLoss", "torch.nn.functional.poisson_nll_loss")
 NORMAL = ("torch.nn.modules.loss.GaussianNLLLoss", "torch.nn.functional.gaussian_nll_loss")
 VALUES = ("torch.nn.modules.loss.L1Loss", "torch.nn.functional.l1_loss")  # losses that stand for no likelihood here
+EXAMPLES = (  # what messages propose where a loss says nothing
+    "likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or bdl.HeteroscedasticNLL() for numbers"
+)
 
 NORMALISED = 1e-3  # half precision rounds a sum of probabilities so far from 1
 

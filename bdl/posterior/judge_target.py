@@ -18,9 +18,8 @@ from bdl.posterior.judgements import (
     surely_apart,
 )
 
-UNSETTLED = (
-    1.1  # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to 0.1 % on Landsat
-)
+# <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to 0.1 % on Landsat
+UNSETTLED = 1.1
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
 GAIN = 0.01  # nats an item below a constant: about the standard error of 1,000 items
 CLAIM = 0.03  # nats an item that the inputs say of y by the average's own account

@@ -26,7 +26,7 @@ from bdl.batch import (
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.errors import BdlWarning, ConfigError
-from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.likelihoods import EXAMPLES, Likelihood, likelihood_of
 from bdl.posterior.samples import Group, Samples, brief
 from bdl.posterior.weights import Weights
 
@@ -138,8 +138,7 @@ def law_of(loss: Any) -> Any:
     if likelihood_of(loss) is None:
         raise ConfigError(
             f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass a likelihood to "
-            "Posterior.load, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for "
-            "labels or bdl.HeteroscedasticNLL() for numbers; posterior.moments(x) needs none"
+            f"Posterior.load, such as {EXAMPLES}; posterior.moments(x) needs none"
         )
     return loss
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar, overload
+from typing import Any, Self, overload
 
 import torch
 from torch import Tensor
@@ -16,31 +16,34 @@ from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
 from bdl.posterior.moments import WeightedMoments
 
 Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
-
-
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}  # columns in tables of predictions
 
 
 @dataclass(frozen=True, repr=False)
-class Prediction(PredictedItems):
-    """Predictive distribution of n items over K classes, averaged over the posterior. Entropies in nats."""
+class PredictedProbabilities(PredictedItems):
+    """What predictions of classes and of labels share. Entropies are (n,) of classes and (n, k) of labels, in nats."""
 
-    probs: Tensor  # (n, K) mean probabilities
-    entropy: Tensor  # (n,) entropy of the mean: total uncertainty
-    aleatoric: Tensor  # (n,) mean entropy of the samples
-    epistemic: Tensor  # (n,) entropy - aleatoric, the mutual information between y and θ
-    std: Tensor  # (n, K) standard deviation of the probabilities over the posterior
+    probs: Tensor  # (n, K) mean probabilities of the classes, or (n, k) of label 1
+    entropy: Tensor  # entropy of the mean: total uncertainty
+    aleatoric: Tensor  # mean entropy of the samples
+    epistemic: Tensor  # entropy - aleatoric, the mutual information between y and θ
+    std: Tensor  # (n, K) or (n, k) standard deviation of the probabilities over the posterior
 
     @property
     def shape(self) -> torch.Size:
         return self.probs.shape[:-1]
 
+    def part(self, items: Tensor) -> Self:
+        return replace(self, **{name: values[items] for name, values in vars(self).items()})
+
+
+@dataclass(frozen=True, repr=False)
+class Prediction(PredictedProbabilities):
+    """Predictive distribution of n items over K classes, averaged over the posterior."""
+
     @property
     def title(self) -> str:
         return f"Prediction of {len(self):,} items over {self.probs.shape[-1]} classes, entropies in nats"
-
-    def part(self, items: Tensor) -> Prediction:
-        return part_of_tensors(self, items)
 
     def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
         rows = self.probs.flatten(0, -2)
@@ -52,25 +55,12 @@ class Prediction(PredictedItems):
 
 
 @dataclass(frozen=True, repr=False)
-class LabelPrediction(PredictedItems):
-    """Predictive distribution of k labels of n items, each 0 or 1 and by itself. Entropies in nats."""
-
-    probs: Tensor  # (n, k) mean probabilities of 1
-    entropy: Tensor  # (n, k) entropy of the mean: total uncertainty
-    aleatoric: Tensor  # (n, k) mean entropy of the samples
-    epistemic: Tensor  # (n, k) entropy - aleatoric, the mutual information between y and θ
-    std: Tensor  # (n, k) standard deviation of the probability over the posterior
-
-    @property
-    def shape(self) -> torch.Size:
-        return self.probs.shape[:-1]
+class LabelPrediction(PredictedProbabilities):
+    """Predictive distribution of k labels of n items, each 0 or 1 and by itself, averaged over the posterior."""
 
     @property
     def title(self) -> str:
         return f"Prediction of {self.probs.shape[-1]} labels of {len(self):,} items, entropies in nats"
-
-    def part(self, items: Tensor) -> LabelPrediction:
-        return part_of_tensors(self, items)
 
     def columns(self, labels: Sequence[Any] | None) -> Mapping[str, Sequence[Any] | Tensor]:
         names = names_of(self.probs.shape[-1], labels, "labels")
@@ -178,13 +168,7 @@ class ValuePrediction(PredictedItems):
         return (y.cpu().double() - self.shift) / self.scale
 
 
-Probabilities = TypeVar("Probabilities", Prediction, LabelPrediction)
 AnyPrediction = Prediction | LabelPrediction | ValuePrediction
-
-
-def part_of_tensors(prediction: Probabilities, items: Tensor) -> Probabilities:
-    """The prediction of the items at these places (m,), all of whose fields are tensors (n, ...)."""
-    return replace(prediction, **{name: values[items] for name, values in vars(prediction).items()})
 
 
 def prediction_of(stream: Stream, likelihood: Likelihood) -> AnyPrediction:

@@ -14,7 +14,7 @@ import torch
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.baselines.base import FOLDER as TRAINED
-from bdl.checkpoint import is_checkpoint
+from bdl.checkpoint import found_checkpoint
 from bdl.disk.files import write_atomically
 from bdl.disk.manifest import Manifest
 from bdl.disk.owner import sole_owner, sweep_leftovers
@@ -50,12 +50,7 @@ class RunDirectory:
 
         name: each of several stacks in one folder has a checkpoint of its own.
         """
-        path = self.path / "checkpoints" / f"{name}.ckpt"
-        if path.exists() and not is_checkpoint(path):
-            raise ConfigError(
-                f"{path} is truncated, altered or no checkpoint: restore that of this run, or remove it to start over"
-            )
-        return path if path.exists() else None
+        return found_checkpoint(self.path / "checkpoints" / f"{name}.ckpt", "remove it to start over")
 
     @contextlib.contextmanager
     def owned(self) -> Iterator[None]:

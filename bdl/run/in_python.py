@@ -19,7 +19,7 @@ from torch import nn
 from torch.utils.data import IterableDataset
 
 import bdl
-from bdl.checkpoint import is_checkpoint
+from bdl.checkpoint import found_checkpoint
 from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule
 from bdl.disk.files import read_file, write_atomically
@@ -27,8 +27,8 @@ from bdl.errors import ConfigError, Stopped
 from bdl.frozen import check_parameters, refuse_parallel
 from bdl.identity import architecture, identity
 from bdl.lightning.blocks import StepCallback
-from bdl.lightning.host import find_sampler, plain_net
-from bdl.likelihoods import Likelihood, Loss, likelihood_of
+from bdl.lightning.host import callbacks_of, find_sampler, plain_net
+from bdl.likelihoods import EXAMPLES, Likelihood, Loss, likelihood_of
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.build import fit, silence_lightning
@@ -87,43 +87,49 @@ def sample(
     """
     dataset = _checked(net, loader, steps, keep)
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
-    per_chain = getattr(loader, "chains", None) is not None
-    part = {"only": sampler.get("only"), "frozen": sampler.get("frozen", "eval")}
-    stack = net if chains is None else bdl.ChainStack(net, chains, start=start, seed=seed, shared=not per_chain, **part)
+    stack = _chains_of(net, loader, chains, start, law)
     module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
     target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
-    named = {**law, "prior": sampler["prior"].identity()} if "prior" in sampler else law
-    about = {**named, "chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
-    about |= {"schedule": None if schedule is None else schedule.functions}
-    record = {**identity(about), **target}
+    record = {**_identity(module, loader, law, chains, schedule), **target}
     save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=record)
     again = begun_by(json.dumps(record, sort_keys=True), Path(run_dir), save.path)
     keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))
-    parts = [
-        bdl.CollectSamples(keep, run_dir, target=target, overwrite=again),
-        bdl.Monitor(monitor_every),
-        bdl.StepProgress(),
-        save,
-        *callbacks,
-    ]
-    if schedule is not None:
-        parts.append(schedule)
-    if test is not None:
-        parts.append(bdl.Report(test if isinstance(test, Mapping) else {"test": test, "train": loader}))
-    if save.path.exists() and not is_checkpoint(save.path):
-        raise ConfigError(
-            f"{save.path} is truncated, altered or no checkpoint: restore that of this run, or choose another folder"
-        )
+    collect = bdl.CollectSamples(keep, run_dir, target=target, overwrite=again)
+    labelled = test if test is None or isinstance(test, Mapping) else {"test": test, "train": loader}
+    later = [*([] if schedule is None else [schedule]), *([] if labelled is None else [bdl.Report(labelled)])]
     trainer = L.Trainer(
         accelerator=accelerator, devices=1, max_steps=steps, max_epochs=-1, logger=False, num_sanity_val_steps=0,
-        enable_model_summary=False, default_root_dir=run_dir, callbacks=parts,
+        enable_model_summary=False, default_root_dir=run_dir,
+        callbacks=[collect, bdl.Monitor(monitor_every), bdl.StepProgress(), save, *callbacks, *later],
     )  # fmt: skip
     with warnings.catch_warnings():
         silence_lightning()
-        fit(trainer, module, loader, save.path if save.path.exists() else None)
+        fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same call resumes from {save.path}")
     return bdl.Posterior.load(run_dir, net, likelihood=own_likelihood(module.loss))
+
+
+def _chains_of(
+    net: nn.Module, loader: Any, chains: int | None, start: Literal["fresh", "given"] | None, law: Mapping[str, Any]
+) -> nn.Module:
+    """The network itself, or C copies of it, which share the batches of a loader that does not know of chains."""
+    if chains is None:
+        return net
+    shared, part = (
+        getattr(loader, "chains", None) is None,
+        {"only": law.get("only"), "frozen": law.get("frozen", "eval")},
+    )
+    return bdl.ChainStack(net, chains, start=start, seed=law["seed"], shared=shared, **part)
+
+
+def _identity(
+    module: bdl.BayesianModule, loader: Any, law: Mapping[str, Any], chains: int | None, schedule: bdl.Schedule | None
+) -> dict[str, Any]:
+    """What the same call of `sample` has in common with this one, but for network and data, as plain values."""
+    prior = {"prior": law["prior"].identity()} if "prior" in law else {}
+    about = {"chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
+    return identity({**law, **prior, **about, "schedule": None if schedule is None else schedule.functions})
 
 
 def begun_by(call: str, run_dir: Path, checkpoint: Path) -> bool:
@@ -219,16 +225,14 @@ class Report(StepCallback):
         loss = getattr(pl_module, "loss", None)
         if self.likelihood is None and likelihood_of(loss) is None:
             raise ConfigError(
-                f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass likelihood=, such "
-                "as bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or bdl.HeteroscedasticNLL() for "
-                "numbers"
+                f"bdl.Report does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
             )
 
     def must_see(self, step: int) -> bool:
         return False
 
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        stopped = any(isinstance(c, bdl.SaveLast) and c.signum is not None for c in trainer.callbacks)  # type: ignore[attr-defined]
+        stopped = any(save.signum is not None for save in callbacks_of(trainer, bdl.SaveLast))
         if stopped or not trainer.is_global_zero:
             return
         run = self._folder(trainer)
@@ -238,10 +242,9 @@ class Report(StepCallback):
             logger.log_metrics({k: v for k, v in self.metrics.items() if v == v}, find_sampler(trainer).steps)
 
     def _folder(self, trainer: L.Trainer) -> Path:
-        for callback in trainer.callbacks:  # type: ignore[attr-defined]
-            if isinstance(callback, bdl.CollectSamples):
-                return Path(callback.run_dir or trainer.default_root_dir)
-        raise ConfigError("bdl.Report needs samples: add bdl.CollectSamples(keep) to the Trainer's callbacks")
+        if not (collectors := callbacks_of(trainer, bdl.CollectSamples)):
+            raise ConfigError("bdl.Report needs samples: add bdl.CollectSamples(keep) to the Trainer's callbacks")
+        return Path(collectors[0].run_dir or trainer.default_root_dir)
 
 
 def _trainer_of(module: nn.Module) -> L.Trainer | None:
@@ -254,7 +257,7 @@ def _trainer_of(module: nn.Module) -> L.Trainer | None:
 
 
 def _trace(trainer: L.Trainer) -> dict[str, torch.Tensor]:
-    monitors = [c for c in trainer.callbacks if isinstance(c, bdl.Monitor)]  # type: ignore[attr-defined]
+    monitors = callbacks_of(trainer, bdl.Monitor)
     return monitors[0].trace() if monitors else {}
 
 

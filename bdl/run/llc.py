@@ -73,17 +73,8 @@ def put_weights(posterior: bdl.Posterior, run: Path, path: str | None, chain: in
 def described(found: CoefficientEstimate, which: str) -> dict[str, Any]:
     """The estimate as JSON values."""
     numbers = (
-        "value",
-        "std_error",
-        "loss",
-        "num_data",
-        "temperature",
-        "localization",
-        "parameters",
-        "lr",
-        "held",
-        "heat",
-    )
+        "value", "std_error", "loss", "num_data", "temperature", "localization", "parameters", "lr", "held", "heat",
+    )  # fmt: skip
     checks = [{"name": c.name, "passed": c.passed, "words": c.words} for c in found.checks]
     each = {"chains": found.chains.tolist(), "effective_draws": found.effective_draws, "sound": found.sound}
     return {"network": which, **{name: getattr(found, name) for name in numbers}, **each, "checks": checks}

@@ -22,14 +22,8 @@ CALIBRATION = "calibration.json"
 DEEPEST = 50  # levels of parts within parts in a config.yaml
 EVALUATION = "evaluation"  # the folder in a run of what `evaluate` makes, unless another one is named
 REFIT = "refit"  # the folder in a run of the posterior that `refit=all` samples from all rows
-RUN_FILES = (
-    CONFIG,
-    PREPROCESSING,
-    METRICS,
-    TIMING,
-    CALIBRATION,
-    "report.html",
-)  # listed in the manifest of the whole run
+# Listed in the manifest of the whole run
+RUN_FILES = (CONFIG, PREPROCESSING, METRICS, TIMING, CALIBRATION, "report.html")
 
 
 def folders_of(words: str | Path | Sequence[str | Path] | None) -> list[Path]:

@@ -96,15 +96,8 @@ def find_settings(
     if temperature is None:  # zeta of a weighting would follow here, once T is known
         choices.append(of_temperature := _temperature(search, prior, validation))
         search = replace(search, problem=replace(search.problem, temperature=of_temperature.value))
-    step_seconds = 0.0
-    if "lr" in search.tunable:
-        limits, times, every = _limits(search, prior)
-        a = search.dynamics.friction
-        friction = choose_friction(times, a, every) if search.wants("friction") else Choice("friction", a, "given")
-        lr = choose_lr(limits, friction.value) if search.wants("lr") else Choice("lr", given["lr"], "given")
-        rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
-        lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
-        choices += [lr, friction, burn_in]
+    of_steps, step_seconds = _of_steps(search, prior) if "lr" in search.tunable else ((), 0.0)
+    choices += of_steps
     wanted = tuple(choice for choice in choices if search.wants(choice.name))
     return Tuning(wanted, time.perf_counter() - began, step_seconds)
 
@@ -208,6 +201,17 @@ def _compared(
     energies = trial.energy_trace()[:, seen:].mean(0)
     moved = movement(energies, problem.temperature, trial.sampler.chain.theta.shape[-1]) > MOVES
     return trial, score, f"trials of {search.trial} steps still moved" if moved else None
+
+
+def _of_steps(search: _Search, prior: Prior) -> tuple[tuple[Choice, ...], float]:
+    """lr, friction and burn-in, which a rehearsal has tried, and the seconds of a step in it."""
+    limits, times, every = _limits(search, prior)
+    a = search.dynamics.friction
+    friction = choose_friction(times, a, every) if search.wants("friction") else Choice("friction", a, "given")
+    lr = choose_lr(limits, friction.value) if search.wants("lr") else Choice("lr", search.given["lr"], "given")
+    rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
+    lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
+    return (lr, friction, burn_in), step_seconds
 
 
 def _limits(search: _Search, prior: Prior) -> tuple[Limits, Tensor, int]:

@@ -10,9 +10,8 @@ from bdl.tune.step import NOISE_BUDGET
 
 PROMISES = ("heat", "rest", "energy_error")
 HOTTER = 1.25  # times the budget, beyond the error of a running estimate of Var(g)
-MORE = (
-    10.0  # times the promised mean square, most of which is in rare steps: that cost 0.1 nats at most on eight tables
-)
+# Times the promised mean square, most of which is in rare steps: that cost 0.1 nats at most on eight tables
+MORE = 10.0
 
 
 def broken_promises(metrics: Mapping[str, float]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from bdl.engine.functional import evaluating
 from bdl.errors import ConfigError
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.host import reader_of
-from bdl.likelihoods import Likelihood, likelihood_of
+from bdl.likelihoods import EXAMPLES, Likelihood, likelihood_of
 from bdl.posterior.outputs import Batches
 from bdl.posterior.running import RunningAverage, running_average
 from bdl.schedules import Keep
@@ -94,9 +94,7 @@ class ModelAverage(SamplerCallback):
         likelihood = self.likelihood or likelihood_of(getattr(pl_module, "loss", None), width, axes)
         if likelihood is None:
             raise ConfigError(
-                f"ModelAverage does not know what the outputs of {type(pl_module).__name__} mean: pass the "
-                "law, such as likelihood=bdl.CategoricalNLL() for classes, bdl.BernoulliNLL() for labels or "
-                "bdl.HeteroscedasticNLL() for numbers"
+                f"ModelAverage does not know what the outputs of {type(pl_module).__name__} mean: pass {EXAMPLES}"
             )
         labels = self._batches.labels(axes)
         self._counted = likelihood.counted(labels) if axes > 2 else None  # all but the padding
