@@ -146,6 +146,15 @@ def test_every_module_has_a_test_file():
     assert not missing, f'write "Tests of `{min(missing)}`" into the first line of the file that tests it: {missing}'
 
 
+def test_the_page_on_the_architecture_names_every_file_of_the_large_folders():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    named, files = set(re.findall(r"`(\w+\.py)`", page)), {path.name for path in modules().values()}
+    assert named - files == set(), "docs/architecture.md names files that are not there"
+    for folder in ("run", "posterior", "samplers"):
+        here = {path.name for path in (PACKAGES["bdl"] / folder).glob("[!_]*.py")}
+        assert here - named == set(), f"docs/architecture.md, the files of {folder}/: add a row or a name"
+
+
 def test_no_two_classes_share_a_name():
     """A class name has one meaning in bdl, so that a reader who meets it knows which one it is."""
     places: dict[str, list[str]] = {}
