@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 
 
@@ -42,6 +43,18 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     """
     near = difflib.get_close_matches(word, list(known), 1)
     return f" (did you mean {near[0]}?)" if near else ""
+
+
+def check_positive(name: str, value: float) -> None:
+    """Raise ConfigError unless the value is positive and finite."""
+    if not 0 < value < math.inf:
+        raise ConfigError(f"{name} must be > 0, got {value}")
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Raise ConfigError unless the value lies between 0 and 1, both excluded."""
+    if not 0 < value < 1:
+        raise ConfigError(f"{name} must be in (0, 1), got {value}")
 
 
 def printable(text: str) -> str:

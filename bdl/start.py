@@ -17,7 +17,7 @@ from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import named_tensors
 from bdl.engine.losses import mean_losses
 from bdl.engine.stack import ChainStack
-from bdl.errors import ConfigError, DivergedError
+from bdl.errors import ConfigError, DivergedError, check_fraction, check_positive
 from bdl.likelihoods import Likelihood, Loss
 from bdl.seeding import derive_seed
 
@@ -73,12 +73,10 @@ class AdamWStart:
         for name in ("batch_size", "epochs", "patience"):
             if getattr(self, name) < 1:
                 raise ConfigError(f"start.{name} must be at least 1, got {getattr(self, name)}")
-        if not 0 < self.lr < math.inf:
-            raise ConfigError(f"start.lr must be > 0, got {self.lr}")
+        check_positive("start.lr", self.lr)
         if not 0 <= self.weight_decay < 1 / self.lr:
             raise ConfigError(f"start.weight_decay must be from 0 to 1 / start.lr, got {self.weight_decay}")
-        if not 0 < self.val_fraction < 1:
-            raise ConfigError(f"start.val_fraction must be in (0, 1), got {self.val_fraction}")
+        check_fraction("start.val_fraction", self.val_fraction)
 
     def train(
         self,

@@ -13,7 +13,7 @@ from bdl.batch import Reader, joined, map_tensors, rows_of
 from bdl.engine.choose import Compile
 from bdl.engine.losses import mean_losses
 from bdl.engine.stack import ChainStack
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_positive
 from bdl.frozen import Only
 from bdl.landscape.estimate import CoefficientEstimate
 from bdl.likelihoods import Loss
@@ -192,8 +192,8 @@ def _check(
     if steps < 1 or burn_in is not None and burn_in < 0:
         raise ConfigError(f"steps must be at least 1 and burn_in at least 0, got {steps} and {burn_in}")
     for name, value in (("temperature", temperature), ("localization", localization), ("lr", lr)):
-        if value is not None and not 0 < value < math.inf:
-            raise ConfigError(f"{name} must be > 0, got {value}")
+        if value is not None:
+            check_positive(name, value)
     if not dynamics.noisy or dynamics.variational or dynamics.adapt_steps:
         raise ConfigError(f"a learning coefficient needs a sampler that does not adapt, got {dynamics}: bdl.SGLD()")
     if lr is None and not (dynamics.full_batch or "lr" in dynamics.tunable):

@@ -17,7 +17,7 @@ from bdl.batch import Inputs, Reader, count_items, feed, joined, map_tensors, re
 from bdl.disk.files import write_atomically
 from bdl.display import Shown
 from bdl.engine.functional import evaluating
-from bdl.errors import ConfigError, DivergedError
+from bdl.errors import ConfigError, DivergedError, check_fraction, check_positive
 from bdl.likelihoods import Likelihood
 from bdl.posterior.inputs import AsTensors, floating_dtype
 from bdl.posterior.outputs import Batches, Data, Read, output_shape
@@ -64,12 +64,10 @@ class Distillation:
         for name, least in {"batch_size": 1, "steps": 1, "patience": 1, "mixtures": 0}.items():
             if type(getattr(self, name)) is not int or getattr(self, name) < least:
                 raise ConfigError(f"{name} must be a whole number of at least {least}, got {getattr(self, name)}")
-        if not 0 < self.lr < math.inf:
-            raise ConfigError(f"lr must be > 0, got {self.lr}")
+        check_positive("lr", self.lr)
         if not 0 <= self.weight_decay < 1 / self.lr:
             raise ConfigError(f"weight_decay must be from 0 to 1 / lr, got {self.weight_decay}")
-        if not 0 < self.val_fraction < 1:
-            raise ConfigError(f"val_fraction must be in (0, 1), got {self.val_fraction}")
+        check_fraction("val_fraction", self.val_fraction)
 
     def lessons(self, inputs: Inputs) -> tuple[Inputs, int]:
         """The inputs of all items and mixtures that the teacher is asked about; the first so many are held out.

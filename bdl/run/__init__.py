@@ -1,1 +1,1 @@
-"""What the commands `train` and `evaluate` do."""
+"""What the commands of bdl do, and `bdl.sample` and `bdl.report`, which need no configuration."""

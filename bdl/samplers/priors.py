@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_positive
 from bdl.samplers.centres import check_mean, describe, offset
 from bdl.samplers.learned_precision import LEARNED, Learned, LearnedGaussian
 from bdl.samplers.prior import Centred, Prior, centre
@@ -147,8 +147,7 @@ class StudentT(Centred):
     def __post_init__(self) -> None:
         check_mean(self.mean)
         check_scale("Student-t scale", self.scale)
-        if not 0 < self.df < math.inf:
-            raise ConfigError(f"Student-t df must be > 0, got {self.df}")
+        check_positive("Student-t df", self.df)
 
     def bind(self, shapes: Shapes, like: Tensor) -> StudentT:
         share = (self.df - 2) / self.df if self.df > 2 else 1.0

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_fraction
 from bdl.samplers.dynamics import base
 from bdl.samplers.dynamics.base import Dynamics, Scalar, mean
 from bdl.samplers.dynamics.mass import DAMPING, window
@@ -101,8 +101,7 @@ class SMILE(Dynamics):
     )
 
     def __post_init__(self) -> None:
-        if not 0 < self.friction < 1:
-            raise ConfigError(f"friction must be in (0, 1), got {self.friction}")
+        check_fraction("friction", self.friction)
         if self.mass not in ("noise", "unit"):
             raise ConfigError(f'mass must be "noise" or "unit", got {self.mass!r}')
         if not self.heat > 0:

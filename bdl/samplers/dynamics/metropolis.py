@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from bdl.devices import widest
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_fraction
 from bdl.samplers.dynamics.base import AcceptReject, Evaluate, Scalar
 from bdl.samplers.dynamics.mass import Mass, check_mass, window
 
@@ -225,8 +225,7 @@ def from_variance(variance: Tensor, n: int, old: Tensor) -> Tensor:
 
 
 def check_target(target: float, adapt_steps: int) -> None:
-    if not 0 < target < 1:
-        raise ConfigError(f"target acceptance must be in (0, 1), got {target}")
+    check_fraction("target acceptance", target)
     if adapt_steps < 0:
         raise ConfigError(f"adapt_steps must be >= 0, got {adapt_steps}")
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bdl.devices import widest
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_positive
 from bdl.samplers.dynamics.base import Evaluate, FullBatch, Scalar, mean
 
 B = 0.1931833275037836  # McLachlan 1995: the first kick of the two-stage scheme with the smallest error constant
@@ -85,8 +85,8 @@ class MCLMC(FullBatch):
             raise ConfigError(f"integrator must be one of {', '.join(STAGES)}, got {self.integrator!r}")
         for name in ("energy_var", "energy_var_start", "length"):
             value = getattr(self, name)
-            if value is not None and not 0 < value < math.inf:
-                raise ConfigError(f"{name} must be > 0, got {value}")
+            if value is not None:
+                check_positive(name, value)
         if self.adapt_steps < 0:
             raise ConfigError(f"adapt_steps must be >= 0, got {self.adapt_steps}")
 
