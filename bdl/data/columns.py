@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from bdl.data.frame import all_of, locate, require_columns
 from bdl.data.module import Task
+from bdl.data.rows import Rows
 from bdl.data.split import split_by_seed
 from bdl.data.values import Frame
 from bdl.errors import ConfigError
@@ -91,34 +93,40 @@ class TableSplit:
         paths = {"train": None, "val": self.val_path, "test": self.test_path}
         return {split: place if path is None else locate(path).name for split, path in paths.items()}
 
-    def rows(self, frames: dict[str, Frame], place: str) -> dict[str, Frame]:
+    def rows(self, tables: dict[str, Rows], place: str) -> dict[str, Rows]:
         """The rows of the three splits, from those of the files.
 
         Raises ConfigError for two ways of splitting at once, and for a split without rows.
         """
         if self.column is not None:
-            frames = self._by_column(frames, self.column, place)
+            tables = self._by_column(tables, self.column, place)
         if self.all_rows:
-            every = pd.concat(frames.values())
-            return {"train": every, "val": every[:0], "test": every[:0]}
-        if "val" in frames and self.val_fraction:
+            every, *others = tables.values()
+            if any(rows.table is not every.table for rows in others):
+                every = Rows.all_of(pd.concat([rows.table.iloc[rows.at] for rows in tables.values()]))
+            elif others:
+                every = Rows(every.table, np.concatenate([rows.at for rows in tables.values()]))
+            none = every.take(np.arange(0))
+            return {"train": every, "val": none, "test": none}
+        if "val" in tables and self.val_fraction:
             raise ConfigError("data.val_fraction holds out rows beside those that are marked: set data.val_fraction=0")
         fractions = self.test_fraction, self.val_fraction
-        return split_by_seed(frames, lambda frame, rows: frame.iloc[rows], *fractions, self.seed, self.fold)
+        return split_by_seed(tables, Rows.take, *fractions, self.seed, self.fold)
 
-    def _by_column(self, frames: dict[str, Frame], column: str, place: str) -> dict[str, Frame]:
-        if len(frames) > 1:
+    def _by_column(self, tables: dict[str, Rows], column: str, place: str) -> dict[str, Rows]:
+        if len(tables) > 1:
             raise ConfigError(
                 "data.split_column and data.test_path or data.val_path both split the table: keep one of them"
             )
-        frame = frames["train"]
-        names = frame[column].map(lambda value: SPLITS.get(str(value).strip().lower()))
+        rows = tables["train"]
+        names = rows[column].map(lambda value: SPLITS.get(str(value).strip().lower()))
         if names.isna().any():
             raise ConfigError(
-                f"data.split_column={column} has {frame[column][names.isna()].iloc[0]!r} in {place}, which names no "
-                f"split ({names.isna().sum()} of {len(frame)} rows): write train, val or test"
+                f"data.split_column={column} has {rows[column][names.isna()].iloc[0]!r} in {place}, which names no "
+                f"split ({names.isna().sum()} of {len(rows)} rows): write train, val or test"
             )
         missing = [split for split in ("train", "test") if not (names == split).any()]
         if missing:
             raise ConfigError(f"data.split_column={column} has no row with {missing[0]} in {place}: mark some")
-        return {split: frame[names == split] for split in ("train", "val", "test") if (names == split).any()}
+        marked = {split: np.flatnonzero(names == split) for split in ("train", "val", "test")}
+        return {split: rows.take(positions) for split, positions in marked.items() if len(positions)}

@@ -17,6 +17,7 @@ from torch import Tensor
 from bdl.data.dates import DROP, DateColumn, holds_dates
 from bdl.data.frame import as_value, brief_list, require_columns
 from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, finite_numbers, is_rounding, of_each
+from bdl.data.rows import Rows
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
@@ -33,17 +34,16 @@ class InputEncoding:
 
     @staticmethod
     def learn(
-        frame: Frame, categorical: Collection[str], max_levels: int, place: str, day_first: bool | None = None
-    ) -> InputEncoding:
-        """The encoding of all columns of the training rows.
+        frame: Frame | Rows, names: Sequence[str], categorical: Collection[str], max_levels: int, place: str,
+        day_first: bool | None = None,
+    ) -> InputEncoding:  # fmt: skip
+        """The encoding of these columns of the training rows.
 
         Warns of columns without information, which are left out, and of those that seem to number the rows. Raises
         ConfigError, in one line about all columns, for those that mix numbers and text, for dates that are written in
         several ways, and for more than `max_levels` categories; and if no column is left.
         """
-        learned = of_each(
-            lambda name: _learn(frame[name], name in categorical, max_levels, day_first), frame.columns, place
-        )
+        learned = of_each(lambda name: _learn(frame[name], name in categorical, max_levels, day_first), names, place)
         columns = tuple(column for column in learned if column is not None)
         if not columns:
             raise ConfigError(f"{place}: no column has information about the target: give a table with inputs")
@@ -51,7 +51,7 @@ class InputEncoding:
         if numbered := [name for name in numbers if _numbers_rows(frame[name])]:
             line = f"{place}: {brief_list(numbered)} has another whole number in every row, as numbers of rows have:"
             warnings.warn(f"{line} data.id={as_value(numbered)} makes it no input", BdlWarning, stacklevel=2)
-        if constant := [name for name, column in zip(frame.columns, learned, strict=True) if column is None]:
+        if constant := [name for name, column in zip(names, learned, strict=True) if column is None]:
             line = f"{place}: {brief_list(constant)} left out: the same value in all training rows, to 12 digits"
             warnings.warn(line, BdlWarning, stacklevel=2)
         return InputEncoding(columns)
@@ -65,16 +65,18 @@ class InputEncoding:
         """The columns whose fields are read as they are written: no number in them is one."""
         return [column.name for column in self.columns if not isinstance(column, NumberColumn)]
 
-    def encode(self, frame: Frame, key: str, place: str) -> Tensor:
+    def encode(self, frame: Frame | Rows, key: str, place: str, last: bool = False) -> Tensor:
         """(n, features) float32.
 
         Raises ConfigError, in one line about all columns, for missing columns, text in numbers and infinite numbers.
 
         key: begins the message about a missing column. place: names the table in messages.
+        last: nobody needs the columns afterwards, and the frame gives up each one for its inputs.
         """
         require_columns(frame, self.names, key, place)
-        parts = of_each(lambda column: column.encode(frame[column.name], place), self.columns, place)
-        return torch.from_numpy(np.concatenate(parts, 1).astype(np.float32))
+        take = frame.pop if last else frame.__getitem__
+        parts = of_each(lambda column: column.encode(take(column.name), place).astype(np.float32), self.columns, place)
+        return torch.from_numpy(np.concatenate(parts, 1))
 
     def to_plain(self) -> list[dict[str, Any]]:
         """The columns as values that JSON can hold."""
@@ -106,14 +108,13 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
     Raises Refused for what is no input.
     """
     name = str(values.name)
-    if values.map(lambda value: isinstance(value, NESTED)).any():
+    if values.dtype == object and values.map(lambda value: isinstance(value, NESTED)).any():
         raise Refused(name, "holds lists", f"{DROP}, or make columns of them")
-    different = values.nunique()
-    if (
-        different == 0
-        or not values.isna().any()
-        and (different == 1 or pd.api.types.is_float_dtype(values) and is_rounding(values))
-    ):
+    numeric = pd.api.types.is_numeric_dtype(values)
+    if values.isna().all():
+        return None
+    constant = is_rounding(values) if pd.api.types.is_float_dtype(values) else values.nunique() == 1
+    if constant and not values.isna().any():
         return None
     categories = categorical or holds_truth_values(values) or isinstance(values.dtype, pd.CategoricalDtype)
     if not categories and holds_dates(values):
@@ -124,7 +125,7 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
             name, f"holds numbers that are texts ('{example}')",
             f"{hint}, or data.categorical={{columns}} for codes; or data.drop={{columns}}",
         )  # fmt: skip
-    if not categories and as_numbers(values).notna().sum() >= values.notna().sum() / 2:
+    if not categories and (numeric or as_numbers(values).notna().sum() >= values.notna().sum() / 2):
         finite_numbers(values, "correct them, add the word to data.missing, or set data.categorical={columns}")
         return NumberColumn.learn(values)
     if (count := as_texts(values).nunique()) > max_levels:

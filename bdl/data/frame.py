@@ -6,7 +6,7 @@ import difflib
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from importlib.resources import files
@@ -16,6 +16,8 @@ from typing import Any, Literal
 
 import pandas as pd
 
+from bdl.data.numbers import number_columns
+from bdl.data.rows import Rows
 from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
 from bdl.errors import BdlWarning, ConfigError
 
@@ -80,7 +82,7 @@ class Reading:
         if self.format == "parquet" and not find_spec("pyarrow"):
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:
-            frame = _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name)
+            frame = _read_parquet(place) if self.format == "parquet" else self._read_csv(place, key, name, text)
         except ConfigError:  # a ValueError too
             raise
         except pd.errors.EmptyDataError as error:
@@ -102,23 +104,32 @@ class Reading:
         signs = (SIGNS.get(self.decimal, self.decimal), thousands) if self.format == "csv" else (".", None)
         frame = with_numbers(frame, text, *signs)
         if words := [float(word) for word in self.missing if NUMBER.fullmatch(word)]:  # -999 stands for -999.0 too
-            frame = frame.mask(frame.isin(words))
+            frame = _without_words(frame, words)
         return _without_row_numbers(frame, name)
 
-    def _read_csv(self, path: Path, key: str, name: str) -> Frame:
-        """All fields as texts without blanks around them; NaN for gaps."""
+    def _read_csv(self, path: Path, key: str, name: str, text: Collection[str]) -> Frame:
+        """Columns of plain numbers, and all fields of the others as texts without blanks around them; NaN for gaps."""
         separator = SIGNS.get(self.separator, self.separator)
         read = partial(
-            pd.read_csv, path, sep=separator, header=None, dtype="str", na_filter=False, encoding="utf-8-sig",
-            skipinitialspace=separator != "\t",
-        )  # fmt: skip
-        header = read(nrows=1)  # first, because rows under another separator may have any number of fields
+            pd.read_csv, path, sep=separator, header=None, encoding="utf-8-sig", skipinitialspace=separator != "\t"
+        )
+        read_texts = partial(read, dtype="str", na_filter=False)
+        header = read_texts(nrows=1)  # first, because rows under another separator may have any number of fields
         if header.shape[1] == 1:
             self._refuse_one_column(header.iloc[0, 0], key, name)
-        cells = read().apply(lambda column: column.str.strip())
-        names, frame = cells.iloc[0], cells.iloc[1:].reset_index(drop=True)
+        names, gaps = [str(field).strip() for field in header.iloc[0]], [*GAPS, *self.missing]
+        asked = {i for i, column in enumerate(names) if column in text}
+        if self.thousands != "none":  # pandas takes its sign anywhere between digits
+            asked = set(range(len(names)))
+        point = SIGNS.get(self.decimal, self.decimal)
+        read_numbers = partial(read, decimal=point, na_values=gaps, keep_default_na=False)
+        columns = number_columns(read_numbers, path, len(names), asked)
+        if others := [i for i in range(len(names)) if i not in columns]:
+            fields = read_texts(usecols=others).iloc[1:].reset_index(drop=True)
+            columns |= {i: _without_words(fields.pop(i).str.strip().to_frame(), gaps)[i] for i in others}
+        frame = pd.DataFrame({i: columns[i] for i in range(len(names))}, copy=False)
         frame.columns = [column or f"Unnamed: {i}" for i, column in enumerate(names)]
-        return frame.mask(frame.isin([*GAPS, *self.missing]))
+        return frame
 
     def _refuse_one_column(self, header: str, key: str, name: str) -> None:
         """Raise ConfigError; but rows to predict may have one column, the only input of a run."""
@@ -158,7 +169,7 @@ def all_of(*calls: Callable[[], Any]) -> list[Any]:
     return made
 
 
-def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
+def require_columns(frame: Frame | Rows, columns: Iterable[str], key: str, place: str) -> None:
     """Raise ConfigError unless the table has all these columns."""
     absent = [column for column in columns if column not in frame.columns]
     if absent:
@@ -200,6 +211,14 @@ def _read_parquet(path: Path) -> Frame:
     frame = frame.astype({name: "category" for name in noted if name in frame})
     named = [level for level in frame.index.names if level is not None and level not in frame.columns]
     return frame.reset_index(named).reset_index(drop=True)
+
+
+def _without_words(frame: Frame, words: Sequence[Any]) -> Frame:
+    """NaN in place of the words, one column after the other: a mask of the whole table would be a copy of it."""
+    columns = {name: frame[name] for name in frame}
+    masks = ((name, column.isin(words)) for name, column in columns.items())
+    masked = {name: columns[name].mask(mask) for name, mask in masks if mask.any()}
+    return pd.DataFrame(columns | masked, copy=False)
 
 
 def _without_row_numbers(frame: Frame, name: str) -> Frame:

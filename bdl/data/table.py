@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
+import numpy as np
 import pandas as pd
 from torch import Tensor
 
@@ -18,6 +19,7 @@ from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Reading, all_of, locate, require_columns
 from bdl.data.loader import Batching
 from bdl.data.module import Task
+from bdl.data.rows import Rows
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule
 from bdl.data.values import Frame, Series
@@ -114,42 +116,53 @@ class TableDataModule(TensorDataModule):
         files, places = split.files(path), split.places(place)
         frames = {s: reading.read(p, key, columns.written) for s, (key, p) in files.items()}
         columns.check(frames["train"], split.column, place)
-        frames = {s: _with_target(frame, target, places[s]) for s, frame in frames.items()}
-        frames = split.rows(frames, place)
-        of_inputs = frames["train"].drop(columns=columns.no_inputs(split.column))
-        labels = pd.concat([frame[target] for frame in frames.values()])
+        rows = split.rows({s: _with_target(frame, target, places[s]) for s, frame in frames.items()}, place)
+        train, no_inputs = rows["train"], columns.no_inputs(split.column)
+        of_inputs = [name for name in train.columns if name not in no_inputs]
+        labels = pd.concat([part[target] for part in rows.values()])
         (rule, reason), inputs = all_of(
-            lambda: _target_of(labels, frames["train"][target], columns.task, place),
-            lambda: InputEncoding.learn(of_inputs, columns.categorical, columns.max_levels, place, reading.day_first),
+            lambda: _target_of(labels, train[target], columns.task, place),
+            lambda: InputEncoding.learn(
+                train, of_inputs, columns.categorical, columns.max_levels, place, reading.day_first
+            ),
         )
         self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
-        splits = {s: self._encode(frame, s, places[s]) for s, frame in frames.items()}
+        repeated = None
+        if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
+            repeated = _repeated(rows, [*inputs.names, target])
+        splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
         self.name = place
         self.target_units = (rule.name, rule.mean, rule.std) if isinstance(rule, NumberTarget) else None
         self.min_std = rule.min_std if isinstance(rule, NumberTarget) else 0.0
         self.overview = (
-            f"{place}: {self.rows} rows; {of_inputs.shape[1]} columns as {self.input_shape[0]} inputs; "
+            f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
             f"target {rule.name}: {rule.task} ({reason})"
         )
-        if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
-            _warn_of_repeated(frames, [*inputs.names, target], place)
+        if repeated is not None:
+            warnings.warn(f"{place}: {repeated}", BdlWarning, stacklevel=2)
 
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""
         x, y = self.splits["train"]
-        rows = hashlib.sha256(x.numpy().tobytes() + y.numpy().tobytes()).hexdigest()
+        rows = hashlib.sha256(x.numpy())
+        rows.update(y.numpy())
         encoding = checksum(self.encoding.to_plain())
-        return {"target": self.encoding.target.name, "training_rows": rows[:16], "encoding": encoding}
+        return {"target": self.encoding.target.name, "training_rows": rows.hexdigest()[:16], "encoding": encoding}
 
     def preprocessing(self) -> dict[str, Any]:
         return self.encoding.to_plain()
 
-    def _encode(self, frame: Frame, split: str, place: str) -> tuple[Tensor, Tensor]:
-        encoding = self.encoding
-        y = encoding.target.encode(frame[encoding.target.name], place)
-        return encoding.inputs.encode(frame, f"data.{split}_path: ", f"{place}, {split} rows"), y
+    def _encode(self, rows: Mapping[str, Rows], places: Mapping[str, str]) -> dict[str, tuple[Tensor, Tensor]]:
+        """x and y of each split. The rows are given up: a column is let go once it is an input of all."""
+        inputs, target = self.encoding.inputs, self.encoding.target
+        y = {s: target.encode(part[target.name], places[s]) for s, part in rows.items()}
+        x = {}
+        for s in sorted(rows, key="train".__eq__):  # the largest split last
+            key, place = f"data.{s}_path: ", f"{places[s]}, {s} rows"
+            x[s] = inputs.encode(rows[s], key, place, last=s == "train")
+        return {s: (x[s], y[s]) for s in rows}
 
 
 def _target_of(labels: Series, of_training: Series, task: Task | None, place: str) -> tuple[Target, str]:
@@ -160,7 +173,7 @@ def _target_of(labels: Series, of_training: Series, task: Task | None, place: st
     return NumberTarget.learn(of_training, place, found), reason
 
 
-def _with_target(frame: Frame, target: str, place: str) -> Frame:
+def _with_target(frame: Frame, target: str, place: str) -> Rows:
     """The rows that have a target; the others are counted in a warning."""
     require_columns(frame, [target], "data.target=", place)
     missing = int(frame[target].isna().sum())
@@ -169,17 +182,19 @@ def _with_target(frame: Frame, target: str, place: str) -> Frame:
     if missing:
         line = f"{place}: the target {target} is missing in {missing} of {len(frame)} rows, which are left out"
         warnings.warn(line, BdlWarning, stacklevel=3)
-    return frame[frame[target].notna()]
+    return Rows(frame, np.flatnonzero(frame[target].notna()))
 
 
-def _warn_of_repeated(frames: Mapping[str, Frame], columns: Sequence[str], place: str) -> None:
-    """Count the test rows that are training rows too. Scores on them tell nothing about new rows."""
-    train, test = (frames[split][columns].drop_duplicates() for split in ("train", "test"))
-    if repeated := int(pd.concat([train, test]).duplicated().sum()):
-        warnings.warn(
-            f"{place}: {repeated} of {len(test)} different test rows are training rows too, value for value: if they "
-            "are copies, remove them from the table, because scores on them say nothing about new rows", BdlWarning, 3,
-        )  # fmt: skip
+def _repeated(rows: Mapping[str, Rows], columns: list[str]) -> str | None:
+    """How many test rows are training rows too, in words. Scores on them tell nothing about new rows."""
+    train, test = (np.unique(rows[split].hashes(columns)) for split in ("train", "test"))
+    repeated = int(np.isin(test, train).sum())
+    if not repeated:
+        return None
+    return (
+        f"{repeated} of {len(test)} different test rows are training rows too, value for value: if they are copies, "
+        "remove them from the table, because scores on them say nothing about new rows"
+    )
 
 
 def read_table(

@@ -39,10 +39,13 @@ def with_numbers(frame: Frame, text: Collection[str] = (), decimal: str = ".", t
 
     decimal: the sign before decimals. thousands: a pattern of the sign that stands before every three digits.
     """
-    return frame.assign(**{name: _converted(frame[name], decimal, thousands) for name in frame if name not in text})
+    columns = {name: frame[name] if name in text else _converted(frame[name], decimal, thousands) for name in frame}
+    return pd.DataFrame(columns, index=frame.index, copy=False)
 
 
 def _converted(values: Series, decimal: str, thousands: str | None) -> Series:
+    if pd.api.types.is_numeric_dtype(values):
+        return values
     texts = values.where(is_text(values))
     if isinstance(values.dtype, pd.CategoricalDtype) or texts.isna().all():
         return values
@@ -72,6 +75,8 @@ def _merges(texts: Series) -> bool:
 
 def is_text(values: Series) -> Series:
     """(n,) whether a value is a text."""
+    if pd.api.types.is_numeric_dtype(values):
+        return pd.Series(False, values.index)
     return values.map(lambda value: isinstance(value, str)).astype(bool)
 
 
@@ -122,6 +127,8 @@ def number_hint(values: Series) -> str | None:
     >>> number_hint(pd.Series(["a", "2,5"])) is None
     True
     """
+    if pd.api.types.is_numeric_dtype(values):
+        return None
     texts = values[is_text(values)].astype("str").str.strip()
     if texts.empty:
         return None
