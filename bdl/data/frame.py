@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import pandas as pd
 
-from bdl.data.numbers import number_columns
+from bdl.data.number_fields import number_columns
 from bdl.data.rows import Rows
 from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
 from bdl.errors import BdlWarning, ConfigError

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
+from pandas.util import hash_array
 
 from bdl.data.values import Frame, Series, as_numbers
 
@@ -53,8 +54,8 @@ class Rows:
             values = self[name]
             if pd.api.types.is_numeric_dtype(values):
                 numbers = as_numbers(values).to_numpy() + 0.0  # -0 becomes 0
-                hashed = pd.util.hash_array(np.where(np.isnan(numbers), np.nan, numbers))
+                hashed = hash_array(np.where(np.isnan(numbers), np.nan, numbers))
             else:
-                hashed = pd.util.hash_array(values.astype(object).map(str).to_numpy(object))
+                hashed = hash_array(values.astype(object).map(str).to_numpy(object))
             total = (total ^ hashed) * np.uint64(0x9E3779B97F4A7C15)  # odd: 2^64 over the golden ratio; wraps around
         return total

@@ -146,8 +146,8 @@ class TableDataModule(TensorDataModule):
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""
         x, y = self.splits["train"]
-        rows = hashlib.sha256(x.numpy())
-        rows.update(y.numpy())
+        rows = hashlib.sha256(x.numpy().data)
+        rows.update(y.numpy().data)
         encoding = checksum(self.encoding.to_plain())
         return {"target": self.encoding.target.name, "training_rows": rows.hexdigest()[:16], "encoding": encoding}
 

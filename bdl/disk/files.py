@@ -20,15 +20,16 @@ SMALL = 2**26  # bytes; files that describe a run have fewer
 WRITING = ".writing-"  # temporary names begin with it, then follow host and process
 
 
-def write_atomically(path: Path, data: bytes, make_folder: bool = True) -> None:
+def write_atomically(path: Path, *parts: bytes | memoryview, make_folder: bool = True) -> None:
     """Write to a temporary name, sync, rename. Raises StoreError if the disk is full or not writable.
 
+    parts: the content, one after the other, so that a large one need not be put together in memory.
     make_folder: False where the folder has been there, so that one which was moved meanwhile is not made anew.
     """
     with disk_errors(path):
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary_file(path.parent, data) as written:
+        with temporary_file(path.parent, *parts) as written:
             publish(written, path)
 
 
@@ -80,12 +81,13 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 @contextlib.contextmanager
-def temporary_file(folder: Path, data: bytes) -> Iterator[Path]:
+def temporary_file(folder: Path, *parts: bytes | memoryview) -> Iterator[Path]:
     """A complete, synced file of a temporary name. It is removed in the end, unless it was renamed."""
     handle, name = tempfile.mkstemp(dir=folder, prefix=f"{WRITING}{platform.node()}-{os.getpid()}-")
     try:
         with os.fdopen(handle, "wb") as f:
-            f.write(data)
+            for part in parts:
+                f.write(part)
             f.flush()
             os.fsync(f.fileno())
         os.chmod(name, 0o644)

@@ -189,5 +189,9 @@ def _entries(lines: Iterable[bytes], before: str) -> Iterator[Entry]:
         before = entry.hash
 
 
-def digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()
+def digest(*parts: bytes | memoryview) -> str:
+    """The sha256 of a content, which may be given in parts."""
+    sha256 = hashlib.sha256()
+    for part in parts:
+        sha256.update(part)
+    return sha256.hexdigest()

@@ -18,7 +18,7 @@ from bdl.display import Shown
 from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.checked_files import CheckedFiles
 from bdl.posterior.index import Index, Record, sample_files
-from bdl.posterior.tensors import FROZEN, FrozenPart, as_bytes, copies_of, frozen_names, stacked_tensors
+from bdl.posterior.tensors import FROZEN, FrozenPart, as_bytes, file_parts, frozen_names, stacked_tensors
 from bdl.snapshot import Sampled, describe_target
 
 
@@ -56,10 +56,10 @@ class SampleStore(Shown):
 
         Raises StoreError if the disk is full or not writable. Earlier samples stay valid.
         """
-        name, data = f"{fields['step']:08d}-{fields['stack']}.safetensors", as_bytes(tensors)
-        record = Record(**fields, file=name, bytes=len(data), sha256=digest(data))
+        name, parts = f"{fields['step']:08d}-{fields['stack']}.safetensors", file_parts(tensors)
+        record = Record(**fields, file=name, bytes=sum(map(len, parts)), sha256=digest(*parts))
         index = self.index(record.stack)
-        write_atomically(self.folder / name, data, make_folder=not index.manifest.entries())
+        write_atomically(self.folder / name, *parts, make_folder=not index.manifest.entries())
         index.append(record)
         return record
 
@@ -103,7 +103,8 @@ class SampleStore(Shown):
         if (psi := sampler.psi()) is not None:
             self.write_weighting(stack, *psi)
         self.write_excluded(stack, sampler.excluded())
-        kept = copies_of(now.rows, tensors, sampler.chains)
+        which = slice(None) if len(now.rows) == (sampler.chains or 1) else now.rows
+        kept = {name: tensor[which] for name, tensor in tensors.items()}  # views: nothing moves while they are written
         return self.write(kept, energy_batch=None, log_weight=now.log_weight, **now.fields())
 
     def write_target(self, target: Mapping[str, Any], stack: int = 0, frozen: FrozenPart | None = None) -> None:

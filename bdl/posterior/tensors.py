@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import json
 import math
 import operator
 import os
@@ -45,7 +46,26 @@ def stacked_tensors(net: nn.Module, chains: int | None, frozen: Container[str] =
 
 def as_bytes(tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> bytes:
     """The content of a safetensors file, with `about` in its header."""
-    return safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}, about)
+    return b"".join(file_parts(tensors, about))
+
+
+def file_parts(tensors: Mapping[str, Tensor], about: dict[str, str] | None = None) -> list[bytes | memoryview]:
+    """The content of a safetensors file in parts: its header, and the memory of each tensor, which is not copied.
+
+    It is what `safetensors.torch.save` makes, to the byte, which holds a second and a third copy of all while it works.
+    The library is asked for the order of the tensors, which it takes from their types and names.
+    """
+    flat = {k: v.detach().cpu().contiguous() for k, v in tensors.items()}
+    empty = safetensors.torch.save({k: v.new_empty(0) for k, v in flat.items()}, about)
+    entries = parse_json(empty[8 : 8 + int.from_bytes(empty[:8], "little")])
+    metadata, end = entries.pop("__metadata__", None), 0
+    for name, entry in entries.items():
+        begin, end = end, end + flat[name].nbytes
+        entry |= {"shape": list(flat[name].shape), "data_offsets": [begin, end]}
+    whole = entries if metadata is None else {"__metadata__": metadata, **entries}
+    header = json.dumps(whole, ensure_ascii=False, separators=(",", ":")).encode()
+    header += b" " * (-len(header) % 8)
+    return [len(header).to_bytes(8, "little") + header, *(_memory(flat[name]) for name in entries)]
 
 
 def read_tensors(path: Path, check: bool = True) -> tuple[dict[str, Tensor], str]:
@@ -63,7 +83,7 @@ def read_tensors(path: Path, check: bool = True) -> tuple[dict[str, Tensor], str
             tensors = {}
             for name, dtype, shape in entries:
                 tensors[name] = torch.empty(shape, dtype=dtype)
-                memory = memoryview(tensors[name].view(-1).view(torch.uint8).numpy())
+                memory = _memory(tensors[name])
                 if f.readinto(memory) != len(memory):  # type: ignore[attr-defined]
                     raise ValueError("it has changed meanwhile")
                 if check:
@@ -78,6 +98,11 @@ def read_tensors(path: Path, check: bool = True) -> tuple[dict[str, Tensor], str
 def holds_nan(tensor: Tensor) -> bool:
     """Whether a number is NaN. The sum tells in nearly all cases, without a tensor of flags."""
     return not bool(tensor.sum().isfinite()) and bool(tensor.isnan().any())
+
+
+def _memory(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU, of whatever type."""
+    return tensor.view(-1).view(torch.uint8).numpy().data
 
 
 def _first(f: BinaryIO, count: int) -> bytes:
@@ -164,7 +189,7 @@ class FrozenPart:
         """The checksum of its file, computed again only if somebody has written to a tensor; None without tensors."""
         seen = [(t.data_ptr(), t._version) for t in self.tensors.values()]
         if seen != self._seen:
-            self._sha256, self._seen = digest(self.as_bytes()), seen
+            self._sha256, self._seen = digest(*file_parts(self.tensors)), seen
         return self._sha256
 
     def differs_from(self, target: Mapping[str, Any]) -> bool:
@@ -179,7 +204,7 @@ class FrozenPart:
 
     def as_bytes(self) -> bytes:
         """The content of its file."""
-        return as_bytes({k: v.clone() for k, v in self.tensors.items()})  # tied tensors may share their memory
+        return as_bytes(self.tensors)
 
 
 def frozen_entry(target: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import tracemalloc
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -319,13 +320,31 @@ def test_a_full_disk_keeps_the_samples_written_before(store, monkeypatch):
 def test_the_file_is_there_before_its_index_line(store, monkeypatch):
     lines = []
 
-    def spy(path: Path, data: bytes, make_folder: bool) -> None:
-        write_atomically(path, data, make_folder)
+    def spy(path: Path, *parts: bytes | memoryview, make_folder: bool) -> None:
+        write_atomically(path, *parts, make_folder=make_folder)
         lines.append((path.exists(), len(store.records())))
 
     monkeypatch.setattr("bdl.posterior.store.write_atomically", spy)
     write(store, 4)
     assert lines == [(True, 3)] and len(store.records()) == 4
+
+
+@pytest.mark.parametrize("about", [None, {"unit": 'nats, "ψ"', "tab": "\t\x1f"}], ids=["tensors", "with words"])
+def test_a_file_in_parts_is_what_the_library_makes_and_copies_no_tensor(tmp_path, about):
+    """Names with signs that JSON escapes or not, tensors of several types, without axes and without numbers."""
+    tensors = {
+        "z.weight": torch.randn(3, 2), "größe": torch.arange(5), 'a"b\\c': torch.tensor(True), "a": torch.zeros(0, 4),
+        "half": torch.ones(3, dtype=torch.bfloat16), "double": torch.tensor(1.5, dtype=torch.float64),
+    }  # fmt: skip
+    assert as_bytes(tensors, about) == safetensors.torch.save(tensors, about)
+    large, store = torch.zeros(2, 2**20), SampleStore(tmp_path)
+    tracemalloc.start()
+    try:
+        record = store.write({"w": large}, step=1, **FIELDS)
+        assert tracemalloc.get_traced_memory()[1] < large.nbytes / 4  # a copy as bytes would be all of it
+    finally:
+        tracemalloc.stop()
+    assert torch.equal(store.read(record)["w"], large)
 
 
 def explode(after: int, lr: float = 1e38) -> bdl.Schedule:
@@ -507,6 +526,7 @@ def test_every_type_of_torch_is_read_as_the_library_reads_it(tmp_path):
         "scalar": torch.tensor(7), "none": torch.zeros(0, 3),
     }  # fmt: skip
     data = as_bytes(tensors)
+    assert data == safetensors.torch.save(tensors)
     (tmp_path / "a").write_bytes(data)
     read, sha256 = read_tensors(tmp_path / "a")
     theirs = safetensors.torch.load(data)

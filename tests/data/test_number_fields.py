@@ -1,4 +1,4 @@
-"""Tests of `bdl.data.numbers` and `.rows`: columns of numbers that are parsed in parts, and held once."""
+"""Tests of `bdl.data.number_fields` and `.rows`: columns of numbers that are parsed in parts, and held once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from bdl.data import numbers
+from bdl.data import number_fields
 from bdl.data.frame import GAPS, Reading
 from bdl.data.rows import Rows
 from bdl.data.table import read_table
@@ -19,8 +19,8 @@ from bdl.data.values import with_numbers
 FIELDS = [
     "1", "-2", "+3", "007", "1.5", "-.5", "2.", "1e3", "1E-3", "1e400", "-inf", "Infinity", "nan", "NaN", "NAN", "NA",
     "?", "", " ", '""', '"4"', '" 5 "', "6 ", " 7", "True", "false", "abc", "1_000", "0x1A", "1,5", '"1,5"', '"1,000"',
-    "1.2.3", "9007199254740993", "12345678901234567890", "123456789012345678901234567890", "1e16", "None", "-999", "1d5",
-    "-0", "٣", "2020-01-01", "0.1234567890123456789", "5e-324", "1 000",
+    "1.2.3", "9007199254740993", "12345678901234567890", "123456789012345678901234567890", "1e16", "None", "-999",
+    "1d5", "-0", "٣", "2020-01-01", "0.1234567890123456789", "5e-324", "1 000",
 ]  # fmt: skip
 
 
@@ -38,12 +38,13 @@ def as_texts_first(path: Path, reading: Reading, text: Sequence[str] = ()) -> pd
 )
 def test_numbers_parsed_in_parts_are_the_numbers_of_texts(tmp_path, monkeypatch, start, form):
     """Each column is of numbers but for one odd field, in the first part, in the last one, or between the others."""
-    monkeypatch.setattr(numbers, "CELLS", 1)
-    monkeypatch.setattr(numbers, "ROWS", 4)
-    signs = {"separator": "semicolon", "decimal": "comma"} if form == "semicolon" else {}
-    reading = Reading(missing=("?", "-999") if form == "a number for a gap" else ("?",), **signs)
-    between = ";" if signs else ","
-    fields = [field for field in FIELDS if signs or field != "1,5"]
+    monkeypatch.setattr(number_fields, "CELLS", 1)
+    monkeypatch.setattr(number_fields, "ROWS", 4)
+    missing = ("?", "-999") if form == "a number for a gap" else ("?",)
+    semicolon = form == "semicolon"
+    reading = Reading("csv", "semicolon", "comma", missing) if semicolon else Reading(missing=missing)
+    between = ";" if semicolon else ","
+    fields = [field for field in FIELDS if semicolon or field != "1,5"]
     columns = [[*[start] * row, field, *["3"] * (10 - row)] for field in fields for row in (1, 9)]
     lines = [between.join(f"x{i}" for i in range(len(columns) + 1))]
     lines += [between.join((*row, str(i + 0.5))) for i, row in enumerate(zip(*columns, strict=True))]
@@ -55,7 +56,7 @@ def test_numbers_parsed_in_parts_are_the_numbers_of_texts(tmp_path, monkeypatch,
 
 def test_a_table_of_numbers_is_held_once(tmp_path, monkeypatch):
     """Reading holds 8 bytes a cell and one part of the file, and encoding gives up a column for its inputs."""
-    monkeypatch.setattr(numbers, "CELLS", 2**10)
+    monkeypatch.setattr(number_fields, "CELLS", 2**10)
     rows, width = 20_000, 20
     x = np.random.default_rng(0).normal(size=(rows, width)).round(3)
     path = tmp_path / "table.csv"
