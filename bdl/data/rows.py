@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
-from pandas.util import hash_array
+import pandas.util
 
 from bdl.data.values import Frame, Series, as_numbers
+
+hash_array: Any = pandas.util.hash_array  # which type checkers do not find
 
 
 @dataclass(frozen=True)

@@ -329,7 +329,7 @@ def test_the_file_is_there_before_its_index_line(store, monkeypatch):
     assert lines == [(True, 3)] and len(store.records()) == 4
 
 
-@pytest.mark.parametrize("about", [None, {"unit": 'nats, "ψ"', "tab": "\t\x1f"}], ids=["tensors", "with words"])
+@pytest.mark.parametrize("about", [None, {"unit": 'nats, "ψ"\t\x1f'}], ids=["tensors", "with words"])
 def test_a_file_in_parts_is_what_the_library_makes_and_copies_no_tensor(tmp_path, about):
     """Names with signs that JSON escapes or not, tensors of several types, without axes and without numbers."""
     tensors = {
