@@ -75,7 +75,7 @@ def test_a_refusal_in_a_process_of_its_own(tmp_path):
 # ---- several processes -----------------------------------------------------------------------------------------------
 
 
-SHORTER = (*LONG, "trainer.max_steps=800", "collect.keep.every=20", "collect.keep.burn_in=40")
+SHORTER = (*LONG, "trainer.max_steps=400", "collect.keep.every=10", "collect.keep.burn_in=20", "checkpoint_every=100")
 
 
 def on_two(kind: str, folder: Path, *overrides: str) -> Forked:
