@@ -303,6 +303,7 @@ def test_law_in_two_dimensions(name: str):
     assert halved < error / 3 and halved < 0.01
 
 
+@pytest.mark.slow  # the double well has the same control
 @pytest.mark.parametrize("name", CASES)
 def test_law_without_gamma_is_seen(name: str, without_gamma):
     """Negative control: an error that stays."""

@@ -356,6 +356,7 @@ def weights(dynamics, lr: float, seed: int = 1) -> tuple[Estimate, Estimate]:
     return Estimate.over_chains(w.mean(0)), Estimate.over_chains((w - w.mean((0, 1))).square().mean(0))
 
 
+@pytest.mark.slow  # the funnel is the other law with batch noise that is no Gaussian
 def test_logistic_regression_in_batches_beside_nuts():
     """Means to 0.1 deviations and deviations to 7 %, where batches bring 0.4 of the noise that turns u.
 
