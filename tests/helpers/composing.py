@@ -20,7 +20,7 @@ import omegaconf._utils
 import omegaconf.base
 import yaml
 from hydra._internal import config_loader_impl, defaults_list
-from hydra._internal.config_repository import ConfigRepository
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.defaults_list import Overrides
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -53,6 +53,7 @@ def remember(replace: Callable[[Any, str, Any], None]) -> None:
     replace(omegaconf.base, "parse", parse)
     replace(omegaconf._utils, "parse", parse)
     replace(OverridesParser, "parse_rule", _remembering_rule(OverridesParser.parse_rule))
+    replace(CachingConfigRepository, "__init__", _share_sources)
     replace(ConfigRepository, "load_config", _remembering_file(ConfigRepository.load_config))
     replace(defaults_list, "_create_interpolation_map", _map_if_needed(defaults_list._create_interpolation_map))
     replace(config_loader_impl, "create_defaults_list", _remembering_list(config_loader_impl.create_defaults_list))
@@ -82,6 +83,11 @@ def _remembering_rule(parse_rule):
         return copy.copy(parsed[line, rule])  # the caller sets its config_loader
 
     return of_line
+
+
+def _share_sources(self, delegate):
+    """Hydra copies the sources with all configurations that are registered, so that their list can be replaced."""
+    self.delegate, self.cache = copy.copy(delegate), {}
 
 
 def _remembering_file(load):
