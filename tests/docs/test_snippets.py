@@ -15,10 +15,12 @@ from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from pages import CONTRIBUTING, PAGES, README, ROOT, blocks, commands, commands_of, options
+from repeats import slow_where
 
 import bdl
 
 SMALL = ("length=60", "chains=2", "collect.keep.burn_in=20", "collect.keep.every=10", "logger=none", "train_items=200")
+LONG = ("own-network", "tutorial-sklearn")  # half of the time of all pages
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 TRAIN = [(page, o) for page in PAGES for c in commands(page) if (o := options(c, "train")) is not None]
 EVALUATE = [(page, o) for page in PAGES for c in commands(page) if (o := options(c, "evaluate")) is not None]
@@ -29,7 +31,7 @@ def name(value) -> str:
 
 
 @pytest.mark.usefixtures("unwritten_pictures")
-@pytest.mark.parametrize("page", WITH_PYTHON, ids=name)
+@pytest.mark.parametrize("page", slow_where(lambda page: page.stem in LONG, WITH_PYTHON), ids=name)
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     """In order, in one namespace per page. Runs that the page names by `hydra.run.dir` are made too, shortened, and
     their predictions."""

@@ -19,7 +19,8 @@ import hydra
 import omegaconf._utils
 import omegaconf.base
 import yaml
-from hydra._internal import config_loader_impl
+from hydra._internal import config_loader_impl, defaults_list
+from hydra._internal.config_repository import CachingConfigRepository, ConfigRepository
 from hydra._internal.defaults_list import Overrides
 from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -52,7 +53,11 @@ def remember(replace: Callable[[Any, str, Any], None]) -> None:
     replace(omegaconf.base, "parse", parse)
     replace(omegaconf._utils, "parse", parse)
     replace(OverridesParser, "parse_rule", _remembering_rule(OverridesParser.parse_rule))
+    replace(CachingConfigRepository, "__init__", _share_sources)
+    replace(ConfigRepository, "load_config", _remembering_file(ConfigRepository.load_config))
+    replace(defaults_list, "_create_interpolation_map", _map_if_needed(defaults_list._create_interpolation_map))
     replace(config_loader_impl, "create_defaults_list", _remembering_list(config_loader_impl.create_defaults_list))
+    replace(Loader, "_load_single_config", _remembering_part(Loader._load_single_config))
     replace(Loader, "_compose_config_from_defaults_list", _remembering_merge(Loader._compose_config_from_defaults_list))
 
 
@@ -80,6 +85,33 @@ def _remembering_rule(parse_rule):
     return of_line
 
 
+def _share_sources(self, delegate):
+    """Hydra copies the sources with all configurations that are registered, so that their list can be replaced."""
+    self.delegate, self.cache = copy.copy(delegate), {}
+
+
+def _remembering_file(load):
+    loaded = {}
+
+    def of_path(self, config_path):
+        if _may_change(self):
+            return load(self, config_path)
+        if config_path not in loaded:
+            loaded[config_path] = pickle.dumps(load(self, config_path))
+        return pickle.loads(loaded[config_path])
+
+    return of_path
+
+
+def _map_if_needed(create):
+    def of_defaults(overrides, defaults_list, self_added):
+        """Hydra makes one for every file, and reads those of files whose defaults have a ${...}."""
+        needed = any(default.is_interpolation() for default in defaults_list)
+        return create(overrides, defaults_list, self_added) if needed else None
+
+    return of_defaults
+
+
 def _remembering_list(create):
     lists = {}
 
@@ -94,6 +126,20 @@ def _remembering_list(create):
         return dataclasses.replace(lists[key], config_overrides=overrides.config_overrides)
 
     return of_groups
+
+
+def _remembering_part(load):
+    parts = {}
+
+    def of_file(self, default, repo):
+        if _may_change(repo):
+            return load(self, default, repo)
+        key = repr(default)
+        if key not in parts:
+            parts[key] = pickle.dumps(load(self, default, repo))
+        return pickle.loads(parts[key])
+
+    return of_file
 
 
 def _remembering_merge(merge):

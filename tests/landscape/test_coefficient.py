@@ -89,7 +89,7 @@ def test_what_finite_data_leave_of_a_multiplicity():
 
 @pytest.mark.parametrize(
     "dynamics",
-    slow_where(lambda d: isinstance(d, bdl.SGHMC), [bdl.BAOAB(friction=0.3), bdl.SGLD(), bdl.SGHMC()]),
+    slow_where(lambda d: not isinstance(d, bdl.SGLD), [bdl.BAOAB(friction=0.3), bdl.SGLD(), bdl.SGHMC()]),
     ids=str,
 )
 def test_a_regular_model_has_half_its_dimension(dynamics):

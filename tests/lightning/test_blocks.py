@@ -12,6 +12,7 @@ import pytest
 import torch
 import toys
 from lightning.pytorch.callbacks import Callback
+from repeats import slow_where
 from torch import nn
 
 import bdl
@@ -154,8 +155,12 @@ def assert_equal(blocks: Run, stepwise: Run) -> None:
         assert torch.equal(values.nan_to_num(-1), blocks.monitor.trace()[column].nan_to_num(-1)), column
 
 
+# They take the same way through a block as another case: a weighting, an adaptation, a precision, a count of batches
+REPEATS = ("one chain", "contour, shared", "thermostat", "variational", "any loss", "double", "half an epoch")
+
+
 @pytest.mark.filterwarnings("ignore::bdl.BdlWarning", "ignore:.*label_smoothing")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_where(lambda name: name in REPEATS, CASES))
 def test_blocks_leave_the_same_files_and_the_same_checkpoint(tmp_path, name):
     every = EveryBatch()
     blocks, stepwise = Run(tmp_path / "a", CASES[name]), Run(tmp_path / "b", CASES[name], every)
@@ -213,9 +218,15 @@ def test_blocks_cross_epochs_where_nobody_looks(device, tmp_path, batch):
     assert seen.after == [100] and seen.before == list(range(100))
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Run:
+    """A run that nothing stops."""
+    return Run(tmp_path_factory.mktemp("whole"), CASES["weighted"])
+
+
 @pytest.mark.parametrize("at", [7, 39, 45, 91])
-def test_a_run_asked_to_stop_inside_a_block_stops_there_and_resumes(tmp_path, at):
-    whole, stop = Run(tmp_path / "whole", CASES["weighted"]), Seen(at)
+def test_a_run_asked_to_stop_inside_a_block_stops_there_and_resumes(tmp_path, whole, at):
+    stop = Seen(at)
     first = Run(tmp_path / "parts", CASES["weighted"], stop)
     assert first.trainer.global_step == at + 1 < STEPS
     second = Run(tmp_path / "parts", CASES["weighted"], resume=first.checkpoint)

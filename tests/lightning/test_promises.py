@@ -115,10 +115,15 @@ def test_a_few_energies_of_all_the_data_are_read_where_they_cost_little(tmp_path
     assert len(run.promises._rows) == BURN_IN
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory) -> Run:
+    """A run that nothing stops."""
+    return Run(tmp_path_factory.mktemp("whole"), **FAR)
+
+
 @pytest.mark.parametrize("at", [30, 75, 150, 450])
-def test_a_resumed_run_decides_the_same(tmp_path, at):
+def test_a_resumed_run_decides_the_same(tmp_path, whole, at):
     """Before the first decision, after it, after the second, and while samples are kept."""
-    whole = Run(tmp_path / "whole", **FAR)
     assert len(whole.lines) >= 2
     Run(tmp_path / "parts", Halt(at), **FAR)
     parts = Run(tmp_path / "parts", **FAR, resumed=True)
@@ -126,6 +131,6 @@ def test_a_resumed_run_decides_the_same(tmp_path, at):
     assert parts.sampler.param_groups[0]["lr"] == whole.sampler.param_groups[0]["lr"] < FAR["lr"]
 
 
-def test_blocks_of_steps_decide_as_single_steps_do(tmp_path):
-    blocks, single = Run(tmp_path / "a", **FAR), Run(tmp_path / "b", EveryBatch(), **FAR)
-    assert blocks.files() == single.files() and blocks.lines == single.lines
+def test_blocks_of_steps_decide_as_single_steps_do(tmp_path, whole):
+    single = Run(tmp_path, EveryBatch(), **FAR)
+    assert whole.files() == single.files() and whole.lines == single.lines

@@ -109,7 +109,7 @@ def test_numbers_with_and_without_labels(regression, labels):
         )
     else:
         of_all, of_small = posterior.predict(NUMBERS_X), small.predict(NUMBERS_X)
-        y = of_all.draw(20_000)
+        y = of_all.draw(2000)
         gaps = torch.stack([of_all.log_density(one) - of_small.log_density(one) for one in y]).double()
         error = gaps.mean(1).std() / len(gaps) ** 0.5
         assert scores["chosen"] == pytest.approx(float(gaps.mean()), abs=5 * float(error))

@@ -51,6 +51,7 @@ def test_all_stacks_share_the_centre_of_the_file(tmp_path):
 def test_a_killed_run_resumes_around_the_stored_centre(tmp_path):
     """The samples are those of a whole run, to the byte, although the chains have moved away from the start."""
     settings = ("trainer=debug", *TINY, *CENTRED, weights(tmp_path), "trainer.max_steps=2000", "checkpoint_every=300")
+    settings += ("collect.keep.every=50",)
     sampled(tmp_path / "whole", *settings)
     process = running.start(f"hydra.run.dir={tmp_path / 'killed'}", *settings)
     running.stop(process, tmp_path / "killed", signal.SIGTERM)

@@ -133,7 +133,7 @@ def test_a_signal_to_all_processes_at_once_is_one_signal(tmp_path):
 @pytest.mark.slow  # new interpreters
 def test_a_local_job_is_started_again_after_a_warning(tmp_path):
     pytest.importorskip("hydra_plugins.hydra_submitit_launcher", reason="needs the extra [cluster]")
-    options = (*LONG, "processes=2", "trainer.max_steps=60000")
+    options = (*LONG, "processes=2", "trainer.max_steps=24000")
     sweep = start("-m", "hydra/launcher=submitit_local", f"hydra.sweep.dir={tmp_path / 'sweep'}", "seed=0", *options)
     folder = wait_for_sample(sweep, tmp_path / "sweep")
     os.kill(json.loads((folder / "owner.json").read_text())["pid"], signal.SIGUSR2)

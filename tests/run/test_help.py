@@ -9,6 +9,7 @@ import sys
 import pytest
 from composing import ROOT
 from omegaconf import OmegaConf
+from repeats import slow_where
 
 from bdl.run import command
 from bdl.run.config import config_folder
@@ -46,13 +47,16 @@ complete -p bdl
 
 @pytest.mark.parametrize(
     ("line", "expected"),
-    [
-        ("bdl tr", ["train "]),
-        ("bdl train sampler=sgh", ["sghmc "]),
-        ("bdl train chains=4 check", ["checkpoint_every="]),
-        ("bdl evaluate train_i", ["train_items="]),
-        ("bdl train data=cifar", ["cifar10", "cifar100"]),
-    ],
+    slow_where(
+        lambda line, expected: line in ("bdl train chains=4 check", "bdl train data=cifar"),
+        [
+            ("bdl tr", ["train "]),
+            ("bdl train sampler=sgh", ["sghmc "]),
+            ("bdl train chains=4 check", ["checkpoint_every="]),
+            ("bdl evaluate train_i", ["train_items="]),
+            ("bdl train data=cifar", ["cifar10", "cifar100"]),
+        ],
+    ),
 )
 def test_bash_completes_commands_groups_and_keys(line, expected):
     """In a real bash, whose COMP_WORDBREAKS hold =: what stands before it is not repeated."""

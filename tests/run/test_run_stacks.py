@@ -22,8 +22,8 @@ from bdl.run.processes import SINGLE
 from bdl.run.write_report import Outcome
 
 FOUR = (
-    "logger=none", "chains=4", "trainer.max_steps=800", "model.sizes=[36,8,6]", "model.dropout=0.1",
-    "collect.keep.every=20", "collect.keep.burn_in=40", "checkpoint_every=100",
+    "logger=none", "chains=4", "trainer.max_steps=400", "model.sizes=[36,8,6]", "model.dropout=0.1",
+    "collect.keep.every=10", "collect.keep.burn_in=20", "checkpoint_every=50",
 )  # fmt: skip
 
 

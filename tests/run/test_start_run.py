@@ -75,6 +75,7 @@ def test_bad_input_gets_one_line_and_leaves_nothing(script, tmp_path, override, 
 @pytest.mark.slow
 def test_a_killed_run_resumes_to_the_same_samples(tmp_path):
     settings = ("trainer=debug", *TINY, *START, "trainer.max_steps=3000", "checkpoint_every=500")
+    settings += ("collect.keep.every=100",)  # writing and reading the samples takes most of the time
     sampled(tmp_path / "whole", *settings)
     process = running.start(f"hydra.run.dir={tmp_path / 'killed'}", *settings)
     running.stop(process, tmp_path / "killed", signal.SIGKILL)

@@ -43,7 +43,7 @@ def moved_blocks(blocks, by: torch.Tensor):
     return (lambda z: blocks(SimpleNamespace(**{**vars(z), "theta": z.theta - by}))) if callable(blocks) else blocks
 
 
-def path(row: Row, prior: bdl.Gaussian, centre: torch.Tensor, steps: int = 60) -> torch.Tensor:
+def path(row: Row, prior: bdl.Gaussian, centre: torch.Tensor, steps: int = 30) -> torch.Tensor:
     """(steps, C, 2) states minus the centre, of four chains around it whose loss is a Gaussian around it too."""
     start = torch.tensor([[0.5, -0.5], [-0.3, 0.2], [0.1, 0.7], [0.4, 0.4]], dtype=D64)
     theta = (start + centre).requires_grad_()

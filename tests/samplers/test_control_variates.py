@@ -65,10 +65,11 @@ def test_what_is_left_of_the_noise_is_the_batch_gradients_along_the_way_from_the
 
 
 def test_the_energies_are_unbiased_and_far_less_noisy_than_those_of_batches():
+    """Power: a bias of 0.09 of their standard deviation, which is 4 standard errors of 2,000 energies."""
     errors = {}
-    for energy in ("batch", "control"):
+    for energy, steps in (("batch", 250), ("control", 1000)):
         chain = Chain(energy)
-        errors[energy] = torch.stack([chain.step() for _ in range(2000)]).flatten()
+        errors[energy] = torch.stack([chain.step() for _ in range(steps)]).flatten()
     control = errors["control"]
     assert abs(control.mean()) < 4 * control.std() / len(control) ** 0.5
     assert control.std() < 0.5 * errors["batch"].std()

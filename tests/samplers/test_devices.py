@@ -99,7 +99,7 @@ def steps(count: int, lead: tuple[int, ...] = (C,), **settings) -> bdl.Sampler:
 CHECKED = ("sgrld-diagonal", "recipe-sgrld-diagonal", "recipe-riemannian")
 
 
-@pytest.mark.parametrize("lead", [(), (C,)], ids=["one chain", "chains"])
+@pytest.mark.parametrize("lead", [pytest.param((), marks=pytest.mark.slow), (C,)], ids=["one chain", "chains"])
 @pytest.mark.parametrize("row", [r for r in WIDE if r.noisy and r.name not in CHECKED], ids=str)
 def test_no_step_of_a_dynamics_waits(row, lead):
     """The rows leave out functions that the user gives: the check that they are positive reads the device."""
@@ -109,7 +109,7 @@ def test_no_step_of_a_dynamics_waits(row, lead):
 
 @pytest.mark.parametrize("name", SETTINGS)
 def test_no_step_with_these_settings_waits(name):
-    sampler = steps(25, **SETTINGS[name])
+    sampler = steps(25 if name == "pilot" else 5, **SETTINGS[name])
     assert sampler.energy.device == sampler.multiplier.device == CUDA
 
 

@@ -17,6 +17,7 @@ import pytest
 import torch
 from literature.targets import Chains, Funnel, LogisticRegression, simulate_logistic
 from oracles import Estimate
+from repeats import slow_where
 
 import bdl
 from bdl.errors import ConfigError
@@ -250,7 +251,7 @@ def test_the_form_without_masses_and_refresh_is_hot_where_noise_is_strong_at_any
 V0, KAPPA = 3.0, 19.0  # noise of covariance V0 (1 + κ v v'), v = (1, ..., 1) / sqrt(d): every coordinate has the same
 
 
-@pytest.mark.parametrize("heat", [0.1, 1.0])
+@pytest.mark.parametrize("heat", slow_where(lambda heat: heat == 0.1, [0.1, 1.0]))
 def test_noise_that_coordinates_have_in_common_heats_by_as_much_as_is_said(heat: float):
     """Neither masses nor injected noise see it. T = 1 + n (ρ - 1) along v, with ρ = (1 + κ) / (1 + κ/d) = 10.3.
 
@@ -355,6 +356,7 @@ def weights(dynamics, lr: float, seed: int = 1) -> tuple[Estimate, Estimate]:
     return Estimate.over_chains(w.mean(0)), Estimate.over_chains((w - w.mean((0, 1))).square().mean(0))
 
 
+@pytest.mark.slow  # the funnel is the other law with batch noise that is no Gaussian
 def test_logistic_regression_in_batches_beside_nuts():
     """Means to 0.1 deviations and deviations to 7 %, where batches bring 0.4 of the noise that turns u.
 

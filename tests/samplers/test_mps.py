@@ -7,6 +7,7 @@ import functools
 import pytest
 import torch
 import toys
+from repeats import slow_where
 from simulated import Device
 
 import bdl
@@ -39,7 +40,11 @@ def mps():
         yield device
 
 
-@pytest.mark.parametrize("name", SAMPLERS)
+# What takes numbers of the device in a way of its own; the others repeat it
+DISTINCT = ("SGLD", "AWSGHMC", "exchange", "HMC", "MCLMC", "SGNHT", "per example", "variational")
+
+
+@pytest.mark.parametrize("name", slow_where(lambda name: name not in DISTINCT, SAMPLERS))
 def test_a_run_on_a_device_without_float64(name, mps, tmp_path):
     """It samples, monitors, keeps, saves, resumes; the energies are float32."""
     dynamics, settings = SAMPLERS[name]

@@ -5,6 +5,7 @@ The pages in a headless Chromium: a phone's width holds them, dark mode is dark,
 
 from __future__ import annotations
 
+import functools
 import html
 import json
 import re
@@ -14,6 +15,7 @@ import subprocess
 import pytest
 import toys
 from by_hand import NUMBERS_X, NUMBERS_Y, X, Y
+from repeats import slow_where
 
 import bdl
 from bdl.data import TensorSlices
@@ -67,25 +69,33 @@ def report_of(folder, posterior: bdl.Posterior, x, y) -> str:
     return (folder / "report.html").read_text()
 
 
-@pytest.fixture(scope="module")
-def pages(tmp_path_factory, run, weighted, regression):
-    folder, (numbers, net, _) = tmp_path_factory.mktemp("pages"), regression
+def page_of(name: str, folder, request) -> str:
+    if name in ("classes", "weighted"):
+        run = request.getfixturevalue("run" if name == "classes" else name)
+        return report_of(folder, bdl.Posterior.load(run, toys.plain()), X, Y)
+    if name == "numbers":
+        numbers, net, _ = request.getfixturevalue("regression")
+        return report_of(folder, bdl.Posterior.load(numbers, net), NUMBERS_X, NUMBERS_Y)
     metrics = {"test/bma/nll": 0.2, "test/bma/accuracy": 0.9, "test/bma/ece": 0.02, "test/one_sample/nll": 0.3}
     runs = [
         ComparedRun(folder, f"method-{i}", {"seed": j}, {"sampler.dynamics.friction": lr}, {}, metrics)
         for i in "ab" for lr in (0.1, 0.2) for j in (0, 1)
     ]  # fmt: skip
-    return {
-        "classes": report_of(folder, bdl.Posterior.load(run, toys.plain()), X, Y),
-        "weighted": report_of(folder, bdl.Posterior.load(weighted, toys.plain()), X, Y),
-        "numbers": report_of(folder, bdl.Posterior.load(numbers, net), NUMBERS_X, NUMBERS_Y),
-        "comparison": comparison_page(compare_runs(runs, None, same_data=True), folder / "out"),
-    }
+    return comparison_page(compare_runs(runs, None, same_data=True), folder / "out")
 
 
-@pytest.mark.parametrize("name", ["classes", "weighted", "numbers", "comparison"])
+PAGES = ["classes", "weighted", "numbers", "comparison"]
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory, request):
+    """A function that returns a page, which it makes once."""
+    return functools.cache(lambda name: page_of(name, tmp_path_factory.mktemp("page"), request))
+
+
+@pytest.mark.parametrize("name", slow_where(lambda name: name != "classes", PAGES))
 def test_a_phone_shows_every_word_without_scrolling_the_page(tmp_path, pages, name):
-    found = measured(tmp_path, pages[name], WIDTH)
+    found = measured(tmp_path, pages(name), WIDTH)
     assert found["inner"] == WIDTH
     assert found["scroll"] <= WIDTH and found["wide"] == []
     assert found["dead"] == [] and found["broken"] == 0 and found["images"] > 0
@@ -94,8 +104,8 @@ def test_a_phone_shows_every_word_without_scrolling_the_page(tmp_path, pages, na
 
 
 def test_dark_mode_turns_page_and_pictures(tmp_path, pages):
-    light = measured(tmp_path, pages["classes"], 1200, "--blink-settings=preferredColorScheme=1")
-    dark = measured(tmp_path, pages["classes"], 1200, "--blink-settings=preferredColorScheme=0")
+    light = measured(tmp_path, pages("classes"), 1200, "--blink-settings=preferredColorScheme=1")
+    dark = measured(tmp_path, pages("classes"), 1200, "--blink-settings=preferredColorScheme=0")
     brightness = [sum(map(int, re.findall(r"\d+", found["page"])[:3])) for found in (light, dark)]
     assert brightness[0] > 600 and brightness[1] < 150
     assert light["filter"] == "none" and "invert" in dark["filter"]
