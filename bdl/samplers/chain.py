@@ -15,6 +15,7 @@ from bdl.errors import ConfigError
 from bdl.lent import LentGradients
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
+from bdl.samplers.noise import Noise
 from bdl.samplers.settings import any_positive
 from bdl.samplers.stray import StrayWatch
 from bdl.seeding import generator
@@ -64,7 +65,8 @@ class Chain:
         self.steps, self.host = 0, Host()
         self.lr_factors: Tensor | None = None  # (d,) where blocks of parameters have factors of lr
         self.state = checked_state(dynamics, dynamics.init(self.theta))
-        self.generator = generator(self.theta.device, "noise", seed, stack)
+        self.noise = Noise(seed, stack)  # of steps in float32 on a CPU
+        self.generator = generator(self.theta.device, "noise", seed, stack)  # all other random numbers
         self.entropy: Tensor | None = None  # (...,) nats, of the approximation that θ was drawn from before the step
         # () or (C,) <θ - c, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
         self.configurational_temperature: Tensor | None = None
@@ -120,13 +122,21 @@ class Chain:
 
     def draw(self, temperature: Scalar) -> Tensor:
         """z for this step: standard normal where noise is injected, else zero."""
-        if self.dynamics.noisy and any_positive(temperature):
-            self.z.normal_(generator=self.generator)
-            self._z_is_zero, self._known_distinct = False, True
-            return self.z
+        if self.injects(temperature):
+            self._z_is_zero = False
+            if Noise.serves(self.z):
+                return self.noise.fill(self.z, self.steps)
+            return self.z.normal_(generator=self.generator)
         if not self._z_is_zero:
             self.z.zero_()
             self._z_is_zero = True
+        return self.z
+
+    def injects(self, temperature: Scalar) -> bool:
+        """Whether this step injects noise. Raises ConfigError where it does not, and nothing tells the chains apart."""
+        if self.dynamics.noisy and any_positive(temperature):
+            self._known_distinct = True
+            return True
         if self.chains and self.chains > 1 and not self._known_distinct:
             if bool((self.theta == self.theta[0]).all()) and bool((self.g == self.g[0]).all()):
                 raise ConfigError(
@@ -134,7 +144,7 @@ class Chain:
                     "(bdl.ChainStack does), give each its own batches, or set temperature > 0"
                 )
             self._known_distinct = True
-        return self.z
+        return False
 
     def note_walk(self, steps: int) -> None:
         """Count steps that compiled code has made."""
