@@ -28,9 +28,10 @@ _PARITY = 0x1BD11BDA  # of the key's fifth word
 
 
 class Noise:
-    """The standard normal numbers of the steps of one stack, for float32 tensors on a CPU.
+    """The standard normal numbers of the steps of one stack.
 
-    Nothing of it has to be saved: a step that is made again, in another process too, has the same numbers.
+    In float32 on a CPU nothing of it has to be saved: a step that is made again, in another process too, has the same
+    numbers. Others come from a torch generator of the chain.
     """
 
     def __init__(self, seed: int, stack: int):
@@ -38,12 +39,10 @@ class Noise:
         self._words = (ctypes.c_uint32 * 4)(*self.key)
         self.address = ctypes.addressof(self._words)
 
-    @staticmethod
-    def serves(z: Tensor) -> bool:
-        return z.dtype == torch.float32 and z.device.type == "cpu" and z.is_contiguous()
-
-    def fill(self, z: Tensor, step: int) -> Tensor:
-        """Write the numbers of a step into z, of any shape."""
+    def fill(self, z: Tensor, step: int, generator: torch.Generator | None = None) -> Tensor:
+        """Write the numbers of a step into z, contiguous and of any shape. generator: for other types and devices."""
+        if z.dtype != torch.float32 or z.device.type != "cpu":
+            return z.normal_(generator=generator)
         library = _library()
         if library is None:
             z.view(-1).copy_(torch.from_numpy(normal(self.key, step, z.numel())))
