@@ -149,18 +149,15 @@ class TensorBatches:
     def rows_ahead(self, most: int) -> Tensor | None:
         """The rows of the next batches, (n, C, B) or (n, B), also of later epochs. The position stays.
 
-        n is `most`, or less where so many rows take more memory than an epoch and AHEAD.
-        None where a batch is more than rows of x and y, because its items are changed.
+        n is `most`, or less where so many take more memory than an epoch and AHEAD. None where the items are changed.
         """
         if self.augment is not None or self.transform is not None:
             return None
         self._gathers = False  # few batches are asked for one by one
-        parts: list[Tensor] = []
-        epoch, index = self.epoch, self.index
-        while most > 0 and sum(part.numel() for part in parts) < AHEAD:
-            parts.append(self._rows(epoch)[0][index : index + most])
-            most, epoch, index = most - len(parts[-1]), epoch + 1, 0
-        rows = parts[0] if len(parts) == 1 else torch.cat(parts)
+        parts, epoch = [self._rows(self.epoch)[0][self.index : self.index + most]], self.epoch
+        while (n := sum(map(len, parts))) < most and n * parts[0].shape[1] < AHEAD:
+            parts.append(self._rows(epoch := epoch + 1)[0][: most - n])
+        rows = torch.cat(parts)
         return rows if self.chains is None else rows.unflatten(1, (self.chains, self.batch_size))
 
     def slices(self) -> TensorSlices:
