@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 
 import torch
 
@@ -13,9 +14,14 @@ def derive_seed(*parts: int | str) -> int:
     >>> derive_seed("noise", 0, 1) == derive_seed("noise", 1, 0)
     False
     """
+    return derive_key(*parts)[0]
+
+
+def derive_key(*parts: int | str) -> tuple[int, int, int, int]:
+    """Four 32-bit words from any numbers and words, as a counter-based generator takes them."""
     plain = tuple(p if isinstance(p, str) else int(p) for p in parts)  # NumPy's integers print differently from int
     digest = hashlib.sha256(repr(plain).encode()).digest()
-    return int.from_bytes(digest[:4], "little")
+    return struct.unpack("<4I", digest[:16])
 
 
 def generator(device: torch.device | str, *parts: int | str) -> torch.Generator:

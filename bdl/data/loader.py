@@ -147,14 +147,17 @@ class TensorBatches:
         return x.view(*lead, *x.shape[1:]), y.view(*lead, *y.shape[1:])
 
     def rows_ahead(self, most: int) -> Tensor | None:
-        """The rows of the next batches up to `most` or the end of the epoch, (n, C, B) or (n, B). The position stays.
+        """The rows of the next batches, (n, C, B) or (n, B), also of later epochs. The position stays.
 
-        None where a batch is more than rows of x and y, because its items are changed.
+        n is `most`, or less where so many take more memory than an epoch and AHEAD. None where the items are changed.
         """
         if self.augment is not None or self.transform is not None:
             return None
         self._gathers = False  # few batches are asked for one by one
-        rows = self._rows(self.epoch)[0][self.index : self.index + most]
+        parts, epoch = [self._rows(self.epoch)[0][self.index : self.index + most]], self.epoch
+        while (n := sum(map(len, parts))) < most and n * parts[0].shape[1] < AHEAD:
+            parts.append(self._rows(epoch := epoch + 1)[0][: most - n])
+        rows = torch.cat(parts)
         return rows if self.chains is None else rows.unflatten(1, (self.chains, self.batch_size))
 
     def slices(self) -> TensorSlices:
@@ -162,10 +165,9 @@ class TensorBatches:
         return TensorSlices(self.x, self.y, transform=self.transform)
 
     def advance(self, batches: int = 1) -> None:
-        """Move the position on by so many batches, at most to the next epoch."""
-        self.index += batches
-        if self.index == len(self):
-            self.epoch, self.index = self.epoch + 1, 0
+        """Move the position on by so many batches."""
+        epochs, self.index = divmod(self.index + batches, len(self))
+        self.epoch += epochs
 
     def state_dict(self) -> dict[str, Any]:
         return {"epoch": self.epoch, "index": self.index}

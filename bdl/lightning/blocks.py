@@ -222,7 +222,7 @@ class Blocks:
         plan: list[StepSettings] = []
         values = {name: self.sampler.param_groups[0][name] for name in ("lr", "temperature", "zeta")}
         before: list[Any] = []
-        for step in range(first, first + min(most, longest(self.sampler), len(self.loader) - self.loader.index)):
+        for step in range(first, first + min(most, longest(self.sampler))):
             if self._due(step + 1) or self._is_read(step + 1):
                 break
             for callback in self.before_step:

@@ -15,6 +15,7 @@ from bdl.errors import ConfigError
 from bdl.lent import LentGradients
 from bdl.samplers.buffer import ParameterBuffer
 from bdl.samplers.dynamics.base import Scalar, Transition
+from bdl.samplers.noise import Noise
 from bdl.samplers.settings import any_positive
 from bdl.samplers.stray import StrayWatch
 from bdl.seeding import generator
@@ -64,6 +65,7 @@ class Chain:
         self.steps, self.host = 0, Host()
         self.lr_factors: Tensor | None = None  # (d,) where blocks of parameters have factors of lr
         self.state = checked_state(dynamics, dynamics.init(self.theta))
+        self.noise = Noise(seed, stack)
         self.generator = generator(self.theta.device, "noise", seed, stack)
         self.entropy: Tensor | None = None  # (...,) nats, of the approximation that θ was drawn from before the step
         # () or (C,) <θ - c, ∇U>/d, whose expectation is T in equilibrium (Wenzel et al. 2020); known at every 10th step
@@ -120,21 +122,21 @@ class Chain:
 
     def draw(self, temperature: Scalar) -> Tensor:
         """z for this step: standard normal where noise is injected, else zero."""
-        if self.dynamics.noisy and any_positive(temperature):
-            self.z.normal_(generator=self.generator)
-            self._z_is_zero, self._known_distinct = False, True
-            return self.z
+        if self.injects(temperature):
+            self._z_is_zero = False
+            return self.noise.fill(self.z, self.steps, self.generator)
         if not self._z_is_zero:
             self.z.zero_()
             self._z_is_zero = True
-        if self.chains and self.chains > 1 and not self._known_distinct:
-            if bool((self.theta == self.theta[0]).all()) and bool((self.g == self.g[0]).all()):
-                raise ConfigError(
-                    f"{self.chains} identical chains: same start, same batches and no injected noise; start them apart "
-                    "(bdl.ChainStack does), give each its own batches, or set temperature > 0"
-                )
-            self._known_distinct = True
         return self.z
+
+    def injects(self, temperature: Scalar) -> bool:
+        """Whether this step injects noise. Raises ConfigError where it does not, and nothing tells the chains apart."""
+        injects = self.dynamics.noisy and any_positive(temperature)
+        if not (injects or self._known_distinct) and self.chains and self.chains > 1:
+            refuse_identical(self.theta, self.g)
+        self._known_distinct = True
+        return injects
 
     def note_walk(self, steps: int) -> None:
         """Count steps that compiled code has made."""
@@ -258,6 +260,15 @@ class Chain:
             if name != "theta":
                 for p, view in zip(self.buffer.params, self.buffer.split(getattr(self.state, name)), strict=True):
                     yield p, name, view
+
+
+def refuse_identical(theta: Tensor, g: Tensor) -> None:
+    """Raise ConfigError if all chains have the same θ and gradient, both (C, d)."""
+    if bool((theta == theta[0]).all()) and bool((g == g[0]).all()):
+        raise ConfigError(
+            f"{len(theta)} identical chains: same start, same batches and no injected noise; start them apart "
+            "(bdl.ChainStack does), give each its own batches, or set temperature > 0"
+        )
 
 
 def checked_state(dynamics: Transition, state: Any) -> Any:

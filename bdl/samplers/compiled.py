@@ -1,8 +1,9 @@
 """The update of a chain in C: update_kernel.c, built once with the system's compiler and called through ctypes.
 
-It makes one pass over the memory where torch makes six, and it can make a step without returning to Python. A linear
-dynamics is described once, by its `step`: the numbers that the C code multiplies with are what `step` makes of unit
-vectors. Its sums run in another order than torch's, so the two equal each other to rounding, not to the bit.
+It makes one pass over the memory where torch makes six, with the numbers of `noise.Noise`, which never leave the cache.
+It can make a step without returning to Python. A linear dynamics is described once, by its `step`: the numbers that the
+C code multiplies with are what `step` makes of unit vectors. Its sums run in another order than torch's, so the two
+equal each other to rounding, not to the bit.
 """
 
 from __future__ import annotations
@@ -40,7 +41,9 @@ class _Update(ctypes.Structure):
         *((name, ctypes.c_int64) for name in ("chains", "dim", "form")),
         *((name, ctypes.c_void_p) for name in ("theta", "m", "xi", "g", "precision", "centre")),
         *((name, ctypes.c_double) for name in ("one_precision", "one_centre", "per_item")),
-        *((name, ctypes.c_void_p) for name in ("numbers", "z", "losses", "seen")),
+        *((name, ctypes.c_void_p) for name in ("numbers", "multiplier", "draw", "key")),
+        ("step", ctypes.c_int64),
+        *((name, ctypes.c_void_p) for name in ("losses", "seen")),
     ]
 
 
@@ -83,23 +86,29 @@ class CompiledUpdate:
         """Make chain.g, the gradient of the mean loss, that of U/N."""
         _library().bdl_update_prior(self.address)
 
-    def step(self, lr: float, tau: float, z: Tensor, adds_prior: bool) -> None:
-        """One step from chain.g. adds_prior: whether the prior's part is missing in it."""
+    def step(self, lr: float, tau: float, adds_prior: bool, multiplier: Tensor | None = None) -> None:
+        """One step from chain.g, with its noise.
+
+        adds_prior: whether chain.g is the gradient of the mean loss, and stays it. multiplier: (C,) float32, of the
+        gradient of U/N, if the prior is added here.
+        """
         if self._last != (lr, tau):
             self._last, self._numbers = (lr, tau), self._numbers_of([(lr, tau)])
-        self._fields.numbers, self._fields.z = ctypes.addressof(self._numbers), z.data_ptr()
+        fields = self._fields
+        fields.numbers, fields.step = ctypes.addressof(self._numbers), self.chain.steps
+        fields.multiplier = None if multiplier is None else multiplier.data_ptr()
         _library().bdl_update(self.address, adds_prior)
 
-    def prepare(self, settings: Sequence[tuple[float, float]], z: Tensor, losses: Tensor, seen: Any) -> Any:
+    def prepare(self, settings: Sequence[tuple[float, float]], losses: Tensor, seen: Any) -> Any:
         """Point to what the steps of a walk need. The caller keeps all of it, and the result, until the walk ends.
 
-        settings: lr and tau of each step. z: (steps, ..., d). losses: (steps, C). seen: (steps) addresses at which the
-        gradient of the loss is left, or 0. Returns None where compiled code does not make one of the steps.
+        settings: lr and tau of each step. losses: (steps, C). seen: (steps) addresses at which the gradient of the loss
+        is left, or 0. Returns None where compiled code does not make one of the steps.
         """
         if not self._knows(settings):
             return None
         numbers, fields = self._numbers_of(settings), self._fields
-        fields.numbers, fields.z = ctypes.addressof(numbers), z.data_ptr()
+        fields.numbers, fields.step, fields.multiplier = ctypes.addressof(numbers), self.chain.steps, None
         fields.losses, fields.seen = losses.data_ptr(), ctypes.addressof(seen)
         return numbers
 
@@ -124,6 +133,7 @@ class CompiledUpdate:
             or any(value.shape != theta.shape[-1:] for value in each)
             or theta.numel() > MOST
             or _library() is None
+            or not chain.noise.function
         ):
             return False
         fields = self._fields
@@ -135,7 +145,7 @@ class CompiledUpdate:
             whole = isinstance(value, Tensor)
             setattr(fields, name, value.data_ptr() if whole else None)
             setattr(fields, f"one_{name}", 0.0 if whole else value)
-        fields.per_item = 1 / num_data
+        fields.per_item, fields.draw, fields.key = 1 / num_data, chain.noise.function, chain.noise.address
         return True
 
     def _knows(self, settings: Sequence[tuple[float, float]]) -> bool:
@@ -150,8 +160,13 @@ class CompiledUpdate:
             if numbers is None:
                 self.form = None
                 return False
-            self._known |= dict(zip(new, numbers, strict=True))
+            for each, row in zip(new, numbers, strict=True):
+                self._known[each] = row if each[1] > 0 and dynamics.noisy else self._without_noise(row)
         return True
+
+    def _without_noise(self, row: tuple[float, ...]) -> tuple[float, ...]:
+        """The numbers of a step whose z is zero."""
+        return row if self.form == THERMOSTAT else (*row[:2], 0.0, *row[3:5], 0.0)
 
     def _numbers_of(self, settings: Sequence[tuple[float, float]]) -> Any:
         """(steps, NUMBERS) numbers of steps that are known, as a C array."""

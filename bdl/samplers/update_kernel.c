@@ -1,8 +1,9 @@
 /* The update of a stack of chains: the prior's part of the gradient, and then the dynamics. compiled.py compiles this file.
 
-   A linear dynamics is six numbers, which compiled.py reads off the dynamics itself. SGNHT has a form of its own. A chain
-   goes through the cache in tiles. Every coordinate of a chain is computed alike, and no sum depends on the other chains,
-   so one step by itself and a step among many give the same bits. */
+   A linear dynamics is six numbers, which compiled.py reads off the dynamics itself. SGNHT has a form of its own. All
+   chains, one after the other, go through the cache in tiles, for which normal_kernel.c makes the noise where it is used.
+   Every coordinate of a chain is computed alike, and no sum depends on the other chains, so one step by itself and a step
+   among many give the same bits. */
 
 #include <math.h>
 #include <stddef.h>
@@ -17,23 +18,29 @@ typedef int64_t I;
 #define ADD(a, b, c) ((a) * (b) + (c))
 #endif
 
-#define TILE 1024 /* numbers: four arrays of them fit into the first cache of any CPU */
+#define TILE 1024 /* numbers, whole groups of noise: five arrays of them fit into the first cache of any CPU */
 #define LANES 16  /* sums that run beside each other, so that the order of a sum is that of no CPU in particular */
 #define NUMBERS 6 /* of a step */
 
 enum { LINEAR, THERMOSTAT };
 
+/* Writes n of the normal numbers of a step, from the number `from` on: bdl_normal of normal_kernel.c */
+typedef void (*Draw)(const uint32_t *key, I step, I from, I n, float *z);
+
 /* Sizes are those of one chain; arrays hold the chains one after the other. */
 typedef struct {
     I chains, dim, form;
     float *theta, *m, *xi; /* m is NULL in a dynamics of first order, xi in all but the thermostat */
-    float *g;              /* gradient of the mean loss, then of U/N */
+    float *g;              /* gradient of the mean loss, or of U/N */
     const float *precision, *centre; /* of the prior, (dim); NULL where one number holds for all */
     double one_precision, one_centre, per_item; /* per_item = 1/N */
-    const double *numbers; /* (steps, NUMBERS) */
-    const float *z;        /* (steps, chains, dim) standard normal */
-    const float *losses;   /* (steps, chains) */
-    float *const *seen;    /* (steps) where the gradient of the loss is copied to; NULL: nowhere */
+    const double *numbers;   /* (steps, NUMBERS) */
+    const float *multiplier; /* (chains) of the gradient of U/N; NULL: 1 */
+    Draw draw;
+    const uint32_t *key;     /* of the noise */
+    I step;                  /* the number of the first step */
+    const float *losses;     /* (steps, chains) */
+    float *const *seen;      /* (steps) where the gradient of the loss is copied to; NULL: nowhere */
 } Update;
 
 static int all_finite(const float *x, I n) {
@@ -46,18 +53,18 @@ static int all_finite(const float *x, I n) {
     return !bad;
 }
 
-/* g += precision (θ - centre) / N */
-static void add_prior(const Update *u, const float *theta, float *g, I from, I n) {
+/* out = g + precision (θ - centre) / N; out may be g */
+static void add_prior(const Update *u, const float *theta, const float *g, float *out, I from, I n) {
     float one = (float)(u->one_precision * u->per_item), centre = (float)u->one_centre, by = (float)u->per_item;
     const float *p = u->precision ? u->precision + from : NULL, *c = u->centre ? u->centre + from : NULL;
     if (p && c)
-        for (I i = 0; i < n; i++) g[i] = ADD(p[i] * by, theta[i] - c[i], g[i]);
+        for (I i = 0; i < n; i++) out[i] = ADD(p[i] * by, theta[i] - c[i], g[i]);
     else if (p)
-        for (I i = 0; i < n; i++) g[i] = ADD(p[i] * by, theta[i] - centre, g[i]);
+        for (I i = 0; i < n; i++) out[i] = ADD(p[i] * by, theta[i] - centre, g[i]);
     else if (c)
-        for (I i = 0; i < n; i++) g[i] = ADD(one, theta[i] - c[i], g[i]);
-    else if (one != 0)
-        for (I i = 0; i < n; i++) g[i] = ADD(one, theta[i] - centre, g[i]);
+        for (I i = 0; i < n; i++) out[i] = ADD(one, theta[i] - c[i], g[i]);
+    else
+        for (I i = 0; i < n; i++) out[i] = ADD(one, theta[i] - centre, g[i]);
 }
 
 /* θ += b0 m + b1 g + b2 z, m <- a0 m + a1 g + a2 z, with the m from before the step */
@@ -78,49 +85,75 @@ static void first_order(float *restrict theta, const float *restrict g, const fl
     for (I i = 0; i < n; i++) theta[i] += ADD(b2, z[i], b1 * g[i]);
 }
 
-/* m <- keep m - lr g + c z, θ += m; adds m² to the sums. numbers = lr, c */
+/* m <- keep m - lr g + c z, θ += m; adds m² to the sum of the coordinate's place in the chain. numbers = lr, c */
 static void thermostatted(float *restrict theta, float *restrict m, const float *restrict g, const float *restrict z,
-                          float keep, const double *numbers, float *restrict sums, I n) {
+                          float keep, const double *numbers, float *restrict sums, I from, I n) {
     float lr = (float)numbers[0], c = (float)numbers[1];
-    I i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) {
-            float to = m[i + j] = ADD(c, z[i + j], ADD(-lr, g[i + j], keep * m[i + j]));
-            theta[i + j] += to;
-            sums[j] = ADD(to, to, sums[j]);
-        }
+    I i = 0, head = -from & (LANES - 1);
     for (; i < n; i++) {
+        if (i == head)
+            for (; i + LANES <= n; i += LANES)
+                for (int j = 0; j < LANES; j++) {
+                    float to = m[i + j] = ADD(c, z[i + j], ADD(-lr, g[i + j], keep * m[i + j]));
+                    theta[i + j] += to;
+                    sums[j] = ADD(to, to, sums[j]);
+                }
+        if (i == n) break;
         float to = m[i] = ADD(c, z[i], ADD(-lr, g[i], keep * m[i]));
         theta[i] += to;
-        sums[0] = ADD(to, to, sums[0]);
+        sums[(from + i) % LANES] = ADD(to, to, sums[(from + i) % LANES]);
     }
 }
 
-static void move(const Update *u, I chain, const float *z, const double *numbers, int adds_prior) {
-    float sums[LANES] = {0}, xi = u->xi ? u->xi[chain] : 0;
-    for (I from = 0; from < u->dim; from += TILE) {
-        I n = u->dim - from < TILE ? u->dim - from : TILE, at = chain * u->dim + from;
-        float *theta = u->theta + at, *g = u->g + at, *m = u->m ? u->m + at : NULL;
-        if (adds_prior) add_prior(u, theta, g, from, n);
-        if (u->form == THERMOSTAT) thermostatted(theta, m, g, z + at, 1 - xi, numbers, sums, n);
-        else if (m) second_order(theta, m, g, z + at, numbers, n);
-        else first_order(theta, g, z + at, numbers, n);
+/* ξ += rate ((1 - ξ/2) |m|²/d - lr tau); numbers[2:] = lr tau, rate. Empties the sums. */
+static void turn_thermostat(const Update *u, I chain, const double *numbers, float *sums) {
+    double square = 0;
+    for (int j = 0; j < LANES; j++) square += sums[j], sums[j] = 0;
+    float *xi = u->xi + chain;
+    *xi += (float)(numbers[3] * ((1 - *xi / 2) * square / (double)u->dim - numbers[2]));
+}
+
+/* n coordinates of a chain. adds_prior: g is that of the loss still, and stays it. */
+static void move_part(const Update *u, I chain, I from, I n, const float *z, const double *numbers, int adds_prior,
+                      float *sums) {
+    I at = chain * u->dim + from;
+    float *theta = u->theta + at, *m = u->m ? u->m + at : NULL, whole[TILE];
+    const float *g = u->g + at;
+    if (adds_prior) {
+        add_prior(u, theta, g, whole, from, n);
+        g = whole;
+        if (u->multiplier)
+            for (I i = 0; i < n; i++) whole[i] *= u->multiplier[chain];
     }
-    if (u->form == THERMOSTAT) { /* ξ += rate ((1 - ξ/2) |m|²/d - lr tau); numbers[2:] = lr tau, rate */
-        double square = 0;
-        for (int j = 0; j < LANES; j++) square += sums[j];
-        u->xi[chain] += (float)(numbers[3] * ((1 - xi / 2) * square / (double)u->dim - numbers[2]));
+    if (u->form == THERMOSTAT) thermostatted(theta, m, g, z, 1 - u->xi[chain], numbers, sums, from, n);
+    else if (m) second_order(theta, m, g, z, numbers, n);
+    else first_order(theta, g, z, numbers, n);
+}
+
+static void move(const Update *u, I step, const double *numbers, int adds_prior) {
+    int noisy = u->form == THERMOSTAT ? numbers[1] != 0 : numbers[2] != 0 || numbers[5] != 0;
+    I all = u->chains * u->dim;
+    float z[TILE] = {0}, sums[LANES] = {0};
+    for (I start = 0, chain = 0, from = 0; start < all; start += TILE) {
+        I left = all - start < TILE ? all - start : TILE;
+        if (noisy) u->draw(u->key, step, start, left, z);
+        for (const float *at = z; left;) {
+            I n = u->dim - from < left ? u->dim - from : left;
+            move_part(u, chain, from, n, at, numbers, adds_prior, sums);
+            at += n, left -= n, from += n;
+            if (from < u->dim) continue;
+            if (u->form == THERMOSTAT) turn_thermostat(u, chain, numbers, sums);
+            chain++, from = 0;
+        }
     }
 }
 
 /* One step of all chains from g. adds_prior: whether g is that of the loss still */
-void bdl_update(const Update *u, I adds_prior) {
-    for (I chain = 0; chain < u->chains; chain++) move(u, chain, u->z, u->numbers, (int)adds_prior);
-}
+void bdl_update(const Update *u, I adds_prior) { move(u, u->step, u->numbers, (int)adds_prior); }
 
 void bdl_update_prior(const Update *u) {
     for (I chain = 0; chain < u->chains; chain++)
-        add_prior(u, u->theta + chain * u->dim, u->g + chain * u->dim, 0, u->dim);
+        add_prior(u, u->theta + chain * u->dim, u->g + chain * u->dim, u->g + chain * u->dim, 0, u->dim);
 }
 
 /* Step k of many, after its losses and its gradient. Returns 1, and changes nothing, where they are not finite. */
@@ -128,7 +161,7 @@ I bdl_update_after(const Update *u, I k) {
     I all = u->chains * u->dim;
     if (!all_finite(u->losses + k * u->chains, u->chains) || !all_finite(u->g, all)) return 1;
     if (u->seen[k]) memcpy(u->seen[k], u->g, (size_t)all * 4);
-    for (I chain = 0; chain < u->chains; chain++) move(u, chain, u->z + k * all, u->numbers + k * NUMBERS, 1);
+    move(u, u->step + k, u->numbers + k * NUMBERS, 1);
     return 0;
 }
 

@@ -1,6 +1,6 @@
 """A walk: many steps of a chain in one call of compiled code, which finds the gradients and makes the updates.
 
-Each step is the one that `gradient_move` makes with `CompiledUpdate`, to the bit, from the same random numbers. What
+Each step is the one that `gradient_move` makes with `CompiledUpdate`, to the bit, noise included. What
 watches the steps is told of them after the walk: the estimate of the batch noise gets the gradients that it reads, and
 the watch over energies its losses. A step that is not finite is left to `gradient_move`, which says why.
 """
@@ -13,18 +13,19 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
+from bdl.samplers.batch_noise import EVERY
 from bdl.samplers.divergence import CHECK_EVERY
 from bdl.samplers.readings import Readings
-from bdl.samplers.settings import StepSettings, any_positive
+from bdl.samplers.settings import StepSettings
 
 Walk = Callable[[Sequence[Tensor], Tensor, int, int], int]  # (gradients, losses, after, context): see `Gradient.walk`
-NOISE = 2**20  # numbers of a walk's noise at most: 4 MiB
+READ = 2**20  # numbers that the gradients which a walk keeps for the batch noise have at most: 4 MiB
 FEWEST = 2  # steps that are worth a walk
 
 
 def longest(sampler: Readings) -> int:
     """How many steps a walk may have; 0 where one would not pay."""
-    steps = NOISE // sampler.chain.theta.numel()
+    steps = READ * EVERY // (2 * sampler.chain.theta.numel())  # two gradients of EVERY are kept
     return steps if steps >= FEWEST else 0
 
 
@@ -52,30 +53,13 @@ def walk(sampler: Readings, gradients: Walk, settings: Sequence[StepSettings]) -
     if not can_walk(sampler, settings):
         return 0
     chain, compiled, steps = sampler.chain, sampler.compiled, len(settings)
-    before = chain.generator.get_state()
-    z = draw(sampler, settings)
     losses = chain.theta.new_empty(steps, chain.chains or 1)
     read = {k: torch.empty_like(chain.g) for k in range(steps) if sampler.batch_noise.reads(chain.steps + k)}
     seen = (ctypes.c_void_p * steps)(*(read[k].data_ptr() if k in read else None for k in range(steps)))
-    held = compiled.prepare([(now.lr, now.temperature / sampler.num_data) for now in settings], z, losses, seen)  # type: ignore[misc]
+    held = compiled.prepare([(now.lr, now.temperature / sampler.num_data) for now in settings], losses, seen)  # type: ignore[misc]
     made = 0 if held is None else gradients(chain.g_views, losses, compiled.after, compiled.address)
-    if made < steps:
-        chain.generator.set_state(before)
-        draw(sampler, settings[:made])
     report(sampler, settings[:made], losses, read)
     return made
-
-
-def draw(sampler: Readings, settings: Sequence[StepSettings]) -> Tensor:
-    """z (steps, ..., d) of steps in a row, as `Chain.draw` gives each of them."""
-    chain = sampler.chain
-    z = chain.theta.new_empty(len(settings), *chain.theta.shape)
-    for row, now in zip(z, settings, strict=True):
-        if chain.dynamics.noisy and any_positive(now.temperature):
-            row.normal_(generator=chain.generator)
-        else:
-            row.zero_()
-    return z
 
 
 def report(sampler: Readings, settings: Sequence[StepSettings], losses: Tensor, read: dict[int, Tensor]) -> None:

@@ -46,6 +46,23 @@ def test_an_epoch_is_a_permutation_without_repeats(chains):
         assert all(sorted(one) == list(range(N)) for one in order.tolist())
 
 
+@pytest.mark.parametrize("replacement", [False, True])
+@pytest.mark.parametrize("chains", [None, 3])
+def test_rows_ahead_are_those_of_the_batches_over_epochs(chains, replacement, monkeypatch):
+    """4 batches an epoch, so that 11 from the second one on reach into the fourth epoch. The position stays."""
+    each, same = (loader(chains=chains, replacement=replacement) for _ in range(2))
+    take(each, 1), take(same, 1)
+    ahead = each.rows_ahead(11)
+    assert ahead is not None and each.state_dict() == same.state_dict()
+    expected = take(same, 11)
+    assert [batch.flatten().tolist() for batch in ahead] == expected
+    each.advance(11)
+    assert each.state_dict() == same.state_dict() and take(each, 3) == take(same, 3)
+    monkeypatch.setattr("bdl.data.loader.AHEAD", 1)
+    few = loader(chains=chains, replacement=replacement).rows_ahead(11)
+    assert few is not None and len(few) == 4, "an epoch, where more would take much memory"
+
+
 def test_batches_with_replacement_are_independent():
     """Two batches of an epoch share as many items as independent draws do, not none. The order can be resumed."""
     each = loader(4, replacement=True)

@@ -110,6 +110,26 @@ def test_what_comes_between_prior_and_dynamics_keeps_its_place(settings):
     assert_close(ours, theirs)
 
 
+@pytest.mark.parametrize("dynamics", [bdl.SGLD(), bdl.SGHMC(0.2), bdl.SGNHT(0.2)], ids=str)
+def test_a_weighting_multiplies_the_gradient_alike(dynamics):
+    """By one number for each chain, in the pass that adds the prior, but in every 10th step before it."""
+    weighting = bdl.AdaptiveWeight(zeta=10.0, low=0.0, high=120.0, bins=20)
+    ours, theirs, plain = (
+        Chains(dynamics, allowed, bdl.Gaussian(2.0), weighting=each)
+        for allowed, each in ((True, weighting), (False, weighting), (True, bdl.Flat()))
+    )
+    multipliers = []
+    for _ in range(STEPS):
+        for each in (ours, theirs, plain):
+            for p in each.params:
+                p.grad = 4 * (p.detach() - torch.randn(p.shape, generator=each.batches)) / N
+            each.sampler.step(lambda each=each: each.params[0].detach().square().sum(1) / N)
+        multipliers.append(ours.sampler.multiplier)
+    assert len(torch.stack(multipliers).unique()) > CHAINS * STEPS / 4  # chains have different ones
+    assert_close(ours, theirs)
+    assert not torch.allclose(ours.sampler.chain.theta, plain.sampler.chain.theta, atol=0.01)
+
+
 def test_parameters_without_a_gradient_stay(recwarn):
     chains = Chains(bdl.SGHMC(0.2), True)
     chains.step()
