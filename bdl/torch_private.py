@@ -1,7 +1,7 @@
 """What bdl reads of torch's private names, each in one place.
 
 A torch that lacks one of the names is served by a slower way: tensors are copied one by one, a module counts as one
-that somebody watches, and compiled code runs evaluations too.
+that somebody watches, compiled code runs evaluations too, and no network takes outputs that another one has computed.
 """
 
 from __future__ import annotations
@@ -70,6 +70,12 @@ def has_step_hooks(optimizer: torch.optim.Optimizer) -> bool:
 def is_compiled(module: nn.Module) -> bool:
     """Whether calls of the module go to code that torch.compile has made."""
     return getattr(module, "_compiled_call_impl", True) is not None
+
+
+def in_function_transform() -> bool:
+    """Whether a transform of torch.func, such as vmap, runs the code."""
+    stack: Any = getattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack", lambda: True)
+    return stack() is not None
 
 
 def replace_compiled(module: nn.Module, around: Callable[[Call, Call], Call] | None) -> None:

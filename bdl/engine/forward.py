@@ -23,6 +23,7 @@ from bdl.batch import (
 )
 from bdl.cpu import cpu
 from bdl.engine.functional import call_with, evaluating, named_tensors, tensors_of_modules, watching
+from bdl.engine.prefix import FrozenPrefix
 from bdl.errors import ConfigError
 from bdl.likelihoods.heads import ConstantOutputs
 from bdl.torch_private import has_hooks
@@ -107,7 +108,8 @@ class Forward:
         net: the architecture, and the values of the tensors that a call does not give. It is not changed.
         method: "auto", or one of "bmm", "vmap" and "loop".
         shared: names of tensors (...) that all networks share; a mapping gives their values too, in place of those of
-            `net`. Where the networks differ in one Linear layer alone, vmap runs what comes before it once for all.
+            `net`. What comes before the first tensors in which the networks differ runs once for all, unless each has a
+            batch of its own: in vmap, where it has no axis of networks, and in a loop on a CPU by `FrozenPrefix`.
 
     Raises ConfigError for "bmm" on a network with other layers or with hooks.
     """
@@ -252,7 +254,11 @@ class Forward:
         values = [(v.squeeze(0),) if len(v) == 1 else v.unbind(0) for v in tensors.values()]
         networks = [dict(zip(tensors, one, strict=True)) for one in zip(*values, strict=True)]
         batch = lambda i: map_tensors(lambda t: t[i], inputs) if each else inputs  # noqa: E731
-        return torch.stack([self._one(one, batch(i)) for i, one in enumerate(networks)])
+        apart = [path for path, name in self._paths.items() if name in tensors]
+        if each or len(networks) == 1 or len(apart) == len(self._paths) or self.device.type != "cpu":
+            return torch.stack([self._one(one, batch(i)) for i, one in enumerate(networks)])
+        with FrozenPrefix(self.net, apart).shared() as run:
+            return torch.stack([run(lambda one=one: self._one(one, inputs)) for one in networks])
 
     def _one(self, tensors: dict[str, Tensor], inputs: Inputs) -> Tensor:
         """The outputs of one network."""

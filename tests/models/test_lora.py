@@ -68,6 +68,24 @@ def test_samples_of_adapters_predict(chains, tmp_path):
     assert probs.shape == (40, 2) and posterior.predict({"input_ids": TOKENS}).epistemic.max() > 0
 
 
+def test_adapters_of_the_upper_layer_share_the_layers_below(monkeypatch):
+    """The layer without adapters runs once for all chains, the other one once for each."""
+    net = adapted(model(), layers_to_transform=[1], layers_pattern="layer")
+    stack = bdl.ChainStack(net, 3, only=ADAPTERS, shared=True).train()
+    layer, calls = type(net.get_submodule("model.distilbert.transformer.layer.0")), []
+    forward = layer.forward
+    monkeypatch.setattr(layer, "forward", lambda self, *a, **k: (calls.append(self), forward(self, *a, **k))[1])
+    with torch.no_grad():
+        for name, p in stack.net.named_parameters():
+            if "lora_B" in name:
+                p.normal_()
+    together = stack(TOKENS)
+    below, above = (stack.net.get_submodule(f"model.distilbert.transformer.layer.{i}") for i in range(2))
+    assert [calls.count(below), calls.count(above)] == [1, 3]
+    stack.shared = False
+    assert torch.equal(together, stack(TOKENS.expand(3, *TOKENS.shape))) and not torch.equal(together[0], together[1])
+
+
 def test_layers_that_are_not_there_are_refused():
     with pytest.raises(bdl.ConfigError, match="peft refuses these adapters: .*query"):
         bdl.models.lora(nn.Sequential(nn.Linear(2, 2)), r=2, target_modules=["query"])
