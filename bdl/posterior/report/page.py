@@ -17,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from bdl.disk.manifest import write_listed
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation
-from bdl.posterior.judgements import or_nan
+from bdl.posterior.judgements import Check, Judgement, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
@@ -25,7 +25,7 @@ from bdl.posterior.report.pictures import ReportData, pictures_of
 from bdl.posterior.report.tables import class_rows, ood_rows
 from bdl.posterior.report.text import Pieces, coloured
 from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
-from bdl.posterior.verdict import Check, Verdict, verdict
+from bdl.posterior.verdict import Verdict, verdict
 
 # Checks that the two tables show, unless a picture does
 IN_CONVERGENCE = ("Monte Carlo error", "Chains against each other", "R-hat (largest)", "ESS (smallest)",
@@ -161,7 +161,7 @@ def render(template: str, **values: Any) -> str:
     return environment.get_template(template).render(style=style, **values)
 
 
-def _worst(judged: Verdict, names: Sequence[str]) -> Check | None:
+def _worst(judged: Verdict, names: Sequence[str]) -> Check | Judgement | None:
     """The first of the worst of these checks, for which a picture speaks; None where none of them was made."""
     checks = [check for check in judged.checks if check.name in names]
     return max(checks, key=lambda check: list(MARKS).index(check.level), default=None)
