@@ -105,25 +105,39 @@ class IntervalCoverage(AddedScore):
         self.add((low <= columns) & (columns <= high))
 
 
-class RankedScore(Metric):
-    """Base of a score that orders all items by their confidence. It keeps 16 bytes an item."""
+class JoinedScore(Metric):
+    """Base of a score that needs all items together: its states are lists of float64 tensors."""
 
     is_differentiable = False
     higher_is_better: bool | None = False
     full_state_update = False
-    confidence: list[Tensor]
-    errors: list[Tensor]
+    states: tuple[str, ...] = ()
 
     def __init__(self, **kwargs: Any):
         super().__init__(**kwargs)
-        self.add_state("confidence", [], dist_reduce_fx="cat")
-        self.add_state("errors", [], dist_reduce_fx="cat")
+        for name in self.states:
+            self.add_state(name, [], dist_reduce_fx="cat")
+
+    def sync(self, *args: Any, **kwargs: Any) -> None:
+        """Join the items of all processes, also where this one has none: gloo aborts on tensors of two dtypes."""
+        for name in self.states:
+            if isinstance(state := getattr(self, name), list) and not state:
+                state.append(torch.empty(0, dtype=torch.float64, device=self.device))
+        super().sync(*args, **kwargs)
+
+
+class RankedScore(JoinedScore):
+    """Base of a score that orders all items by their confidence. It keeps 16 bytes an item."""
+
+    states = ("confidence", "errors")
+    confidence: list[Tensor]
+    errors: list[Tensor]
 
     def update(self, prediction: Tensor | Prediction, y: Tensor) -> None:
         """Add probabilities (n, K) or a `bdl.Prediction`, with labels (n,)."""
         confidence, errors = confidence_and_errors(*checked(probabilities(prediction), y))
-        self.confidence.append(confidence)
-        self.errors.append(errors)
+        self.confidence.append(confidence.double())
+        self.errors.append(errors.double())
 
     def items(self) -> tuple[Tensor, Tensor]:
         """(n,) confidences and errors of all items. Raises ConfigError where there are none."""
@@ -173,31 +187,25 @@ class CoverageAtRisk(RankedScore):
         return (last.double() / len(risk)).squeeze(0)
 
 
-class OODDetection(Metric):
+class OODDetection(JoinedScore):
     """AUROC, AUPR and false alarms at 95 % recall of a score that is larger for strange items; see `bdl.ood`.
 
     `update(scores, strange)`: scores (n,), such as `prediction.entropy`, and whether each item is a strange one, (n,)
     or one value for all. `compute` returns the three by the names `auroc`, `aupr` and `fpr95`.
     """
 
-    is_differentiable = False
     higher_is_better = None
-    full_state_update = False
+    states = ("scores", "strange")
     scores: list[Tensor]
     strange: list[Tensor]
 
-    def __init__(self, **kwargs: Any):
-        super().__init__(**kwargs)
-        self.add_state("scores", [], dist_reduce_fx="cat")
-        self.add_state("strange", [], dist_reduce_fx="cat")
-
     def update(self, scores: Tensor, strange: Tensor | bool) -> None:
         self.scores.append(scores.flatten().double())
-        flags = torch.as_tensor(strange, device=scores.device).bool()
+        flags = torch.as_tensor(strange, device=scores.device).bool().double()
         self.strange.append(flags.expand(scores.shape).flatten())
 
     def compute(self) -> dict[str, Tensor]:
-        scores, strange = joined(self.scores), joined(self.strange)
+        scores, strange = joined(self.scores), joined(self.strange).bool()
         each = detection(scores[~strange], scores[strange])
         return {name: torch.tensor(value, dtype=torch.float64, device=scores.device) for name, value in each.items()}
 
@@ -209,8 +217,7 @@ def probabilities(prediction: Tensor | Prediction) -> Tensor:
 
 def joined(state: list[Tensor] | Tensor) -> Tensor:
     """A state that is a list of batches until processes have joined theirs. Raises ConfigError without any item."""
-    if isinstance(state, Tensor):
-        return state
-    if not state:
+    items = state if isinstance(state, Tensor) else torch.cat(state) if state else torch.empty(0)
+    if not len(items):
         raise ConfigError("the metric has seen no item: call update before compute")
-    return torch.cat(state)
+    return items

@@ -7,6 +7,7 @@ from .images import ImageFolderDataModule
 from .landsat import LandsatDataModule
 from .loader import TensorBatches, TensorSlices, WorkerBatches
 from .module import DataModule, as_data_module
+from .shift import Shift
 from .table import TableDataModule, read_table
 from .tensors import TensorDataModule
 from .text import TextDataModule
@@ -20,6 +21,7 @@ __all__ = [
     "LandsatDataModule",
     "Normalise",
     "Reading",
+    "Shift",
     "TableDataModule",
     "TableSplit",
     "TensorBatches",

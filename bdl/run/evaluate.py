@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
 from omegaconf import DictConfig
 
 import bdl
 from bdl.data.module import DataModule, as_data_module
+from bdl.data.shift import Shift
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import CalibrationRequest
 from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.metrics import agreement, read_probabilities
+from bdl.posterior.ood import detection
 from bdl.posterior.report.numbers import Summary, summarise
 from bdl.run.config import plain
 from bdl.run.console import WorkProgress
@@ -33,14 +37,15 @@ def evaluate(cfg: DictConfig) -> None:
     data = recorded_data(config, posterior)
     start = load_start(runs, posterior, cfg.skip_bad)
     calibrate = CalibrationRequest.of(plain(cfg.get("calibrate")))
-    splits = list(cfg.splits)
+    splits, shifts = list(cfg.splits), [Shift(name, cfg.severity) for name in cfg.shifts]
     if calibrate is not None:
         check_calibration(calibrate, posterior.likelihood, data)
         splits = list(dict.fromkeys(["test", *splits, "val"]))
     loaders = {split: data.slices(split, cfg.train_items if split == "train" else None) for split in splits}
     with WorkProgress("evaluating") as progress:
+        shifted = {f"shift/{shift.name}": shift.of(data.slices("test")) for shift in shifts}
         summary = summarise(posterior, loaders, ood=data.ood(), progress=progress, start=start, calibrate=calibrate)
-    summary.metrics |= chain_temperatures(runs)
+    summary.metrics |= chain_temperatures(runs) | scores_under_shifts(posterior, summary, shifted)
     summary.class_names = data.class_names
     out = Path(cfg.out or runs[0] / EVALUATION)
     if "test" in summary.evaluations:
@@ -68,6 +73,31 @@ def recorded_data(config: DictConfig, posterior: bdl.Posterior) -> DataModule:
                 f"{recorded.get(key)}; restore it"
             )
     return data
+
+
+def scores_under_shifts(
+    posterior: bdl.Posterior, summary: Summary, shifted: Mapping[str, Iterable[Any]]
+) -> dict[str, float]:
+    """`shift/<name>/...`: scores of the average on each loader; auroc says how well entropy tells it from the test set.
+
+    Raises ConfigError without test items of classes.
+    """
+    if not shifted:
+        return {}
+    test = summary.evaluations.get("test")
+    if not isinstance(test, ClassEvaluation):
+        raise ConfigError("shifts= compares with the test set of a run that predicts classes: keep test in splits")
+    found = {}
+    for name, loader in shifted.items():
+        evaluation = posterior.evaluate(loader)
+        assert isinstance(evaluation, ClassEvaluation)  # the same network and likelihood
+        entropies = [torch.special.entr(each.bma.double()).sum(1) for each in (test, evaluation)]
+        scores = {**evaluation.scores(evaluation.bma), "auroc": detection(*entropies)["auroc"]}
+        found |= {f"{name}/{score}": value for score, value in scores.items()}
+        print(
+            f"{name}: accuracy {{accuracy:.4f}}, NLL {{nll:.4f}}, ECE {{ece:.4f}}, AUROC {{auroc:.3f}}".format(**scores)
+        )
+    return found
 
 
 def compare_with_reference(summary: Summary, reference: str | None, save: Path | None) -> None:

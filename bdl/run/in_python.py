@@ -11,7 +11,7 @@ import numbers
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack, overload
 
 import lightning as L
 import torch
@@ -22,16 +22,16 @@ import bdl
 from bdl.checkpoint import found_checkpoint
 from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule
-from bdl.disk.files import read_file, write_atomically
 from bdl.errors import ConfigError, Stopped
 from bdl.frozen import check_parameters, refuse_parallel
 from bdl.identity import architecture, identity
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import callbacks_of, find_sampler, plain_net
-from bdl.likelihoods import EXAMPLES, Likelihood, Loss, likelihood_of
-from bdl.posterior.samples import brief, first_difference
+from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
+from bdl.run.begun import begun_by
 from bdl.run.build import fit, silence_lightning
+from bdl.run.sample_arguments import SampleArguments
 from bdl.run.section import own_likelihood
 from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
 from bdl.samplers.dynamics.base import Transition
@@ -39,6 +39,38 @@ from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.schedules import EveryStep, Keep
 
 
+@overload
+def sample(
+    net: nn.Module,
+    loss: CategoricalNLL | nn.CrossEntropyLoss | None,
+    loader: Iterable[Any],
+    run_dir: str | Path,
+    **arguments: Unpack[SampleArguments],
+) -> bdl.Posterior[bdl.Prediction]: ...
+@overload
+def sample(
+    net: nn.Module,
+    loss: BernoulliNLL | nn.BCEWithLogitsLoss,
+    loader: Iterable[Any],
+    run_dir: str | Path,
+    **arguments: Unpack[SampleArguments],
+) -> bdl.Posterior[bdl.LabelPrediction]: ...
+@overload
+def sample(
+    net: nn.Module,
+    loss: ValueNLL | nn.MSELoss,
+    loader: Iterable[Any],
+    run_dir: str | Path,
+    **arguments: Unpack[SampleArguments],
+) -> bdl.Posterior[bdl.ValuePrediction]: ...
+@overload
+def sample(
+    net: nn.Module,
+    loss: Loss,
+    loader: Iterable[Any],
+    run_dir: str | Path,
+    **arguments: Unpack[SampleArguments],
+) -> bdl.Posterior[Any]: ...
 def sample(
     net: nn.Module,
     loss: Loss | None,
@@ -59,7 +91,7 @@ def sample(
     accelerator: str = "auto",
     callbacks: Sequence[L.Callback] = (),
     **sampler: Any,
-) -> bdl.Posterior:
+) -> bdl.Posterior[Any]:
     """Sample a network, keep the samples in a folder, write the report, and return the posterior.
 
     It is a `BayesianModule` under a Trainer with `CollectSamples`, `Monitor`, `SaveLast` and `Report`. The same call
@@ -79,7 +111,7 @@ def sample(
         test: labelled batches for the report, see `bdl.report`; None for no report.
         callbacks: further ones.
         sampler: further arguments of `bdl.Sampler`, such as temperature, prior, weighting, only. num_data is the length
-            of the loader's data set.
+            of the loader's data set; items of several observations, such as pixels, need their number.
 
     Raises ConfigError for settings that cannot be sampled, and for a folder that holds a run of another network, other
     data, another loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or
@@ -130,35 +162,6 @@ def _identity(
     prior = {"prior": law["prior"].identity()} if "prior" in law else {}
     about = {"chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
     return identity({**law, **prior, **about, "schedule": None if schedule is None else schedule.functions})
-
-
-def begun_by(call: str, run_dir: Path, checkpoint: Path) -> bool:
-    """Whether this call has begun in the folder before; `checkpoints/call.json` then says so for the next time.
-
-    A run that was killed before its first checkpoint starts again, and replaces the samples that it has left.
-
-    call: the settings of the run, as JSON. Raises ConfigError for a folder that holds another run.
-    """
-    path = checkpoint.with_name("call.json")
-    remedy = "give another run_dir, or remove the folder"
-    if not (checkpoint.exists() or bdl.SampleStore(run_dir).has_files(0)):  # a refused call leaves no more than its own
-        write_atomically(path, call.encode(), make_folder=True)
-        return False
-    if not path.exists():
-        if checkpoint.exists():
-            return False
-        raise ConfigError(f"{run_dir} holds samples that bdl.sample did not make: {remedy}")
-    try:
-        before = json.loads(read_file(path))
-    except ValueError as error:
-        raise ConfigError(f"{path} is damaged ({error}): {remedy}") from error
-    if difference := first_difference(before, json.loads(call)):
-        key, was, now = difference
-        raise ConfigError(
-            f"{run_dir} holds another run: {key} was {brief(was)} there, and is {brief(now)} now; {remedy}, or repeat "
-            "the call as it was"
-        )
-    return True
 
 
 def report(

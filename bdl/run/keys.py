@@ -151,6 +151,8 @@ OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
     "splits": some(Literal["train", "val", "test"], 1),
     "train_items": whole(1) | None,
     "reference": WORD | None,
+    "shifts": some(WORD),
+    "severity": whole(1, 5),
     "save_probs": bool,
     "skip_bad": bool,
     "device": WORD | None,

@@ -256,7 +256,7 @@ def _to_wandb(logger: WandbLogger, report: Path, data: ReportData, pictures: lis
     heading, rows = score_table(data.metrics)
     table: Any = wandb.Table(columns=heading, data=rows)  # type: ignore[arg-type]
     shown = {"report": wandb.Html(report.read_text(), inject=False), "scores": table}
-    shown |= {f"pictures/{p.title}": wandb.Image(_bitmap(p), caption=p.caption) for p in pictures}
+    shown |= {f"pictures/{p.title}": wandb.Image(_bitmap(p), caption=f"{p.lead} {p.caption}".strip()) for p in pictures}
     logger.experiment.log(shown)
 
 

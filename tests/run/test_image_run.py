@@ -30,3 +30,12 @@ def test_a_folder_of_images_is_sampled_from_memory_and_from_files_alike(tmp_path
     assert saved["labels"] == ["ant", "bee", "cow"] and len(saved["mean"]) == 3
     error = refusal(script("predict", f"run={tmp_path / 'files'}", "input=a.csv", f"output={tmp_path / 'p.csv'}"))
     assert "is no run on a table, but on images" in error
+    code, said, _ = script("evaluate", f"runs=[{tmp_path / 'tensor'}]", "shifts=[contrast,jpeg]", "severity=5")
+    assert code == 0 and "shift/contrast: accuracy" in said
+    scores = json.loads((tmp_path / "tensor" / "evaluation" / "metrics.json").read_text())
+    names = {name for name in scores if name.startswith("shift/")}
+    assert {f"shift/{shift}/{score}" for shift in ("contrast", "jpeg") for score in ("nll", "auroc", "ece")} < names
+    assert scores["shift/contrast/nll"] != scores["test/bma/nll"]
+    error = refusal(script("evaluate", f"runs=[{tmp_path / 'files'}]", "shifts=[fog]"))
+    assert "shifts need images in memory" in error
+    assert "frost is no shift" in refusal(script("evaluate", f"runs=[{tmp_path / 'tensor'}]", "shifts=[frost]"))

@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.in_python` and `bdl.data.fingerprint`: one call samples a network, and the same call goes on."""
+"""Tests of `bdl.run.in_python`, `.begun` and `bdl.data.fingerprint`: one call samples a network and goes on."""
 
 from __future__ import annotations
 

@@ -45,27 +45,30 @@ def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figu
     return figure
 
 
-def schedule(trace: Mapping[str, np.ndarray]) -> Figure:
-    """Learning rate, temperatures and multiplier along the run; trace: `step` (n,), other columns (n,) or (n, C)."""
-    rows = [
-        ("learning rate", {"lr": (BLUE, "learning rate")}),
-        ("temperature", {"kinetic_temperature": (SKY, "kinetic temperature"), "t_eff": (RED, "T_eff, with batch noise"),
-                         "temperature": ("black", "T, as configured")}),
-        ("multiplier", {"multiplier": (GREEN, "gradient multiplier")}),
-    ]  # fmt: skip
+# Rows of the picture of the schedule: columns of the trace, with their colours and names
+SCHEDULE = {
+    "lr": {"lr": (BLUE, "learning rate")},
+    "temperature": {"kinetic_temperature": (SKY, "kinetic temperature"), "t_eff": (RED, "T_eff, with batch noise"),
+                    "temperature": ("black", "T, as configured")},
+    "multiplier": {"multiplier": (GREEN, "gradient multiplier")},
+}  # fmt: skip
+
+
+def schedule(trace: Mapping[str, np.ndarray], rows: Sequence[str] = tuple(SCHEDULE)) -> Figure:
+    """The named rows of `SCHEDULE` along the run; trace: `step` (n,), other columns (n,) or (n, C)."""
     known = {c for c, values in trace.items() if np.isfinite(np.asarray(values, dtype=float)).any()}
-    rows = [(name, columns) for name, columns in rows if known & columns.keys()]
+    rows = [row for row in rows if known & SCHEDULE[row].keys()]
     figure = Figure((WIDE, 0.7 + 1.5 * len(rows)), layout="constrained")
     axes = figure.subplots(len(rows), sharex=True, squeeze=False)[:, 0]
-    for ax, (name, columns) in zip(axes, rows, strict=True):
-        for column, (colour, label) in columns.items():
+    for ax, row in zip(axes, rows, strict=True):
+        for column, (colour, label) in SCHEDULE[row].items():
             if column in known:
                 chains.mean_and_range(ax, *chains.thinned(trace["step"], trace[column]), colour, label)
         log_if_wide(ax)
-        name_axes(ax, "", name)
-        if len(columns) > 1:
-            ax.legend(ncols=len(columns), loc="lower right", bbox_to_anchor=(1, 0.98), handlelength=1.4)
-    name_axes(axes[-1], "step", rows[-1][0])
+        name_axes(ax, "", "learning rate" if row == "lr" else row)
+        if len(SCHEDULE[row]) > 1:
+            ax.legend(ncols=len(SCHEDULE[row]), loc="lower right", bbox_to_anchor=(1, 0.98), handlelength=1.4)
+    name_axes(axes[-1], "step", axes[-1].get_ylabel())
     return figure
 
 

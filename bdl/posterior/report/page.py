@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -15,7 +17,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from bdl.disk.manifest import write_listed
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.evaluation import ClassEvaluation
-from bdl.posterior.judgements import or_nan
+from bdl.posterior.judgements import Check, Judgement, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
@@ -23,7 +25,7 @@ from bdl.posterior.report.pictures import ReportData, pictures_of
 from bdl.posterior.report.tables import class_rows, ood_rows
 from bdl.posterior.report.text import Pieces, coloured
 from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
-from bdl.posterior.verdict import verdict
+from bdl.posterior.verdict import Verdict, verdict
 
 # Checks that the two tables show, unless a picture does
 IN_CONVERGENCE = ("Monte Carlo error", "Chains against each other", "R-hat (largest)", "ESS (smallest)",
@@ -113,13 +115,16 @@ def page(data: ReportData) -> str:
     seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
     numbers = {k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)}
     steps = next_steps(judged, m, data.command, max(data.kept_steps, default=0))
+    worse = worse_than_start(m)
     given = {
+        **({"Predictions": splits} if worse else {}),  # first, because they are what is wrong
         "Next steps": steps, "Checks": True, "What was sampled": data.facts, "Predictions": splits,
         "Classes": data.classes, "Out of distribution": ood_rows(m), "Text": data.text,
         **{p.title: True for p in pictures},
         "Convergence": data.convergence, "All numbers": numbers, "What the sampler does": data.explain,
     }  # fmt: skip
     contents = [title for title, there in given.items() if there]
+    script = Path(__file__).with_name("zoom.js").read_text() if any(p.zooms for p in pictures) else ""
     return render(
         "page.html.jinja",
         data=data,
@@ -132,13 +137,16 @@ def page(data: ReportData) -> str:
         of_numbers=scores_of(m) is VALUE_SCORES,
         score_rows=_score_rows(m, splits),
         pictures=pictures,
+        readings={p.title: _worst(judged, p.checks) for p in pictures},
+        script=script,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         links={check: anchor(title) for title in reversed(seen_in) for check in seen_in[title]},
         anchor=anchor,
         convergence=[
             (r.name, (f"{r.mean:,.4g}", f"{r.std:,.3g}", f"{r.rhat:.3f}", f"{r.ess:,.0f}")) for r in data.convergence
         ],
         ood=ood_rows(m),
-        worse=worse_than_start(m),
+        worse=worse,
         steps=steps,
         contents=contents,
         numbers=numbers,
@@ -151,6 +159,12 @@ def render(template: str, **values: Any) -> str:
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     style = environment.get_template("style.css").render()
     return environment.get_template(template).render(style=style, **values)
+
+
+def _worst(judged: Verdict, names: Sequence[str]) -> Check | Judgement | None:
+    """The first of the worst of these checks, for which a picture speaks; None where none of them was made."""
+    checks = [check for check in judged.checks if check.name in names]
+    return max(checks, key=lambda check: list(MARKS).index(check.level), default=None)
 
 
 def _in_short(m: Mapping[str, float], units: Units) -> str:

@@ -15,33 +15,49 @@ from bdl.posterior.evaluation import Curve
 from bdl.posterior.report.text import Word
 from bdl.posterior.value_evaluation import Values
 
+# What a reader who has never seen the picture looks for, and what its parts are
 ENERGY = (
-    "Thin lines: energy of each step; thick lines: its running mean. In equilibrium the chains overlap and do not "
-    "drift."
+    "Each line is a chain. In a good run the lines lie over each other and stay level.",
+    "The energy U is the loss of all training data and of the prior together. Thin lines: as measured; thick lines: "
+    "running means; ticks at the bottom: steps of kept samples. Drag over the picture to look closer.",
 )
-SCHEDULE = (
+SCHEDULE = {
+    "lr": "The learning rate follows its schedule.",
+    "temperature": "The temperatures should lie close to the line T: then the noise of mini-batches adds little to the "
+    "noise that was asked for.",
+    "multiplier": "The multiplier is the factor by which the weighting changes the gradient.",
+}
+TEMPERATURE = (
     "T_eff = T (1 + noise_ratio) is the temperature that injected noise and batch noise reach together. Shaded: the "
     "range over chains."
 )
 CURVE = (
-    "While NLL still falls, more samples improve the average. If one chain's average stays above all chains' average "
-    "at the same number of networks, the chains have reached different modes, and more chains improve it."
+    "Averages of more networks predict better, until the lines are level: then more samples would change nothing.",
+    "If the average of one chain stays worse than the average of as many networks of all chains, the chains have "
+    "reached different modes, and more chains improve the predictions.",
 )
 RELIABILITY = (
-    "On the dotted line confidence equals accuracy; below it the network is overconfident. Bars: standard errors."
+    "Of all items that get a confidence of 80 %, 80 % should be right: the points should lie on the dotted line.",
+    "Below the dotted line the network is overconfident. Bars: standard errors. The lower picture shows how many "
+    "items get which confidence.",
 )
-INTERVALS = "Each bar is the range that should hold the item's value in 9 of 10 cases. Red points lie outside of it."
+INTERVALS = (
+    "Each bar should hold its point in 9 of 10 cases. Red points lie outside of their bars.",
+    "Items are sorted by their predicted mean.",
+)
 RESIDUALS = (
-    "Points far outside the band are surprises. A slope or a funnel means that the network misses a trend or misjudges "
-    "its error."
+    "9 of 10 points should lie in the blue band, without a slope and without a funnel.",
+    "A slope means that the network misses a trend, a funnel that it misjudges its error.",
 )
 QUANTILES = (
-    "On the dotted line the prediction is right. A curve that is steeper in the middle means intervals that are too "
-    "wide, a flatter one intervals that are too narrow."
+    "Half of the data should lie below the predicted median, and so on: the points should lie on the dotted line.",
+    "A curve that is steeper in the middle means intervals that are too wide, a flatter one intervals that are too "
+    "narrow.",
 )
 HISTOGRAM = (
-    "psi should lie close to the dashed line. The multiplier scales the gradient: above 1 it pulls the chain to low "
-    "energy."
+    "Bars: the energies that the chains visit. Blue line: the energies of the target distribution, by importance "
+    "weights. The red line should lie close to the dashed one.",
+    "The multiplier scales the gradient: above 1 it pulls the chain to low energy.",
 )
 
 # The checks that these pictures show
@@ -79,9 +95,11 @@ class Picture:
     title: str
     draw: Callable[..., Any]  # makes the matplotlib Figure
     arguments: tuple[Any, ...]
-    caption: str
+    lead: str  # what to look for, in one sentence
+    caption: str  # what its parts are
     size: str = ""  # "half": two of them stand side by side
     checks: Sequence[str] = ()  # names of the verdict's checks that are seen here
+    zooms: bool = False  # can a reader look closer at a part of its x axis?
 
     @property
     def uri(self) -> str:
@@ -89,6 +107,15 @@ class Picture:
         from bdl.posterior.report.figures import as_uri  # it imports matplotlib, which takes a second
 
         return as_uri(self.draw, *self.arguments)
+
+    @property
+    def lines(self) -> str:
+        """What the page needs to draw a part of the picture, as JSON; empty where it does not zoom."""
+        if not self.zooms:
+            return ""
+        from bdl.posterior.report.zoom import lines_of
+
+        return lines_of(self.draw, self.arguments)
 
     @property
     def png(self) -> bytes:
@@ -109,30 +136,46 @@ def pictures_of(data: ReportData) -> list[Picture]:
         of = f", first of {v.targets} targets" if v.targets > 1 else ""
         shares = (v.shares, len(v.y))
         pictures += [
-            Picture(f"Predictions against data{of}", figures.intervals, (v,), INTERVALS),
-            Picture(f"Residuals{of}", figures.residuals, (v,), RESIDUALS, "half"),
-            Picture("Calibration of quantiles", figures.quantiles, shares, QUANTILES, "half", WIDTHS),
+            Picture(f"Predictions against data{of}", figures.intervals, (v,), *INTERVALS),
+            Picture(f"Residuals{of}", figures.residuals, (v,), *RESIDUALS, "half"),
+            Picture("Calibration of quantiles", figures.quantiles, shares, *QUANTILES, "half", WIDTHS),
         ]
-    if known(trace.get("energy", ())):
+    if moves(trace.get("energy", ())):
         energies = (trace["step"], trace["energy"], np.asarray(data.kept_steps))
-        pictures.append(Picture("Energy", figures.energy_trace, energies, ENERGY, checks=["Energy"]))
-    if any(moves(trace.get(name, ())) for name in ("lr", "temperature", "t_eff", "kinetic_temperature", "multiplier")):
-        title = "Learning rate and temperature"
-        pictures.append(Picture(title, figures.schedule, (trace,), SCHEDULE, checks=TEMPERATURES))
+        pictures.append(Picture("Energy", figures.energy_trace, energies, *ENERGY, checks=["Energy"], zooms=True))
+    if rows := rows_that_move(trace):
+        pictures.append(schedule_picture(trace, rows))
     if curve is not None and len(curve.samples) > 1:
         title = f"{'RMSE' if curve.of_numbers else 'Accuracy'} and NLL against the number of networks"
-        pictures.append(Picture(title, figures.learning_curve, (curve,), CURVE, checks=AVERAGES))
+        pictures.append(Picture(title, figures.learning_curve, (curve,), *CURVE, checks=AVERAGES))
     if any(has_reliability(*each) for each in data.reliability.values()):
-        shown = (data.reliability,)
-        pictures.append(
-            Picture("Reliability", figures.reliability, shown, RELIABILITY, "half", ["Calibration error (ECE)"])
-        )
+        shown, check = (data.reliability,), ["Calibration error (ECE)"]
+        pictures.append(Picture("Reliability", figures.reliability, shown, *RELIABILITY, "half", check))
     if h is not None:
         state = "has settled and is frozen" if h.frozen else "still changes"
-        did = " ".join(weighting_sentences(data.metrics))
-        caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {HISTOGRAM}".strip()
-        pictures.append(Picture("Energy histogram and weighting", figures.histogram, (h,), caption, "half", WEIGHTING))
+        did, (lead, parts) = " ".join(weighting_sentences(data.metrics)), HISTOGRAM
+        caption = f"{did} zeta = {h.zeta:g}, T = {h.temperature:g}; psi {state}. {parts}".strip()
+        title = "Energy histogram and weighting"
+        pictures.append(Picture(title, figures.histogram, (h,), lead, caption, "half", WEIGHTING))
     return pictures
+
+
+def rows_that_move(trace: Mapping[str, Any]) -> list[str]:
+    """Which rows of `figures.SCHEDULE` change along the run: a picture of a constant says nothing."""
+    from bdl.posterior.report.figures import SCHEDULE as rows
+
+    return [name for name, columns in rows.items() if any(moves(trace.get(column, ())) for column in columns)]
+
+
+def schedule_picture(trace: Mapping[str, Any], rows: Sequence[str]) -> Picture:
+    """Learning rate, temperatures and multiplier, those of them that change."""
+    from bdl.posterior.report.figures import schedule
+
+    names = {"lr": "learning rate"}
+    title = " and ".join(names.get(row, row) for row in rows).capitalize()
+    lead, hot = " ".join(SCHEDULE[row] for row in rows), "temperature" in rows
+    checks = TEMPERATURES if hot else ()
+    return Picture(title, schedule, (trace, rows), lead, TEMPERATURE if hot else "", checks=checks, zooms=True)
 
 
 def moves(values: Any) -> bool:
@@ -140,8 +183,3 @@ def moves(values: Any) -> bool:
     finite = np.asarray(values, dtype=float)
     finite = finite[np.isfinite(finite)]
     return bool(finite.size) and float(np.ptp(finite)) > 1e-9 * float(np.abs(finite).max())
-
-
-def known(values: Any) -> bool:
-    """Whether any of the values is a finite number."""
-    return bool(np.isfinite(np.asarray(values, dtype=float)).any())

@@ -55,8 +55,13 @@ def measured(folder, text: str, width: int, *flags: str) -> dict:
     """
     without, count = re.subn(r'<meta http-equiv="Content-Security-Policy"[^>]*>', MEASURE, text)
     assert count == 1
-    frame = f'<iframe width="{width}" height="3000" style="border:0" srcdoc="{html.escape(without)}"></iframe>'
-    (folder / "page.html").write_text(f"<!DOCTYPE html><html><body>{frame}</body></html>")
+    return browsed(folder, without, width, "", "", *flags)
+
+
+def browsed(folder, text: str, width: int, script: str, onload: str, *flags: str) -> dict:
+    """What is found where the page stands in a frame of a page with this script, and has loaded."""
+    frame = f'<iframe width="{width}" height="3000" style="border:0" onload="{onload}" srcdoc="{html.escape(text)}">'
+    (folder / "page.html").write_text(f"<!DOCTYPE html><html>{script}<body>{frame}</iframe></body></html>")
     command = [BROWSER, *QUIET, f"--user-data-dir={folder / 'profile'}", *flags, "--dump-dom"]
     done = subprocess.run([*command, f"file://{folder / 'page.html'}"], capture_output=True, text=True, timeout=300)
     return json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
@@ -101,6 +106,35 @@ def test_a_phone_shows_every_word_without_scrolling_the_page(tmp_path, pages, na
     assert found["dead"] == [] and found["broken"] == 0 and found["images"] > 0
     assert found["links"] > 0 or name == "comparison"
     assert found["smallest"] >= 12
+
+
+def test_a_trace_zooms_from_a_file_under_the_policy_of_the_page(tmp_path, pages):
+    """The buttons and a drag, on the page as it is: its policy lets its own script run, and no other."""
+    act = """<script>function act(frame) {
+      const figure = frame.contentDocument.querySelector("figure.zoomable"), bar = figure.querySelector(".zoom");
+      const texts = () => [...figure.querySelectorAll(".zoomed text")].map(e => e.textContent);
+      const says = () => texts().find(text => /^steps /.test(text));
+      const found = {start: says() ?? "", buttons: bar.hidden ? 0 : bar.children.length};
+      bar.children[0].click();
+      const lines = [...figure.querySelectorAll(".zoomed path[stroke-opacity]")];
+      Object.assign(found, {lines: lines.length, drawn: lines.filter(p => p.getAttribute("d")).length});
+      found.zoomed = says();
+      bar.children[4].click();
+      const box = figure.querySelector("img").getBoundingClientRect(), area = figure.querySelector(".frame");
+      area.setPointerCapture = () => {};
+      const at = share => ({clientX: box.left + share * box.width, bubbles: true, pointerType: "mouse"});
+      area.dispatchEvent(new PointerEvent("pointerdown", at(0.5)));
+      area.dispatchEvent(new PointerEvent("pointerup", at(0.7)));
+      found.dragged = says();
+      document.documentElement.innerHTML = "<pre id=found>" + JSON.stringify(found) + "</pre>";
+    }</script>"""
+    foreign = pages["classes"].replace("</body>", "<script>document.querySelector('figure').remove()</script></body>")
+    found = browsed(tmp_path, foreign, 1200, act, "act(this)")
+    assert found["start"] == "" and found["buttons"] == 5
+    assert found["lines"] > 0 and found["drawn"] == found["lines"]
+    ranges = [[int(n.replace(",", "")) for n in re.findall(r"[\d,]+", found[key])] for key in ("zoomed", "dragged")]
+    (a, b), (c, d) = ranges
+    assert a < c < d and d - c < b - a  # half of the run, and a fifth of the picture beyond its middle
 
 
 def test_dark_mode_turns_page_and_pictures(tmp_path, pages):

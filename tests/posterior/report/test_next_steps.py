@@ -49,7 +49,15 @@ def test_nothing_is_advised_that_cannot_be_done():
 def test_a_posterior_that_is_worse_than_its_start_says_so_before_its_result():
     scores = {"test/one_sample/accuracy": 0.8, "test/bma/accuracy": 0.9, "test/bma/nll": 0.5, "test/start/nll": 0.4}
     text = page(ReportData("a", metrics=scores))
-    assert 0 < text.index("worse than the ensemble at which") < text.index("misclassifies") < text.index("Checks</h2>")
+    places = [
+        "worse than the ensemble at which",
+        "Would another run",
+        "misclassifies",
+        "Predictions</h2>",
+        "Checks</h2>",
+    ]
+    assert sorted(map(text.index, places)) == [text.index(place) for place in places]
+    assert text.count("Predictions</h2>") == 1 and text.index(">Predictions</a>") < text.index(">Checks</a>")
     assert "worse than the ensemble" not in page(ReportData("a", metrics=scores | {"test/start/nll": 0.6}))
 
 

@@ -5,6 +5,8 @@ The report page: complete, self-contained, escaped, and readable when little is 
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import html
 import math
 import re
@@ -102,12 +104,15 @@ def text(data) -> str:
 def test_the_page_loads_nothing(text):
     reader = Reader(text)
     assert len(reader.links) == 5 and all(link.startswith("data:image/svg+xml;base64,") for link in reader.links)
-    assert not {"script", "link", "iframe", "object"} & set(reader.tags)
+    assert not {"link", "iframe", "object"} & set(reader.tags)
+    scripts = re.findall(r"<script([^>]*)>(.*?)</script>", text, re.DOTALL)
+    assert [kind for kind, _ in scripts] == [' type="application/json"'] * 2 + [""]
+    allowed = base64.b64encode(hashlib.sha256(scripts[-1][1].encode()).digest()).decode()
+    assert f"script-src 'sha256-{allowed}'\">" in text  # no other script runs
     assert not re.search(r"https?://|@import|url\(", text)
 
 
 def test_pictures_are_whole_svgs_that_load_nothing(text):
-    import base64
     from xml.etree import ElementTree
 
     for link in Reader(text).links:
@@ -136,6 +141,30 @@ def test_no_picture_is_an_empty_frame():
     assert pictures_of(ReportData("t", **nothing)) == []
     trace = {"step": np.arange(5), "lr": np.ones(5), "t_eff": np.full((5, 2), np.nan)}
     assert len(schedule({k: np.asarray(v) for k, v in trace.items()}).axes) == 1  # lr alone, no frame for T_eff
+
+
+def test_rows_and_pictures_of_constants_are_left_out():
+    still = {"step": np.arange(9), "energy": np.ones(9), "lr": np.ones(9), "multiplier": np.ones((9, 2))}
+    assert pictures_of(ReportData("t", trace=still)) == []
+    hot = {"t_eff": np.linspace(2, 3, 9), "temperature": np.ones(9)}
+    (one,) = pictures_of(ReportData("t", trace=still | hot))
+    assert one.title == "Temperature" and len(one.draw(*one.arguments).axes) == 1
+    (both,) = pictures_of(ReportData("t", trace=still | hot | {"lr": np.linspace(1, 2, 9)}))
+    assert both.title == "Learning rate and temperature" and len(both.draw(*both.arguments).axes) == 2
+
+
+def test_a_picture_says_what_to_look_for_and_the_worst_that_its_checks_found(data):
+    level, rises = (page(replace(data, metrics={**data.metrics, **energy})) for energy in (
+        {"ess/energy": 900.0, "energy/drift": 0.01, "energy/drift_t": 0.3},
+        {"ess/energy": 22.0, "energy/drift": 1.35, "energy/drift_t": 9.0},
+    ))  # fmt: skip
+    for text, mark in ((level, "ok"), (rises, "look")):
+        section = text[text.index('<section id="energy"') :]
+        assert (
+            section.index("Each line is a chain.")
+            < section.index(f'<span class="mark {mark}">')
+            < section.index("<img")
+        )
 
 
 def test_names_every_row_and_shows_every_kind_of_number(text):
@@ -179,7 +208,7 @@ def test_text_of_users_is_escaped(data):
         warnings=[ATTACK],
     )
     text = page(hostile)
-    assert "<script" not in text and text.count("&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;") == 9
+    assert "<script>alert" not in text and text.count("&lt;script&gt;alert(1)&lt;/script&gt;&#34;&#39;&amp;") == 9
     Reader(text)
 
 
@@ -227,7 +256,7 @@ def test_the_page_of_a_posterior(tmp_path, posterior, summary_of):
     text = (tmp_path / "report.html").read_text()
     titles = re.findall(r"<h2>([^<]+)</h2>", text)[1:]
     assert titles == [
-        "Checks", "What was sampled", "Predictions", "Classes", "Energy", "Learning rate and temperature",
+        "Checks", "What was sampled", "Predictions", "Classes", "Energy", "Learning rate",
         "Accuracy and NLL against the number of networks", "Reliability", "Convergence", "All numbers",
         "What the sampler does",
     ]  # fmt: skip
@@ -238,7 +267,7 @@ def test_the_page_of_a_posterior(tmp_path, posterior, summary_of):
 def test_without_a_trace_the_page_shows_the_energies_of_kept_samples(tmp_path, posterior, summary_of):
     write_page(tmp_path / "report.html", posterior, summary_of, {}, "", None)
     text = (tmp_path / "report.html").read_text()
-    assert "<h2>Energy</h2>" in text and "Learning rate and temperature" not in text
+    assert "<h2>Energy</h2>" in text and "<h2>Learning rate" not in text
     assert f"<h1>{tmp_path.name}</h1>" in text
 
 
