@@ -169,6 +169,7 @@ class ControlledGradient(BatchGradient):
         super().load_state_dict(state, theta)
         if self.anchor is not None and self.gradient is not None:
             self.anchor, self.gradient = self.anchor.to(theta), self.gradient.to(theta)
+        self.plain = None if self.plain is None else self.plain.to(theta)
         self._scratch = None
         self._let_follow()
 
@@ -186,8 +187,8 @@ class ControlledGradient(BatchGradient):
         Batch noise is estimated at steps 0, 20, 40, ... These see anchors of the ages k gcd(20, every) + s. The middle
         of that interval as s makes their mean that over all ages.
         """
-        shared = math.gcd(EVERY, self.every)
-        if self.anchor is None or self.chain.steps % self.every == -(shared // 2) % shared:
+        shared, steps = math.gcd(EVERY, self.every), self.chain.steps
+        if self.anchor is None or steps >= self.every and steps % self.every == -(shared // 2) % shared:
             self._renew()
         if self._scratch is None:
             self._scratch = torch.empty_like(self.chain.theta), torch.empty_like(self.chain.theta)

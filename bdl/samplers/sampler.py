@@ -144,7 +144,7 @@ class Sampler(Described, Hosted, torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None, measure: bool = True) -> Tensor | None:  # type: ignore[override]
-        """One step of the chain; returns the loss.
+        """One step of the chain; returns the loss, with the control variate where `gradient` asks for one.
 
         closure: zeroes the gradients, back-propagates the mean batch NLL and returns it. With `chains=C` it returns the
         (C,) mean losses whose sum it back-propagated. A `FullBatch` kernel calls it once or several times.
@@ -157,7 +157,9 @@ class Sampler(Described, Hosted, torch.optim.Optimizer):
         if self.dynamics.full_batch:
             loss = full_batch_move(self, by_closure(self.chain, self.potential, closure), now)
         else:
-            gradient_move(self, self.evaluation.evaluate(loss, self._measures(measure)), now)
+            e = self.evaluation.evaluate(loss, self._measures(measure))
+            gradient_move(self, e, now)
+            loss = e.loss
         if (group := self.host.group) is not None:
             h = self.reweighting.histogram
             parallel.compare_when_due(self.steps, [*self.chain.tensors(), *([] if h is None else [h.psi])], group)
