@@ -74,11 +74,14 @@ def test_the_mean_over_all_batches_is_the_loss_of_all_data_and_its_gradient():
     assert torch.stack(gradients).std(0).min() > 1e-3
 
 
-def test_at_the_anchor_every_batch_has_the_gradient_of_all_data():
+def test_at_the_anchor_every_batch_has_the_loss_of_all_data_and_its_gradient():
     items = Items()
-    (gradient,) = torch.autograd.grad(items.loss(range(6)), items.theta)
+    full = items.loss(range(6))
+    (gradient,) = torch.autograd.grad(full, items.theta)
     for rows in ([0, 1], [2, 5], [4]):
-        torch.testing.assert_close(items.estimate(rows)[1], gradient, rtol=1e-13, atol=0)
+        loss, g = items.estimate(rows)
+        torch.testing.assert_close(g, gradient, rtol=1e-13, atol=0)
+        torch.testing.assert_close(loss, full.detach(), rtol=1e-13, atol=0)
 
 
 def test_the_energy_of_a_step_is_that_of_the_controlled_loss():
@@ -255,13 +258,12 @@ def test_anchors_swap_with_the_replicas():
     exchange = bdl.Exchange((1.0, 1.0001), every=2, energy_var=0.0)
     regression = Regression(bdl.SGLD(), 0.0001, chains=2, gradient=FIXED, exchange=exchange)
     with torch.no_grad():
-        regression.theta[1].add_(1.0)  # far from the other chain, in units of a step
-    for _ in range(40):
-        regression.step()
+        regression.theta[1].add_(0.2)  # far from the other chain, in units of a step
     sampler = regression.sampler
-    assert 0 < sampler.replicas.done.sum() and not torch.equal(*sampler.evaluation.anchor)
+    while sampler.replicas.done.sum() < 1:
+        regression.step()
     near = (regression.theta.detach() - sampler.evaluation.anchor).norm(dim=1)
-    assert near.max() < 0.5 < (regression.theta[0] - regression.theta[1]).norm()
+    assert near.max() < 0.1 < (regression.theta[0] - regression.theta[1]).norm()
     with torch.no_grad():
         anchors = sampler.evaluation.anchor
         torch.testing.assert_close(sampler.evaluation.gradient, (anchors @ X.T - Y) @ X / N)
