@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from anisotropic import AXES, BATCH, COVARIANCE, D64, NOISE, D, H, N, Regression, X, Y, controlled_noise
+from control_problem import AXES, BATCH, COVARIANCE, D64, NOISE, D, H, N, Regression, X, Y, controlled_noise
 from oracles import linear_step
 
 import bdl

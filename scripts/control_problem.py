@@ -45,16 +45,23 @@ class Regression:
     """Chains of a sampler on batches of the regression, each chain with its own. They begin in the posterior of T = 1."""
 
     def __init__(
-        self, dynamics: Any, lr: float, chains: int = 100, seed: int = 0, at_mode: bool = False, **settings: Any
+        self,
+        dynamics: Any,
+        lr: float,
+        chains: int = 100,
+        seed: int = 0,
+        at_mode: bool = False,
+        batch: int = BATCH,
+        **settings: Any,
     ):
         random = torch.Generator().manual_seed(seed)
         z = torch.randn(chains, D, generator=random, dtype=D64)
         start = MODE.expand(chains, D) if at_mode else MODE + z @ torch.linalg.cholesky(COVARIANCE).T
         self.theta = start.clone().requires_grad_()
-        self.draw = random
+        self.draw, self.batch = random, batch
         self.sampler = bdl.Sampler([self.theta], dynamics, num_data=N, lr=lr, chains=chains, seed=seed, **settings)
         self.sampler.full_gradient = self.full_gradient
-        self.gradients = 0.0  # of one item, by chain
+        self.gradients = 0.0  # of single items, by chain
 
     def mean(self, rows: Tensor, out: Tensor) -> Tensor:
         """(C,) mean losses over the rows (C, B), whose gradients go into `out` (C, D)."""
@@ -72,7 +79,7 @@ class Regression:
 
     def step(self) -> Tensor:
         """(C,) losses of a step on the next batches."""
-        rows = torch.randint(N, (len(self.theta), BATCH), generator=self.draw)
+        rows = torch.randint(N, (len(self.theta), self.batch), generator=self.draw)
 
         def gradient(out: Sequence[Tensor]) -> Tensor:
             return self.mean(rows, out[0])
