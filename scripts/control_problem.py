@@ -42,7 +42,7 @@ def controlled_noise(distance: Tensor) -> Tensor:
 
 
 class Regression:
-    """Chains of a sampler on batches of the regression, each chain with its own. They begin in the posterior of T = 1."""
+    """Chains of a sampler on batches of the regression, each chain with its own. They begin in its posterior."""
 
     def __init__(
         self,

@@ -21,10 +21,10 @@ from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations, refuse_control, refuse_factors, refuse_learned, refuse_types
 from bdl.samplers.compiled import CompiledUpdate
 from bdl.samplers.control import ControlledGradient, Given, control_of
-from bdl.samplers.described import Described
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
+from bdl.samplers.explanation import Explained
 from bdl.samplers.hosted import Hosted
 from bdl.samplers.moves import by_closure, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Idle, Launch, Potential
@@ -37,7 +37,7 @@ from bdl.samplers.weighting.weightings import Flat, Weighting
 from bdl.torch_private import has_step_hooks
 
 
-class Sampler(Described, Hosted, torch.optim.Optimizer):
+class Sampler(Explained, Hosted, torch.optim.Optimizer):
     """Samples exp(-U/T) for U = -Σ log p(y_i|x_i,θ) - log p(θ), from gradients of mini-batch means.
 
     Args:

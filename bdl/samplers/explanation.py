@@ -18,7 +18,7 @@ from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.weightings import Weighting
 
 
-class Described(Readings, Shown):
+class Explained(Readings, Shown):
     """What a `Sampler` says of itself, from its settings and its readings."""
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
