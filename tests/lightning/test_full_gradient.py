@@ -12,6 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import bdl
+from bdl.engine import graphs
 from bdl.errors import ConfigError
 from bdl.lightning.blocks import StepCallback
 from bdl.models import MLP
@@ -53,6 +54,16 @@ def test_a_run_by_blocks_in_c_is_that_by_single_steps(tmp_path):
     torch.testing.assert_close(by_torch.sampler.chain.theta, blocks.sampler.chain.theta, rtol=1e-4, atol=1e-5)
     plain = fit(tmp_path, gradient=None)
     assert (plain.sampler.chain.theta - blocks.sampler.chain.theta).abs().max() > 1e-3
+
+
+def test_recorded_kernels_follow_anchors_that_are_renewed(tmp_path, simulated, monkeypatch):
+    """On an accelerator, whose steps are recorded, after two renewals: to the byte what single kernels give."""
+    made = []
+    record = graphs.record_on_cuda
+    monkeypatch.setattr(graphs, "record_on_cuda", lambda work: made.append(work) or record(work))
+    recorded, single = fit(tmp_path, 20, compile=True), fit(tmp_path, 20, compile=False)
+    assert made and recorded.sampler.evaluation.anchored_at == 14
+    assert torch.equal(recorded.sampler.chain.theta.cpu(), single.sampler.chain.theta.cpu())
 
 
 def test_an_anchor_is_renewed_after_two_passes_where_nobody_says_when(tmp_path):
