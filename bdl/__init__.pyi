@@ -42,6 +42,7 @@ from .run.in_python import Report, report, sample
 from .run.predict import predict_table
 from .samplers.blocks import Block
 from .samplers.clipping import ClipNorm, ClipValue
+from .samplers.control import ControlVariate
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
 from .samplers.dynamics.isokinetic import SMILE
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
@@ -96,6 +97,7 @@ __all__ = [
     "ConformalIntervals",
     "ConformalSets",
     "Contour",
+    "ControlVariate",
     "DivergedError",
     "Distillation",
     "Distilled",

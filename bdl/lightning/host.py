@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sized
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -75,6 +75,7 @@ def host_under(trainer: L.Trainer, host: Host, averages_micro_batches: bool = Fa
     return replace(
         host,
         group=host.group or shared,
+        batches=len(loader) if isinstance(loader, Sized) else None,
         sees_all_data=whole and not random,
         loss_is_whole=trainer.accumulate_grad_batches == 1 or averages_micro_batches,
     )

@@ -23,6 +23,7 @@ from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval, refuse_parallel
 from bdl.lightning.blocks import Blocks
+from bdl.lightning.full_gradient import FullGradient
 from bdl.lightning.host import (
     host_under,
     in_order,
@@ -212,10 +213,10 @@ class BayesianModule(L.LightningModule):
             share_batches(self.net, self.sampler)
         if isinstance(loader, TensorBatches | WorkerBatches):
             loader.to(self.device)
-        host = replace(self.sampler.host, per_example=self.per_example, buffers=self.net.buffers)
+        compiles = self.compiled is not False
+        host = replace(self.sampler.host, per_example=self.per_example, buffers=self.net.buffers, compiled=compiles)
         if hasattr(loader, "dataset"):
-            host = replace(host, full_loss=self.full_loss)
-        host = replace(host, compiled=self.compiled is not False)
+            host = replace(host, full_loss=self.full_loss, full_gradient=FullGradient(self))
         if self.trainer.accumulate_grad_batches == 1:
             host = replace(host, batch_loss=self.current_loss)
         self.sampler.host = host_under(self.trainer, host, averages_micro_batches=True)

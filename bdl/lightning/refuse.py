@@ -22,6 +22,7 @@ from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
+from bdl.lightning.full_gradient import check_control
 from bdl.likelihoods import Likelihood, Loss, refuse_misfit
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
@@ -41,9 +42,10 @@ def check_data(trainer: L.Trainer, sampler: Sampler) -> None:
     """Raise ConfigError if N differs from the length of the training data, or a kernel would not see all of them.
 
     N may also count the elements of the items, such as tokens. Raises it too for devices that would all see the same
-    batches.
+    batches. For a control variate see `check_control`.
     """
     loader = trainer.train_dataloader
+    check_control(trainer, sampler)
     if isinstance(loader, TensorBatches | WorkerBatches) and loader.ranks != trainer.world_size:
         raise ConfigError(
             f"each of {trainer.world_size} devices would see the same batches: "

@@ -31,6 +31,8 @@ class Host:
     """What a sampler knows of the loop around it. `BayesianModule` and `CollectSamples` say it when training starts."""
 
     full_loss: MeanLoss | None = None  # the loss over all the data
+    full_gradient: MeanLoss | None = None  # the same, once it is back-propagated in the mode of the steps' batches
+    batches: int | None = None  # how many steps a pass over the data has
     batch_loss: MeanLoss | None = None  # the loss of the step's own batch, without gradients
     per_example: Callable[[], Tensor] | None = None  # returns the gradients (..., n, d) of the items of the batch
     buffers: Callable[[], Iterable[Tensor]] = tuple  # returns tensors (C, ...) as BatchNorm's, which are no parameters
@@ -72,6 +74,7 @@ class Chain:
         self.configurational_temperature: Tensor | None = None
         self.watches_gradients = False  # whether the present gradients come from a closure that may forget backward()
         self._known_distinct = False  # True once something tells the chains apart
+        self.companions: tuple[Tensor, ...] = ()  # (C, ...) each, that go where the states of the chains go
         self._allocate()
 
     @property
@@ -168,10 +171,8 @@ class Chain:
 
     def reorder(self, order: Tensor) -> None:
         """Give chain c the state and the gradient of chain order[c], except what chain c has learnt."""
-        for name in self.dynamics.travels:
-            value = getattr(self.state, name)
+        for value in [*(getattr(self.state, name) for name in self.dynamics.travels), self.g, *self.companions]:
             value.copy_(value[order])
-        self.g.copy_(self.g[order])
 
     def link(self, optimizer_state: MutableMapping[Tensor, Any]) -> None:
         """Let `state[p]` show every parameter-shaped part of the state, as torch's own optimisers do."""

@@ -161,6 +161,6 @@ class Survivors(Saved):
         fields: list[Any] = [getattr(chain.state, field.name) for field in dataclasses.fields(chain.state)]
         of_chains = [f for f in fields if isinstance(f, Tensor) and f.ndim and len(f) == chain.chains]
         estimates = [estimate for estimate in (noise.mean, noise.previous) if estimate is not None]
-        for value in [*of_chains, *values, *chain.host.buffers(), *estimates]:
+        for value in [*of_chains, *values, *chain.host.buffers(), *chain.companions, *estimates]:
             value[rows] = value[donor].clone()
         chain.g[rows] = 0.0

@@ -198,6 +198,7 @@ class Replicas(Saved):
             return order
 
         reads = (self.previous, self.square, self.tried, self.done, chain.theta, chain.g, *chain.values())
+        reads = (*reads, *chain.companions)
         key = ("exchange", follows, due, due and self.turn, judged is seen, self.count > 0)
         order = work() if launch is None else launch(work, key, reads)
         if order is not None:

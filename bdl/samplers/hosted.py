@@ -31,6 +31,18 @@ class Hosted:
         self.host = replace(self.host, full_loss=function)
 
     @property
+    def full_gradient(self) -> MeanLoss | None:
+        """Set it to a function that back-propagates the mean NLL over all the data, as a closure does for a batch.
+
+        It zeroes the gradients first, and returns that loss, () or (C,). `gradient="control"` needs it.
+        """
+        return self.host.full_gradient
+
+    @full_gradient.setter
+    def full_gradient(self, function: MeanLoss | None) -> None:
+        self.host = replace(self.host, full_gradient=function)
+
+    @property
     def batch_loss(self) -> MeanLoss | None:
         """Set it to a function that returns the mean NLL of the step's batch, () or (C,), without gradients."""
         return self.host.batch_loss

@@ -120,15 +120,17 @@ class Potential(Saved):
         self.divergence.note(total)
         return Evaluation(loss, energy, self.chain.g, idle, total)
 
-    def evaluate_by(self, gradient: Gradient, measure: bool, launch: Launch | None, idle: Idle) -> Evaluation:
-        """`evaluate` for a gradient that needs no autograd, whose kernels `launch` may run together."""
+    def evaluate_by(
+        self, gradient: Gradient, measure: bool, launch: Launch | None, idle: Idle, reads: tuple[object, ...] = ()
+    ) -> Evaluation:
+        """`evaluate` for a gradient that needs no autograd, whose kernels, which may use `reads`, `launch` may run."""
 
         def work() -> Evaluation:
             return self.evaluate(gradient(self.chain.g_views), list(idle()), measure)
 
         if launch is None:
             return work()
-        reads = (self.chain.theta, self.chain.g, self.prior, self.divergence)
+        reads = (self.chain.theta, self.chain.g, self.prior, self.divergence, *reads)
         e = launch(work, (measure, self.chain.host.loss_is_whole), reads)
         return replace(e, energy=None if e.energy is None else e.energy.clone())  # others keep it beyond this step
 

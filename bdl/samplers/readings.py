@@ -1,9 +1,8 @@
-"""What can be read of a sampler between its steps: energies, temperatures, weights, and how it explains itself."""
+"""What can be read of a sampler between its steps: energies, temperatures, weights, and a snapshot."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -11,22 +10,21 @@ import torch
 from torch import Tensor
 
 from bdl.devices import moved
-from bdl.display import Shown
-from bdl.identity import identity
+from bdl.samplers.batch_gradient import BatchGradient
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.compiled import CompiledUpdate
+from bdl.samplers.control import ControlVariate
 from bdl.samplers.divergence import Survivors
-from bdl.samplers.dynamics.base import Scalar, Transition, mean
+from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Replicas
 from bdl.samplers.potential import Potential
 from bdl.samplers.settings import StepSettings
 from bdl.samplers.weighting.reweighting import Reweighting
-from bdl.samplers.weighting.weightings import Weighting
 from bdl.snapshot import Snapshot, of_rows
 
 
-class Readings(Shown):
+class Readings:
     """The readings of a `Sampler`, which holds the pieces that they are taken of. Shapes are () or (C,)."""
 
     dynamics: Transition
@@ -39,23 +37,12 @@ class Readings(Shown):
     survivors: Survivors
     compiled: CompiledUpdate
     replicas: Replicas | None
+    control: ControlVariate | None
+    evaluation: BatchGradient
     extras: dict[str, Callable[[], Tensor]]
     notes: list[str]
     used: StepSettings
     param_groups: list[dict[str, Any]]
-
-    def shown(self) -> tuple[str, Mapping[str, str]]:
-        now, weighting, clip = self.settings(), self.reweighting.weighting, self.potential.clip
-        lines = {
-            "step": f"{self.steps:,}",
-            "chains": f"{self.chains or 1}, of {self.chain.theta.shape[-1]:,} parameters",
-            "target": f"exp(-U/T), T = {mean(now.temperature):g}, N = {self.num_data:,}",
-            "prior": str(self.potential.prior),
-            "lr": f"{mean(now.lr):g}",
-            "weighting": f"{weighting}" if weighting.needs_energy else "",
-            "clip": "" if clip is None else f"{clip}",
-        }
-        return f"Sampler by {self.dynamics}", {name: value for name, value in lines.items() if value}
 
     def settings(self) -> StepSettings:
         """The present lr, temperature of every chain, and zeta."""
@@ -148,32 +135,6 @@ class Readings(Shown):
         counting = [c for c in range(self.chains or 1) if c not in self.survivors.lost]
         return counting if self.replicas is None else self.replicas.target
 
-    def explain(self) -> str:
-        """A few lines: N, T, prior, the target distribution, the injected noise of one step, and what adds to it."""
-        dynamics, potential, now = self.dynamics, self.potential, StepSettings.of(self.param_groups[0], self.steps)
-        chains = f"{self.chains} chains" if self.chains else "1 chain"
-        lines = [
-            f"{dynamics} on {self.chain.theta.shape[-1]:,} parameters, {chains}, N = {self.num_data:,}, "
-            f"lr = {mean(now.lr):g}, T = {mean(now.temperature):g}",
-            f"prior: {potential.prior}; U = N x mean batch loss - log prior, in nats "
-            "(the loss must be a mean negative log-likelihood)",
-        ]
-        if not dynamics.noisy or mean(now.temperature) == 0:
-            lines.append("target distribution: none, this is optimisation: no noise is injected and T is ignored")
-        else:
-            lines += [_law(now, self.reweighting.weighting), *self.reweighting.explain(now)]
-            lines += [dynamics.describe_noise(self.chain.state, now.lr, now.temperature / self.num_data)]
-            if not (dynamics.full_batch or dynamics.variational):
-                target = self.target_chains if self.chains else ...
-                lines.append(_batch_noise(self.noise_ratio[target], self.t_eff[target]))
-        if dynamics.caveat:
-            lines.append(f"caveat: {dynamics.caveat}")
-        if self.replicas is not None:
-            lines.append(self.replicas.describe())
-        if potential.clip is not None:
-            lines.append(f"gradient clipping: {potential.clip}; where it acts, another distribution is sampled")
-        return "\n".join([*lines, *self.notes])
-
     def log_weight_at(self, energy: Tensor) -> Tensor:
         """() or (C,) log importance weight of an energy (nats) of the kind that psi reads, with the present psi."""
         group = self.param_groups[0]
@@ -215,17 +176,6 @@ class Readings(Shown):
         each[rows] = torch.tensor(energy_full, dtype=torch.float64)
         return self.log_weight_at(each)
 
-    def law(self) -> dict[str, Any]:
-        """What runs must share to be merged into one posterior, as JSON values."""
-        return {
-            "num_data": self.num_data,
-            "prior": self.potential.prior.identity(),
-            "clip": identity(self.potential.clip),
-            "weighting": self.reweighting.weighting.identity(),
-            "injects_noise": self.dynamics.noisy,
-            "caveat": self.dynamics.caveat,
-        }
-
     def psi(self) -> tuple[dict[str, Tensor], dict[str, str]] | None:
         """psi and how it was fitted, see `Reweighting.describe`; None without a weighting."""
         group = self.param_groups[0]
@@ -261,15 +211,3 @@ def _number(value: Scalar, rows: list[int]) -> float | list[float]:
     if isinstance(value, Tensor) and value.ndim:
         return [float(value[c]) for c in rows]
     return float(value)
-
-
-def _law(now: StepSettings, weighting: Weighting) -> str:
-    bayes = bool((torch.as_tensor(now.temperature) == 1).all())
-    name = " (the Bayes posterior)" if bayes else ""
-    return f"target distribution: exp(-U/T), T = {mean(now.temperature):g}{name}{weighting.describe(now.zeta)}"
-
-
-def _batch_noise(ratio: Tensor, t_eff: Tensor) -> str:
-    if math.isnan(mean(ratio)):
-        return "batch noise: not measured yet; unless subtracted, it heats the chain to T_eff = T (1 + noise_ratio)"
-    return f"batch noise: noise_ratio {mean(ratio):.3g}, and T_eff is about {mean(t_eff):.3g}"

@@ -63,10 +63,10 @@ def check_saved(state_dict: Mapping[str, Any], identity: Mapping[str, Any], devi
     if (version := saved["format_version"]) != FORMAT_VERSION:
         raise ConfigError(f"sampler state of format {version}; this bdl reads {FORMAT_VERSION} only: start afresh")
     for key, here in identity.items():
-        if saved["identity"][key] != here:
+        there = saved["identity"].get(key)  # keys younger than a checkpoint stand for null
+        if there != here:
             raise ConfigError(
-                f"the checkpoint was saved with {key} = {saved['identity'][key]}, this sampler has {here}: "
-                "restore it, or start afresh"
+                f"the checkpoint was saved with {key} = {there}, this sampler has {here}: restore it, or start afresh"
             )
     here = environment(device)
     there = {**here, **saved["environment"]}  # states of the CPU, and older ones, know of no GPU

@@ -11,25 +11,25 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.frozen import FrozenMode, Only
-from bdl.identity import identity
 from bdl.samplers import blocks as block
 from bdl.samplers import parallel
+from bdl.samplers.batch_gradient import BatchGradient
 from bdl.samplers.batch_noise import BatchNoise, stride_of
 from bdl.samplers.buffer import checked, refuse_unfrozen, sampled
 from bdl.samplers.chain import Chain, Host
 from bdl.samplers.clipping import Clip
-from bdl.samplers.combinations import refuse_combinations, refuse_factors, refuse_learned, refuse_types
+from bdl.samplers.combinations import refuse_combinations, refuse_control, refuse_factors, refuse_learned, refuse_types
 from bdl.samplers.compiled import CompiledUpdate
+from bdl.samplers.control import ControlledGradient, Given, control_of
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange, Replicas
+from bdl.samplers.explanation import Explained
 from bdl.samplers.hosted import Hosted
 from bdl.samplers.moves import by_closure, full_batch_move, gradient_move
 from bdl.samplers.potential import Closure, Gradient, Idle, Launch, Potential
 from bdl.samplers.priors import Gaussian, Prior
-from bdl.samplers.readings import Readings
 from bdl.samplers.resume import Saved, check_saved, to_save
-from bdl.samplers.scales import runs_of
 from bdl.samplers.settings import StepSettings, check_numbers
 from bdl.samplers.walk import Walk, walk
 from bdl.samplers.weighting.reweighting import Reweighting
@@ -37,7 +37,7 @@ from bdl.samplers.weighting.weightings import Flat, Weighting
 from bdl.torch_private import has_step_hooks
 
 
-class Sampler(Readings, Hosted, torch.optim.Optimizer):
+class Sampler(Explained, Hosted, torch.optim.Optimizer):
     """Samples exp(-U/T) for U = -Σ log p(y_i|x_i,θ) - log p(θ), from gradients of mini-batch means.
 
     Args:
@@ -55,6 +55,7 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         group: process group whose ranks share one chain and each see other batches. The energy is averaged over it (and
             the gradient by DistributedDataParallel); every `parallel.COMPARE_EVERY` steps the ranks are compared.
         exchange: `Exchange(ladder=...)`, replica exchange between the chains; `temperature` is that of the first rung.
+        gradient: "control" or a `ControlVariate` for gradients with less batch noise, at more than twice the cost.
         only: patterns of names, such as "head.*": the other parameters are frozen (`requires_grad` becomes False).
         frozen: mode in which `BayesianModule` and `CollectSamples` hold the modules of a frozen part, see `bdl.frozen`.
         blocks: a `Block` by pattern, the first that matches: a prior and a factor of lr for some parameters.
@@ -90,6 +91,7 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         stack: int = 0,
         group: dist.ProcessGroup | None = None,
         exchange: Exchange | None = None,
+        gradient: Given = None,
         only: Only = None,
         frozen: FrozenMode = "eval",
         blocks: block.Blocks | None = None,
@@ -98,6 +100,8 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         check_numbers(num_data, chains, lr, temperature)
         refuse_types(prior, weighting, exchange, clip)
         refuse_combinations(dynamics, weighting, exchange, clip, on_divergence, chains)
+        refuse_control(gradient, dynamics, weighting)
+        self.control = control_of(gradient)
         super().__init__(checked(params), {"lr": lr, "temperature": temperature, "zeta": weighting.zeta})
         self.dynamics, self.weighting, self.exchange, self.clip = dynamics, weighting, exchange, clip
         self.num_data, self.chains, self.seed, self.stack = int(num_data), chains, seed, stack
@@ -118,6 +122,11 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         prior = block.prior_of(prior, each)
         refuse_learned(prior, dynamics, weighting, exchange)
         self.potential = Potential(self.chain, prior, self.num_data, clip, needs_energy, self.survivors)
+        self.evaluation = (
+            BatchGradient(self.potential)
+            if self.control is None
+            else ControlledGradient(self.potential, self.control, self._follow)
+        )
         self.replicas = None if exchange is None else Replicas(exchange, chains, device)
         self.chain.link(self.state)
 
@@ -135,20 +144,22 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None, measure: bool = True) -> Tensor | None:  # type: ignore[override]
-        """One step of the chain; returns the loss.
+        """One step of the chain; returns the loss, with the control variate where `gradient` asks for one.
 
         closure: zeroes the gradients, back-propagates the mean batch NLL and returns it. With `chains=C` it returns the
         (C,) mean losses whose sum it back-propagated. A `FullBatch` kernel calls it once or several times.
         measure: False leaves `energy` None where the step does not need it, which spares the ranks of a group an
         all-reduce. All ranks have to pass the same.
         """
-        loss = None if self.dynamics.full_batch else self.potential.loss(closure)
+        loss = None if self.dynamics.full_batch else self.evaluation.loss(closure)
         self._follow()  # after the closure, which may move the parameters
         now = self.used = self.settings()
         if self.dynamics.full_batch:
             loss = full_batch_move(self, by_closure(self.chain, self.potential, closure), now)
         else:
-            gradient_move(self, self.potential.evaluate(loss, self.chain.gather(), self._measures(measure)), now)
+            e = self.evaluation.evaluate(loss, self._measures(measure))
+            gradient_move(self, e, now)
+            loss = e.loss
         if (group := self.host.group) is not None:
             h = self.reweighting.histogram
             parallel.compare_when_due(self.steps, [*self.chain.tensors(), *([] if h is None else [h.psi])], group)
@@ -174,7 +185,7 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         now = self.used = self.settings()
         if self.dynamics.full_batch:
             return full_batch_move(self, lambda: (gradient(self.chain.g_views), list(idle())), now)
-        e = self.potential.evaluate_by(gradient, self._measures(measure), launch, idle)
+        e = self.evaluation.evaluate_by(gradient, self._measures(measure), launch, idle)
         gradient_move(self, e, now, launch)
         return e.loss  # type: ignore[return-value]
 
@@ -202,18 +213,6 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
     def check(self) -> None:
         """Raise DivergedError if any step so far met numbers that are not finite, or θ is not. A device sync."""
         self.potential.check(self.param_groups[0]["lr"])
-
-    def identity(self) -> dict[str, Any]:
-        """Plain values that a sampler must share to continue this one."""
-        return {
-            "num_data": self.num_data,
-            "dynamics": self.dynamics.identity(),
-            "weighting": self.weighting.identity()["type"],
-            "exchange": identity(self.exchange),
-            "chains": self.chains,
-            "numbers per chain": self.chain.theta.shape[-1],
-            "blocks": None if self.chain.lr_factors is None else runs_of(self.chain.lr_factors),
-        }
 
     def __getstate__(self) -> dict[str, Any]:
         raise ConfigError(
@@ -244,6 +243,7 @@ class Sampler(Readings, Hosted, torch.optim.Optimizer):
         """The pieces with a state, besides the chain."""
         pieces: dict[str, Saved] = {"potential": self.potential, "batch_noise": self.batch_noise}
         pieces |= {"reweighting": self.reweighting, "survivors": self.survivors}
+        pieces |= {} if self.control is None else {"control": self.evaluation}
         return pieces if self.replicas is None else {**pieces, "replicas": self.replicas}
 
     def _follow(self) -> None:

@@ -37,6 +37,7 @@ def can_walk(sampler: Readings, settings: Sequence[StepSettings]) -> bool:
         chain.steps > 0  # the first step sees whether anything tells the chains apart
         and not sampler.dynamics.full_batch
         and sampler.replicas is None
+        and sampler.control is None
         and potential.clip is None
         and not sampler.reweighting.weighting.needs_energy
         and all(sampler.compiled.takes(potential.prior, potential.num_data, *now.pair) for now in distinct)

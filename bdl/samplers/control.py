@@ -1,0 +1,278 @@
+"""Control variates for the gradients of mini-batches: differences to the gradient at an anchor, where all is known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from bdl.errors import ConfigError
+from bdl.samplers.batch_gradient import BatchGradient
+from bdl.samplers.batch_noise import EVERY, KEEP, BatchNoise
+from bdl.samplers.chain import Chain
+from bdl.samplers.dynamics.base import mean
+from bdl.samplers.potential import Closure, Evaluation, Gradient, Idle, Launch, Potential
+
+PASSES = 2  # passes over the data between two anchors; the gradient at an anchor then adds half of a batch to a step
+RANDOM = 0.01  # relative difference of two gradients of one batch at one θ that rounding does not make
+
+
+@dataclass(frozen=True)
+class ControlVariate:
+    """Gradients of batches with a control variate, for any dynamics that moves by gradients.
+
+        g(θ) = g_N(φ) + g_B(θ) - g_B(φ)
+
+    g_B is the gradient of the mean loss over the batch B, g_N that over all the data, and φ the anchor of a chain. The
+    estimate is unbiased for every φ that does not depend on B, and the target distribution stays as it is. Its variance
+    grows with the square of |θ - φ|, where that of g_B itself has a part that does not vanish at the mode. The batch
+    energies are estimated in the same way.
+
+    A chain takes its first state as the anchor, and its present state every `every` steps. An `every` beyond the end of
+    the run keeps the first one: with the mode as the start that is SGLD-CV (Baker et al. 2019, section 3). Renewed
+    anchors are those of SVRG-LD (Dubey et al. 2016, algorithm 2), here over every dynamics.
+
+    A step costs two gradients of a batch instead of one, and the gradient over all the data once every `every` steps.
+    It holds 16 bytes a parameter more in float32: the anchor, its gradient, and two vectors while a step is made. A
+    checkpoint holds the first two.
+
+    The gradient over all the data comes from `Sampler.full_gradient`, which BayesianModule sets.
+
+    Args:
+        every: steps from one anchor to the next. None: as many as two passes over the data have, which the training
+            loader tells; the gradient over all the data then adds half of a batch's cost to each step.
+
+    Raises ConfigError for an `every` below 1.
+    """
+
+    every: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.every is not None and not self.every >= 1:
+            raise ConfigError(f"every must be at least 1 step, or null for {PASSES} passes, got {self.every}")
+
+
+Given = ControlVariate | Literal["control"] | None
+
+
+def control_of(gradient: Given) -> ControlVariate | None:
+    """What the argument `gradient` of a Sampler stands for."""
+    return ControlVariate() if isinstance(gradient, str) else gradient
+
+
+class ControlledGradient(BatchGradient):
+    """Evaluates a step's batch with a control variate. Each chain of a stack has its own anchor.
+
+    Attributes:
+        anchor: (..., d) φ, or None before the first step.
+        gradient: (..., d) gradient at φ of the mean loss over all the data.
+        loss_there: () or (C,) that loss.
+        anchored_at: the step at which the chains were at φ.
+        plain: (...) variance of a batch's gradient at φ: a mean over coordinates, and a running mean over steps.
+        count: steps in that mean.
+    """
+
+    saved = ("anchor", "gradient", "loss_there", "plain", "anchored_at", "count")
+
+    def __init__(self, potential: Potential, control: ControlVariate, follow: Callable[[], None]):
+        """follow: lets all pieces of the sampler follow parameters that something has moved."""
+        super().__init__(potential)
+        self.chain: Chain = potential.chain
+        self.control, self._follow = control, follow
+        self.anchor: Tensor | None = None
+        self.gradient: Tensor | None = None
+        self.loss_there: Tensor | None = None
+        self.plain: Tensor | None = None
+        self.anchored_at = -1
+        self.count = 0
+        self._scratch: tuple[Tensor, Tensor] | None = None  # (..., d) θ during a step; g_N(φ) - g_B(φ)
+        self._loss_difference: Tensor | None = None  # of a step by a closure
+
+    @property
+    def acts(self) -> bool:
+        """False where every batch holds all the data: its gradient is g_N(θ), and the anchor's part is 0."""
+        return not self.chain.host.sees_all_data
+
+    def loss(self, closure: Closure | None) -> Tensor | None:
+        """() or (C,) the loss of the batch at θ. The closure is called at the anchor first."""
+        if not self.acts:
+            return super().loss(closure)
+        if closure is None:
+            raise ConfigError("gradient=control evaluates each batch twice: call step(closure)")
+        self._follow()
+        self._renew_when_due()
+        self._loss_difference = self._at_anchor(lambda: (self._loss_of(closure), self.chain.gather()))
+        return self._loss_of(closure)
+
+    def evaluate(self, loss: Tensor | None, measure: bool) -> Evaluation:
+        if not self.acts:
+            return super().evaluate(loss, measure)
+        assert loss is not None and self._loss_difference is not None
+        idle = self.chain.gather()
+        evaluation = self.potential.evaluate(self._add(loss, self._loss_difference), idle, measure)
+        self._observe()
+        return evaluation
+
+    def evaluate_by(self, gradient: Gradient, measure: bool, launch: Launch | None, idle: Idle) -> Evaluation:
+        if not self.acts:
+            return super().evaluate_by(gradient, measure, launch, idle)
+
+        def controlled(out: Any) -> Tensor:
+            difference = self._at_anchor(lambda: (gradient(out), list(idle())))
+            return self._add(gradient(out), difference)
+
+        self._renew_when_due()
+        reads = (self.anchor, self.gradient, self.loss_there, self._scratch)
+        evaluation = self.potential.evaluate_by(controlled, measure, launch, idle, reads)
+        self._observe()
+        return evaluation
+
+    @property
+    def every(self) -> int:
+        """Steps from one anchor to the next."""
+        if self.control.every is not None:
+            return self.control.every
+        if (batches := self.chain.host.batches) is None:
+            raise ConfigError(
+                "gradient=control does not know how many batches the data have: give the steps between two anchors, "
+                f"gradient=bdl.ControlVariate(every=...), such as {PASSES} N / batch size"
+            )
+        return PASSES * batches
+
+    @property
+    def cost(self) -> float:
+        """Gradients of a batch that a step takes, with its share of those at the anchors; NaN where it is unknown."""
+        batches = self.chain.host.batches
+        return math.nan if batches is None else 2 + batches / self.every
+
+    def explain(self, batch_noise: BatchNoise) -> list[str]:
+        if not self.acts:
+            return ["control variate: none, since every batch holds all the data"]
+        if self.plain is None or (variance := batch_noise.variance) is None:
+            return ["control variate: what it takes from the variance of the gradient is not measured yet"]
+        ratio, cost = mean(variance.mean(-1) / self.plain), self.cost
+        takes = "" if math.isnan(cost) else f"; a step takes {cost:.3g} gradients of a batch"
+        line = (
+            f"control variate: batches give the gradient {ratio:.3g} of the variance that they have without it{takes}; "
+            f"anchor of step {self.anchored_at:,}, renewed every {self.every:,} steps"
+        )
+        if ratio > 1 / (2 if math.isnan(cost) else cost):
+            line += "; a larger batch at the same cost gives less: set sampler.gradient=null, or a smaller `every`"
+        return [line]
+
+    def load_state_dict(self, state: Mapping[str, Any], theta: Tensor) -> None:
+        super().load_state_dict(state, theta)
+        if self.anchor is not None and self.gradient is not None:
+            self.anchor, self.gradient = self.anchor.to(theta), self.gradient.to(theta)
+        self.plain = None if self.plain is None else self.plain.to(theta)
+        self._scratch = None
+        self._let_follow()
+
+    # ---- the parts of a step ----
+
+    def _loss_of(self, closure: Closure) -> Tensor:
+        loss = self.potential.loss(closure)
+        if loss is None or not self.chain.host.loss_is_whole:
+            raise ConfigError("gradient=control needs a closure that returns the mean loss of the whole batch")
+        return loss
+
+    def _renew_when_due(self) -> None:
+        """Make the present θ the anchor, at the first step and every `every` steps.
+
+        Batch noise is estimated at steps 0, 20, 40, ... These see anchors of the ages k gcd(20, every) + s. The middle
+        of that interval as s makes their mean that over all ages.
+        """
+        shared, steps = math.gcd(EVERY, self.every), self.chain.steps
+        if self.anchor is None or steps >= self.every and steps % self.every == -(shared // 2) % shared:
+            self._renew()
+        if self._scratch is None:
+            self._scratch = torch.empty_like(self.chain.theta), torch.empty_like(self.chain.theta)
+
+    def _renew(self) -> None:
+        chain = self.chain
+        loss, gradient = self._over_all_data()
+        if self.anchor is None or self.gradient is None or self.loss_there is None:
+            self.anchor, self.gradient, self.loss_there = chain.theta.clone(), gradient, loss
+            self._let_follow()
+        else:  # in place, since recorded kernels read them
+            for mine, new in ((self.anchor, chain.theta), (self.gradient, gradient), (self.loss_there, loss)):
+                mine.copy_(new)
+        self.anchored_at = chain.steps
+
+    def _over_all_data(self) -> tuple[Tensor, Tensor]:
+        """() or (C,) loss over all the data at the present θ, and its gradient (..., d)."""
+        chain, host = self.chain, self.chain.host
+        if host.full_gradient is None:
+            raise ConfigError(
+                "gradient=control needs the gradient over all the data: set sampler.full_gradient to a function that "
+                "back-propagates the mean loss of all the data and returns it"
+            )
+        loss = self._loss_of(host.full_gradient).clone()
+        self.potential.idle.silence(chain.gather())
+        gradient = chain.g.clone()
+        if host.group is not None:
+            for total in (loss, gradient):
+                dist.all_reduce(total, group=host.group)
+                total.div_(dist.get_world_size(host.group))
+        return loss, gradient
+
+    def _at_anchor(self, at_theta: Callable[[], tuple[Tensor, list[int]]]) -> Tensor:
+        """() or (C,) the loss over all the data less that of the batch, at φ; that of the gradients goes to _scratch.
+
+        at_theta: evaluates the batch at the present θ. A graph may hold the kernels.
+        """
+        assert self.anchor is not None and self.gradient is not None and self.loss_there is not None
+        assert self._scratch is not None
+        chain, (present, difference) = self.chain, self._scratch
+        present.copy_(chain.theta)
+        try:
+            chain.theta.copy_(self.anchor)
+            loss, idle = at_theta()
+            self.potential.idle.silence(idle)
+            torch.sub(self.gradient, chain.g, out=difference)
+            return self.loss_there - loss  # before the next call, which may write into the same tensor
+        finally:
+            chain.theta.copy_(present)
+
+    def _add(self, loss: Tensor, difference: Tensor) -> Tensor:
+        """Add what `_at_anchor` has found to the gradient in chain.g; returns its sum with the loss."""
+        assert self._scratch is not None
+        self.chain.g.add_(self._scratch[1])
+        return loss + difference
+
+    def _observe(self) -> None:
+        """Follow what the variance would be without the anchor: g_B(φ) - g_N(φ) is an error of a batch's gradient."""
+        assert self._scratch is not None
+        chain, difference = self.chain, self._scratch[1]
+        if self.anchored_at == chain.steps:
+            self._refuse_random(difference)
+        if BatchNoise.reads(chain.steps):
+            square = difference.square().mean(-1)
+            self.count += 1
+            if self.plain is None:
+                self.plain = square
+                self._let_follow()
+            else:
+                self.plain.lerp_(square, max(1 - KEEP, 1 / self.count))
+
+    def _refuse_random(self, difference: Tensor) -> None:
+        """Raise ConfigError if the batch has two gradients at one θ, which is the anchor. A device sync."""
+        assert self.gradient is not None
+        norm = torch.linalg.vector_norm
+        usual = norm(self.gradient) + norm(self.gradient - difference)  # of all the data, and of the batch
+        if bool(norm(self.chain.g - self.gradient) > RANDOM * usual):
+            raise ConfigError(
+                f"gradient=control subtracts two gradients of one batch, and at step {self.chain.steps} they differ at "
+                "the same θ: the loss is random, as dropout makes it, or the closure draws another batch; remove that, "
+                "or set sampler.gradient=null"
+            )
+
+    def _let_follow(self) -> None:
+        """Let what belongs to a chain's state go where that state goes, when chains swap or one replaces another."""
+        found = (self.anchor, self.gradient, self.loss_there, self.plain)
+        self.chain.companions = tuple(t for t in found if t is not None and t.ndim > 0) if self.chain.lead else ()
