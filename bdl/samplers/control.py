@@ -34,8 +34,8 @@ class ControlVariate:
     energies are estimated in the same way.
 
     A chain takes its first state as the anchor, and its present state every `every` steps. An `every` beyond the end of
-    the run keeps the first one: with the mode as the start that is SGLD-CV (Baker et al. 2019, section 3). Renewed
-    anchors are those of SVRG-LD (Dubey et al. 2016, algorithm 2), here over every dynamics.
+    the run keeps the first one: with the mode as the start that is SGLD-CV (Baker et al. 2019). Renewed
+    anchors are those of SVRG-LD (Dubey et al. 2016), here over every dynamics.
 
     A step costs two gradients of a batch instead of one, and the gradient over all the data once every `every` steps.
     It holds 16 bytes a parameter more in float32: the anchor, its gradient, and two vectors while a step is made. A
