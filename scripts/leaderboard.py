@@ -12,7 +12,6 @@ import argparse
 import json
 import os
 from datetime import date
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from leaderboard_methods import METHODS
 from leaderboard_problems import PROBLEMS, RESULTS, Problem
 from leaderboard_reference import EFFORT, QUICK, reference
 
+import bdl
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlError, ConfigError
 from bdl.run.console import one_line_errors
@@ -96,7 +96,7 @@ def run_method(method: str, problem: Problem, passes: int, seed: int, truth: tor
 
 def write_numbers(record: dict[str, Any], path: Path) -> None:
     """After every run, so that a run that is stopped goes on from there."""
-    about = {"bdl": version("bdl"), "torch": torch.__version__, "device": device_name(), "cores": os.cpu_count()}
+    about = {"bdl": bdl.__version__, "torch": torch.__version__, "device": device_name(), "cores": os.cpu_count()}
     record |= about | {"date": date.today().isoformat()}
     write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
 

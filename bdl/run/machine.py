@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+import bdl
 from bdl.cpu import cpu
 from bdl.errors import BdlWarning, ConfigError
 from bdl.run.config import usable_cores
@@ -25,7 +26,7 @@ from bdl.torch_private import replace_compiled
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # parameters of mallopt(3)
 _LARGEST = 32 * 2**20  # bytes, the largest M_MMAP_THRESHOLD that glibc accepts
 CPU = torch.device("cpu")
-PACKAGES = ("bdl", "torch", "lightning", "torchmetrics", "hydra-core", "numpy")
+PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "numpy")
 
 
 def prepare_torch(threads: int | None, tf32: bool, processes: int) -> None:
@@ -107,9 +108,11 @@ def compile_if_possible(net: nn.Module) -> None:
 
 def provenance(device: torch.device = CPU) -> dict[str, Any]:
     """Git commit, versions, threads and the name of the device, as config.yaml records them."""
+    packages = {package: _version(package) for package in PACKAGES}
     return {
         "git_commit": git_commit(),
-        "versions": {package: _version(package) for package in PACKAGES} | {"python": platform.python_version()},
+        # An editable install keeps the number of the day on which it was made, so bdl says its own
+        "versions": {"bdl": bdl.__version__} | packages | {"python": platform.python_version()},
         "threads": torch.get_num_threads(),
         "device": device_name(device),
     }

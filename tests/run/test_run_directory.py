@@ -35,6 +35,7 @@ def test_config_yaml_says_where_a_run_came_from(run):
     config = OmegaConf.load(run / "config.yaml")
     assert set(config.provenance) >= {"git_commit", "versions", "threads", "device"}
     assert torch.__version__.startswith(config.provenance.versions.torch)
+    assert config.provenance.versions.bdl == bdl.__version__
     assert config.sampler.num_data == 4435 and config.chains == 2 and config.steps == 12
 
 
