@@ -102,7 +102,8 @@ def holds_nan(tensor: Tensor) -> bool:
 
 def _memory(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the CPU, of whatever type."""
-    return tensor.view(-1).view(torch.uint8).numpy().data
+    flat = tensor.as_strided((tensor.numel(),), (1,))  # one number is contiguous whatever its strides
+    return flat.view(torch.uint8).numpy().data
 
 
 def _first(f: BinaryIO, count: int) -> bytes:

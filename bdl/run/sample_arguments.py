@@ -11,6 +11,7 @@ from bdl.frozen import FrozenMode, Only
 from bdl.lightning.callbacks import Schedule
 from bdl.samplers.blocks import Blocks
 from bdl.samplers.clipping import Clip
+from bdl.samplers.control import ControlVariate
 from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange
@@ -40,6 +41,7 @@ class SampleArguments(TypedDict, total=False):
     prior: Prior
     weighting: Weighting
     clip: Clip | None
+    gradient: Literal["control"] | ControlVariate | None
     exchange: Exchange | None
     only: Only
     frozen: FrozenMode

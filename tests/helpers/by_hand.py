@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 import toys
 from torch.func import functional_call
@@ -29,5 +31,15 @@ def of_file(tensors, net) -> torch.Tensor:
 
 
 def settled(**arguments) -> bdl.AdaptiveWeight:
-    """A weighting whose psi settles within 60 steps."""
+    """A weighting whose psi settles within 60 steps, for every other seed."""
     return bdl.AdaptiveWeight(**(dict(zeta=2.0, low=0.0, high=120.0, bins=20, rate=Constant(0.5)) | arguments))
+
+
+def settled_run(folder: Path, steps: int, keep, collect=None, **arguments) -> Path:
+    """The first of runs of other seeds whose psi has settled when its first sample is kept."""
+    for seed in range(20):
+        run = folder / str(seed)
+        toys.sample(run, steps, keep, weighting=settled(**arguments), collect=collect, seed=seed)
+        if SampleStore(run).records()[0].psi_frozen:
+            return run
+    raise AssertionError("psi settled for none of 20 seeds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import toys
-from by_hand import NUMBERS_X, NUMBERS_Y, settled
+from by_hand import NUMBERS_X, NUMBERS_Y, settled_run
 
 import bdl
 from bdl.data import TensorBatches, TensorSlices
@@ -27,9 +27,7 @@ def posterior(run) -> bdl.Posterior:
 @pytest.fixture(scope="session")
 def weighted(tmp_path_factory):
     """A run under a weighting whose psi has settled before the first kept sample."""
-    folder = tmp_path_factory.mktemp("weighted")
-    toys.sample(folder, 120, EveryStep(60, 10), weighting=settled())
-    return folder
+    return settled_run(tmp_path_factory.mktemp("weighted"), 120, EveryStep(60, 10))
 
 
 @pytest.fixture(scope="session")

@@ -52,8 +52,9 @@ def has_matplotlib(tree: ast.AST) -> bool:
 
 def test_matplotlib_is_imported_where_pictures_are_drawn(trees):
     users = {name for name, tree in trees.items() if has_matplotlib(tree)}
-    plot = "bdl.posterior.plot"
-    assert users == {f"{plot}.{name}" for name in ("axes", "chains", "predictions")} | {"bdl.posterior.report.figures"}
+    plot, report = "bdl.posterior.plot", "bdl.posterior.report"
+    drawing = {f"{plot}.{name}" for name in ("axes", "chains", "predictions")}
+    assert users == drawing | {f"{report}.{name}" for name in ("figures", "zoom")}
     users.add(plot)  # `import bdl` finds it where it is first used
     others = [tree for name, tree in trees.items() if name not in users]
     assert not any(user in imported(tree.body) for user in users for tree in others)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from by_hand import settled
+from by_hand import settled, settled_run
 from torch import nn
 
 import bdl
@@ -112,8 +112,7 @@ def test_one_normalisation_for_each_psi():
 
 @pytest.mark.parametrize("shared", [True, False])
 def test_a_posterior_knows_which_chains_share_psi(tmp_path, shared):
-    toys.sample(tmp_path, 80, EveryStep(50, 3), weighting=settled(shared=shared))
-    posterior = bdl.Posterior.load(tmp_path, toys.plain())
+    posterior = bdl.Posterior.load(settled_run(tmp_path, 80, EveryStep(50, 3), shared=shared), toys.plain())
     weights = posterior.weights("importance")
     sums = [sum(w for (chain, _), w in weights.by_key.items() if chain == c) for c in range(2)]
     assert sum(sums) == pytest.approx(2) and (sums == pytest.approx([1, 1])) != shared

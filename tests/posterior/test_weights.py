@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from by_hand import X, probabilities, settled
+from by_hand import X, probabilities, settled, settled_run
 
 import bdl
 from bdl.errors import ConfigError
@@ -150,6 +150,6 @@ def test_a_weight_uses_the_full_energy_of_its_own_sample(tmp_path):
 
 
 def test_without_full_energies_the_bias_of_weights_is_unknown(tmp_path):
-    toys.sample(tmp_path, 80, EveryStep(50, 3), weighting=settled(), collect={"full_energy": False})
-    weights = bdl.Posterior.load(tmp_path, toys.plain()).weights("importance")
+    run = settled_run(tmp_path, 80, EveryStep(50, 3), collect={"full_energy": False})
+    weights = bdl.Posterior.load(run, toys.plain()).weights("importance")
     assert weights.biased is None and "full_energy=true" in weights.note

@@ -128,7 +128,7 @@ def test_a_trace_zooms_from_a_file_under_the_policy_of_the_page(tmp_path, pages)
       found.dragged = says();
       document.documentElement.innerHTML = "<pre id=found>" + JSON.stringify(found) + "</pre>";
     }</script>"""
-    foreign = pages["classes"].replace("</body>", "<script>document.querySelector('figure').remove()</script></body>")
+    foreign = pages("classes").replace("</body>", "<script>document.querySelector('figure').remove()</script></body>")
     found = browsed(tmp_path, foreign, 1200, act, "act(this)")
     assert found["start"] == "" and found["buttons"] == 5
     assert found["lines"] > 0 and found["drawn"] == found["lines"]
