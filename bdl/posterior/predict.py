@@ -20,6 +20,7 @@ from bdl.posterior.export import PosteriorModule, gathered, thinned, tree
 from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.networks import Kind, StoredNetworks
 from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs
+from bdl.posterior.passes import Progress, evaluations_of
 from bdl.posterior.prediction import (
     AnyPrediction,
     LabelPrediction,
@@ -31,7 +32,6 @@ from bdl.posterior.prediction import (
 from bdl.posterior.samples import Key, stores_of
 from bdl.posterior.tensors import sampled_part
 from bdl.posterior.thin import By, Densities, densities_of_average, densities_of_labels, thin_out
-from bdl.posterior.value_evaluation import Progress, evaluations_of
 
 INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores", "thinned"}
 RunDirs = str | Path | Sequence[str | Path]
