@@ -123,7 +123,8 @@ def evaluations_of(
 ) -> dict[str, PosteriorEvaluation]:
     """The evaluations by name, in one pass over the samples that have a weight; see `Posterior.evaluate_all`.
 
-    Where the outputs of all networks for numbers do not fit into memory, there is a pass for each slice of the items.
+    Where the outputs of all networks for the numbers of a loader exceed 1 GiB, there is a pass for each slice of its
+    items. So the samples are read several times, but nothing is held of an item except its scores.
     """
     passes = Passes(samples, weights, importance, progress, sum(len(one.y) for one in labelled.values()))
     slices = {name: one.slices(passes.networks) for name, one in labelled.items()}
