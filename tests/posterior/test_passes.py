@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
+from typing import Any
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from bdl.posterior.stored_outputs import StoredOutputs
 from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
 
 PER_ITEM = 4 * 8 * 2  # bytes of the outputs of the 8 networks of `regression`: a mean and a log variance
-CLOSE = {"rtol": 1e-5, "atol": 1e-6}  # float32 outputs, which a matrix product of other sizes rounds otherwise
+CLOSE: Any = {"rtol": 1e-5, "atol": 1e-6}  # float32 outputs, which a matrix product of other sizes rounds otherwise
 
 
 class Count:
