@@ -9,9 +9,10 @@ import bdl
 from bdl import metrics
 from bdl.errors import ConfigError
 from bdl.posterior.metrics import classification_metrics, value_metrics
-from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
+from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.ood import detection
 from bdl.posterior.prediction import of_mixture
+from bdl.posterior.stored_outputs import StoredOutputs
 
 N = 60
 random = torch.Generator().manual_seed(0)

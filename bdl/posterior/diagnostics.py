@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from bdl.posterior.stationarity import stationarity
 
@@ -131,14 +133,25 @@ def repeat_error(averages: np.ndarray, scale: np.ndarray | float, draws: np.ndar
 
     Returns the largest over the parts of an item: what 90 % of the items do not exceed, and the largest.
     """
+    return most_and_worst(repeat_errors(averages, scale) if len(averages) > 1 else draw_errors(draws))
+
+
+def repeat_errors(averages: np.ndarray, scale: np.ndarray | float) -> np.ndarray:
+    """(items,) the errors of `repeat_error` for several chains."""
     from scipy import stats  # slow to import
 
     chains = len(averages)
-    if chains > 1:
-        factor = stats.t.ppf(0.975, chains - 1) / stats.norm.ppf(0.975)
-        errors = (factor * averages.std(0, ddof=1) / math.sqrt(chains) / scale).max(-1)
-    else:
-        errors = _of_each_quantity("mcse", draws, method="mean")
+    factor = stats.t.ppf(0.975, chains - 1) / stats.norm.ppf(0.975)
+    return (factor * averages.std(0, ddof=1) / math.sqrt(chains) / scale).max(-1)
+
+
+def draw_errors(draws: np.ndarray) -> np.ndarray:
+    """(points,) the errors of `repeat_error` for one chain."""
+    return _of_each_quantity("mcse", draws, method="mean")
+
+
+def most_and_worst(errors: np.ndarray) -> dict[str, float]:
+    """What `repeat_error` returns, of the errors of single items."""
     errors = errors[np.isfinite(errors)]
     if not errors.size:
         return {"mcse/most": math.nan, "mcse/worst": math.nan}
@@ -176,6 +189,13 @@ def _or_nan(reduce: Callable[[np.ndarray], Any], values: np.ndarray) -> float:
     return float(reduce(values)) if np.isfinite(values).any() else math.nan
 
 
+def spaced(most: int, total: int, first: int = 0, count: int | None = None) -> Tensor:
+    """Up to `most` evenly spaced whole numbers below `total`; those of the `count` from `first` on."""
+    dtype = torch.float64 if total > 2**24 else torch.float32  # which has no whole numbers beyond
+    chosen = torch.linspace(0, total - 1, min(most, total), dtype=dtype).long()
+    return chosen[(chosen >= first) & (chosen < (total if count is None else first + count))]
+
+
 class Draws:
     """Values (...) of networks that arrive in any order of the chains."""
 
@@ -191,3 +211,11 @@ class Draws:
         """(chains, draws, ...) the first values of every chain; None for as many as the shortest chain has."""
         shortest = min(len(values) for values in self._of_chain)
         return np.array([values[: shortest if draws is None else draws] for values in self._of_chain])
+
+    @classmethod
+    def beside(cls, parts: Sequence[Draws]) -> Draws:
+        """The values of the same networks for several parts, joined along the last axis."""
+        whole = cls(0)
+        for of_chain in zip(*(part._of_chain for part in parts), strict=True):
+            whole._of_chain.append([np.concatenate(values, -1) for values in zip(*of_chain, strict=True)])
+        return whole

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from bdl.likelihoods import Likelihood
 from bdl.posterior.class_scores import ClassScores
-from bdl.posterior.diagnostics import Draws, repeat_error
+from bdl.posterior.diagnostics import Draws, repeat_error, spaced
 from bdl.posterior.metrics import classification_metrics, constant_class_losses
 from bdl.posterior.ood import logit_energy
 from bdl.posterior.prediction import log_probs
@@ -50,8 +50,9 @@ class PosteriorEvaluation(ABC):
     bma: Any
     bma_weighted: Any
 
-    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int):
+    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, first: int = 0, total: int | None = None):
         self.likelihood, self.y, self.chains = likelihood, y, chains
+        self._first, self._total = first, len(y) if total is None else total  # these are items of so many, from there
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
         self._count = torch.zeros(chains, dtype=torch.int64)
         self._log_p = Draws(chains)  # log probabilities at the points
@@ -127,10 +128,18 @@ class PosteriorEvaluation(ABC):
 
     def metrics(self) -> dict[str, float]:
         """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
+        each = self.scores_of_rows()
+        return {f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]}
+
+    def scores_of_rows(self) -> dict[str, list[dict[str, float]]]:
+        """The scores of every prediction in each row of the metrics."""
+        return {row: [self.scores(p) for p in predictions] for row, predictions in self.rows().items()}
+
+    def rows(self) -> dict[str, list[Any]]:
+        """The predictions in each row of the metrics."""
         rows = {"one_sample": list(self.one_sample), "chain_bma": list(self.chain_bma), "bma": [self.bma]}
         rows |= {} if (weighted := self.bma_weighted) is None else {"bma_weighted": [weighted]}
-        each = {row: [self.scores(p) for p in predictions] for row, predictions in rows.items()}
-        return {f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]}
+        return rows
 
     @abstractmethod
     def scores(self, prediction: Any) -> dict[str, float]:
@@ -139,8 +148,8 @@ class PosteriorEvaluation(ABC):
     def _linear(self, outputs: Tensor) -> Tensor:
         """(s, features) see `features`."""
         size = outputs.shape[-1]
-        chosen = torch.linspace(0, outputs[0].numel() - 1, min(FEATURES, outputs[0].numel())).long()
-        items, columns = chosen // size, chosen % size
+        chosen = spaced(FEATURES, self._total * size, self._first * size, len(self.y) * size)
+        items, columns = chosen // size - self._first, chosen % size
         of_items = outputs[:, items]
         values = of_items[:, torch.arange(len(chosen)), columns]
         return values - of_items.mean(-1) if self.likelihood.outputs == "logits" else values
@@ -187,7 +196,7 @@ class ClassEvaluation(PosteriorEvaluation):
         self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
         self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities
         self._weight = 0.0
-        self._points = torch.linspace(0, len(self.labels) - 1, min(POINTS, len(self.labels))).long()
+        self._points = spaced(POINTS, len(self.labels))
 
     @property
     def one_sample(self) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -160,23 +161,37 @@ def value_metrics(prediction: ValuePrediction, y: Tensor) -> dict[str, float]:
 
     nll sums over the k targets of an item, the others average over them.
     """
+    return scores_of_means(value_means(prediction, y))
+
+
+def scores_of_means(means: Mapping[str, Tensor]) -> dict[str, float]:
+    """`value_metrics` from `value_means`."""
+    q = torch.tensor(QUANTILES, dtype=torch.float64)
+    scores = {name: mean.item() for name, mean in means.items() if name not in ("mse", "shares")}
+    return {"rmse": math.sqrt(means["mse"]), **scores, "quantile_error": (means["shares"] - q).abs().mean().item()}
+
+
+def value_means(prediction: ValuePrediction, y: Tensor) -> dict[str, Tensor]:
+    """What the scores of `value_metrics` are made of: means over items, so that those of parts of the items add up.
+
+    `mse` is the mean squared error, and `shares` (19,) are the shares of y below each of the quantiles.
+    """
     from torchmetrics.functional.regression import mean_squared_error
 
     columns = as_columns(y.double(), prediction.mean.shape)
     normal = torch.distributions.Normal(prediction.mean.double(), prediction.std.double(), validate_args=False)
     scores = {
-        "rmse": mean_squared_error(prediction.mean.double(), columns.contiguous(), squared=False).item(),
-        "nll": -prediction.log_density(columns).double().mean().item(),
-        "nll_normal": -normal.log_prob(columns).sum(-1).mean().item(),
-        "crps": prediction.crps(columns).double().mean().item(),
+        "mse": mean_squared_error(prediction.mean.double(), columns.contiguous()),
+        "nll": -prediction.log_density(columns).double().mean(),
+        "nll_normal": -normal.log_prob(columns).sum(-1).mean(),
+        "crps": prediction.crps(columns).double().mean(),
     }
     for level in LEVELS:
         low, high = prediction.interval(level)
         inside = (columns >= low) & (columns <= high)
-        scores[f"coverage_{100 * level:.0f}"] = inside.double().mean().item()
-        scores[f"width_{100 * level:.0f}"] = (high - low).double().mean().item()
-    q = torch.tensor(QUANTILES, dtype=torch.float64)
-    return scores | {"quantile_error": (shares_below(prediction, y, q) - q).abs().mean().item()}
+        scores[f"coverage_{100 * level:.0f}"] = inside.double().mean()
+        scores[f"width_{100 * level:.0f}"] = (high - low).double().mean()
+    return scores | {"shares": shares_below(prediction, y, torch.tensor(QUANTILES, dtype=torch.float64))}
 
 
 def shares_below(prediction: ValuePrediction, y: Tensor, q: Tensor) -> Tensor:

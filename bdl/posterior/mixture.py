@@ -4,75 +4,29 @@ from __future__ import annotations
 
 import copy
 import math
-import tempfile
-from collections.abc import Callable, Iterator
-from typing import IO, Any
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Normal
 
-from bdl.errors import ConfigError, StoreError
+from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
+from bdl.posterior.stored_outputs import CHUNK, Outputs
 
-LIMIT = 2**30  # bytes of outputs in memory; more lie in a temporary file
-CHUNK = 2**21  # numbers of outputs that are worked on together, in double precision
 WIDTH = 1e-9  # largest width of an interval that holds a quantile, in units of the standard deviation
 CLOSE = 1e-6  # largest error of the probability of a quantile
 STEPS = 120  # half of them halve the interval, which then is as narrow as double precision allows
 DRAWS = 1000  # draws for each item, where CRPS has no closed form
 
 
-class StoredOutputs:
-    """The outputs (S, n, K) of S networks for n items, in float32: in memory, or beyond 1 GiB in a temporary file."""
+@dataclass(frozen=True)
+class Answers:
+    """What a mixture has been asked while its outputs were at hand."""
 
-    def __init__(self) -> None:
-        self._blocks: list[Tensor] = []
-        self._file: IO[bytes] | None = None
-        self.networks = 0
-        self.shape: torch.Size = torch.Size()  # (n, K)
-
-    def add(self, outputs: Tensor) -> None:
-        """Add those of k networks, (k, n, K). Raises StoreError if the temporary file has no room for them."""
-        outputs = outputs.float().contiguous()
-        self.shape = outputs.shape[1:]
-        self.networks += len(outputs)
-        self._blocks.append(outputs)
-        if self._file is not None or 4 * self.networks * self.shape.numel() > LIMIT:
-            self._file = self._file or tempfile.TemporaryFile()  # noqa: SIM115
-            try:
-                for block in self._blocks:
-                    self._file.write(block.numpy().data)
-                self._file.flush()
-            except OSError as error:
-                raise StoreError(
-                    f"the outputs of {self.networks:,} networks for {len(outputs[0]):,} items do not fit into a "
-                    f"temporary file in {tempfile.gettempdir()} ({error.strerror}): free space, set TMPDIR, or predict "
-                    "fewer items at a time"
-                ) from error
-            self._blocks = []
-
-    def of(self, items: slice, networks: Tensor | None = None) -> Tensor:
-        """(S, n, K) in double precision, of some items, and of some networks or of all."""
-        part = self._all()[:, items]
-        return (part if networks is None else part[networks]).double()
-
-    def part(self, items: Tensor) -> StoredOutputs:
-        """Those for the items at these places (m,), copied."""
-        part, size = StoredOutputs(), max(1, CHUNK // max(1, self.shape.numel()))
-        for block in self._all().split(size):
-            part.add(block[:, items])
-        return part
-
-    def _all(self) -> Tensor:
-        """(S, n, K), in memory or mapped from the file."""
-        if self._file is None:
-            self._blocks = [torch.cat(self._blocks)] if len(self._blocks) > 1 else self._blocks
-            return self._blocks[0]
-        self._file.flush()
-        mapped: Any = np.memmap(self._file, np.float32, "c", shape=(self.networks, *self.shape))
-        return torch.from_numpy(mapped)
+    moments: tuple[Tensor, Tensor, Tensor]  # each (n, k)
+    quantiles: Mapping[float, Tensor]  # q -> (n, k)
 
 
 class PredictiveMixture:
@@ -80,11 +34,11 @@ class PredictiveMixture:
 
     Every method works on a chunk of the items at a time, so that memory beyond the outputs does not depend on n.
 
-    weights: (S,) >= 0; they need not be normalised.
+    weights: (S,) >= 0; they need not be normalised. answers: those that need not be computed again.
     """
 
-    def __init__(self, outputs: StoredOutputs, likelihood: Likelihood, weights: Tensor):
-        self.outputs, self.likelihood = outputs, likelihood
+    def __init__(self, outputs: Outputs, likelihood: Likelihood, weights: Tensor, answers: Answers | None = None):
+        self.outputs, self.likelihood, self.answers = outputs, likelihood, answers
         used = weights > 0
         self._networks = None if bool(used.all()) else used.nonzero().squeeze(1)
         w = weights[used].double()
@@ -95,11 +49,13 @@ class PredictiveMixture:
     def part(self, items: Tensor) -> PredictiveMixture:
         """The mixture for the items at these places (m,)."""
         part = copy.copy(self)
-        part.outputs, part.items = self.outputs.part(items), len(items)
+        part.outputs, part.items, part.answers = self.outputs.part(items), len(items), None
         return part
 
     def moments(self) -> tuple[Tensor, Tensor, Tensor]:
         """(n, k) means, and variances by the law of total variance: E Var y, aleatoric, and Var E y, epistemic."""
+        if self.answers is not None:
+            return self.answers.moments
         each = [self._moments(outputs) for _, outputs in self._chunks()]
         mean, aleatoric, epistemic = (torch.cat(part) for part in zip(*each, strict=True))
         return mean, aleatoric, epistemic
@@ -125,6 +81,8 @@ class PredictiveMixture:
         """
         if not 0 < q < 1:
             raise ConfigError(f"a quantile needs 0 < q < 1, got {q}")
+        if self.answers is not None and q in self.answers.quantiles:
+            return self.answers.quantiles[q]
         return torch.cat([self._quantile(outputs, q) for _, outputs in self._chunks()])
 
     def draw(self, n: int, seed: int = 0) -> Tensor:

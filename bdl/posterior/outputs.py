@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -28,6 +29,7 @@ from bdl.engine.functional import evaluating
 from bdl.errors import BdlWarning, ConfigError
 from bdl.likelihoods import EXAMPLES, Likelihood, likelihood_of
 from bdl.posterior.samples import Group, Samples, brief
+from bdl.posterior.stored_outputs import items_in_memory
 from bdl.posterior.weights import Weights
 
 Data = Tensor | np.ndarray | tuple[Any, ...] | Mapping[str, Any] | Iterable[Any]
@@ -53,9 +55,30 @@ class Batches:
         self._alone = isinstance(data, Tensor | tuple | Mapping)
         fixed = self._alone or getattr(data, "shuffles", True) is False
         fixed = fixed or (isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler))
+        self._items: slice | None = None  # of the data; None for all
         self._data: Any = [data] if self._alone else data if fixed else list(data)
 
+    def part(self, items: slice) -> Batches:
+        """Batches of these items alone. Each pass goes through the data as far as the last of them."""
+        part = copy.copy(self)
+        part._items = items
+        return part
+
     def __iter__(self) -> Iterator[tuple[Inputs, Any]]:
+        if self._items is None:
+            yield from self._all()
+            return
+        place = 0
+        for inputs, y in self._all():
+            count = count_items(inputs)
+            begin, end = max(0, self._items.start - place), min(count, self._items.stop - place)
+            if begin < end:
+                yield (inputs, y) if end - begin == count else part_of((inputs, y), slice(begin, end))
+            place += count
+            if place >= self._items.stop:
+                return
+
+    def _all(self) -> Iterator[tuple[Inputs, Any]]:
         for batch in self._data:
             # A tensor or a tuple by itself is all inputs; a dict may hold its target too
             yield (batch, None) if self._alone and not isinstance(batch, Mapping) else self.read(batch)
@@ -163,8 +186,12 @@ class ItemOutputs:
         self.samples, self.batches, self.likelihood = samples, batches, likelihood
         self._forward = samples.forward()
         batches.bound(self._forward)
-        self._together = self._forward.together(*batches.sizes())
-        self._warned = False
+        self._measure()
+        self._warned, self._first = False, 0  # the place of the first item in the data
+
+    def _measure(self) -> None:
+        largest, self.items = self.batches.sizes()
+        self._together = self._forward.together(largest, self.items)
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:
         """Parts of a group of networks, with the outputs (k, n, ...) of their k networks."""
@@ -182,9 +209,9 @@ class ItemOutputs:
             return
         bad = ~outputs.isfinite().flatten(2).all(-1) if outputs.ndim > 2 else ~outputs.isfinite()
         if (items := bad.any(0)).any():
-            self._warned = True
+            self._warned, first = True, self._first + int(items.nonzero()[0])
             warnings.warn(
-                f"{int(items.sum())} of {len(items)} items, {int(items.nonzero()[0])} the first, have outputs that are "
+                f"{int(items.sum())} of {len(items)} items, {first} the first, have outputs that are "
                 "not finite, and so have their predictions: their inputs hold NaN or far too large numbers, or a "
                 "sample has diverged", BdlWarning, stacklevel=2,
             )  # fmt: skip
@@ -209,12 +236,26 @@ class LabelledOutputs(ItemOutputs):
 
     def __init__(self, samples: Samples, batches: Batches, likelihood: Likelihood):
         super().__init__(samples, batches, likelihood)
-        axes = len(output_shape(samples.net, batches))
+        shape = output_shape(samples.net, batches)
+        axes, self.width = len(shape), shape.numel()  # numbers that a network puts out for one item
         y = batches.labels(axes)
         self.tokens = axes == 3 and likelihood.outputs == "logits" and _have_tokens(batches)
         self.pixels = axes > 3
         self._counted = likelihood.counted(y) if axes > 2 else None
         self.y = y if self._counted is None else y[self._counted]
+
+    def slices(self, networks: int) -> list[slice]:
+        """Slices of the items for which the outputs of so many networks fit into memory; one where none are held."""
+        held = self.likelihood.outputs == "values" and len(self.y) == self.items
+        size = items_in_memory(networks, self.width) if held else self.items
+        return [slice(i, min(i + size, self.items)) for i in range(0, self.items, size)]
+
+    def part(self, items: slice) -> LabelledOutputs:
+        """Those for some items alone, where each is one row, as items of numbers are."""
+        part = copy.copy(self)
+        part.batches, part.y, part._first = self.batches.part(items), self.y[items], items.start
+        part._measure()
+        return part
 
     def blocks(self, group: Group) -> Iterator[tuple[Group, Tensor]]:
         for block, outputs in super().blocks(group):

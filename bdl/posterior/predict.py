@@ -20,6 +20,7 @@ from bdl.posterior.export import PosteriorModule, gathered, thinned, tree
 from bdl.posterior.moments import WeightedMoments
 from bdl.posterior.networks import Kind, StoredNetworks
 from bdl.posterior.outputs import Batches, Data, ItemOutputs, LabelledOutputs
+from bdl.posterior.passes import Progress, evaluations_of
 from bdl.posterior.prediction import (
     AnyPrediction,
     LabelPrediction,
@@ -31,7 +32,6 @@ from bdl.posterior.prediction import (
 from bdl.posterior.samples import Key, stores_of
 from bdl.posterior.tensors import sampled_part
 from bdl.posterior.thin import By, Densities, densities_of_average, densities_of_labels, thin_out
-from bdl.posterior.value_evaluation import Progress, evaluations_of
 
 INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores", "thinned"}
 RunDirs = str | Path | Sequence[str | Path]
@@ -41,7 +41,7 @@ P = TypeVar("P", bound=AnyPrediction, covariant=True)  # what `predict` returns,
 class Posterior(StoredNetworks, Generic[P]):
     """The samples of one or several runs, and predictive averages over them.
 
-    Every pass reads each file once, uses its networks together on all the data, and drops them. Memory does not depend
+    A pass reads each file once, uses its networks together on all the data, and drops them. Memory does not depend
     on the number of samples, unless `cache` keeps them. Checksums are verified at the first reading of a file, and
     again only if it has been written since.
     """
@@ -138,7 +138,7 @@ class Posterior(StoredNetworks, Generic[P]):
     def evaluate_all(
         self, loaders: Mapping[str, Iterable[Any]], progress: Progress | None = None, parts: bool = False
     ) -> dict[str, PosteriorEvaluation]:
-        """`evaluate` on several loaders by name. Every sample is read once.
+        """`evaluate` on several loaders by name. Every sample is read once for all of them, or see `evaluations_of`.
 
         progress: called with the work that is done and with all the work, in predictions of one network for one item.
         parts: keep the parts of the uncertainty of each item of classes, `uncertainty` and `strangeness`.

@@ -12,8 +12,9 @@ from torch import Tensor
 from bdl.errors import ConfigError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.items import PredictedItems, names_of
-from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
+from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.moments import WeightedMoments
+from bdl.posterior.stored_outputs import StoredOutputs
 
 Stream = Iterable[tuple[Tensor, Tensor]]  # outputs (s, n, K) of s networks, and their weights (s,)
 QUANTILES = {"q05": 0.05, "q50": 0.5, "q95": 0.95}  # columns in tables of predictions
@@ -144,7 +145,8 @@ class ValuePrediction(PredictedItems):
         """
         if not 0 < level < 1:
             raise ConfigError(f"the level of an interval is a probability between 0 and 1, got {level}")
-        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+        low, high = ends_of(level)
+        return self.quantile(low), self.quantile(high)
 
     def log_density(self, y: Tensor) -> Tensor:
         """(n,) log densities of y (n,) or (n, k), of all targets of an item together, in nats."""
@@ -166,6 +168,11 @@ class ValuePrediction(PredictedItems):
     def _seen(self, y: Tensor) -> Tensor:
         """y in the units that the networks saw."""
         return (y.cpu().double() - self.shift) / self.scale
+
+
+def ends_of(level: float) -> tuple[float, float]:
+    """The probabilities below both ends of a central interval."""
+    return (1 - level) / 2, (1 + level) / 2
 
 
 AnyPrediction = Prediction | LabelPrediction | ValuePrediction

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood
+from bdl.posterior.passes import evaluation_of
 from bdl.posterior.prediction import AnyPrediction, LabelPrediction, Prediction, ValuePrediction
-from bdl.posterior.value_evaluation import evaluation_of
 
 SCORES = ("accuracy", "rmse", "nll", "nll_normal", "ece", "quantile_error")  # those that a kind of prediction has
 

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.likelihoods import BernoulliNLL, CategoricalNLL, HeteroscedasticNLL, Likelihood
-from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
+from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.prediction import AnyPrediction, LabelPrediction, Prediction, ValuePrediction, of_mixture
+from bdl.posterior.stored_outputs import StoredOutputs
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,32 +11,43 @@ import torch
 from torch import Tensor
 
 from bdl.likelihoods import Likelihood, as_columns
-from bdl.posterior.diagnostics import Draws, repeat_error
-from bdl.posterior.evaluation import POINTS, ClassEvaluation, PosteriorEvaluation
-from bdl.posterior.metrics import QUANTILES, constant_value_losses, shares_below, value_metrics
-from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
-from bdl.posterior.outputs import LabelledOutputs
-from bdl.posterior.prediction import ValuePrediction, of_mixture
-from bdl.posterior.samples import Samples
-from bdl.posterior.weights import Weights
+from bdl.posterior.diagnostics import Draws, draw_errors, most_and_worst, repeat_errors, spaced
+from bdl.posterior.evaluation import POINTS, PosteriorEvaluation
+from bdl.posterior.metrics import (
+    QUANTILES,
+    constant_value_losses,
+    scores_of_means,
+    shares_below,
+    value_means,
+    value_metrics,
+)
+from bdl.posterior.mixture import Answers, PredictiveMixture
+from bdl.posterior.prediction import ValuePrediction, ends_of, of_mixture
+from bdl.posterior.stored_outputs import Outputs, StoredOutputs
 
-Progress = Callable[[int, int], None]  # called with the work that is done, and with all of it
-
+LEVEL = 0.9  # of the intervals that a report shows
 PRIOR = 10  # residuals as large as they should be
 
 
 class ValueEvaluation(PosteriorEvaluation):
-    """Evaluation of laws of numbers, y as the networks saw it. It holds all outputs, which their mixture needs."""
+    """Evaluation of laws of numbers, y as the networks saw it. It holds all outputs, which their mixture needs.
 
-    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int):
-        super().__init__(likelihood, y, chains)
-        self._outputs = StoredOutputs()
+    It may be that of a slice of the items, from `first` on of `total`. `settle` drops its outputs, and `joined` makes
+    one evaluation of all slices.
+    """
+
+    def __init__(self, likelihood: Likelihood, y: Tensor, chains: int, first: int = 0, total: int | None = None):
+        super().__init__(likelihood, y, chains, first, total)
+        self._stored = StoredOutputs()
+        self._outputs: Outputs = self._stored
+        self._settled: Settled | None = None
         self._chain_of: list[int] = []  # every network
         self._weights: list[Tensor] = []  # importance weights
         self._log = torch.full((chains, len(y)), -math.inf, dtype=torch.float64)  # log of sums of densities
         self._means = torch.zeros(())  # (chains, n, k) sums of means, from the first network on
         self._mean_p = Draws(chains)  # means at the points, for one target of each item in turn
-        self._points = torch.linspace(0, len(y) - 1, min(POINTS, len(y))).long()
+        self._points = spaced(POINTS, self._total, first, len(y))  # numbers among all items
+        self._rounds: list[Tensor] = []  # after each round: means over items, see `_scores_of_sums`
 
     @property
     def one_sample(self) -> list[ValuePrediction]:
@@ -53,7 +64,7 @@ class ValueEvaluation(PosteriorEvaluation):
     @property
     def bma(self) -> ValuePrediction:
         """The uniform mixture over all samples of all chains."""
-        return self._of(torch.ones(len(self._chain_of)))
+        return self._of(torch.ones(len(self._chain_of)), None if self._settled is None else self._settled.answers)
 
     @property
     def bma_weighted(self) -> ValuePrediction | None:
@@ -76,12 +87,13 @@ class ValueEvaluation(PosteriorEvaluation):
         std = bma.std.double()
         squares = ((as_columns(self.y.double(), std.shape) - bma.mean.double()) / std).square()
         unit = math.sqrt(min((float(squares.sum()) + PRIOR) / (squares.numel() + PRIOR), 1.0))
-        scale = unit * std.numpy()
-        seen = self._count > 0
-        averages = (self._means[seen] / self._count[seen].view(-1, 1, 1)).numpy()
-        points = self._points.numpy()
-        draws = self._mean_p.array() / scale[points, points % scale.shape[1]]
-        return repeat_error(averages, scale, draws) | {"mcse/unit": unit}
+        scale, seen = unit * std.numpy(), self._count > 0
+        if int(seen.sum()) == 1:
+            points = self._points.numpy()
+            errors = draw_errors(self._mean_p.array() / scale[points, points % scale.shape[1]])
+        else:
+            errors = repeat_errors(self._averages(), scale) if self._settled is None else self._settled.errors / unit
+        return most_and_worst(errors) | {"mcse/unit": unit}
 
     def losses(self) -> Tensor:
         return math.log(int(self._count.sum())) - self._log.logsumexp(0)
@@ -98,14 +110,67 @@ class ValueEvaluation(PosteriorEvaluation):
     def scores(self, prediction: ValuePrediction) -> dict[str, float]:
         return value_metrics(prediction, self.y)
 
-    def _of(self, weights: Tensor) -> ValuePrediction:
-        return of_mixture(PredictiveMixture(self._outputs, self.likelihood, weights))
+    def scores_of_rows(self) -> dict[str, list[dict[str, float]]]:
+        if self._settled is None:
+            return super().scores_of_rows()
+        return {row: [scores_of_means(means) for means in each] for row, each in self._settled.means.items()}
+
+    @property
+    def networks(self) -> int:
+        return len(self._chain_of)
+
+    def shares(self) -> dict[str, Tensor]:
+        """(19,) shares of y below the quantiles of one sample and of the average, see `shares_below`."""
+        if self._settled is not None:
+            return {row: self._settled.means[row][0]["shares"] for row in ("one_sample", "bma")}
+        q = torch.tensor(QUANTILES, dtype=torch.float64)
+        return {row: shares_below(p, self.y, q) for row, p in (("one_sample", self.one_sample[0]), ("bma", self.bma))}
+
+    def settle(self) -> None:
+        """Keep what scores and reports need of each item, or of all, and drop the outputs."""
+        mixture = self.bma.mixture
+        answers = Answers(mixture.moments(), {q: mixture.quantile(q) for q in ends_of(LEVEL)})
+        means = {row: [value_means(p, self.y) for p in each] for row, each in self.rows().items()}
+        std = (answers.moments[1] + answers.moments[2]).sqrt().float().double().numpy()
+        several = int((self._count > 0).sum()) > 1
+        errors = repeat_errors(self._averages(), std) if several else np.zeros(0)
+        self._settled = Settled(answers, means, errors)
+        self._log, self._means = self._log.logsumexp(0, keepdim=True), torch.zeros(())
+        self._outputs = self._stored = StoredOutputs()
+
+    @classmethod
+    def joined(cls, slices: Sequence[ValueEvaluation], outputs: Outputs) -> ValueEvaluation:
+        """The evaluation of all items, from those of their slices in order, each of them settled.
+
+        outputs: of all items, for questions that `settle` has not asked.
+        """
+        parts = [part._settled for part in slices if part._settled is not None]
+        first, share = slices[0], torch.tensor([len(part.y) for part in slices], dtype=torch.float64)
+        share /= share.sum()
+        whole = cls(first.likelihood, torch.cat([part.y for part in slices]), first.chains)
+        whole._outputs, whole._settled = outputs, Settled.joined(parts, share)
+        whole._chain_of, whole._weights, whole._count = first._chain_of, first._weights, first._count
+        whole._log = torch.cat([part._log for part in slices], 1)
+        whole._log_p = Draws.beside([part._log_p for part in slices])
+        whole._mean_p = Draws.beside([part._mean_p for part in slices])
+        whole._features = Draws.beside([part._features for part in slices])
+        for samples, *rounds in zip(first.curve.samples, *(part._rounds for part in slices), strict=True):
+            whole.curve.add(samples, *_scores(torch.stack(rounds, 1) @ share))
+        return whole
+
+    def _averages(self) -> np.ndarray:
+        """(chains, n, k) the means of each chain's own average."""
+        seen = self._count > 0
+        return (self._means[seen] / self._count[seen].view(-1, 1, 1)).numpy()
+
+    def _of(self, weights: Tensor, answers: Answers | None = None) -> ValuePrediction:
+        return of_mixture(PredictiveMixture(self._outputs, self.likelihood, weights, answers))
 
     def _record(
         self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None
     ) -> Iterable[tuple[Tensor, Tensor]]:
         """The means (n, k) and the log densities (n,) of y of every network."""
-        self._outputs.add(outputs)
+        self._stored.add(outputs)
         self._weights.append(torch.zeros(len(chains), dtype=torch.float64) if weights is None else weights.double())
         outputs = outputs.double()
         means = self.likelihood.mean(outputs)
@@ -113,8 +178,9 @@ class ValueEvaluation(PosteriorEvaluation):
         if not self._chain_of:
             self._means = torch.zeros(self.chains, *means.shape[1:], dtype=torch.float64)
         self._chain_of += chains
-        self._log_p.add(chains, logs[:, self._points].numpy())
-        self._mean_p.add(chains, means[:, self._points, self._points % means.shape[2]].numpy())
+        here = self._points - self._first
+        self._log_p.add(chains, logs[:, here].numpy())
+        self._mean_p.add(chains, means[:, here, self._points % means.shape[2]].numpy())
         return zip(means, logs, strict=True)
 
     def _add_up(self, chain: int, values: tuple[Tensor, Tensor]) -> None:
@@ -125,45 +191,42 @@ class ValueEvaluation(PosteriorEvaluation):
     def _scores_of_sums(self, count: int) -> tuple[float, float, float, float]:
         means, total = self._means, count * self.chains
         y = as_columns(self.y.double(), means.shape[1:])
-        return (
-            (means.sum(0) / total - y).square().mean().sqrt().item(),
-            math.log(total) - self._log.logsumexp(0).mean().item(),
-            (means / count - y).square().mean((1, 2)).sqrt().mean().item(),
-            math.log(count) - self._log.mean().item(),
+        each = (
+            (means.sum(0) / total - y).square().mean()[None],
+            math.log(total) - self._log.logsumexp(0).mean()[None],
+            math.log(count) - self._log.mean()[None],
+            (means / count - y).square().mean((1, 2)),
         )
+        self._rounds.append(torch.cat(each))
+        return _scores(self._rounds[-1])
 
 
-def evaluation_of(
-    likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False, parts: bool = False, pixels: bool = False
-) -> PosteriorEvaluation:
-    """An evaluation of the kind that the likelihood's outputs call for; the rest: see `ClassEvaluation`."""
-    if likelihood.outputs == "values":
-        return ValueEvaluation(likelihood, y, chains)
-    return ClassEvaluation(likelihood, y, chains, tokens, parts, pixels)
+@dataclass(frozen=True)
+class Settled:
+    """What is kept of items when the outputs for them are dropped."""
+
+    answers: Answers  # of the average over all networks
+    means: Mapping[str, list[dict[str, Tensor]]]  # row of the metrics -> its predictions -> see `value_means`
+    errors: np.ndarray  # (n,) see `repeat_errors`, in standard deviations of the predictions; empty for one chain
+
+    @classmethod
+    def joined(cls, parts: Sequence[Settled], share: Tensor) -> Settled:
+        """Those of slices of the items, which have these shares of them."""
+        of_parts = [part.answers for part in parts]
+        mean, aleatoric, epistemic = (torch.cat(each) for each in zip(*(a.moments for a in of_parts), strict=True))
+        quantiles = {q: torch.cat([a.quantiles[q] for a in of_parts]) for q in of_parts[0].quantiles}
+        means: dict[str, list[dict[str, Tensor]]] = {}
+        for row in parts[0].means:
+            of_row = zip(*(part.means[row] for part in parts), strict=True)
+            means[row] = [{k: torch.stack([m[k] for m in each], -1) @ share for k in each[0]} for each in of_row]
+        errors = np.concatenate([part.errors for part in parts])
+        return cls(Answers((mean, aleatoric, epistemic), quantiles), means, errors)
 
 
-def evaluations_of(
-    labelled: Mapping[str, LabelledOutputs],
-    samples: Samples,
-    weights: Weights,
-    importance: Weights | None,
-    progress: Progress | None,
-    parts: bool = False,
-) -> dict[str, PosteriorEvaluation]:
-    """The evaluations by name, in one pass over the samples that have a weight; see `Posterior.evaluate_all`."""
-    evaluations = {
-        name: evaluation_of(one.likelihood, one.y, samples.chains, one.tokens, parts, one.pixels)
-        for name, one in labelled.items()
-    }
-    done, total = 0, len(samples.keyed()) * sum(e.items for e in evaluations.values())
-    for group in samples.groups(weights.by_key):
-        for name, evaluation in evaluations.items():
-            for block, outputs in labelled[name].blocks(group):
-                evaluation.add(block.chains, outputs, None if importance is None else importance.of(block.keys))
-                done += len(block) * evaluation.items
-                if progress is not None:
-                    progress(done, total)
-    return evaluations
+def _scores(means: Tensor) -> tuple[float, float, float, float]:
+    """A point of the curve from means over items: MSE and NLL of all, NLL of a chain, and the MSE of each chain."""
+    mse, nll, chain_nll = means[:3].tolist()
+    return math.sqrt(mse), nll, means[3:].sqrt().mean().item(), chain_nll
 
 
 @dataclass(frozen=True)
@@ -192,11 +255,12 @@ class Values:
     def of(cls, evaluation: ValueEvaluation, units: Units | None = None) -> Values:
         """From the average over all chains, and the quantiles of one sample beside it."""
         prediction, y = evaluation.bma, evaluation.y.reshape(len(evaluation.y), -1)
-        low, high = prediction.interval(0.9)
+        low, high = prediction.interval(LEVEL)
         parts = (y, prediction.mean, low, high, prediction.std)
         *places, std = (part[:, 0].double().numpy() for part in parts)
-        units, q = units or Units(), torch.tensor(QUANTILES, dtype=torch.float64)
+        units = units or Units()
         data, mean, low, high = (units.shift + units.scale * part for part in places)
-        named = {"one sample": evaluation.one_sample[0], "average of all chains": prediction}
-        shares = {name: (q.numpy(), shares_below(p, y, q).numpy()) for name, p in named.items()}
+        named = {"one sample": "one_sample", "average of all chains": "bma"}
+        of_row = evaluation.shares()
+        shares = {name: (np.array(QUANTILES), of_row[row].numpy()) for name, row in named.items()}
         return cls(units, data, mean, units.scale * std, low, high, shares, y.shape[1])

@@ -11,8 +11,9 @@ import torch
 import bdl
 from bdl import ConformalIntervals, ConformalSets, LabelPrediction, Prediction, TemperatureScaling
 from bdl.errors import ConfigError
-from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
+from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.prediction import of_mixture
+from bdl.posterior.stored_outputs import StoredOutputs
 
 
 def classes(probs: torch.Tensor) -> Prediction:

@@ -12,7 +12,7 @@ from scipy import stats
 import bdl
 from bdl.posterior.diagnostics import repeat_error
 from bdl.posterior.evaluation import PosteriorEvaluation
-from bdl.posterior.value_evaluation import evaluation_of
+from bdl.posterior.passes import evaluation_of
 
 GENERATOR = torch.Generator().manual_seed(0)
 SPREAD = torch.distributions.NegativeBinomial(3.0, 0.5)  # mean 3, variance 6

@@ -6,9 +6,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
-from bdl.posterior.diagnostics import convergence_rows, ess, rhat, weight_ess
+from bdl.posterior.diagnostics import convergence_rows, ess, rhat, spaced, weight_ess
 
 
 def normal(*shape: int) -> np.ndarray:
@@ -32,6 +33,16 @@ def split_rhat(x: np.ndarray) -> float:
         n, within, between = halves.shape[1], z.var(1, ddof=1).mean(), z.mean(1).var(ddof=1)
         values.append(math.sqrt(((n - 1) / n * within + between) / within))
     return max(values)
+
+
+@pytest.mark.parametrize("total", [1, 7, 1000, 2**24 + 4, 10**10])
+def test_spaced_numbers_reach_from_the_first_to_the_last(total):
+    """float32 has no odd numbers beyond 2**24: the last one would be the total, which is none of them."""
+    chosen = spaced(50, total)
+    assert (int(chosen[0]), int(chosen[-1]), len(chosen)) == (0, total - 1, min(50, total))
+    middle = total // 2
+    parts = [spaced(50, total, 0, middle), spaced(50, total, middle, total - middle)]
+    assert torch.equal(torch.cat(parts), chosen)
 
 
 def test_rhat_of_independent_draws_is_one():

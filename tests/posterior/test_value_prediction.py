@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.mixture`, `.outputs`, `.value_evaluation` and `.metrics`.
+"""Tests of `bdl.posterior.mixture`, `.stored_outputs`, `.outputs`, `.value_evaluation` and `.metrics`.
 
 Predictions of numbers and of labels, against scipy and against every network by hand.
 """
@@ -23,10 +23,12 @@ import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError, StoreError
 from bdl.posterior import mixture as mixture_module
+from bdl.posterior import stored_outputs
 from bdl.posterior.metrics import QUANTILES, shares_below, value_metrics
-from bdl.posterior.mixture import PredictiveMixture, StoredOutputs
+from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.prediction import of_mixture
 from bdl.posterior.store import SampleStore
+from bdl.posterior.stored_outputs import StoredOutputs
 from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.schedules import EveryStep
 
@@ -253,7 +255,7 @@ def test_chunks_and_files_do_not_change_the_numbers(likelihood, monkeypatch):
     y = targets(likelihood)
     files, open_file = [], tempfile.TemporaryFile
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: files.append(open_file()) or files[-1])
-    monkeypatch.setattr(mixture_module, "LIMIT", 100)
+    monkeypatch.setattr(stored_outputs, "LIMIT", 100)
     monkeypatch.setattr(mixture_module, "CHUNK", 1)
     parts, _, _ = make(likelihood)
     assert len(files) == 1
@@ -498,7 +500,7 @@ def test_the_importance_weighted_mixture_has_one_normalisation():
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has a disk that is always full")
 def test_a_full_disk_for_outputs_is_one_line(monkeypatch):
-    monkeypatch.setattr(mixture_module, "LIMIT", 100)
+    monkeypatch.setattr(stored_outputs, "LIMIT", 100)
     monkeypatch.setattr(tempfile, "TemporaryFile", lambda: open("/dev/full", "w+b"))
     with pytest.raises(StoreError, match="^the outputs of 2 networks for 50 items do not fit .*No space left.*TMPDIR"):
         StoredOutputs().add(torch.zeros(2, 50, 1))

@@ -1,0 +1,140 @@
+"""Passes over the samples that evaluate them: one for all data, or one for each slice of too many items of numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from bdl.errors import StoreError
+from bdl.likelihoods import Likelihood
+from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.outputs import LabelledOutputs
+from bdl.posterior.samples import Samples
+from bdl.posterior.stored_outputs import Outputs, StoredOutputs
+from bdl.posterior.value_evaluation import ValueEvaluation
+from bdl.posterior.weights import Weights
+
+Progress = Callable[[int, int], None]  # called with the work that is done, and with all of it
+
+
+def evaluation_of(
+    likelihood: Likelihood, y: Tensor, chains: int, tokens: bool = False, parts: bool = False, pixels: bool = False
+) -> PosteriorEvaluation:
+    """An evaluation of the kind that the likelihood's outputs call for; the rest: see `ClassEvaluation`."""
+    if likelihood.outputs == "values":
+        return ValueEvaluation(likelihood, y, chains)
+    return ClassEvaluation(likelihood, y, chains, tokens, parts, pixels)
+
+
+class Passes:
+    """Evaluates the networks that have a weight, and counts what is done for `progress`.
+
+    importance: weights of the networks; None where they have none. items: of all data together.
+    """
+
+    def __init__(
+        self, samples: Samples, weights: Weights, importance: Weights | None, progress: Progress | None, items: int
+    ):
+        self.samples, self.weights, self.importance, self.progress = samples, weights, importance, progress
+        self.networks = len(samples.keyed())
+        self._done, self._total = 0, self.networks * items
+
+    def fill(self, evaluations: Mapping[str, PosteriorEvaluation], labelled: Mapping[str, LabelledOutputs]) -> None:
+        """Add the outputs of all networks to the evaluations, in one pass over the samples."""
+        for group in self.samples.groups(self.weights.by_key) if evaluations else ():
+            for name, evaluation in evaluations.items():
+                for block, outputs in labelled[name].blocks(group):
+                    importance = None if self.importance is None else self.importance.of(block.keys)
+                    evaluation.add(block.chains, outputs, importance)
+                    self._done += len(block) * evaluation.items
+                    if self.progress is not None:
+                        self.progress(self._done, self._total)
+
+    def in_slices(self, labelled: LabelledOutputs, slices: Sequence[slice]) -> ValueEvaluation:
+        """The evaluation of items whose outputs are too many: one pass for each slice, whose outputs are then dropped.
+
+        Raises StoreError if a sample that one slice has seen can no longer be read for another.
+        """
+        settled: list[ValueEvaluation] = []
+        for items in slices:
+            part = labelled.part(items)
+            one = ValueEvaluation(labelled.likelihood, part.y, self.samples.chains, items.start, labelled.items)
+            self.fill({"": one}, {"": part})
+            one.settle()
+            if settled and one.networks != settled[0].networks:
+                raise StoreError(
+                    f"{settled[0].networks} networks could be read at first, and then {one.networks}: the samples "
+                    "changed while they were evaluated; evaluate again"
+                )
+            settled.append(one)
+        return ValueEvaluation.joined(settled, SlicedOutputs(self.samples, self.weights, labelled, slices))
+
+
+class SlicedOutputs(Outputs):
+    """They are computed when they are asked for, a slice of the items at a time, and the last slice is held.
+
+    Each slice is a pass over the samples.
+    """
+
+    def __init__(self, samples: Samples, weights: Weights, labelled: LabelledOutputs, slices: Sequence[slice]):
+        self._samples, self._used, self._labelled, self._slices = samples, weights.by_key, labelled, slices
+        self.shape = torch.Size((labelled.items, labelled.width))
+        self._number, self._last = -1, StoredOutputs()  # the slice that is held
+
+    def of(self, items: slice, networks: Tensor | None = None) -> Tensor:
+        parts = []
+        for number, rows in enumerate(self._slices):
+            begin, end = max(items.start, rows.start), min(items.stop, rows.stop)
+            if begin < end:
+                parts.append(self._slice(number).of(slice(begin - rows.start, end - rows.start), networks))
+        return torch.cat(parts, 1)
+
+    def part(self, items: Tensor) -> StoredOutputs:
+        part = StoredOutputs()
+        for outputs in self._read(self._labelled):
+            part.add(outputs[:, items])
+        return part
+
+    def _slice(self, number: int) -> StoredOutputs:
+        if number != self._number:
+            self._last = StoredOutputs()  # frees the slice before
+            self._number = -1
+            for outputs in self._read(self._labelled.part(self._slices[number])):
+                self._last.add(outputs)
+            self._number = number
+        return self._last
+
+    @torch.no_grad()
+    def _read(self, labelled: LabelledOutputs) -> Iterator[Tensor]:
+        for group in self._samples.groups(self._used):
+            for _, outputs in labelled.blocks(group):
+                yield outputs
+
+
+def evaluations_of(
+    labelled: Mapping[str, LabelledOutputs],
+    samples: Samples,
+    weights: Weights,
+    importance: Weights | None,
+    progress: Progress | None,
+    parts: bool = False,
+) -> dict[str, PosteriorEvaluation]:
+    """The evaluations by name, in one pass over the samples that have a weight; see `Posterior.evaluate_all`.
+
+    Where the outputs of all networks for the numbers of a loader exceed 1 GiB, there is a pass for each slice of its
+    items. So the samples are read several times, but nothing is held of an item except its scores.
+    """
+    passes = Passes(samples, weights, importance, progress, sum(len(one.y) for one in labelled.values()))
+    slices = {name: one.slices(passes.networks) for name, one in labelled.items()}
+    evaluations = {
+        name: evaluation_of(one.likelihood, one.y, samples.chains, one.tokens, parts, one.pixels)
+        for name, one in labelled.items()
+        if len(slices[name]) == 1
+    }
+    passes.fill(evaluations, labelled)
+    return {
+        name: evaluations[name] if name in evaluations else passes.in_slices(one, slices[name])
+        for name, one in labelled.items()
+    }

@@ -1,0 +1,174 @@
+"""Tests of `bdl.posterior.passes`: numbers that are evaluated in slices of the items score as all of them together."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import tempfile
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from by_hand import NUMBERS_X as X
+from by_hand import NUMBERS_Y as VALUES
+
+import bdl
+from bdl.data import TensorSlices
+from bdl.errors import StoreError
+from bdl.posterior import stored_outputs
+from bdl.posterior.samples import Samples
+from bdl.posterior.store import SampleStore
+from bdl.posterior.stored_outputs import StoredOutputs
+from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
+
+PER_ITEM = 4 * 8 * 2  # bytes of the outputs of the 8 networks of `regression`: a mean and a log variance
+CLOSE: Any = {"rtol": 1e-5, "atol": 1e-6}  # float32 outputs, which a matrix product of other sizes rounds otherwise
+
+
+class Count:
+    """Counts the files that are read, and the most bytes of outputs that one store of them was given."""
+
+    def __init__(self, monkeypatch):
+        self.read, self.most = 0, 0
+        read, add = SampleStore.read, StoredOutputs.add
+
+        def counted_read(store, record):
+            self.read += 1
+            return read(store, record)
+
+        def counted_add(stored, outputs):
+            add(stored, outputs)
+            self.most = max(self.most, 4 * stored.networks * stored.shape.numel())
+
+        monkeypatch.setattr(SampleStore, "read", counted_read)
+        monkeypatch.setattr(StoredOutputs, "add", counted_add)
+
+
+@pytest.fixture
+def pair(regression, monkeypatch):
+    """(whole, in slices of 7 items, counts): evaluations of the 40 items in batches of 10, and what the second read."""
+    posterior = bdl.Posterior.load(*regression[:2])
+    loader = TensorSlices(X, VALUES, batch_size=10)
+    whole = posterior.evaluate(loader)
+    monkeypatch.setattr(stored_outputs, "LIMIT", 7 * PER_ITEM)
+    monkeypatch.setattr(tempfile, "TemporaryFile", lambda: pytest.fail("a temporary file"))
+    count = Count(monkeypatch)
+    done: list[tuple[int, int]] = []
+    sliced = posterior.evaluate_all({"": loader}, lambda *now: done.append(now))[""]
+    assert done == sorted(done) and done[-1] == (8 * 40, 8 * 40)
+    return whole, sliced, count
+
+
+def test_slices_score_as_the_whole_within_the_bound(pair):
+    whole, sliced, count = pair
+    assert count.most == 7 * PER_ITEM
+    assert count.read == 6 * 4  # slices x files
+    assert sliced.metrics() == pytest.approx(whole.metrics(), rel=1e-5)
+    assert sliced.repeat_error() == pytest.approx(whole.repeat_error(), rel=1e-4)
+    assert sliced.against_constant() == pytest.approx(whole.against_constant(), rel=1e-4)
+    for one, other in zip(dataclasses.astuple(sliced.curve), dataclasses.astuple(whole.curve), strict=True):
+        assert one == pytest.approx(other, rel=1e-5)
+    for name in ("quantities", "features", "log_probs"):
+        np.testing.assert_allclose(getattr(sliced, name), getattr(whole, name), **CLOSE)
+    units = Units("t", 3.0, 2.0)
+    one, other = (Values.of(evaluation, units) for evaluation in (sliced, whole))
+    for name in ("y", "mean", "std", "low", "high"):
+        np.testing.assert_allclose(getattr(one, name), getattr(other, name), **CLOSE)
+    for name, (_, shares) in other.shares.items():
+        np.testing.assert_allclose(one.shares[name][1], shares, atol=1e-12)
+    assert count.read == 6 * 4 and count.most == 7 * PER_ITEM  # a report asks for nothing else
+
+
+def test_other_questions_are_answered_by_another_pass(pair):
+    whole, sliced, count = pair
+    for name in ("mean", "std", "aleatoric", "epistemic"):
+        torch.testing.assert_close(getattr(sliced.bma, name), getattr(whole.bma, name), **CLOSE)
+    before = count.read
+    torch.testing.assert_close(sliced.bma.quantile(0.3), whole.bma.quantile(0.3), **CLOSE)
+    assert count.read == before + 6 * 4 and count.most == 7 * PER_ITEM
+    torch.testing.assert_close(sliced.bma.draw(3), whole.bma.draw(3), **CLOSE)
+    torch.testing.assert_close(sliced.one_sample[1].crps(VALUES), whole.one_sample[1].crps(VALUES), **CLOSE)
+    items = torch.tensor([39, 3, 11])
+    torch.testing.assert_close(sliced.bma[items].quantile(0.3), whole.bma.quantile(0.3)[items], **CLOSE)
+    torch.testing.assert_close(sliced.bma[items].interval(0.9)[0], whole.bma.interval(0.9)[0][items], **CLOSE)
+
+
+def test_items_below_the_bound_are_evaluated_together(regression, monkeypatch):
+    monkeypatch.setattr(stored_outputs, "LIMIT", 40 * PER_ITEM)
+    count = Count(monkeypatch)
+    few, all_items = TensorSlices(X[:5], VALUES[:5]), TensorSlices(X, VALUES)
+    both = bdl.Posterior.load(*regression[:2]).evaluate_all({"few": few, "all": all_items})
+    assert count.read == 4 and [both[name].items for name in both] == [5, 40]
+    monkeypatch.setattr(stored_outputs, "LIMIT", 39 * PER_ITEM)
+    mixed = bdl.Posterior.load(*regression[:2]).evaluate_all({"all": all_items, "few": few})
+    assert count.read == 4 + 4 + 2 * 4 and list(mixed) == ["all", "few"]  # one pass for few, one for each slice of all
+    for name in both:
+        assert mixed[name].metrics() == pytest.approx(both[name].metrics(), rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "chains"), [(bdl.GaussianNLL(0.5), 1), (bdl.GaussianNLL(0.5), 3), (bdl.PoissonNLL(), 3)], ids=repr
+)
+def test_joined_slices_equal_the_whole_to_rounding_in_double_precision(likelihood, chains):
+    """The same outputs for both. CRPS of laws that are not normal is an estimate from 1,000 draws, which differ.
+
+    Its standard error is at most that of E|Y - y| with one error for all items: sqrt(E(Y - y)² / 1000).
+    """
+    random, networks, k = torch.Generator().manual_seed(3), 6, 2
+    y = torch.randint(4, (31, k), generator=random).float()
+    outputs = torch.randn(networks, 31, likelihood.num_outputs(k), generator=random)
+    weights = torch.tensor([0.1, 0.0, 0.3, 0.2, 0.0, 0.4])
+    numbers = [i % chains for i in range(networks)]
+
+    def made(first: int, end: int) -> ValueEvaluation:
+        evaluation = ValueEvaluation(likelihood, y[first:end], chains, first, 31)
+        for i in range(0, networks, 3):
+            evaluation.add(numbers[i : i + 3], outputs[i : i + 3, first:end], weights[i : i + 3])
+        return evaluation
+
+    whole, slices = made(0, 31), [made(*ends) for ends in ((0, 1), (1, 18), (18, 31))]
+    for part in slices:
+        part.settle()
+    stored = StoredOutputs()
+    stored.add(outputs)
+    sliced = ValueEvaluation.joined(slices, stored)
+    mean, std = whole.bma.mean, whole.bma.std
+    error = math.sqrt(float((std.square() + (mean - y).square()).mean()) / 1000)
+    expected = whole.metrics()
+    assert "bma_weighted/crps" in expected
+    for name, value in sliced.metrics().items():
+        if name.endswith("crps"):  # a quadrature's steps depend on the items beside
+            estimated = not isinstance(likelihood, bdl.GaussianNLL)
+            tolerance = 4 * math.sqrt(2) * error if estimated else 1e-5 * float(std.max())
+        else:
+            tolerance = 1e-6 if name.split("_")[-1] in ("50", "90") or name.endswith("nll") else 1e-12
+        assert value == pytest.approx(expected[name], abs=tolerance), name
+    assert sliced.claim() == pytest.approx(whole.claim(), rel=1e-12)
+    assert sliced.repeat_error() == pytest.approx(whole.repeat_error(), rel=1e-12)
+    torch.testing.assert_close(sliced.losses(), whole.losses(), rtol=1e-12, atol=1e-12)
+    for name in ("features", "quantities"):
+        np.testing.assert_array_equal(getattr(sliced, name), getattr(whole, name))
+
+
+def test_a_sample_that_vanishes_between_two_slices_is_refused(regression, monkeypatch):
+    """With skip_bad it is left out, and slices of different posteriors are no evaluation of either."""
+    monkeypatch.setattr(stored_outputs, "LIMIT", 20 * PER_ITEM)
+    posterior, passes, groups = bdl.Posterior.load(*regression[:2], skip_bad=True), [], Samples.groups
+
+    def shorter(samples, used):
+        passes.append(1)
+        all_groups = list(groups(samples, used))
+        return iter([next(all_groups[0].blocks(2))] if len(passes) > 1 else all_groups)
+
+    monkeypatch.setattr(Samples, "groups", shorter)
+    with pytest.raises(StoreError, match="^8 networks could be read at first, and then 2: the samples changed.*again$"):
+        posterior.evaluate(TensorSlices(X, VALUES))
+
+
+def test_items_that_are_not_finite_are_named_by_their_place_among_all(regression, monkeypatch):
+    monkeypatch.setattr(stored_outputs, "LIMIT", 20 * PER_ITEM)
+    x = X.clone()
+    x[33] = math.nan
+    with pytest.warns(bdl.BdlWarning, match="1 of 20 items, 33 the first, have outputs that are not finite"):
+        bdl.Posterior.load(*regression[:2]).evaluate(TensorSlices(x, VALUES))
