@@ -42,6 +42,9 @@ class Sampled(Protocol):
     chains: int | None  # C if the tensors carry a leading axis of chains, None for a single chain
     sampled: list[Tensor]
 
+    @property
+    def noise_ratio(self) -> Tensor: ...
+
     def snapshot(self, full_energy: bool = True, freeze_weighting: bool = True) -> Snapshot: ...
 
     def law(self) -> dict[str, Any]: ...

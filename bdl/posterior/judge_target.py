@@ -50,7 +50,7 @@ def _kind(m: Numbers) -> Judgement | None:
     if m["temperature"] == 0:
         words = "at T = 0 this is optimisation: an ensemble of solutions, not a posterior"
         return Judgement("no posterior", "Temperature", "T = 0", words)
-    far = "to the posterior, and nothing here measures how far it lies off"
+    far = "to the posterior, and nothing here measures how far from it they are"
     if m["approximation"] == 1:
         words = f"the networks are draws of an approximation {far}"
         return Judgement("no posterior", "Approximation", "draws made after training", words)
@@ -75,7 +75,7 @@ def _level(m: Numbers) -> Judgement | None:
         return Judgement("trust", name, value, "single samples are not far from what the data allow")
     if split == "test" and (_has_learnt(m) or m["test/items"] < FEW):
         return Judgement("trust", name, value, "single samples are sure of themselves, and their average is not")
-    words = f"diverged: single samples predict {split} data far worse than a constant does; lower lr"
+    words = f"diverged: single samples predict {split} data far worse than a constant prediction does; lower lr"
     return Judgement("broken", name, value, words)
 
 
@@ -89,10 +89,10 @@ def _constant(m: Numbers) -> Judgement | None:
     why = "the chains diverged, the prior is too tight, or the inputs say nothing"
     error, claim = m["test/constant/gain_se"], m["test/constant/claim"]
     if average - constant > GAIN and average - constant > SURE * error:
-        return Judgement("broken", name, value, f"the average predicts worse than a constant: {why}")
+        return Judgement("broken", name, value, f"the average predicts worse than a constant does: {why}")
     if claim > CLAIM and constant - average + 2 * error > claim / 2:
         return Judgement("trust", name, value, "there are too few test items to tell the average from a constant")
-    return Judgement("not known", name, value, f"the average predicts no better than a constant: {why}")
+    return Judgement("not known", name, value, f"the average predicts no better than a constant does: {why}")
 
 
 def _has_learnt(m: Numbers) -> bool:
@@ -160,14 +160,14 @@ def _settled(m: Numbers) -> Judgement | None:
     reached = [1.0, *(known for known in (kinetic, bound) if not math.isnan(known))]
     if ratio - 2 * error > UNSETTLED * max(reached):
         if math.isnan(kinetic) and ratio - 2 * error > HEAT:
-            words = f"the parameters lie as wide as at {ratio:.3g} T: lower lr, or keep later samples if they shrink"
+            words = f"the parameters spread as widely as at {ratio:.3g} T: lower lr, or keep later samples"
             return Judgement("broken", title, value, words)
-        words = f"the parameters lie as far out as at {ratio:.3g} T, which no heat explains: keep later samples"
+        words = f"the parameters spread as widely as at {ratio:.3g} T, which heat does not explain: keep later samples"
         return Judgement("more samples", title, value, words)
     if ratio + 2 * error < min(reached) / UNSETTLED:
-        words = f"the parameters lie as close together as at {ratio:.3g} T: their slow directions have not spread yet"
+        words = f"the parameters spread no further than at {ratio:.3g} T: their slow directions need more steps"
         return Judgement("more samples", title, value, words)
-    return Judgement("trust", title, value, "the parameters lie as wide as they should, and no longer spread")
+    return Judgement("trust", title, value, "the parameters spread as widely as they should, and no further")
 
 
 def _against_temperature(m: Numbers, name: str) -> tuple[float, float, str]:
@@ -194,10 +194,13 @@ def _apart(m: Numbers) -> Judgement | None:
         return None
     value = f"ESS {alone:,.0f} alone, {together:,.0f} together"
     if alone <= APART * together:
-        return Judgement("trust", name, value, "the chains differ no more than their draws allow")
+        return Judgement("trust", name, value, "the chains disagree no more than each one's own samples suggest")
     if surely_apart(m):
         return apart(m, name, value)
-    words = "the chains differ more than the draws of each allow, which few chains may do by chance: sample longer"
+    words = (
+        "the chains disagree more than each one's own samples suggest; with few chains this can happen by chance: "
+        "sample longer"
+    )
     return Judgement("more samples", name, value, words)
 
 
@@ -269,10 +272,10 @@ def _slowest(m: Numbers) -> Judgement | None:
         return None
     value = f"{waves:.0%} in slow waves"
     if waves <= SLOW:
-        return Judgement("trust", name, value, "chains move to and fro in every direction of the predictions")
+        return Judgement("trust", name, value, "chains move back and forth in every direction of the predictions")
     words = (
-        f"along one direction, with {share:.2%} of the predictions' spread, a chain hardly turns round: chains that "
-        "start close together have not spread along it yet; start them apart, or sample longer"
+        f"along one direction, with {share:.2%} of the predictions' spread, chains move too slowly to come back: those "
+        "that start close together have not spread along it yet; start them apart, or sample longer"
     )
     return Judgement("more samples", name, value, words)
 

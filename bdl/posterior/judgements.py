@@ -86,7 +86,8 @@ def _acceptance(m: Mapping[str, float]) -> Check | None:
     elif value > 0.97 and not m["t_eff"] > COOL * m["temperature"]:
         words = "the steps are shorter than necessary: raise lr, or adapt it"
     else:
-        return Check("ok", "Acceptance", f"{value:.2f}", "at this step size no error is left")
+        words = "enough proposals are accepted, and rejecting the others leaves no error of the step size"
+        return Check("ok", "Acceptance", f"{value:.2f}", words)
     return Check("look", "Acceptance", f"{value:.2f}", words)
 
 
@@ -180,15 +181,16 @@ def repeats(m: Numbers) -> Judgement:
         words = "the error of the averages was not measured: it needs 2 chains, or 4 samples of one"
         return Judgement("not known", name, "–", words)
     limit = tolerance(m)
-    what, unit = ("a mean", " predictive std") if predicts_numbers(m) else ("p", "")
+    what, unit = ("means", " predictive std") if predicts_numbers(m) else ("probabilities", "")
     value = f"± {most:.2g}{unit}, at worst {worst:.2g}"
-    words = f"{what} moves by ± {most:.2g}{unit} or less at 9 of 10 items, by ± {worst:.2g}{unit} at the worst"
+    far = f"± {most:.2g}{unit} or less at 9 of 10 items, ± {worst:.2g}{unit} at the worst"
+    words = f"predicted {what} differ between runs by {far}"
     if most <= limit:
         return Judgement("trust", name, value, words)
     factor = (most / limit) ** 2
     times = f"{factor:.1f}" if factor < 10 else f"{_round_up(factor):,.0f}"
-    remedy = f"{times} times the chains bring it to ± {limit:g}{unit}"
-    return Judgement("more samples", name, value, f"{words}; {remedy}, and so do as many samples if the chains mix")
+    remedy = f"{times} times as many chains bring this to ± {limit:g}{unit}, or as many samples if the chains mix"
+    return Judgement("more samples", name, value, f"{words}; {remedy}")
 
 
 def tolerance(m: Numbers) -> float:
@@ -232,13 +234,13 @@ def surely_apart(m: Numbers) -> bool:
 def apart(m: Numbers, name: str, value: str) -> Judgement:
     """The judgement on chains that stay in different parts: whether their average repeats makes the difference."""
     if repeats(m).outcome == "trust":
-        words = "an ensemble over modes: predictions repeat; weights between modes are not known"
+        words = "an ensemble over modes: another run predicts the same, but the weights of the modes are not known"
         return Judgement("ensemble over modes", name, value, words)
     cool = m["t_eff"] <= COOL * m["temperature"] and not m["acceptance"] < 0.6  # few proposals are rejected
     faster = "raise lr, " if cool and math.isnan(m["energy_error"]) else ""  # its energy error sets the step of MCLMC
     words = (
-        f"each chain stays in a part of the target distribution: {faster}try cycles or another start, or average "
-        "many more chains, whose average at least repeats"
+        f"each chain stays in its own part of the target distribution: {faster}try cycles or another start, or run "
+        "many more chains, whose average another run would repeat"
     )
     return Judgement("not mixing", name, value, words)
 

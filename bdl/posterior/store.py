@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import safetensors.torch
+import torch
 from torch import Tensor, nn
 
 from bdl.disk.files import parse_json, write_atomically
@@ -19,7 +20,9 @@ from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.checked_files import CheckedFiles
 from bdl.posterior.index import Index, Record, sample_files
 from bdl.posterior.tensors import FROZEN, FrozenPart, as_bytes, file_parts, frozen_names, stacked_tensors
-from bdl.snapshot import Sampled, describe_target
+from bdl.snapshot import Sampled, Snapshot, describe_target
+
+HOT = 1000.0  # T_eff at T = 1, of batch noise: no step size that suits a mean loss comes near it
 
 
 class SampleStore(Shown):
@@ -75,7 +78,8 @@ class SampleStore(Shown):
         """Keep the present state of a `bdl.Sampler` in a loop of one's own; call it after a step.
 
         The first call also writes `target.json`, and every call psi of a weighting. The energy of a state is recorded
-        where `sampler.full_loss` gives it, because its energy on a new batch is known after the next step only.
+        where `sampler.full_loss` gives it, because its energy on a new batch is known after the next step only. The
+        first call warns of batch noise that no mean loss has: a closure may return a sum.
 
         Args:
             sampler: the one that moves the network's parameters.
@@ -99,6 +103,7 @@ class SampleStore(Shown):
             self.refuse_other_frozen(self._frozen, recorded)
         tensors = stacked_tensors(net, sampler.chains, self._frozen.tensors)
         if last < 0:
+            _warn_of_a_sum(sampler, now)
             self.write_target(describe_target(sampler, loss, tensors), stack, self._frozen)
         if (psi := sampler.psi()) is not None:
             self.write_weighting(stack, *psi)
@@ -231,3 +236,17 @@ class SampleStore(Shown):
             return content
         except ValueError as error:
             raise StoreError(f"{self.folder / name} is damaged ({error}): restore it") from error
+
+
+def _warn_of_a_sum(sampler: Sampled, now: Snapshot) -> None:
+    """Warn where batch noise is as strong as a loss makes it that adds up the items of a batch of b: b² times."""
+    ratio = sampler.noise_ratio.double().cpu()  # NaN where unknown
+    temperature = torch.as_tensor(now.temperature).double()
+    worst = float(ratio.nan_to_num(0.0).max())
+    if worst * float(temperature.max()) > HOT * max(1.0, float(temperature.max())):
+        warnings.warn(
+            f"noise_ratio = {worst:.2g}: mini-batches heat the chain to about {worst:.2g} T. If the closure returns "
+            "the sum of a batch's losses, return their mean, which bdl multiplies by num_data; otherwise lower lr",
+            BdlWarning,
+            stacklevel=3,
+        )

@@ -170,7 +170,7 @@ def numbers_kept(likelihood: Likelihood, outputs: int) -> tuple[int, int]:
     """
     if likelihood.counts:
         raise ConfigError(
-            f"{type(likelihood).__name__} predicts counts, whose average no network with a simple law can keep: "
+            f"{type(likelihood).__name__} predicts counts, whose average one simple distribution cannot keep: "
             "thin(k, data) makes the posterior smaller for any likelihood"
         )
     targets = likelihood.num_targets(outputs)

@@ -79,7 +79,9 @@ def refuse_learned(prior: Prior, dynamics: Transition, weighting: Weighting, exc
     if dynamics.variational:
         raise ConfigError(f"{type(dynamics).__name__} fits an approximation under a fixed prior: {remedy}")
     if weighting.needs_energy:
-        raise ConfigError(f"{type(weighting).__name__} changes the law of a learned precision: use Flat, or {remedy}")
+        raise ConfigError(
+            f"{type(weighting).__name__} changes the distribution of a learned precision: use Flat, or {remedy}"
+        )
     if exchange is not None:
         raise ConfigError(f"replica exchange swaps θ without its learned precision: leave exchange null, or {remedy}")
 

@@ -71,5 +71,5 @@ def choose_samples(budget: float, per_sample: float, wanted: int) -> int:
 
 def choose_every(steps: int, burn_in: int, samples: int, wanted: int) -> Choice:
     """The steps between two samples that keep so many of a chain."""
-    reason = f"the budget allows to predict with {samples} samples of a chain, not {wanted}"
+    reason = f"the budget leaves time to predict with {samples} samples of a chain, not {wanted}"
     return Choice("every", max(1, -(-(steps - burn_in) // samples)), reason)

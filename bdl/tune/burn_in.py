@@ -75,7 +75,7 @@ def choose_burn_in(traces: list[Tensor], autocorrelation: float, prior_steps: fl
         return Choice("burn_in", most, f"the trial was still moving at its end, so {MOST:.0%} of the run")
     settled = max([step for step in rests if step is not None], default=0)
     wanted = max(2 * settled, round(20 * autocorrelation), round(min(prior_steps, steps)))
-    reason = f"energy and predictions came to rest after {settled:,} steps and forget in {autocorrelation:,.0f}"
+    reason = f"energy and predictions came to rest after {settled:,} steps, correlated over {autocorrelation:,.0f}"
     reason += f"; the prior acts within {prior_steps:,.0f}" if prior_steps > least else ""
     return Choice("burn_in", min(most, max(least, wanted)), reason)
 

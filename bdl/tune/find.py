@@ -150,14 +150,15 @@ def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Choice]:
         if scores and "lr" in search.tunable:
             acts = steps_to_act(prior, problem, lr, search.dynamics.friction)
         if acts > MOST * search.steps:
-            left_out[precision] = f"acts in {acts:,.0f} steps only"
+            left_out[precision] = f"is left out, because it needs {acts:,.0f} steps to act"
             continue
         about[precision] = prior_predictive(problem, prior, held_out[0][:PROBES])
         trial, score, unusable = _compared(compared, prior, held_out, f"prior {precision}")
         if unusable and not scores:
-            return prior, Choice("prior", precision, f"{unusable}, and compare nothing; {about[precision]}")
+            kept = f"the default stays, because {unusable} to compare others (run longer, or give a prior)"
+            return prior, Choice("prior", precision, f"{kept}; {about[precision]}")
         if unusable:
-            left_out[precision] = "still moved"
+            left_out[precision] = "is left out, because its trial had not come to rest"
         else:
             scores[precision], lr = score.nll, trial.lr
     choice = choose_prior(scores, about, left_out)
@@ -172,7 +173,9 @@ def _temperature(search: _Search, prior: Prior, validation: Items | None) -> Cho
     problem, held_out = _split(search.problem, validation)
     steps, trial = trial_steps(problem, search.steps, len(TEMPERATURES), most=search.steps), None
     if steps < SHORTEST:
-        return Choice("temperature", TEMPERATURES[0], f"trials of {steps} steps are too short, and compare nothing")
+        return Choice(
+            "temperature", TEMPERATURES[0], f"T stays, because trials of {steps} steps are too short to compare others"
+        )
     scores, reached = {}, {}
     for temperature in TEMPERATURES:
         compared = replace(search, problem=replace(problem, temperature=temperature), trial=steps)
@@ -200,7 +203,7 @@ def _compared(
     trial.run_stably(half, score, max(1, half // SCORED))
     energies = trial.energy_trace()[:, seen:].mean(0)
     moved = movement(energies, problem.temperature, trial.sampler.chain.theta.shape[-1]) > MOVES
-    return trial, score, f"trials of {search.trial} steps still moved" if moved else None
+    return trial, score, f"trials of {search.trial} steps are too far from rest" if moved else None
 
 
 def _of_steps(search: _Search, prior: Prior) -> tuple[tuple[Choice, ...], float]:

@@ -44,4 +44,4 @@ def choose_friction(times: Tensor, friction: float, every: int) -> Choice:
     slowest = float(times.mean(0).quantile(0.9)) * every
     best = math.sqrt(2 * friction / max(slowest, 2 * friction))
     value = float(f"{min(LARGEST, max(SMALLEST, best)):.2g}")
-    return Choice("friction", value, f"predictions take {slowest:,.0f} steps to forget at friction {friction:g}")
+    return Choice("friction", value, f"predictions are correlated over {slowest:,.0f} steps at friction {friction:g}")

@@ -33,4 +33,4 @@ def broken_promises(metrics: Mapping[str, float]) -> dict[str, str]:
             f"steps have {m['energy_error']:.2g} times the energy error that the sampler was to reach: adapt it for "
             "longer, or begin at a lower lr"
         )
-    return {name: f"tune: not kept: {line}" for name, line in lines.items()}
+    return {name: f"tune: a promise is not kept: {line}" for name, line in lines.items()}

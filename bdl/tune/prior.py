@@ -52,10 +52,12 @@ def prior_predictive(problem: Problem, prior: Gaussian, x: Tensor) -> str:
             outputs.append(stack.broadcast(x))
     drawn = torch.cat(outputs)  # (networks, n, K)
     if isinstance(loss, Likelihood) and loss.outputs == "logits":
-        return f"networks of the prior give their class {float(drawn.softmax(-1).amax(-1).mean()):.2f}"
+        sure = float(drawn.softmax(-1).amax(-1).mean())
+        return f"networks drawn from it give the class that they predict a probability of {sure:.2f}"
     if isinstance(loss, Likelihood) and loss.outputs == "values":
-        return f"means of the prior spread by {float(loss.mean(drawn).std(0).median()):.2g} target deviations"
-    return f"outputs of the prior spread by {float(drawn.std(0).median()):.2g}"
+        spread = float(loss.mean(drawn).std(0).median())
+        return f"networks drawn from it predict means that spread by {spread:.2g} standard deviations of the target"
+    return f"outputs of networks drawn from it spread by {float(drawn.std(0).median()):.2g}"
 
 
 def steps_to_act(prior: Prior, problem: Problem, lr: float, friction: float) -> float:
@@ -75,10 +77,10 @@ def choose_prior(scores: dict[Any, Tensor], about: dict[Any, str], left_out: dic
     """The precision that `clear_winner` finds.
 
     scores: (n,) negative log densities of the validation items by precision. about: what each prior predicts. left_out:
-    reasons why other precisions were not compared. A prior that is too tight makes chains agree and predict worse, so
-    agreement between chains has no say.
+    what became of other precisions, such as "is left out, because ...". A prior that is too tight makes chains agree
+    and predict worse, so agreement between chains has no say.
     """
     chosen = clear_winner(scores)
     values = ", ".join(f"{float(nll.mean()):.3f}" for nll in scores.values())
     reason = f"validation NLL {values} for precision {', '.join(map(str, scores))}; {about[chosen]}"
-    return Choice("prior", chosen, "; ".join([reason, *(f"{name} {why}" for name, why in left_out.items())]))
+    return Choice("prior", chosen, "; ".join([reason, *(f"precision {name} {why}" for name, why in left_out.items())]))

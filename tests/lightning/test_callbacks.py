@@ -355,7 +355,7 @@ def test_a_log_file_gets_twenty_lines(device, tmp_path, capsys):
     toys.trainer(tmp_path, 60, progress, enable_progress_bar=True, max_epochs=-1).fit(toys.module(), toys.batches())
     lines = capsys.readouterr().out.splitlines()
     assert [int(line.split()[1]) for line in lines] == list(range(3, 61, 3))
-    assert all(re.fullmatch(r"step \d+ of 60, \d+ s, \d+ s left  U/N \d+\.\d{3}", line) for line in lines)
+    assert all(re.fullmatch(r"step \d+ of 60, \d+ s, \d+ s left  energy per item \d+\.\d{3}", line) for line in lines)
 
 
 # ---- Schedule --------------------------------------------------------------------------------------------------------

@@ -94,7 +94,9 @@ def test_chains_that_are_cool_and_at_rest_are_left_alone(tmp_path):
 def test_what_the_user_gave_stays_and_a_line_says_what_is_not_kept(tmp_path):
     run = Run(tmp_path, lr=0.02, away=20.0, extends=False)
     assert run.keep == KEEP and len(run.lines) == 1
-    assert run.lines[0].startswith("tune: not kept: samples at rest. At step 100 the energy still moves by")
+    assert run.lines[0].startswith(
+        "tune: a promise is not kept: samples are not at rest. At step 100 the energy still moves by"
+    )
     assert run.lines[0].endswith("raise collect.keep.burn_in, which was given")
     hot = Run(tmp_path / "hot", **HOT, lowers=False)
     assert (hot.lines, hot.sampler.param_groups[0]["lr"]) == ([], HOT["lr"])
@@ -104,7 +106,7 @@ def test_a_run_without_rest_says_so_and_keeps_its_last_third(tmp_path):
     run = Run(tmp_path, lr=0.0005, away=20.0)
     grown = [line.removeprefix("tune: ").partition(" instead")[0] for line in run.lines[:-1]]
     assert grown == ["burn in 200", "burn in 400", "burn in 490"]
-    assert run.lines[-1].startswith("tune: not kept: samples at rest. At step 490")
+    assert run.lines[-1].startswith("tune: a promise is not kept: samples are not at rest. At step 490")
     assert len(run.records()) == 10
 
 

@@ -66,6 +66,18 @@ def test_labels_count_as_items(ax):
     assert line(ax, "area 0.0000").shape == (2, 40)
 
 
+def test_a_map_shows_the_uncertainty_of_each_pixel(ax):
+    probs = torch.rand(2, 3, 4, 5).softmax(-1)
+    parts = torch.rand(3, 2, 3, 4)
+    pixels = bdl.Prediction(probs, *parts, torch.zeros_like(probs))
+    assert bdl.plot.uncertainty_map(pixels, 1, ax, part="epistemic") is ax
+    np.testing.assert_allclose(ax.get_images()[0].get_array(), parts[2, 1])
+    with pytest.raises(ConfigError, match="part must be entropy, aleatoric or epistemic, got 'doubt'"):
+        bdl.plot.uncertainty_map(pixels, 1, ax, part="doubt")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="needs a prediction of the pixels of images"):
+        bdl.plot.uncertainty_map(bdl.Prediction(probs[0, 0], *parts[:, 0, 0], probs[0, 0]), 1, ax)
+
+
 def test_intervals_mark_the_data_outside(numbers, ax):
     low, high = numbers.interval(0.5)
     outside = int(((NUMBERS_Y < low) | (NUMBERS_Y > high)).sum())

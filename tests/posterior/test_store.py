@@ -534,3 +534,31 @@ def test_every_type_of_torch_is_read_as_the_library_reads_it(tmp_path):
     for name, tensor in theirs.items():
         assert read[name].dtype == tensor.dtype and read[name].shape == tensor.shape
         assert as_bytes({"t": read[name]}) == as_bytes({"t": tensor})
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_a_loop_whose_loss_is_a_sum_is_told(tmp_path, reduction):
+    """The gradient of the weight is a mean, or a sum, of b = 20 items of variance 100: lr Var(g) N / 2 is 50, or 50 b².
+
+    The bias has no noise, so noise_ratio is half of that; ten estimates tell both from the limit of 1,000.
+    """
+    random = torch.Generator().manual_seed(0)
+    x, w = torch.randn(200, 1, generator=random), nn.Linear(1, 1)
+    sampler = bdl.Sampler(w.named_parameters(), bdl.SGLD(), num_data=200, lr=0.1, temperature=1.0)
+    for _ in range(205):
+        batch = 10 * torch.randn(20, 1, generator=random)
+
+        def closure(batch=batch):
+            sampler.zero_grad()
+            losses = batch * w.weight + x[:20] * w.bias  # linear: the gradient is the same at all weights
+            loss = losses.mean() if reduction == "mean" else losses.sum()
+            loss.backward()
+            return loss
+
+        sampler.step(closure)
+    store = SampleStore(tmp_path)
+    if reduction == "mean":
+        assert store.append(sampler, w).step == 205
+    else:
+        with pytest.warns(BdlWarning, match="return their mean, which bdl multiplies by num_data"):
+            store.append(sampler, w)

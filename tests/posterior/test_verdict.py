@@ -58,7 +58,8 @@ def test_a_good_run_is_trusted():
     judged = of()
     assert (judged.outcome, judged.level) == ("trust", "ok") and all(c.level == "ok" for c in judged.checks)
     assert [answer[:4] for _, answer in judged.answers] == ["yes:", "yes:"]
-    assert judged.line == "verdict: trust. p moves by ± 0.01 or less at 9 of 10 items, by ± 0.03 at the worst"
+    differ = "predicted probabilities differ between runs by ± 0.01 or less at 9 of 10 items, ± 0.03 at the worst"
+    assert judged.line == f"verdict: trust. {differ}"
     assert judged.numbers["verdict/outcome"] == 0 and math.isnan(judged.numbers["verdict/samples_needed"])
 
 
@@ -68,13 +69,13 @@ def test_draws_of_one_law_are_trusted():
 
 def test_two_modes_half_a_standard_deviation_apart():
     judged = verdict(measured(probabilities(4, 500, apart=0.5)))
-    assert judged.outcome == "not mixing" and "stays in a part of the target" in judged.line
+    assert judged.outcome == "not mixing" and "stays in its own part of the target" in judged.line
 
 
 def test_modes_that_every_run_averages_alike_pass_the_first_question_only():
     judged = verdict(measured(probabilities(40, 100, apart=0.5)))
     assert judged.outcome == "ensemble over modes"
-    assert "an ensemble over modes: predictions repeat; weights between modes are not known" in judged.line
+    assert "another run predicts the same, but the weights of the modes are not known" in judged.line
     assert (judged.numbers["verdict/repeats"], judged.numbers["verdict/law"]) == (1, 0)
     assert [answer[:3] for _, answer in judged.answers] == ["yes", "no:"]
     assert (judged.level, judged.lights) == ("look", ("ok", "look"))
@@ -191,12 +192,12 @@ def test_divergence_by_level_on_the_training_set_where_there_is_one():
         ({"kinetic_temperature": None, "t_eff": 1.5}, "broken", "heat the chain to 1.5 T"),
         ({"kinetic_temperature": None, "t_eff": 0.5}, "broken", "colder than intended, 0.5 T"),
         ({"t_eff": 1.5}, "trust", ""),  # an upper bound, and the momenta show 1.05
-        ({"configurational_temperature": 1.5, "kinetic_temperature": None}, "broken", "as wide as at 1.5 T"),
-        ({"configurational_temperature": 1.5}, "more samples", "which no heat explains"),
-        ({"configurational_temperature": 1.2}, "more samples", "which no heat explains"),
+        ({"configurational_temperature": 1.5, "kinetic_temperature": None}, "broken", "as widely as at 1.5 T"),
+        ({"configurational_temperature": 1.5}, "more samples", "which heat does not explain"),
+        ({"configurational_temperature": 1.2}, "more samples", "which heat does not explain"),
         ({"configurational_temperature": 1.2, "kinetic_temperature": 1.2}, "trust", ""),
-        ({"configurational_temperature": 0.85}, "more samples", "have not spread yet"),
-        ({"configurational_temperature": 0.5}, "more samples", "have not spread yet"),
+        ({"configurational_temperature": 0.85}, "more samples", "need more steps"),
+        ({"configurational_temperature": 0.5}, "more samples", "need more steps"),
         ({"configurational_temperature": 1.5, "configurational_temperature_se": 0.2}, "trust", ""),
         ({"configurational_temperature": 1.5, "configurational_temperature_se": None}, "trust", ""),
         (UNKNOWN, "not known", "mini-batches may heat the chain by an unknown amount"),
@@ -224,7 +225,7 @@ def test_energies_that_differ_or_drift():
 
 def test_an_error_that_is_too_large_asks_for_more_chains():
     judged = of(mcse__most=0.06)
-    assert judged.outcome == "more samples" and "9.0 times the chains" in judged.line
+    assert judged.outcome == "more samples" and "9.0 times as many chains" in judged.line
     assert "about 18,000 samples in all" in judged.line
     assert judged.numbers["verdict/samples_needed"] == 18000
 
@@ -233,7 +234,10 @@ def test_means_of_numbers_are_judged_in_standard_deviations():
     assert of(test__bma__rmse=1.0, mcse__most=0.09).outcome == "trust"
     assert of(test__bma__rmse=1.0, mcse__most=0.2).outcome == "more samples"
     only_training = of(train__bma__rmse=1.0, mcse__most=0.09)
-    assert only_training.outcome == "trust" and "a mean moves by ± 0.09 predictive std" in only_training.line
+    assert (
+        only_training.outcome == "trust"
+        and "predicted means differ between runs by ± 0.09 predictive std" in only_training.line
+    )
 
 
 def test_what_was_not_measured_is_not_trusted():

@@ -486,7 +486,10 @@ def test_a_recipe_says_what_it_is():
     text = sampler.explain()
     assert "Recipe(D[m, m], Q[theta, m], Q[m, xi]; state theta, m, xi) on 2 parameters" in text
     assert f"std {(2 * 0.1 / 7 * 0.5) ** 0.5:.3g} in m" in text
-    assert "caveat: its law is that of H as lr -> 0: the Euler step has an error of first order in lr" in text
+    assert (
+        "caveat: it samples the target distribution as lr -> 0: the Euler step has an error of first order in lr"
+        in text
+    )
 
 
 def test_replicas_swap_positions_alone():

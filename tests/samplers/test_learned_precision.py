@@ -189,7 +189,7 @@ def test_samples_are_stored_with_their_precisions(tmp_path):
     "settings, words",
     [
         ({"dynamics": bdl.MeanField()}, "fits an approximation under a fixed prior"),
-        ({"weighting": bdl.AdaptiveWeight(low=0.0, high=9.0)}, "changes the law of a learned precision"),
+        ({"weighting": bdl.AdaptiveWeight(low=0.0, high=9.0)}, "changes the distribution of a learned precision"),
         ({"exchange": bdl.Exchange(ladder=[1, 2])}, "without its learned precision"),
     ],
 )

@@ -178,9 +178,7 @@ def test_movement_is_that_of_the_energy_in_its_standard_deviations():
     assert movement(falling[:5], 1.0, 800) == 0
 
 
-@pytest.mark.parametrize(
-    "steps, words", [(1000, "trials of 50 steps are too short, and compare nothing"), (8000, "NLL")]
-)
+@pytest.mark.parametrize("steps, words", [(1000, "trials of 50 steps are too short to compare others"), (8000, "NLL")])
 def test_a_sampler_of_all_items_compares_priors_by_its_own_steps(small, steps, words, monkeypatch):
     def refuse(*_):
         raise AssertionError("SGHMC stood in for MCLMC")

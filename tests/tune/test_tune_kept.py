@@ -30,4 +30,6 @@ def test_a_run_that_keeps_all_promises():
 def test_a_broken_promise_is_one_line(name, measured, words):
     broken = broken_promises({**GOOD, **measured})
     assert list(broken) == [name] and name in PROMISES
-    assert broken[name].startswith("tune: not kept: ") and words in broken[name] and "\n" not in broken[name]
+    assert (
+        broken[name].startswith("tune: a promise is not kept: ") and words in broken[name] and "\n" not in broken[name]
+    )

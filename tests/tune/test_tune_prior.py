@@ -74,7 +74,9 @@ def test_a_prior_at_the_start_stays_there_in_later_trials():
 
 def test_what_was_left_out_is_said():
     scores = {1.0: torch.ones(5)}
-    assert choose_prior(scores, {1.0: "wide"}, {"he": "still moved"}).reason.endswith("1.0; wide; he still moved")
+    assert choose_prior(scores, {1.0: "wide"}, {"he": "is left out"}).reason.endswith(
+        "1.0; wide; precision he is left out"
+    )
 
 
 @pytest.mark.parametrize("precision", [1.0, 4.0, "fan_in"])

@@ -15,7 +15,9 @@ LINES = 20  # lines that a whole run prints where there is no terminal
 
 
 class StepProgress(SamplerCallback, ProgressBar):
-    """Shows the step, the remaining time and the mean energy: a bar on a terminal, 20 lines per run in a log file.
+    """Shows the step, the remaining time and the energy: a bar on a terminal, 20 lines per run in a log file.
+
+    "energy per item" is U/N in nats, a mean over the chains: the loss of a batch and the prior's part.
 
     Args:
         seconds: time between two refreshes of the bar. Each refresh makes the device wait.
@@ -90,7 +92,9 @@ class StepProgress(SamplerCallback, ProgressBar):
         self.on_train_end(trainer, pl_module)
 
     def _state(self) -> str:
-        return "" if self._energy is None else f"U/N {float(self._energy.mean()) / self.sampler.num_data:.3f}"
+        if self._energy is None:
+            return ""
+        return f"energy per item {float(self._energy.mean()) / self.sampler.num_data:.3f}"
 
 
 def _bar() -> Any:
@@ -98,6 +102,6 @@ def _bar() -> Any:
     from rich import progress as rich
 
     return rich.Progress(
-        rich.TextColumn("sampling"), rich.BarColumn(), rich.MofNCompleteColumn(), rich.TimeElapsedColumn(),
+        rich.TextColumn("sampling"), rich.BarColumn(16), rich.MofNCompleteColumn(), rich.TimeElapsedColumn(),
         rich.TimeRemainingColumn(), rich.TextColumn("{task.fields[state]}"), refresh_per_second=2,
     )  # fmt: skip

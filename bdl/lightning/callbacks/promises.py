@@ -94,7 +94,7 @@ class Promises(SamplerCallback):
         later = min(2 * step, int(LATEST * self._total)) if math.isfinite(self._total) else 0
         if not self.may_extend or later <= step:
             remedy = "take a longer run (length)" if self.may_extend else "raise collect.keep.burn_in, which was given"
-            self.say(f"tune: not kept: samples at rest. At step {step:,} {reason}: {remedy}")
+            self.say(f"tune: a promise is not kept: samples are not at rest. At step {step:,} {reason}: {remedy}")
             return
         samples = min(self.rule.count(int(self._total)), int(self._total) - later)
         every = (int(self._total) - later) // samples

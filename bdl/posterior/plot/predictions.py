@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -18,6 +18,8 @@ from bdl.posterior.prediction import LabelPrediction, Prediction, ValuePredictio
 
 ENOUGH = 10  # items that a bin of confidence needs to be drawn: fewer have no meaningful accuracy
 SHOWN = 120  # items with an interval: more would touch each other
+
+Part = Literal["entropy", "aleatoric", "epistemic"]
 
 
 def reliability(
@@ -149,6 +151,26 @@ def draw_quantiles(
     ax.set(xlim=(0, 1), ylim=(0, 1))
     ax.legend(loc="upper left")
     name_axes(ax, "quantile that is predicted", "share of the data below it")
+    return ax
+
+
+def uncertainty_map(prediction: Prediction, item: int = 0, ax: Axes | None = None, *, part: Part = "entropy") -> Axes:
+    """How uncertain the class of each pixel of one item is, in nats, with a bar of colours.
+
+    prediction: one of pixels, with probs (n, H, W, K), as `CategoricalNLL(class_axis=-3)` gives. part: which
+    uncertainty. Raises ConfigError for predictions that are not of pixels, and for another part.
+    """
+    if part not in get_args(Part):
+        raise ConfigError(f"part must be {', '.join(get_args(Part)[:-1])} or {get_args(Part)[-1]}, got {part!r}")
+    if not isinstance(prediction, Prediction) or len(prediction.shape) != 3:
+        raise ConfigError(
+            f"an uncertainty map needs a prediction of the pixels of images, probs (n, H, W, K), got a "
+            f"{type(prediction).__name__} of shape {tuple(prediction.shape)}: bdl.plot.coverage_risk takes any classes"
+        )
+    ax = axis_or_new(ax, 4.2, 3.6)
+    image = ax.imshow(getattr(prediction, part)[item].clamp_min(0).double().cpu().numpy(), cmap="magma", vmin=0)
+    ax.figure.colorbar(image, ax=ax, label=f"{part} (nats)")
+    ax.set(xticks=[], yticks=[])
     return ax
 
 

@@ -19,7 +19,7 @@ from bdl.samplers.dynamics.recipe_matrices import RecipeMatrices
 from bdl.samplers.dynamics.subtracting import SUBTRACTS_INDEPENDENT, Subtracting
 
 CHECK_EVERY = 100  # steps between checks of D and Q where they are functions
-EULER = "its law is that of H as lr -> 0: the Euler step has an error of first order in lr"
+EULER = "it samples the target distribution as lr -> 0: the Euler step has an error of first order in lr"
 
 
 @dataclass(frozen=True, eq=False)

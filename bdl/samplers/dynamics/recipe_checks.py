@@ -14,7 +14,7 @@ from bdl.samplers.dynamics.recipe_blocks import MatrixBlock, StateVariable, in_r
 def check_grid(variables: Sequence[StateVariable], blocks: Sequence[MatrixBlock]) -> None:
     """Raise ConfigError for a state that never moves, and for constants that are no D or no Q."""
     if not any(b.sign == 1 for b in blocks):
-        raise ConfigError("D is zero, so no noise brings a chain to its law: give some variable a D")
+        raise ConfigError("D is zero, so no noise brings a chain to its target distribution: give some variable a D")
     for v in variables:
         if not any(v in (b.row, b.column) for b in blocks):
             raise ConfigError(f"{v.name} never moves: give it a block in D, or one in Q")
