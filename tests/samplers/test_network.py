@@ -214,10 +214,10 @@ def test_mini_batches_under_a_bound_of_their_heat(reference: Reference, heat: fl
     """SMILE tunes lr so that the directions in which all weights move the output have T (1 + heat), the mean of them.
 
     At 0.1 batches of 25 make predictive deviations up to a sixth too large, and the fit by half a nat. At 2 they are
-    more than a half and two nats: the mean over parameters of the share of batches is 0.14 then.
+    about a half and three nats, at least twice these bounds: the mean over parameters of the share of batches is 0.14 then.
     """
     dynamics = bdl.SMILE(0.1, heat=heat, adapt_steps=1000)
     estimate = moments(*sampled(dynamics, 2e-3, 1000, burn_in=1000, batch=25))
     excess = (estimate.mean / reference.true.mean - 1)[K + 2 : 2 * K + 2].max()
     fit = estimate.mean[K] - reference.true.mean[K]
-    assert (excess < 1 / 6 and abs(fit) < 0.5) if bounded else (excess > 0.5 and fit > 1.5)
+    assert (excess < 1 / 6 and abs(fit) < 0.5) if bounded else (excess > 1 / 3 and fit > 1)
