@@ -214,7 +214,8 @@ def test_mini_batches_under_a_bound_of_their_heat(reference: Reference, heat: fl
     """SMILE tunes lr so that the directions in which all weights move the output have T (1 + heat), the mean of them.
 
     At 0.1 batches of 25 make predictive deviations up to a sixth too large, and the fit by half a nat. At 2 they are
-    about a half and three nats, at least twice these bounds: the mean over parameters of the share of batches is 0.14 then.
+    about a half and three nats, at least twice these bounds: the mean over parameters of the share of batches is 0.14
+    then.
     """
     dynamics = bdl.SMILE(0.1, heat=heat, adapt_steps=1000)
     estimate = moments(*sampled(dynamics, 2e-3, 1000, burn_in=1000, batch=25))
