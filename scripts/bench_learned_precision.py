@@ -34,7 +34,7 @@ OUT = Path(__file__).parent / "results" / "tables" / "learned-precision.json"
 FIXED = (0.3, 1.0, 3.0)
 CHAINS, STEPS, KEPT = 4, 2500, 50
 ROWS = 1000
-MIN_STD = 0.01  # of a predicted standard deviation, standardised
+MIN_STD = 0.01  # the least standard deviation that a network predicts, in those of the target
 
 
 def tables(paths: list[Path]) -> Iterator[tuple[str, Tensor]]:

@@ -23,7 +23,7 @@ X = torch.randn(N, D, generator=_RANDOM, dtype=D64)
 Y = X.sum(1) + torch.randn(N, generator=_RANDOM, dtype=D64) * (0.5 + 0.2 * (X @ LOUD) ** 4)
 H = (X.T @ X + torch.eye(D, dtype=D64)) / N  # Hessian of U/N, under the prior N(0, 1)
 MODE = torch.linalg.solve(H, X.T @ Y / N)
-COVARIANCE = torch.linalg.inv(H) / N  # of the posterior
+COVARIANCE = torch.linalg.inv(H) / N  # the posterior's
 # Directions in which variances are measured: the loud one, and others that are orthogonal to it
 AXES = torch.linalg.qr(torch.cat([LOUD[:, None], torch.eye(D, dtype=D64)[:, 1:]], 1))[0].T
 
@@ -61,7 +61,7 @@ class Regression:
         self.draw, self.batch = random, batch
         self.sampler = bdl.Sampler([self.theta], dynamics, num_data=N, lr=lr, chains=chains, seed=seed, **settings)
         self.sampler.full_gradient = self.full_gradient
-        self.gradients = 0.0  # of single items, by chain
+        self.gradients = 0.0  # gradients of single items that each chain has taken
 
     def mean(self, rows: Tensor, out: Tensor) -> Tensor:
         """(C,) mean losses over the rows (C, B), whose gradients go into `out` (C, D)."""

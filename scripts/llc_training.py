@@ -21,7 +21,8 @@ import bdl
 from bdl.run.machine import device_name
 
 FEATURES, HIDDEN, N = 6, 2, 1000
-STARTS, SHOWN = 32, 26  # so many networks are trained; the picture has the one whose error falls most after step 1,250
+STARTS = 32  # networks that are trained
+SHOWN = 26  # the one in the picture: its error falls most after step 1,250
 LR = 0.1
 STEPS = (0, 100, 200, 300, 400, 500, 600, 750, 900, 1000, 1100, 1250, 1400, 1600, 2000, 2500, 3000)
 LOSS = bdl.GaussianNLL(1.0)

@@ -210,7 +210,8 @@ def _rhat(m: Numbers) -> Judgement | None:
         if m["chains"] == 1:
             return None
         if m["mcse/worst"] == 0:
-            words = "the chains have not moved: all predict exactly the same; raise lr, and see that steps are accepted"
+            faster = "raise lr, and " if math.isnan(m["energy_error"]) else ""  # see `apart`
+            words = f"the chains have not moved: all predict exactly the same; {faster}see that steps are accepted"
             return Judgement("not mixing", name, "–", words)
         return Judgement("more samples", name, "–", "R-hat was not measured: it needs 2 chains and 4 samples of each")
     if value <= RHAT:

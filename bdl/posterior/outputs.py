@@ -55,7 +55,7 @@ class Batches:
         self._alone = isinstance(data, Tensor | tuple | Mapping)
         fixed = self._alone or getattr(data, "shuffles", True) is False
         fixed = fixed or (isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler))
-        self._items: slice | None = None  # of the data; None for all
+        self._items: slice | None = None  # which items the batches hold; None: all
         self._data: Any = [data] if self._alone else data if fixed else list(data)
 
     def part(self, items: slice) -> Batches:

@@ -25,7 +25,7 @@ from bdl.posterior.mixture import Answers, PredictiveMixture
 from bdl.posterior.prediction import ValuePrediction, ends_of, of_mixture
 from bdl.posterior.stored_outputs import Outputs, StoredOutputs
 
-LEVEL = 0.9  # of the intervals that a report shows
+LEVEL = 0.9  # probability of the intervals that a report shows
 PRIOR = 10  # residuals as large as they should be
 
 
@@ -205,7 +205,7 @@ class ValueEvaluation(PosteriorEvaluation):
 class Settled:
     """What is kept of items when the outputs for them are dropped."""
 
-    answers: Answers  # of the average over all networks
+    answers: Answers  # what the average over all networks answers
     means: Mapping[str, list[dict[str, Tensor]]]  # row of the metrics -> its predictions -> see `value_means`
     errors: np.ndarray  # (n,) see `repeat_errors`, in standard deviations of the predictions; empty for one chain
 

@@ -53,7 +53,7 @@ class KeepingPlan:
 
     rule: Section[Keep]
     collect: Mapping[str, Any]  # further arguments of CollectSamples
-    folder: str  # of the samples, in that of the run; under a baseline, these samples are what it is fitted on
+    folder: str  # where the samples lie in the run's folder; a baseline is fitted on them
     checkpoint: str  # its name
     checkpoint_every: int  # steps
     monitor_every: int  # steps

@@ -34,8 +34,8 @@ class ControlVariate:
     energies are estimated in the same way.
 
     A chain takes its first state as the anchor, and its present state every `every` steps. An `every` beyond the end of
-    the run keeps the first one: with the mode as the start that is SGLD-CV (Baker et al. 2019). Renewed
-    anchors are those of SVRG-LD (Dubey et al. 2016), here over every dynamics.
+    the run keeps the first one: with the mode as the start that is SGLD-CV (Baker et al. 2019). Renewed anchors are
+    those of SVRG-LD (Dubey et al. 2016), here for every dynamics.
 
     A step costs two gradients of a batch instead of one, and the gradient over all the data once every `every` steps.
     It holds 16 bytes a parameter more in float32: the anchor, its gradient, and two vectors while a step is made. A
@@ -91,7 +91,7 @@ class ControlledGradient(BatchGradient):
         self.anchored_at = -1
         self.count = 0
         self._scratch: tuple[Tensor, Tensor] | None = None  # (..., d) θ during a step; g_N(φ) - g_B(φ)
-        self._loss_difference: Tensor | None = None  # of a step by a closure
+        self._loss_difference: Tensor | None = None  # what `loss` has found for `evaluate`
 
     @property
     def acts(self) -> bool:
@@ -199,7 +199,7 @@ class ControlledGradient(BatchGradient):
         if self.anchor is None or self.gradient is None or self.loss_there is None:
             self.anchor, self.gradient, self.loss_there = chain.theta.clone(), gradient, loss
             self._let_follow()
-        else:  # in place, since recorded kernels read them
+        else:  # recorded kernels read these tensors, so they are written in place
             for mine, new in ((self.anchor, chain.theta), (self.gradient, gradient), (self.loss_there, loss)):
                 mine.copy_(new)
         self.anchored_at = chain.steps
@@ -264,7 +264,7 @@ class ControlledGradient(BatchGradient):
         """Raise ConfigError if the batch has two gradients at one θ, which is the anchor. A device sync."""
         assert self.gradient is not None
         norm = torch.linalg.vector_norm
-        usual = norm(self.gradient) + norm(self.gradient - difference)  # of all the data, and of the batch
+        usual = norm(self.gradient) + norm(self.gradient - difference)  # the norms for all the data and for the batch
         if bool(norm(self.chain.g - self.gradient) > RANDOM * usual):
             raise ConfigError(
                 f"gradient=control subtracts two gradients of one batch, and at step {self.chain.steps} they differ at "

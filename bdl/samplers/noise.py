@@ -24,7 +24,7 @@ LANES = 16  # counters of a group, each of which gives four numbers: normal_kern
 _TURNS = np.array(
     [[10, 26], [11, 21], [13, 27], [23, 5], [6, 20], [17, 11], [25, 10], [18, 20]], dtype=np.uint32
 )  # table 2 of Salmon et al.
-_PARITY = 0x1BD11BDA  # of the key's fifth word
+_PARITY = 0x1BD11BDA  # the key's fifth word is this, xor the other four
 
 
 class Noise:

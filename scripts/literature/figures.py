@@ -25,7 +25,7 @@ STYLE: dict[Any, Any] = {
     "image.cmap": "viridis",
 }
 WIDTH = 3.6  # inches of one panel
-LETTERS = 8  # of a bold title in an inch
+LETTERS = 8  # an inch holds so many of a bold title
 
 
 def canvas(

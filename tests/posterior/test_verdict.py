@@ -172,6 +172,10 @@ def test_a_report_does_not_say_both_raise_lr_and_lower_lr():
         assert advised or ": raise lr, try" not in words
     fixed = " ".join(c.words for c in of(**stuck, t_eff=1.0, energy_error=2.0).checks)
     assert "each chain stays" in fixed and "raise lr" not in fixed  # the energy error of MCLMC sets its step
+    unmoved = {"rhat__max": None, "ess__min": None, "mcse__most": 0.0, "mcse__worst": 0.0}
+    for error, advised in ((None, True), (2.0, False)):
+        words = " ".join(c.words for c in of(**unmoved, t_eff=1.0, energy_error=error).checks)
+        assert "have not moved" in words and ("raise lr" in words) == advised
     rejected = " ".join(c.words for c in of(**stuck, t_eff=1.0, acceptance=0.05).checks)
     assert "lower lr" in rejected and "raise lr" not in rejected
     heated = " ".join(c.words for c in of(t_eff=2.0, kinetic_temperature=None, acceptance=0.99).checks)

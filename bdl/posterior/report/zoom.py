@@ -16,7 +16,7 @@ from matplotlib.lines import Line2D
 
 from bdl.posterior.report.figures import STYLE
 
-LEVELS = 65534  # of a number between the ends of its axis; 65535 is a number that is not finite
+LEVELS = 65534  # steps from one end of an axis to the other; 65535 stands for a number that is not finite
 
 
 def lines_of(draw: Callable[..., Figure], arguments: Sequence[Any]) -> str:
