@@ -36,8 +36,8 @@ def test_a_run_is_the_same_again():
 def test_the_page_shows_every_simulated_run_and_keeps_its_bounds():
     text = PAGE.read_text()
     assert Counter(s.name for s in SCENARIOS if f" {s.name} |" in text) == Counter(s.name for s in SCENARIOS)
-    wrong, of_wrong = map(int, re.findall(r"trust where it is wrong: (\d+) of (\d+)", text)[0])
-    right, of_right = map(int, re.findall(r"no trust where it is right: (\d+) of (\d+)", text)[0])
+    wrong, of_wrong = map(int, re.findall(r"verdict trusts (\d+) of (\d+)", text)[0])
+    right, of_right = map(int, re.findall(r"it doubts (\d+) of (\d+)", text)[0])
     assert wrong <= 0.02 * of_wrong and right <= 0.05 * of_right and of_wrong + of_right >= 200
 
 
