@@ -205,11 +205,12 @@ def predicts_numbers(m: Numbers) -> bool:
 def samples_needed(m: Numbers) -> float:
     """How many samples make the ESS of every item, and the Monte Carlo error, large and small enough; NaN: unknown.
 
-    It is unknown too where no number would do, because an ESS is 0, and where the predictions do not vary.
+    It is unknown too where no number would do, because an ESS is 0, where the predictions do not vary, and where these
+    samples are enough for both: something else, such as a drift, then asks for more.
     """
     parts = [over(ESS, m["ess/min"]), over(TAIL, m["ess/tail_min"]), (m["mcse/most"] / tolerance(m)) ** 2]
     needed = m["samples"] * max((part for part in parts if not math.isnan(part)), default=math.nan)
-    return _round_up(needed) if 0 < needed < math.inf else math.nan
+    return _round_up(needed) if m["samples"] < needed < math.inf else math.nan
 
 
 def over(a: float, b: float) -> float:

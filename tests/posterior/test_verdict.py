@@ -162,6 +162,7 @@ def test_drifts_and_slow_directions_ask_for_more_samples():
         judged = of(**still | changes)
         assert judged.outcome == "more samples" and words in judged.line
     assert of(**still | {"drift__mean_p": 1e-4}).outcome == "trust"  # certain, and too small to matter
+    assert "samples in all" not in of(**still | {"drift__spread": 0.2, "drift__spread_p": 1e-4}).line  # ESS is enough
 
 
 def test_a_report_does_not_say_both_raise_lr_and_lower_lr():
