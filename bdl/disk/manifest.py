@@ -11,14 +11,24 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Self
+from typing import Any, Self, TypeVar
 
-from bdl.disk.files import append_line, disk_errors, parse_json, publish, read_file, temporary_file, write_atomically
+from bdl.disk.files import (
+    append_line,
+    disk_errors,
+    open_regular,
+    parse_json,
+    publish,
+    read_file,
+    temporary_file,
+    write_atomically,
+)
 from bdl.errors import BdlWarning, StoreError
 
+T = TypeVar("T")
 SAMPLE = "sample"  # the kind of a sample file
 SHARED = ("target", "frozen")  # kinds of files that all stacks list
 _NAME = re.compile(r"manifest(-(0|[1-9]\d*))?\.jsonl")
@@ -106,17 +116,20 @@ class Manifest:
         self._entries.append(entry)
         self._version = self._present_version()
 
-    def write(self, path: str, kind: str, data: bytes) -> None:
-        """Replace a file. Its line is written before it gets its name. Raises StoreError as `add` does."""
-        place, sha256 = self.folder / path, digest(data)
+    def write(self, path: str, kind: str, *parts: bytes | memoryview) -> None:
+        """Replace a file by the parts, one after the other. Its line is written before it gets its name.
+
+        Raises StoreError as `add` does.
+        """
+        place, sha256 = self.folder / path, digest(*parts)
         versions = self.versions(path)
         with disk_errors(place):
-            if versions and versions[-1].sha256 == sha256 and place.is_file() and read_file(place) == data:
+            if versions and versions[-1].sha256 == sha256 and place.is_file() and file_digest(place) == sha256:
                 return
             place.parent.mkdir(parents=True, exist_ok=True)
-            with temporary_file(place.parent, data) as written:
+            with temporary_file(place.parent, *parts) as written:
                 if not versions or versions[-1].sha256 != sha256:
-                    self.add(path, kind, len(data), sha256)
+                    self.add(path, kind, sum(map(len, parts)), sha256)
                 publish(written, place)
 
     def cut(self, count: int) -> None:
@@ -150,14 +163,32 @@ def manifests_of(folder: Path) -> list[Manifest]:
 
 def read_listed(manifests: Sequence[Manifest], path: str) -> bytes | None:
     """The bytes of a file; None where no manifest lists it. Raises StoreError if it is lost or altered."""
+    return checked(manifests, path, _with_digest)
+
+
+def check_listed(manifests: Sequence[Manifest], path: str) -> None:
+    """Raise StoreError if a file that a manifest lists is lost or altered. A large one is never whole in memory."""
+    checked(manifests, path, lambda place: (None, file_digest(place)))
+
+
+def checked(manifests: Sequence[Manifest], path: str, read: Callable[[Path], tuple[T, str]]) -> T | None:
+    """What `read` makes of a file, which returns it with the file's sha256; None where no manifest lists the file.
+
+    Raises StoreError if the file is lost or altered.
+    """
     listed = [(manifest, entry) for manifest in manifests for entry in manifest.versions(path)]
     if not listed:
         return None
     place, manifest = listed[0][0].folder / path, listed[0][0].path
-    data = _read(place)
-    if digest(data) not in {entry.sha256 for _, entry in listed}:
+    try:
+        content, sha256 = read(place)
+    except StoreError:  # an OSError too, with its own words
+        raise
+    except OSError as error:
+        raise _unreadable(place, error) from error
+    if sha256 not in {entry.sha256 for _, entry in listed}:
         raise StoreError(f"{place} was altered: its sha256 is not that of {manifest}; restore it")
-    return data
+    return content
 
 
 def write_listed(path: Path, data: bytes) -> None:
@@ -172,7 +203,16 @@ def _read(path: Path) -> bytes:
     try:
         return read_file(path)
     except OSError as error:
-        raise StoreError(f"{path} cannot be read ({error.strerror}): restore it") from error
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> StoreError:
+    return StoreError(f"{path} cannot be read ({error.strerror}): restore it")
+
+
+def _with_digest(path: Path) -> tuple[bytes, str]:
+    data = read_file(path)
+    return data, digest(data)
 
 
 def _entries(lines: Iterable[bytes], before: str) -> Iterator[Entry]:
@@ -195,3 +235,10 @@ def digest(*parts: bytes | memoryview) -> str:
     for part in parts:
         sha256.update(part)
     return sha256.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """The sha256 of a regular file, which is read a piece at a time. Raises OSError."""
+    with open_regular(path) as f:
+        whole: Any = f  # typed more narrowly than hashlib asks for
+        return hashlib.file_digest(whole, "sha256").hexdigest()

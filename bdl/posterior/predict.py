@@ -160,7 +160,8 @@ class Posterior(StoredNetworks, Generic[P]):
 
         Raises ConfigError unless 1 <= samples <= their number.
         """
-        weights, frozen = thinned(self.weights(kind).by_key, samples), self._samples.frozen
+        weights = thinned(self.weights(kind).by_key, samples)
+        frozen = {name: t.clone() for name, t in self._samples.frozen.items()}  # some lie in the network's memory
         return PosteriorModule(self.net, *gathered(self._samples.groups(weights), weights), self._law(), method, frozen)
 
     def distil(

@@ -90,13 +90,26 @@ class Samples:
             SampleFile(stores[number], record, rows, [chain_of[number, record.stack, c] for c in record.chains])
             for number, record, rows in sorted(counting, key=lambda each: each[1].step)
         ]
-        self.frozen = self.stores[0].frozen()  # tensors that all networks share, on the CPU
+        self._frozen = self.stores[0].frozen(named_tensors(net))
+        self._versions = _versions(self._frozen)
         self._cache: list[Group] | None = None
 
     @property
     def device(self) -> torch.device:
         """The device of the network, on which it runs."""
         return next((p.device for p in self.net.parameters()), torch.device("cpu"))
+
+    @property
+    def frozen(self) -> dict[str, Tensor]:
+        """The tensors that all networks share, by name, {} where none are shared; to read only.
+
+        Those that the network has too lie in its memory, so that a large body is there once. If somebody has written
+        to the network since, they are read again from disk.
+        """
+        if _versions(self._frozen) != self._versions:
+            self._frozen = self.stores[0].frozen()
+            self._versions = _versions(self._frozen)
+        return self._frozen
 
     def part(self, networks: Collection[Key]) -> Samples:
         """These networks alone, each of them a chain by itself: they are too few to be compared along their chains."""
@@ -213,6 +226,11 @@ class Samples:
                     yield record, None
                 elif rows:
                     yield record.of_rows(rows), rows
+
+
+def _versions(tensors: Mapping[str, Tensor]) -> list[int]:
+    """How often each tensor, or another one of its memory, was written to."""
+    return [t._version for t in tensors.values()]
 
 
 def _by_size(files: list[SampleFile]) -> Iterator[list[SampleFile]]:

@@ -13,13 +13,21 @@ import torch
 from torch import Tensor, nn
 
 from bdl.disk.files import parse_json, write_atomically
-from bdl.disk.manifest import Manifest, digest, manifests_of, read_listed
+from bdl.disk.manifest import Manifest, checked, digest, manifests_of, read_listed
 from bdl.disk.owner import sweep_leftovers
 from bdl.display import Shown
 from bdl.errors import BdlWarning, StoreError
 from bdl.posterior.checked_files import CheckedFiles
 from bdl.posterior.index import Index, Record, sample_files
-from bdl.posterior.tensors import FROZEN, FrozenPart, as_bytes, file_parts, frozen_names, stacked_tensors
+from bdl.posterior.tensors import (
+    FROZEN,
+    FrozenPart,
+    as_bytes,
+    file_parts,
+    frozen_names,
+    read_tensors,
+    stacked_tensors,
+)
 from bdl.snapshot import Sampled, Snapshot, describe_target
 
 HOT = 1000.0  # T_eff at T = 1, of batch noise: no step size that suits a mean loss comes near it
@@ -118,7 +126,7 @@ class SampleStore(Shown):
         stack: the stack of the writer. frozen: what no sample holds, which gets a file of its own.
         """
         if frozen is not None and frozen.tensors:
-            self._write(stack, FROZEN, "frozen", frozen.as_bytes())
+            self._write(stack, FROZEN, "frozen", *frozen.file_parts())
             target = {**target, **frozen.entry()}
         self._write(stack, "target.json", "target", json.dumps(target, indent=1, sort_keys=True).encode())
 
@@ -197,13 +205,25 @@ class SampleStore(Shown):
     def has_target(self) -> bool:
         return any(index.manifest.versions("samples/target.json") for index in self._stacks())
 
-    def frozen(self) -> dict[str, Tensor]:
-        """The tensors of the part of the network that is not sampled, {} where everything is. Raises StoreError."""
+    def frozen(self, present: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+        """The tensors of the part of the network that is not sampled, {} where everything is.
+
+        present: tensors by name. Those that are equal are returned in place of a copy. Raises StoreError.
+        """
         if not frozen_names(self.target()):
             return {}
-        if (data := self._read(FROZEN)) is None:
-            raise StoreError(f"{self.folder / FROZEN} is in no manifest: restore the manifest")
-        return safetensors.torch.load(data)
+        path = self.folder / FROZEN
+
+        def read(place: Path) -> tuple[dict[str, Tensor], str]:
+            try:
+                return read_tensors(place, in_place_of=present)
+            except ValueError as error:
+                raise StoreError(f"{path} is no whole safetensors file ({error.args[0]}): restore it") from error
+
+        tensors = checked([index.manifest for index in self._stacks()], f"samples/{FROZEN}", read)
+        if tensors is None:
+            raise StoreError(f"{path} is in no manifest: restore the manifest")
+        return tensors
 
     def refuse_other_frozen(self, part: FrozenPart, recorded: Mapping[str, Any]) -> None:
         """Raise StoreError, which names the first tensor, if this is not the frozen part that target.json knows."""
@@ -218,8 +238,8 @@ class SampleStore(Shown):
     def _stacks(self) -> list[Index]:
         return [self.index(manifest.stack) for manifest in manifests_of(self.run_dir) if manifest.stack is not None]
 
-    def _write(self, stack: int, name: str, kind: str, data: bytes) -> None:
-        self.manifest(stack).write(f"samples/{name}", kind, data)
+    def _write(self, stack: int, name: str, kind: str, *parts: bytes | memoryview) -> None:
+        self.manifest(stack).write(f"samples/{name}", kind, *parts)
 
     def _read(self, name: str) -> bytes | None:
         """The bytes of a file, None where no manifest lists it. Raises StoreError if it is lost or altered."""

@@ -68,11 +68,15 @@ def file_parts(tensors: Mapping[str, Tensor], about: dict[str, str] | None = Non
     return [len(header).to_bytes(8, "little") + header, *(_memory(flat[name]) for name in entries)]
 
 
-def read_tensors(path: Path, check: bool = True) -> tuple[dict[str, Tensor], str]:
+def read_tensors(
+    path: Path, check: bool = True, in_place_of: Mapping[str, Tensor] | None = None
+) -> tuple[dict[str, Tensor], str]:
     """The tensors of a safetensors file, and with `check` its sha256.
 
     Each tensor is read into its own memory, so that no second copy of the file is ever held. The library would hold
-    one. Raises OSError for a file that cannot be read, and ValueError with its sha256 for one of another format.
+    one. A tensor that equals the one of its name in `in_place_of`, type included, is let go, and that one returned.
+
+    Raises OSError for a file that cannot be read, and ValueError with its sha256 for one of another format.
     """
     sha256 = hashlib.sha256()
     with open_regular(path) as f:
@@ -88,6 +92,9 @@ def read_tensors(path: Path, check: bool = True) -> tuple[dict[str, Tensor], str
                     raise ValueError("it has changed meanwhile")
                 if check:
                     sha256.update(memory)
+                held = None if in_place_of is None else in_place_of.get(name)
+                if held is not None and _equal(held, tensors[name]):
+                    tensors[name] = held.detach()
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
             f.seek(0)
             whole: Any = f  # typed more narrowly than `file_digest` asks for
@@ -98,6 +105,16 @@ def read_tensors(path: Path, check: bool = True) -> tuple[dict[str, Tensor], str
 def holds_nan(tensor: Tensor) -> bool:
     """Whether a number is NaN. The sum tells in nearly all cases, without a tensor of flags."""
     return not bool(tensor.sum().isfinite()) and bool(tensor.isnan().any())
+
+
+def _equal(held: Tensor, read: Tensor) -> bool:
+    """Whether a tensor, on whatever device, can stand for one that was read: same values, type and shape.
+
+    One of inference mode cannot, because nobody can tell whether it is written to.
+    """
+    if held.dtype != read.dtype or held.shape != read.shape or held.is_inference():
+        return False
+    return torch.equal(held.detach(), read.to(held.device))
 
 
 def _memory(tensor: Tensor) -> memoryview:
@@ -203,9 +220,9 @@ class FrozenPart:
         same = {name for name in here.keys() & recorded.keys() if torch.equal(here[name].cpu(), recorded[name])}
         return min({*here, *recorded} - same, default="a type")
 
-    def as_bytes(self) -> bytes:
-        """The content of its file."""
-        return as_bytes(self.tensors)
+    def file_parts(self) -> list[bytes | memoryview]:
+        """The content of its file, see `file_parts`."""
+        return file_parts(self.tensors)
 
 
 def frozen_entry(target: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 
 import bdl
 from bdl.baselines.base import FOLDER as TRAINED
-from bdl.disk.manifest import SAMPLE, manifests_of, read_listed
+from bdl.disk.manifest import SAMPLE, check_listed, manifests_of
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.identity import identity
 from bdl.lightning.callbacks.start import FOLDER as START
@@ -156,7 +156,7 @@ def _faults(folder: Path) -> dict[str, str | None]:
             faults[manifest.path.name] = "is damaged: restore it"
     for path in dict.fromkeys(e.path for m in whole for e in m.entries() if e.kind != SAMPLE):
         try:
-            read_listed(whole, path)
+            check_listed(whole, path)
             faults[path] = None
         except StoreError:
             faults[path] = ALTERED

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bdl.disk.manifest import Entry, Manifest, manifests_of, read_listed, write_listed
+from bdl.disk.manifest import Entry, Manifest, digest, manifests_of, read_listed, write_listed
 from bdl.errors import StoreError
 
 
@@ -103,6 +103,17 @@ def test_a_full_disk_leaves_the_lines_before(manifest, monkeypatch):
     assert not (manifest.folder / "d").exists() and again(manifest).entries()[:4] == before
     manifest.write("d", "text", b"5")
     assert again(manifest).last_hash() == manifest.last_hash()
+
+
+def test_a_file_in_parts_is_the_file_in_one(manifest):
+    manifest.write("whole", "text", b"one two")
+    manifest.write("parts", "text", b"one ", memoryview(b"two"))
+    whole, parts = manifest.entries()[-2:]
+    assert (parts.bytes, parts.sha256) == (whole.bytes, whole.sha256) == (7, digest(b"one two"))
+    assert read_listed([manifest], "parts") == b"one two"
+    (manifest.folder / "parts").write_bytes(b"three")
+    manifest.write("parts", "text", b"one ", b"two")  # the same again: the file is restored without another line
+    assert read_listed([manifest], "parts") == b"one two" and manifest.entries()[-1] == parts
 
 
 # ---- the files -------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ A run that was stopped and resumed writes the same files as an uninterrupted one
 from __future__ import annotations
 
 import errno
+import io
 from pathlib import Path
 
 import again
@@ -21,6 +22,7 @@ from torch import nn
 
 import bdl
 from bdl.errors import StoreError
+from bdl.lightning.callbacks.checkpoint import Streamed, streaming
 from bdl.models import MLP
 from bdl.posterior.store import SampleStore
 from bdl.schedules import EveryStep
@@ -249,6 +251,31 @@ def test_a_full_disk_leaves_the_last_whole_checkpoint(tmp_path, monkeypatch):
         Run("plain", tmp_path).go(WHOLE, run.checkpoint)
     assert [p.name for p in run.checkpoint.parent.iterdir()] == ["last.ckpt"]
     assert run.checkpoint.read_bytes() == before
+
+
+def test_a_checkpoint_goes_straight_into_its_file(tmp_path, monkeypatch):
+    """It has the bytes that Lightning's own way writes, and never lies in memory as a whole."""
+    written = []
+
+    class Both(Callback):
+        def on_train_end(self, trainer, *_):
+            with streaming(trainer.strategy):
+                trainer.save_checkpoint(tmp_path / "streamed.ckpt")
+                monkeypatch.setattr(io, "BytesIO", lambda *_: written.append("in memory"))
+                trainer.save_checkpoint(tmp_path / "again.ckpt")
+                monkeypatch.undo()
+            trainer.save_checkpoint(tmp_path / "usual.ckpt")
+
+    toys.trainer(tmp_path, 3, [Both()]).fit(toys.module(), toys.batches())
+    streamed, again, usual = ((tmp_path / f"{name}.ckpt").read_bytes() for name in ("streamed", "again", "usual"))
+    assert streamed == usual == again and not written
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs the device that is always full")
+def test_a_checkpoint_for_which_there_is_no_space_is_an_error_of_the_disk():
+    with pytest.raises(OSError) as raised:
+        Streamed().save_checkpoint({"weights": torch.randn(1000, 100)}, "/dev/full")
+    assert raised.value.errno == errno.ENOSPC
 
 
 def test_a_new_run_in_a_used_folder_needs_overwrite_and_starts_a_new_index(tmp_path):

@@ -88,6 +88,40 @@ def probabilities(posterior, net):
     return torch.stack(each).mean(0)
 
 
+def test_the_frozen_part_lies_in_the_memory_of_the_network_and_follows_nobody_who_writes_there(tmp_path):
+    """A large body is there once. What is written to the network later reaches neither posterior nor exported module."""
+    net = network()
+    fit(bayesian(bdl.ChainStack(net, 2, only="head.*", shared=True)), tmp_path)
+    posterior = bdl.Posterior.load(tmp_path, net)
+    places = {name: t.data_ptr() for name, t in {**dict(net.named_parameters()), **dict(net.named_buffers())}.items()}
+    frozen = posterior._samples.frozen
+    assert frozen and all(t.data_ptr() == places[name] for name, t in frozen.items())
+    other = {name: t.data_ptr() for name, t in bdl.Posterior.load(tmp_path, Net())._samples.frozen.items()}
+    assert other["body.0.weight"] != places["body.0.weight"]  # another network's values are not those of the run
+    before, average = posterior.predict(X).probs, posterior.as_module()
+    with torch.no_grad():
+        net.body[0].weight.add_(1.0)
+        net.body[1].running_mean.fill_(3.0)
+    assert torch.equal(posterior.predict(X).probs, before)
+    torch.testing.assert_close(average(X), before, rtol=1e-4, atol=1e-5)
+
+
+def test_an_altered_frozen_part_is_refused_in_one_line(tmp_path):
+    net = network()
+    fit(bayesian(net, only="head.*"), tmp_path)
+    path = tmp_path / "samples" / "frozen.safetensors"
+    data = bytearray(path.read_bytes())
+    for change, words in ((-1, "was altered"), (9, "frozen.safetensors is no whole safetensors file")):
+        altered = data.copy()
+        altered[change] ^= 1
+        path.write_bytes(altered)
+        with pytest.raises(bdl.StoreError, match=words):
+            bdl.Posterior.load(tmp_path, net)
+    path.unlink()
+    with pytest.raises(bdl.StoreError, match="cannot be read"):
+        bdl.Posterior.load(tmp_path, net)
+
+
 def held(folder):
     store = bdl.SampleStore(folder)
     return set(store.read(store.records()[0]))

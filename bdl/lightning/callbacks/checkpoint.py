@@ -1,6 +1,6 @@
 """SaveLast: keeps one checkpoint, replaced atomically. A resumed run draws bitwise the same samples.
 
-TimeLimit: ends a run after a given time, with its checkpoint saved.
+Streamed: how it is written. TimeLimit: ends a run after a given time, with its checkpoint saved.
 """
 
 from __future__ import annotations
@@ -9,15 +9,18 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import lightning as L
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, Timer
+from lightning.pytorch.plugins import TorchCheckpointIO
+from lightning.pytorch.strategies import Strategy
 
 from bdl.disk.files import disk_errors, publish
 from bdl.errors import ConfigError
@@ -117,7 +120,8 @@ class SaveLast(StepCallback, Checkpoint):
             with disk_errors(self.path):
                 if not self.path.parent.is_dir():  # Lightning would make it anew, without the rest of the run
                     raise FileNotFoundError(self.path.parent)
-                trainer.save_checkpoint(temporary)
+                with streaming(trainer.strategy):
+                    trainer.save_checkpoint(temporary)
                 if trainer.is_global_zero:
                     with open(temporary, "rb+") as f:
                         os.fsync(f.fileno())
@@ -147,6 +151,48 @@ class SaveLast(StepCallback, Checkpoint):
         for signum, handler in self._previous.items():
             signal.signal(signum, handler)
         self._previous = {}
+
+
+class Streamed(TorchCheckpointIO):
+    """Writes a checkpoint of Lightning straight into its file.
+
+    Lightning's own way puts it together in memory, twice: beside chains of adapters that are two more large bodies.
+    """
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        with open(path, "wb") as f:
+            sink = Sink(f)
+            try:
+                torch.save(checkpoint, sink)
+            except RuntimeError as error:  # torch's answer where a write fails
+                raise sink.error or error from error
+
+
+class Sink:
+    """A file that torch writes to, and the error that it got, which torch does not pass on."""
+
+    def __init__(self, file: BinaryIO):
+        self.flush, self.error = file.flush, None
+        self._file = file
+
+    def write(self, data: Any) -> int:
+        try:
+            return self._file.write(data)
+        except OSError as error:
+            self.error: OSError | None = error
+            raise
+
+
+@contextmanager
+def streaming(strategy: Strategy) -> Iterator[None]:
+    """In the block, checkpoints are `Streamed`, unless somebody has chosen how they are written."""
+    usual = strategy.checkpoint_io
+    if type(usual) is TorchCheckpointIO:
+        strategy.checkpoint_io = Streamed()
+    try:
+        yield
+    finally:
+        strategy.checkpoint_io = usual
 
 
 class TimeLimit(StepCallback, Timer):
