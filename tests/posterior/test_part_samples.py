@@ -89,7 +89,7 @@ def probabilities(posterior, net):
 
 
 def test_the_frozen_part_lies_in_the_memory_of_the_network_and_follows_nobody_who_writes_there(tmp_path):
-    """A large body is there once. What is written to the network later reaches neither posterior nor exported module."""
+    """A large body is there once. What is written to the network later reaches neither predictions nor modules."""
     net = network()
     fit(bayesian(bdl.ChainStack(net, 2, only="head.*", shared=True)), tmp_path)
     posterior = bdl.Posterior.load(tmp_path, net)
