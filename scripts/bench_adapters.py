@@ -42,7 +42,7 @@ class Clock(L.Callback):
     def __init__(self) -> None:
         self.seconds: list[float] = []
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         self.seconds.append(time.process_time())
 
 

@@ -163,7 +163,7 @@ class Streamed(TorchCheckpointIO):
         with open(path, "wb") as f:
             sink = Sink(f)
             try:
-                torch.save(checkpoint, sink)
+                torch.save(checkpoint, sink)  # type: ignore[arg-type]  # it needs no more than `write` and `flush`
             except RuntimeError as error:  # torch's answer where a write fails
                 raise sink.error or error from error
 
