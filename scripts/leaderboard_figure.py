@@ -44,7 +44,7 @@ def curves(entry: dict[str, Any]) -> dict[str, Curve]:
 
 def table(record: dict[str, Any]) -> str:
     """A table for each problem: the best first, by the distance of the longest run."""
-    parts = ["# Leaderboard", about(record)]
+    parts = ["# Leaderboard", about(record), "![The nearest runs of each family of methods](leaderboard.png)"]
     for entry in record["problems"].values():
         if entry["runs"]:
             parts += [f"## {entry['title']}", of_reference(entry), "\n".join(rows(entry))]
