@@ -1,4 +1,4 @@
-"""A hook of mkdocs: pictures and tables of scripts/results become pages of the site, behind the pages that show them."""
+"""A hook of mkdocs: pictures and tables of scripts/results become pages of the site, for the pages that show them."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ SCHEDULE = {
     "multiplier": "The multiplier is the factor by which the weighting changes the gradient.",
 }
 TEMPERATURE = (
-    "T_eff = T (1 + noise_ratio) is the temperature to which the noise of mini-batches can heat a chain: an upper bound. "
+    "T_eff = T (1 + noise_ratio) is the temperature to which the noise of mini-batches can heat a chain at most. "
     "The kinetic temperature is what the momenta show. Shaded: the range over chains."
 )
 CURVE = (
