@@ -20,10 +20,9 @@ FAMILIES = {
     EXACT: "samplers on all the data", GRADIENT: "samplers on batches", NONE: "approximations and ensembles"
 }  # fmt: skip
 STYLE: dict = {
-    "font.size": 9, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
+    "font.size": 10, "axes.spines.top": False, "axes.spines.right": False, "axes.grid": True, "axes.axisbelow": True,
     "grid.color": "#eeeeee",
 }  # fmt: skip
-NAMED = {"hmc", "mclmc", "sghmc", "ensemble", "swag", "laplace"}  # methods whose curves carry their names
 Curve = list[tuple[float, float, float]]  # (core-seconds, distance, NLL), from short runs to long ones
 
 
@@ -45,7 +44,7 @@ def curves(entry: dict[str, Any]) -> dict[str, Curve]:
 
 def table(record: dict[str, Any]) -> str:
     """A table for each problem: the best first, by the distance of the longest run."""
-    parts = ["# Leaderboard", about(record)]
+    parts = ["# Leaderboard", about(record), "![The nearest runs of each family of methods](leaderboard.png)"]
     for entry in record["problems"].values():
         if entry["runs"]:
             parts += [f"## {entry['title']}", of_reference(entry), "\n".join(rows(entry))]
@@ -77,10 +76,13 @@ def of_reference(entry: dict[str, Any]) -> str:
 
 
 def rows(entry: dict[str, Any]) -> Iterator[str]:
-    """Method, then the longest run that every method has done, and the one before."""
-    every = curves(entry)
-    shared = min((len(curve) for method, curve in every.items() if not METHODS[method].fewest), default=None)
-    found = {method: curve if METHODS[method].fewest else curve[:shared] for method, curve in every.items()}
+    """Each method's run of the most passes that every method was tried with, and the run before."""
+    tried: dict[str, int] = {}
+    for run in entry["runs"]:
+        tried[run["method"]] = max(tried.get(run["method"], 0), run["passes"])
+    shared = min(tried.values())
+    runs = [run for run in entry["runs"] if run["passes"] <= shared]
+    found = curves(entry | {"runs": runs})
     yield "| method | works on | before: distance, NLL at core-seconds | distance | NLL | core-seconds |"
     yield "|---|---|---|---|---|---|"
     for method in sorted(found, key=lambda m: found[m][-1][1]):
@@ -88,7 +90,16 @@ def rows(entry: dict[str, Any]) -> Iterator[str]:
         seconds, distance, nll = curve[-1]
         before = f"{curve[-2][1]:.4f}, {curve[-2][2]:.4f} at {curve[-2][0]:.1f}" if len(curve) > 1 else "–"
         title, kind = METHODS[method].title, METHODS[method].kind
-        yield f"| {title} | {kind} | {before} | {distance:.4f} | {nll:.4f} | {seconds:.1f} |"
+        longer = " (longer runs failed)" if failed(entry, method, shared) else ""
+        yield f"| {title}{longer} | {kind} | {before} | {distance:.4f} | {nll:.4f} | {seconds:.1f} |"
+    for method in (m for m in METHODS if m in tried and m not in found):
+        yield f"| {METHODS[method].title} | {METHODS[method].kind} | – | failed | – | – |"
+
+
+def failed(entry: dict[str, Any], method: str, passes: int) -> bool:
+    """Whether all runs of a method with so many passes diverged."""
+    runs = [run for run in entry["runs"] if run["method"] == method and run["passes"] == passes]
+    return all(run["distance"] is None for run in runs)
 
 
 # ---- the picture -----------------------------------------------------------------------------------------------------
@@ -102,48 +113,63 @@ def draw(record: dict[str, Any], path: Path) -> None:
     columns = min(2, len(entries))
     lines = -(-len(entries) // columns)
     with matplotlib.rc_context(STYLE):
-        figure = Figure((max(7.5, 5.4 * columns), 3.7 * lines + 0.7), layout="constrained")
+        figure = Figure((4.9 * columns, 3.4 * lines + 0.9), layout="constrained")
         for ax, entry in zip(figure.subplots(lines, columns, squeeze=False).flat, entries, strict=False):
             panel(ax, entry)
-        handles = [matplotlib.lines.Line2D([], [], color=COLOURS[k], lw=2, label=v) for k, v in FAMILIES.items()]
-        handles.append(matplotlib.lines.Line2D([], [], color="#444444", lw=1, ls=":", label="two references apart"))
-        figure.suptitle("How far predictions lie from those of the posterior (lower is better)", fontweight="bold")
-        figure.legend(handles=handles, loc="outside lower center", ncols=2 * columns, frameon=False)
+        handles = [matplotlib.lines.Line2D([], [], color=COLOURS[k], lw=3, label=v) for k, v in FAMILIES.items()]
+        handles.append(matplotlib.lines.Line2D([], [], color="#444444", lw=1.5, ls=":", label="as near as can be seen"))
+        figure.suptitle(
+            "How far predictions are from the posterior's (lower is better)", fontweight="bold", fontsize=14
+        )
+        figure.legend(handles=handles, loc="outside lower center", ncols=2, frameon=False, fontsize=11)
         figure.savefig(path, dpi=120)
 
 
 def panel(ax: Axes, entry: dict[str, Any]) -> None:
+    """All runs as points, and a line through the nearest that each family reached by that time."""
     found = curves(entry)
-    best = {
-        min((m for m in found if METHODS[m].kind == kind), key=lambda m: found[m][-1][1], default="")
-        for kind in COLOURS
-    }
-    named = (NAMED | best) & set(found)
-    for method, curve in found.items():
-        x, y, _ = zip(*curve, strict=True)
-        strong = method in named
-        ax.plot(x, y, "o-", color=COLOURS[METHODS[method].kind], ms=3.5 if strong else 2, lw=2 if strong else 0.8,
-                alpha=1 if strong else 0.45)  # fmt: skip
-    ax.axhline(max(entry["reference"]["between"], 1e-6), color="#444444", lw=1, ls=":")
     ax.set_xscale("log")
     ax.set_yscale("log")
-    name_ends(ax, {METHODS[m].title: (found[m][-1][0], found[m][-1][1], COLOURS[METHODS[m].kind]) for m in named})
-    ax.set_title(entry["title"], loc="left", fontsize=9, fontweight="bold")
+    ends: dict[str, tuple[float, str]] = {}
+    for kind, colour in COLOURS.items():
+        runs = [(*point[:2], METHODS[m].title) for m, curve in found.items() if METHODS[m].kind == kind
+                for point in curve]  # fmt: skip
+        if runs:
+            x, y, _ = zip(*runs, strict=True)
+            ax.plot(x, y, "o", color=colour, ms=3, alpha=0.25, mew=0)
+            steps = nearest(runs)
+            seconds, distance, title = steps[-1]
+            ax.step(*zip(*[(*step[:2],) for step in steps], (max(x), distance), strict=True), where="post",
+                    color=colour, lw=2.5)  # fmt: skip
+            ax.plot(seconds, distance, "o", color=colour, ms=6)
+            ends[title.replace(", ", ",\n")] = (distance, colour)
+    # two long runs of different kernels are this far from each other: nobody can be seen to be nearer
+    ax.axhline(max(entry["reference"]["between"], 1e-6), color="#444444", lw=1.5, ls=":")
+    ax.set_title(entry["title"].replace(", ", "\n", 1), loc="left", fontsize=11)
     ax.set_ylabel("total variation" if entry.get("of_classes") else "W1, in sd of y")
     ax.set_xlabel("core-seconds")
-    ax.margins(x=0.02)
     for axis in (ax.xaxis, ax.yaxis):
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
+    name_ends(ax, ends)
 
 
-def name_ends(ax: Axes, ends: dict[str, tuple[float, float, str]]) -> None:
-    """Write the names of curves in a column to the right, in the order of their ends, without overlap."""
+def nearest(runs: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
+    """The runs (core-seconds, distance, title) that are nearer than all that took less time."""
+    kept: list[tuple[float, float, str]] = []
+    for run in sorted(runs):
+        if not kept or run[1] < kept[-1][1]:
+            kept.append(run)
+    return kept
+
+
+def name_ends(ax: Axes, ends: dict[str, tuple[float, str]]) -> None:
+    """Write the names of lines to the right, in the order of their ends (distance, colour), without overlap."""
     low, high = ax.get_ylim()
-
-    place = -1.0
-    for title, (_, y, colour) in sorted(ends.items(), key=lambda item: item[1][1]):
-        place = max(place + 0.062, math.log(y / low) / math.log(high / low))
-        ax.annotate(
-            title, (1.01, place), xycoords="axes fraction", color=colour, fontsize=8, va="center", annotation_clip=False
-        )
+    free = -1.0
+    for title, (distance, colour) in sorted(ends.items(), key=lambda item: item[1][0]):
+        half = 0.0425 * (1 + title.count("\n"))  # of the height of the words, as a fraction of the axes
+        place = max(free + half, math.log(distance / low) / math.log(high / low))
+        free = place + half
+        ax.annotate(title, (1.02, place), xycoords="axes fraction", color=colour, fontsize=10, fontweight="bold",
+                    va="center", annotation_clip=False)  # fmt: skip

@@ -6,6 +6,7 @@ This module imports neither torch nor Lightning.
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,7 +30,9 @@ Overrides are Hydra's: bdl train sampler=sghmc chains=4. The others take run dir
 )
 GROUP = re.compile(r"  - (\w+): (\S+)(?:  # (.*))?")  # a line of a defaults list
 PART = re.compile(r"\b(dynamics|weighting|exchange|prior): (\w+)")  # a part of a sampler in such a list
-HIDDEN = ("defaults:", "# @package", "  - ", "_partial_")
+HIDDEN = ("defaults:", "# @package", "  - ", "_partial_", "dynamics: ???")  # a sampler's dynamics has a part of its own
+TUNED = re.compile(r"\$\{oc\.select:(tuned\.[\w.]+),([^{}]*)\}")  # with its default
+OF_STEPS = re.compile(r"\$\{fraction:\$\{steps\},([^{}]*)\}")
 OF_DATA = {"sampler": "sgnht", "logger": "csv"}  # what the default data choose in place of the defaults list
 
 
@@ -50,7 +53,11 @@ def help_of(name: str, words: Sequence[str] = ()) -> str:
     parts = [f"{ABOUT[name]}\n\n    {example_of(name)}\n"]
     if groups:
         parts += ["Groups, as group=choice:\n", *(_of_group(*group) for group in groups), ""]
-    parts += ["Keys, with their defaults; ??? must be given:\n", keys.rstrip()]
+    tuned = "8 or tuned.chains: 8, unless the data or the sampler have another value under `tuned`.\n"
+    parts += [
+        "Keys, with their defaults; ??? must be given." + ("\n" + tuned if name == "train" else "\n"),
+        keys.rstrip(),
+    ]
     if name == "train":
         chosen = {group: choice for group, choice, _ in groups} | OF_DATA | dict(_choices(words))
         parts += [text for group, choice in chosen.items() if (text := _keys_of(group, choice))]
@@ -61,7 +68,8 @@ def help_of(name: str, words: Sequence[str] = ()) -> str:
 
 
 def _text(path: Path) -> str:
-    return path.read_text()
+    """A file of conf/, with what an interpolation comes to in words."""
+    return OF_STEPS.sub(r"\1 of the steps", TUNED.sub(r"\2 or \1", path.read_text()))
 
 
 def _choices(words: Sequence[str]) -> list[tuple[str, str]]:
@@ -76,7 +84,12 @@ def _of_group(group: str, default: str, comment: str) -> str:
     of_samplers = ("dynamics/", "exchange/", "prior/", "weighting/", "default")
     named = [choice for choice in choices if group != "sampler" or not choice.startswith(of_samplers)]
     said = f"  # {comment}" if comment else ""
-    return f"{group}: {OF_DATA.get(group, default)}{said}\n    {', '.join(named)}"
+    return f"{group}: {OF_DATA.get(group, default)}{said}\n{listed(named)}"
+
+
+def listed(names: Sequence[str]) -> str:
+    """The names in lines of 110 signs, none of them cut."""
+    return textwrap.fill(", ".join(names), 110, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
 
 
 def _keys_of(group: str, choice: str) -> str:

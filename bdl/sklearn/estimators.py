@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
+from scipy.sparse import issparse
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
@@ -28,6 +29,11 @@ from bdl.posterior.prediction import Prediction, ValuePrediction
 from bdl.samplers.dynamics.base import Transition
 from bdl.sklearn.sampling import SamplingPlan, sample
 from bdl.start import AdamWStart
+
+
+def dense(X: Any) -> np.ndarray:
+    """(n, features): a sparse matrix, as encoders of categories make it, becomes an array."""
+    return X.toarray() if issparse(X) else X
 
 
 @dataclass(eq=False, repr=False)
@@ -51,11 +57,16 @@ class BayesianMLP(BaseEstimator):
     verbose: bool = False
     n_features_in_: int = field(init=False)
 
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
     def _predictive(self, X: Any) -> Any:
         """A `bdl.Prediction` of classes, or a `bdl.ValuePrediction` of the standardised target."""
         check_is_fitted(self)
-        rows: Any = validate_data(self, X, reset=False, dtype=np.float64)
-        x = self._encode(rows).double()
+        rows: Any = validate_data(self, X, reset=False, dtype=np.float64, accept_sparse=True)
+        x = self._encode(dense(rows)).double()
         return self.posterior_.predict(TensorSlices(x, torch.zeros(len(x))))
 
     def _sample(self, X: np.ndarray, y: Tensor, net: nn.Module, likelihood: Likelihood) -> None:
@@ -124,12 +135,12 @@ class BayesianMLPClassifier(ClassifierMixin, BayesianMLP):
 
         Raises ValueError for values that are missing or not finite, and for one class only.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, ensure_min_samples=2)
         check_classification_targets(y)
         self.classes_, codes = np.unique(y, return_inverse=True)
         if len(self.classes_) < 2:
             raise ConfigError(f"y has one class only, {self.classes_[0]!r}: give rows of another class")
-        self._sample(X, torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL())
+        self._sample(dense(X), torch.from_numpy(codes).long(), self._net(len(self.classes_)), CategoricalNLL())
         return self
 
     def predictive(self, X: Any) -> Prediction:
@@ -190,14 +201,14 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
         Raises ValueError for values that are missing or not finite, and for a constant y.
         """
-        X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True, ensure_min_samples=2)
+        X, y = validate_data(self, X, y, dtype=np.float64, accept_sparse=True, y_numeric=True, ensure_min_samples=2)
         if y.min() == y.max():
             raise ConfigError(f"y is {y[0]:g} in all {len(y)} rows: nothing can be learned about a constant")
         values = pd.Series(y, name="y", dtype=np.float64)
         learned = NumberTarget.learn(values, "y", "regression")
         self.target_ = learned if self.standardize else dataclasses.replace(learned, mean=0.0, std=1.0)
         net, likelihood = self._law()
-        self._sample(X, self.target_.encode(values, "y"), net, likelihood)
+        self._sample(dense(X), self.target_.encode(values, "y"), net, likelihood)
         return self
 
     def _law(self) -> tuple[nn.Module, Likelihood]:

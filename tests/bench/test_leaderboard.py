@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 from leaderboard_chains import Recipe, draws
-from leaderboard_figure import curves, table
+from leaderboard_figure import curves, nearest, table
 from leaderboard_methods import EXACT, METHODS
 from leaderboard_problems import GRID, Average, Problem
 from scipy import stats
@@ -141,12 +141,23 @@ def test_the_table_ranks_by_the_longest_run():
         ]
 
     kernel = {"chains": 2, "passes": 100, "rhat": 1.004, "ess": 900.0, "nll": 0.4}
-    failed = {"method": "psgld", "passes": 1, "seed": 0, "distance": None, "nll": None, "core_seconds": None}
+    failed = [
+        {"method": "psgld", "passes": n, "seed": 0, "distance": None, "nll": None, "core_seconds": None}
+        for n in (1, 10)
+    ]
     entry = {
         "title": "a problem", "reference": {"hmc": kernel, "mclmc": kernel, "kernel": "hmc", "between": 0.001},
-        "runs": [*runs("hmc", 0.3, 0.02), *runs("sghmc", 0.1, 0.05), failed],
+        "runs": [*runs("hmc", 0.3, 0.02), *runs("sghmc", 0.1, 0.05), *runs("swag", 0.2),
+                 {**failed[1], "method": "swag"}, *runs("nuts", 0.9, 0.4, 0.01), *failed],
     }  # fmt: skip
     assert curves(entry)["hmc"] == [(1.0, 0.3, 0.5), (3.0, 0.02, 0.5)] and "psgld" not in curves(entry)
     text = table({"problems": {"a": entry}})
     assert text.index(f"| HMC | {EXACT} |") < text.index("| SGHMC |")
     assert "R-hat 1.004" in text and "0.0010 apart" in text
+    assert "| SWAG (longer runs failed) |" in text and "| pSGLD | batches | – | failed |" in text
+    assert "0.4000" in text and "0.0100" not in text  # ten passes are the most that every method was tried with
+
+
+def test_the_line_of_a_family_goes_through_the_nearest_runs():
+    runs = [(3.0, 0.1, "slow and near"), (1.0, 0.5, "quick"), (2.0, 0.6, "worse than quick")]
+    assert nearest(runs) == [runs[1], runs[0]]

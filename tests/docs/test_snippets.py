@@ -90,6 +90,13 @@ def test_evaluate_lines_compose(page, overrides):
         assert composed(*job, command="evaluate").runs
 
 
+def test_words_with_brackets_are_quoted():
+    """zsh, the shell of macOS, takes `data.id=[address]` for a pattern of file names and refuses the command."""
+    code = [block.code for page in PAGES for block in blocks(page, "bash")]
+    lines = [line for text in code for line in re.sub(r"'[^']*'|\"[^\"]*\"|#.*", "", text).splitlines()]
+    assert [line for line in lines if set(line) & set("[]")] == []
+
+
 def test_the_pages_show_many_command_lines():
     assert len(TRAIN) >= 20 and len(EVALUATE) >= 1
     assert any(len(jobs(overrides)) == 3 for _, overrides in TRAIN), "a sweep is one job"

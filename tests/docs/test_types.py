@@ -15,7 +15,6 @@ SETTINGS = {
     "pythonVersion": "3.11",
     "extraPaths": [str(ROOT)],
     "reportMissingModuleSource": False,
-    "reportPrivateImportUsage": False,  # arviz_stats exports its functions in a way that pyright does not follow
 }
 
 # A loss or a likelihood says which kind of prediction a posterior makes

@@ -57,6 +57,8 @@ def commands_of(block: Block) -> list[list[str]]:
 
 
 def options(command: list[str], script: str) -> list[str] | None:
-    """What a command hands to `scripts/<script>.py`; None for another command."""
+    """What a command hands to `scripts/<script>.py` or `bdl <script>`; None for another command."""
+    if command[:2] == ["bdl", script]:
+        return command[2:]
     names = [i for i, word in enumerate(command) if word == f"scripts/{script}.py"]
     return command[names[0] + 1 :] if names else None

@@ -151,6 +151,13 @@ def test_text_and_gaps_in_a_pipeline_and_a_search():
     assert cross_val_score(BayesianMLPRegressor(**SMALL), X[["size"]], y, cv=2).shape == (2,)
 
 
+def test_a_sparse_matrix_is_read_as_the_array_it_stands_for():
+    """OneHotEncoder makes one of a column with many categories, and a column transformer hands it on."""
+    X, y = OneHotEncoder().fit_transform(np.arange(40)[:, None] % 20), np.arange(40) % 2
+    sparse, array = (BayesianMLPClassifier(**SMALL).fit(rows, y).predict_proba(rows) for rows in (X, X.toarray()))
+    np.testing.assert_array_equal(sparse, array)
+
+
 def test_names_of_columns_are_kept_and_compared(classifier):
     X, _ = rows()
     assert list(classifier.feature_names_in_) == ["size", "age"] and classifier.n_features_in_ == 2

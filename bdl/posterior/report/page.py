@@ -154,11 +154,11 @@ def page(data: ReportData) -> str:
 
 
 def render(template: str, **values: Any) -> str:
-    """The text of a template of this folder, with its style inside. Values are escaped."""
+    """The text of a template of this folder, with its style inside. Values are escaped, and no line ends in ±."""
     loader = PackageLoader("bdl.posterior", "report")
     environment = Environment(loader=loader, autoescape=True, trim_blocks=True, undefined=StrictUndefined)
     style = environment.get_template("style.css").render()
-    return environment.get_template(template).render(style=style, **values)
+    return environment.get_template(template).render(style=style, **values).replace("± ", "±\N{NO-BREAK SPACE}")
 
 
 def _worst(judged: Verdict, names: Sequence[str]) -> Check | Judgement | None:

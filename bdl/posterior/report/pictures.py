@@ -23,13 +23,12 @@ ENERGY = (
 )
 SCHEDULE = {
     "lr": "The learning rate follows its schedule.",
-    "temperature": "The temperatures should lie close to the line T: then the noise of mini-batches adds little to the "
-    "noise that was asked for.",
+    "temperature": "The kinetic temperature should lie close to the line T. Where there is none, T_eff should.",
     "multiplier": "The multiplier is the factor by which the weighting changes the gradient.",
 }
 TEMPERATURE = (
-    "T_eff = T (1 + noise_ratio) is the temperature that injected noise and batch noise reach together. Shaded: the "
-    "range over chains."
+    "T_eff = T (1 + noise_ratio) is the temperature to which the noise of mini-batches can heat a chain at most. "
+    "The kinetic temperature is what the momenta show. Shaded: the range over chains."
 )
 CURVE = (
     "Averages of more networks predict better, until the lines are level: then more samples would change nothing.",

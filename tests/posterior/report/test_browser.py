@@ -41,7 +41,7 @@ MEASURE = """<script>addEventListener("load", () => {
   const found = {
     inner: innerWidth, scroll: document.documentElement.scrollWidth, wide, dead: dead.map(a => a.href),
     links: document.links.length, images: images.length, broken: images.filter(i => !i.naturalWidth).length,
-    page: getComputedStyle(document.body).backgroundColor, filter: images.length && getComputedStyle(images[0]).filter,
+    main: document.querySelector("main").offsetWidth, page: getComputedStyle(document.body).backgroundColor, filter: images.length && getComputedStyle(images[0]).filter,
     smallest: Math.min(...[...document.querySelectorAll("p, td, th, dd")].map(e => parseFloat(getComputedStyle(e).fontSize))),
   };
   parent.document.documentElement.innerHTML = "<pre id=found>" + JSON.stringify(found) + "</pre>";
@@ -106,6 +106,12 @@ def test_a_phone_shows_every_word_without_scrolling_the_page(tmp_path, pages, na
     assert found["dead"] == [] and found["broken"] == 0 and found["images"] > 0
     assert found["links"] > 0 or name == "comparison"
     assert found["smallest"] >= 12
+
+
+@pytest.mark.parametrize("name", slow_where(lambda name: name != "comparison", PAGES))
+def test_a_laptop_gives_the_page_its_width(tmp_path, pages, name):
+    """The contents take 200 pixels, where there are contents."""
+    assert measured(tmp_path, pages(name), 1280)["main"] > 1000
 
 
 def test_a_trace_zooms_from_a_file_under_the_policy_of_the_page(tmp_path, pages):
