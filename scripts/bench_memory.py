@@ -152,7 +152,7 @@ def sample_large() -> dict[str, Any]:
         path, run = Path(folder) / "table.csv", Path(folder) / "run"
         write_table(path, rows, columns)
         script = Path(__file__).parent / "train.py"
-        words = ["data=csv", f"data.path={path}", "data.target=y", f"budget={BUDGET}", f"hydra.run.dir={run}"]
+        words = [f"hydra.run.dir={run}", "data=csv", f"data.path={path}", "data.target=y", f"budget={BUDGET}"]
         began, peak = time.perf_counter(), 0
         command = subprocess.Popen([sys.executable, str(script), *words])
         while command.poll() is None:
