@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.compare`, `.compared_runs` and `.comparison`.
+"""Tests of `bdl.run.compare`, `.compared_runs`, `.comparison` and `.spreadsheet`.
 
 bdl compare: rows of equal settings, means over seeds computed by hand, and runs that are not compared.
 """
