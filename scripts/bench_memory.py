@@ -1,33 +1,49 @@
-"""Samples two kinds of network of 10^7 parameters on a CPU, and writes their peak memory in bytes a parameter.
+"""Peak memory on a CPU: two kinds of network of 10^7 parameters, in bytes a parameter, and tables, in bytes a cell.
 
     python scripts/bench_memory.py OUT.json
+    python scripts/bench_memory.py OUT.json --large
+
+The second line reads and samples a table of 10^5 rows and 1,000 columns (800 MB, in the folder of temporary files) by
+`scripts/train.py`, and adds what it took to OUT.json.
 
 Each case runs in a process of its own, through `Trainer.fit`: steps of SGHMC, with and without kept samples, of which
 one is read again. The peak is what the kernel counts of the process, above what it held before the network was made:
-parameters, activations and what the libraries allocate are in it.
+parameters, activations and what the libraries allocate are in it. A table is read after a small one, because that loads
+libraries.
 """
 
 from __future__ import annotations
 
+import argparse
+import contextlib
 import functools
 import json
 import multiprocessing
+import os
 import platform
+import resource
+import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 from torch import nn
 
 import bdl
+from bdl.data.frame import Reading
 from bdl.disk.files import write_atomically
 from bdl.models import MLP
 
 STEPS, ITEMS, BATCH = 4, 64, 16  # the batch noise is estimated in the first two
+TABLES = {"10^6 rows x 10 columns": (10**6, 10), "10^4 rows x 1,000 columns": (10**4, 1000)}
+LARGE, BUDGET = (10**5, 1000), "3m"  # rows and columns, and the time of their run
 
 
 class Transformer(nn.Module):
@@ -85,19 +101,105 @@ def measure(name: str, samples: bool) -> dict[str, float]:
         return {"parameters": count, "steps and samples": peak / count, "reading a sample": reading / count}
 
 
+def write_table(path: Path, rows: int, columns: int) -> None:
+    """A CSV file of numbers between 0 and 10 with 5 decimals. The last column, y, is a noisy function of the others."""
+    random = np.random.default_rng(0)
+    inner, last = (np.array([f"{i / 1e5:.5f}{end}" for i in range(10**6)], "S8") for end in ",\n")
+    slopes, block = random.normal(size=columns - 1) / (columns - 1) ** 0.5, max(1, 10**6 // columns)
+    with open(path, "wb") as f:
+        f.write(",".join([*(f"x{i}" for i in range(columns - 1)), "y\n"]).encode())
+        for start in range(0, rows, block):
+            x = random.integers(0, 10**6, (min(block, rows - start), columns - 1))
+            y = 5 + 3 * np.tanh((x / 1e5 - 5) @ slopes / 3) + 0.3 * random.normal(size=len(x))
+            f.write(np.concatenate([inner[x], last[(1e5 * y).astype(int).clip(0, 10**6 - 1)][:, None]], 1).tobytes())
+
+
+def read_table(name: str) -> dict[str, float]:
+    """Peak bytes a cell and core-seconds of the reading of one table."""
+    rows, columns = TABLES[name]
+    with tempfile.TemporaryDirectory() as folder:
+        small, path = Path(folder) / "small.csv", Path(folder) / "table.csv"
+        write_table(small, 200, columns)
+        write_table(path, rows, columns)
+        Reading().read(small)
+        base, began = status("VmRSS"), time.process_time()
+        peak = peak_above(base, lambda: Reading().read(path))
+        seconds = time.process_time() - began
+    return {"cells": rows * columns, "bytes a cell": peak / rows / columns, "core-seconds": seconds}
+
+
+def tree(process: int) -> Iterator[int]:
+    """A process and all that it has started, which may end meanwhile."""
+    yield process
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{process}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                yield from tree(int(child))
+
+
+def held(process: int) -> int:
+    """Bytes of a process; memory that several share is divided among them."""
+    with contextlib.suppress(OSError, StopIteration):
+        rollup = Path(f"/proc/{process}/smaps_rollup").read_text().splitlines()
+        return 1024 * int(next(line for line in rollup if line.startswith("Pss:")).split()[1])
+    return 0
+
+
+def sample_large() -> dict[str, Any]:
+    """What a run on a large table takes, looked at twice a second: all its processes together."""
+    rows, columns = LARGE
+    with tempfile.TemporaryDirectory() as folder:
+        path, run = Path(folder) / "table.csv", Path(folder) / "run"
+        write_table(path, rows, columns)
+        script = Path(__file__).parent / "train.py"
+        words = [f"hydra.run.dir={run}", "data=csv", f"data.path={path}", "data.target=y", f"budget={BUDGET}"]
+        began, peak = time.perf_counter(), 0
+        command = subprocess.Popen([sys.executable, str(script), *words])
+        while command.poll() is None:
+            peak = max(peak, sum(map(held, tree(command.pid))))
+            time.sleep(0.5)
+        if command.returncode:
+            raise SystemExit(f"train.py failed with status {command.returncode}")
+        seconds, used = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+        metrics = json.loads((run / "metrics.json").read_text())
+    return {
+        "cells": rows * columns, "budget": BUDGET, "peak": peak, "bytes a cell": peak / rows / columns,
+        "seconds": seconds, "core-seconds": used.ru_utime + used.ru_stime,
+        **{name: metrics[name] for name in ("samples", "chains", "test/bma/rmse", "test/constant/rmse")},
+    }  # fmt: skip
+
+
+def machine() -> dict[str, Any]:
+    cpu = next(line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line)
+    versions = {"bdl": bdl.__version__, "torch": torch.__version__, "python": platform.python_version()}
+    about = {"device": cpu, "cores": os.cpu_count(), "load": round(os.getloadavg()[2], 1)}
+    return {"versions": versions, "threads": 1, **about, "date": date.today().isoformat()}
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, metavar="OUT.json")
+    parser.add_argument("--large", action="store_true", help="sample the large table, and nothing else")
+    arguments = parser.parse_args()
+    record = json.loads(arguments.out.read_text()) if arguments.out.exists() else {}
+    if arguments.large:
+        record["large table"] = sample_large() | {"machine": machine()}
+    else:
+        record |= {"machine": machine()} | measured()
+    write_atomically(arguments.out, json.dumps(record, indent=1).encode() + b"\n")
+    print(json.dumps(record, indent=1))
+
+
+def measured() -> dict[str, Any]:
+    """The networks and the tables, each in a process of its own."""
     cases = [(name, samples) for name in NETWORKS for samples in (False, True)]
     with multiprocessing.get_context("spawn").Pool(1, maxtasksperchild=1) as pool:
         found = pool.starmap(measure, cases, chunksize=1)
+        tables = pool.map(read_table, TABLES, chunksize=1)
     networks: dict[str, dict[str, float]] = {name: {} for name in NETWORKS}
     for (name, _), peaks in zip(cases, found, strict=True):
         networks[name] |= peaks
-    cpu = next(line.split(": ")[1] for line in Path("/proc/cpuinfo").read_text().splitlines() if "model name" in line)
-    versions = {"bdl": bdl.__version__, "torch": torch.__version__, "python": platform.python_version()}
-    machine = {"versions": versions, "threads": 1, "device": cpu, "date": date.today().isoformat()}
-    record = {"machine": machine, "networks": networks}
-    write_atomically(Path(sys.argv[1]), json.dumps(record, indent=1).encode() + b"\n")
-    print(json.dumps(record, indent=1))
+    return {"networks": networks, "tables": dict(zip(TABLES, tables, strict=True))}
 
 
 if __name__ == "__main__":

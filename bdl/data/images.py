@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import math
 import os
+import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast
@@ -19,7 +20,7 @@ from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import Batching
 from bdl.data.split import split_by_seed
 from bdl.data.tensors import TensorDataModule
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 1
 FORMATS = ("JPEG", "PNG", "PPM", "BMP", "TIFF", "WEBP")  # others, such as EPS, hand the file to other programs
@@ -187,18 +188,29 @@ def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
 
 
 def _files_below(folder: Path) -> list[str]:
-    """The image files in a folder and in its folders, in the order of `torchvision.datasets.ImageFolder`."""
+    """The image files in a folder and in its folders, in the order of `torchvision.datasets.ImageFolder`.
+
+    Warns of links that lead nowhere, pipes and the like, which are left out. Raises ConfigError for a folder that
+    cannot be read.
+    """
     folders, seen = [], set()
-    for root, inside, names in os.walk(folder, followlinks=True):
+    for root, inside, names in os.walk(folder, onerror=_refuse_unread, followlinks=True):
         if (place := os.path.realpath(root)) in seen:  # a link that leads back would multiply the images
             inside.clear()
             continue
         seen.add(place)
         inside[:] = [name for name in inside if name[0] != "."]
         folders.append((root, [name for name in sorted(names) if name[0] != "." and name.lower().endswith(EXTENSIONS)]))
-    return [
-        path for root, names in sorted(folders) for name in names if os.path.isfile(path := os.path.join(root, name))
-    ]
+    every = [os.path.join(root, name) for root, names in sorted(folders) for name in names]
+    files, no_files = ([path for path in every if os.path.isfile(path) is kept] for kept in (True, False))
+    if no_files:
+        line = f"{len(no_files)} that are named as images are no files or lead nowhere ({no_files[0]} is the first):"
+        warnings.warn(f"data.path: {line} they are left out", BdlWarning, stacklevel=2)
+    return files
+
+
+def _refuse_unread(error: OSError) -> None:
+    raise ConfigError(f"{error.filename} cannot be read ({error.strerror}): change its permissions, or remove it")
 
 
 @contextlib.contextmanager

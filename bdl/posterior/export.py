@@ -179,6 +179,8 @@ def tree(
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(derive_seed("y", seed, number, chains[0], len(chains)))
                 add("posterior_predictive", chains, {"y": likelihood.distribution(outputs).sample()})
+    if labelled is not None:
+        labelled.not_finite.warn()
     stats = sample_stats(samples.keyed(), samples.chains, weights)
     # Draws at the end whose energy is not known are left out
     known = np.flatnonzero(np.isfinite(stats.get("energy", stats["lr"])).all(0))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from numbers import Number
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from bdl.disk.files import read_file
+from bdl.disk.files import SMALL, parse_json, read_file
 from bdl.errors import ConfigError
 from bdl.posterior.store import SampleStore
 
@@ -62,11 +62,20 @@ class AsTensors:
     def _refuse_unencoded(self) -> None:
         for store in self.stores:
             path = store.run_dir / "preprocessing.json"
-            if path.exists() and json.loads(read_file(path)).get("kind") == "table":
+            if path.exists() and _kind_of(path) == "table":
                 raise ConfigError(
                     f"the networks of {store.run_dir} take encoded columns, not the table itself: "
                     f'bdl.predict_table("{store.run_dir}", rows) encodes them and predicts'
                 )
+
+
+def _kind_of(path: Path) -> object:
+    """What a run's preprocessing.json is about. Raises ConfigError for a damaged file."""
+    try:
+        content = parse_json(read_file(path, SMALL))
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"{path} is damaged ({error}): restore it") from error
+    return content.get("kind") if isinstance(content, dict) else None
 
 
 def floating_dtype(net: nn.Module) -> torch.dtype:

@@ -176,8 +176,37 @@ def likelihood_for(law: Any, net: nn.Module, batches: Batches) -> Likelihood:
     return likelihood
 
 
+class NotFinite:
+    """Which items have outputs that are no finite numbers: their predictions are NaN."""
+
+    def __init__(self) -> None:
+        self._bad = torch.zeros(0, dtype=torch.bool)  # of all items that were seen
+        self._warned = False
+
+    def note(self, outputs: Tensor, first: int) -> None:
+        """Look at outputs (k, n, ...) of k networks for n items, of which the first has this place in the data."""
+        end = first + outputs.shape[1]
+        if end > len(self._bad):
+            self._bad = torch.cat([self._bad, torch.zeros(end - len(self._bad), dtype=torch.bool)])
+        if not bool(outputs.sum().isfinite()):
+            self._bad[first:end] |= ~outputs.isfinite().transpose(0, 1).flatten(1).all(1)
+
+    def warn(self) -> None:
+        """Warn, once, of the items that were noted. Call it when all networks have seen all items."""
+        if self._warned or not bool(self._bad.any()):
+            return
+        self._warned = True
+        warnings.warn(
+            f"{int(self._bad.sum())} of {len(self._bad)} items, {int(self._bad.nonzero()[0])} the first, have outputs "
+            "that are not finite, and so have their predictions: their inputs hold NaN or far too large numbers, or a "
+            "sample has diverged", BdlWarning, stacklevel=2,
+        )  # fmt: skip
+
+
 class ItemOutputs:
     """The outputs of networks for all items of batches, as many networks at a time as the caches hold.
+
+    Whoever goes through `blocks` calls `not_finite.warn` at the end.
 
     likelihood: reads the outputs (k, n, K) of all elements of the items; None for outputs (k, n, ...) as they are.
     """
@@ -187,7 +216,7 @@ class ItemOutputs:
         self._forward = samples.forward()
         batches.bound(self._forward)
         self._measure()
-        self._warned, self._first = False, 0  # the place of the first item in the data
+        self.not_finite, self._first = NotFinite(), 0  # the place of the first item in the data
 
     def _measure(self) -> None:
         largest, self.items = self.batches.sizes()
@@ -200,26 +229,14 @@ class ItemOutputs:
                 outputs = self.batches.outputs(self._forward, block.tensors)
             else:
                 outputs = self.batches.rows(self._forward, block.tensors, self.likelihood)
-            self._warn_of_nan(outputs)
+            self.not_finite.note(outputs, self._first)
             yield block, outputs
-
-    def _warn_of_nan(self, outputs: Tensor) -> None:
-        """Warn once of items with outputs that are no finite numbers: predictions of these would be NaN."""
-        if self._warned or bool(outputs.sum().isfinite()):
-            return
-        bad = ~outputs.isfinite().flatten(2).all(-1) if outputs.ndim > 2 else ~outputs.isfinite()
-        if (items := bad.any(0)).any():
-            self._warned, first = True, self._first + int(items.nonzero()[0])
-            warnings.warn(
-                f"{int(items.sum())} of {len(items)} items, {first} the first, have outputs that are "
-                "not finite, and so have their predictions: their inputs hold NaN or far too large numbers, or a "
-                "sample has diverged", BdlWarning, stacklevel=2,
-            )  # fmt: skip
 
     def weighted(self, weights: Weights) -> Iterator[tuple[Tensor, Tensor]]:
         """The outputs of all networks, and their weights (k,). Files none of whose networks has one are not read."""
         for group in self.samples.groups(weights.used):
             yield from ((outputs, weights.of(block.keys)) for block, outputs in self.blocks(group))
+        self.not_finite.warn()
 
 
 class LabelledOutputs(ItemOutputs):

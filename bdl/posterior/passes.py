@@ -134,7 +134,8 @@ def evaluations_of(
         if len(slices[name]) == 1
     }
     passes.fill(evaluations, labelled)
-    return {
-        name: evaluations[name] if name in evaluations else passes.in_slices(one, slices[name])
-        for name, one in labelled.items()
-    }
+    evaluated: dict[str, PosteriorEvaluation] = {}
+    for name, one in labelled.items():
+        evaluated[name] = evaluations[name] if name in evaluations else passes.in_slices(one, slices[name])
+        one.not_finite.warn()
+    return evaluated

@@ -153,6 +153,7 @@ def logs_of(
             step = math.ceil(4 * len(used) * logs[:1].numel() / LIMIT)
             keys += [block.keys[i] for i in rows]
             parts.append(logs[..., ::step].float())
+    outputs.not_finite.warn()
     return keys, torch.cat(parts)
 
 

@@ -22,7 +22,7 @@ from bdl.batch import Reader
 from bdl.data.module import DataModule, as_data_module
 from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
-from bdl.errors import BdlWarning, ConfigError
+from bdl.errors import BdlWarning, ConfigError, printable
 from bdl.frozen import matching
 from bdl.run.console import WorkProgress
 from bdl.run.directory import RunDirectory
@@ -82,7 +82,7 @@ def build_stack(
     speaks, compute = process.is_main and number == plan.stacks.first, plan.compute
     data = build_data(plan.data(number), compute.strategy, process, warn=speaks)
     if speaks and data.overview is not None:
-        print(f"data: {data.overview}", flush=True)
+        print(printable(f"data: {data.overview}"), flush=True)
     stack = plan.of_stack(number, data)
     net = build_net(stack.target, data)
     chains, loss = build_chains(stack.chains, stack.motion.sampler, net), stack.target.loss.build()

@@ -20,13 +20,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from bdl.disk.files import write_atomically
-from bdl.errors import BdlWarning, ConfigError
+from bdl.errors import BdlWarning, ConfigError, printable
 from bdl.posterior.plot.axes import BLUE, name_axes
 from bdl.posterior.report.figures import WIDE, as_uri
 from bdl.posterior.report.page import MARKS, render
 from bdl.run.compared_runs import ComparedRun, data_difference, find_runs
 from bdl.run.comparison import ComparedMethod, Comparison, compare_runs, heading, in_short, loss, mean_and_error, shown
 from bdl.run.records import write_json
+from bdl.run.spreadsheet import without_formulas
 
 DRAWN = 2  # scores in the picture
 SPECIAL = re.compile(r"[\\`*\[\]~|!]|(?<!\w)_|_(?!\w)|:(?=//)|(?<=www)\.")  # what Markdown reads as more than text
@@ -46,12 +47,12 @@ def compare(cfg: DictConfig) -> None:
     out = Path(cfg.out).expanduser() if cfg.out else (runs[0].path if "*" in str(first) else first) / "comparison"
     write_atomically(out / "comparison.md", as_markdown(comparison).encode())
     write_json(out / "comparison.json", as_json(comparison))
-    write_atomically(out / "comparison.csv", methods_table(comparison).to_csv(index=False).encode())
-    write_atomically(out / "runs.csv", runs_table(comparison, out).to_csv(index=False).encode())
+    write_atomically(out / "comparison.csv", _csv(methods_table(comparison)))
+    write_atomically(out / "runs.csv", _csv(runs_table(comparison, out)))
     write_atomically(out / "comparison.html", comparison_page(comparison, out).encode())
     print_table(comparison)
     if sentence := in_short(comparison):
-        print(sentence)
+        print(printable(sentence))
     print(f"page: {out / 'comparison.html'}")
 
 
@@ -59,11 +60,18 @@ def print_table(comparison: Comparison) -> None:
     """Print the table; the best of every score is bold."""
     table = Table(box=None, pad_edge=False)
     for title, words in zip(comparison.headings, comparison.words, strict=True):
-        table.add_column(escape(title), justify="left" if words else "right")
+        table.add_column(shown_text(title), justify="left" if words else "right")
     for i, row in enumerate(comparison.texts):
-        table.add_row(*(f"[bold]{escape(t)}[/]" if (i, j) in comparison.best else escape(t) for j, t in enumerate(row)))
+        table.add_row(
+            *(f"[bold]{t}[/]" if (i, j) in comparison.best else t for j, t in enumerate(map(shown_text, row)))
+        )
     wanted = Console(width=10_000).measure(table).maximum
     Console(width=max(wanted, Console().width)).print(table)  # a terminal wraps lines better than rich wraps cells
+
+
+def shown_text(text: str) -> str:
+    """A stranger's text as rich takes it: no styles, and nothing that a terminal obeys."""
+    return escape(printable(text))
 
 
 def as_markdown(comparison: Comparison) -> str:
@@ -167,6 +175,10 @@ def _run_of(comparison: Comparison, label: str, run: ComparedRun, out: Path) -> 
         "name": run.path.name,
         "link": quote(os.path.relpath(report, out)) if report.exists() else None,
     }
+
+
+def _csv(table: pd.DataFrame) -> bytes:
+    return without_formulas(table).to_csv(index=False).encode()
 
 
 def _finite(value: float) -> float | None:

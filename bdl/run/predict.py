@@ -18,17 +18,17 @@ from bdl.data.frame import require_columns
 from bdl.data.loader import TensorSlices
 from bdl.data.table import TableEncoding, checksum
 from bdl.data.target import ClassTarget, NumberTarget
-from bdl.data.values import NUMBER, Frame, with_numbers
+from bdl.data.values import Frame, with_numbers
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.calibrated import Calibration
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
 from bdl.posterior.prediction import AnyPrediction, Prediction, ValuePrediction
 from bdl.run.records import METRICS, PREPROCESSING, REFIT, folders_of, read_calibration, read_preprocessing
+from bdl.run.spreadsheet import without_formulas
 from bdl.run.stored import load_runs
 
 SPREAD = ("std", "aleatoric", "epistemic")
-FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "|", "%")  # how texts begin that spreadsheets execute
 DIGITS = 7  # the digits of float32; numbers that are large beside their spread get so many digits of the spread
 
 
@@ -199,21 +199,6 @@ def as_texts(columns: Frame) -> Frame:
         units = columns["std"] if "std" in columns and name not in SPREAD else columns[name]
         texts[name] = [f"{v:.{DIGITS + _magnitude(v, unit)}g}" for v, unit in zip(columns[name], units, strict=True)]
     return texts
-
-
-def without_formulas(table: Frame) -> Frame:
-    """The table with an apostrophe before every text that a spreadsheet would take for a formula, names included.
-
-    >>> without_formulas(pd.DataFrame({"=a": ["=1+1", "-2.5", "@b", "c"]})).to_dict("list")
-    {"'=a": ["'=1+1", '-2.5', "'@b", 'c']}
-    """
-    return table.rename(columns=_quoted).map(_quoted)
-
-
-def _quoted(value: Any) -> Any:
-    """The value; a text that begins like a formula, and is no number, after an apostrophe."""
-    formula = isinstance(value, str) and value.startswith(FORMULA) and not NUMBER.fullmatch(value)
-    return f"'{value}" if formula else value
 
 
 def _magnitude(value: float, unit: float) -> int:

@@ -18,7 +18,7 @@ from bdl.checkpoint import is_checkpoint
 from bdl.disk.files import WRITING
 from bdl.disk.manifest import Manifest, manifests_of
 from bdl.disk.owner import owner_of
-from bdl.errors import ConfigError, StoreError
+from bdl.errors import ConfigError, StoreError, printable
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.index import read_lines, sample_files
 from bdl.posterior.store import SampleStore
@@ -49,8 +49,8 @@ def verify(cfg: DictConfig) -> None:
         rows += [replace(row, what=f"{REFIT}: {row.what}") for row in look(run / REFIT, cfg.trust)]
     table = Table("what", "state", "note", box=None, pad_edge=False)
     for row in rows:
-        note = escape(row.note.replace(f"{run}/", ""))
-        table.add_row(escape(row.what), f"[{COLOURS[row.state]}]{row.state}", note)
+        note = escape(printable(row.note.replace(f"{run}/", "")))
+        table.add_row(escape(printable(row.what)), f"[{COLOURS[row.state]}]{row.state}", note)
     Console().print(table)
     bad = sum(row.state == "bad" for row in rows)
     print(f"{run}: {bad} of {len(rows)} bad" if bad else f"{run}: nothing is bad")

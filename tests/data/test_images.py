@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ import torch
 from PIL import Image
 
 from bdl.data import ImageFolderDataModule
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 
 SIZE = 8
 
@@ -149,10 +150,33 @@ def test_hidden_folders_links_that_lead_back_and_pipes_are_no_images(folder, tmp
     (copy / "cat" / "again").symlink_to(copy / "cat", target_is_directory=True)
     (copy / "dog" / "._0.png").write_bytes(b"of macOS")
     os.mkfifo(copy / "dog" / "pipe.png")  # opening it would wait for ever
-    assert module(copy).files == {
+    (copy / "dog" / "zero.png").symlink_to("/dev/zero")
+    (copy / "dog" / "gone.png").symlink_to(copy / "nowhere.png")  # as of a disk that is not there
+    with socket.socket(socket.AF_UNIX) as listening, pytest.warns(BdlWarning, match="named as images") as told:
+        listening.bind(os.path.relpath(copy / "dog" / "socket.png"))  # its name has 107 bytes at most
+        found = module(copy).files
+    assert found == {
         split: [(name.replace(str(folder), str(copy)), label) for name, label in items]
         for split, items in module(folder).files.items()
     }
+    assert f"4 that are named as images are no files or lead nowhere ({copy / 'dog' / 'gone.png'}" in str(
+        told[0].message
+    )
+
+
+def test_a_folder_that_cannot_be_read_is_no_empty_one(folder, tmp_path, monkeypatch):
+    """The tests may run as root, whom no permission stops."""
+    copy, scan = Path(shutil.copytree(folder, tmp_path / "copy")), os.scandir
+    (copy / "cat" / "more").mkdir()
+
+    def refused(place):
+        if Path(place).name == "more":
+            raise PermissionError(13, "Permission denied", str(place))
+        return scan(place)
+
+    monkeypatch.setattr(os, "scandir", refused)
+    with pytest.raises(ConfigError, match="more cannot be read .Permission denied.: change its permissions"):
+        module(copy)
 
 
 def test_a_format_that_another_program_reads_is_refused(tmp_path):

@@ -10,6 +10,7 @@ import itertools
 
 import pytest
 import torch
+from memory import Memory
 
 from bdl.data import Augment, TensorBatches, TensorSlices, WorkerBatches
 from bdl.errors import ConfigError
@@ -104,6 +105,16 @@ def test_the_order_is_a_function_of_seed_stack_and_epoch():
     assert first != rows(loader(seed=2, stack=2), 2)
     assert first != rows(loader(seed=1, stack=1), 2)
     assert rows(loader(seed=1, stack=2)) != rows(loader(seed=2, stack=1))
+
+
+def test_the_order_of_an_epoch_takes_4_bytes_an_item_and_chain():
+    """And 8 bytes an item while one chain's is drawn. Orders of all chains in int64 took 24 bytes an item and chain."""
+    chains, items = 16, 5000
+    batches = TensorBatches(torch.zeros(items, 1), torch.zeros(items).long(), 100, chains=chains)
+    with Memory() as memory:
+        before = memory.begin()
+        batches._draw(0)
+    assert memory.peak - before <= (4 * chains + 2 * 8) * items
 
 
 def test_the_global_generator_is_left_alone():

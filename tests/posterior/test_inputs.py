@@ -82,6 +82,10 @@ def test_the_table_of_a_run_on_a_table_is_encoded_first(tmp_path):
     (tmp_path / "preprocessing.json").write_text(json.dumps({"kind": "table"}))
     with pytest.raises(ConfigError, match="predict_table"):
         posterior.predict(table)
+    for damaged in ("{", "[" * 100_000):
+        (tmp_path / "preprocessing.json").write_text(damaged)
+        with pytest.raises(ConfigError, match="preprocessing.json is damaged .*: restore it"):
+            posterior.predict(table)
 
 
 def test_an_error_of_the_network_itself_is_not_blamed_on_the_inputs(posterior, monkeypatch):

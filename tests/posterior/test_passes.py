@@ -166,9 +166,12 @@ def test_a_sample_that_vanishes_between_two_slices_is_refused(regression, monkey
         posterior.evaluate(TensorSlices(X, VALUES))
 
 
-def test_items_that_are_not_finite_are_named_by_their_place_among_all(regression, monkeypatch):
-    monkeypatch.setattr(stored_outputs, "LIMIT", 20 * PER_ITEM)
+@pytest.mark.parametrize("size", [7, 40])
+def test_items_that_are_not_finite_are_counted_among_all_in_one_warning(regression, monkeypatch, size):
+    """One is in another slice than the others, and infinities of both signs are in one batch."""
+    monkeypatch.setattr(stored_outputs, "LIMIT", size * PER_ITEM)
     x = X.clone()
-    x[33] = math.nan
-    with pytest.warns(bdl.BdlWarning, match="1 of 20 items, 33 the first, have outputs that are not finite"):
-        bdl.Posterior.load(*regression[:2]).evaluate(TensorSlices(x, VALUES))
+    x[3], x[31], x[33] = math.inf, -math.inf, math.nan
+    with pytest.warns(bdl.BdlWarning, match="not finite") as seen:
+        bdl.Posterior.load(*regression[:2]).evaluate(TensorSlices(x, VALUES, batch_size=10))
+    assert [str(w.message).partition(" have")[0] for w in seen] == ["3 of 40 items, 3 the first,"]

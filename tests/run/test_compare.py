@@ -1,4 +1,4 @@
-"""Tests of `bdl.run.compare`, `.compared_runs` and `.comparison`.
+"""Tests of `bdl.run.compare`, `.compared_runs`, `.comparison` and `.spreadsheet`.
 
 bdl compare: rows of equal settings, means over seeds computed by hand, and runs that are not compared.
 """
@@ -316,3 +316,16 @@ def test_a_strangers_label_makes_no_html_in_the_table(tmp_path, script):
     compared(script, tmp_path / "out", str(tmp_path / "a"), str(tmp_path / "b"))
     table = (tmp_path / "out" / "comparison.md").read_text()
     assert "<" not in table and "&lt;script&gt;alert(1)&lt;/script&gt;" in table
+
+
+def test_a_strangers_text_is_no_formula_in_a_spreadsheet_and_no_order_to_a_terminal(tmp_path, script):
+    """Names of methods and values of settings, in the tables of methods and of runs."""
+    for folder, lr in (("=a", "@SUM(A1)"), ("b", "\x1b]0;title\x07x")):
+        written(tmp_path / folder, "=2+3", 0, 0.2, settings={"sampler": {"lr": lr}})
+    status, out, _ = script("compare", str(tmp_path))
+    assert status == 0 and "\x1b" not in out and "?]0;title?x" in out
+    cells = []
+    for name in ("comparison.csv", "runs.csv"):
+        table = pd.read_csv(tmp_path / "comparison" / name, dtype=str, keep_default_na=False)
+        cells += [*table.columns, *table.to_numpy().ravel()]
+    assert {"'=2+3", "'@SUM(A1)"} <= set(cells) and not [cell for cell in cells if cell.startswith(("=", "@"))]
