@@ -1,4 +1,5 @@
-/* Loss and gradient of a stack of multilayer perceptrons, one chain after the other. mlp_kernel.py compiles this file.
+/* Loss, gradient and outputs of a stack of multilayer perceptrons, one chain after the other. mlp_library.py compiles
+   this file.
 
    The items of a batch are the contiguous axis: a layer's values are (features, ld) in scratch memory, with ld >= B
    rounded up to whole vectors. The columns beyond B repeat the last item, and their gradients are zero. Where the loss is
@@ -430,7 +431,7 @@ static double heteroscedastic(I k, const float *z, const float *y, float *d, flo
     return loss;
 }
 
-/* Where the fields of a plan lie, in 8 bytes: its head, a layer, and in a layer what mlp_kernel.py writes */
+/* Where the fields of a plan lie, in 8 bytes: its head, a layer, and in a layer what mlp_library.py writes */
 void bdl_mlp_layout(I *places) {
     places[0] = offsetof(Plan, layer) / 8;
     places[1] = sizeof(Layer) / 8;
@@ -565,6 +566,24 @@ APART void forward_of(const Plan *p, const float *x, I x_stride, I items, float 
 void bdl_mlp_forward(const Plan *p, const float *x, I x_stride, I items, float *outputs, float *values) {
     Mode before = flush_subnormals();
     forward_of(p, x, x_stride, items, outputs, values);
+    restore(before);
+}
+
+APART void outputs_of(const Plan *p, const float *x, I x_stride, I items, float *outputs, float *values) {
+    I in = p->layer[0].in, out = p->layer[p->layers - 1].out;
+    for (I c = 0; c < p->chains; c++)
+        for (I from = 0; from < items; from += BLOCK) {
+            Batch b = batch_of(items - from < BLOCK ? items - from : BLOCK);
+            const float *z = forward(p, c, x + c * x_stride + from * in, values, b);
+            for (I k = 0; k < out; k++)
+                memcpy(outputs + (c * out + k) * items + from, z + k * b.ld, (size_t)b.items * 4);
+        }
+}
+
+/* Outputs (C, K, B) alone, of blocks of items: `values` holds those of one block of one chain. */
+void bdl_mlp_outputs(const Plan *p, const float *x, I x_stride, I items, float *outputs, float *values) {
+    Mode before = flush_subnormals();
+    outputs_of(p, x, x_stride, items, outputs, values);
     restore(before);
 }
 

@@ -57,6 +57,7 @@ class PosteriorEvaluation(ABC):
         self._count = torch.zeros(chains, dtype=torch.int64)
         self._log_p = Draws(chains)  # log probabilities at the points
         self._features = Draws(chains)
+        self._chosen: tuple[Tensor, Tensor] | None = None  # items and columns of `features`, from the first network on
 
     @property
     def items(self) -> int:
@@ -148,10 +149,12 @@ class PosteriorEvaluation(ABC):
     def _linear(self, outputs: Tensor) -> Tensor:
         """(s, features) see `features`."""
         size = outputs.shape[-1]
-        chosen = spaced(FEATURES, self._total * size, self._first * size, len(self.y) * size)
-        items, columns = chosen // size - self._first, chosen % size
+        if self._chosen is None:
+            chosen = spaced(FEATURES, self._total * size, self._first * size, len(self.y) * size)
+            self._chosen = chosen // size - self._first, chosen % size
+        items, columns = self._chosen
         of_items = outputs[:, items]
-        values = of_items[:, torch.arange(len(chosen)), columns]
+        values = of_items[:, torch.arange(len(items)), columns]
         return values - of_items.mean(-1) if self.likelihood.outputs == "logits" else values
 
     @abstractmethod
