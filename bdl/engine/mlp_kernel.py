@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from bdl.batch import Inputs
 from bdl.engine.gradient import Gradient
 from bdl.engine.mlp_gradient import MLPGradient
-from bdl.engine.mlp_library import LINE, Plan, load, pairs, sizes
+from bdl.engine.mlp_library import LINE, MLPPlan, load, pairs, sizes
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, mean_loss_and_gradient
 from bdl.likelihoods.base import as_columns
@@ -148,7 +148,7 @@ class MLPKernel(Gradient):
         return place[1]
 
 
-class _LivePlan(Plan):
+class _LivePlan(MLPPlan):
     """The plan of a stack that moves: parameters and gradients that are looked up again only where they have moved."""
 
     def __init__(self, layers: Sequence[tuple[nn.Linear, int]], chains: int):

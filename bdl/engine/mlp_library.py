@@ -61,7 +61,7 @@ def pairs(layers: Sequence[nn.Module]) -> list[tuple[nn.Linear, int]]:
     return found
 
 
-class Plan:
+class MLPPlan:
     """The layers of so many networks as the library reads them: sizes, and where weights, biases and gradients lie."""
 
     def __init__(self, layers: Sequence[tuple[nn.Linear, int]], networks: int):
@@ -82,7 +82,7 @@ class Plan:
                     self._numbers[at : at + 2] = next(tensors) if has else (0, 0)
 
 
-def sizes(library: ctypes.CDLL, plan: Plan, items: int) -> tuple[int, int]:
+def sizes(library: ctypes.CDLL, plan: MLPPlan, items: int) -> tuple[int, int]:
     """Floats of scratch that items need: for the values of one network, and for its work in a backward pass."""
     values, work = ctypes.c_int64(), ctypes.c_int64()
     library.bdl_mlp_scratch(plan.pointer, items, ctypes.byref(values), ctypes.byref(work))
@@ -100,7 +100,7 @@ def outputs_of(
     plain = all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in (*params, x))
     if not plain or not items or features != layers[0][0].in_features:
         return None
-    plan = Plan(layers, networks)
+    plan = MLPPlan(layers, networks)
     axes = [axes for linear, _ in layers for axes in ((2,) if linear.bias is None else (2, 1))]  # without the networks
     plan.fill([(t.data_ptr(), t.stride(0) if t.ndim > own else 0) for t, own in zip(params, axes, strict=True)])
     outputs = x.new_empty(networks, plan.outputs, items)
