@@ -22,6 +22,7 @@ from bdl.batch import (
     tensors_in,
 )
 from bdl.cpu import cpu
+from bdl.engine import mlp_library
 from bdl.engine.functional import call_with, evaluating, named_tensors, tensors_of_modules, watching
 from bdl.engine.prefix import FrozenPrefix
 from bdl.errors import ConfigError
@@ -103,6 +104,8 @@ class Forward:
     `scripts/bench.py chains` measured as the fastest, and uses vmap on an accelerator, where it was not measured.
     Timing at run time never decides, because then two runs would differ. Batched products sum in another order than one
     network alone: the last bits of float32 differ between the ways, and do not differ between two runs of one way.
+    `evaluate` without gradients has mlp_kernel.c in place of bmm for small MLPs on a CPU where torch has one thread, in
+    half of the time: their values then stay in the cache. It sums in an order of its own, too.
 
     Args:
         net: the architecture, and the values of the tensors that a call does not give. It is not changed.
@@ -124,6 +127,9 @@ class Forward:
         self.device = next((t.device for t in originals.values()), torch.device("cpu"))
         self._head = bool(shared) and differ_in_one_linear(net, shared)
         self._layers = mlp_layers(net)
+        idle = nn.Flatten | nn.Identity | nn.Dropout  # in eval mode
+        self._pairs = mlp_library.pairs([layer for layer in self._layers or [] if not isinstance(layer, idle)])
+        self._live = [p for linear, _ in self._pairs for p in (linear.weight, linear.bias) if p is not None]
         self._has_modes = self._layers is None or any(isinstance(layer, nn.Dropout) for layer in self._layers)
         if method == "bmm" and self._layers is None:
             raise ConfigError(
@@ -164,6 +170,8 @@ class Forward:
 
     def evaluate(self, tensors: Tensors, inputs: Inputs) -> Tensor:
         """The outputs (k, n, ...) in eval mode, for inputs (n, ...)."""
+        if (outputs := self._compiled(tensors, inputs)) is not None:
+            return outputs
         with evaluating(self.net) if self._has_modes else nullcontext():  # entering it takes as long as a small MLP
             return self(tensors, inputs)
 
@@ -243,6 +251,19 @@ class Forward:
                 h, given = layer(h.clone()) if given else in_place.get(type(layer), layer)(h), False
         outputs = (h.expand(networks, *h.shape) if alike else h).mT
         return outputs.unflatten(1, items) if len(items) > 1 else outputs
+
+    def _compiled(self, tensors: Tensors, x: Inputs) -> Tensor | None:
+        """The outputs (k, n, ...) in eval mode by mlp_kernel.c; None where it does not run the network."""
+        alone = torch.get_num_threads() == 1 and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
+        if self.method != "auto" or not self._pairs or not alone or not isinstance(x, Tensor):
+            return None
+        rows, library = self._rows(x, each=False), mlp_library.load()
+        if rows is None or library is None:
+            return None
+        values = [self._value(tensors, parameter) for parameter in self._live]
+        networks, items = len(next(iter(tensors.values()))), rows.shape[:-1]
+        outputs = mlp_library.outputs_of(library, self._pairs, values, rows.flatten(0, -2), networks)
+        return None if outputs is None else outputs.mT.unflatten(1, items) if len(items) > 1 else outputs.mT
 
     def _value(self, tensors: Tensors, parameter: Tensor) -> Tensor:
         """The tensor that stands for a parameter of the network."""

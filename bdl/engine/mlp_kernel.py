@@ -9,27 +9,20 @@ from __future__ import annotations
 import ctypes
 import math
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from bdl import native
 from bdl.batch import Inputs
 from bdl.engine.gradient import Gradient
 from bdl.engine.mlp_gradient import MLPGradient
+from bdl.engine.mlp_library import LINE, MLPPlan, load, pairs, sizes
 from bdl.errors import ConfigError
 from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, mean_loss_and_gradient
 from bdl.likelihoods.base import as_columns
 
-SOURCE = Path(__file__).with_suffix(".c")
-LARGEST = 2**16  # numbers in a weight matrix; beyond, torch's products gain from threads and from packed operands
-_ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3, nn.SiLU: 4}  # the enum in mlp_kernel.c
 _LAWS = {CategoricalNLL: 0, GaussianNLL: 1, HeteroscedasticNLL: 2}  # the likelihoods in mlp_kernel.c
-_HEAD, _FIELDS = 2, 11  # numbers in a Plan before its layers, and in a Layer
-_PLACES = (3, 5, 7, 9)  # a Layer's weight, bias and their gradients, each with its stride behind it
-_LINE = 64  # bytes; the scratch starts at a line of the cache
 
 
 class MLPKernel(Gradient):
@@ -41,7 +34,7 @@ class MLPKernel(Gradient):
     def __init__(self, eager: MLPGradient, library: ctypes.CDLL):
         self.eager, self.chains, self.params, self.loss = eager, eager.chains, eager.params, eager.loss
         self._library, self._block = library, library.bdl_mlp_block()
-        self._plan = _Plan(eager.layers, eager.chains)
+        self._plan = _LivePlan(pairs(eager.layers), eager.chains)
         self._scratch: dict[str, tuple[int, int, Tensor]] = {}  # floats, address, the memory
         self._known_shape = torch.Size()  # the shape of the last x that fitted
         self._sizes: dict[int, tuple[int, int]] = {}
@@ -82,7 +75,7 @@ class MLPKernel(Gradient):
             return 0
         items, (number, targets, given) = rows.shape[-1], law
         values, work = self._size(min(items, self._block))
-        batch = items * (features + 2 * targets[0, :1].numel()) + _LINE
+        batch = items * (features + 2 * targets[0, :1].numel()) + LINE
         return self._library.bdl_mlp_walk(
             self._plan.pointer, len(losses), x.data_ptr(), y.data_ptr(), rows.data_ptr(), rows.stride(0),
             0 if shared else items, items, number, given, losses.data_ptr(), self._space("values", values),
@@ -143,31 +136,23 @@ class MLPKernel(Gradient):
     def _size(self, items: int) -> tuple[int, int]:
         """Floats of scratch for the values of one chain, and for its work."""
         if items not in self._sizes:
-            values, work = ctypes.c_int64(), ctypes.c_int64()
-            self._library.bdl_mlp_scratch(self._plan.pointer, items, ctypes.byref(values), ctypes.byref(work))
-            self._sizes[items] = values.value, work.value
+            self._sizes[items] = sizes(self._library, self._plan, items)
         return self._sizes[items]
 
     def _space(self, name: str, floats: int) -> int:
         """The address of scratch memory for so many floats, kept between calls."""
         place = self._scratch.get(name)
         if place is None or place[0] < floats:
-            memory = torch.zeros(floats + _LINE // 4, dtype=torch.float32, device="cpu")
-            place = self._scratch[name] = floats, -(-memory.data_ptr() // _LINE) * _LINE, memory
+            memory = torch.zeros(floats + LINE // 4, dtype=torch.float32, device="cpu")
+            place = self._scratch[name] = floats, -(-memory.data_ptr() // LINE) * LINE, memory
         return place[1]
 
 
-class _Plan:
-    """The layers as mlp_kernel.c reads them: sizes, and where weights, biases and gradients lie."""
+class _LivePlan(MLPPlan):
+    """The plan of a stack that moves: parameters and gradients that are looked up again only where they have moved."""
 
-    def __init__(self, layers: Sequence[nn.Module], chains: int):
-        pairs = _pairs(layers)
-        self.inputs, self.outputs = pairs[0][0].in_features, pairs[-1][0].out_features
-        self._biased = [linear.bias is not None for linear, _ in pairs]
-        rows = [[linear.in_features, linear.out_features, code, *[0] * (_FIELDS - 3)] for linear, code in pairs]
-        flat = [chains, len(pairs), *[value for row in rows for value in row]]
-        self._numbers = (ctypes.c_int64 * len(flat))(*flat)
-        self.pointer = ctypes.addressof(self._numbers)
+    def __init__(self, layers: Sequence[tuple[nn.Linear, int]], chains: int):
+        super().__init__(layers, chains)
         self._places: list[int] = []
         self._usable = False
 
@@ -180,17 +165,8 @@ class _Plan:
             self._places = places
             plain = ((t.dtype, t.device.type) == (torch.float32, "cpu") for t in (*params, *out))
             self._usable = all(plain) and all(t[0].is_contiguous() for t in (*params, *out))
-            self._fill([(t.data_ptr(), t.stride(0)) for t in params], [(t.data_ptr(), t.stride(0)) for t in out])
+            self.fill([(t.data_ptr(), t.stride(0)) for t in params], [(t.data_ptr(), t.stride(0)) for t in out])
         return self._usable
-
-    def _fill(self, params: list[tuple[int, int]], out: list[tuple[int, int]]) -> None:
-        """Write the addresses and strides of parameters and gradients."""
-        theta, gradients = iter(params), iter(out)
-        for i, biased in enumerate(self._biased):
-            for parts, places in ((theta, _PLACES[:2]), (gradients, _PLACES[2:])):
-                for place, has in zip(places, (True, biased), strict=True):
-                    at = _HEAD + _FIELDS * i + place
-                    self._numbers[at : at + 2] = next(parts) if has else (0, 0)
 
 
 def compiled(eager: MLPGradient, required: bool = False) -> MLPGradient | MLPKernel:
@@ -198,57 +174,12 @@ def compiled(eager: MLPGradient, required: bool = False) -> MLPGradient | MLPKer
 
     Raises ConfigError where it is required and cannot be built. Layers that do not fit are no error.
     """
-    library = native.load(SOURCE, required) if fits(eager) else None
-    if library is None:
-        return eager
-    if layout_of(_typed(library)) != (_HEAD, _FIELDS, *_PLACES):
-        raise ConfigError(f"{SOURCE} is of another bdl than {__file__}: install bdl again, or set compile=false")
-    return MLPKernel(eager, library)
-
-
-def layout_of(library: ctypes.CDLL) -> tuple[int, ...]:
-    """Where the library reads the fields of a plan, in 8 bytes: its head, a layer, and the places in a layer."""
-    places = (ctypes.c_int64 * (2 + len(_PLACES)))()
-    library.bdl_mlp_layout(places)
-    return tuple(places)
+    library = load(required) if fits(eager) else None
+    return eager if library is None else MLPKernel(eager, library)
 
 
 def fits(eager: MLPGradient) -> bool:
-    """Whether the compiled code runs these layers: Linear, each followed by at most one activation it knows, all live.
-
-    The parameters must be float32 on a CPU, and no weight matrix larger than `LARGEST`. The code runs on one core.
-    """
+    """Whether the compiled code runs these layers, see `pairs`, with parameters in float32 on a CPU, all live."""
     every = [p for layer in eager.layers for p in layer.parameters()]
     live = len(every) == len(eager.params) and all(p.dtype == torch.float32 and p.device.type == "cpu" for p in every)
-    pairs = _pairs(eager.layers)
-    return live and bool(pairs) and all(a.in_features * a.out_features <= LARGEST for a, _ in pairs)
-
-
-def _pairs(layers: Sequence[nn.Module]) -> list[tuple[nn.Linear, int]]:
-    """Linear layers, each with the code of the activation after it; empty where the layers are not of this form."""
-    pairs: list[tuple[nn.Linear, int]] = []
-    for i, layer in enumerate(layers):
-        if type(layer) is nn.Linear:
-            pairs.append((layer, 0))
-        elif i > 0 and type(layers[i - 1]) is nn.Linear and type(layer) in _ACTIVATIONS:
-            pairs[-1] = (pairs[-1][0], _ACTIVATIONS[type(layer)])
-        else:
-            return []
-    return pairs
-
-
-def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
-    """The library, whose functions know the types of their arguments."""
-    address, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-    for name, result, arguments in (
-        ("scratch", None, [address, number, address, address]),
-        ("block", number, []),
-        ("layout", None, [address]),
-        ("loss", number, [address, address, number, number, address, number, real, number, address, address, address]),
-        ("walk", number, [address, number, *[address] * 3, *[number] * 4, real, *[address] * 6]),
-        ("forward", None, [address, address, number, number, address, address]),
-        ("backward", None, [address, address, number, address, address]),
-    ):
-        function = getattr(library, f"bdl_mlp_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
+    return live and bool(pairs(eager.layers))

@@ -55,8 +55,8 @@ class PosteriorEvaluation(ABC):
         self._first, self._total = first, len(y) if total is None else total  # these are items of so many, from there
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
         self._count = torch.zeros(chains, dtype=torch.int64)
-        self._log_p = Draws(chains)  # log probabilities at the points
-        self._features = Draws(chains)
+        self._log_p, self._features = Draws(chains), Draws(chains)  # log probabilities at the points, `features`
+        self._chosen: tuple[Tensor, Tensor] | None = None  # items and columns of `features`, from the first network on
 
     @property
     def items(self) -> int:
@@ -148,11 +148,12 @@ class PosteriorEvaluation(ABC):
     def _linear(self, outputs: Tensor) -> Tensor:
         """(s, features) see `features`."""
         size = outputs.shape[-1]
-        chosen = spaced(FEATURES, self._total * size, self._first * size, len(self.y) * size)
-        items, columns = chosen // size - self._first, chosen % size
-        of_items = outputs[:, items]
-        values = of_items[:, torch.arange(len(chosen)), columns]
-        return values - of_items.mean(-1) if self.likelihood.outputs == "logits" else values
+        if self._chosen is None:
+            chosen = spaced(FEATURES, self._total * size, self._first * size, len(self.y) * size)
+            self._chosen = chosen // size - self._first, chosen % size
+        items, columns = self._chosen
+        values = outputs[:, items, columns]
+        return values - outputs[:, items].mean(-1) if self.likelihood.outputs == "logits" else values
 
     @abstractmethod
     def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Iterable[Any]:

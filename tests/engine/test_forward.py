@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from bdl.engine import forward
+from bdl.engine import forward, mlp_library
 from bdl.engine.forward import TINY, Forward, mlp_layers
 from bdl.models import MLP
 
@@ -126,3 +126,52 @@ def test_memory_bounds_how_many_networks_run_together(monkeypatch):
     assert Forward(MLP((4, 7, 3))).together(x, 100) == 2  # ten batches: the outputs of all are in memory
     assert Forward(MLP((4, 7, 3))).together(x, 10**6) == 1
     assert Forward(NETS["batch norm"]()).together(x, 10) == 11
+
+
+@pytest.fixture
+def by_library(monkeypatch):
+    """Counts the calls of the compiled code."""
+    if mlp_library.load() is None:
+        pytest.skip("no C compiler")
+    calls, outputs_of = [], mlp_library.outputs_of
+    monkeypatch.setattr(mlp_library, "outputs_of", lambda *a: calls.append(outputs_of(*a)) or calls[-1])
+    return calls
+
+
+@pytest.mark.parametrize("items", [1, 255, 256, 257, 600])
+def test_small_mlps_are_evaluated_by_the_compiled_code(by_library, items):
+    """Blocks of 256 items, the last one shorter; a layer and a bias that all networks share; Dropout at rest."""
+    net = nn.Sequential(nn.Flatten(), nn.Linear(6, 9), nn.SiLU(), nn.Linear(9, 5, bias=False), nn.Tanh(), nn.Dropout())
+    net.append(nn.Linear(5, 3))
+    x, tensors = torch.randn(items, 2, 3), random_tensors(net, 4)
+    stacked = {name: t for name, t in tensors.items() if name not in ("1.weight", "1.bias", "6.bias")}
+    with torch.no_grad():
+        outputs = Forward(net, shared=["1.weight", "1.bias", "6.bias"]).evaluate(stacked, x)
+        assert torch.equal(by_library[0].mT, outputs) and net.training
+    expected = alone(net, stacked, x)
+    torch.testing.assert_close(outputs.double(), expected, atol=300 * EPS, rtol=100 * EPS)
+
+
+def test_what_the_compiled_code_puts_out_for_an_item_depends_on_no_other(by_library):
+    net = MLP((4, 7, 3))
+    x, tensors = torch.randn(300, 4), random_tensors(net, 3)
+    with torch.no_grad():
+        outputs = Forward(net).evaluate(tensors, x)
+        part = Forward(net).evaluate({name: t[1:2] for name, t in tensors.items()}, x[200:271])
+    assert torch.equal(part[0], outputs[1, 200:271]) and len(by_library) == 2
+
+
+@pytest.mark.parametrize("case", ["two threads", "gradients", "float64", "GELU", "transposed", "bmm"])
+def test_what_the_compiled_code_does_not_run_is_evaluated_without_it(by_library, case, monkeypatch):
+    net = MLP((4, 7, 3), activation="gelu" if case == "GELU" else "tanh")
+    tensors, x = random_tensors(net, 2), torch.randn(5, 4)
+    if case == "two threads":
+        monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    elif case == "float64":
+        tensors, x = {name: t.double() for name, t in tensors.items()}, x.double()
+    elif case == "transposed":
+        tensors["0.weight"] = tensors["0.weight"].mT.contiguous().mT
+    with torch.set_grad_enabled(case == "gradients"):
+        outputs = Forward(net, "bmm" if case == "bmm" else "auto").evaluate(tensors, x)
+    assert not any(one is not None for one in by_library)
+    torch.testing.assert_close(outputs.double(), alone(net, tensors, x), atol=300 * EPS, rtol=100 * EPS)

@@ -1,4 +1,4 @@
-"""Tests of `bdl.engine.mlp_kernel` and `bdl.native`.
+"""Tests of `bdl.engine.mlp_kernel`, `.mlp_library` and `bdl.native`.
 
 The compiled MLP gradient: equal to autograd in float64, independent of the other chains and of memory, optional.
 """
@@ -18,10 +18,11 @@ from torch import nn
 
 import bdl
 from bdl import native
-from bdl.engine import mlp_kernel
+from bdl.engine import mlp_library
 from bdl.engine.choose import choose_gradient
 from bdl.engine.mlp_gradient import MLPGradient
-from bdl.engine.mlp_kernel import SOURCE, MLPKernel
+from bdl.engine.mlp_kernel import MLPKernel
+from bdl.engine.mlp_library import SOURCE
 from bdl.errors import ConfigError
 from bdl.likelihoods import mean_loss
 from bdl.samplers.buffer import ParameterBuffer
@@ -440,7 +441,7 @@ def test_a_folder_that_cannot_be_written_is_no_failure(fresh, monkeypatch):
 def test_two_processes_may_build_at_once(tmp_path):
     script = tmp_path / "build.py"
     script.write_text(
-        "from bdl import native; from bdl.engine import mlp_kernel; native.load(mlp_kernel.SOURCE, required=True)"
+        "from bdl import native; from bdl.engine import mlp_library; native.load(mlp_library.SOURCE, required=True)"
     )
     environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
     for process in [Forked([str(script)], tmp_path, environment) for _ in range(2)]:
@@ -452,6 +453,7 @@ def test_two_processes_may_build_at_once(tmp_path):
 def test_a_library_that_reads_a_plan_otherwise_is_refused(monkeypatch):
     stack = bdl.ChainStack(network((6, 5, 3)), 2)
     assert isinstance(kernel_of(stack), MLPKernel)
-    monkeypatch.setattr(mlp_kernel, "layout_of", lambda library: (2, 12, 3, 5, 7, 9))
+    monkeypatch.setattr(native, "_outcome", {})  # as in a new process
+    monkeypatch.setattr(mlp_library, "layout_of", lambda library: (2, 12, 3, 5, 7, 9))
     with pytest.raises(ConfigError, match="is of another bdl"):
         choose_gradient(stack, NLL)

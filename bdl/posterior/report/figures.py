@@ -27,15 +27,23 @@ NORMAL_90 = 1.645  # 90 % of a normal law lie within so many standard deviations
 
 def as_uri(draw: Callable[..., Figure], *arguments: Any) -> str:
     """The figure of `draw(*arguments)` as an SVG in a data URI."""
-    return "data:image/svg+xml;base64," + base64.b64encode(drawn(draw, arguments, "svg", {"Date": None})).decode()
+    return uri_of(drawn(draw, arguments, "svg", {"Date": None})[1])
 
 
-def drawn(draw: Callable[..., Figure], arguments: Sequence[Any], form: str, metadata: dict[str, Any]) -> bytes:
-    """The figure of `draw(*arguments)` as a file of the form "svg" or "png"."""
+def uri_of(svg: bytes) -> str:
+    """An SVG as a data URI."""
+    return "data:image/svg+xml;base64," + base64.b64encode(svg).decode()
+
+
+def drawn(
+    draw: Callable[..., Figure], arguments: Sequence[Any], form: str, metadata: dict[str, Any]
+) -> tuple[Figure, bytes]:
+    """The figure of `draw(*arguments)`, whose parts then have their places, and its file of the form "svg" or "png"."""
     buffer = io.BytesIO()
     with matplotlib.rc_context(STYLE):
-        draw(*arguments).savefig(buffer, format=form, dpi=120, metadata=metadata)
-    return buffer.getvalue()
+        figure = draw(*arguments)
+        figure.savefig(buffer, format=form, dpi=120, metadata=metadata)
+    return figure, buffer.getvalue()
 
 
 def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -100,27 +101,20 @@ class Picture:
     checks: Sequence[str] = ()  # names of the verdict's checks that are seen here
     zooms: bool = False  # can a reader look closer at a part of its x axis?
 
-    @property
-    def uri(self) -> str:
-        """An SVG in a data URI."""
-        from bdl.posterior.report.figures import as_uri  # it imports matplotlib, which takes a second
-
-        return as_uri(self.draw, *self.arguments)
-
-    @property
-    def lines(self) -> str:
-        """What the page needs to draw a part of the picture, as JSON; empty where it does not zoom."""
-        if not self.zooms:
-            return ""
+    @cached_property
+    def embedded(self) -> tuple[str, str]:
+        """An SVG in a data URI; and what the page needs to draw a part of it, as JSON, empty where it does not zoom."""
+        from bdl.posterior.report.figures import drawn, uri_of  # they import matplotlib, which takes a second
         from bdl.posterior.report.zoom import lines_of
 
-        return lines_of(self.draw, self.arguments)
+        figure, svg = drawn(self.draw, self.arguments, "svg", {"Date": None})
+        return uri_of(svg), lines_of(figure) if self.zooms else ""
 
     @property
     def png(self) -> bytes:
         from bdl.posterior.report.figures import drawn
 
-        return drawn(self.draw, self.arguments, "png", {})
+        return drawn(self.draw, self.arguments, "png", {})[1]
 
 
 def pictures_of(data: ReportData) -> list[Picture]:

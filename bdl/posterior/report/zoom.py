@@ -4,30 +4,23 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from bdl.posterior.report.figures import STYLE
-
 LEVELS = 65534  # steps from one end of an axis to the other; 65535 stands for a number that is not finite
 
 
-def lines_of(draw: Callable[..., Figure], arguments: Sequence[Any]) -> str:
-    """JSON with the frame and the lines of each axis of the figure of `draw(*arguments)`.
+def lines_of(figure: Figure) -> str:
+    """JSON with the frame and the lines of each axis of a figure that has been drawn: its layout says where they are.
 
     An axis is {box: left, bottom, right, top as shares of the picture; x: its limits; name, log; lines}. A line is
     {x, y: numbers of 16 bits in base64; ends: smallest and largest y; colour, width, alpha, label}.
     """
-    with matplotlib.rc_context(STYLE):
-        figure = draw(*arguments)
-        figure.draw_without_rendering()  # the layout says where the axes are
     return json.dumps([_axis(ax) for ax in figure.axes], separators=(",", ":"))
 
 

@@ -8,6 +8,7 @@ import json
 import numpy as np
 from matplotlib.figure import Figure
 
+from bdl.posterior.report.figures import drawn
 from bdl.posterior.report.zoom import LEVELS, lines_of
 
 
@@ -31,7 +32,7 @@ def test_the_lines_of_each_axis_decode_to_what_was_drawn_to_half_a_level():
         bottom.set_ylabel("rate")
         return figure
 
-    top, bottom = json.loads(lines_of(draw, (2.0,)))
+    top, bottom = json.loads(lines_of(drawn(draw, (2.0,), "svg", {})[0]))
     (line,), (flat,) = top["lines"], bottom["lines"]
     assert (line["colour"], line["width"], line["alpha"], line["label"]) == ("#123456", 2, 0.5, "a chain")
     assert not top["log"] and bottom["log"] and bottom["name"] == "rate" and flat["label"] == ""
