@@ -62,8 +62,16 @@ def tuned(plan: Plan, process: ProcessInfo) -> Plan:
 
 
 def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
-    """The values of the choices by key; a sampler's is the node of its dynamics."""
-    return {key: NODES.get(choice.value, choice.value) for choice in choices for key in SETTINGS[choice.name][0]}
+    """The values of the choices by key; a sampler's is the node of its dynamics, a mapping stands for keys below."""
+    found: dict[str, Any] = {}
+    for choice in choices:
+        for key in SETTINGS[choice.name][0]:
+            value = choice.value
+            if isinstance(value, Mapping):
+                found |= {f"{key}.{name}": each for name, each in value.items()}
+            else:
+                found[key] = NODES.get(value, value) if isinstance(value, str) else value
+    return found
 
 
 def _choose_aside(plan: Plan, began: float) -> list[Choice]:
@@ -161,12 +169,16 @@ class _Case:
             "batch_size": self.data.batch_size, "prior": self.sampler["prior"], "lr": self.sampler["lr"],
             "friction": self.sampler["dynamics"].friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
         }  # fmt: skip
+        kept = present if self.plan.tuning.weighting_alone else self.given
+        given = {name: value for name, value in present.items() if name in kept}
+        if "lr" not in self.given and ("lr" in given or "lr" not in present["dynamics"].tunable):
+            given["plain_lr"] = present["lr"]
+            given.pop("lr", None)
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
-            self.sampler["dynamics"], num_data=problem.num_data, steps=steps,
+            self.sampler["dynamics"], num_data=problem.num_data, steps=steps, weighting=self.sampler.get("weighting", bdl.Flat()),
             temperature=None if self.plan.tuning.temperature else problem.temperature,
-            given={name: value for name, value in present.items() if name in self.given}, seed=problem.seed,
-            compiled=problem.compiled,
+            given=given, seed=problem.seed, compiled=problem.compiled,
         )  # fmt: skip
         return tuning, seconds
 

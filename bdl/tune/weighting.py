@@ -1,0 +1,82 @@
+"""Adaptive weighting: how cold it is to sample, and the zeta and the bins that lead there.
+
+Under form="full", the multiplier is 1 + zeta T / (width of a bin) while the energies stay above the lower one of two
+bins. psi^zeta is then a straight line, and the weighted distribution that of exp(-U/T') with T' = T over the
+multiplier. So a temperature T' that predicts best names zeta, and energies that trials saw name the bins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from bdl.tune.choice import Choice
+from bdl.tune.score import clear_winner
+from bdl.tune.temperature import described
+
+FORM = "full"  # see AdaptiveWeight
+
+
+@dataclass(frozen=True)
+class Cooling:
+    """Trials of chains that cooled down, by the temperature T' of each.
+
+    Args:
+        scores: (n,) negative log densities of the validation items.
+        reached: T_eff.
+        energies: (C, steps) of all steps, nats, of the kind that a step sees: of a batch, or of all items.
+    """
+
+    scores: Mapping[float, Tensor]
+    reached: Mapping[float, float]
+    energies: Mapping[float, Tensor]
+
+    def level(self, temperature: float) -> float:
+        """The median energy of the later half of a trial, nats."""
+        energies = self.energies[temperature]
+        return float(energies[:, energies.shape[1] // 2 :].median())
+
+    def depth(self, coldest: float) -> float:
+        """Nats by which log G falls from the energies of the first trial to those of a colder one.
+
+        By thermodynamic integration: log G has the slope 1/T' - 1/T at the energies of a trial at T', T the first.
+        Trapezoids between the trials.
+        """
+        temperatures = [t for t in self.scores if t >= coldest]
+        slopes = [1 / self.reached[t] - 1 / self.reached[temperatures[0]] for t in temperatures]
+        falls = [self.level(a) - self.level(b) for a, b in zip(temperatures, temperatures[1:], strict=False)]
+        return sum(fall * (a + b) / 2 for fall, a, b in zip(falls, slopes, slopes[1:], strict=False))
+
+
+def choose_weighting(cooling: Cooling) -> tuple[Choice, float]:
+    """zeta, the edges of two bins and their form; and the multiplier, which is 1 where no colder chains predict better.
+
+    The bins meet below all energies that the chosen trial saw, by as much again as the energies fell while it cooled:
+    a run is longer than a trial, and may go lower. The upper bin holds all energies above, from where the trials began.
+    """
+    first, best = next(iter(cooling.scores)), clear_winner(dict(cooling.scores))
+    scores = described(cooling.scores, cooling.reached)
+    if best == first:
+        why = f"{scores}: colder chains do not predict clearly better, so that the weighting changes little"
+        return Choice("weighting", {"zeta": 1.0}, why), 1.0
+    fall = cooling.level(first) - cooling.level(best)
+    meet, highest = float(cooling.energies[best].min()) - max(fall, 0.0), float(cooling.energies[first].max())
+    width, multiplier = highest - meet, first / best
+    zeta = (1 / best - 1 / first) * width
+    reason = (
+        f"{scores}; the gradient is multiplied by 1 + zeta T / {width:.4g} = {multiplier:.3g}, as if T were {best:.3g}; "
+        f"energies fall from {cooling.level(first):,.5g} to {cooling.level(best):,.5g} nats, and log G by about "
+        f"{cooling.depth(best):,.3g}"
+    )
+    return Choice("weighting", {"zeta": zeta, "edges": [meet - width, meet, highest], "form": FORM}, reason), multiplier
+
+
+def weighted(weighting: Any, choice: Choice) -> dict[str, Any]:
+    """Arguments by which a weighting differs once it has what was found, in a trial: energies are those of its batches.
+
+    The energy of all data at every step would cost more than the trial.
+    """
+    return {**choice.value, "energy": "batch", "refresh": 1} if weighting.energy != "batch" else dict(choice.value)
