@@ -171,12 +171,13 @@ class _Case:
         }  # fmt: skip
         kept = present if self.plan.tuning.weighting_alone else self.given
         given = {name: value for name, value in present.items() if name in kept}
-        if "lr" not in self.given and ("lr" in given or "lr" not in present["dynamics"].tunable):
+        if "lr" not in self.given and ("lr" in given or "lr" not in self.sampler["dynamics"].tunable):
             given["plain_lr"] = present["lr"]
             given.pop("lr", None)
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
-            self.sampler["dynamics"], num_data=problem.num_data, steps=steps, weighting=self.sampler.get("weighting", bdl.Flat()),
+            self.sampler["dynamics"], num_data=problem.num_data, steps=steps,
+            weighting=self.sampler.get("weighting", bdl.Flat()),
             temperature=None if self.plan.tuning.temperature else problem.temperature,
             given=given, seed=problem.seed, compiled=problem.compiled,
         )  # fmt: skip

@@ -50,10 +50,9 @@ class Search:
     @property
     def fixed_lr(self) -> float | None:
         """The lr of trials without weighting; None where they find one."""
-        own = (
-            self.given.get("plain_lr") if "lr" in self.tunable else None
-        )  # SGHMC stands for a dynamics with another lr
-        return self.given.get("lr", own)
+        # SGHMC stands in the trials for a dynamics whose lr has another scale
+        plain = self.given.get("plain_lr") if "lr" in self.tunable else None
+        return self.given.get("lr", plain)
 
     @property
     def cooled(self) -> Search:

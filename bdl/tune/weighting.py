@@ -66,10 +66,10 @@ def choose_weighting(cooling: Cooling) -> tuple[Choice, float]:
     meet, highest = float(cooling.energies[best].min()) - max(fall, 0.0), float(cooling.energies[first].max())
     width, multiplier = highest - meet, first / best
     zeta = (1 / best - 1 / first) * width
+    levels = f"{cooling.level(first):,.5g} to {cooling.level(best):,.5g}"
     reason = (
-        f"{scores}; the gradient is multiplied by 1 + zeta T / {width:.4g} = {multiplier:.3g}, as if T were {best:.3g}; "
-        f"energies fall from {cooling.level(first):,.5g} to {cooling.level(best):,.5g} nats, and log G by about "
-        f"{cooling.depth(best):,.3g}"
+        f"{scores}; the gradient is multiplied by 1 + zeta T / {width:.4g} = {multiplier:.3g}, as if T were "
+        f"{best:.3g}; energies fall from {levels} nats, and log G by about {cooling.depth(best):,.3g}"
     )
     return Choice("weighting", {"zeta": zeta, "edges": [meet - width, meet, highest], "form": FORM}, reason), multiplier
 
