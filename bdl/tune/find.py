@@ -31,7 +31,7 @@ from bdl.tune.step import Limits, choose_lr, heat_of, measure_noise, warm_up
 from bdl.tune.temperature import CANDIDATES as TEMPERATURES
 from bdl.tune.temperature import choose_temperature
 from bdl.tune.trial import Items, Problem, Trial
-from bdl.tune.weighting import Cooling, choose_weighting, weighted
+from bdl.tune.weighting import Cooling, choose_weighting, in_trials
 from bdl.tune.work import trial_steps
 
 NAMES = ("batch_size", "lr", "plain_lr", "friction", "burn_in", "prior")
@@ -107,8 +107,9 @@ def find_settings(
     if weighting.zeta == AUTO:
         of_weighting, multiplier = _weighting(search, prior, validation)
         choices.append(of_weighting)
-        found: Any = replace(weighting, **weighted(weighting, of_weighting))  # type: ignore[type-var]
-        search = replace(search, weighting=found, multiplier=multiplier)
+        weighting = replace(weighting, **of_weighting.value)  # type: ignore[type-var]
+        search = replace(search, multiplier=multiplier)
+    search = replace(search, weighting=in_trials(weighting))
     of_steps, step_seconds = _of_steps(search, prior) if "lr" in search.tunable else (search.scaled_lr(), 0.0)
     choices += of_steps
     wanted = tuple(choice for choice in choices if search.wants(choice.name))

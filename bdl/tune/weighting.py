@@ -8,11 +8,12 @@ multiplier. So a temperature T' that predicts best names zeta, and energies that
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
 
+from bdl.samplers.weighting.weightings import HistogramWeighting, Weighting
 from bdl.tune.choice import Choice
 from bdl.tune.score import clear_winner
 from bdl.tune.temperature import described
@@ -74,9 +75,8 @@ def choose_weighting(cooling: Cooling) -> tuple[Choice, float]:
     return Choice("weighting", {"zeta": zeta, "edges": [meet - width, meet, highest], "form": FORM}, reason), multiplier
 
 
-def weighted(weighting: Any, choice: Choice) -> dict[str, Any]:
-    """Arguments by which a weighting differs once it has what was found, in a trial: energies are those of its batches.
-
-    The energy of all data at every step would cost more than the trial.
-    """
-    return {**choice.value, "energy": "batch", "refresh": 1} if weighting.energy != "batch" else dict(choice.value)
+def in_trials(weighting: Weighting) -> Any:
+    """The weighting as a trial has it: on energies of its batches, because those of all data would cost too much."""
+    if not isinstance(weighting, HistogramWeighting) or weighting.energy == "batch":
+        return weighting
+    return replace(weighting, energy="batch", refresh=1)
