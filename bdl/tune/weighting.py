@@ -19,6 +19,7 @@ from bdl.tune.score import clear_winner
 from bdl.tune.temperature import described
 
 FORM = "full"  # see AdaptiveWeight
+BELOW = 10.0  # ranges of the energies of all trials by which the floor lies below them
 
 
 @dataclass(frozen=True)
@@ -55,17 +56,19 @@ class Cooling:
 def choose_weighting(cooling: Cooling) -> tuple[Choice, float]:
     """zeta, the edges of two bins and their form; and the multiplier, which is 1 where no colder chains predict better.
 
-    The bins meet below all energies that the chosen trial saw, by as much again as the energies fell while it cooled:
-    a run is longer than a trial, and may go lower. The upper bin holds all energies above, from where the trials began.
+    Where the bins meet the weighting lets go: chains that stay lower lose their multiplier. A run is longer than a
+    trial and goes on falling, on a table of 1,202 rows by several times the range of all trials. So the bins meet
+    BELOW such ranges under the lowest energy of a trial; the upper bin holds all energies above.
     """
     first, best = next(iter(cooling.scores)), clear_winner(dict(cooling.scores))
     scores = described(cooling.scores, cooling.reached)
     if best == first:
         why = f"{scores}: colder chains do not predict clearly better, so that the weighting changes little"
         return Choice("weighting", {"zeta": 1.0}, why), 1.0
-    fall = cooling.level(first) - cooling.level(best)
-    meet, highest = float(cooling.energies[best].min()) - max(fall, 0.0), float(cooling.energies[first].max())
-    width, multiplier = highest - meet, first / best
+    lowest = min(float(energies.min()) for energies in cooling.energies.values())
+    highest = max(float(energies.max()) for energies in cooling.energies.values())
+    meet, multiplier = lowest - BELOW * (highest - lowest), first / best
+    width = highest - meet
     zeta = (1 / best - 1 / first) * width
     levels = f"{cooling.level(first):,.5g} to {cooling.level(best):,.5g}"
     reason = (
