@@ -1,12 +1,13 @@
 """Adaptive weighting with nothing set by hand, beside plain SGHMC at T = 1 and with T tuned.
 
 python scripts/bench_weighting.py --data DIR [--sets SET ...] [--methods METHOD ...] [--seeds 0 1] [--out DIR]
+python scripts/bench_weighting.py --data DIR --falling [--out DIR]
 
 DIR has bike_sharing_hour.csv, energy.csv and cifar10_head.npz, the first 2,500 training images as x_train and y_train;
 airfoil and Landsat come with bdl. All methods begin at the same deep ensemble with the same prior, and
 `bdl.find_settings` gives each as many trials. Scores are those of a part of the training rows that neither trials nor
 chains see. The file weighting.json of --out holds the numbers, weighting.md the table; cells that were measured before
-stay in both.
+stay in both. --falling measures the multiplier on the images while T is constant and while it falls.
 """
 
 from __future__ import annotations
@@ -79,6 +80,10 @@ def main() -> None:
     torch.set_num_threads(1)
     path = arguments.out / "weighting.json"
     record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cells": []}
+    if arguments.falling:
+        record["falling"] = falling(arguments.data)
+        write(record, path)
+        return
     for seed in arguments.seeds:
         for name in arguments.sets:
             wanted = [m for m in arguments.methods if not _has(record, name, m, seed)]
@@ -86,11 +91,16 @@ def main() -> None:
             for method in wanted:
                 cell = {"set": name, "method": method, "seed": seed} | measure(stack, case, METHODS[method], seed)
                 record["cells"].append(cell)
-                record |= {"bdl": bdl.__version__, "device": device_name(), "cores": os.cpu_count()}
-                record |= {"chains": CHAINS, "date": date.today().isoformat()}
-                write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
-                write_atomically(path.with_suffix(".md"), table(record).encode())
+                write(record, path)
                 print({k: v for k, v in cell.items() if k != "choices"}, flush=True)
+
+
+def write(record: dict[str, Any], path: Path) -> None:
+    """The numbers as JSON, and the table beside them."""
+    record |= {"bdl": bdl.__version__, "device": device_name(), "cores": os.cpu_count()}
+    record |= {"chains": CHAINS, "date": date.today().isoformat()}
+    write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+    write_atomically(path.with_suffix(".md"), table(record).encode())
 
 
 def parse() -> argparse.Namespace:
@@ -101,6 +111,7 @@ def parse() -> argparse.Namespace:
         "--methods", nargs="+", choices=METHODS, default=["plain", "tuned", "weighted"], metavar="METHOD"
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], metavar="SEED")
+    parser.add_argument("--falling", action="store_true", help="the multiplier while T falls, and nothing else")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
     return parser.parse_args()
 
@@ -177,6 +188,44 @@ def measure(stack: Any, case: Any, method: Method, seed: int) -> dict[str, Any]:
         "zeta": getattr(weighting, "zeta", 0.0), "burn_in": burn_in,
         "choices": [str(c) for c in tuning.choices], "core_seconds": round(time.process_time() - began, 1),
     }  # fmt: skip
+
+
+def falling(folder: Path, steps: int = 1200, t: float = 0.01) -> list[dict[str, Any]]:
+    """Multipliers on the images at a constant T, and while T falls a hundredfold in the first 60 % of the steps.
+
+    Weightings: that of experiment=cifar10/decay_both_awsghmc, and two bins in nats far below which nothing lies.
+    """
+    stack, case = start(cifar10_head(folder), 0)
+    problem = Problem(stack, case.loss, case.train, len(case.train[1]), 128, t)
+    two = bdl.AdaptiveWeight((1.5 - 1) / t * 1e5, edges=[-1.5e5, -0.5e5, 0.5e5], form="full")
+    weightings = {
+        "units of T": bdl.AdaptiveWeight(9e4, units="temperature", pilot=100),
+        "nats": bdl.AdaptiveWeight(9e4, pilot=100),
+        "two bins": two,
+        "two bins, zeta T constant": two,
+    }
+    rows = []
+    for name, weighting in weightings.items():
+        for falls in (False, True):
+            trial = Trial(problem, bdl.SGHMC(), bdl.Gaussian(), 0.01, f"{name} {falls}", weighting=weighting)
+            seen = [advance(trial, min(1.0, k / (0.6 * steps)) if falls else 0.0, t, name) for k in range(steps)]
+            late = torch.stack(seen[steps // 2 :])
+            rows.append({
+                "weighting": name, "falls": falls, "median": float(late.median()), "largest": float(late.max()),
+                "last": float(seen[-1].mean()), "temperature": trial.sampler.param_groups[0]["temperature"],
+            })  # fmt: skip
+            print(rows[-1], flush=True)
+    return rows
+
+
+def advance(trial: Trial, progress: float, t: float, name: str) -> Tensor:
+    """(C,) multipliers of one step at the temperature t / 100^progress."""
+    group = trial.sampler.param_groups[0]
+    group["temperature"] = t / 100**progress
+    if "constant" in name:
+        group["zeta"] = trial.weighting.zeta * 100**progress
+    trial.run(1)
+    return trial.sampler.multiplier.clone()
 
 
 def error(predicted: Tensor, y: Tensor) -> float:
