@@ -58,7 +58,7 @@ METHODS = {
     "weighted": Method("weighted, zeta found", 1.0, AUTO),
     "awsgnht": Method("awsgnht, zeta found", 1.0, AUTO, lambda n: bdl.SGNHT()),
     "awpsgld": Method("awpsgld, zeta found", 1.0, AUTO, lambda n: bdl.PSGLD(adapt_steps=n // 5), 0.002),
-    "awsgrld": Method("awsgrld, zeta found", 1.0, AUTO, lambda n: bdl.SGRLD(), 0.1),
+    "awsgrld": Method("awsgrld, zeta found", 1.0, AUTO, lambda n: bdl.SGRLD(), 0.0005),
 }
 
 COMPARED = ["plain", "tuned", "weighted"]
@@ -170,7 +170,7 @@ def measure(stack: Any, case: Any, method: Method, seed: int) -> dict[str, Any]:
     weighting = replace(method.weighting, **found.get("weighting", {}))
     dynamics = replace(dynamics, friction=found["friction"]) if "friction" in found else dynamics
     temperature = found.get("temperature", method.temperature)
-    n, burn_in = len(case.train[1]), found.get("burn_in", round(0.4 * case.steps))
+    n, burn_in = len(case.train[1]), int(found.get("burn_in", 0.4 * case.steps))
     problem = Problem(stack, case.loss, case.train, n, min(found["batch_size"], n), temperature, seed)
     trial = Trial(problem, dynamics, given["prior"], found.get("lr", method.lr), "run", weighting=weighting)
     trial.run_stably(burn_in)

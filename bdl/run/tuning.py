@@ -126,9 +126,10 @@ class _Case:
         assert (tuning := plan.tuning) is not None
         data = build_data(plan.data(plan.stacks.first), warn=False)
         if data.num_data != data.count("train"):
+            remedy = "sampler.weighting.zeta to a number" if tuning.weighting_alone else "tune=false"
             raise ConfigError(
                 f"tune=auto looks at items with one label, and those of {data.name} have one for each token: set "
-                "tune=false"
+                f"{remedy}"
             )
         by_rows = _by_rows(plan.of_stack(plan.stacks.first, data).motion.sampler, data, tuning)
         plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan

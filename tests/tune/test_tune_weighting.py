@@ -65,7 +65,7 @@ def energies_of(weighting, lr: float, steps: int = 2000) -> tuple[torch.Tensor, 
     sampler = bdl.Sampler(
         [theta], bdl.SGHMC(0.1), num_data=1, lr=lr, prior=bdl.Uniform(), weighting=weighting, chains=CHAINS
     )
-    total = torch.zeros(CHAINS, dtype=torch.float64)
+    energies = []
 
     def closure():
         sampler.zero_grad()
@@ -75,8 +75,9 @@ def energies_of(weighting, lr: float, steps: int = 2000) -> tuple[torch.Tensor, 
 
     for step in range(steps):
         sampler.step(closure)
-        total += (step >= steps // 2) * sampler.energy.double()
-    return total / (steps - steps // 2), float(sampler.multiplier.mean())
+        if step >= steps // 2:
+            energies.append(torch.as_tensor(sampler.energy).double())
+    return torch.stack(energies).mean(0), float(sampler.multiplier.mean())
 
 
 @pytest.mark.parametrize("factor", [1.0, 1.1])
@@ -114,9 +115,9 @@ def curved():
 
 
 def settings(case, weighting, dynamics=None, **given):
-    return bdl.find_settings(
-        *case, None, dynamics, weighting=weighting, steps=4000, given={"prior": bdl.Gaussian(), **given}
-    ).settings
+    stack, loss, items = case
+    given = {"prior": bdl.Gaussian(), **given}
+    return bdl.find_settings(stack, loss, items, None, dynamics, weighting=weighting, steps=4000, given=given).settings
 
 
 AUTO = bdl.AdaptiveWeight(zeta="auto")
@@ -124,12 +125,15 @@ AUTO = bdl.AdaptiveWeight(zeta="auto")
 
 def test_find_settings_gives_zeta_and_the_lr_that_moves_as_plain_chains_do(curved):
     found = settings(curved, AUTO)
-    plain = bdl.find_settings(*curved, temperature=None, steps=4000, given={"prior": bdl.Gaussian()}).settings
+    stack, loss, items = curved
+    plain = bdl.find_settings(
+        stack, loss, items, temperature=None, steps=4000, given={"prior": bdl.Gaussian()}
+    ).settings
     low, meet, high = found["weighting"]["edges"]
     multiplier = 1 + found["weighting"]["zeta"] / (high - meet)
     assert multiplier == pytest.approx(1 / plain["temperature"]) and plain["temperature"] < 1
     assert found["lr"] * multiplier == pytest.approx(plain["lr"]) and found["friction"] == plain["friction"]
-    problem = Problem(*curved[:2], curved[2], 200, found["batch_size"])
+    problem = Problem(stack, loss, items, 200, found["batch_size"])
     weighting = replace(AUTO, **found["weighting"])
     trial = Trial(problem, bdl.SGHMC(found["friction"]), bdl.Gaussian(), found["lr"], "run", weighting=weighting)
     assert trial.run_stably(1200) == 0
