@@ -190,31 +190,27 @@ def measure(stack: Any, case: Any, method: Method, seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def falling(folder: Path, steps: int = 1200, t: float = 0.01) -> list[dict[str, Any]]:
+def falling(folder: Path, steps: int = 600, t: float = 0.01) -> list[dict[str, Any]]:
     """Multipliers on the images at a constant T, and while T falls a hundredfold in the first 60 % of the steps.
 
-    Weightings: that of experiment=cifar10/decay_both_awsghmc, and two bins in nats far below which nothing lies.
+    Weightings: that of experiment=cifar10/decay_both_awsghmc, and two bins in nats that meet below all energies.
     """
-    stack, case = start(cifar10_head(folder), 0)
-    problem = Problem(stack, case.loss, case.train, len(case.train[1]), 128, t)
+    case = cifar10_head(folder)
+    problem = Problem(bdl.ChainStack(case.net, CHAINS), case.loss, case.train, len(case.train[1]), 128, t)
     two = bdl.AdaptiveWeight((1.5 - 1) / t * 1e5, edges=[-1.5e5, -0.5e5, 0.5e5], form="full")
-    weightings = {
-        "units of T": bdl.AdaptiveWeight(9e4, units="temperature", pilot=100),
-        "nats": bdl.AdaptiveWeight(9e4, pilot=100),
-        "two bins": two,
-        "two bins, zeta T constant": two,
-    }
-    rows = []
-    for name, weighting in weightings.items():
-        for falls in (False, True):
-            trial = Trial(problem, bdl.SGHMC(), bdl.Gaussian(), 0.01, f"{name} {falls}", weighting=weighting)
-            seen = [advance(trial, min(1.0, k / (0.6 * steps)) if falls else 0.0, t, name) for k in range(steps)]
-            late = torch.stack(seen[steps // 2 :])
-            rows.append({
-                "weighting": name, "falls": falls, "median": float(late.median()), "largest": float(late.max()),
-                "last": float(seen[-1].mean()), "temperature": trial.sampler.param_groups[0]["temperature"],
-            })  # fmt: skip
-            print(rows[-1], flush=True)
+    units, rows = bdl.AdaptiveWeight(9e4, units="temperature", pilot=100), []
+    for name, weighting, falls in (
+        ("units of T", units, False), ("units of T", units, True), ("two bins", two, False), ("two bins", two, True),
+        ("two bins, zeta T constant", two, True),
+    ):  # fmt: skip
+        trial = Trial(problem, bdl.SGHMC(), bdl.Gaussian(), 0.01, f"{name} {falls}", weighting=weighting)
+        seen = [advance(trial, min(1.0, k / (0.6 * steps)) if falls else 0.0, t, name) for k in range(steps)]
+        late = torch.stack(seen[steps // 2 :])
+        rows.append({
+            "weighting": name, "falls": falls, "median": float(late.median()), "largest": float(late.max()),
+            "last": float(seen[-1].mean()), "temperature": trial.sampler.param_groups[0]["temperature"],
+        })  # fmt: skip
+        print(rows[-1], flush=True)
     return rows
 
 
