@@ -61,6 +61,8 @@ METHODS = {
     "awsgrld": Method("awsgrld, zeta found", 1.0, AUTO, lambda n: bdl.SGRLD(), 0.0005),
 }
 
+HEADINGS = ["sampler", "set", "NLL", "error", "multiplier"]
+SEEN = ("median", "largest", "last")  # multipliers
 COMPARED = ["plain", "tuned", "weighted"]
 
 
@@ -98,7 +100,8 @@ def main() -> None:
 def write(record: dict[str, Any], path: Path) -> None:
     """The numbers as JSON, and the table beside them."""
     record |= {"bdl": bdl.__version__, "device": device_name(), "cores": os.cpu_count()}
-    record |= {"chains": CHAINS, "date": date.today().isoformat()}
+    record |= {"chains": CHAINS, "date": date.today().isoformat(), "means": means(record["cells"])}
+    record["load"] = round(os.getloadavg()[1], 1)  # processes that wanted the cores
     write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
     write_atomically(path.with_suffix(".md"), table(record).encode())
 
@@ -135,7 +138,7 @@ def cifar10_head(folder: Path) -> Case:
     x = torch.from_numpy(held["x_train"]).float().flatten(1)
     x, y = (x - x[:2000].mean()) / x[:2000].std(), torch.from_numpy(held["y_train"]).long()
     net = bdl.models.MLP([x.shape[1], 40, 10], activation="relu")
-    return Case((x[:2000], y[:2000]), (x[2000:], y[2000:]), net, bdl.CategoricalNLL(), 4000)
+    return Case((x[:2000], y[:2000]), (x[2000:], y[2000:]), net, bdl.CategoricalNLL(), 2000)
 
 
 CASES: dict[str, Callable[[Path], Case]] = {
@@ -236,19 +239,40 @@ def _has(record: dict[str, Any], name: str, method: str, seed: int) -> bool:
     return any((c["set"], c["method"], c["seed"]) == (name, method, seed) for c in record["cells"])
 
 
-def table(record: dict[str, Any]) -> str:
-    """One row for each set and method: means over the seeds."""
-    lines = [["set", "method", "seeds", "NLL", "error", "multiplier", "T"], ["---"] * 7]
+def means(cells: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By set and method: means over the seeds, and the temperatures of plain chains that were found."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
     for name in CASES:
-        for method, m in METHODS.items():
-            cells = [c for c in record["cells"] if (c["set"], c["method"]) == (name, method)]
-            if cells:
-                mean = {k: statistics.mean(c[k] for c in cells) for k in ("nll", "error", "multiplier")}
-                temperatures = ", ".join(f"{c['temperature']:g}" for c in cells)
-                numbers = [f"{mean['nll']:.3f}", f"{mean['error']:.4f}", f"{mean['multiplier']:.2f}", temperatures]
-                lines.append([name, m.label, str(len(cells)), *numbers])
-    about = f"{record['chains']} chains, bdl {record['bdl']}, {record['device']}, {record['date']}"
-    return f"{about}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+        for method in METHODS:
+            if runs := [c for c in cells if (c["set"], c["method"]) == (name, method)]:
+                mean = {k: statistics.mean(c[k] for c in runs) for k in ("nll", "error", "multiplier")}
+                mean |= {"seeds": len(runs), "temperatures": [c["temperature"] for c in runs]}
+                found.setdefault(name, {})[method] = mean
+    return found
+
+
+def table(record: dict[str, Any]) -> str:
+    """NLL / error on the held-out rows, means over the seeds; further samplers; and multipliers under a falling T."""
+    about = f"bdl {record['bdl']} on {record['device']}, {record['date']}, {record['chains']} chains"
+    compared, others = [["set, seeds", *(METHODS[m].label for m in COMPARED), "multiplier"]], [HEADINGS]
+    for name, methods in record["means"].items():
+        if methods.keys() >= set(COMPARED):
+            scores = [f"{methods[m]['nll']:.3f} / {methods[m]['error']:.3f}" for m in COMPARED]
+            seeds = min(methods[m]["seeds"] for m in COMPARED)
+            compared.append([f"{name}, {seeds}", *scores, f"{methods['weighted']['multiplier']:.2f}"])
+        for m in methods.keys() - set(COMPARED):
+            mean = methods[m]
+            others.append([m, name, f"{mean['nll']:.3f}", f"{mean['error']:.3f}", f"{mean['multiplier']:.2f}"])
+    parts = [compared, sorted(others[1:]) and [others[0], *sorted(others[1:])]]
+    if rows := record.get("falling"):
+        text = [[r["weighting"], "falls" if r["falls"] else "constant", *(f"{r[k]:.3f}" for k in SEEN)] for r in rows]
+        parts.append([["weighting", "T", *SEEN], *text])
+    return "\n".join([f"{about}\n", *(_markdown(part) for part in parts if part)])
+
+
+def _markdown(rows: list[list[str]]) -> str:
+    rows = [rows[0], ["---"] * len(rows[0]), *rows[1:]]
+    return "".join(f"| {' | '.join(row)} |\n" for row in rows)
 
 
 if __name__ == "__main__":
