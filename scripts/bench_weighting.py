@@ -58,7 +58,6 @@ METHODS = {
     "weighted": Method("weighted, zeta found", 1.0, AUTO),
     "awsgnht": Method("awsgnht, zeta found", 1.0, AUTO, lambda n: bdl.SGNHT()),
     "awpsgld": Method("awpsgld, zeta found", 1.0, AUTO, lambda n: bdl.PSGLD(adapt_steps=n // 5), 0.002),
-    "awsgrld": Method("awsgrld, zeta found", 1.0, AUTO, lambda n: bdl.SGRLD(), 0.0005),
 }
 
 HEADINGS = ["sampler", "set", "NLL", "error", "multiplier"]

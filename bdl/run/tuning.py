@@ -24,6 +24,7 @@ from bdl.run.plan import SETTINGS, Plan, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
 from bdl.run.stack_plan import SamplerSection, StackPlan
+from bdl.samplers.weighting.weightings import AUTO
 from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
@@ -163,8 +164,9 @@ class _Case:
         if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
             return nothing, 0.0
+        weighting = self.sampler.get("weighting", bdl.Flat())
         if (line := describe_untuned(self.sampler["dynamics"])) is not None:
-            print(line)
+            print(f"{line}; a multiplier divides lr" if weighting.zeta == AUTO else line)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         present = {
             "batch_size": self.data.batch_size, "prior": self.sampler["prior"], "lr": self.sampler["lr"],
@@ -178,7 +180,7 @@ class _Case:
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
             self.sampler["dynamics"], num_data=problem.num_data, steps=steps,
-            weighting=self.sampler.get("weighting", bdl.Flat()),
+            weighting=weighting,
             temperature=None if self.plan.tuning.temperature else problem.temperature,
             given=given, seed=problem.seed, compiled=problem.compiled,
         )  # fmt: skip
