@@ -36,16 +36,6 @@ FACTS = (
     "samples", "chains", "temperature", "t_eff", "kinetic_temperature", "rhat/max", "ess/min", "mcse/most",
     "weighting/multiplier",
 )  # fmt: skip
-    "samples",
-    "chains",
-    "temperature",
-    "t_eff",
-    "kinetic_temperature",
-    "rhat/max",
-    "ess/min",
-    "mcse/most",
-    "weighting/multiplier",
-)
 ROWS = {"bma": "bdl", "start": "its start, a deep ensemble"}  # rows of metrics.json -> of the table
 PUBLISHED = {  # Sommer et al. 2025 and the benchmark of bde 1.0: mean over its runs, 10 cores
     "airfoil": [
