@@ -239,9 +239,11 @@ def _has(record: dict[str, Any], name: str, method: str, seed: int) -> bool:
 
 
 def means(cells: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """By set and method: means over the seeds, and the temperatures of plain chains that were found."""
+    """By set and method: means over the seeds with which all compared methods ran, and the temperatures found."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for name in CASES:
+        seeds = [{c["seed"] for c in cells if (c["set"], c["method"]) == (name, method)} for method in COMPARED]
+        cells = [c for c in cells if c["set"] != name or c["seed"] in set.intersection(*seeds)]
         for method in METHODS:
             if runs := [c for c in cells if (c["set"], c["method"]) == (name, method)]:
                 mean = {k: statistics.mean(c[k] for c in runs) for k in ("nll", "error", "multiplier")}
