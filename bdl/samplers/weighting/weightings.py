@@ -268,8 +268,8 @@ class AdaptiveWeight(HistogramWeighting):
             (`Sampler.full_loss`, evaluated every `refresh` steps), or "control": the batch's, less what this batch's
             energy differs from the full one at the θ of the last refresh. That costs a second forward pass a step; its
             mean is U, and its noise grows with the distance from that θ (a control variate as in Johnson & Zhang 2013).
-        units: those of energies and edges, "nats", or "temperature": energies are U/T, so that psi survives a falling
-            T.
+        units: those of energies and edges, "nats", or "temperature": energies are U/T, for bins that follow a falling T
+            where U falls in proportion to it. U of a network falls less.
 
     Raises ConfigError for values out of range, edges that do not ascend, low >= high, and what is given beside
     zeta="auto", which finds it.
