@@ -32,7 +32,10 @@ from bdl.run.machine import device_name
 SCRIPTS = Path(__file__).parent
 RESULTS = SCRIPTS / "results" / "tables"
 SCORES = {"rmse": "RMSE", "nll_normal": "NLL of the normal", "accuracy": "error %", "nll": "-LPPD"}  # headings
-FACTS = ("samples", "chains", "temperature", "t_eff", "kinetic_temperature", "rhat/max", "ess/min", "mcse/most")
+FACTS = (
+    "samples", "chains", "temperature", "t_eff", "kinetic_temperature", "rhat/max", "ess/min", "mcse/most",
+    "weighting/multiplier",
+)  # fmt: skip
 ROWS = {"bma": "bdl", "start": "its start, a deep ensemble"}  # rows of metrics.json -> of the table
 PUBLISHED = {  # Sommer et al. 2025 and the benchmark of bde 1.0: mean over its runs, 10 cores
     "airfoil": [
@@ -98,7 +101,7 @@ def measure(overrides: list[str], seed: int) -> dict[str, Any]:
         seconds, cpu = time.perf_counter() - began, cpu_of_children() - before
         metrics = json.loads((Path(folder) / "run" / "metrics.json").read_text())
     rows = {row: {s: metrics[f"test/{row}/{s}"] for s in SCORES if f"test/{row}/{s}" in metrics} for row in ROWS}
-    facts = {name: metrics[name] for name in FACTS}
+    facts = {name: metrics[name] for name in FACTS if name in metrics}
     verdict = OUTCOMES[int(metrics["verdict/outcome"])]
     return {
         "seed": seed,

@@ -131,7 +131,10 @@ def weighting_metrics(histograms: Sequence[EnergyHistogram]) -> dict[str, float]
 
 def _depth_in_words(depth: float, error: float) -> str:
     if not error <= max(ROUGH * depth, 1.0):
-        return "How many nats of log G below the top the energies lie is not known, because psi does not rest there"
+        return (
+            "How many nats of log G below the top the energies lie is not known, because psi does not rest there or "
+            "too few bins hold energies"
+        )
     return f"The energies lie {depth:,.{0 if depth >= 10 else 1}f} ± {error:,.2g} nats of log G below the top"
 
 

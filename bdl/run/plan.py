@@ -34,6 +34,7 @@ from bdl.run.section import (
     target_of,
 )
 from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, StackPlan, TargetPlan
+from bdl.samplers.weighting.weightings import AUTO
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
@@ -43,6 +44,7 @@ SETTINGS = {
     "batch_size": (("data.batch_size",), ()),
     "prior": (("sampler.prior.precision",), ("sampler.prior",)),
     "temperature": (("sampler.temperature",), ()),
+    "weighting": (("sampler.weighting",), ()),
     "lr": (("sampler.lr",), ()),
     "friction": (("sampler.dynamics.friction",), ("sampler.dynamics",)),
     "burn_in": (("collect.keep.burn_in",), ("collect", "collect.keep")),
@@ -94,12 +96,14 @@ class TuningRequest:
     temperature: bool  # T too
     budget: str | None  # a time, which decides the steps
     given: frozenset[str]  # names of `SETTINGS`
+    weighting_alone: bool = False  # of the settings zeta alone, and the lr that it asks for
 
     @classmethod
     def of(cls, cfg: DictConfig, typed: Sequence[str]) -> TuningRequest | None:
         """What the keys `tune` and `budget` ask for, or None. typed: the overrides of the command line.
 
-        tune=auto is short for tune.settings=auto. Raises ConfigError for both tune= and one of its keys.
+        tune=auto is short for tune.settings=auto. sampler.weighting.zeta=auto alone finds no other setting. Raises
+        ConfigError for both tune= and one of its keys, and for zeta=auto beside tune=false.
         """
         if any(word.startswith("tune=") for word in typed) and any(word.startswith("tune.") for word in typed):
             raise ConfigError(
@@ -107,7 +111,18 @@ class TuningRequest:
             )
         temperature = bool(OmegaConf.is_dict(cfg.tune) and cfg.tune.temperature)
         auto = temperature or bool(cfg.tune.settings if OmegaConf.is_dict(cfg.tune) else cfg.tune)
-        return cls(auto, temperature, cfg.budget, given_names(typed)) if auto or cfg.budget else None
+        zeta = OmegaConf.select(cfg, "sampler.weighting.zeta") == AUTO
+        if zeta and cfg.tune is False:
+            raise ConfigError(
+                "sampler.weighting.zeta=auto is found by tuning, and tune=false finds nothing: give a number, such as "
+                "1, which changes little"
+            )
+        alone = zeta and not auto
+        return (
+            cls(auto or zeta, temperature, cfg.budget, given_names(typed), alone)
+            if auto or zeta or cfg.budget
+            else None
+        )
 
 
 @dataclass(frozen=True)
@@ -248,7 +263,7 @@ class Plan:
 
     def _may_move(self) -> frozenset[str] | None:
         """See `MotionPlan`: lr where it was found, and the burn-in where samples are not kept as the user says."""
-        if self.tuning is None or not self.tuning.auto or self.compute.strategy == "ddp":
+        if self.tuning is None or not self.tuning.auto or self.tuning.weighting_alone or self.compute.strategy == "ddp":
             return None
         lr = {"lr"} if "sampler.lr" in (self.found or {}).get("settings", {}) else set()
         return frozenset(lr if {"burn_in", "every"} & self.tuning.given else {*lr, "burn_in"})

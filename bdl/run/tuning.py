@@ -24,6 +24,7 @@ from bdl.run.plan import SETTINGS, Plan, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
 from bdl.run.stack_plan import SamplerSection, StackPlan
+from bdl.samplers.weighting.weightings import AUTO
 from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
@@ -62,8 +63,16 @@ def tuned(plan: Plan, process: ProcessInfo) -> Plan:
 
 
 def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
-    """The values of the choices by key; a sampler's is the node of its dynamics."""
-    return {key: NODES.get(choice.value, choice.value) for choice in choices for key in SETTINGS[choice.name][0]}
+    """The values of the choices by key; a sampler's is the node of its dynamics, a mapping stands for keys below."""
+    found: dict[str, Any] = {}
+    for choice in choices:
+        for key in SETTINGS[choice.name][0]:
+            value = choice.value
+            if isinstance(value, Mapping):
+                found |= {f"{key}.{name}": each for name, each in value.items()}
+            else:
+                found[key] = NODES.get(value, value) if isinstance(value, str) else value
+    return found
 
 
 def _choose_aside(plan: Plan, began: float) -> list[Choice]:
@@ -118,9 +127,10 @@ class _Case:
         assert (tuning := plan.tuning) is not None
         data = build_data(plan.data(plan.stacks.first), warn=False)
         if data.num_data != data.count("train"):
+            remedy = "sampler.weighting.zeta to a number" if tuning.weighting_alone else "tune=false"
             raise ConfigError(
                 f"tune=auto looks at items with one label, and those of {data.name} have one for each token: set "
-                "tune=false"
+                f"{remedy}"
             )
         by_rows = _by_rows(plan.of_stack(plan.stacks.first, data).motion.sampler, data, tuning)
         plan = plan.with_found({"settings": _settings(by_rows)}) if by_rows else plan
@@ -154,19 +164,25 @@ class _Case:
         if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
             return nothing, 0.0
+        weighting = self.sampler.get("weighting", bdl.Flat())
         if (line := describe_untuned(self.sampler["dynamics"])) is not None:
-            print(line)
+            print(f"{line}; a multiplier divides lr" if weighting.zeta == AUTO else line)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         present = {
             "batch_size": self.data.batch_size, "prior": self.sampler["prior"], "lr": self.sampler["lr"],
             "friction": self.sampler["dynamics"].friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
         }  # fmt: skip
+        kept = present if self.plan.tuning.weighting_alone else self.given
+        given = {name: value for name, value in present.items() if name in kept}
+        if "lr" not in self.given and ("lr" in given or "lr" not in self.sampler["dynamics"].tunable):
+            given["plain_lr"] = present["lr"]
+            given.pop("lr", None)
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
             self.sampler["dynamics"], num_data=problem.num_data, steps=steps,
+            weighting=weighting,
             temperature=None if self.plan.tuning.temperature else problem.temperature,
-            given={name: value for name, value in present.items() if name in self.given}, seed=problem.seed,
-            compiled=problem.compiled,
+            given=given, seed=problem.seed, compiled=problem.compiled,
         )  # fmt: skip
         return tuning, seconds
 

@@ -12,7 +12,7 @@ from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors import Prior
-from bdl.samplers.weighting.weightings import Weighting
+from bdl.samplers.weighting.weightings import AUTO, Weighting
 
 
 def refuse_types(prior: Prior, weighting: Weighting, exchange: Exchange | None, clip: Clip | None) -> None:
@@ -42,6 +42,11 @@ def refuse_combinations(
     if on_divergence != "stop" and (dynamics.full_batch or exchange is not None or (chains or 1) < 2):
         why = name if dynamics.full_batch else "replica exchange" if exchange is not None else "a single chain"
         raise ConfigError(f"on_divergence={on_divergence} needs a stack of chains that do not interact, and not {why}")
+    if weighting.zeta == AUTO:
+        raise ConfigError(
+            'zeta="auto" is found before a sampler is made, by tune=auto on the command line or by '
+            "bdl.find_settings(weighting=...) in Python: do that, or give a number such as 1, which changes little"
+        )
     if exchange is not None and weighting.needs_energy:
         raise ConfigError(f"replica exchange swaps by exp(-U/T) and {weighted_by} changes that: use Flat")
     if dynamics.variational and (exchange is not None or weighting.needs_energy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,8 +15,9 @@ class Choice:
         tune: lr 0.0031: noise adds 8 % to the temperature, the budget is 10 %
 
     Args:
-        name: "sampler", "length", "batch_size", "prior", "lr", "friction", "burn_in", "steps" or "every".
-        value: a plain number, a word, or a list of numbers.
+        name: "sampler", "length", "batch_size", "prior", "temperature", "weighting", "lr", "friction", "burn_in",
+            "steps" or "every".
+        value: a plain number, a word, a list of numbers, or a mapping to them.
         reason: why, in a few words with the numbers that decided.
     """
 
@@ -24,8 +26,15 @@ class Choice:
     reason: str
 
     def __str__(self) -> str:
-        value = f"{self.value:.4g}" if isinstance(self.value, float) else f"{self.value}"
-        return f"tune: {self.name.replace('_', ' ')} {value}: {self.reason}"
+        return f"tune: {self.name.replace('_', ' ')} {_in_words(self.value)}: {self.reason}"
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {_in_words(each)}" for name, each in value.items())
+    if isinstance(value, list):
+        return f"[{', '.join(map(_in_words, value))}]"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value}"
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,20 +19,22 @@ from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.samplers.priors import Gaussian, Prior
+from bdl.samplers.weighting.weightings import AUTO, Flat, Weighting
 from bdl.seeding import derive_seed
-from bdl.tune.batch import choose_batch
 from bdl.tune.burn_in import MOST, MOVES, choose_burn_in, mean_trace, movement
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.friction import autocorrelation_time, choose_friction
 from bdl.tune.prior import CANDIDATES, choose_prior, prior_predictive, steps_to_act
 from bdl.tune.score import Score
+from bdl.tune.search import Search
 from bdl.tune.step import Limits, choose_lr, heat_of, measure_noise, warm_up
 from bdl.tune.temperature import CANDIDATES as TEMPERATURES
 from bdl.tune.temperature import choose_temperature
 from bdl.tune.trial import Items, Problem, Trial
+from bdl.tune.weighting import Cooling, choose_weighting, in_trials
 from bdl.tune.work import trial_steps
 
-NAMES = ("batch_size", "lr", "friction", "burn_in", "prior")
+NAMES = ("batch_size", "lr", "plain_lr", "friction", "burn_in", "prior")
 HELD_OUT = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
 PROBES = 32  # items whose predictions are watched
@@ -49,6 +51,7 @@ def find_settings(
     dynamics: Transition | None = None,
     *,
     num_data: int | None = None,
+    weighting: Weighting = Flat(),
     temperature: float | None = 1.0,
     steps: int = 80_000,
     given: Mapping[str, Any] = {},
@@ -72,72 +75,48 @@ def find_settings(
         dynamics: the sampler, `SGHMC()` for None. One whose `tunable` lacks "lr", because it adapts or preconditions
             its step, gets no lr, no friction and no burn-in.
         num_data: N, where `train` is a part; None means its length.
+        weighting: of the sampler. Under `AdaptiveWeight(zeta="auto")` its zeta and bins are found, so that chains at T
+            predict like plain ones at the best of T, 0.3 T, 0.1 T and 0.03 T.
         temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03.
-        steps: the length of the run. The trials together take a fifth of them at most, and another one where T is
-            found.
-        given: settings that are fixed: "batch_size", "lr", "friction", "burn_in", or "prior" as an object.
+        steps: the length of the run. The trials together take a fifth of them at most, and another one where T or zeta
+            is found.
+        given: settings that are fixed: "batch_size", "lr", "friction", "burn_in", or "prior" as an object. "plain_lr"
+            is an lr without weighting, from which "lr" follows once zeta is found.
         seed: with the same seed, stack and data, and on the same machine, the settings are the same.
         compiled: see `compile` of `BayesianModule`.
 
     Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, and
-    missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps.
+    missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps, "weighting"
+    a mapping with arguments of `AdaptiveWeight`.
 
-    Raises ConfigError for T <= 0, a dynamics without noise, and an unknown name in `given`; DivergedError where even a
+    Raises ConfigError for T <= 0, a dynamics without noise, an unknown name in `given`, and where both T and zeta are
+    to be found; DivergedError where even a
     tiny lr diverges.
     """
     began, dynamics = time.perf_counter(), SGHMC() if dynamics is None else dynamics
-    _check(dynamics, temperature, given)
+    _check(dynamics, temperature, weighting, given)
     first = TEMPERATURES[0] if temperature is None else temperature
-    search = _Search.begin(
+    search = Search.begin(
         Problem(stack, loss, train, num_data or len(train[1]), 0, first, seed, compiled), dynamics, given, steps
     )
     prior, of_prior = _prior(search, validation)
     choices = [search.batch_size, of_prior]
-    if temperature is None:  # zeta of a weighting would follow here, once T is known
+    if temperature is None:
         choices.append(of_temperature := _temperature(search, prior, validation))
         search = replace(search, problem=replace(search.problem, temperature=of_temperature.value))
-    of_steps, step_seconds = _of_steps(search, prior) if "lr" in search.tunable else ((), 0.0)
+    if weighting.zeta == AUTO:
+        of_weighting, multiplier = _weighting(search, prior, validation)
+        choices.append(of_weighting)
+        weighting = replace(weighting, **of_weighting.value)  # type: ignore[type-var]
+        search = replace(search, multiplier=multiplier)
+    search = replace(search, weighting=in_trials(weighting))
+    of_steps, step_seconds = _of_steps(search, prior) if "lr" in search.tunable else (search.scaled_lr(), 0.0)
     choices += of_steps
     wanted = tuple(choice for choice in choices if search.wants(choice.name))
     return Tuning(wanted, time.perf_counter() - began, step_seconds)
 
 
-@dataclass(frozen=True)
-class _Search:
-    """What all stages share. trial: steps of one trial."""
-
-    problem: Problem
-    dynamics: Transition  # what the trials run: SGHMC in place of one with lr of its own for every coordinate
-    tunable: frozenset[str]  # `tunable` of the sampler's dynamics
-    given: Mapping[str, Any]
-    steps: int
-    trial: int
-    batch_size: Choice
-
-    @staticmethod
-    def begin(problem: Problem, dynamics: Transition, given: Mapping[str, Any], steps: int) -> _Search:
-        weights = sum(p[0].numel() for p in problem.stack.parameters() if p.requires_grad)
-        batch = choose_batch(problem.num_data, weights)
-        size = given.get("batch_size", batch.value)
-        size = problem.num_data if dynamics.full_batch else min(size or problem.num_data, problem.num_data)
-        problem = replace(problem, batch_size=size)
-        tried = dynamics if "lr" in dynamics.tunable or dynamics.full_batch else SGHMC()
-        return _Search(problem, tried, dynamics.tunable, given, steps, trial_steps(problem, steps), batch)
-
-    def wants(self, name: str) -> bool:
-        """Whether a setting is to be found: it is not given, and the sampler leaves it open."""
-        if name == "batch_size" and self.dynamics.full_batch:
-            return False
-        needed = {"lr": "lr", "friction": "friction", "burn_in": "lr"}.get(name)
-        return (needed is None or needed in self.tunable) and name not in self.given
-
-    def trial_of(self, prior: Prior, name: str, lr: float | None = None, friction: float | None = None) -> Trial:
-        """A trial of the problem from its start, at the lr given where none is named."""
-        dynamics: Any = self.dynamics if friction is None else replace(self.dynamics, friction=friction)  # type: ignore
-        return Trial(self.problem, dynamics, prior, lr or self.given.get("lr", 1e-3), name)
-
-
-def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Choice]:
+def _prior(search: Search, validation: Items | None) -> tuple[Prior, Choice]:
     """The prior with the best predictions for items that its trials have not seen."""
     given = search.given.get("prior")
     if given is not None:
@@ -165,40 +144,56 @@ def _prior(search: _Search, validation: Items | None) -> tuple[Prior, Choice]:
     return Gaussian(choice.value), choice
 
 
-def _temperature(search: _Search, prior: Prior, validation: Items | None) -> Choice:
-    """T by the predictions of chains that cool down from one candidate to the next, whether they began at rest or not.
+def _temperature(search: Search, prior: Prior, validation: Items | None) -> Choice:
+    """T by the predictions of chains that cool down."""
+    cooling = _cool(search, prior, validation)
+    if isinstance(cooling, str):
+        return Choice("temperature", TEMPERATURES[0], f"T stays, because {cooling}")
+    return choose_temperature(dict(cooling.scores), dict(cooling.reached))
+
+
+def _weighting(search: Search, prior: Prior, validation: Items | None) -> tuple[Choice, float]:
+    """zeta and the bins, by the predictions of chains that cool down without weighting; and the multiplier."""
+    cooling = _cool(search, prior, validation)
+    if isinstance(cooling, str):
+        return Choice("weighting", {"zeta": 1.0}, f"zeta stays, because {cooling}; at 1 it changes little"), 1.0
+    return choose_weighting(cooling)
+
+
+def _cool(search: Search, prior: Prior, validation: Items | None) -> Cooling | str:
+    """Trials of chains that cool down from one candidate to the next, whether they began at rest or not.
 
     The first trial is short of the slow directions, too: T stays 1 unless cold chains predict clearly better than that.
+    Returns why there are none where they would be too short.
     """
     problem, held_out = _split(search.problem, validation)
     steps, trial = trial_steps(problem, search.steps, len(TEMPERATURES), most=search.steps), None
     if steps < SHORTEST:
-        return Choice(
-            "temperature", TEMPERATURES[0], f"T stays, because trials of {steps} steps are too short to compare others"
-        )
-    scores, reached = {}, {}
-    for temperature in TEMPERATURES:
+        return f"trials of {steps} steps are too short to compare others"
+    scores, reached, energies, more = {}, {}, {}, search.problem.num_data / problem.num_data
+    for share in TEMPERATURES:
+        temperature = share * problem.temperature
         compared = replace(search, problem=replace(problem, temperature=temperature), trial=steps)
         trial, score, _ = _compared(compared, prior, held_out, f"T {temperature}", trial)
-        scores[temperature] = score.nll
+        scores[temperature], energies[temperature] = score.nll, more * trial.energy_trace()
         reached[temperature] = temperature * (1 + (0.0 if problem.full_batch else heat_of(trial.sampler)))
-    return choose_temperature(scores, reached)
+    return Cooling(scores, reached, energies)
 
 
 def _compared(
-    search: _Search, prior: Prior, held_out: Items, name: str, start: Trial | None = None
+    search: Search, prior: Prior, held_out: Items, name: str, start: Trial | None = None
 ) -> tuple[Trial, Score, str | None]:
     """A trial, the score of its second half, and why the score does not count; None where the chains are at rest."""
     half, dynamics, problem = search.trial // 2, search.dynamics, search.problem
     adapting: Any = replace(dynamics, adapt_steps=half) if dynamics.full_batch and dynamics.adapt_steps else dynamics  # type: ignore
-    trial, score = Trial(problem, adapting, prior, search.given.get("lr", 1e-3), name, start), Score(held_out)
+    trial, score = Trial(problem, adapting, prior, search.fixed_lr or 1e-3, name, start), Score(held_out)
     if search.trial < SHORTEST:
         return trial, score, f"trials of {search.trial} steps are too short"
     if dynamics.full_batch:
         trial.run_stably(half)
     else:
-        limits = measure_noise(trial, warm_up(trial, half, fixed="lr" in search.given))
-        trial.lr = trial.lr if "lr" in search.given else limits.lr(dynamics.friction)
+        limits = measure_noise(trial, warm_up(trial, half, fixed=search.fixed_lr is not None))
+        trial.lr = trial.lr if search.fixed_lr is not None else limits.lr(dynamics.friction)
     seen = len(trial.energies)
     trial.run_stably(half, score, max(1, half // SCORED))
     energies = trial.energy_trace()[:, seen:].mean(0)
@@ -206,28 +201,29 @@ def _compared(
     return trial, score, f"trials of {search.trial} steps are too far from rest" if moved else None
 
 
-def _of_steps(search: _Search, prior: Prior) -> tuple[tuple[Choice, ...], float]:
+def _of_steps(search: Search, prior: Prior) -> tuple[tuple[Choice, ...], float]:
     """lr, friction and burn-in, which a rehearsal has tried, and the seconds of a step in it."""
-    limits, times, every = _limits(search, prior)
+    limits, times, every = _limits(replace(search.cooled, weighting=Flat()), prior)
     a = search.dynamics.friction
     friction = choose_friction(times, a, every) if search.wants("friction") else Choice("friction", a, "given")
-    lr = choose_lr(limits, friction.value) if search.wants("lr") else Choice("lr", search.given["lr"], "given")
+    lr = choose_lr(limits, friction.value) if search.fixed_lr is None else Choice("lr", search.fixed_lr, "given")
+    lr = search.over_multiplier(lr)
     rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
     lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
     return (lr, friction, burn_in), step_seconds
 
 
-def _limits(search: _Search, prior: Prior) -> tuple[Limits, Tensor, int]:
+def _limits(search: Search, prior: Prior) -> tuple[Limits, Tensor, int]:
     """What bounds lr where the chains stay; and autocorrelation times (C, quantities) in draws, with their distance."""
     trial = search.trial_of(prior, "limits")
-    limits = measure_noise(trial, warm_up(trial, search.trial, fixed="lr" in search.given))
-    if "lr" not in search.given:
+    limits = measure_noise(trial, warm_up(trial, search.trial, fixed=search.fixed_lr is not None))
+    if search.fixed_lr is None:
         trial.lr = limits.lr(search.dynamics.friction)
     draws, every = _watch(trial, search.trial)
     return measure_noise(trial, limits), autocorrelation_time(draws), every
 
 
-def _rehearse(search: _Search, prior: Prior, lr: Choice, friction: Choice) -> tuple[Trial, Choice, float]:
+def _rehearse(search: Search, prior: Prior, lr: Choice, friction: Choice) -> tuple[Trial, Choice, float]:
     """A run from the start with the settings found: the trial, its burn-in, and the seconds of a step."""
     own = friction.value if search.wants("friction") else None
     trial = search.trial_of(prior, "rehearsal", lr.value, own)
@@ -235,7 +231,7 @@ def _rehearse(search: _Search, prior: Prior, lr: Choice, friction: Choice) -> tu
     draws, every = _watch(trial, search.trial)
     seconds = (time.perf_counter() - began) / search.trial
     longest = float(autocorrelation_time(draws[len(draws) // 2 :]).mean(0).quantile(0.9)) * every
-    acts = steps_to_act(prior, search.problem, trial.lr, friction.value)
+    acts = steps_to_act(prior, search.problem, trial.lr * search.multiplier, friction.value)
     burn_in = choose_burn_in([trial.energy_trace(), mean_trace(draws)], longest, acts, search.steps)
     return trial, burn_in, seconds
 
@@ -269,7 +265,12 @@ def describe_untuned(dynamics: Transition) -> str | None:
     return f"tune: lr, friction and burn-in stay as they are, because {dynamics} adapts or preconditions its step"
 
 
-def _check(dynamics: Transition, temperature: float | None, given: Mapping[str, Any]) -> None:
+def _check(dynamics: Transition, temperature: float | None, weighting: Weighting, given: Mapping[str, Any]) -> None:
+    if temperature is None and weighting.zeta == AUTO:
+        raise ConfigError(
+            "T and zeta are both to be found, and both decide how cold the chains are: give sampler.temperature or "
+            "sampler.weighting.zeta"
+        )
     if temperature is not None and not (isinstance(temperature, int | float) and temperature > 0):
         raise ConfigError(f"tune=auto needs a temperature > 0, got {temperature}: an optimiser has other settings")
     if not dynamics.noisy or dynamics.variational:

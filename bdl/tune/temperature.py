@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torch import Tensor
 
 from bdl.tune.choice import Choice
@@ -16,6 +18,11 @@ def choose_temperature(scores: dict[float, Tensor], reached: dict[float, float])
     scores: (n,) negative log densities of the validation items by T. reached: T_eff of each trial, which is what its
     predictions show.
     """
+    return Choice("temperature", clear_winner(scores), described(scores, reached))
+
+
+def described(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> str:
+    """The mean score of each trial, in nats, and its T_eff, in words."""
     values = ", ".join(f"{float(nll.mean()):.3f}" for nll in scores.values())
     temperatures = ", ".join(f"{reached[temperature]:.3g}" for temperature in scores)
-    return Choice("temperature", clear_winner(scores), f"validation NLL {values} at T_eff {temperatures}")
+    return f"validation NLL {values} at T_eff {temperatures}"

@@ -21,6 +21,7 @@ from bdl.likelihoods import Likelihood, Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.priors import Prior
 from bdl.samplers.sampler import Sampler
+from bdl.samplers.weighting.weightings import Flat, Weighting
 from bdl.seeding import derive_seed
 
 Items = tuple[Any, Tensor]  # x (n, ...) as the network takes it, or several inputs in a tuple or a dict; and y (n, ...)
@@ -85,12 +86,20 @@ class Trial:
 
     Args:
         start: the trial at whose parameters this one begins; None begins at the problem's.
+        weighting: of the sampler.
     """
 
     def __init__(
-        self, problem: Problem, dynamics: Transition, prior: Prior, lr: float, name: str, start: Trial | None = None
+        self,
+        problem: Problem,
+        dynamics: Transition,
+        prior: Prior,
+        lr: float,
+        name: str,
+        start: Trial | None = None,
+        weighting: Weighting = Flat(),
     ):
-        self.problem, self.name, self.prior = problem, name, prior
+        self.problem, self.name, self.prior, self.weighting = problem, name, prior, weighting
         self.diverged_at = math.inf  # the smallest lr that diverged
         self.stack = copy.deepcopy(problem.stack if start is None else start.stack).train(problem.train)
         self.stack.shared = False
@@ -162,7 +171,7 @@ class Trial:
         problem = self.problem
         self.sampler = Sampler(
             self.stack.named_parameters(), dynamics, num_data=problem.num_data, lr=lr, prior=self.prior,
-            temperature=problem.temperature, chains=self.stack.chains, seed=seed,
+            temperature=problem.temperature, weighting=self.weighting, chains=self.stack.chains, seed=seed,
         )  # fmt: skip
         self.sampler.host = replace(self.sampler.host, compiled=problem.compiled is not False)
         self._gradient = choose_gradient(self.stack, problem.loss, problem.compiled)

@@ -231,7 +231,7 @@ PHRASES = [
     ("sampler=awsghmc sampler.weighting.low=5; sampler.weighting.high=4", "low must be below high, got low = 5"),
     ("sampler=awsghmc; sampler.weighting.low=5M", 'low must be an energy in nats, a quantile such as "0.1%"'),
     ("sampler=awsghmc; sampler.weighting.edges=[1,3,2]", "edges must be at least three energies in ascending order"),
-    ("sampler=awsghmc; sampler.weighting.form=steep", 'form must be "slides" or "code", got'),
+    ("sampler=awsghmc; sampler.weighting.form=steep", 'form must be "slides", "code" or "full", got'),
     ("sampler=awsghmc; sampler.weighting.zeta=1e12", "zeta must be between 0 and 1e+09, got"),
     ("sampler.prior.precision=-1", "precision must be >= 0, got -1"),
     ("trainer.max_steps=many", "many"),

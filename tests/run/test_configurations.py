@@ -27,6 +27,7 @@ CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
 SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]
 DYNAMICS = ("baoab", "psgld", "sgfs", "sghmc", "sgld", "sglrw", "sgnht", "sgrld", "smile")
 WEIGHTINGS = ("adaptive", "contour")
+ZETA = ("sampler.weighting.zeta=1",)  # what tuning, which does not run here, finds under auto
 PRIORS = [path.stem for path in sorted((CONF / "sampler" / "prior").glob("*.yaml"))]
 SCHEDULES = [path.stem for path in sorted((CONF / "schedule").glob("*.yaml"))]
 EXPERIMENTS = [str(p.relative_to(CONF / "experiment"))[:-5] for p in sorted((CONF / "experiment").rglob("*.yaml"))]
@@ -81,6 +82,7 @@ def test_every_sampler_runs(tmp_path, sampler):
     keep = () if ensemble else ("collect.keep.burn_in=4", "collect.keep.every=2")
     small = ("logger=none", "chains=4", "stacks=1", "trainer.max_steps=12", "model.sizes=[36,6]")
     model = ("model.sizes=null", "model.hidden=[5]") if sampler == "dropout" else ()
+    model += ZETA if sampler.startswith("aw") else ()
     records = sampled(tmp_path, f"sampler={sampler}", "trainer=debug", *small, *keep, *model).collect.store.records()
     assert [r.step for r in records] == ([12] if ensemble else [6, 8, 10, 12])
     assert all(r.chains == ([0] if sampler.startswith("re") else [0, 1, 2, 3]) for r in records)
@@ -96,7 +98,7 @@ def repeats(dynamics: str, weighting: str) -> bool:
 
 @pytest.mark.parametrize("dynamics, weighting", slow_where(repeats, PAIRS))
 def test_every_dynamics_runs_under_every_weighting(tmp_path, dynamics, weighting):
-    groups = (f"sampler/dynamics={dynamics}", f"sampler/weighting={weighting}")
+    groups = (f"sampler/dynamics={dynamics}", f"sampler/weighting={weighting}", *ZETA)
     assert sampled(tmp_path, *groups, "trainer=debug", *TINY).collect.store.records()
 
 

@@ -22,6 +22,7 @@ from bdl.run.config import config_hash, fill_in, seconds_of
 from bdl.run.directory import RunDirectory
 from bdl.run.plan import Plan, given_names
 from bdl.run.processes import SINGLE
+from bdl.tune.choice import Choice, Tuning
 
 AIRFOIL = Path(bdl.__file__).parent / "data" / "files" / "airfoil.csv"
 
@@ -147,6 +148,42 @@ def test_a_run_keeps_the_promises_of_what_was_found(finished, table, tmp_path):
 def test_what_tune_asks_for(table, typed, auto, temperature):
     request = planned("run_dir=x", *options(table, typed)).tuning
     assert (request is not None, request is not None and request.temperature) == (auto, temperature)
+
+
+def weighted(table, *overrides: str) -> list[str]:
+    return ["sampler=awsghmc" if option == "sampler=sghmc" else option for option in options(table, *overrides)]
+
+
+def test_zeta_alone_is_found_where_the_data_have_settings_of_their_own():
+    plan = planned("run_dir=x", "sampler=awsgnht")
+    assert plan.tuning is not None and plan.tuning.auto and plan.tuning.weighting_alone and plan._may_move() is None
+    assert planned("run_dir=x", "sampler=awsghmc").tuning is None  # Landsat has a zeta for it
+    with pytest.raises(bdl.ConfigError, match="and tune=false finds nothing: give a number, such as 1"):
+        _ = planned("run_dir=x", "sampler=awsgnht", "tune=false")
+
+
+def test_what_is_found_for_a_weighting_enters_the_configuration(table, tmp_path, monkeypatch):
+    """The keys of the weighting, and an lr that follows from the known one; all else stays."""
+    seen = {}
+
+    def found(*_, weighting, given, **__):
+        seen.update(given, zeta=weighting.zeta)
+        value = {"zeta": 90.0, "edges": [-20.0, -10.0, 0.0], "form": "full"}
+        return Tuning((Choice("weighting", value, "so"), Choice("lr", 0.01, "so")), 0.0, 0.0)
+
+    monkeypatch.setattr(tuning, "find_settings", found)
+    overrides = weighted(table, "tune.settings=false", "sampler.weighting.energy=ema", "~start")
+    overrides = [option for option in overrides if not option.startswith("start.")]
+    plan = tuning.tuned(planned(f"run_dir={tmp_path}", *overrides), SINGLE)
+    assert seen.keys() == {"batch_size", "prior", "plain_lr", "friction", "burn_in", "zeta"} and seen["zeta"] == "auto"
+    stack = plan.of_stack(0, plan.data(0).build())
+    arguments = stack.motion.sampler.build().keywords
+    assert arguments["lr"] == 0.01 and arguments["weighting"] == bdl.AdaptiveWeight(
+        90.0, edges=[-20.0, -10.0, 0.0], form="full", energy="ema", rate=bdl.RobbinsMonro()
+    )
+    assert str(Choice("weighting", {"zeta": 90.0, "edges": [-20.0, 0.0], "form": "full"}, "so")) == (
+        "tune: weighting zeta 90, edges [-20, 0], form full: so"
+    )
 
 
 def test_t_is_found_or_given(table, tmp_path):

@@ -205,6 +205,26 @@ def test_a_chain_that_fell_through_its_bins_claims_no_depth():
     assert 0 < float(value.nanmean()) < 450 and float(error[0]) > 0.2 * float(value.nanmean())
 
 
+def test_one_visited_bin_says_nothing_of_the_depth():
+    """Two wide bins that meet below all energies, as zeta="auto" has them: psi falls to 0 in the lower one."""
+    wide = bdl.AdaptiveWeight(zeta=200.0, edges=[-150.0, -50.0, 50.0], form="full")
+    sampler, advance = chains_on(wide, d=50, count=4)
+    for _ in range(300):
+        advance()
+    assert all(bool(each.isnan().all()) for each in depth(sampler.reweighting.histogram, 200.0))
+    assert "nats of log G" not in sampler.explain()
+
+
+def test_the_full_form_has_its_largest_multiplier_where_energies_do_not_reach_the_lower_bin():
+    """1 + zeta T / width, whatever the energy and the count of visits; under "slides" the rise waits for visits."""
+    bins = {"zeta": 200.0, "edges": [-150.0, -50.0, 50.0], "rate": lambda k: 0.05}
+    for form, multiplier in (("full", 3.0), ("slides", 1.0)):
+        sampler, advance = chains_on(bdl.AdaptiveWeight(**bins, form=form), d=50, count=4)
+        for _ in range(300):
+            advance()
+        assert sampler.multiplier.tolist() == pytest.approx([multiplier] * 4, rel=1e-4)
+
+
 def test_a_given_floor_stays():
     sampler, advance = chains_on(bdl.AdaptiveWeight(zeta=3.0, low=20.0, shared=True, pilot=300))
     for _ in range(600):

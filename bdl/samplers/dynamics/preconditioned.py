@@ -65,6 +65,7 @@ class PSGLD(Preconditioned):
     damping: float = 1e-3  # λ, units of g; Li et al. have 1e-5, which lets nearly flat directions leap
     adapt_steps: int | None = None
     per_coordinate = True
+    scale_free = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.a < 1:

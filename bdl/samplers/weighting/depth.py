@@ -15,7 +15,7 @@ def depth(h: Histogram, zeta: float) -> tuple[Tensor, Tensor]:
 
     psi of AdaptiveWeight says it. Where psi rests, its rises 1 - θ_(i-1)/θ_i are in proportion to the shares of bins
     under the weighted law, and shares times psi^zeta to their masses under exp(-U/T), whose sums are G. Only bins from
-    the lowest one that was visited ENOUGH count, and u must not lie below it.
+    the lowest one that was visited ENOUGH count, and u must not lie below it. One visited bin alone says nothing.
 
     The error is the root of the sum of squares of four parts, means over the rows:
 
@@ -45,7 +45,7 @@ def _of_row(
     inner = edges[row, 1:-1].contiguous()
     bins, visited = torch.bucketize(recent, inner), visits[row] >= ENOUGH
     low, j = int(visited.int().argmax()), int(torch.bucketize(recent.median(), inner))
-    if j < low or not bool(visited.any()):
+    if j < low or int(visited.sum()) < 2:  # one bin says nothing of the others
         return (math.nan,) * 4
     theta, log_psi = psi[row, low:].double().clamp_min(1e-300), log_psi[row, low:].double()
     rises = torch.cat([theta.new_ones(1), 1 - theta[:-1] / theta[1:]])

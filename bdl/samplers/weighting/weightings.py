@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from bdl.samplers.weighting.partition import (
 
 TABULATE = 10  # updates of psi between updates of its logarithm, once psi changes little in between
 EARLY = 1000  # updates before that: psi changes much, and a fast start would miss it
+AUTO = "auto"  # zeta that tuning is to find
 MOST_ZETA = 1e9  # above it the multiplier 1 + zeta T d log psi/dU leaves the range of single precision
 
 
@@ -52,7 +53,7 @@ class RobbinsMonro:
 class Weighting(ABC):
     """How the law depends on energy besides exp(-U/T)."""
 
-    zeta: float = 0.0  # power of psi in the law
+    zeta: Any = 0.0  # power of psi in the law, a number; or AUTO, with which there is no sampler yet
     energy: str = "batch"  # kind of energy that psi reads: "batch", "ema", "full" or "control"
     needs_energy: bool = True  # False where a step needs no energy; only `identity` and `describe` are then called
 
@@ -79,7 +80,7 @@ class Flat(Weighting):
 class HistogramWeighting(Weighting):
     """What AdaptiveWeight and Contour share: bins, the recursion, and the kind of energy. Abstract: see `direction`."""
 
-    zeta: float = 1.0
+    zeta: float | Literal["auto"] = 1.0
     low: Given = None
     high: Given = None
     bins: int = 100
@@ -92,20 +93,23 @@ class HistogramWeighting(Weighting):
     refresh: int = 1  # steps between evaluations of the full-data energy, for `energy="full"` and "control"
     pilot: int = 1000  # steps of the pilot
 
-    forms: ClassVar[Mapping[str, Form]] = {"slides": Form(), "code": Form("log", 0, "linear")}
+    forms: ClassVar[dict[str, Form]] = {"slides": Form(), "code": Form("log", 0, "linear")}
     open_top: ClassVar[bool] = False  # whether log psi goes on with its last slope above the last bin's centre
     descends: ClassVar[bool] = False  # whether a floor that the pilot found goes down to where the energies are
 
     def __post_init__(self) -> None:
         if not isinstance(self.form, Form) and self.form not in self.forms:
-            raise ConfigError(f'form must be "slides" or "code", got {self.form!r}')
+            *words, last = (f'"{name}"' for name in self.forms)
+            raise ConfigError(f"form must be {', '.join(words)} or {last}, got {self.form!r}")
         if self.energy not in ("batch", "ema", "full", "control"):
             raise ConfigError(f'energy must be "batch", "ema", "full" or "control", got {self.energy!r}')
         if self.units not in ("nats", "temperature"):
             raise ConfigError(f'units must be "nats" or "temperature", got {self.units!r}')
         if self.bins < 2:
             raise ConfigError(f"bins must be at least 2, got {self.bins}")
-        if not 0 <= self.zeta <= MOST_ZETA:
+        if self.zeta == AUTO:
+            self._check_auto()
+        elif not 0 <= float(self.zeta) <= MOST_ZETA:
             raise ConfigError(
                 f"zeta must be between 0 and {MOST_ZETA:g}, got {self.zeta}: the gradient's multiplier grows with it"
             )
@@ -124,6 +128,10 @@ class HistogramWeighting(Weighting):
         low, high = bounds.low.nats, bounds.high.nats
         if self._unit_of(self.low) == self._unit_of(self.high) and low is not None and high is not None and low >= high:
             raise ConfigError(f"low must be below high, got low = {self.low}, high = {self.high}")
+
+    def _check_auto(self) -> None:
+        """Raise ConfigError where zeta cannot be found, or where something is given that is found with it."""
+        raise ConfigError(f'{type(self).__name__} has no zeta="auto": give a number')
 
     @abstractmethod
     def pull(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
@@ -239,7 +247,8 @@ class AdaptiveWeight(HistogramWeighting):
     slope, because that region has no upper edge.
 
     Args:
-        zeta: power of the weight, at most 1e9.
+        zeta: power of the weight, at most 1e9. "auto": `bdl.find_settings` finds it, and two wide bins with form="full"
+            with it; no `Sampler` takes it before.
         low, high: ends of the bins: nats, a quantile of the pilot's energies ("0.1%"), or nats per item ("0.5N").
             None: a pilot without weighting finds them, once the energies of `pilot` steps show no drift. high is then
             the 99.9 % quantile of their later half and a tenth of the range above it. low is their 0.1 % quantile at
@@ -250,21 +259,34 @@ class AdaptiveWeight(HistogramWeighting):
         edges: all edges of the bins, ascending, instead of low, high and bins.
         form: "slides": log psi rises from bin to bin by 1 - θ_(J-1)/θ_J (eq. 6), in proportion to the visits of a bin
             until it has 10, and θ starts at 1. "code", as in the author's code: it rises by the difference of the
-            logarithms, every rise counts in full, and θ starts at i/m. Other forms: a `histogram.Form`.
+            logarithms, every rise counts in full, and θ starts at i/m. "full": it rises as under "slides", every rise
+            counts in full, and θ starts at i/m. While the energies do not reach the lower ones of two bins, the
+            multiplier above the lower one's centre is then 1 + zeta T / (their width). Other forms: a `histogram.Form`.
         rate: step of the recursion as a function of its count.
         shared: one psi for all chains.
         energy: "batch" (N times the batch loss, plus the prior), "ema" (a running mean, decay 0.95), "full"
             (`Sampler.full_loss`, evaluated every `refresh` steps), or "control": the batch's, less what this batch's
             energy differs from the full one at the θ of the last refresh. That costs a second forward pass a step; its
             mean is U, and its noise grows with the distance from that θ (a control variate as in Johnson & Zhang 2013).
-        units: those of energies and edges, "nats", or "temperature": energies are U/T, so that psi survives a falling
-            T.
+        units: those of energies and edges, "nats", or "temperature": energies are U/T, for bins that follow a falling T
+            where U falls in proportion to it. U of a network falls less.
 
-    Raises ConfigError for values out of range, edges that do not ascend, and low >= high.
+    Raises ConfigError for values out of range, edges that do not ascend, low >= high, and what is given beside
+    zeta="auto", which finds it.
     """
 
+    forms: ClassVar[dict[str, Form]] = HistogramWeighting.forms | {"full": Form("bounded", 0, "linear")}
     open_top: ClassVar[bool] = True
     descends: ClassVar[bool] = True
+
+    def _check_auto(self) -> None:
+        for name in ("low", "high", "edges", "bins", "form", "units"):
+            value, default = getattr(self, name), type(self).__dataclass_fields__[name].default
+            if value != default:
+                raise ConfigError(
+                    f'{name} = {value!r} beside zeta="auto", which finds the bins and their form too, in nats: leave '
+                    f"{name} = {default!r}, or give a number for zeta"
+                )
 
     def depth(self, h: Histogram, zeta: float) -> tuple[Tensor, Tensor]:
         return depth(h, zeta)
@@ -290,7 +312,7 @@ class Contour(HistogramWeighting):
     that the pilot found stays, and under form="slides" log psi rises by the difference of the logarithms, at most 1.
     """
 
-    forms: ClassVar[Mapping[str, Form]] = {"slides": Form("clipped"), "code": Form("log", 0, "linear")}
+    forms: ClassVar[dict[str, Form]] = {"slides": Form("clipped"), "code": Form("log", 0, "linear")}
 
     def pull(self, h: Histogram, u: Array, j: Array, zeta: float | Tensor) -> Array:
         return exp(zeta * (h.evaluate(u)[0] - lean(h.log_psi.max(1).values)))
