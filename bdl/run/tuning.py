@@ -27,7 +27,7 @@ from bdl.run.stack_plan import SamplerSection, StackPlan
 from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
-from bdl.tune.find import describe_untuned, find_settings
+from bdl.tune.find import describe_untuned, find_settings, is_optimiser
 from bdl.tune.prior import is_around_zero
 from bdl.tune.sampler import FULL_BATCH_ROWS, choose_length, choose_sampler
 from bdl.tune.trial import Problem
@@ -154,18 +154,20 @@ class _Case:
         if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
             return nothing, 0.0
-        if (line := describe_untuned(self.sampler["dynamics"])) is not None:
+        optimises = is_optimiser(self.sampler["dynamics"], self.problem.temperature)
+        if not optimises and (line := describe_untuned(self.sampler["dynamics"])) is not None:
             print(line)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         present = {
             "batch_size": self.data.batch_size, "prior": self.sampler["prior"], "lr": self.sampler["lr"],
             "friction": self.sampler["dynamics"].friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
         }  # fmt: skip
+        kept = self.given | {"prior", "batch_size"} if optimises else self.given
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
             self.sampler["dynamics"], num_data=problem.num_data, steps=steps,
             temperature=None if self.plan.tuning.temperature else problem.temperature,
-            given={name: value for name, value in present.items() if name in self.given}, seed=problem.seed,
+            given={name: value for name, value in present.items() if name in kept}, seed=problem.seed,
             compiled=problem.compiled,
         )  # fmt: skip
         return tuning, seconds

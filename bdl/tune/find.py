@@ -24,6 +24,8 @@ from bdl.tune.batch import choose_batch
 from bdl.tune.burn_in import MOST, MOVES, choose_burn_in, mean_trace, movement
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.friction import autocorrelation_time, choose_friction
+from bdl.tune.optimiser import CANDIDATES as RATES
+from bdl.tune.optimiser import choose_lr_of_optimiser
 from bdl.tune.prior import CANDIDATES, choose_prior, prior_predictive, steps_to_act
 from bdl.tune.score import Score
 from bdl.tune.step import Limits, choose_lr, heat_of, measure_noise, warm_up
@@ -38,6 +40,7 @@ LARGEST_PART = 2048  # validation items
 PROBES = 32  # items whose predictions are watched
 DRAWS = 400  # draws in a trial
 SCORED = 20  # times in a trial that its predictions are scored
+OPTIMISER_BATCH = 100  # items of a batch of an optimiser where none is given
 SHORTEST = 100  # steps of a trial that compares; in fewer, nothing has moved
 
 
@@ -72,7 +75,8 @@ def find_settings(
         dynamics: the sampler, `SGHMC()` for None. One whose `tunable` lacks "lr", because it adapts or preconditions
             its step, gets no lr, no friction and no burn-in.
         num_data: N, where `train` is a part; None means its length.
-        temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03.
+        temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03. 0, or a
+            dynamics without noise, is an optimiser: its lr alone is found, by the predictions for validation items.
         steps: the length of the run. The trials together take a fifth of them at most, and another one where T is
             found.
         given: settings that are fixed: "batch_size", "lr", "friction", "burn_in", or "prior" as an object.
@@ -82,15 +86,16 @@ def find_settings(
     Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, and
     missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps.
 
-    Raises ConfigError for T <= 0, a dynamics without noise, and an unknown name in `given`; DivergedError where even a
-    tiny lr diverges.
+    Raises ConfigError for T < 0, a variational dynamics, an optimiser without `given["prior"]`, and an unknown name in
+    `given`; DivergedError where even a tiny lr diverges.
     """
     began, dynamics = time.perf_counter(), SGHMC() if dynamics is None else dynamics
     _check(dynamics, temperature, given)
     first = TEMPERATURES[0] if temperature is None else temperature
-    search = _Search.begin(
-        Problem(stack, loss, train, num_data or len(train[1]), 0, first, seed, compiled), dynamics, given, steps
-    )
+    problem = Problem(stack, loss, train, num_data or len(train[1]), 0, first, seed, compiled)
+    if is_optimiser(dynamics, temperature):
+        return Tuning(_of_optimiser(problem, dynamics, given, validation, steps), time.perf_counter() - began, 0.0)
+    search = _Search.begin(problem, dynamics, given, steps)
     prior, of_prior = _prior(search, validation)
     choices = [search.batch_size, of_prior]
     if temperature is None:  # zeta of a weighting would follow here, once T is known
@@ -262,6 +267,25 @@ def _split(problem: Problem, validation: Items | None) -> tuple[Problem, Items]:
     return problem.on((x[kept], y[kept])), (x[out], y[out])
 
 
+def is_optimiser(dynamics: Transition, temperature: float | None) -> bool:
+    """Whether no noise moves the chains."""
+    return not dynamics.variational and (not dynamics.noisy or temperature == 0)
+
+
+def _of_optimiser(
+    problem: Problem, dynamics: Transition, given: Mapping[str, Any], validation: Items | None, steps: int
+) -> tuple[Choice, ...]:
+    """The lr, unless it is given. The batch size stays: full batches would leave SWAG nothing to average."""
+    if "lr" in given:
+        return ()
+    if "prior" not in given:
+        raise ConfigError(f"tune=auto finds no prior for {dynamics}, an optimiser: give one, such as bdl.Gaussian()")
+    size = min(given.get("batch_size") or OPTIMISER_BATCH, problem.num_data)
+    problem, held_out = _split(replace(problem, batch_size=size, temperature=0.0), validation)
+    prior, trial = problem.centred(given["prior"]), trial_steps(problem, steps, len(RATES))
+    return (choose_lr_of_optimiser(problem, dynamics, prior, held_out, trial),)
+
+
 def describe_untuned(dynamics: Transition) -> str | None:
     """A line on what `find_settings` leaves as it is; None where it finds all settings."""
     if "lr" in dynamics.tunable:
@@ -270,9 +294,9 @@ def describe_untuned(dynamics: Transition) -> str | None:
 
 
 def _check(dynamics: Transition, temperature: float | None, given: Mapping[str, Any]) -> None:
-    if temperature is not None and not (isinstance(temperature, int | float) and temperature > 0):
-        raise ConfigError(f"tune=auto needs a temperature > 0, got {temperature}: an optimiser has other settings")
-    if not dynamics.noisy or dynamics.variational:
+    if temperature is not None and not (isinstance(temperature, int | float) and temperature >= 0):
+        raise ConfigError(f"tune=auto needs a temperature of at least 0, got {temperature}")
+    if dynamics.variational:
         raise ConfigError(f"tune=auto finds settings of samplers, and {dynamics} is not one: set tune=false")
     if unknown := sorted(set(given) - set(NAMES)):
         raise ConfigError(f"given holds {unknown[0]!r}: the settings are {', '.join(NAMES)}")

@@ -184,11 +184,19 @@ def test_a_short_run_has_the_step_size_of_a_long_one(tmp_path):
     assert 0.5 < short / long < 2
 
 
-def test_an_optimiser_has_nothing_to_find(table, tmp_path, capsys):
+@pytest.mark.parametrize("sampler", ["sgd", "swag"])
+def test_an_optimiser_gets_an_lr_and_nothing_else(sampler, table, tmp_path, capsys):
     untrained = [option for option in options(table) if not option.startswith("start.")]
-    plan = planned(f"run_dir={tmp_path}", *untrained, "sampler=sgd", "~start")
+    plan = planned(f"run_dir={tmp_path}", *untrained, f"sampler={sampler}", "~start")
+    assert list(tuning.tuned(plan, SINGLE).found["settings"]) == ["sampler.lr"]
+    assert "validation NLL" in capsys.readouterr().out
+
+
+def test_bayes_by_backprop_has_nothing_to_find(table, tmp_path, capsys):
+    untrained = [option for option in options(table) if not option.startswith("start.")]
+    plan = planned(f"run_dir={tmp_path}", *untrained, "sampler=bbb", "~start")
     assert not tuning.tuned(plan, SINGLE).found["settings"]
-    assert "there is nothing to find for an optimiser" in capsys.readouterr().out
+    assert "there is nothing to find for Bayes by Backprop" in capsys.readouterr().out
 
 
 def test_a_budget_sets_the_steps(table, tmp_path, monkeypatch):
