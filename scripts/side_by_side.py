@@ -2,9 +2,9 @@
 
 python scripts/side_by_side.py [DATA ...] [--only METHOD ...] [--seeds 0 1 2 3 4] [--out DIR]
 
-Every run is one command, `scripts/train.py`. The settings of a method are chosen in three trials, by the NLL of a quarter
-of the training rows that the trial has not seen. The runs of the table train on all training rows and score the test
-rows. DIR/side-by-side.json holds trials and runs, and DIR/side-by-side.md the table; what was measured before stays.
+Every run is one command, `scripts/train.py`. The settings of a method are chosen in three trials, by the NLL of a
+quarter of the training rows that the trial has not seen. The runs of the table train on all training rows and score the
+test rows. DIR/side-by-side.json holds trials and runs, and DIR/side-by-side.md the table; what was measured before stays.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def main() -> None:
     arguments = parse()
     path = arguments.out / "side-by-side.json"
     record = json.loads(path.read_text()) if path.exists() else {"cores": os.cpu_count(), "data": {}}
-    for name in arguments.data:
+    for name in arguments.data or DATA:
         cells = record["data"].setdefault(name, {})
         for title in arguments.only or METHODS:
             cell = cells.setdefault(title, {"trials": [], "runs": []})
@@ -85,7 +85,7 @@ def main() -> None:
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("data", nargs="*", default=list(DATA), choices=[*DATA, []], metavar="DATA")
+    parser.add_argument("data", nargs="*", choices=[*DATA, []], metavar="DATA")
     parser.add_argument("--only", nargs="+", choices=list(METHODS), metavar="METHOD")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], metavar="SEED")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
