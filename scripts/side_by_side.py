@@ -51,18 +51,18 @@ def of_sgd(length: int, *overrides: str) -> Method:
     return Method([*overrides, f"length={length}"], trials)
 
 
-RATES = {"landsat": (0.5, 0.1, 0.02), "airfoil": (0.005, 0.002, 0.0005)}
+RATES = {"landsat": (0.05, 0.02, 0.005), "airfoil": (0.005, 0.002, 0.0005)}
 ENERGY = [[f"sampler.dynamics.energy_var={value}"] for value in (0.1, 0.01, 0.001)]
 PRECISION = [[f"sampler.prior.precision={value}"] for value in (0.2, 0.4, 1.0)]
 METHODS = {
-    "one network": of_sgd(16_000, "sampler=ensemble", "chains=1"),
-    "deep ensemble of 8": of_sgd(16_000, "sampler=ensemble", "chains=8"),
-    "MC dropout": of_sgd(16_000, "sampler=dropout"),
-    "last-layer Laplace": of_sgd(16_000, "sampler=laplace"),
-    "SWAG": of_sgd(16_000, "sampler=swag"),
-    "MultiSWAG of 8": of_sgd(16_000, "sampler=multiswag", "chains=8"),
+    "one network": of_sgd(8_000, "sampler=ensemble", "chains=1"),
+    "deep ensemble of 8": of_sgd(8_000, "sampler=ensemble", "chains=8"),
+    "MC dropout": of_sgd(8_000, "sampler=dropout"),
+    "last-layer Laplace": of_sgd(8_000, "sampler=laplace"),
+    "SWAG": of_sgd(8_000, "sampler=swag"),
+    "MultiSWAG of 8": of_sgd(8_000, "sampler=multiswag", "chains=8"),
     "SGHMC, 8 chains": Method(
-        ["sampler=sghmc", "chains=8", "length=32000"], {"landsat": PRECISION, "airfoil": PRECISION}
+        ["sampler=sghmc", "chains=8", "length=16000"], {"landsat": PRECISION, "airfoil": PRECISION}
     ),
     "MCLMC, 8 chains": Method(["sampler=mclmc", "chains=8"], {"landsat": ENERGY, "airfoil": ENERGY}),
 }
