@@ -57,7 +57,8 @@ from .samplers.gaussian_prior import GaussianPrior
 from .samplers.learned_precision import Learned
 from .samplers.priors import Gaussian, Laplace, ScaleMixture, StudentT, Uniform
 from .samplers.sampler import Sampler
-from .samplers.weighting.weightings import AdaptiveWeight, Contour, Flat, RobbinsMonro
+from .samplers.weighting.base import Flat, RobbinsMonro
+from .samplers.weighting.weightings import AdaptiveWeight, Contour
 from .start import AdamWStart
 from .tune.choice import Tuning
 from .tune.find import find_settings

@@ -88,8 +88,8 @@ def parse() -> argparse.Namespace:
     return parser.parse_intermixed_args()
 
 
-def measure(overrides: list[str], seed: int) -> dict[str, Any]:
-    """Scores of the posterior and of its start, the verdict's numbers, core-seconds and seconds of one run.
+def measure(overrides: list[str], seed: int, split: str = "test") -> dict[str, Any]:
+    """Scores on a split of the posterior and of its start, the verdict's numbers, core-seconds and seconds of one run.
 
     Raises ConfigError if the run fails; its own line on stderr says why.
     """
@@ -100,7 +100,7 @@ def measure(overrides: list[str], seed: int) -> dict[str, Any]:
             raise ConfigError(f"seed {seed} failed: {' '.join(command)}")
         seconds, cpu = time.perf_counter() - began, cpu_of_children() - before
         metrics = json.loads((Path(folder) / "run" / "metrics.json").read_text())
-    rows = {row: {s: metrics[f"test/{row}/{s}"] for s in SCORES if f"test/{row}/{s}" in metrics} for row in ROWS}
+    rows = {row: {s: metrics[f"{split}/{row}/{s}"] for s in SCORES if f"{split}/{row}/{s}" in metrics} for row in ROWS}
     facts = {name: metrics[name] for name in FACTS if name in metrics}
     verdict = OUTCOMES[int(metrics["verdict/outcome"])]
     return {

@@ -17,7 +17,7 @@ from bdl.engine.choose import choose_gradient
 from bdl.engine.functional import evaluating
 from bdl.likelihoods import mean_loss
 from bdl.samplers.dynamics.base import Transition
-from bdl.samplers.weighting.weightings import Weighting
+from bdl.samplers.weighting.base import Weighting
 from bdl.schedules import Constant, Cycle, CyclicalCosine
 
 DRAWS = 100  # draws of every chain that a run averages

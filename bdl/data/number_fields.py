@@ -70,7 +70,7 @@ def _plain(values: np.ndarray) -> np.ndarray:
 
     float64 makes no whole number beyond 2^53 one below it.
     """
-    return (np.isnan(values) | (values > -EXACT) & (values < EXACT)).all(1)
+    return np.asarray((np.isnan(values) | (values > -EXACT) & (values < EXACT)).all(1))
 
 
 def _most_rows(path: Path) -> int:

@@ -68,12 +68,7 @@ class Posterior(StoredNetworks, Generic[P]):
     ) -> Posterior[Any]: ...
     @classmethod
     def load(
-        cls,
-        run_dirs: RunDirs,
-        net: nn.Module,
-        *,
-        skip_bad: bool = False,
-        likelihood: Likelihood | None = None,
+        cls, run_dirs: RunDirs, net: nn.Module, *, skip_bad: bool = False, likelihood: Likelihood | None = None
     ) -> Posterior[Any]:
         """The posterior of one run directory, or of several whose stacks are merged.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from bdl.posterior.tensors import (
     as_bytes,
     file_parts,
     frozen_names,
-    read_tensors,
+    read_whole,
     stacked_tensors,
 )
 from bdl.snapshot import Sampled, Snapshot, describe_target
@@ -213,13 +214,7 @@ class SampleStore(Shown):
         if not frozen_names(self.target()):
             return {}
         path = self.folder / FROZEN
-
-        def read(place: Path) -> tuple[dict[str, Tensor], str]:
-            try:
-                return read_tensors(place, in_place_of=present)
-            except ValueError as error:
-                raise StoreError(f"{path} is no whole safetensors file ({error.args[0]}): restore it") from error
-
+        read = partial(read_whole, path, present)
         tensors = checked([index.manifest for index in self._stacks()], f"samples/{FROZEN}", read)
         if tensors is None:
             raise StoreError(f"{path} is in no manifest: restore the manifest")

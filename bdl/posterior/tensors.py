@@ -102,6 +102,14 @@ def read_tensors(
     return tensors, sha256.hexdigest()
 
 
+def read_whole(shown: Path, in_place_of: Mapping[str, Tensor] | None, path: Path) -> tuple[dict[str, Tensor], str]:
+    """`read_tensors`, with a StoreError that names the file `shown` where `path` holds another format."""
+    try:
+        return read_tensors(path, in_place_of=in_place_of)
+    except ValueError as error:
+        raise StoreError(f"{shown} is no whole safetensors file ({error.args[0]}): restore it") from error
+
+
 def holds_nan(tensor: Tensor) -> bool:
     """Whether a number is NaN. The sum tells in nearly all cases, without a tensor of flags."""
     return not bool(tensor.sum().isfinite()) and bool(tensor.isnan().any())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, fields
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import lightning as L
 import torch
@@ -34,6 +34,7 @@ from bdl.run.stack_plan import ChainsPlan, SamplerSection, StackPlan, TargetPlan
 from bdl.samplers.blocks import chosen_blocks
 from bdl.schedules import EveryStep
 from bdl.start import Trained
+from bdl.tune.optimiser import is_optimiser
 
 
 @dataclass(frozen=True)
@@ -206,10 +207,8 @@ def build_callbacks(
 def nothing_to_tune(stack: StackPlan, strategy: Strategy = "auto") -> str | None:
     """Why there is nothing to tune; None where there is."""
     sampler, start = stack.motion.sampler, stack.chains.start
-    build: Any = sampler.build()
-    dynamics = build.keywords["dynamics"]
-    if not dynamics.noisy or dynamics.variational or not sampler.get("temperature") > 0:
-        return "an optimiser"
+    if cast(Any, sampler.build()).keywords["dynamics"].variational:
+        return "Bayes by Backprop, whose optimiser adapts its step"
     if sampler.get("exchange") is not None:
         return "replica exchange, whose rungs have temperatures of their own"
     if sampler.get("only") is not None or start is not None and start.target == "bdl.CheckpointStart":
@@ -225,7 +224,9 @@ def build_promises(
     """What holds the stack to the promises of tuning; None where there are none, and where samples follow cycles."""
     motion, number, keep = stack.motion, stack.chains.stack, keepers[0].keep
     movable, lr = motion.may_move, motion.schedule["lr"]
-    if movable is None or not isinstance(keep, EveryStep) or nothing_to_tune(stack):
+    build: Any = motion.sampler.build()
+    optimises = is_optimiser(build.keywords["dynamics"], motion.sampler.get("temperature"))
+    if movable is None or optimises or not isinstance(keep, EveryStep) or nothing_to_tune(stack):
         return None
     fixed = {"_target_": "bdl.schedules.Constant", "value": motion.sampler.get("lr")}
     lowers = "lr" in movable and (lr is None or lr.node == fixed)  # no schedule moves it meanwhile

@@ -34,7 +34,7 @@ from bdl.run.section import (
     target_of,
 )
 from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, StackPlan, TargetPlan
-from bdl.samplers.weighting.weightings import AUTO
+from bdl.samplers.weighting.base import AUTO
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know

@@ -16,7 +16,7 @@ from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors import Prior
-from bdl.samplers.weighting.weightings import Weighting
+from bdl.samplers.weighting.base import Weighting
 from bdl.schedules import Keep
 
 

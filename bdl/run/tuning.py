@@ -24,11 +24,12 @@ from bdl.run.plan import SETTINGS, Plan, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
 from bdl.run.stack_plan import SamplerSection, StackPlan
-from bdl.samplers.weighting.weightings import AUTO
+from bdl.samplers.weighting.base import AUTO
 from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
 from bdl.tune.burn_in import MOST
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.find import describe_untuned, find_settings
+from bdl.tune.optimiser import is_optimiser
 from bdl.tune.prior import is_around_zero
 from bdl.tune.sampler import FULL_BATCH_ROWS, choose_length, choose_sampler
 from bdl.tune.trial import Problem
@@ -38,6 +39,7 @@ START_UP, REPORT = 5.0, 8.0  # seconds before the configuration is read and to w
 MOST_IMAGES = 4096  # training images that trials look at; the rows of a table are all looked at
 START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
 FEWEST_STEPS = 2000  # steps of the ensemble where no budget bounds them: the curvature rises while it trains
+OF_OPTIMISERS = ("prior", "batch_size")  # settings that an optimiser keeps
 FEWEST_EPOCHS = 5  # epochs of the ensemble in any case
 
 
@@ -158,14 +160,15 @@ class _Case:
         fewest: steps of the deep ensemble at which trials begin, where the run begins at one.
         """
         assert self.plan.tuning is not None
-        nothing = Tuning((), 0.0, 0.0)
+        weighting = self.sampler.get("weighting", bdl.Flat())
         if not self.plan.tuning.auto:
-            return nothing, 0.0
+            return Tuning((), 0.0, 0.0), 0.0
         if (reason := nothing_to_tune(self.stack, self.plan.compute.strategy)) is not None:
             print(f"tune: there is nothing to find for {reason}")
-            return nothing, 0.0
-        weighting = self.sampler.get("weighting", bdl.Flat())
-        if (line := describe_untuned(self.sampler["dynamics"])) is not None:
+            one = Choice("weighting", {"zeta": 1.0}, "zeta stays 1, at which it changes little; give a number")
+            return Tuning((one,) if weighting.zeta == AUTO else (), 0.0, 0.0), 0.0
+        optimises = is_optimiser(self.sampler["dynamics"], self.problem.temperature)
+        if not optimises and (line := describe_untuned(self.sampler["dynamics"])) is not None:
             print(f"{line}; a multiplier divides lr" if weighting.zeta == AUTO else line)
         seconds, problem = self._train(max(START_SHARE * steps, fewest)), self.problem
         present = {
@@ -173,14 +176,13 @@ class _Case:
             "friction": self.sampler["dynamics"].friction, "burn_in": self.stack.keeping.rule.get("burn_in"),
         }  # fmt: skip
         kept = present if self.plan.tuning.weighting_alone else self.given
-        given = {name: value for name, value in present.items() if name in kept}
+        given = {name: value for name, value in present.items() if name in kept or optimises and name in OF_OPTIMISERS}
         if "lr" not in self.given and ("lr" in given or "lr" not in self.sampler["dynamics"].tunable):
             given["plain_lr"] = present["lr"]
             given.pop("lr", None)
         tuning = find_settings(
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
-            self.sampler["dynamics"], num_data=problem.num_data, steps=steps,
-            weighting=weighting,
+            self.sampler["dynamics"], num_data=problem.num_data, steps=steps, weighting=weighting,
             temperature=None if self.plan.tuning.temperature else problem.temperature,
             given=given, seed=problem.seed, compiled=problem.compiled,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors import Prior
-from bdl.samplers.weighting.weightings import AUTO, Weighting
+from bdl.samplers.weighting.base import AUTO, Weighting
 
 
 def refuse_types(prior: Prior, weighting: Weighting, exchange: Exchange | None, clip: Clip | None) -> None:

@@ -15,7 +15,7 @@ from bdl.samplers.dynamics.base import mean
 from bdl.samplers.readings import Readings
 from bdl.samplers.scales import runs_of
 from bdl.samplers.settings import StepSettings
-from bdl.samplers.weighting.weightings import Weighting
+from bdl.samplers.weighting.base import Weighting
 
 
 class Explained(Readings, Shown):

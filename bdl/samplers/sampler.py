@@ -32,8 +32,8 @@ from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.resume import Saved, check_saved, to_save
 from bdl.samplers.settings import StepSettings, check_numbers
 from bdl.samplers.walk import Walk, walk
+from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.samplers.weighting.reweighting import Reweighting
-from bdl.samplers.weighting.weightings import Flat, Weighting
 from bdl.torch_private import has_step_hooks
 
 

@@ -19,11 +19,12 @@ from bdl.likelihoods import Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.samplers.priors import Gaussian, Prior
-from bdl.samplers.weighting.weightings import AUTO, Flat, Weighting
+from bdl.samplers.weighting.base import AUTO, Flat, Weighting
 from bdl.seeding import derive_seed
 from bdl.tune.burn_in import MOST, MOVES, choose_burn_in, mean_trace, movement
 from bdl.tune.choice import Choice, Tuning
 from bdl.tune.friction import autocorrelation_time, choose_friction
+from bdl.tune.optimiser import batches_of_optimiser, choose_for_optimiser, is_optimiser
 from bdl.tune.prior import CANDIDATES, choose_prior, prior_predictive, steps_to_act
 from bdl.tune.score import Score
 from bdl.tune.search import Search
@@ -77,7 +78,8 @@ def find_settings(
         num_data: N, where `train` is a part; None means its length.
         weighting: of the sampler. Under `AdaptiveWeight(zeta="auto")` its zeta and bins are found, so that chains at T
             predict like plain ones at the best of T, 0.3 T, 0.1 T and 0.03 T.
-        temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03.
+        temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03. 0, or a
+            dynamics without noise, is an optimiser: its lr alone is found, by the predictions for validation items.
         steps: the length of the run. The trials together take a fifth of them at most, and another one where T or zeta
             is found.
         given: settings that are fixed: "batch_size", "lr", "friction", "burn_in", or "prior" as an object. "plain_lr"
@@ -89,16 +91,18 @@ def find_settings(
     missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps, "weighting"
     a mapping with arguments of `AdaptiveWeight`.
 
-    Raises ConfigError for T <= 0, a dynamics without noise, an unknown name in `given`, and where both T and zeta are
-    to be found; DivergedError where even a
-    tiny lr diverges.
+    Raises ConfigError for T < 0, a variational dynamics, an optimiser without `given["prior"]`, an unknown name in
+    `given`, and where both T and zeta are to be found; DivergedError where even a tiny lr diverges.
     """
     began, dynamics = time.perf_counter(), SGHMC() if dynamics is None else dynamics
     _check(dynamics, temperature, weighting, given)
     first = TEMPERATURES[0] if temperature is None else temperature
-    search = Search.begin(
-        Problem(stack, loss, train, num_data or len(train[1]), 0, first, seed, compiled), dynamics, given, steps
-    )
+    problem = Problem(stack, loss, train, num_data or len(train[1]), 0, first, seed, compiled)
+    if is_optimiser(dynamics, temperature):
+        problem, held_out = _split(batches_of_optimiser(problem, given), validation)
+        found = choose_for_optimiser(problem, dynamics, weighting, given, held_out, steps)
+        return Tuning(found, time.perf_counter() - began, 0.0)
+    search = Search.begin(problem, dynamics, given, steps)
     prior, of_prior = _prior(search, validation)
     choices = [search.batch_size, of_prior]
     if temperature is None:
@@ -271,9 +275,9 @@ def _check(dynamics: Transition, temperature: float | None, weighting: Weighting
             "T and zeta are both to be found, and both decide how cold the chains are: give sampler.temperature or "
             "sampler.weighting.zeta"
         )
-    if temperature is not None and not (isinstance(temperature, int | float) and temperature > 0):
-        raise ConfigError(f"tune=auto needs a temperature > 0, got {temperature}: an optimiser has other settings")
-    if not dynamics.noisy or dynamics.variational:
+    if temperature is not None and not (isinstance(temperature, int | float) and temperature >= 0):
+        raise ConfigError(f"tune=auto needs a temperature of at least 0, got {temperature}")
+    if dynamics.variational:
         raise ConfigError(f"tune=auto finds settings of samplers, and {dynamics} is not one: set tune=false")
     if unknown := sorted(set(given) - set(NAMES)):
         raise ConfigError(f"given holds {unknown[0]!r}: the settings are {', '.join(NAMES)}")

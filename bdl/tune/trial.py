@@ -21,7 +21,7 @@ from bdl.likelihoods import Likelihood, Loss
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.priors import Prior
 from bdl.samplers.sampler import Sampler
-from bdl.samplers.weighting.weightings import Flat, Weighting
+from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.seeding import derive_seed
 
 Items = tuple[Any, Tensor]  # x (n, ...) as the network takes it, or several inputs in a tuple or a dict; and y (n, ...)

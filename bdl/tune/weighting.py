@@ -13,7 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from bdl.samplers.weighting.weightings import HistogramWeighting, Weighting
+from bdl.samplers.weighting.base import Weighting
+from bdl.samplers.weighting.weightings import HistogramWeighting
 from bdl.tune.choice import Choice
 from bdl.tune.score import clear_winner
 from bdl.tune.temperature import described

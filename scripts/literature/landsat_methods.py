@@ -8,7 +8,7 @@ from itertools import product
 
 import bdl
 from bdl.samplers.dynamics.base import Dynamics
-from bdl.samplers.weighting.weightings import Weighting
+from bdl.samplers.weighting.base import Weighting
 
 FLAT = bdl.Flat()
 

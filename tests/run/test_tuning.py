@@ -162,6 +162,20 @@ def test_zeta_alone_is_found_where_the_data_have_settings_of_their_own():
         _ = planned("run_dir=x", "sampler=awsgnht", "tune=false")
 
 
+@pytest.mark.parametrize(
+    "overrides, reason",
+    [
+        (["trainer=ddp"], "nothing to find for trainer=ddp"),
+        (["sampler.temperature=0", "sampler.lr=0.01"], "an optimiser has no distribution to weight"),
+    ],
+)
+def test_zeta_is_1_where_no_trial_can_find_it(overrides, reason, table, tmp_path, capsys):
+    untrained = [option for option in weighted(table) if not option.startswith("start.")]
+    plan = tuning.tuned(planned(f"run_dir={tmp_path}", *untrained, "~start", *overrides), SINGLE)
+    assert plan.found["settings"]["sampler.weighting.zeta"] == 1.0
+    assert reason in capsys.readouterr().out
+
+
 def test_what_is_found_for_a_weighting_enters_the_configuration(table, tmp_path, monkeypatch):
     """The keys of the weighting, and an lr that follows from the known one; all else stays."""
     seen = {}
@@ -221,11 +235,19 @@ def test_a_short_run_has_the_step_size_of_a_long_one(tmp_path):
     assert 0.5 < short / long < 2
 
 
-def test_an_optimiser_has_nothing_to_find(table, tmp_path, capsys):
+@pytest.mark.parametrize("sampler", ["sgd", "swag"])
+def test_an_optimiser_gets_an_lr_and_nothing_else(sampler, table, tmp_path, capsys):
     untrained = [option for option in options(table) if not option.startswith("start.")]
-    plan = planned(f"run_dir={tmp_path}", *untrained, "sampler=sgd", "~start")
+    plan = planned(f"run_dir={tmp_path}", *untrained, f"sampler={sampler}", "~start")
+    assert list(tuning.tuned(plan, SINGLE).found["settings"]) == ["sampler.lr"]
+    assert "validation NLL" in capsys.readouterr().out
+
+
+def test_bayes_by_backprop_has_nothing_to_find(table, tmp_path, capsys):
+    untrained = [option for option in options(table) if not option.startswith("start.")]
+    plan = planned(f"run_dir={tmp_path}", *untrained, "sampler=bbb", "~start")
     assert not tuning.tuned(plan, SINGLE).found["settings"]
-    assert "there is nothing to find for an optimiser" in capsys.readouterr().out
+    assert "there is nothing to find for Bayes by Backprop" in capsys.readouterr().out
 
 
 def test_a_budget_sets_the_steps(table, tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""Tests of `bdl.samplers.weighting.weightings`, `.reweighting` and `.partition`.
+"""Tests of `bdl.samplers.weighting.base`, `.weightings`, `.reweighting` and `.partition`.
 
 Adaptive weighting: log psi is one function; its slope acts on the gradient, its value on the importance weight.
 """

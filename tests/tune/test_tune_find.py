@@ -143,8 +143,8 @@ def test_a_sampler_that_takes_all_items_gets_no_batch_size(dynamics):
 @pytest.mark.parametrize(
     "wrong, message",
     [
-        ({"temperature": 0.0}, "temperature > 0"),
-        ({"dynamics": bdl.SGD()}, "is not one"),
+        ({"temperature": -1.0}, "temperature of at least 0"),
+        ({"dynamics": bdl.MeanField()}, "is not one"),
         ({"given": {"speed": 1}}, "'speed'"),
     ],
 )

@@ -16,10 +16,10 @@ from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.potential import Launch, Potential
 from bdl.samplers.resume import Saved
 from bdl.samplers.settings import StepSettings, any_positive
+from bdl.samplers.weighting.base import Weighting
 from bdl.samplers.weighting.histogram import Histogram
 from bdl.samplers.weighting.partition import batch_error
 from bdl.samplers.weighting.recorded import RecordedWeighting
-from bdl.samplers.weighting.weightings import Weighting
 
 SMOOTHING = 0.95  # decay of the running mean under energy="ema"
 

@@ -1,4 +1,4 @@
-"""Weightings: functions of an energy histogram that change the law to exp(-U/T) / psi(U)^zeta.
+"""Weightings by an energy histogram, which change the law to exp(-U/T) / psi(U)^zeta.
 
 log psi is one piecewise-linear function of U (`bdl.psi`). The gradient multiplier is 1 + zeta T times its exact slope;
 the importance weight back to exp(-U/T) is psi(U)^zeta. The two can therefore never disagree.
@@ -7,17 +7,17 @@ the importance weight back to exp(-U/T) is psi(U)^zeta. The two can therefore ne
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
 from bdl.errors import ConfigError
-from bdl.identity import type_name
 from bdl.psi import Array, exp, lean
+from bdl.samplers.weighting.base import AUTO, RobbinsMonro, Weighting
 from bdl.samplers.weighting.depth import depth
 from bdl.samplers.weighting.histogram import Form, Histogram
 from bdl.samplers.weighting.partition import (
@@ -34,46 +34,7 @@ from bdl.samplers.weighting.partition import (
 
 TABULATE = 10  # updates of psi between updates of its logarithm, once psi changes little in between
 EARLY = 1000  # updates before that: psi changes much, and a fast start would miss it
-AUTO = "auto"  # zeta that tuning is to find
 MOST_ZETA = 1e9  # above it the multiplier 1 + zeta T d log psi/dU leaves the range of single precision
-
-
-@dataclass(frozen=True)
-class RobbinsMonro:
-    """Step of the stochastic approximation, min(1, scale / (k^power + offset)); Liang's code has scale 100."""
-
-    scale: float = 10.0
-    power: float = 0.75
-    offset: float = 1000.0
-
-    def __call__(self, k: int) -> float:
-        return min(1.0, self.scale / (k**self.power + self.offset))
-
-
-class Weighting(ABC):
-    """How the law depends on energy besides exp(-U/T)."""
-
-    zeta: Any = 0.0  # power of psi in the law, a number; or AUTO, with which there is no sampler yet
-    energy: str = "batch"  # kind of energy that psi reads: "batch", "ema", "full" or "control"
-    needs_energy: bool = True  # False where a step needs no energy; only `identity` and `describe` are then called
-
-    def identity(self) -> dict[str, Any]:
-        """Plain values that two runs of one law share: bins and rate of the recursion do not matter."""
-        return {"type": type_name(type(self)), "zeta": self.zeta}
-
-    @abstractmethod
-    def describe(self, zeta: float) -> str:
-        """What `Sampler.explain` adds to the target distribution."""
-
-
-@dataclass(frozen=True)
-class Flat(Weighting):
-    """No weighting: the law is exp(-U/T), the multiplier 1, the log weight 0."""
-
-    needs_energy = False
-
-    def describe(self, zeta: float) -> str:
-        return ""
 
 
 @dataclass(frozen=True)

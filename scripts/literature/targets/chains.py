@@ -12,7 +12,7 @@ from bdl.errors import ConfigError
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.priors import Uniform
 from bdl.samplers.sampler import Sampler
-from bdl.samplers.weighting.weightings import Flat, Weighting
+from bdl.samplers.weighting.base import Flat, Weighting
 from bdl.seeding import generator
 from literature.targets.base import cast, curvature, value_and_grad
 
