@@ -42,7 +42,7 @@ def main() -> None:
         axis.plot(x[:, 0], y[:, 0], ".", color="#222222", ms=4)
         axis.set(title=title, xlim=LIMITS, ylim=(-2.4, 2.4), xticks=[], yticks=[])
         axis.spines[["top", "right"]].set_visible(False)
-        for left, right in ((-1, 0.6), (1.6, LIMITS[1])):
+        for left, right in ((LIMITS[0], -2), (-1, 0.6), (1.6, LIMITS[1])):
             axis.axvspan(left, right, color="#eeeeee", lw=0, zorder=0)
             axis.annotate("no data", ((left + right) / 2, -2.25), ha="center", color="#555555")
     axes[0].set_ylabel("mean ± 2 sd")

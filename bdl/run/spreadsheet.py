@@ -6,27 +6,14 @@ from typing import Any
 
 from bdl.data.values import NUMBER, Frame
 
-FORMULA = (
-    "=",
-    "+",
-    "-",
-    "@",
-    "\t",
-    "\r",
-    "\n",
-    "|",
-    "%",
-    "＝",
-    "＋",
-    "－",
-    "＠",
-)  # the last four in East Asian settings
+FORMULA = tuple("=+-@\t\r\n|%＝＋－＠")  # the last four in East Asian settings
 BLANKS = " \xa0"  # some skip them
 
 
 def without_formulas(table: Frame) -> Frame:
     """The table with an apostrophe before every text that a spreadsheet would take for a formula, names included.
 
+    >>> import pandas as pd
     >>> without_formulas(pd.DataFrame({"=a": ["=1+1", "-2.5", "@b", "c"]})).to_dict("list")
     {"'=a": ["'=1+1", '-2.5', "'@b", 'c']}
     """
