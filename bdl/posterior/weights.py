@@ -99,12 +99,16 @@ def _importance(samples: Sequence[Keyed], full_data: bool) -> tuple[dict[tuple[i
 
 
 def _too_far(logs: Mapping[tuple[int, int], float], ess: float) -> str:
-    """Why weights of so few effective samples are refused. psi is 1 in the highest bin, among energies of exp(-U/T)."""
+    """Why weights of so few effective samples are refused.
+
+    psi is 1 in the highest bin, among energies of exp(-U/T). Where all samples lie there and log psi still rises, as
+    under form="full", the weights do not say how far exp(-U/T) is.
+    """
     nats = -float(np.median(list(logs.values())))
+    distance = f"about {nats:,.0f} nats of log weight away" if nats > 0 else "far away"
     return (
-        f"no importance weights: the weighted distribution lies about {nats:,.0f} nats of log weight away from "
-        f"exp(-U/T), so that the weights rest on {ess:,.1f} effective of {len(logs):,} samples: lower zeta, or take "
-        "the average of the weighted distribution"
+        f"no importance weights: the weighted distribution lies {distance} from exp(-U/T), so that the weights rest on "
+        f"{ess:,.1f} effective of {len(logs):,} samples: lower zeta, or take the average of the weighted distribution"
     )
 
 

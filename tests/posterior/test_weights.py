@@ -83,6 +83,12 @@ def test_importance_is_refused_when_psi_never_settled(tmp_path):
     assert "never settled" in str(error.value)
 
 
+def test_no_distance_is_told_where_psi_is_above_1_at_all_samples():
+    keyed = [(0, record(k, 500.0 * k), 0) for k in range(1, 200)]
+    with pytest.raises(ConfigError, match=r"lies far away from exp\(-U/T\), so that the weights rest on 1.0 effective"):
+        sample_weights(keyed, 1, "importance")
+
+
 @pytest.mark.parametrize(("effective", "count"), [(26, 12800), (90, 2000), (1, 16)])
 def test_importance_is_refused_below_an_ess_that_means_something(effective: int, count: int):
     """`effective` samples share nearly all weight. The distance to exp(-U/T) comes first, then the noise of batches."""
