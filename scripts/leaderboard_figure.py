@@ -168,7 +168,7 @@ def name_ends(ax: Axes, ends: dict[str, tuple[float, str]]) -> None:
     low, high = ax.get_ylim()
     free = -1.0
     for title, (distance, colour) in sorted(ends.items(), key=lambda item: item[1][0]):
-        half = 0.0425 * (1 + title.count("\n"))  # of the height of the words, as a fraction of the axes
+        half = 0.0425 * (1 + title.count("\n"))  # half the height of the words, as a share of the axes
         place = max(free + half, math.log(distance / low) / math.log(high / low))
         free = place + half
         ax.annotate(title, (1.02, place), xycoords="axes fraction", color=colour, fontsize=10, fontweight="bold",

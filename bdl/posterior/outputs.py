@@ -180,7 +180,7 @@ class NotFinite:
     """Which items have outputs that are no finite numbers: their predictions are NaN."""
 
     def __init__(self) -> None:
-        self._bad = torch.zeros(0, dtype=torch.bool)  # of all items that were seen
+        self._bad = torch.zeros(0, dtype=torch.bool)  # one for each item seen so far
         self._warned = False
 
     def note(self, outputs: Tensor, first: int) -> None:

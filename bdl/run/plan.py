@@ -96,7 +96,7 @@ class TuningRequest:
     temperature: bool  # T too
     budget: str | None  # a time, which decides the steps
     given: frozenset[str]  # names of `SETTINGS`
-    weighting_alone: bool = False  # of the settings zeta alone, and the lr that it asks for
+    weighting_alone: bool = False  # zeta and the lr that it asks for, and no other setting
 
     @classmethod
     def of(cls, cfg: DictConfig, typed: Sequence[str]) -> TuningRequest | None:
@@ -117,12 +117,9 @@ class TuningRequest:
                 "sampler.weighting.zeta=auto is found by tuning, and tune=false finds nothing: give a number, such as "
                 "1, which changes little"
             )
-        alone = zeta and not auto
-        return (
-            cls(auto or zeta, temperature, cfg.budget, given_names(typed), alone)
-            if auto or zeta or cfg.budget
-            else None
-        )
+        if not (auto or zeta or cfg.budget):
+            return None
+        return cls(auto or zeta, temperature, cfg.budget, given_names(typed), weighting_alone=zeta and not auto)
 
 
 @dataclass(frozen=True)

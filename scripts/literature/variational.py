@@ -73,12 +73,12 @@ class Run:
 def methods(context: Context) -> list[Method]:
     shrink = context.choose(1, 20)
     return [
-        Method("HMC", bdl.HMC(leapfrog=30, adapt_steps=200 // shrink), 5e-4, 300 // shrink, 5_000 // shrink, 2,
-               "30 leapfrog steps, step size adapted; 300 + 5,000 steps"),
-        Method("SGHMC", bdl.SGHMC(0.02), 4e-4, 3_000 // shrink, 60_000 // shrink, 60,
-               "lr 4e-4, friction 0.02; 3,000 + 60,000 steps"),
+        Method("HMC", bdl.HMC(leapfrog=30, adapt_steps=200 // shrink), 5e-4, 300 // shrink, 500 // shrink, 1,
+               "30 leapfrog steps, step size adapted; 300 + 500 steps"),
+        Method("SGHMC", bdl.SGHMC(0.02), 4e-4, 3_000 // shrink, 15_000 // shrink, 30,
+               "lr 4e-4, friction .02; 3,000 + 15,000 steps"),
         Method("Bayes by Backprop", bdl.MeanField(init_std=0.05), 0.01, 16_000 // shrink, 500, 1,
-               "Adam, 0.01 falling to 0 over 16,000 steps; 500 draws", fit=True),
+               "Adam, .01 falling to 0 over 16,000 steps; 500 draws", fit=True),
     ]  # fmt: skip
 
 

@@ -56,11 +56,11 @@ def methods(law: StochasticVolatility, context: Context) -> list[Method]:
     # Variance that a batch of m times gives the gradient of U/N in h_t: E(½(1 - y² exp(-h)))² / (m N) = ½ / (m N)
     known = torch.full((law.dim,), 0.5 / (m * n), dtype=torch.float64)
     known[:3] = 0
-    sghmc: dict[str, Any] = {"lr": LR, "steps": 100_000 // shrink, "burn_in": 5_000 // shrink, "every": 50}
-    said = f"lr {LR:g}, friction {FRICTION:g}, 105,000 steps"
+    sghmc: dict[str, Any] = {"lr": LR, "steps": 20_000 // shrink, "burn_in": 5_000 // shrink, "every": 20}
+    said = f"lr {LR:g}, friction {FRICTION:g}, 25,000 steps"
     return [
-        Method("HMC", bdl.HMC(leapfrog=40, adapt_steps=400 // shrink), 0.1, 10_000 // shrink, 400 // shrink, 1,
-               "40 leapfrog steps, step size adapted to acceptance 0.8; 400 + 10,000 steps"),
+        Method("HMC", bdl.HMC(leapfrog=40, adapt_steps=400 // shrink), 0.1, 1_000 // shrink, 400 // shrink, 1,
+               "40 leapfrog steps, step size adapted to acceptance .8; 400 + 1,000 steps"),
         Method(f"SGHMC, m = {m}", bdl.SGHMC(FRICTION), settings=said, batch=m, **sghmc),
         Method(f"SGHMC, m = {m}, less batch noise", bdl.SGHMC(FRICTION, grad_var=known), batch=m,
                settings=f"{said}, grad_var = ½ / (m N) on h", **sghmc),

@@ -31,7 +31,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_inputs_gives_the_same_prediction(posterior, form):
-    x = X.half().float()  # so that no form loses digits
+    x = X.half().float()  # no form loses digits of such numbers
     expected = posterior.predict(x).probs
     torch.testing.assert_close(posterior.predict(FORMS[form](x)).probs, expected)
     torch.testing.assert_close(posterior.moments(FORMS[form](x))[0], posterior.moments(x)[0])

@@ -21,7 +21,7 @@ from bdl.samplers.weighting.histogram import Form, Histogram
 from bdl.samplers.weighting.partition import FLOOR_SHARE
 
 D64 = torch.float64
-G = gamma(5).cdf  # of the energy of N(0, I_10), T = 1
+G = gamma(5).cdf  # the energy of N(0, I_10) at T = 1 has it
 TOP = 20.0  # G = 1 - 1.7e-5
 FINE = 8  # points in a bin, over which the weighted law is summed
 ZETAS = [0.5, 1.0, 30.0, 300.0]
