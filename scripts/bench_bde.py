@@ -8,18 +8,23 @@ one chain while it samples. The law is checked on the linear regression of `benc
 from __future__ import annotations
 
 import functools
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from bde.sampler.mile_wrapper import MileWrapper  # type: ignore[import-not-found]
 from bench_jax_kernels import JaxScan, Network, jax, jnp, np  # first: it sets the flags of XLA
 from bench_law import compare, record
 from bench_problem import Problem, Quadratic, landsat, regression
 from bench_tools import Times, interleave, per_step, ratio, timed
-from bench_torch_kernels import SamplerLoop
+from bench_torch_kernels import SamplerLoop, time_like_train
+
+import bdl
+from bdl.data import LandsatDataModule, TensorBatches
+from bdl.models import MLP
 
 CHAINS = 8
 GRADIENTS = 2  # one step takes two: the integrator, isokinetic McLachlan, moves θ twice
 BLOCK = 10  # steps in one call of a jitted scan
+STEPS, WARM_UP, KEEP_EVERY = 100, 10, 50  # of a fit of bdl; the warm-up is not timed
 
 
 class MileScan:
@@ -54,16 +59,35 @@ class MileScan:
         return np.asarray(self.states.position)
 
 
+@dataclass(frozen=True)
+class Isokinetic(Problem):
+    """The same target distribution, sampled by the dynamics of bde, MCLMC; a batch is all rows, for all chains."""
+
+    def stack(self, chains: int) -> bdl.ChainStack:
+        return bdl.ChainStack(MLP(self.sizes), chains, shared=True)
+
+    def batches(self, chains: int | None) -> TensorBatches:
+        return super().batches(None)
+
+    def sampler(self, params, chains: int | None = None) -> bdl.Sampler:
+        return bdl.Sampler(
+            params, bdl.MCLMC(), num_data=self.num_data, lr=self.lr, temperature=self.temperature, chains=chains
+        )
+
+
 def bench_bde(rounds: int) -> tuple[Times, dict[str, float]]:
     check_law()
-    problem = landsat()
+    problem, test = landsat(), LandsatDataModule().slices("test")
     problem = replace(problem, batch=problem.num_data)
+    isokinetic = Isokinetic(**vars(problem))
+    fit = functools.partial(time_like_train, isokinetic, CHAINS, WARM_UP + STEPS, WARM_UP, KEEP_EVERY, test)
     mile = MileScan(problem, CHAINS, BLOCK, step_size=0.05, length=1.0)
     scan = JaxScan(problem, CHAINS, BLOCK)
     chain_gradients = functools.partial(per_step, steps=CHAINS)
     times = interleave(
         {
             "bde MILE": chain_gradients(per_step(timed(mile.run, 1), GRADIENTS * BLOCK)),
+            "bdl train.py, MCLMC": chain_gradients(per_step(fit, GRADIENTS)),
             "bdl Sampler.step": chain_gradients(timed(SamplerLoop(problem, CHAINS).step, BLOCK)),
             "JAX scan of SGHMC": chain_gradients(per_step(timed(scan.run, 1), BLOCK)),
         },

@@ -133,7 +133,10 @@ class ChainStack(nn.Module):
         return self._outputs(inputs_of_call(args, kwargs), each=False)
 
     def _outputs(self, inputs: Inputs, each: bool) -> Tensor:
-        return Forward(self.net, self.method, self.frozen_names)(self._of_chains(), inputs, each)
+        forward = Forward(self.net, self.method, self.frozen_names)
+        if not each and not self.training:
+            return forward.evaluate(self._of_chains(), inputs)
+        return forward(self._of_chains(), inputs, each)
 
     def _of_chains(self) -> dict[str, Tensor]:
         return {name: t for name, t in named_tensors(self.net).items() if name not in self.frozen_names}
