@@ -181,7 +181,7 @@ def test_temperature_off_by_a_fifth_is_seen(reference: Reference):
     assert (np.abs(Reference(reference.hot, reference.true).z(estimate)) < Z).all()
 
 
-@pytest.mark.slow  # test_weighting.py recovers expectations of a double well by such weights
+@pytest.mark.slow  # test_reweighting.py recovers expectations of a double well by such weights
 def test_adaptive_weighting_with_importance_weights(reference: Reference):
     """AWSGHMC samples another law, and with the weights psi(U)^zeta it agrees. Without them the energy is .8 standard
     deviations too low, and most predictive deviations are too small."""
