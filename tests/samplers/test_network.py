@@ -172,6 +172,7 @@ def test_hmc(reference: Reference):
     assert reference.agrees(moments(*sampled(bdl.HMC(10, adapt_steps=60), 2e-3, 70, burn_in=80, every=1)))
 
 
+@pytest.mark.slow
 def test_temperature_off_by_a_fifth_is_seen(reference: Reference):
     """Negative control: at T = 1.2 injected noise is 1.1 times as large. The energy and the predictive deviations at
     several points then differ, and the law is the one that NUTS has at T = 1.2."""

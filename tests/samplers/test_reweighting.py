@@ -149,7 +149,8 @@ class Published(bdl.AdaptiveWeight):
         return Steps(**h.state_dict(), form=h.form)
 
 
-@pytest.mark.parametrize("bins", [7, pytest.param(26, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("bins", [7, 26])
 def test_published_variant_does_not_lead_back(bins: int):
     """Where AdaptiveWeight passes above, it gives P(x > 0) .1 or more too high and P(U < 0) .2 too low."""
     weighting = Published(zeta=1.0, low=WELL.low, high=WELL.high, bins=bins, shared=True, rate=lambda k: 0.02)
