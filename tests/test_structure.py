@@ -150,9 +150,15 @@ def test_the_page_on_the_architecture_names_every_file_of_the_large_folders():
     page = (ROOT / "docs" / "architecture.md").read_text()
     named, files = set(re.findall(r"`(\w+\.py)`", page)), {path.name for path in modules().values()}
     assert named - files == set(), "docs/architecture.md names files that are not there"
-    for folder in ("run", "posterior", "samplers"):
+    for folder in (".", "run", "posterior", "samplers"):
         here = {path.name for path in (PACKAGES["bdl"] / folder).glob("[!_]*.py")}
         assert here - named == set(), f"docs/architecture.md, the files of {folder}/: add a row or a name"
+
+
+def test_the_page_on_the_architecture_has_a_row_for_every_package():
+    page = (ROOT / "docs" / "architecture.md").read_text()
+    rows = set(re.findall(r"^\| `(\w+)/` \|", page, re.MULTILINE))
+    assert {path.parent.name for path in PACKAGES["bdl"].glob("*/__init__.py")} == rows - {"weighting", "dynamics"}
 
 
 def test_no_two_classes_share_a_name():

@@ -1,4 +1,4 @@
-"""Tests of `bdl.engine.mlp_kernel`, `.mlp_library` and `bdl.native`.
+"""Tests of `bdl.engine.mlp_kernel` and `.mlp_library`.
 
 The compiled MLP gradient: equal to autograd in float64, independent of the other chains and of memory, optional.
 """
@@ -6,12 +6,10 @@ The compiled MLP gradient: equal to autograd in float64, independent of the othe
 from __future__ import annotations
 
 import copy
-import os
 import platform
 
 import pytest
 import torch
-from forked import Forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
@@ -31,16 +29,6 @@ NLL = bdl.CategoricalNLL()
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "sigmoid": nn.Sigmoid, "silu": nn.SiLU, "none": nn.Identity}
 
 pytestmark = pytest.mark.skipif(native.load(SOURCE) is None, reason="no C compiler")
-
-
-@pytest.fixture
-def fresh(tmp_path, monkeypatch):
-    """As in a new process, with an empty cache folder, which is returned."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native, "_outcome", {})
-    native._compiler.cache_clear()
-    yield tmp_path / "bdl"
-    native._compiler.cache_clear()
 
 
 def network(sizes, activation="tanh", bias=True, last=False) -> nn.Sequential:
@@ -382,72 +370,6 @@ def test_inputs_and_parameters_of_another_type_run_eagerly():
     losses, gradients = exact(stack, x, y, NLL)
     views = [v.double() for v in views]
     assert_near([kernel.write(x.double(), y, views), *views], [losses, *gradients], 1e-12)
-
-
-def test_without_a_compiler_the_eager_version_runs(fresh, monkeypatch):
-    monkeypatch.setenv("PATH", str(fresh))
-    monkeypatch.delenv("CC", raising=False)
-    stack, _, _ = in_buffer(network((5, 4, 3)), 2)
-    assert type(choose_gradient(stack, NLL)) is MLPGradient
-    with pytest.raises(ConfigError, match="compile=true needs a working C compiler"):
-        choose_gradient(stack, NLL, compiled=True)
-
-
-def test_with_a_compiler_that_fails_the_eager_version_runs(fresh, monkeypatch):
-    fresh.mkdir()
-    broken = fresh / "broken"
-    broken.write_text("#!/bin/sh\necho 'out of licences' >&2\nexit 1\n")
-    broken.chmod(0o755)
-    monkeypatch.setenv("CC", str(broken))
-    stack, _, _ = in_buffer(network((5, 4, 3)), 2)
-    assert type(choose_gradient(stack, NLL)) is MLPGradient
-    with pytest.raises(ConfigError, match="compile=true needs a working C compiler: out of licences"):
-        choose_gradient(stack, NLL, compiled=True)
-
-
-# ---- the cache -------------------------------------------------------------------------------------------------------
-
-
-def test_the_code_is_built_once(fresh, monkeypatch):
-    assert native.load(SOURCE, required=True)
-    (made,) = fresh.iterdir()
-    monkeypatch.setattr(native, "_outcome", {})
-    monkeypatch.setattr(native, "_compile", lambda *args: pytest.fail("compiled again"))
-    assert native.load(SOURCE, required=True)
-    assert [*fresh.iterdir()] == [made]
-
-
-@pytest.mark.parametrize("keep", [pytest.param(0, marks=pytest.mark.slow), 1000])
-def test_a_damaged_file_is_built_again(fresh, monkeypatch, keep):
-    native.load(SOURCE, required=True)
-    (made,) = fresh.iterdir()
-    whole = made.read_bytes()
-    made.unlink()  # the loaded file stays mapped
-    made.write_bytes(whole[:keep])
-    monkeypatch.setattr(native, "_outcome", {})
-    stack, g, views = in_buffer(network((5, 4, 3)), 2)
-    x, y = batch(2, 11, 5, 3)
-    losses, gradients = exact(stack, x, y, NLL)
-    assert_near([kernel_of(stack).write(x, y, views), *views], [losses, *gradients])
-    assert made.read_bytes() == whole
-
-
-def test_a_folder_that_cannot_be_written_is_no_failure(fresh, monkeypatch):
-    fresh.parent.joinpath("file").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(fresh.parent / "file"))
-    assert native.load(SOURCE, required=True)
-
-
-def test_two_processes_may_build_at_once(tmp_path):
-    script = tmp_path / "build.py"
-    script.write_text(
-        "from bdl import native; from bdl.engine import mlp_library; native.load(mlp_library.SOURCE, required=True)"
-    )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    for process in [Forked([str(script)], tmp_path, environment) for _ in range(2)]:
-        _, err = process.communicate(timeout=200)
-        assert process.returncode == 0, err
-    assert {path.suffix for path in (tmp_path / "bdl").iterdir()} == {".so"}
 
 
 def test_a_library_that_reads_a_plan_otherwise_is_refused(monkeypatch):

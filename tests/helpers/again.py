@@ -20,7 +20,7 @@ import bdl
 from bdl.data import TensorSlices, WorkerBatches
 from bdl.schedules import Cycle, CyclicalCosine, EveryStep, PerCycle, WhileSampling
 
-WHOLE = 42  # steps of an uninterrupted run; an epoch has 4 steps, and every third state is kept
+WHOLE = 30  # steps of an uninterrupted run; an epoch has 4 steps, and every third state is kept
 CYCLE = Cycle(40, 4, 0.5)
 
 

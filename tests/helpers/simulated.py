@@ -24,10 +24,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from tape import Tape
+from tape import Tape, mapped, tensors
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 aten: Any = torch.ops.aten
 CPU = torch.device("cpu")
@@ -280,24 +279,24 @@ class Device(TorchDispatchMode):
 
     def run(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         """The result of an operator, if it keeps the rules."""
-        flat, spec = tree_flatten((args, kwargs))
-        here = [t for t in flat if isinstance(t, DeviceTensor)]
-        host = [t for t in flat if isinstance(t, Tensor) and not isinstance(t, DeviceTensor)]
+        given = tensors((args, kwargs))
+        here = [t for t in given if isinstance(t, DeviceTensor)]
+        host = [t for t in given if not isinstance(t, DeviceTensor)]
         asked = None if kwargs.get("device") is None else self.full(kwargs["device"])
         if not here and asked != self.device:
             return func(*args, **kwargs)
         name = func.overloadpacket.__name__
         self._judge(func, name, args, kwargs, here, host, asked or self.device)
-        inner_args, inner_kwargs = tree_unflatten([t.inner if isinstance(t, DeviceTensor) else t for t in flat], spec)
+        inner_args, inner_kwargs = mapped(lambda t: t.inner if isinstance(t, DeviceTensor) else t, (args, kwargs))
         inner_kwargs |= {} if asked is None else {"device": CPU}
         inner_kwargs |= {"pin_memory": False} if inner_kwargs.get("pin_memory") else {}
         run = func if self._tape is None else lambda *a, **k: self._tape.call(func, a, k)  # type: ignore[union-attr]
         result = run(*inner_args, **inner_kwargs)
         same = {id(t.inner): t for t in here}
-        return tree_map(lambda t: same.get(id(t)) if id(t) in same else self._own(t, name, asked), result)
+        return mapped(lambda t: same[id(t)] if id(t) in same else self._own(t, name, asked), result)
 
-    def _own(self, value: Any, name: str, asked: torch.device | None) -> Any:
-        if not isinstance(value, Tensor) or asked == CPU:
+    def _own(self, value: Tensor, name: str, asked: torch.device | None) -> Tensor:
+        if asked == CPU:
             return value
         if self.device.type == "mps" and value.dtype in (torch.float64, torch.complex128):
             raise TypeError(f"MPS has no float64: {name} at {self._line()}")

@@ -12,6 +12,7 @@ import pytest
 import torch
 import toys
 from lightning.pytorch.callbacks import Callback
+from repeats import slow_where
 
 import bdl
 from bdl.schedules import EveryStep
@@ -123,7 +124,7 @@ def whole(tmp_path_factory) -> Run:
     return Run(tmp_path_factory.mktemp("whole"), **FAR)
 
 
-@pytest.mark.parametrize("at", [30, 75, 150, 450])
+@pytest.mark.parametrize("at", slow_where(lambda at: at in (30, 150), [30, 75, 150, 450]))
 def test_a_resumed_run_decides_the_same(tmp_path, whole, at):
     """Before the first decision, after it, after the second, and while samples are kept."""
     assert len(whole.lines) >= 2

@@ -172,6 +172,7 @@ def test_hmc(reference: Reference):
     assert reference.agrees(moments(*sampled(bdl.HMC(10, adapt_steps=60), 2e-3, 70, burn_in=80, every=1)))
 
 
+@pytest.mark.slow
 def test_temperature_off_by_a_fifth_is_seen(reference: Reference):
     """Negative control: at T = 1.2 injected noise is 1.1 times as large. The energy and the predictive deviations at
     several points then differ, and the law is the one that NUTS has at T = 1.2."""
@@ -181,7 +182,7 @@ def test_temperature_off_by_a_fifth_is_seen(reference: Reference):
     assert (np.abs(Reference(reference.hot, reference.true).z(estimate)) < Z).all()
 
 
-@pytest.mark.slow  # test_weighting.py recovers expectations of a double well by such weights
+@pytest.mark.slow  # test_reweighting.py recovers expectations of a double well by such weights
 def test_adaptive_weighting_with_importance_weights(reference: Reference):
     """AWSGHMC samples another law, and with the weights psi(U)^zeta it agrees. Without them the energy is .8 standard
     deviations too low, and most predictive deviations are too small."""

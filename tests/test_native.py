@@ -1,0 +1,90 @@
+"""C code is compiled once, kept in a cache that mends itself, and done without where there is no compiler."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from forked import Forked
+
+import bdl
+from bdl import native
+from bdl.engine.choose import choose_gradient
+from bdl.engine.mlp_gradient import MLPGradient
+from bdl.errors import ConfigError
+from bdl.models import MLP
+from bdl.samplers.noise import SOURCE  # the shortest C file of bdl
+
+NLL = bdl.CategoricalNLL()
+
+pytestmark = pytest.mark.skipif(native.load(SOURCE) is None, reason="no C compiler")
+
+
+@pytest.fixture
+def fresh(tmp_path, monkeypatch):
+    """As in a new process, with an empty cache folder, which is returned."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(native, "_outcome", {})
+    native._compiler.cache_clear()
+    yield tmp_path / "bdl"
+    native._compiler.cache_clear()
+
+
+def test_the_code_is_built_once(fresh, monkeypatch):
+    assert native.load(SOURCE, required=True)
+    (made,) = fresh.iterdir()
+    monkeypatch.setattr(native, "_outcome", {})
+    monkeypatch.setattr(native, "_compile", lambda *args: pytest.fail("compiled again"))
+    assert native.load(SOURCE, required=True)
+    assert [*fresh.iterdir()] == [made]
+
+
+@pytest.mark.parametrize("keep", [0, 1000])
+def test_a_damaged_file_is_built_again(fresh, monkeypatch, keep):
+    native.load(SOURCE, required=True)
+    (made,) = fresh.iterdir()
+    whole = made.read_bytes()
+    made.unlink()  # the loaded file stays mapped
+    made.write_bytes(whole[:keep])
+    monkeypatch.setattr(native, "_outcome", {})
+    assert hasattr(native.load(SOURCE, required=True), "bdl_normal")
+    assert made.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_written_is_no_failure(fresh, monkeypatch):
+    fresh.parent.joinpath("file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(fresh.parent / "file"))
+    assert native.load(SOURCE, required=True)
+
+
+def test_two_processes_may_build_at_once(tmp_path):
+    script = tmp_path / "build.py"
+    script.write_text(
+        "from bdl import native; from bdl.samplers import noise; native.load(noise.SOURCE, required=True)"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    for process in [Forked([str(script)], tmp_path, environment) for _ in range(2)]:
+        _, err = process.communicate(timeout=200)
+        assert process.returncode == 0, err
+    assert {path.suffix for path in (tmp_path / "bdl").iterdir()} == {".so"}
+
+
+def test_without_a_compiler_the_eager_version_runs(fresh, monkeypatch):
+    monkeypatch.setenv("PATH", str(fresh))
+    monkeypatch.delenv("CC", raising=False)
+    stack = bdl.ChainStack(MLP((5, 4, 3)), 2)
+    assert type(choose_gradient(stack, NLL)) is MLPGradient
+    with pytest.raises(ConfigError, match="compile=true needs a working C compiler"):
+        choose_gradient(stack, NLL, compiled=True)
+
+
+def test_with_a_compiler_that_fails_the_eager_version_runs(fresh, monkeypatch):
+    fresh.mkdir()
+    broken = fresh / "broken"
+    broken.write_text("#!/bin/sh\necho 'out of licences' >&2\nexit 1\n")
+    broken.chmod(0o755)
+    monkeypatch.setenv("CC", str(broken))
+    stack = bdl.ChainStack(MLP((5, 4, 3)), 2)
+    assert type(choose_gradient(stack, NLL)) is MLPGradient
+    with pytest.raises(ConfigError, match="compile=true needs a working C compiler: out of licences"):
+        choose_gradient(stack, NLL, compiled=True)
