@@ -205,7 +205,7 @@ class BayesianModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         check_data(self.trainer, self.sampler)
-        check_targets(self.trainer, self.loss, None if self.device.type == "cpu" else self._count_outputs)
+        check_targets(self.trainer, self.loss, None if self.device.type == "cpu" else self._outputs_of)
         loader: Any = self.trainer.train_dataloader
         self._micro_losses = []
         self._unchecked = self.sampler.steps == 0
@@ -238,10 +238,10 @@ class BayesianModule(L.LightningModule):
         return self._read(self.trainer.precision_plugin.convert_input(batch))
 
     @torch.no_grad()
-    def _count_outputs(self, x: Tensor) -> int:
-        """The number of outputs for an item x (1, ...)."""
+    def _outputs_of(self, x: Tensor) -> Tensor:
+        """The outputs (1, ...) or (C, 1, ...) for an item x (1, ...)."""
         with evaluating(self):
-            return self(self.trainer.precision_plugin.convert_input(x.to(self.device))).shape[-1]
+            return self(self.trainer.precision_plugin.convert_input(x.to(self.device)))
 
     @torch.no_grad()
     def current_loss(self) -> Tensor:
