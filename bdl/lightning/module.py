@@ -17,7 +17,7 @@ from bdl.batch import INPUT_ERRORS, Inputs, feed, map_tensors, refuse_outputs, r
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
-from bdl.engine.gradient import Autograd, Gradient, per_chain_gradients, per_example_gradients
+from bdl.engine.gradient import Autograd, Gradient, backward, per_chain_gradients, per_example_gradients
 from bdl.engine.losses import mean_losses
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
@@ -175,7 +175,7 @@ class BayesianModule(L.LightningModule):
         return mean_loss(self.loss, outputs, labels, self.chains)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        loss.sum().backward()  # chain c's loss depends on its own parameters only, so the sum keeps gradients apart
+        backward(loss)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         """Step with the mean loss of all micro-batches. Lightning's closure would return the last one's loss."""
