@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
+import numbers
 from collections.abc import Iterable
 
 
@@ -49,6 +50,12 @@ def check_positive(name: str, value: float) -> None:
     """Raise ConfigError unless the value is positive and finite."""
     if not 0 < value < math.inf:
         raise ConfigError(f"{name} must be > 0, got {value}")
+
+
+def check_whole(name: str, value: object, least: int = 1) -> None:
+    """Raise ConfigError unless the value is a whole number, and not less than `least`. True is none."""
+    if not isinstance(value, numbers.Integral) or isinstance(value, bool) or value < least:
+        raise ConfigError(f"{name} must be a whole number of at least {least}, got {value!r}")
 
 
 def check_fraction(name: str, value: float) -> None:

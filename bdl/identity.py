@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
+import types
 from collections.abc import Mapping
 from typing import Any
 
@@ -39,6 +41,39 @@ def identity(value: Any) -> Any:
     if isinstance(value, nn.Module):
         return {"type": type_name(type(value)), **_settings(value), **identity(value.state_dict())}
     return type_name(value if hasattr(value, "__qualname__") else type(value))
+
+
+def code_of(function: Any) -> str | None:
+    """A checksum of what a Python function does, which its name does not tell of a lambda; None for anything else.
+
+    It is that of the compiled code, with constants, defaults and what the function has from around it.
+    """
+    if isinstance(function, functools.partial):
+        return code_of(function.func)
+    if not isinstance(function, types.FunctionType):
+        return None
+    around = [_cell(cell) for cell in function.__closure__ or ()]
+    told = repr((_told(function.__code__), identity(function.__defaults__), around))
+    return hashlib.sha256(told.encode()).hexdigest()[:16]
+
+
+def _told(value: Any) -> Any:
+    """A constant of compiled code; code without the places of its lines."""
+    if isinstance(value, types.CodeType):
+        return [value.co_code.hex(), value.co_names, [_told(each) for each in value.co_consts]]
+    return sorted(map(repr, value)) if isinstance(value, frozenset) else repr(value)
+
+
+def _cell(cell: types.CellType) -> Any:
+    """What a function has from around it if it stays as it is: numbers, words, tensors, functions; else its type."""
+    try:
+        value = cell.cell_contents
+    except ValueError:  # it has none yet
+        return None
+    if isinstance(value, types.FunctionType):
+        return code_of(value)
+    stays = value is None or isinstance(value, bool | int | float | str | Tensor)
+    return identity(value) if stays else type_name(type(value))
 
 
 def architecture(net: nn.Module) -> dict[str, Any]:

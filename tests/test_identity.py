@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 import bdl
-from bdl.identity import identity
+from bdl.identity import code_of, identity
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,20 @@ def test_a_checkpoint_of_another_preconditioner_is_refused():
 
 def sampler(dynamics: bdl.Dynamics) -> bdl.Sampler:
     return bdl.Sampler([nn.Parameter(torch.zeros(2))], dynamics, num_data=5, lr=0.1)
+
+
+def scaled(factor):
+    return lambda outputs, y: factor * (outputs - y).mean()
+
+
+def test_a_function_is_told_by_what_it_does():
+    """Two lambdas have one name. Places of lines are no part of it, and a list that grows meanwhile is none either."""
+    seen = []
+    one, same, other = (lambda o, y: o.sum() - y), (lambda o, y: o.sum() - y), (lambda o, y: o.sum() - 2 * y)
+    grows = lambda o, y: seen.append(y) or o.sum()  # noqa: E731
+    before = code_of(grows)
+    seen.append(1)
+    assert identity(one) == identity(other) and code_of(one) == code_of(same) != code_of(other)
+    assert code_of(scaled(2.0)) == code_of(functools.partial(scaled(2.0))) != code_of(scaled(3.0))
+    assert code_of(grows) == before
+    assert code_of(nn.CrossEntropyLoss()) is None and code_of(max) is None

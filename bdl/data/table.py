@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import warnings
@@ -17,11 +18,11 @@ from torch import Tensor
 from bdl.data.columns import Columns, TableSplit
 from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Reading, all_of, locate, require_columns
-from bdl.data.loader import Batching
+from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
 from bdl.data.rows import Rows
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
-from bdl.data.tensors import TensorDataModule
+from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
@@ -142,6 +143,15 @@ class TableDataModule(TensorDataModule):
         )
         if repeated is not None:
             warnings.warn(f"{place}: {repeated}", BdlWarning, stacklevel=2)
+
+    def with_batches(
+        self, batch_size: int | Literal["auto"] | None = "auto", **batching: Unpack[Batching]
+    ) -> TableDataModule:
+        """The same rows, which are not copied, in other training batches."""
+        other = copy.copy(self)
+        x, y = self.splits["train"]
+        other._use(TensorBatches(x, y, count_batch(batch_size, len(y)), **batching))
+        return other
 
     def identity(self) -> dict[str, Any]:
         """Checksums of the encoding and of the training rows, and the name of the target."""

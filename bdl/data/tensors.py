@@ -60,9 +60,11 @@ class TensorDataModule(DataModule):
         classes = task == "classification"
         self.num_data, self.num_classes = y.numel() if classes else len(y), len(self.labels)
         self.num_targets = 1 if y.ndim == 1 or classes else y.shape[1]
-        self.batch_size = len(y) if batch_size is None else min(100, len(y)) if batch_size == "auto" else batch_size
-        batches = TensorBatches(x, y, self.batch_size, augment=augment, transform=transform, **batching)
-        self.seed, self.stack = batches.seed, batches.stack
+        size = count_batch(batch_size, len(y))
+        self._use(TensorBatches(x, y, size, augment=augment, transform=transform, **batching), workers)
+
+    def _use(self, batches: TensorBatches, workers: int | None = None) -> None:
+        self.batch_size, self.seed, self.stack = batches.batch_size, batches.seed, batches.stack
         self.batches = batches if workers is None else WorkerBatches(batches, workers)
 
     @property
@@ -104,6 +106,11 @@ class TensorDataModule(DataModule):
         if not len(self.splits[split][1]):
             raise self._lacks(f"{split} items", f'x and y of the split "{split}"')
         return in_order(TensorSlices(*self.splits[split], transform=self.transform), items)
+
+
+def count_batch(batch_size: int | Literal["auto"] | None, items: int) -> int:
+    """Items of a batch; None means all, "auto" 100 or all of fewer."""
+    return items if batch_size is None else min(100, items) if batch_size == "auto" else batch_size
 
 
 def _checked(splits: Splits, task: str) -> dict[str, tuple[Tensor, Tensor]]:

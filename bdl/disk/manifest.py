@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
-from typing import Any, Self, TypeVar
+from typing import Any, BinaryIO, Self, TypeVar
 
 from bdl.disk.files import (
     append_line,
@@ -240,5 +240,10 @@ def digest(*parts: bytes | memoryview) -> str:
 def file_digest(path: Path) -> str:
     """The sha256 of a regular file, which is read a piece at a time. Raises OSError."""
     with open_regular(path) as f:
-        whole: Any = f  # typed more narrowly than hashlib asks for
-        return hashlib.file_digest(whole, "sha256").hexdigest()
+        return rest_digest(f)
+
+
+def rest_digest(file: BinaryIO) -> str:
+    """The sha256 of what is left to read of an open file, which is read a piece at a time."""
+    typed: Any = file  # more narrowly than hashlib asks for
+    return hashlib.file_digest(typed, "sha256").hexdigest()

@@ -105,7 +105,8 @@ class Forward:
     Timing at run time never decides, because then two runs would differ. Batched products sum in another order than one
     network alone: the last bits of float32 differ between the ways, and do not differ between two runs of one way.
     `evaluate` without gradients has mlp_kernel.c in place of bmm for small MLPs on a CPU where torch has one thread, in
-    half of the time: their values then stay in the cache. It sums in an order of its own, too.
+    half of the time: their values then stay in the cache. It sums in an order of its own, too. `compile=false` forbids
+    it.
 
     Args:
         net: the architecture, and the values of the tensors that a call does not give. It is not changed.
@@ -257,7 +258,7 @@ class Forward:
         alone = torch.get_num_threads() == 1 and not torch.is_grad_enabled() and not torch.compiler.is_compiling()
         if self.method != "auto" or not self._pairs or not alone or not isinstance(x, Tensor):
             return None
-        rows, library = self._rows(x, each=False), mlp_library.load()
+        rows, library = self._rows(x, each=False), mlp_library.for_evaluation()
         if rows is None or library is None:
             return None
         values = [self._value(tensors, parameter) for parameter in self._live]

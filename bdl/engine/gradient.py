@@ -87,9 +87,23 @@ class Autograd(Gradient):
         with torch.enable_grad():
             with self._context():
                 losses = self._losses(x, y)
-            losses.sum().backward()  # chain c's loss depends on its own parameters only: the sum keeps gradients apart
+            backward(losses)
         self.idle = gather(self.params, out) if self._lent is None else self._lent.idle()
         return losses.detach()
+
+
+def backward(losses: Tensor) -> None:
+    """Leave the gradients of the () or (C,) losses in the parameters.
+
+    Chain c's loss depends on its own parameters only, so the sum keeps gradients apart. Raises ConfigError for losses
+    without a gradient.
+    """
+    if not losses.requires_grad:
+        raise ConfigError(
+            "the loss has no gradient: compute it from the outputs by torch's functions, without item(), detach() or "
+            "no_grad()"
+        )
+    losses.sum().backward()
 
 
 class Recorded(Gradient):

@@ -21,6 +21,7 @@ LINE = 64  # bytes; the scratch starts at a line of the cache
 _ACTIVATIONS = {nn.Tanh: 1, nn.ReLU: 2, nn.Sigmoid: 3, nn.SiLU: 4}  # the enum in mlp_kernel.c
 _HEAD, _FIELDS = 2, 11  # numbers in a Plan before its layers, and in a Layer
 _PLACES = (3, 5, 7, 9)  # a Layer's weight, bias and their gradients, each with its stride behind it
+_evaluates = [True]  # of this process, as torch's number of threads is
 Places = Sequence[tuple[int, int]]  # the addresses of tensors, with their strides between networks in numbers
 
 
@@ -35,6 +36,16 @@ def load(required: bool = False) -> ctypes.CDLL | None:
     if layout_of(_typed(library)) != (_HEAD, _FIELDS, *_PLACES):
         raise ConfigError(f"{SOURCE} is of another bdl than {__file__}: install bdl again, or set compile=false")
     return library
+
+
+def for_evaluation() -> ctypes.CDLL | None:
+    """The library; None where `let_evaluate(False)` has forbidden it or it cannot be built. Raises as `load`."""
+    return load() if _evaluates[0] else None
+
+
+def let_evaluate(allowed: bool) -> None:
+    """Say whether networks of this process are evaluated by the library. Under `compile=false` torch evaluates them."""
+    _evaluates[0] = allowed
 
 
 def layout_of(library: ctypes.CDLL) -> tuple[int, ...]:

@@ -92,7 +92,10 @@ def in_order(loader: Any, most: int | None = None) -> Iterable[Any]:
         slices = loader.slices()
         return slices if most is None else slices.bound(most)
     if isinstance(loader, DataLoader):
-        return DataLoader(loader.dataset, batch_size=loader.batch_size, collate_fn=loader.collate_fn)
+        size = loader.batch_size
+        if size is None and loader.batch_sampler is not None:  # a batch sampler of the user's decides it
+            size = getattr(loader.batch_sampler, "batch_size", 1)
+        return DataLoader(loader.dataset, batch_size=size, collate_fn=loader.collate_fn)
     raise ConfigError(
         f"full-data energies need the items in a fixed order, which {type(loader).__name__} does not give: use a "
         "DataLoader or TensorBatches"

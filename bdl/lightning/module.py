@@ -17,7 +17,7 @@ from bdl.batch import INPUT_ERRORS, Inputs, feed, map_tensors, refuse_outputs, r
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
-from bdl.engine.gradient import Autograd, Gradient, per_chain_gradients, per_example_gradients
+from bdl.engine.gradient import Autograd, Gradient, backward, per_chain_gradients, per_example_gradients
 from bdl.engine.losses import mean_losses
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
@@ -175,7 +175,7 @@ class BayesianModule(L.LightningModule):
         return mean_loss(self.loss, outputs, labels, self.chains)
 
     def backward(self, loss: Tensor, *args: Any, **kwargs: Any) -> None:
-        loss.sum().backward()  # chain c's loss depends on its own parameters only, so the sum keeps gradients apart
+        backward(loss)
 
     def optimizer_step(self, epoch: int, batch_idx: int, optimizer: Any, optimizer_closure: Any = None) -> None:
         """Step with the mean loss of all micro-batches. Lightning's closure would return the last one's loss."""
@@ -205,7 +205,7 @@ class BayesianModule(L.LightningModule):
 
     def on_train_start(self) -> None:
         check_data(self.trainer, self.sampler)
-        check_targets(self.trainer, self.loss, None if self.device.type == "cpu" else self._count_outputs)
+        check_targets(self.trainer, self.loss, None if self.device.type == "cpu" else self._outputs_of)
         loader: Any = self.trainer.train_dataloader
         self._micro_losses = []
         self._unchecked = self.sampler.steps == 0
@@ -238,10 +238,10 @@ class BayesianModule(L.LightningModule):
         return self._read(self.trainer.precision_plugin.convert_input(batch))
 
     @torch.no_grad()
-    def _count_outputs(self, x: Tensor) -> int:
-        """The number of outputs for an item x (1, ...)."""
+    def _outputs_of(self, x: Tensor) -> Tensor:
+        """The outputs (1, ...) or (C, 1, ...) for an item x (1, ...)."""
         with evaluating(self):
-            return self(self.trainer.precision_plugin.convert_input(x.to(self.device))).shape[-1]
+            return self(self.trainer.precision_plugin.convert_input(x.to(self.device)))
 
     @torch.no_grad()
     def current_loss(self) -> Tensor:

@@ -15,7 +15,13 @@ import torch
 import torchmetrics
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from torch import Tensor, nn
-from torch.utils.data import DistributedSampler, RandomSampler, SequentialSampler, WeightedRandomSampler
+from torch.utils.data import (
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from bdl.batch import INPUT_ERRORS, Reader, count_items, feed, part_of, refuse_outputs, refuse_unfit
 from bdl.data.loader import TensorBatches, WorkerBatches
@@ -23,7 +29,7 @@ from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.lightning.full_gradient import check_control
-from bdl.likelihoods import Likelihood, Loss, refuse_misfit
+from bdl.likelihoods import CategoricalNLL, Likelihood, Loss, refuse_misfit
 from bdl.samplers.sampler import Sampler
 from bdl.schedules import Keep
 
@@ -95,22 +101,28 @@ def elements_of(loader: Any) -> int:
     return y.numel() if isinstance(y, Tensor) and not y.is_floating_point() else 1
 
 
-def check_targets(trainer: L.Trainer, loss: Any, count_outputs: Callable[[Tensor], int] | None = None) -> None:
+def check_targets(trainer: L.Trainer, loss: Any, outputs_of: Callable[[Tensor], Tensor] | None = None) -> None:
     """Raise ConfigError for training targets outside the domain of the likelihood, where they lie in one tensor.
 
-    count_outputs: the number of outputs of the network for a batch of one item. An accelerator tells of a class that
-    the network does not have by an error of its driver, after which the process can do nothing more there.
+    outputs_of: the outputs (1, ...) or (C, 1, ...) for a batch of one item. An accelerator tells of a class that the
+    network does not have by an error of its driver, after which the process can do nothing more there.
     """
-    loader = trainer.train_dataloader
+    loader: Any = trainer.train_dataloader
+    loader = loader.batches if isinstance(loader, WorkerBatches) else loader
     tensors = getattr(getattr(loader, "dataset", None), "tensors", None)
     y = loader.y if isinstance(loader, TensorBatches) else tensors[-1] if tensors else None
-    if isinstance(loss, Likelihood) and isinstance(y, Tensor):
-        elements = y.ndim > 1 and y.shape[1] > 1 and loss.counted(y) is not None
-        outputs = None
-        if count_outputs is not None and not elements and isinstance(loader, TensorBatches):
-            one = loader.x[:1]  # as the network sees it, once it is transformed
-            outputs = count_outputs(one if loader.transform is None else loader.transform(one))
-        loss.check_items(y, outputs)
+    if not isinstance(y, Tensor):
+        return
+    one = None
+    if isinstance(loader, TensorBatches):
+        one, _ = next(iter(loader.slices().bound(1)))
+    elif tensors and len(tensors) == 2 and getattr(loader, "collate_fn", None) is default_collate:
+        one = tensors[0][:1]
+    outputs = None if outputs_of is None or one is None else outputs_of(one)
+    if isinstance(loss, Likelihood):
+        loss.check_items(y, None if outputs is None else loss.arranged(outputs).shape[-1])
+    elif isinstance(loss, nn.CrossEntropyLoss) and outputs is not None and not y.is_floating_point():
+        CategoricalNLL().check(y[y != loss.ignore_index], outputs.shape[-y.ndim])  # behind the axis of the items
 
 
 def check_mean(loss_of: Callable[[Any], Tensor], batch: Any, axis: int = 0) -> None:

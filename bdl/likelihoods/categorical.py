@@ -60,7 +60,7 @@ class CategoricalNLL(Likelihood):
                 f"labels of shape {tuple(y.shape)} do not fit outputs of shape {tuple(outputs.shape)} with the classes "
                 "on the last axis: CategoricalNLL(class_axis=-3) reads images (B, K, H, W)"
             )
-        each = F.cross_entropy(outputs.flatten(0, -2), y.flatten(), reduction="none")
+        each = F.cross_entropy(outputs.flatten(0, -2), y.flatten().long(), reduction="none")  # int32 and bool too
         return each.view(y.shape)
 
     def mean_and_gradient(self, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
@@ -70,7 +70,7 @@ class CategoricalNLL(Likelihood):
         return self._along(-1, outputs, y)
 
     def _along(self, classes: int, outputs: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        log_p, index = outputs.log_softmax(classes), y.unsqueeze(classes)
+        log_p, index = outputs.log_softmax(classes), y.long().unsqueeze(classes)
         loss = log_p.gather(classes, index).squeeze(classes).mean(-1).neg_()
         return loss, log_p.exp_().scatter_(classes, index, -1.0, reduce="add").mul_(1 / y.shape[-1])
 

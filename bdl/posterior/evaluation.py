@@ -192,7 +192,7 @@ class ClassEvaluation(PosteriorEvaluation):
         self.tokens, self.parts, self.pixels = tokens, tokens or parts, pixels
         self._entropies = torch.zeros((), dtype=torch.float64)  # (n,) sums over networks
         self._energies = torch.zeros((), dtype=torch.float64)  # (n,) of logits, sums over networks
-        self.labels = self.y.flatten().long() if likelihood.outputs == "labels" else self.y
+        self.labels = (self.y.flatten() if likelihood.outputs == "labels" else self.y).long()
         self._last: dict[int, Tensor] = {}  # (K, n) the last of each chain
         self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
         self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities

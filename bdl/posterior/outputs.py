@@ -53,6 +53,10 @@ class Batches:
         if hasattr(data, "to"):
             data = data.to(device)  # type: ignore[union-attr]
         self._alone = isinstance(data, Tensor | tuple | Mapping)
+        if data is None or not (hasattr(data, "__iter__") or hasattr(data, "__getitem__")):
+            raise ConfigError(f"nothing to predict, got {data!r}: give inputs (n, ...), or a loader of batches")
+        if self._alone and any(t.layout != torch.strided for t in tensors_in(data)):
+            raise ConfigError("the inputs are a sparse tensor, which networks do not take: give its to_dense()")
         fixed = self._alone or getattr(data, "shuffles", True) is False
         fixed = fixed or (isinstance(data, DataLoader) and isinstance(data.sampler, SequentialSampler))
         self._items: slice | None = None  # which items the batches hold; None: all

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from bdl.disk.files import open_regular, parse_json
-from bdl.disk.manifest import digest
+from bdl.disk.manifest import digest, rest_digest
 from bdl.engine.functional import named_tensors, replace_tensors
 from bdl.engine.stack import ChainStack
 from bdl.errors import StoreError
@@ -97,8 +97,7 @@ def read_tensors(
                     tensors[name] = held.detach()
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
             f.seek(0)
-            whole: Any = f  # typed more narrowly than `file_digest` asks for
-            raise ValueError(str(error), hashlib.file_digest(whole, "sha256").hexdigest()) from error
+            raise ValueError(str(error), rest_digest(f)) from error
     return tensors, sha256.hexdigest()
 
 

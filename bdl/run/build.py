@@ -19,7 +19,7 @@ from lightning.pytorch.loggers import Logger
 
 import bdl
 from bdl.batch import Reader
-from bdl.data.module import DataModule, as_data_module
+from bdl.data.module import DataModule
 from bdl.engine.choose import choose_gradient
 from bdl.engine.gradient import Autograd
 from bdl.errors import BdlWarning, ConfigError, printable
@@ -29,6 +29,7 @@ from bdl.run.directory import RunDirectory
 from bdl.run.machine import compile_if_possible
 from bdl.run.plan import Compute, Plan, Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
+from bdl.run.run_data import RunData
 from bdl.run.section import Section, count_outputs, own_likelihood
 from bdl.run.stack_plan import ChainsPlan, SamplerSection, StackPlan, TargetPlan
 from bdl.samplers.blocks import chosen_blocks
@@ -75,13 +76,15 @@ def build_stack(
     number: int,
     process: ProcessInfo = SINGLE,
     limit: bdl.callbacks.TimeLimit | None = None,
+    run_data: RunData | None = None,
 ) -> StackRun:
     """Build data, network, module, callbacks and trainer of one stack.
 
-    Without a limit, that of the plan holds. The first stack alone is logged, and speaks.
+    Without a limit, that of the plan holds; without `run_data` the data are read. The first stack alone is logged, and
+    speaks.
     """
     speaks, compute = process.is_main and number == plan.stacks.first, plan.compute
-    data = build_data(plan.data(number), compute.strategy, process, warn=speaks)
+    data = (run_data or RunData(speaks)).build(plan.data(number), compute.strategy, process, warn=speaks)
     if speaks and data.overview is not None:
         print(printable(f"data: {data.overview}"), flush=True)
     stack = plan.of_stack(number, data)
@@ -97,19 +100,6 @@ def build_stack(
     callbacks = build_callbacks(stack, data, directory, limit, speaks)
     trainer = build_trainer(compute, plan.report.logger if speaks else None, directory.path, callbacks, process)
     return StackRun(stack, data, net, module, callbacks, trainer)
-
-
-def build_data(
-    section: Section[DataModule], strategy: Strategy = "auto", process: ProcessInfo = SINGLE, warn: bool = True
-) -> DataModule:
-    """The data module of a stack. Each of several ranks of one chain gets its part of every batch."""
-    with warnings.catch_warnings():
-        if not warn:  # another process says the same
-            warnings.simplefilter("ignore", BdlWarning)
-        data = as_data_module(section.build())
-    if strategy == "ddp" and process.world_size > 1:
-        data.shard(process.rank, process.world_size)
-    return data
 
 
 def build_net(target: TargetPlan, data: DataModule) -> torch.nn.Module:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import json
-import numbers
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Literal, Unpack, overload
 
 import lightning as L
 import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import nn
 from torch.utils.data import IterableDataset
 
@@ -24,14 +24,14 @@ from bdl.data.fingerprint import fingerprint
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError, Stopped
 from bdl.frozen import check_parameters, refuse_parallel
-from bdl.identity import architecture, identity
+from bdl.identity import architecture, code_of, identity
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import callbacks_of, find_sampler, plain_net
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.begun import begun_by
 from bdl.run.build import fit, silence_lightning
-from bdl.run.sample_arguments import SampleArguments
+from bdl.run.sample_arguments import SampleArguments, check_arguments
 from bdl.run.section import own_likelihood
 from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
 from bdl.samplers.dynamics.base import Transition
@@ -117,7 +117,8 @@ def sample(
     data, another loss, schedule or setting of the sampler, of which it names the first; Stopped after Ctrl-C or
     SIGTERM, once the state is saved.
     """
-    dataset = _checked(net, loader, steps, keep)
+    check_arguments(steps, keep, start, test, seed, callbacks, sampler)
+    dataset = _checked(net, loader)
     law = {"dynamics": dynamics, "num_data": len(dataset), "lr": lr, "seed": seed, **sampler}
     stack = _chains_of(net, loader, chains, start, law)
     module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
@@ -129,11 +130,14 @@ def sample(
     collect = bdl.CollectSamples(keep, run_dir, target=target, overwrite=again)
     labelled = test if test is None or isinstance(test, Mapping) else {"test": test, "train": loader}
     later = [*([] if schedule is None else [schedule]), *([] if labelled is None else [bdl.Report(labelled)])]
-    trainer = L.Trainer(
-        accelerator=accelerator, devices=1, max_steps=steps, max_epochs=-1, logger=False, num_sanity_val_steps=0,
-        enable_model_summary=False, default_root_dir=run_dir,
-        callbacks=[collect, bdl.Monitor(monitor_every), bdl.StepProgress(), save, *callbacks, *later],
-    )  # fmt: skip
+    ours = [collect, bdl.Monitor(monitor_every), bdl.StepProgress(), save]
+    try:
+        trainer = L.Trainer(
+            accelerator=accelerator, devices=1, max_steps=steps, max_epochs=-1, logger=False, num_sanity_val_steps=0,
+            enable_model_summary=False, default_root_dir=run_dir, callbacks=[*ours, *callbacks, *later],
+        )  # fmt: skip
+    except (ValueError, RuntimeError, MisconfigurationException) as error:
+        raise ConfigError(f"accelerator={accelerator!r} is not available: {' '.join(str(error).split())}") from error
     with warnings.catch_warnings():
         silence_lightning()
         fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))
@@ -161,6 +165,8 @@ def _identity(
     """What the same call of `sample` has in common with this one, but for network and data, as plain values."""
     prior = {"prior": law["prior"].identity()} if "prior" in law else {}
     about = {"chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
+    code = code_of(module.loss)
+    about |= {} if code is None else {"code of the loss": code}
     return identity({**law, **prior, **about, "schedule": None if schedule is None else schedule.functions})
 
 
@@ -264,14 +270,10 @@ def _trace(trainer: L.Trainer) -> dict[str, torch.Tensor]:
     return monitors[0].trace() if monitors else {}
 
 
-def _checked(net: nn.Module, loader: Any, steps: int, keep: Keep | None) -> Sized:
-    """The data set of the loader. Raises ConfigError for arguments that are not what `sample` takes."""
+def _checked(net: nn.Module, loader: Any) -> Sized:
+    """The data set of the loader. Raises ConfigError for a network or data that cannot be sampled."""
     if not isinstance(net, nn.Module):
         raise ConfigError(f"bdl.sample needs a network, got {net!r}: with chains= it makes the copies itself")
-    if not isinstance(steps, numbers.Integral) or steps < 1:
-        raise ConfigError(f"steps must be a whole number of at least 1, got {steps!r}")
-    if keep is not None and not isinstance(keep, Keep):
-        raise ConfigError(f"keep must be a rule such as bdl.schedules.EveryStep(burn_in=0, every=10), got {keep!r}")
     refuse_parallel(net)
     check_parameters(net.named_parameters())
     dataset = getattr(loader, "dataset", None)

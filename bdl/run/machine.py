@@ -12,13 +12,14 @@ import warnings
 from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 import bdl
 from bdl.cpu import cpu
+from bdl.engine import mlp_library
 from bdl.errors import BdlWarning, ConfigError
 from bdl.run.config import usable_cores
 from bdl.torch_private import replace_compiled
@@ -29,15 +30,17 @@ CPU = torch.device("cpu")
 PACKAGES = ("torch", "lightning", "torchmetrics", "hydra-core", "numpy")
 
 
-def prepare_torch(threads: int | None, tf32: bool, processes: int) -> None:
-    """Set memory, threads and precision of this process, one of `processes` on this machine.
+def prepare_torch(threads: int | None, tf32: bool, processes: int, compiled: bool | Literal["auto"] = "auto") -> None:
+    """Set memory, threads, precision and evaluation of this process, one of `processes` on this machine.
 
     tf32: allow fp32 products of 10 bits' precision. By default cuDNN allows them and matmul does not.
+    compiled: False leaves the evaluation of networks to torch.
     """
     keep_freed_memory()
     torch.set_num_threads(threads or max(1, usable_cores() // processes))
     torch.set_float32_matmul_precision("high" if tf32 else "highest")
     torch.backends.cudnn.allow_tf32 = tf32
+    mlp_library.let_evaluate(compiled is not False)
     # Deterministic runs would fill every new tensor with NaN: 500 extra kernels in a step of ResNet20.
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
 

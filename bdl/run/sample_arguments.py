@@ -1,12 +1,14 @@
-"""The types of what `bdl.sample` takes by name: one list for its overloads, which differ in the loss alone."""
+"""What `bdl.sample` takes by name: one list of types for its overloads, which differ in the loss alone; and checks."""
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Required, TypedDict
 
 import lightning as L
 
+from bdl.errors import ConfigError, check_whole, did_you_mean
 from bdl.frozen import FrozenMode, Only
 from bdl.lightning.callbacks import Schedule
 from bdl.samplers.blocks import Blocks
@@ -16,6 +18,7 @@ from bdl.samplers.divergence import OnDivergence
 from bdl.samplers.dynamics.base import Scalar, Transition
 from bdl.samplers.exchange import Exchange
 from bdl.samplers.priors import Prior
+from bdl.samplers.sampler import Sampler
 from bdl.samplers.weighting.base import Weighting
 from bdl.schedules import Keep
 
@@ -48,3 +51,26 @@ class SampleArguments(TypedDict, total=False):
     blocks: Blocks | None
     on_divergence: OnDivergence
     stack: int
+
+
+def check_arguments(
+    steps: Any, keep: Any, start: Any, test: Any, seed: Any, callbacks: Any, sampler: Mapping[str, Any]
+) -> None:
+    """Raise ConfigError for arguments that are not what `bdl.sample` takes. sampler: those for `bdl.Sampler`."""
+    check_whole("steps", steps)
+    check_whole("seed", seed, 0)
+    if keep is not None and not isinstance(keep, Keep):
+        raise ConfigError(f"keep must be a rule such as bdl.schedules.EveryStep(burn_in=0, every=10), got {keep!r}")
+    if start not in (None, "fresh", "given"):
+        raise ConfigError(f'start must be "fresh", "given" or None, got {start!r}')
+    if test is not None and not isinstance(test, Iterable):
+        raise ConfigError(f"test must be a loader of labelled batches, or a dict of several, got {test!r}")
+    if not isinstance(callbacks, Sequence) or not all(isinstance(each, L.Callback) for each in callbacks):
+        raise ConfigError(f"callbacks must be a list of Lightning's callbacks, got {callbacks!r}")
+    known = inspect.signature(Sampler).parameters
+    for name in sampler:
+        if name not in known:
+            hint = did_you_mean(name, [*known, *SampleArguments.__annotations__])
+            raise ConfigError(
+                f"{name} is no argument of bdl.sample{hint}: help(bdl.Sampler) lists those of the sampler"
+            )

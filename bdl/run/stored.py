@@ -22,6 +22,7 @@ from omegaconf import DictConfig, OmegaConf
 import bdl
 from bdl.baselines.base import FOLDER as TRAINED
 from bdl.disk.manifest import SAMPLE, check_listed, manifests_of
+from bdl.engine import mlp_library
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.identity import identity
 from bdl.lightning.callbacks.start import FOLDER as START
@@ -54,12 +55,14 @@ def load_runs(
 ) -> tuple[bdl.Posterior, DictConfig]:
     """The samples of runs, for the network of their configurations, and the first configuration.
 
-    They are read by as many threads as the run had, or as there are cores. Warns and raises as `read_run` does.
+    They are read by as many threads as the run had, or as there are cores, and evaluated in C unless the run had
+    `compile=false`. Warns and raises as `read_run` does.
     """
     configs = [read_run(run, trust, skip_bad) for run in runs]
     keep_freed_memory()
     cores = usable_cores()
     torch.set_num_threads(min(configs[0].threads or cores, cores))
+    mlp_library.let_evaluate(configs[0].get("compile") is not False)
     net: torch.nn.Module = Section[torch.nn.Module].of(configs[0].model).build().to(find_device(device))
     likelihood = own_likelihood(Section.of(configs[0].loss).build())  # it says what the outputs mean
     return bdl.Posterior.load(runs, net, skip_bad=skip_bad, likelihood=likelihood), configs[0]

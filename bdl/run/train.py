@@ -28,6 +28,7 @@ from bdl.run.machine import prepare_torch, small_garbage
 from bdl.run.plan import Plan
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
 from bdl.run.records import METRICS, is_calibrated, read_config
+from bdl.run.run_data import RunData
 from bdl.run.section import own_likelihood
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
@@ -67,32 +68,38 @@ def carry_out(plan: Plan, process: ProcessInfo) -> float | None:
     if compute.machines > 1 and not process.launched:
         raise ConfigError(f"trainer.num_nodes={compute.machines}: let torchrun or srun start the processes")
     count = max(1 if process.launched else compute.per_machine, plan.stacks.carriers)
+    data = RunData(process.is_main)
     with given_back(), directory.owned() if process.is_main else contextlib.nullcontext():
-        plan = tuned(plan, process)
+        if count > 1:
+            data.read(plan.data(plan.stacks.first))  # before tuning and the stacks are divided among processes
+        plan = tuned(plan, process, data)
         if count == 1:
-            return run(plan, process)
-        launch(count, run_in_new_process, plan, start=start_by(compute.accelerator))
+            return run(plan, process, data)
+        start = start_by(compute.accelerator)
+        with data.handed_over(start):
+            launch(count, run_in_new_process, plan, data, start=start)
         return objective_value(directory.metrics, report.objective)
 
 
-def run_in_new_process(plan: Plan) -> None:
+def run_in_new_process(plan: Plan, data: RunData) -> None:
     """The work of a process that `launch` starts: Hydra's global state first, then its part of the run."""
     register_resolvers()
     setup_globals()
     HydraConfig.instance().set_config(OmegaConf.create({"hydra": plan.hydra}))
-    run(plan, process_info())
+    run(plan, process_info(), data)
 
 
-def run(plan: Plan, process: ProcessInfo = SINGLE) -> float | None:
+def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) -> float | None:
     """The part of one process: the whole run, one rank of a data-parallel chain, or some of several stacks."""
-    prepare_torch(plan.compute.threads, plan.compute.tf32, max(plan.compute.per_machine, plan.stacks.carriers))
+    compute, processes = plan.compute, max(plan.compute.per_machine, plan.stacks.carriers)
+    prepare_torch(compute.threads, compute.tf32, processes, compute.compiled)
     directory = plan.directory()
     independent = process.world_size > 1 and plan.compute.strategy != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
     started = time.perf_counter()
     stacks = plan.numbers(process)
     mine = stacks[process.rank :: process.world_size] if independent else stacks
-    first, outcomes = sample_stacks(plan, directory, mine, len(stacks), process)
+    first, outcomes = sample_stacks(plan, directory, mine, len(stacks), process, data)
     steps = first.plan.motion.steps
     outcome = outcomes[0] if len(stacks) == 1 else gather_outcomes(store, directory, stacks, mine, outcomes, steps)
     if not process.is_main:
@@ -120,13 +127,13 @@ def answer(directory: RunDirectory, metrics: dict[str, float]) -> None:
 
 
 def sample_stacks(
-    plan: Plan, directory: RunDirectory, numbers: range, total: int, process: ProcessInfo
+    plan: Plan, directory: RunDirectory, numbers: range, total: int, process: ProcessInfo, data: RunData | None = None
 ) -> tuple[StackRun, list[Outcome]]:
     """Sample the stacks of this process, one after the other. Returns the first of them, and the outcomes of all.
 
     The time limit is that of all stacks together: a stack for which no time is left does not begin.
     """
-    first, outcomes, limit = None, [], None
+    first, outcomes, limit, data = None, [], None, data or RunData(process.is_main)
     for number in numbers:
         if limit is not None and (remaining := limit.time_remaining()) is not None:
             if remaining <= 0:
@@ -135,7 +142,7 @@ def sample_stacks(
         if total > 1 and process.is_main:
             print(f"stack {number} ({total} in all, {process.world_size} at a time)", flush=True)
         L.seed_everything(derive_seed("torch", plan.seed, number), verbose=False)
-        stack = build_stack(plan, directory, number, process, limit)
+        stack = build_stack(plan, directory, number, process, limit, data)
         outcomes.append(sample_stack(stack, directory, process))
         first, limit = first or stack, stack.callbacks.limit
     assert first is not None

@@ -16,13 +16,14 @@ import bdl
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
-from bdl.run.build import build_data, build_net, nothing_to_tune
+from bdl.run.build import build_net, nothing_to_tune
 from bdl.run.config import seconds_of
 from bdl.run.launch import start_by
 from bdl.run.machine import find_device, prepare_torch
 from bdl.run.plan import SETTINGS, Plan, TuningRequest
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import read_config
+from bdl.run.run_data import RunData
 from bdl.run.stack_plan import SamplerSection, StackPlan
 from bdl.samplers.weighting.base import AUTO
 from bdl.tune.budget import FEWEST, choose_every, choose_samples, choose_steps, seconds_of_evaluation, seconds_per_step
@@ -41,9 +42,10 @@ START_SHARE = 0.1  # steps of the trials' deep ensemble, as a share of the run's
 FEWEST_STEPS = 2000  # steps of the ensemble where no budget bounds them: the curvature rises while it trains
 OF_OPTIMISERS = ("prior", "batch_size")  # settings that an optimiser keeps
 FEWEST_EPOCHS = 5  # epochs of the ensemble in any case
+_ASIDE: list[RunData] = []  # the data, in the copy of a process that finds settings
 
 
-def tuned(plan: Plan, process: ProcessInfo) -> Plan:
+def tuned(plan: Plan, process: ProcessInfo, data: RunData | None = None) -> Plan:
     """The plan with what tuning found: what config.yaml records for a run that has begun, else what is found now.
 
     Raises ConfigError where a budget cannot be kept, because others start the processes.
@@ -55,8 +57,8 @@ def tuned(plan: Plan, process: ProcessInfo) -> Plan:
     if process.launched and plan.tuning.budget is not None:
         raise ConfigError("budget needs processes that bdl starts itself, and others have started these: set length")
     began = time.perf_counter()
-    prepare_torch(plan.compute.threads, plan.compute.tf32, plan.stacks.carriers)
-    choices = _choose_aside(plan, began)
+    prepare_torch(plan.compute.threads, plan.compute.tf32, plan.stacks.carriers, plan.compute.compiled)
+    choices = _choose_aside(plan, data or RunData(process.is_main), began)
     seconds = time.perf_counter() - began
     if process.is_main:
         print(*choices, f"tune: took {seconds:.1f} s", sep="\n", flush=True)
@@ -77,18 +79,23 @@ def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
     return found
 
 
-def _choose_aside(plan: Plan, began: float) -> list[Choice]:
+def _choose_aside(plan: Plan, data: RunData, began: float) -> list[Choice]:
     """`_choose` in a copy of this process where this one will fork.
 
     What the work loads may leave threads behind, and a process that has them cannot fork those of its stacks.
     """
     if plan.stacks.carriers == 1 or start_by(plan.compute.accelerator) != "fork":
-        return _choose(plan, began)
-    with ProcessPoolExecutor(1, multiprocessing.get_context("fork")) as pool:
-        return pool.submit(_choose, plan, began).result()
+        return _choose(plan, data, began)
+    # given as the copy is made: what is submitted is pickled, and would lose the rows of the data
+    with ProcessPoolExecutor(1, multiprocessing.get_context("fork"), _ASIDE.append, (data,)) as pool:
+        return pool.submit(_choose_of_copy, plan, began).result()
 
 
-def _choose(plan: Plan, began: float) -> list[Choice]:
+def _choose_of_copy(plan: Plan, began: float) -> list[Choice]:
+    return _choose(plan, _ASIDE[0], began)
+
+
+def _choose(plan: Plan, data: RunData, began: float) -> list[Choice]:
     """All choices, in the order in which they are printed. began: `time.perf_counter()` before the tuning."""
     assert plan.tuning is not None
     given, budget = plan.tuning.given, None if plan.tuning.budget is None else seconds_of(plan.tuning.budget)
@@ -96,7 +103,7 @@ def _choose(plan: Plan, began: float) -> list[Choice]:
         raise ConfigError(f"budget={plan.tuning.budget} and length both say how many steps there are: give one of them")
     if plan.tuning.temperature and "temperature" in given:
         raise ConfigError("tune.temperature=true and sampler.temperature both decide T: give one of them")
-    case, turns = _Case.of(plan), -(-plan.stacks.count // plan.stacks.carriers)
+    case, turns = _Case.of(plan, data), -(-plan.stacks.count // plan.stacks.carriers)
     if budget is None:
         tuning, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
         return [*case.by_rows, *tuning.choices]
@@ -125,9 +132,9 @@ class _Case:
     by_rows: tuple[Choice, ...]  # the sampler and its steps, where their number decides them
 
     @classmethod
-    def of(cls, plan: Plan) -> _Case:
+    def of(cls, plan: Plan, run_data: RunData) -> _Case:
         assert (tuning := plan.tuning) is not None
-        data = build_data(plan.data(plan.stacks.first), warn=False)
+        data = run_data.build(plan.data(plan.stacks.first), warn=False)
         if data.num_data != data.count("train"):
             remedy = "sampler.weighting.zeta to a number" if tuning.weighting_alone else "tune=false"
             raise ConfigError(

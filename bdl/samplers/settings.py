@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import numbers
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -54,7 +55,10 @@ def any_positive(value: Scalar) -> bool:
 def check_numbers(num_data: int, chains: int | None, lr: Scalar, temperature: Scalar) -> None:
     """Raise ConfigError for an argument of `Sampler` that is out of range, or neither a number nor one per chain."""
     for name, value, kind in (("num_data", num_data, numbers.Real), ("chains", chains, numbers.Integral | None)):
-        if value is not None and (not isinstance(value, kind) or not value >= 1 or value % 1):
+        whole = (
+            value is None or isinstance(value, kind) and not isinstance(value, bool) and value >= 1 and not value % 1
+        )
+        if not whole:
             raise ConfigError(f"{name} must be a whole number of at least 1, got {value!r}")
     for name, value, strict in (("lr", lr, True), ("temperature", temperature, False)):
         if not isinstance(value, Tensor | numbers.Real):
@@ -62,6 +66,6 @@ def check_numbers(num_data: int, chains: int | None, lr: Scalar, temperature: Sc
         if isinstance(value, Tensor) and value.ndim > 0 and value.shape != (chains,):
             shape = tuple(value.shape)
             raise ConfigError(f"{name} must be a number or have one per chain ({chains}), got shape {shape}")
-        ok = (value > 0) if strict else (value >= 0)
+        ok = (value > 0) & (value < math.inf) if strict else (value >= 0) & (value < math.inf)
         if not (bool(ok.all()) if isinstance(ok, Tensor) else ok):
-            raise ConfigError(f"{name} must be {'>' if strict else '>='} 0, got {value}")
+            raise ConfigError(f"{name} must be {'>' if strict else '>='} 0 and finite, got {value}")

@@ -11,6 +11,7 @@ import torch
 import toys
 from simulated import Device
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
 from bdl.data import TensorBatches, TensorSlices
@@ -187,11 +188,32 @@ class Reads(bdl.Gaussian):
         return super().energy(theta)
 
 
-def test_a_class_that_the_network_lacks_is_named_before_the_first_step(simulated, tmp_path):
+@pytest.mark.parametrize("loss", [bdl.CategoricalNLL(), nn.CrossEntropyLoss()], ids=["likelihood", "torch"])
+@pytest.mark.parametrize("kind", ["batches", "workers", "loader", "tokens"])
+def test_a_class_that_the_network_lacks_is_named_before_the_first_step(kind, loss, simulated, tmp_path, monkeypatch):
+    """A GPU would tell it by an error of its driver in the first step; no step is made."""
     x, y = toys.tensors()
     y[7] = toys.K
+    net, chains = nn.Linear(toys.D, toys.K), None if kind == "loader" else C
+    if kind == "tokens":
+        classes_last = isinstance(loss, bdl.CategoricalNLL)
+        x, y = x[:, None].expand(-1, 4, -1), y[:, None].repeat(1, 4)
+        y[:, 1] = -100  # padding
+        net = nn.Sequential(net, nn.Identity() if classes_last else Swapped())
+    data = TensorBatches(x, y, 10, chains=chains)
+    if kind == "loader":
+        data = DataLoader(TensorDataset(x, y), batch_size=10)
+    elif kind == "workers":
+        data = WorkerBatches(data, 0)
+    module = toys.module(net, chains, loss=loss, num_data=y.numel())
+    monkeypatch.setattr(bdl.BayesianModule, "training_step", lambda *_: pytest.fail("a step"))
     with pytest.raises(bdl.ConfigError, match="none of the 3 classes"):
-        toys.trainer(tmp_path, 2).fit(toys.module(chains=C), TensorBatches(x, y, 10, chains=C))
+        toys.trainer(tmp_path, 2).fit(module, data)
+
+
+class Swapped(nn.Module):
+    def forward(self, outputs):
+        return outputs.movedim(-1, 1)
 
 
 def test_synchronised_batchnorm_with_several_chains_is_refused(tmp_path):

@@ -79,7 +79,7 @@ def test_a_measurement_is_that_of_the_function(tmp_path):
 @pytest.mark.parametrize(
     "callback, module, words",
     [
-        (lambda: bdl.LearningCoefficient(0, []), Plain, "every must be at least 1, got 0"),
+        (lambda: bdl.LearningCoefficient(0, []), Plain, "every of LearningCoefficient must be a whole"),
         (lambda: bdl.LearningCoefficient(5, []), lambda: Plain(False), "needs a loss: pass loss="),
         (
             lambda: bdl.LearningCoefficient(5, [], nn.CrossEntropyLoss()),

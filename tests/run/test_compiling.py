@@ -7,11 +7,14 @@ import warnings
 
 import pytest
 import torch
+from running import whole
 from torch import nn
 
 import bdl
+from bdl.engine import mlp_library
 from bdl.errors import BdlWarning
 from bdl.run.machine import compile_if_possible
+from bdl.run.stored import load_runs
 
 
 def net() -> nn.Module:
@@ -92,3 +95,19 @@ def test_a_wrong_call_is_not_the_compilers_fault(backend):
     compile_if_possible(stack)
     with pytest.raises(bdl.ConfigError, match="2 chains need x of shape"):
         stack(torch.randn(3, 4, 3, 5, 5))
+
+
+@pytest.mark.parametrize(("compiled", "evaluates"), [("false", False), ("auto", True)])
+def test_compile_false_reaches_the_evaluation_of_a_run_and_of_its_samples(tmp_path, monkeypatch, compiled, evaluates):
+    if mlp_library.load() is None:
+        pytest.skip("no C compiler")
+    calls, outputs_of = [], mlp_library.outputs_of
+    monkeypatch.setattr(mlp_library, "_evaluates", [not evaluates])
+    monkeypatch.setattr(mlp_library, "outputs_of", lambda *a: calls.append(outputs_of(*a)) or calls[-1])
+    whole(tmp_path, "threads=1", f"compile={compiled}")
+    assert bool(calls) == evaluates
+    calls.clear()
+    mlp_library.let_evaluate(not evaluates)
+    posterior, _ = load_runs([tmp_path], (), "cpu")
+    posterior.predict(torch.zeros(3, 36))
+    assert bool(calls) == evaluates

@@ -64,6 +64,15 @@ def test_a_folder_of_another_run_is_refused_and_stays_as_it_is(call, tmp_path, n
     assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
 
 
+def test_another_function_of_the_same_name_is_another_loss(tmp_path):
+    """Every lambda is called <lambda>."""
+    common = dict(loader=loader(), run_dir=tmp_path, steps=2, lr=0.01, keep=EveryStep(0, 1), accelerator="cpu")
+    for _ in range(2):
+        bdl.sample(mlp(), lambda outputs, y: nn.functional.cross_entropy(outputs, y), **common)
+    with pytest.raises(ConfigError, match="holds another run: code of the loss was"):
+        bdl.sample(mlp(), lambda outputs, y: 2 * nn.functional.cross_entropy(outputs, y), **common)
+
+
 def test_the_same_call_and_one_of_more_steps_go_on(call):
     assert call().samples == 6
     assert call(net=mlp(), loader=loader(X.clone(), Y.clone()), steps=6, schedule=ramp(0.02)).samples == 10

@@ -8,7 +8,15 @@ import lightning as L
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset, SubsetRandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+)
 from toys import K, N, tensors
 
 import bdl
@@ -76,6 +84,17 @@ SAMPLE = {
     "half a step": (dict(steps=6.5), "steps must be a whole number of at least 1, got 6.5"),
     "no step": (dict(steps=0), "steps must be a whole number of at least 1, got 0"),
     "half a chain": (dict(chains=2.5), "chains must be a whole number of at least 1, got 2.5"),
+    "True steps": (dict(steps=True), "steps must be a whole number of at least 1, got True"),
+    "half a seed": (dict(seed=0.5), "seed must be a whole number of at least 0, got 0.5"),
+    "no checkpoint": (dict(checkpoint_every=0), "every of SaveLast must be a whole number of at least 1, got 0"),
+    "half a row": (dict(monitor_every=1.5), "every of Monitor must be a whole number of at least 1, got 1.5"),
+    "start": (dict(start="warm"), 'start must be "fresh", "given" or None, got \'warm\''),
+    "test": (dict(test=3), "test must be a loader of labelled batches, or a dict of several, got 3"),
+    "callback": (dict(callbacks=[1]), r"callbacks must be a list of Lightning's callbacks, got \[1\]"),
+    "accelerator": (dict(accelerator="tpux"), "accelerator='tpux' is not available: .*tpux"),
+    "a misspelled argument": (dict(temprature=0.5), r"temprature is no argument .* \(did you mean temperature\?\)"),
+    "endless T": (dict(temperature=float("inf")), "temperature must be >= 0 and finite, got inf"),
+    "a loss without a gradient": (dict(loss=lambda o, y: torch.tensor(1.0)), "the loss has no gradient: compute it"),
     "no data": (dict(loader=loader(X[:0], Y[:0])), "the loader has no batch of its 0 items"),
     "no batch": (dict(loader=loader(batch_size=100, drop_last=True)), "the loader has no batch of its 40 items"),
     "a stream": (dict(loader=DataLoader(Stream())), "needs a loader over a data set with a length"),
@@ -102,7 +121,7 @@ def test_what_cannot_be_sampled_is_one_line(tmp_path, name):
     changed, words = SAMPLE[name]
     arguments = dict(net=nn.Linear(3, K), loss=None, loader=loader(), steps=4, lr=0.01, keep=EveryStep(1, 1)) | changed
     with pytest.raises(ConfigError, match=words) as refused:
-        bdl.sample(run_dir=tmp_path, accelerator="cpu", **arguments)
+        bdl.sample(run_dir=tmp_path, **{"accelerator": "cpu"} | arguments)
     assert "\n" not in str(refused.value)
 
 
@@ -113,6 +132,8 @@ SAMPLER = {
     "half an item": (dict(num_data=40.5), "num_data must be a whole number of at least 1, got 40.5"),
     "no number of items": (dict(num_data=float("nan")), "num_data must be a whole number of at least 1, got nan"),
     "items as a text": (dict(num_data="40"), "num_data must be a whole number of at least 1, got '40'"),
+    "True items": (dict(num_data=True), "num_data must be a whole number of at least 1, got True"),
+    "endless lr": (dict(lr=float("inf")), "lr must be > 0 and finite, got inf"),
     "lr as a text": (dict(lr="0.1"), "lr must be a number or a tensor with one per chain, got '0.1'"),
     "chains": (dict(chains=2.0), "chains must be a whole number of at least 1, got 2.0"),
     "prior": (dict(prior=1.0), "prior must be an object such as bdl.Gaussian"),
@@ -197,6 +218,10 @@ def posterior(tmp_path_factory):
 PREDICT = {
     "width": (torch.zeros(5, 4), r"Linear does not take the inputs float32 \(1, 4\): mat1 and mat2"),
     "an item alone": (torch.zeros(3), "Linear does not take the inputs float32"),
+    "None": (None, "nothing to predict, got None: give inputs"),
+    "an object": (object(), "nothing to predict, got <object object .*: give inputs"),
+    "sparse": (torch.eye(3).to_sparse(), "the inputs are a sparse tensor"),
+    "sparse in a tuple": ((torch.eye(3).to_sparse(),), "the inputs are a sparse tensor"),
     "nothing": (torch.zeros(0, 3), "there are no items to predict: give at least one"),
 }
 
@@ -214,6 +239,25 @@ def test_nan_in_inputs_is_counted_and_named(posterior):
     with pytest.warns(BdlWarning, match="2 of 40 items, 4 the first, have outputs that are not finite"):
         assert posterior.predict(x).probs[4].isnan().all()
     assert posterior.predict(X).probs.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.uint8, torch.bool])
+def test_classes_of_any_whole_type_are_sampled(tmp_path, kind):
+    y, energies = Y % 2, []
+    for labels in (y, y.to(kind)):
+        folder = tmp_path / str(labels.dtype)
+        common = {"steps": 3, "lr": 0.01, "accelerator": "cpu", "keep": EveryStep(1, 1), "test": loader(y=labels)}
+        torch.manual_seed(0)
+        found = bdl.sample(nn.Linear(3, K), None, loader(y=labels), folder, **common)
+        energies.append(found.records[-1].energy_full)
+    assert energies[0] == energies[1]
+
+
+def test_a_batch_sampler_of_ones_own_is_read_in_its_size(tmp_path):
+    order = BatchSampler(RandomSampler(range(N)), 10, drop_last=False)
+    data = DataLoader(TensorDataset(X, Y), batch_sampler=order)
+    common = {"steps": 3, "lr": 0.01, "accelerator": "cpu", "keep": EveryStep(1, 1)}
+    assert bdl.sample(nn.Linear(3, K), None, data, tmp_path, **common).records[-1].energy_full is not None
 
 
 def test_no_run_is_named():

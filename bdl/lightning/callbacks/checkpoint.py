@@ -23,7 +23,7 @@ from lightning.pytorch.plugins import TorchCheckpointIO
 from lightning.pytorch.strategies import Strategy
 
 from bdl.disk.files import disk_errors, publish
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_whole
 from bdl.lightning.blocks import StepCallback
 from bdl.posterior.samples import brief, first_difference
 
@@ -57,10 +57,12 @@ class SaveLast(StepCallback, Checkpoint):
         name: name of the file, without `.ckpt`.
         run: what identifies the run, a text or plain values by name; None accepts the checkpoint of any run.
 
-    Raises ConfigError when `fit` resumes from a checkpoint of another run, and StoreError when the disk is full.
+    Raises ConfigError for every < 1 and when `fit` resumes from a checkpoint of another run, and StoreError when the
+    disk is full.
     """
 
     def __init__(self, dirpath: str | Path, every: int = 1000, name: str = "last", run: Run = None):
+        check_whole("every of SaveLast", every)
         self.path, self.every, self.run = Path(dirpath) / f"{name}.ckpt", every, run
         self.signum: int | None = None
         self._asked = 0.0  # time of the first signal

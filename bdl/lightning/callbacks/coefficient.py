@@ -9,7 +9,7 @@ import lightning as L
 import torch
 
 from bdl.engine.stack import ChainStack
-from bdl.errors import ConfigError
+from bdl.errors import ConfigError, check_whole
 from bdl.landscape.coefficient import learning_coefficient
 from bdl.landscape.estimate import CoefficientEstimate
 from bdl.lightning.blocks import StepCallback
@@ -45,8 +45,7 @@ class LearningCoefficient(StepCallback):
         self.values: dict[int, tuple[float, float, bool]] = {}
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if self.every < 1:
-            raise ConfigError(f"every must be at least 1, got {self.every}")
+        check_whole("every of LearningCoefficient", self.every)
         if self.loss is None and not callable(getattr(pl_module, "loss", None)):
             raise ConfigError("LearningCoefficient needs a loss: pass loss=, a mean over the batch or one of bdl's")
         if isinstance(sampled_net(pl_module, self.net), ChainStack):

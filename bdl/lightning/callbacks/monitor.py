@@ -11,6 +11,7 @@ import torch
 from lightning.pytorch.loggers import TensorBoardLogger, WandbLogger
 from torch import Tensor
 
+from bdl.errors import check_whole
 from bdl.lightning.blocks import SamplerCallback
 from bdl.samplers.sampler import Sampler
 from bdl.snapshot import numbers
@@ -34,12 +35,13 @@ class Monitor(SamplerCallback):
     Args:
         every: steps between two rows.
 
-    Raises ConfigError if the module returned no Sampler.
+    Raises ConfigError for every < 1, and if the module returned no Sampler.
     """
 
     ends_block = False
 
     def __init__(self, every: int = 50):
+        check_whole("every of Monitor", every)
         self.every = every
         self._table: Tensor | None = None  # (ROWS, 4 + PER_CHAIN x C): step, lr, temperature, zeta, and the chains'
         self._count, self._stride = 0, 1
