@@ -48,7 +48,7 @@ class TensorBatches:
 
     It yields x (B, ...) and y (B, ...). With `chains=C` it yields x (C, B, ...) and y (C, B, ...), where every chain
     has a different order. The order of epoch e depends on (seed, stack, e, chain) alone, so a resumed run sees the same
-    batches. The N mod B items that do not fill a batch are left out of the epoch; they differ from epoch to epoch.
+    batches. Batches of all the items have the order of the data, because sums do not depend on it but for rounding. The N mod B items that do not fill a batch are left out of the epoch; they differ from epoch to epoch.
 
         >>> loader = TensorBatches(torch.zeros(10, 3), torch.arange(10), batch_size=4, chains=2)
         >>> [tuple(x.shape) for x, y in loader]
@@ -109,6 +109,12 @@ class TensorBatches:
             self.advance()  # before the yield, because a caller that counts batches never returns after the last one
             yield batch
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every batch holds the N items as they are, and each of them once. They then keep their order."""
+        changes = self.augment is not None or self.transform is not None
+        return self.batch_size == len(self.x) and not self.replacement and not changes
+
     def to(self, device: torch.device | str) -> TensorBatches:
         """Move the data to the device, once."""
         self.x, self.y, self._drawn = self.x.to(device), self.y.to(device), None
@@ -132,6 +138,11 @@ class TensorBatches:
 
     def at(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
         """Batch number `index` of an epoch, whatever the position of the loader."""
+        if self.is_whole:
+            x, y = self.x, self.y
+            if self.chains in (None, 1):  # a network may write to what it is given, but not to what chains share
+                x, y = x.clone(), y.clone()
+            return (x, y) if self.chains is None else (x.expand(self.chains, *x.shape), y.expand(self.chains, *y.shape))
         rows, decisions = self._rows(epoch)
         if self._gathered is not None:
             x, y = self._gathered[0][index], self._gathered[1][index]
@@ -150,6 +161,7 @@ class TensorBatches:
         """The rows of the next batches, (n, C, B) or (n, B), also of later epochs. The position stays.
 
         n is `most`, or less where so many take more memory than an epoch and AHEAD. None where the items are changed.
+        Batches of all the data, see `is_whole`, need none.
         """
         if self.augment is not None or self.transform is not None:
             return None
