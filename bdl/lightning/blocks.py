@@ -199,12 +199,10 @@ class Blocks:
         """Make steps in compiled code, at most so many and up to a step that a callback must see; returns how many."""
         made = 0
         while self.walks and (settings := self._plan(most - made)):
-            loader = self.loader
-            rows = None if loader.is_whole else loader.rows_ahead(len(settings))
-            if rows is not None:
-                settings = settings[: len(rows)]
-            declines = rows is None and not loader.is_whole
-            steps = 0 if declines else self._walk_on(loader.x, loader.y, rows, settings)
+            loader, whole = self.loader, self.loader.is_whole
+            rows = None if whole else loader.rows_ahead(len(settings))
+            settings = settings if rows is None else settings[: len(rows)]
+            steps = self._walk_on(loader.x, loader.y, rows, settings) if whole or rows is not None else 0
             made += steps
             loader.advance(steps)
             self.walks = steps > 0

@@ -1,9 +1,9 @@
 """A walk: many steps of a chain in one call of compiled code, which finds the gradients and makes the updates.
 
 Each step is the one that `gradient_move` makes with `CompiledUpdate`, or `full_batch_move` with `CompiledMCLMC`, to the
-bit, noise included. What
-watches the steps is told of them after the walk: the estimate of the batch noise gets the gradients that it reads, and
-the watch over energies its losses. A step that is not finite is left to `gradient_move`, which says why.
+bit, noise included. What watches the steps is told of them after the walk: the estimate of the batch noise gets the
+gradients that it reads, and the watch over energies its losses. A step that is not finite is left to `gradient_move`,
+which says why.
 """
 
 from __future__ import annotations

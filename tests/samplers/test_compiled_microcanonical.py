@@ -38,7 +38,9 @@ PRIORS = {
 class Chains:
     """θ (CHAINS, D) in two tensors under a quartic energy; `wall`: not finite where a coordinate is beyond it."""
 
-    def __init__(self, kernel, allowed: bool, prior=PRIORS["wide"], chains: int | None = CHAINS, wall=torch.inf, **more):
+    def __init__(
+        self, kernel, allowed: bool, prior=PRIORS["wide"], chains: int | None = CHAINS, wall=torch.inf, **more
+    ):
         start, lead = torch.Generator().manual_seed(1), () if chains is None else (chains,)
         self.params = [torch.randn(*lead, n, generator=start).requires_grad_() for n in (D - 4, 4)]
         named = [(f"parameter {i}", p) for i, p in enumerate(self.params)]
