@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -15,6 +16,18 @@ from bdl.errors import ConfigError
 # Share of the image's area and aspect ratio in torchvision's RandomErasing
 AREA, RATIO = (0.02, 0.33), (0.3, 3.3)
 GREY = (125, 123, 114)  # the mean pixel of CIFAR-10, on the scale 0..255
+
+
+class Augmentation(Protocol):
+    """Random changes to items: decisions are drawn on the CPU and carried out on the device of the items."""
+
+    def draw(self, count: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+        """(count, k) decisions for items of this shape."""
+        ...
+
+    def __call__(self, x: Tensor, decisions: Tensor) -> Tensor:
+        """The items x (n, ...) changed according to the decisions (n, k)."""
+        ...
 
 
 @dataclass(frozen=True)

@@ -7,30 +7,19 @@ import functools
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Protocol, TypedDict, cast
+from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from bdl.data.augment import Augmentation
 from bdl.data.slices import TensorSlices
 from bdl.errors import ConfigError
 from bdl.seeding import generator
 
 SMALL_EPOCH = 2**22  # numbers in the items of an epoch, over all chains, that are put in order at once
 AHEAD = 2**24  # numbers in the order of an epoch, over all chains, that is drawn ahead: 64 MiB
-
-
-class Augmentation(Protocol):
-    """Random changes to items: decisions are drawn on the CPU and carried out on the device of the items."""
-
-    def draw(self, count: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-        """(count, k) decisions for items of this shape."""
-        ...
-
-    def __call__(self, x: Tensor, decisions: Tensor) -> Tensor:
-        """The items x (n, ...) changed according to the decisions (n, k)."""
-        ...
 
 
 class Batching(TypedDict, total=False):
@@ -48,7 +37,8 @@ class TensorBatches:
 
     It yields x (B, ...) and y (B, ...). With `chains=C` it yields x (C, B, ...) and y (C, B, ...), where every chain
     has a different order. The order of epoch e depends on (seed, stack, e, chain) alone, so a resumed run sees the same
-    batches. The N mod B items that do not fill a batch are left out of the epoch; they differ from epoch to epoch.
+    batches. The N mod B items that do not fill a batch are left out of the epoch; they differ from epoch to epoch. All
+    items in one batch keep their order.
 
         >>> loader = TensorBatches(torch.zeros(10, 3), torch.arange(10), batch_size=4, chains=2)
         >>> [tuple(x.shape) for x, y in loader]
@@ -109,6 +99,12 @@ class TensorBatches:
             self.advance()  # before the yield, because a caller that counts batches never returns after the last one
             yield batch
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether every batch holds the N items as they are, each once, in their order."""
+        changes = self.replacement or self.augment is not None or self.transform is not None
+        return self.batch_size == len(self.x) and not changes
+
     def to(self, device: torch.device | str) -> TensorBatches:
         """Move the data to the device, once."""
         self.x, self.y, self._drawn = self.x.to(device), self.y.to(device), None
@@ -132,6 +128,10 @@ class TensorBatches:
 
     def at(self, epoch: int, index: int) -> tuple[Tensor, Tensor]:
         """Batch number `index` of an epoch, whatever the position of the loader."""
+        if self.is_whole:
+            own = self.chains in (None, 1)  # a network may write to what it is given, but not to what chains share
+            x, y = (self.x.clone(), self.y.clone()) if own else (self.x, self.y)
+            return (x, y) if self.chains is None else (x.expand(self.chains, *x.shape), y.expand(self.chains, *y.shape))
         rows, decisions = self._rows(epoch)
         if self._gathered is not None:
             x, y = self._gathered[0][index], self._gathered[1][index]

@@ -8,7 +8,8 @@ from typing import Literal, Unpack, get_args
 import torch
 from torch import Tensor
 
-from bdl.data.loader import Augmentation, Batching, TensorBatches, TensorSlices, WorkerBatches
+from bdl.data.augment import Augmentation
+from bdl.data.loader import Batching, TensorBatches, TensorSlices, WorkerBatches
 from bdl.data.module import DataModule, Task, in_order
 from bdl.errors import ConfigError
 

@@ -44,13 +44,13 @@ class Gradient(ABC):
         return x, y
 
     def walk(
-        self, x: Tensor, y: Tensor, rows: Tensor, out: Sequence[Tensor], losses: Tensor, after: int, context: int
+        self, x: Tensor, y: Tensor, rows: Tensor | None, out: Sequence[Tensor], losses: Tensor, after: int, context: int
     ) -> int:
         """Many steps in compiled code: for each batch what `write` does, then a call of the C function `after`.
 
-        x (N, ...), y (N, ...): the data. rows: (steps, C, B) or (steps, B) those of each step's batch. losses:
-        (steps, C), is filled. after: address of `int64_t after(const void *context, int64_t step)`, which ends the walk
-        where it does not return 0.
+        x (N, ...), y (N, ...): the data. rows: (steps, C, B) or (steps, B) those of each step's batch; None: all, in
+        their order. losses: (steps, C), is filled. after: address of `int64_t after(const void *context, int64_t step)`
+        in C, which ends the walk where it does not return 0.
 
         Returns the number of steps that `after` has made; 0 where this form of the gradient knows single steps only.
         The step after the last may have written its losses and gradients.

@@ -526,7 +526,8 @@ I bdl_mlp_loss(const Plan *p, const float *x, I x_stride, I likelihood, const vo
     return wrong;
 }
 
-/* A data set, and which of its rows make the batch of each step and chain: (steps, chains, items), with strides in rows */
+/* A data set, and which of its rows make the batch of each step and chain: (steps, chains, items), with strides in rows;
+   NULL: all */
 typedef struct {
     const float *x; /* (N, features) */
     const void *y;  /* (N), or (N, k) floats */
@@ -540,7 +541,12 @@ APART I losses_of_step(const Plan *p, const Rows *r, I k, I likelihood, double g
     I in = p->layer[0].in, outputs = p->layer[p->layers - 1].out, wrong;
     I size = likelihood == CATEGORICAL ? 8 : 4 * (likelihood == HETEROSCEDASTIC ? outputs / 2 : outputs);
     char *y = (char *)(batch + (r->items * in + 15) / 16 * 16);
+    if (!r->rows && !knows(p, likelihood, r->y, r->items, &wrong)) return 0;
     for (I c = 0; c < p->chains; c++) {
+        if (!r->rows) {
+            losses[c] = loss_of_chain(p, c, r->x, likelihood, r->y, given, r->items, values, work);
+            continue;
+        }
         const int32_t *rows = r->rows + k * r->step + c * r->chain;
         for (I item = 0; item < r->items; item++) {
             memcpy(batch + item * in, r->x + rows[item] * in, (size_t)in * 4);

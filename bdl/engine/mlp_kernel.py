@@ -63,24 +63,30 @@ class MLPKernel(Gradient):
 
     @torch.no_grad()
     def walk(
-        self, x: Tensor, y: Tensor, rows: Tensor, out: Sequence[Tensor], losses: Tensor, after: int, context: int
+        self, x: Tensor, y: Tensor, rows: Tensor | None, out: Sequence[Tensor], losses: Tensor, after: int, context: int
     ) -> int:
         """As `Gradient.walk`."""
-        plain = x.dtype is torch.float32 and x.is_cpu and all(t.is_contiguous() for t in (x, y, rows))
-        shared, features = rows.ndim == 2, math.prod(x.shape[1:])
-        if not plain or rows.dtype != torch.int32 or shared != self.eager.shared or features != self._plan.inputs:
+        plain, features = x.dtype is torch.float32 and x.is_cpu, math.prod(x.shape[1:])
+        if not plain or features != self._plan.inputs or not all(t.is_contiguous() for t in (x, y)):
+            return 0
+        if rows is not None and not self._reads(rows):
             return 0
         law = self._law(x.unsqueeze(0), y.unsqueeze(0))
         if law is None or law[1].data_ptr() != y.data_ptr() or not self._plan.point(self.params, out):
             return 0
-        items, (number, targets, given) = rows.shape[-1], law
+        items, (number, targets, given) = len(x) if rows is None else rows.shape[-1], law
+        places = (None, 0, 0) if rows is None else (rows.data_ptr(), rows.stride(0), items if rows.ndim == 3 else 0)
         values, work = self._size(min(items, self._block))
         batch = items * (features + 2 * targets[0, :1].numel()) + LINE
         return self._library.bdl_mlp_walk(
-            self._plan.pointer, len(losses), x.data_ptr(), y.data_ptr(), rows.data_ptr(), rows.stride(0),
-            0 if shared else items, items, number, given, losses.data_ptr(), self._space("values", values),
-            self._space("work", work), self._space("batch", batch), after, context,
+            self._plan.pointer, len(losses), x.data_ptr(), y.data_ptr(), *places, items, number, given,
+            losses.data_ptr(), self._space("values", values), self._space("work", work),
+            self._space("batch", 0 if rows is None else batch), after, context,
         )  # fmt: skip
+
+    def _reads(self, rows: Tensor) -> bool:
+        """Whether the compiled code reads these rows of batches."""
+        return rows.dtype == torch.int32 and rows.is_contiguous() and (rows.ndim == 2) == self.eager.shared
 
     def _law(self, x: Tensor, y: Tensor) -> tuple[int, Tensor, float] | None:
         """Number, targets and given scale of a likelihood that mlp_kernel.c computes; None for all others."""

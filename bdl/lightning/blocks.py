@@ -24,7 +24,7 @@ from bdl.lightning.counters import counters_of
 from bdl.lightning.host import find_sampler
 from bdl.samplers.sampler import Sampler
 from bdl.samplers.settings import StepSettings
-from bdl.samplers.walk import FEWEST, longest
+from bdl.samplers.walk import FEWEST, is_single, longest
 
 LONGEST = 1000  # steps of a block, so that a run without an end has a bound too
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -199,17 +199,19 @@ class Blocks:
         """Make steps in compiled code, at most so many and up to a step that a callback must see; returns how many."""
         made = 0
         while self.walks and (settings := self._plan(most - made)):
-            loader, rows = self.loader, self.loader.rows_ahead(len(settings))
-            steps = 0 if rows is None else self._walk_on(loader.x, loader.y, rows, settings[: len(rows)])
+            loader, whole = self.loader, self.loader.is_whole
+            rows = None if whole else loader.rows_ahead(len(settings))
+            settings = settings if rows is None else settings[: len(rows)]
+            steps = self._walk_on(loader.x, loader.y, rows, settings) if whole or rows is not None else 0
             made += steps
             loader.advance(steps)
             self.walks = steps > 0
-            if rows is None or steps < len(rows):  # the next step is for Python
+            if steps < len(settings):  # the next step is for Python
                 break
         return made
 
-    def _walk_on(self, x: Any, y: Any, rows: Tensor, settings: list[StepSettings]) -> int:
-        """Steps on batches of rows (steps, ...) of x and y; 0 where the module changes what it reads."""
+    def _walk_on(self, x: Any, y: Any, rows: Tensor | None, settings: list[StepSettings]) -> int:
+        """Steps on batches of rows (steps, ...) of x and y, or on all; 0 where the module changes what it reads."""
         inputs, targets = self.module.converted((x, y))
         gradient = self.module.gradient_for(inputs)
         if not gradient.walks or inputs is not x or targets is not y:
@@ -223,7 +225,7 @@ class Blocks:
         values = {name: self.sampler.param_groups[0][name] for name in ("lr", "temperature", "zeta")}
         before: list[Any] = []
         for step in range(first, first + min(most, longest(self.sampler))):
-            if self._due(step + 1) or self._is_read(step + 1):
+            if self._due(step + 1) or self._is_read(step + 1) or is_single(self.sampler, step):
                 break
             for callback in self.before_step:
                 values.update(callback.planned(step))

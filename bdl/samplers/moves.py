@@ -141,12 +141,11 @@ def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> 
     start_loss = (energy - potential.prior.energy(state.theta)) / n
     if sampler.replicas is not None:
         sampler.replicas.swap(chain, potential, sampler.batch_noise, now)
-    z = chain.draw(now.temperature)
-    uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=widest(theta.device), device=theta.device)
-    tau = chain.column(now.temperature) / n
-    tau = tau.to(widest(tau.device)) if isinstance(tau, Tensor) else tau
     try:
-        moved = kernel.kernel(state, evaluate, chain.column(now.lr), tau, z, uniform.log())
+        if sampler.replicas is None and sampler.kernel.takes(potential.prior, n, *now.pair):
+            moved = compiled_step(sampler, at_theta, now)
+        else:
+            moved = torch_step(kernel, chain, evaluate, now, n)
     except BaseException:
         theta.copy_(state.theta)  # leave no proposal behind for a checkpoint
         raise
@@ -155,6 +154,30 @@ def full_batch_move(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> 
     chain.advance(moved)
     potential.renew_prior(now.temperature)
     return chain.per_chain(start_loss.reshape(-1))
+
+
+def torch_step(kernel: Any, chain: Chain, evaluate: Evaluate, now: StepSettings, num_data: int) -> Any:
+    """The state after one step that the kernel makes itself."""
+    z, device = chain.draw(now.temperature), chain.theta.device
+    uniform = torch.rand((*chain.lead, 1), generator=chain.generator, dtype=widest(device), device=device)
+    tau = chain.column(now.temperature) / num_data
+    tau = tau.to(widest(tau.device)) if isinstance(tau, Tensor) else tau
+    return kernel.kernel(chain.state, evaluate, chain.column(now.lr), tau, z, uniform.log())
+
+
+def compiled_step(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> Any:
+    """The state after one step in compiled code, which makes its noise and adds the prior itself."""
+    chain, potential = sampler.chain, sampler.potential
+
+    def evaluate() -> Tensor:
+        loss, idle = at_theta()
+        potential.idle.refuse(idle)
+        return loss
+
+    chain.injects(now.temperature)
+    sampler.kernel.step(evaluate, now.lr, now.temperature / potential.num_data)  # type: ignore[arg-type]
+    chain.state.theta = chain.theta
+    return chain.state
 
 
 def evaluator(chain: Chain, potential: Potential, at_theta: AtTheta, start: Tensor) -> Evaluate:
@@ -176,13 +199,18 @@ def evaluator(chain: Chain, potential: Potential, at_theta: AtTheta, start: Tens
     return evaluate
 
 
+def is_rechecked(step: int) -> bool:
+    """Whether a step of a `FullBatch` kernel, after so many others, evaluates its start again."""
+    return step <= 2 or step % RECHECK == 0
+
+
 def evaluate_start(chain: Chain, potential: Potential, evaluate: Evaluate, now: StepSettings) -> None:
     """Put U/N and its gradient at the present θ into the state, if the last step has not left them there.
 
     Some steps evaluate them nevertheless, to check that one θ always has the same energy. Raises ConfigError if not.
     """
     s, step = chain.state, chain.steps
-    due = step <= 2 or step % RECHECK == 0
+    due = is_rechecked(step)
     # On an accelerator a comparison that is read would make the host wait
     if chain.theta.device.type != "cpu" and chain.stray.left_at is not None:
         chain.stray.note(chain.theta)

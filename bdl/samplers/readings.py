@@ -14,6 +14,7 @@ from bdl.samplers.batch_gradient import BatchGradient
 from bdl.samplers.batch_noise import BatchNoise
 from bdl.samplers.chain import Chain
 from bdl.samplers.compiled import CompiledUpdate
+from bdl.samplers.compiled_microcanonical import CompiledMCLMC
 from bdl.samplers.control import ControlVariate
 from bdl.samplers.divergence import Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
@@ -36,6 +37,7 @@ class Readings:
     reweighting: Reweighting
     survivors: Survivors
     compiled: CompiledUpdate
+    kernel: CompiledMCLMC
     replicas: Replicas | None
     control: ControlVariate | None
     evaluation: BatchGradient

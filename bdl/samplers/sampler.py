@@ -20,6 +20,7 @@ from bdl.samplers.chain import Chain, Host
 from bdl.samplers.clipping import Clip
 from bdl.samplers.combinations import refuse_combinations, refuse_control, refuse_factors, refuse_learned, refuse_types
 from bdl.samplers.compiled import CompiledUpdate
+from bdl.samplers.compiled_microcanonical import CompiledMCLMC
 from bdl.samplers.control import ControlledGradient, Given, control_of
 from bdl.samplers.divergence import OnDivergence, Survivors
 from bdl.samplers.dynamics.base import Scalar, Transition
@@ -112,7 +113,8 @@ class Sampler(Explained, Hosted, torch.optim.Optimizer):
         each = block.chosen_blocks(blocks, list(live))
         refuse_factors(dynamics, exchange, each)
         self.chain = Chain(list(live.values()), list(live), dynamics, chains, seed, stack)
-        self.chain.host, self.compiled = Host(group=group), CompiledUpdate(self.chain)
+        self.chain.host = Host(group=group)
+        self.compiled, self.kernel = CompiledUpdate(self.chain), CompiledMCLMC(self.chain)
         self.chain.lr_factors = block.lr_factors(each, self.chain.buffer.sizes, self.chain.theta)
         self.sampled, device = self.chain.buffer.params, self.chain.theta.device
         needs_energy = type(weighting).__name__ if weighting.needs_energy else None

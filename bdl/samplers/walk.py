@@ -1,8 +1,9 @@
 """A walk: many steps of a chain in one call of compiled code, which finds the gradients and makes the updates.
 
-Each step is the one that `gradient_move` makes with `CompiledUpdate`, to the bit, noise included. What
-watches the steps is told of them after the walk: the estimate of the batch noise gets the gradients that it reads, and
-the watch over energies its losses. A step that is not finite is left to `gradient_move`, which says why.
+Each step is the one that `gradient_move` makes with `CompiledUpdate`, or `full_batch_move` with `CompiledMCLMC`, to the
+bit, noise included. What watches the steps is told of them after the walk: the estimate of the batch noise gets the
+gradients that it reads, and the watch over energies its losses. A step that is not finite is left to `gradient_move`,
+which says why.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from bdl.samplers.batch_noise import EVERY
 from bdl.samplers.divergence import CHECK_EVERY
+from bdl.samplers.moves import is_rechecked
 from bdl.samplers.readings import Readings
 from bdl.samplers.settings import StepSettings
 
@@ -29,18 +31,23 @@ def longest(sampler: Readings) -> int:
     return steps if steps >= FEWEST else 0
 
 
+def is_single(sampler: Readings, step: int) -> bool:
+    """Whether no walk may make this step, because it does more than others. step: how many come before it."""
+    return sampler.dynamics.full_batch and is_rechecked(step)
+
+
 def can_walk(sampler: Readings, settings: Sequence[StepSettings]) -> bool:
     """Whether compiled code makes the update in each of the steps, and nothing else has a part in them."""
-    potential, chain = sampler.potential, sampler.chain
+    potential, chain, full_batch = sampler.potential, sampler.chain, sampler.dynamics.full_batch
+    compiled = sampler.kernel if full_batch else sampler.compiled
     distinct = {id(now): now for now in settings}.values()
     return (
         chain.steps > 0  # the first step sees whether anything tells the chains apart
-        and not sampler.dynamics.full_batch
         and sampler.replicas is None
         and sampler.control is None
         and potential.clip is None
         and not sampler.reweighting.weighting.needs_energy
-        and all(sampler.compiled.takes(potential.prior, potential.num_data, *now.pair) for now in distinct)
+        and all(compiled.takes(potential.prior, potential.num_data, *now.pair) for now in distinct)
     )
 
 
@@ -53,6 +60,8 @@ def walk(sampler: Readings, gradients: Walk, settings: Sequence[StepSettings]) -
     """
     if not can_walk(sampler, settings):
         return 0
+    if sampler.dynamics.full_batch:
+        return walk_kernel(sampler, gradients, settings)
     chain, compiled, steps = sampler.chain, sampler.compiled, len(settings)
     losses = chain.theta.new_empty(steps, chain.chains or 1)
     read = {k: torch.empty_like(chain.g) for k in range(steps) if sampler.batch_noise.reads(chain.steps + k)}
@@ -60,6 +69,24 @@ def walk(sampler: Readings, gradients: Walk, settings: Sequence[StepSettings]) -
     held = compiled.prepare([(now.lr, now.temperature / sampler.num_data) for now in settings], losses, seen)  # type: ignore[misc]
     made = 0 if held is None else gradients(chain.g_views, losses, compiled.after, compiled.address)
     report(sampler, settings[:made], losses, read)
+    return made
+
+
+def walk_kernel(sampler: Readings, gradients: Walk, settings: Sequence[StepSettings]) -> int:
+    """`walk` of a kernel that takes all the data. A step that is not finite is undone, as in a single step."""
+    chain, kernel = sampler.chain, sampler.kernel
+    if chain.stray.has_moved(chain.theta) or not bool(torch.isfinite(chain.state.potential).all()):
+        return 0
+    losses = chain.theta.new_empty(len(settings) * kernel.stages, chain.chains or 1)
+    held = kernel.prepare([(now.lr, now.temperature / sampler.num_data) for now in settings], losses)  # type: ignore[misc]
+    made = gradients(chain.g_views, losses, kernel.after, kernel.address) // kernel.stages
+    del held
+    if made < len(settings):
+        kernel.put_back()
+    if made:
+        sampler.used, sampler.potential.energy = settings[made - 1], None
+        kernel.note(made)
+        chain.note_walk(made)
     return made
 
 

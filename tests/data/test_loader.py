@@ -64,6 +64,20 @@ def test_rows_ahead_are_those_of_the_batches_over_epochs(chains, replacement, mo
     assert few is not None and len(few) == 4, "an epoch, where more would take much memory"
 
 
+@pytest.mark.parametrize("chains", [None, 1, 3])
+def test_batches_of_all_items_keep_their_order_and_take_no_memory_for_chains(chains):
+    each = loader(N, chains=chains)
+    (x, y), again = each.at(0, 0), each.at(5, 0)
+    assert each.is_whole and torch.equal(x, again[0]) and torch.equal(y, again[1])
+    assert y.reshape(chains or 1, N).tolist() == [list(range(N))] * (chains or 1)
+    if chains == 3:
+        assert x.untyped_storage().nbytes() == each.x.untyped_storage().nbytes()
+    else:
+        x.zero_()  # what a network writes to
+        assert each.x.any()
+    assert not loader(N, chains=chains, replacement=True).is_whole and not loader(5, chains=chains).is_whole
+
+
 def test_batches_with_replacement_are_independent():
     """Two batches of an epoch share as many items as independent draws do, not none. The order can be resumed."""
     each = loader(4, replacement=True)
