@@ -104,17 +104,17 @@ def kinetic_ratio(sampler: Sampler) -> float:
 
 
 def momentum_heat(ratios: Sequence[float]) -> tuple[float, float]:
-    """The share by which momenta are hotter than T, and its standard error; NaN where too few are known.
+    """The share by which momenta are hotter than T, and the one that they surely exceed; NaN where too few are known.
 
-    ratios: of `kinetic_ratio`, evenly along the steps. The error is that of the means of PARTS parts, or of fewer; a
-    trend adds to it, so chains that cool down are not taken for hot ones.
+    ratios: of `kinetic_ratio`, evenly along the steps. The second is SURE standard errors below the mean of the
+    logarithms of PARTS parts, or of fewer: unstable chains scatter by factors. A trend adds to the error.
     """
     known = torch.tensor([ratio for ratio in ratios if not math.isnan(ratio)], dtype=torch.float64)
     if len(known) < FEWEST:
         return math.nan, math.nan
     parts = min(PARTS, len(known) // 2)
-    means = known[len(known) % parts :].view(parts, -1).mean(1)
-    return float(means.mean()) - 1, float(means.std()) / math.sqrt(parts)
+    logs = known[len(known) % parts :].view(parts, -1).mean(1).log()
+    return float(known.mean()) - 1, math.exp(float(logs.mean() - SURE * logs.std() / math.sqrt(parts))) - 1
 
 
 def heat_of_fall(steps: Sequence[int], energies: Sequence[float], sampler: Sampler) -> float:
@@ -134,14 +134,14 @@ def heat_of_fall(steps: Sequence[int], energies: Sequence[float], sampler: Sampl
     return work * (2 - a) / (2 * a * parameters) / mean(sampler.settings().temperature)
 
 
-def factor_by_momenta(heat: float, error: float) -> float:
+def factor_by_momenta(heat: float, surely: float) -> float:
     """By what lr is to be multiplied where momenta are hotter than T by the share `heat`; 1 where that may be noise.
 
-    On a Gaussian of curvature h, SGHMC's momenta have the temperature T / (1 - e), e = lr h / (2 (2 - a)), by the
-    recursion of `Limits.by_energy`. So e = heat / (1 + heat), which is in proportion to lr. Batch noise heats by less
-    than a proportion of e, and has a budget of its own.
+    surely: the share that they exceed beyond their error. On a Gaussian of curvature h, SGHMC's momenta have the
+    temperature T / (1 - e), e = lr h / (2 (2 - a)), by the recursion of `Limits.by_energy`. So e = heat / (1 + heat),
+    which is in proportion to lr. Batch noise heats by less than a proportion of e, and has a budget of its own.
     """
-    if not heat - SURE * error > MOMENTA_TOLERATED:
+    if not surely > MOMENTA_TOLERATED:
         return 1.0
     wanted = SPARED * MOMENTA_BUDGET
     return wanted / (1 + wanted) * (1 + heat) / heat

@@ -57,7 +57,7 @@ def test_the_lr_at_which_momenta_of_a_gaussian_keep_to_their_budget(friction, sh
     """share: of the largest stable step."""
     e = share * 2 * (2 - friction)
     heat = momentum(e, friction) - 1
-    assert momentum(e * factor_by_momenta(heat, 0.0), friction) == pytest.approx(1 + SPARED * MOMENTA_BUDGET)
+    assert momentum(e * factor_by_momenta(heat, heat), friction) == pytest.approx(1 + SPARED * MOMENTA_BUDGET)
 
 
 def ratios(mean: float, correlation: float) -> torch.Tensor:
@@ -79,9 +79,12 @@ def test_momenta_within_their_error_do_not_lower_lr(correlation):
     assert sum(on_limit) <= 20 and sum(in_budget) <= 4 and sum(hot) > 1900
 
 
-def test_the_error_of_the_momenta_is_that_of_many_series():
-    found = torch.tensor([momentum_heat(row) for row in ratios(1.0, 0.0).tolist()])
-    assert float(found[:, 0].std()) == pytest.approx(float(found[:, 1].square().mean().sqrt()), rel=0.06)
+def test_momenta_that_scatter_by_factors_are_surely_hot():
+    """Unstable chains, each some time at 1 T and then at 3 to 50 T: lr falls by the mean."""
+    stream = torch.Generator().manual_seed(0)
+    bursts = 1.1 + (2 * torch.randn(40, generator=stream)).exp()
+    heat, surely = momentum_heat(bursts.tolist())
+    assert heat == pytest.approx(float(bursts.mean()) - 1) and factor_by_momenta(heat, surely) < 0.25
     assert math.isnan(momentum_heat([2.0] * 7 + [math.nan])[0])  # too few are known
 
 

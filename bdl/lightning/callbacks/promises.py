@@ -151,10 +151,10 @@ class Promises(SamplerCallback):
         """
         noise, since = heat_of(self.sampler), (self._fell + step) / 2
         late = [row for row in self._rows if row[0] > since]
-        momenta, error = momentum_heat([ratio for _, _, ratio in late])
+        momenta, surely = momentum_heat([ratio for _, _, ratio in late])
         falling = heat_of_fall([at for at, _, _ in late], [energy for _, energy, _ in late], self.sampler)
         by_noise = SPARED * NOISE_BUDGET / noise if noise > TOLERATED * NOISE_BUDGET else 1.0
-        by_momenta = factor_by_momenta(momenta - falling, error)
+        by_momenta = factor_by_momenta(momenta - falling, surely - falling)
         if by_noise <= by_momenta:
             return by_noise, f"noise adds {noise:.0%} to the temperature, the budget is {NOISE_BUDGET:.0%}"
         return by_momenta, f"the kinetic temperature is {1 + momenta:.3g} T, the budget is {1 + MOMENTA_BUDGET:.3g} T"
