@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from bdl.posterior.judgements import or_nan
 from bdl.tune.burn_in import FAR, MOVES
-from bdl.tune.step import NOISE_BUDGET
+from bdl.tune.step import MOMENTA_BUDGET, MOMENTA_TOLERATED, NOISE_BUDGET
 
 PROMISES = ("heat", "rest", "energy_error")
 HOTTER = 1.25  # times the budget, beyond the error of a running estimate of Var(g)
@@ -17,12 +18,16 @@ MORE = 10.0
 def broken_promises(metrics: Mapping[str, float]) -> dict[str, str]:
     """A line by the name of each promise that the samples do not keep, from the metrics of the run.
 
-    "heat": batches heat the chains by 10 % at most. "rest": the energy no longer moves. "energy_error": the error that
-    a sampler allows itself for a step, such as `energy_var` of MCLMC, is what its steps have.
+    "heat": batches heat the chains by 10 % at most, and with the error of the step they heat the momenta by 20 %.
+    "rest": the energy no longer moves. "energy_error": the error that a sampler allows itself for a step, such as
+    `energy_var` of MCLMC, is what its steps have.
     """
     m, lines = or_nan(metrics), {}
     if (heat := m["t_eff"] / m["temperature"] - 1 if m["temperature"] else 0.0) > HOTTER * NOISE_BUDGET:
         lines["heat"] = f"batches heat the chains by {heat:.0%}, not {NOISE_BUDGET:.0%} at most: lower sampler.lr"
+    elif _momenta_are_hot(m):
+        shown, budget = m["kinetic_temperature"] / m["temperature"], 1 + MOMENTA_BUDGET
+        lines["heat"] = f"the kinetic temperature is {shown:.3g} T, not {budget:.3g} T at most: lower sampler.lr"
     if abs(m["energy/drift"]) > MOVES and abs(m["energy/drift_t"]) > FAR:
         lines["rest"] = (
             f"the energy moved by {m['energy/drift']:+.2g} standard deviations while samples were kept: take a longer "
@@ -34,3 +39,10 @@ def broken_promises(metrics: Mapping[str, float]) -> dict[str, str]:
             "longer, or begin at a lower lr"
         )
     return {name: f"tune: a promise is not kept: {line}" for name, line in lines.items()}
+
+
+def _momenta_are_hot(m: Mapping[str, float]) -> bool:
+    """Whether momenta are surely hotter than what the verdict tolerates, two standard errors away."""
+    error = 0.0 if math.isnan(m["kinetic_temperature_se"]) else m["kinetic_temperature_se"]
+    surely = m["kinetic_temperature"] - 2 * error
+    return m["temperature"] > 0 and surely > (1 + MOMENTA_TOLERATED) * m["temperature"]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 
+from bdl.samplers.dynamics.base import mean
 from bdl.samplers.sampler import Sampler
+from bdl.snapshot import numbers, per_chain
 from bdl.tune.choice import Choice
 from bdl.tune.curvature import Curvature
 from bdl.tune.trial import SMALLER, Trial
@@ -15,6 +18,12 @@ from bdl.tune.trial import SMALLER, Trial
 ENERGY_BUDGET = 0.1  # share by which the energy of the stiffest direction may be too large
 NOISE_BUDGET = 0.1  # share by which batch noise may heat the chain: noise_ratio
 TOLERATED = 1.1  # times NOISE_BUDGET, by which the estimate of the noise may lie above it
+SPARED = 0.9  # times the budget: to this heat lr falls, because the heat may still grow
+MOMENTA_BUDGET = 0.2  # share by which batch noise and the error of the step together may heat the momenta
+MOMENTA_TOLERATED = 0.25  # share from which lr falls; the verdict calls a run broken from there
+SURE = 4.0  # standard errors of PARTS means, as FAR of burn_in.py
+PARTS = 10  # of a series of measured temperatures, whose means are compared
+FEWEST = 8  # measured temperatures that show their own error
 BLOCKS = 5  # parts of a trial, after each of which the curvature is measured
 RISE = 4.0  # most by which lr rises from one part to the next
 
@@ -84,6 +93,58 @@ def heat_of(sampler: Sampler) -> float:
     temperature = torch.as_tensor(sampler.settings().temperature).to(sampler.t_eff)
     share = sampler.t_eff / temperature - 1
     return float(share[sampler.target_chains].mean() if sampler.chains else share)
+
+
+def kinetic_ratio(sampler: Sampler) -> float:
+    """The temperature that the momenta show now over T, the mean of the chains that count; NaN without momenta or T."""
+    shown = numbers({"shown": sampler.kinetic_temperature}, sampler.chains)["shown"]
+    meant = per_chain(sampler.settings().temperature, sampler.chains)
+    ratios = [shown[c] / meant[c] if meant[c] else math.nan for c in sampler.target_chains]
+    return sum(ratios) / len(ratios)
+
+
+def momentum_heat(ratios: Sequence[float]) -> tuple[float, float]:
+    """The share by which momenta are hotter than T, and the one that they surely exceed; NaN where too few are known.
+
+    ratios: of `kinetic_ratio`, evenly along the steps. The second is SURE standard errors below the mean of the
+    logarithms of PARTS parts, or of fewer: unstable chains scatter by factors. A trend adds to the error.
+    """
+    known = torch.tensor([ratio for ratio in ratios if not math.isnan(ratio)], dtype=torch.float64)
+    if len(known) < FEWEST:
+        return math.nan, math.nan
+    parts = min(PARTS, len(known) // 2)
+    logs = known[len(known) % parts :].view(parts, -1).mean(1).log()
+    return float(known.mean()) - 1, math.exp(float(logs.mean() - SURE * logs.std() / math.sqrt(parts))) - 1
+
+
+def heat_of_fall(steps: Sequence[int], energies: Sequence[float], sampler: Sampler) -> float:
+    """The share by which momenta are hotter than T because the chains still move downhill; 0 where U does not fall.
+
+    Friction turns the work of the gradient into heat. A steady force moves m to lr g / a, whose kinetic temperature is
+    (2 - a) / (2 a d) times the work of a step, which is the fall of U in nats times the weighting's multiplier.
+    energies: (n,) mean U of the chains after the `steps`, nats; NaN where unknown.
+    """
+    known = [(step, energy) for step, energy in zip(steps, energies, strict=True) if not math.isnan(energy)]
+    if len(known) < 4:
+        return 0.0
+    at, energy = torch.tensor(known, dtype=torch.float64).T
+    slope = float(torch.dot(at - at.mean(), energy) / (at - at.mean()).square().sum())
+    a, parameters = sampler.dynamics.friction, sampler.chain.theta.shape[-1]
+    work = max(0.0, -slope) * mean(sampler.multiplier)
+    return work * (2 - a) / (2 * a * parameters) / mean(sampler.settings().temperature)
+
+
+def factor_by_momenta(heat: float, surely: float) -> float:
+    """By what lr is to be multiplied where momenta are hotter than T by the share `heat`; 1 where that may be noise.
+
+    surely: the share that they exceed beyond their error. On a Gaussian of curvature h, SGHMC's momenta have the
+    temperature T / (1 - e), e = lr h / (2 (2 - a)), by the recursion of `Limits.by_energy`. So e = heat / (1 + heat),
+    which is in proportion to lr. Batch noise heats by less than a proportion of e, and has a budget of its own.
+    """
+    if not surely > MOMENTA_TOLERATED:
+        return 1.0
+    wanted = SPARED * MOMENTA_BUDGET
+    return wanted / (1 + wanted) * (1 + heat) / heat
 
 
 def choose_lr(limits: Limits, friction: float) -> Choice:

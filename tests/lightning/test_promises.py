@@ -46,16 +46,16 @@ class Run:
 
     def __init__(
         self, folder: Path, *others: Callback, lr: float = 0.02, away: float = 0.0, resumed: bool = False,
-        lowers: bool = True, extends: bool = True,
+        lowers: bool = True, extends: bool = True, keep: EveryStep = KEEP, steps: int = STEPS, **module_arguments: Any,
     ):  # fmt: skip
-        module = toys.module(lr=lr)
+        module = toys.module(lr=lr, **module_arguments)
         with torch.no_grad():
             for p in module.net.parameters():
                 p.add_(away)
         self.lines: list[str] = []
-        collect, save = bdl.CollectSamples(KEEP, folder), bdl.SaveLast(folder / "checkpoints", every=STEPS)
+        collect, save = bdl.CollectSamples(keep, folder), bdl.SaveLast(folder / "checkpoints", every=steps)
         self.promises = bdl.callbacks.Promises([collect], lowers, extends, self.lines.append)
-        trainer = toys.trainer(folder, STEPS, [self.promises, collect, save, *others])
+        trainer = toys.trainer(folder, steps, [self.promises, collect, save, *others])
         trainer.fit(module, toys.batches(batch=4), ckpt_path=save.path if resumed else None, weights_only=True)
         self.sampler, self.folder, self.keep = module.sampler, folder, collect.keep
 
@@ -100,7 +100,8 @@ def test_what_the_user_gave_stays_and_a_line_says_what_is_not_kept(tmp_path):
     )
     assert run.lines[0].endswith("raise collect.keep.burn_in, which was given")
     hot = Run(tmp_path / "hot", **HOT, lowers=False)
-    assert (hot.lines, hot.sampler.param_groups[0]["lr"]) == ([], HOT["lr"])
+    assert len(hot.lines) == 1 and hot.sampler.param_groups[0]["lr"] == HOT["lr"]
+    assert hot.lines[0].startswith("tune: a promise is not kept: at step 100 noise adds ")
 
 
 def test_a_run_without_rest_says_so_and_keeps_its_last_third(tmp_path):
@@ -118,22 +119,89 @@ def test_a_few_energies_of_all_the_data_are_read_where_they_cost_little(tmp_path
     assert len(run.promises._rows) == BURN_IN
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory) -> Run:
-    """A run that nothing stops."""
-    return Run(tmp_path_factory.mktemp("whole"), **FAR)
+def no_data(outputs: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """The loss of a posterior that is its prior."""
+    return 0 * outputs.mean()
 
 
-@pytest.mark.parametrize("at", slow_where(lambda at: at in (30, 150), [30, 75, 150, 450]))
-def test_a_resumed_run_decides_the_same(tmp_path, whole, at):
-    """Before the first decision, after it, after the second, and while samples are kept."""
-    assert len(whole.lines) >= 2
-    Run(tmp_path / "parts", Halt(at), **FAR)
-    parts = Run(tmp_path / "parts", **FAR, resumed=True)
-    assert parts.files() == whole.files()
-    assert parts.sampler.param_groups[0]["lr"] == whole.sampler.param_groups[0]["lr"] < FAR["lr"]
+def gaussian(too_large: float, **others: Any) -> dict[str, Any]:
+    """Arguments of `Run`: a Gaussian on which an lr of 1 has the step error e = lr h / (2 (2 - a)) = `too_large`.
+
+    SGHMC's momenta are at T / (1 - e). 38 parameters, friction 0.5, N = 40, a burn-in of 400 steps of 1,500.
+    """
+    prior = bdl.Gaussian(precision=too_large * 2 * (2 - 0.5) * toys.N)
+    fixed = dict(lr=1.0, loss=no_data, prior=prior, keep=EveryStep(400, 10), steps=1500, chains=2)
+    return {**fixed, **others}
+
+
+def kinetic_temperature(monitor: bdl.Monitor, run: Run) -> float:
+    """The mean of the chains over the steps whose states are kept; T = 1. 1,000 steps of 76 momenta: +-0.02."""
+    trace = monitor.trace()
+    return float(trace["kinetic_temperature"][trace["step"] > run.keep.burn_in].mean())
+
+
+def test_lr_falls_where_the_error_of_the_step_heats_the_momenta(tmp_path):
+    """From 5 T to the budget, and no further. Samples are kept at one lr."""
+    monitor = bdl.Monitor(10)
+    run = Run(tmp_path, monitor, **gaussian(0.8))
+    assert "from step 200: the kinetic temperature is" in run.lines[0]
+    assert 1.1 < kinetic_temperature(monitor, run) < 1.27
+    assert len({float(record.lr) for record in run.records()}) == 1
+
+
+def test_lr_falls_where_a_rising_zeta_multiplies_the_gradient(tmp_path):
+    """By 1 at half of the burn-in, by 6 at its end: lr falls there alone, and the burn-in grows."""
+    weighting = bdl.AdaptiveWeight(zeta=0.0, form="full", edges=[-1000.0, 0.0, 1000.0])
+    rise = bdl.Schedule(zeta=lambda step: 5000.0 * min(1.0, max(0.0, (step - 200) / 50)))
+    monitor = bdl.Monitor(10)
+    run = Run(tmp_path, rise, monitor, **gaussian(0.13, weighting=weighting))
+    assert len(run.lines) == 2 and run.keep.burn_in > 400
+    assert "from step 400: the kinetic temperature is" in run.lines[0] and "lr has just changed" in run.lines[1]
+    assert 1.1 < kinetic_temperature(monitor, run) < 1.27
+
+
+def test_lr_stays_to_the_bit_where_momenta_are_within_the_budget(tmp_path):
+    """SGHMC's are at 1.2 T. BAOAB's are at T at any step, and those of a thermostat absorb the error of the step."""
+    cool = [gaussian(1 / 6), gaussian(0.8, dynamics=bdl.BAOAB(0.5)), gaussian(0.3, dynamics=bdl.SGNHT(0.5))]
+    for number, arguments in enumerate(cool):
+        run = Run(tmp_path / str(number), **arguments)
+        assert (run.lines, run.sampler.param_groups[0]["lr"]) == ([], 1.0)
+
+
+def test_momenta_of_chains_that_move_downhill_do_not_lower_lr(tmp_path):
+    """Batches hold all the data, lr is small and the start far away: the gradient's work heats momenta to 1.6 T."""
+    run = Run(tmp_path, lr=0.02, away=20.0, extends=False, loss=no_data)
+    assert run.sampler.param_groups[0]["lr"] == 0.02
+    assert max(ratio for _, _, ratio in run.promises._rows[25:50]) > 1.5
+
+
+def test_an_lr_that_was_given_stays_and_a_line_says_to_what_to_lower_it(tmp_path):
+    run = Run(tmp_path, **gaussian(0.8, lowers=False))
+    assert len(run.lines) == 1 and run.sampler.param_groups[0]["lr"] == 1.0
+    assert run.lines[0].startswith("tune: a promise is not kept: at step 400 the kinetic temperature is ")
+    assert "lower sampler.lr from 1 to 0.1" in run.lines[0]
+
+
+@pytest.fixture(scope="module", params=["noise", "step"])
+def whole(request, tmp_path_factory) -> tuple[Run, dict[str, Any]]:
+    """A run that nothing stops, whose batches or whose steps are too hot; and its arguments."""
+    arguments = FAR if request.param == "noise" else gaussian(0.8)
+    return Run(tmp_path_factory.mktemp("whole"), **arguments), arguments
+
+
+@pytest.mark.parametrize("share", slow_where(lambda share: share in (0.3, 1.5), [0.3, 0.75, 1.5, 3.5]))
+def test_a_resumed_run_decides_the_same(tmp_path, whole, share):
+    """Before the first decision, after it, after the second, and while samples are kept; shares of the burn-in."""
+    uninterrupted, arguments = whole
+    at = int(share * arguments.get("keep", KEEP).burn_in)
+    assert uninterrupted.lines
+    Run(tmp_path / "parts", Halt(at), **arguments)
+    parts = Run(tmp_path / "parts", **arguments, resumed=True)
+    assert parts.files() == uninterrupted.files()
+    assert parts.sampler.param_groups[0]["lr"] == uninterrupted.sampler.param_groups[0]["lr"] < arguments["lr"]
 
 
 def test_blocks_of_steps_decide_as_single_steps_do(tmp_path, whole):
-    single = Run(tmp_path, EveryBatch(), **FAR)
-    assert whole.files() == single.files() and whole.lines == single.lines
+    blocks, arguments = whole
+    single = Run(tmp_path, EveryBatch(), **arguments)
+    assert blocks.files() == single.files() and blocks.lines == single.lines

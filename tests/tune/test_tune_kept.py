@@ -16,6 +16,7 @@ def test_a_run_that_keeps_all_promises():
     assert broken_promises(GOOD) == {} and broken_promises({}) == {}
     assert broken_promises({"t_eff": 0.22, "temperature": 0.2}) == {}
     assert broken_promises({"t_eff": 0.0, "temperature": 0.0}) == {}
+    assert broken_promises({**GOOD, "kinetic_temperature": 1.3, "kinetic_temperature_se": 0.05}) == {}
 
 
 @pytest.mark.parametrize(
@@ -23,6 +24,11 @@ def test_a_run_that_keeps_all_promises():
     [
         ("heat", {"t_eff": 1.3}, "batches heat the chains by 30%, not 10% at most"),
         ("heat", {"t_eff": 0.26, "temperature": 0.2}, "by 30%"),
+        (
+            "heat",
+            {"kinetic_temperature": 6.6, "kinetic_temperature_se": 0.1},
+            "temperature is 6.6 T, not 1.2 T at most",
+        ),
         ("rest", {"energy/drift": -0.5, "energy/drift_t": -6.0}, "moved by -0.5 standard deviations"),
         ("energy_error", {"energy_error": 30.0}, "30 times the energy error"),
     ],

@@ -13,7 +13,18 @@ from scipy.linalg import solve_discrete_lyapunov
 
 import bdl
 from bdl.tune.curvature import Curvature
-from bdl.tune.step import ENERGY_BUDGET, NOISE_BUDGET, Limits, choose_lr, measure_noise, warm_up
+from bdl.tune.step import (
+    ENERGY_BUDGET,
+    MOMENTA_BUDGET,
+    NOISE_BUDGET,
+    SPARED,
+    Limits,
+    choose_lr,
+    factor_by_momenta,
+    measure_noise,
+    momentum_heat,
+    warm_up,
+)
 from bdl.tune.trial import Problem, Trial
 
 
@@ -31,6 +42,50 @@ def test_the_stiffest_direction_of_a_gaussian_has_just_the_budget_of_energy_too_
     assert variance(lr * 7, friction) - 1 == pytest.approx(ENERGY_BUDGET, rel=1e-6)
     assert limits.energy_error(lr, friction) == pytest.approx(ENERGY_BUDGET)
     assert variance(lr * 0.1, friction) - 1 < 0.02 * ENERGY_BUDGET
+
+
+def momentum(e: float, a: float) -> float:
+    """Stationary temperature of SGHMC's momenta for lr h = e, over T, by the same equation."""
+    step = [[1 - e, 1 - a], [-e, 1 - a]]
+    noise = [[2 * a * e, 2 * a * e], [2 * a * e, 2 * a * e]]
+    return solve_discrete_lyapunov(step, noise)[1, 1] * (2 - a) / (2 * e)
+
+
+@pytest.mark.parametrize("friction", [0.05, 0.5, 1.0])
+@pytest.mark.parametrize("share", [0.3, 0.8, 0.95])
+def test_the_lr_at_which_momenta_of_a_gaussian_keep_to_their_budget(friction, share):
+    """share: of the largest stable step."""
+    e = share * 2 * (2 - friction)
+    heat = momentum(e, friction) - 1
+    assert momentum(e * factor_by_momenta(heat, heat), friction) == pytest.approx(1 + SPARED * MOMENTA_BUDGET)
+
+
+def ratios(mean: float, correlation: float) -> torch.Tensor:
+    """(2,000, 40) series of kinetic temperatures over T, of standard deviation 0.3; correlation: of neighbours."""
+    stream = torch.Generator().manual_seed(0)
+    noise = 0.3 * torch.randn(2000, 80, generator=stream, dtype=torch.float64)
+    series = [noise[:, 0]]
+    for z in noise[:, 1:].T:
+        series.append(correlation * series[-1] + math.sqrt(1 - correlation**2) * z)
+    return mean + torch.stack(series[40:], 1)
+
+
+@pytest.mark.parametrize("correlation", [0.0, 0.5])
+def test_momenta_within_their_error_do_not_lower_lr(correlation):
+    """At a true temperature on the limit, 1.25 T, lr falls in 1 of 100 runs at most; at the budget hardly ever."""
+    on_limit = [factor_by_momenta(*momentum_heat(row)) < 1 for row in ratios(1.25, correlation).tolist()]
+    in_budget = [factor_by_momenta(*momentum_heat(row)) < 1 for row in ratios(1.2, correlation).tolist()]
+    hot = [factor_by_momenta(*momentum_heat(row)) < 1 for row in ratios(2.0, correlation).tolist()]
+    assert sum(on_limit) <= 20 and sum(in_budget) <= 4 and sum(hot) > 1900
+
+
+def test_momenta_that_scatter_by_factors_are_surely_hot():
+    """Unstable chains, each some time at 1 T and then at 3 to 50 T: lr falls by the mean."""
+    stream = torch.Generator().manual_seed(0)
+    bursts = 1.1 + (2 * torch.randn(40, generator=stream)).exp()
+    heat, surely = momentum_heat(bursts.tolist())
+    assert heat == pytest.approx(float(bursts.mean()) - 1) and factor_by_momenta(heat, surely) < 0.25
+    assert math.isnan(momentum_heat([2.0] * 7 + [math.nan])[0])  # too few are known
 
 
 @pytest.fixture(scope="module")

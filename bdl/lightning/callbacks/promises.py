@@ -8,7 +8,6 @@ from typing import Any
 
 import lightning as L
 import torch
-from torch import Tensor
 
 from bdl.lightning.blocks import SamplerCallback
 from bdl.lightning.callbacks.average import ModelAverage
@@ -16,11 +15,20 @@ from bdl.lightning.callbacks.collect import CollectSamples
 from bdl.samplers.dynamics.base import mean
 from bdl.schedules import EveryStep
 from bdl.tune.burn_in import MOVES, movement
-from bdl.tune.step import NOISE_BUDGET, TOLERATED, heat_of
+from bdl.tune.step import (
+    MOMENTA_BUDGET,
+    NOISE_BUDGET,
+    SPARED,
+    TOLERATED,
+    factor_by_momenta,
+    heat_of,
+    heat_of_fall,
+    kinetic_ratio,
+    momentum_heat,
+)
 
-SPARED = 0.9  # times the budget: to this heat lr falls, because the noise may still grow
 LATEST = 0.7  # share of the run that the burn-in may take
-ROWS = 80  # energies that are read in a burn-in
+ROWS = 80  # energies and kinetic temperatures that are read in a burn-in
 FEWEST = 20  # energies over all the data that are worth their time; otherwise ROWS of batches are read
 SHARE = 0.02  # the share of the run's time that the checks may take
 GRADIENT = 3  # forward passes that cost as much as a gradient
@@ -32,16 +40,19 @@ Keeper = CollectSamples | ModelAverage  # keeps states by a rule
 class Promises(SamplerCallback):
     """Holds a run to the two promises of `tune=auto`: little heat, and samples at rest.
 
-    At half of the burn-in and at its end, lr falls where batches heat the chains by more than 10 %. Where it has just
-    fallen at the end, or the energies of the second half of the burn-in still move by more than 0.3 of their standard
-    deviations under the posterior, the burn-in becomes twice as long, and the callback looks again. It takes 70 % of
-    the run at most; as many samples as before are kept in the rest. To look takes 2 % of the run's time at most: where
-    energies over all the data would cost more, those of batches are read. All samples have one lr. Chains of other
-    stacks decide for themselves. The decisions are part of the checkpoint.
+    At half of the burn-in and at its end, lr falls where batches heat the chains by more than 10 %, or where the
+    kinetic temperature is surely above 1.25 T. The error of the step heats momenta too: where the curvature has grown,
+    or where a weighting multiplies the gradient by more than in the trials. Where lr has just fallen at the end, or the
+    energies of the second half of the burn-in still move by more than 0.3 of their standard deviations under the
+    posterior, the burn-in becomes twice as long, and the callback looks again. It takes 70 % of the run at most; as
+    many samples as before are kept in the rest. To look takes 2 % of the run's time at most: where energies over all
+    the data would cost more, those of batches are read. All samples have one lr. Chains of other stacks decide for
+    themselves. The decisions are part of the checkpoint.
 
     Args:
         keepers: the callbacks whose rule moves. They share one `EveryStep`.
-        lr: whether lr may fall; False where the user has given it.
+        lr: whether lr may fall; False where the user has given it. A line at the end of the burn-in then says to what
+            it should.
         burn_in: whether the burn-in may grow; False where the user has given it.
         say: called with a line on every decision, and on a promise that is not kept.
 
@@ -54,7 +65,8 @@ class Promises(SamplerCallback):
         self.keepers, self.may_lower, self.may_extend, self.say = keepers, lr, burn_in, say
         rule: Any = keepers[0].keep
         self.rule: EveryStep = rule
-        self._rows: list[tuple[int, float]] = []  # steps, and the mean energies of the chains, nats
+        self._rows: list[tuple[int, float, float]] = []  # step, mean energy of the chains in nats, see `kinetic_ratio`
+        self._fell = 0  # the step at which lr fell last
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
@@ -65,53 +77,87 @@ class Promises(SamplerCallback):
         self._count = int(min(ROWS, affordable)) if self._of_all_data else ROWS
 
     def must_see(self, step: int) -> bool:
-        burn_in = self.rule.burn_in
-        spacing = max(1, burn_in // self._count)
-        if spacing > ALIGNED:
-            spacing -= spacing % ALIGNED
-        return step <= burn_in and (step % spacing == 0 or step in (burn_in // 2, burn_in))
+        return step <= self.rule.burn_in and (self._on_grid(step, ROWS) or self._is_energy_due(step))
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
-        if (energy := self._energy()) is not None:
-            self._rows.append((step, float(energy[self.sampler.target_chains if self.sampler.chains else ...].mean())))
+        energy = self._energy() if self._is_energy_due(step) else math.nan
+        self._rows.append((step, energy, kinetic_ratio(self.sampler)))
         if step == self.rule.burn_in:
             self._end_burn_in(step)
         elif step == self.rule.burn_in // 2:
             self._lower_lr(step)
 
-    def _energy(self) -> Tensor | None:
-        """() or (C,) U over all the data where that costs little, otherwise of the batch; None if unknown."""
+    def _is_energy_due(self, step: int) -> bool:
+        return self._on_grid(step, self._count) or step in (self.rule.burn_in // 2, self.rule.burn_in)
+
+    def _on_grid(self, step: int, count: int) -> bool:
+        """Whether the step is one of about so many in the burn-in."""
+        spacing = max(1, self.rule.burn_in // count)
+        if spacing > ALIGNED:
+            spacing -= spacing % ALIGNED
+        return step % spacing == 0
+
+    def _energy(self) -> float:
+        """The mean U of the chains, over all the data where that costs little, else of the batch; NaN if unknown."""
         sampler, host = self.sampler, self.sampler.host
         batch_is_all = sampler.dynamics.full_batch or host.sees_all_data
         measures = self._of_all_data and host.full_loss is not None and not batch_is_all
-        return sampler.full_energy() if measures else sampler.energy
+        energy = sampler.full_energy() if measures else sampler.energy
+        if energy is None:
+            return math.nan
+        return float(energy[sampler.target_chains if sampler.chains else ...].mean())
 
     def _end_burn_in(self, step: int) -> None:
         lowered, moved = self._lower_lr(step), self._movement(step)
-        if not lowered and moved <= MOVES:
-            return
         reason = "lr has just changed" if lowered else f"the energy still moves by {moved:.2g} standard deviations"
+        if (lowered or moved > MOVES) and self._extend(step, reason):
+            return
+        factor, heat = self._heat(step)
+        if not self.may_lower and factor < 1:
+            lr = mean(self.sampler.param_groups[0]["lr"])
+            self.say(
+                f"tune: a promise is not kept: at step {step:,} {heat}: lower sampler.lr from {lr:.4g} "
+                f"to {lr * factor:.2g}"
+            )
+
+    def _extend(self, step: int, reason: str) -> bool:
+        """Make the burn-in twice as long; returns whether it could, and says so either way."""
         later = min(2 * step, int(LATEST * self._total)) if math.isfinite(self._total) else 0
         if not self.may_extend or later <= step:
             remedy = "take a longer run (length)" if self.may_extend else "raise collect.keep.burn_in, which was given"
             self.say(f"tune: a promise is not kept: samples are not at rest. At step {step:,} {reason}: {remedy}")
-            return
+            return False
         samples = min(self.rule.count(int(self._total)), int(self._total) - later)
         every = (int(self._total) - later) // samples
         self._keep_by(EveryStep(int(self._total) - every * samples, every))
         self.say(f"tune: burn in {self.rule.burn_in:,} instead of {step:,}: {reason}")
+        return True
 
     def _lower_lr(self, step: int) -> bool:
-        """Lower lr where batches heat the chains too much; returns whether it fell."""
-        group, heat = self.sampler.param_groups[0], heat_of(self.sampler)
-        if not self.may_lower or not heat > TOLERATED * NOISE_BUDGET:
+        """Lower lr where the chains are too hot; returns whether it fell."""
+        group, (factor, reason) = self.sampler.param_groups[0], self._heat(step)
+        if not self.may_lower or factor == 1:
             return False
-        group["lr"] *= SPARED * NOISE_BUDGET / heat
-        self.say(
-            f"tune: lr {mean(group['lr']):.4g} from step {step:,}: noise adds {heat:.0%} to "
-            f"the temperature, the budget is {NOISE_BUDGET:.0%}"
-        )
+        group["lr"] *= factor
+        self._fell = step
+        self.say(f"tune: lr {mean(group['lr']):.4g} from step {step:,}: {reason}")
         return True
+
+    def _heat(self, step: int) -> tuple[float, str]:
+        """By what lr is to be multiplied so that the chains are as cool as promised, and why; 1 where they are.
+
+        The momenta count from the later half of the steps since lr fell, because those of a larger lr live on. The heat
+        of an energy that still falls is taken off: a lower lr does not change where the chains go.
+        """
+        noise, since = heat_of(self.sampler), (self._fell + step) / 2
+        late = [row for row in self._rows if row[0] > since]
+        momenta, surely = momentum_heat([ratio for _, _, ratio in late])
+        falling = heat_of_fall([at for at, _, _ in late], [energy for _, energy, _ in late], self.sampler)
+        by_noise = SPARED * NOISE_BUDGET / noise if noise > TOLERATED * NOISE_BUDGET else 1.0
+        by_momenta = factor_by_momenta(momenta - falling, surely - falling)
+        if by_noise <= by_momenta:
+            return by_noise, f"noise adds {noise:.0%} to the temperature, the budget is {NOISE_BUDGET:.0%}"
+        return by_momenta, f"the kinetic temperature is {1 + momenta:.3g} T, the budget is {1 + MOMENTA_BUDGET:.3g} T"
 
     def _movement(self, step: int) -> float:
         """Standard deviations by which the energy moves in the second half of the steps; 0 where it is at rest.
@@ -120,7 +166,7 @@ class Promises(SamplerCallback):
         """
         if self.sampler.weighting.needs_energy:
             return 0.0
-        late = torch.tensor([energy for at, energy in self._rows if at > step / 2], dtype=torch.float64)
+        late = torch.tensor([e for at, e, _ in self._rows if at > step / 2 and not math.isnan(e)], dtype=torch.float64)
         temperature = mean(self.sampler.settings().temperature)
         return movement(late, temperature, self.sampler.chain.theta.shape[-1])
 
@@ -130,8 +176,11 @@ class Promises(SamplerCallback):
             keeper.keep = rule
 
     def state_dict(self) -> dict[str, Any]:
-        return {"burn_in": self.rule.burn_in, "every": self.rule.every, "rows": list(self._rows)}
+        return {
+            "burn_in": self.rule.burn_in, "every": self.rule.every, "rows": list(self._rows), "fell": self._fell,
+        }  # fmt: skip
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._rows = [(int(step), float(energy)) for step, energy in state_dict["rows"]]
+        self._rows = [(int(step), float(energy), float(ratio)) for step, energy, ratio in state_dict["rows"]]
+        self._fell = int(state_dict["fell"])
         self._keep_by(EveryStep(state_dict["burn_in"], state_dict["every"]))
