@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bdl.batch import Inputs
 from bdl.engine import mlp_kernel
 from bdl.engine.forward import hooked, mlp_layers
-from bdl.engine.gradient import Autograd, Gradient, Recorded
+from bdl.engine.gradient import Autograd, Gradient, InTurn, Recorded
 from bdl.engine.graphs import recorder_for
 from bdl.engine.mlp_gradient import MLPGradient, supports
 from bdl.engine.stack import ChainStack
@@ -26,7 +26,7 @@ def choose_gradient(
 
     Stacks of MLPs have the chain rule written out in torch, and in C where the layers fit and the machine has a
     compiler. Networks with other layers, with hooks, with a frozen part, or compiled by torch go through autograd. The
-    forms agree to rounding, not to the bit.
+    forms agree to rounding, not to the bit. Where the networks of a stack run one after another, so do their gradients.
 
     Args:
         net: a ChainStack, or another network, which needs `autograd`.
@@ -40,9 +40,13 @@ def choose_gradient(
     if autograd is None:
         assert isinstance(net, ChainStack)
         autograd = of_stack(net, loss)
-    written = _written_out(net, loss) if isinstance(net, ChainStack) else None
+    if not isinstance(net, ChainStack):
+        return autograd
+    written = _written_out(net, loss) or _in_turn(net, loss, autograd)
     if written is None or list(map(id, written.params)) != list(map(id, autograd.params)):
         return autograd
+    if isinstance(written, InTurn):
+        return written
     gradient = mlp_kernel.compiled(written, required=compiled is True) if compiled else written
     # A loss that needs autograd may wait for the device, which a graph cannot record
     known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
@@ -57,6 +61,11 @@ def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
         return mean_loss(loss, stack(x), stack.per_chain(y), stack.chains)
 
     return Autograd(losses, [p for p in stack.parameters() if p.requires_grad])
+
+
+def _in_turn(stack: ChainStack, loss: Loss, autograd: Autograd) -> InTurn | None:
+    watched = hooked(stack) or is_compiled(stack) or any(map(has_tensor_hooks, stack.parameters()))
+    return None if watched or stack.chains == 1 or not stack.runs_in_turn else InTurn(stack, loss, autograd.context)
 
 
 def _written_out(stack: ChainStack, loss: Loss) -> MLPGradient | None:

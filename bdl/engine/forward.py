@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from typing import Literal
 
@@ -275,12 +275,18 @@ class Forward:
         # `unbind` has one backward kernel for all networks, squeeze none; v[i] would have two for each network
         values = [(v.squeeze(0),) if len(v) == 1 else v.unbind(0) for v in tensors.values()]
         networks = [dict(zip(tensors, one, strict=True)) for one in zip(*values, strict=True)]
+        return torch.stack(list(self.in_turn(networks, inputs, each)))
+
+    def in_turn(self, networks: Sequence[dict[str, Tensor]], inputs: Inputs, each: bool) -> Iterator[Tensor]:
+        """The outputs (n, ...) of one network after another, which runs when they are asked for."""
         batch = lambda i: map_tensors(lambda t: t[i], inputs) if each else inputs  # noqa: E731
-        apart = [path for path, name in self._paths.items() if name in tensors]
+        apart = [path for path, name in self._paths.items() if name in networks[0]]
         if each or len(networks) == 1 or len(apart) == len(self._paths) or self.device.type != "cpu":
-            return torch.stack([self._one(one, batch(i)) for i, one in enumerate(networks)])
+            yield from (self._one(one, batch(i)) for i, one in enumerate(networks))
+            return
         with FrozenPrefix(self.net, apart).shared() as run:
-            return torch.stack([run(lambda one=one: self._one(one, inputs)) for one in networks])
+            for one in networks:
+                yield run(lambda one=one: self._one(one, inputs))
 
     def _one(self, tensors: dict[str, Tensor], inputs: Inputs) -> Tensor:
         """The outputs of one network."""

@@ -17,7 +17,7 @@ from bdl.engine.graphs import Graphs, Recorder
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
 from bdl.lent import LentGradients
-from bdl.likelihoods import Loss
+from bdl.likelihoods import Loss, mean_loss
 from bdl.torch_private import gather
 
 # (inputs, targets) -> () or (C,) mean losses, which autograd can differentiate
@@ -69,7 +69,7 @@ class Autograd(Gradient):
     def __init__(
         self, losses: Losses, params: Sequence[Tensor], context: Callable[[], AbstractContextManager[Any]] = nullcontext
     ):
-        self.params, self._losses, self._context = list(params), losses, context
+        self.params, self._losses, self.context = list(params), losses, context
         self._out: Sequence[Tensor] = ()
         self._lent: LentGradients | None = None
 
@@ -85,7 +85,7 @@ class Autograd(Gradient):
             for p in self.params:
                 p.grad = None
         with torch.enable_grad():
-            with self._context():
+            with self.context():
                 losses = self._losses(x, y)
             backward(losses)
         self.idle = gather(self.params, out) if self._lent is None else self._lent.idle()
@@ -104,6 +104,34 @@ def backward(losses: Tensor) -> None:
             "no_grad()"
         )
     losses.sum().backward()
+
+
+class InTurn(Gradient):
+    """That of `Autograd` for a stack whose networks run one after another: each goes back before the next one runs.
+
+    What a network keeps for its gradient is then held once, not once per chain.
+    """
+
+    def __init__(self, stack: ChainStack, loss: Loss, context: Callable[[], AbstractContextManager[Any]] = nullcontext):
+        self._names, params = zip(*((n, p) for n, p in stack.net.named_parameters() if p.requires_grad), strict=True)
+        self.params = list(params)
+        self._stack, self._loss, self._context = stack, loss, context
+
+    def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
+        networks, y = self._stack.networks(), self._stack.per_chain(y)
+        losses, idle = [], set(range(len(self.params)))
+        with torch.enable_grad(), self._context():
+            for c, outputs in enumerate(self._stack.in_turn(networks, x)):
+                loss = mean_loss(self._loss, outputs.unsqueeze(0), y[c : c + 1], 1)
+                backward(loss)
+                losses.append(loss.detach())
+                leaves = [networks[c][name] for name in self._names]
+                idle &= set(gather(leaves, [place[c] for place in out]))
+                for leaf in leaves:
+                    leaf.grad = None
+                del outputs, loss  # and with them what the network has kept, before the next one runs
+        self.idle = sorted(idle)
+        return torch.cat(losses)
 
 
 class Recorded(Gradient):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -133,17 +133,35 @@ class ChainStack(nn.Module):
         return self._outputs(inputs_of_call(args, kwargs), each=False)
 
     def _outputs(self, inputs: Inputs, each: bool) -> Tensor:
-        forward = Forward(self.net, self.method, self.frozen_names)
+        forward = self._forward()
         if not each and not self.training:
             return forward.evaluate(self._of_chains(), inputs)
         return forward(self._of_chains(), inputs, each)
 
+    def _forward(self) -> Forward:
+        return Forward(self.net, self.method, self.frozen_names)
+
     def _of_chains(self) -> dict[str, Tensor]:
         return {name: t for name, t in named_tensors(self.net).items() if name not in self.frozen_names}
 
+    @property
+    def runs_in_turn(self) -> bool:
+        """Whether its networks run one after another."""
+        return self._forward().way(self.chains) == "loop"
+
+    def networks(self) -> list[dict[str, Tensor]]:
+        """The tensors of each chain by name: buffers, and copies in the same memory of parameters, as leaves."""
+        own = self._of_chains()
+        live = {name: t.requires_grad for name, t in own.items()}
+        return [{name: t.detach()[c].requires_grad_(live[name]) for name, t in own.items()} for c in range(self.chains)]
+
+    def in_turn(self, networks: Sequence[dict[str, Tensor]], inputs: Inputs) -> Iterator[Tensor]:
+        """The outputs (B, ...) of each of the `networks`, for its batch, which run when they are asked for."""
+        return self._forward().in_turn(networks, inputs, each=not self.shared)
+
     def items(self, inputs: Inputs) -> int:
         """How many items like those of the inputs (b, ...) all chains together may run on at once on an accelerator."""
-        return Forward(self.net, self.method, self.frozen_names).items(inputs, self._of_chains())
+        return self._forward().items(inputs, self._of_chains())
 
     def per_chain(self, y: Tensor) -> Tensor:
         """(C, B, ...) targets of a batch: those given, or where the chains share a batch (B, ...), its own for each."""

@@ -62,12 +62,8 @@ class PredictiveMixture:
 
     def log_density(self, y: Tensor) -> Tensor:
         """(n,) log densities of all targets of an item together, for y (n,) or (n, k), in nats."""
-        y, log_w = self._columns(y), self.weights.log().unsqueeze(1)
-        each = [
-            torch.logsumexp(log_w + self.likelihood.log_density(outputs, y[items]).sum(-1), 0)
-            for items, outputs in self._chunks()
-        ]
-        return torch.cat(each)
+        y = self._columns(y)
+        return torch.cat([self._log_density(outputs, y[items]) for items, outputs in self._chunks()])
 
     def cdf(self, y: Tensor) -> Tensor:
         """(n, k) probabilities that a target is at most y (n, k)."""
@@ -88,6 +84,27 @@ class PredictiveMixture:
     def draw(self, n: int, seed: int = 0) -> Tensor:
         """(n, items, k) draws: each one from one network of the posterior, for all items. The global stream stays."""
         return torch.cat([draws for _, draws in self._draws(n, seed)], 1)
+
+    def points(self, n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+        """(items, n, k) points that stand for the mixture of each item, and (items, n) their log densities, in nats.
+
+        They are draws from networks that are chosen for each item, shifted and scaled, so that the points of an item
+        have exactly the mean and the standard deviation of each target. The global stream stays.
+        """
+        each: list[tuple[Tensor, Tensor]] = []
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            for _, outputs in self._chunks(n):
+                items = torch.arange(outputs.shape[1])
+                places = (torch.arange(n).unsqueeze(1) + torch.rand(n, len(items), dtype=torch.float64)) / n
+                networks = torch.searchsorted(self.weights.cumsum(0)[:-1], places)  # evenly over all of them
+                drawn = self.likelihood.marginals(outputs[networks, items]).sample()
+                mean, aleatoric, epistemic = self._moments(outputs)
+                scale = (aleatoric + epistemic).sqrt() / drawn.std(0, correction=0)
+                points = mean + scale * (drawn - drawn.mean(0))
+                each.append((points, torch.stack([self._log_density(outputs, y) for y in points])))
+        points, log_p = (torch.cat(part, 1) for part in zip(*each, strict=True))
+        return points.movedim(0, 1), log_p.T
 
     def crps(self, y: Tensor) -> Tensor:
         """(n, k) continuous ranked probability scores E|Y - y| - ½ E|Y - Y'|, in the units of y.
@@ -117,6 +134,11 @@ class PredictiveMixture:
                 "item and one column for each target"
             )
         return y.cpu().double().reshape(shape)
+
+    def _log_density(self, outputs: Tensor, y: Tensor) -> Tensor:
+        """(n',) of y (n', k)."""
+        log_w = self.weights.log().unsqueeze(1)
+        return torch.logsumexp(log_w + self.likelihood.log_density(outputs, y).sum(-1), 0)
 
     def _moments(self, outputs: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         means = self.likelihood.mean(outputs)

@@ -21,6 +21,8 @@ from bdl.posterior.mixture import PredictiveMixture
 from bdl.posterior.prediction import AnyPrediction, LabelPrediction, Prediction, ValuePrediction, of_mixture
 from bdl.posterior.stored_outputs import StoredOutputs
 
+POINTS = 32  # that stand for the law of an item's numbers
+
 
 @dataclass(frozen=True)
 class StudentOutputs(ABC):
@@ -118,13 +120,19 @@ class LabelOutputs(StudentOutputs):
 
 @dataclass(frozen=True)
 class ValueOutputs(StudentOutputs):
-    """k means and k log variances of normal laws; a share for each, of its variance."""
+    """C components, each of k means and k log variances of normal laws, that count alike; a share for each number.
+
+    The share is that of the variance.
+    """
+
+    components: int = 1  # C
 
     @property
     def likelihood(self) -> HeteroscedasticNLL:
         return HeteroscedasticNLL()
 
     def lesson(self, teacher: AnyPrediction) -> Tensor:
+        """POINTS points of each item's law, the mean of their log densities under it, and the shares."""
         assert isinstance(teacher, ValuePrediction)
         variance = teacher.std.square()
         wrong = (~variance.isfinite() | (variance <= 0)).any(-1)
@@ -133,29 +141,33 @@ class ValueOutputs(StudentOutputs):
                 f"the average predicts a variance of 0 or infinity for {int(wrong.sum())} items, which no network can "
                 "learn: leave out samples that have diverged, or these items"
             )
-        parts = [teacher.mean, variance.log(), share_of(teacher.epistemic.square(), variance)]
-        return torch.cat(parts[: 3 if self.shares else 2], -1)
+        points, log_p = teacher.mixture.points(POINTS)
+        parts = [points.flatten(1).float(), log_p.mean(1, keepdim=True).float()]
+        return torch.cat([*parts, *([share_of(teacher.epistemic.square(), variance)] if self.shares else [])], -1)
 
     def _law_divergence(self, outputs: Tensor, lesson: Tensor) -> Tensor:
-        """KL(N(m, v) | N(mean, variance)), which differs from the KL of the teacher's own law by a constant.
-
-        For any law with these moments E[-log N(y; mean, variance)] is the same, so that both have one minimum.
-        """
-        mean, log_variance = outputs.chunk(2, -1)
-        m, log_v = lesson[..., : outputs.shape[-1]].chunk(2, -1)
-        ratio = (log_v - log_variance).exp() + (m - mean).square() * (-log_variance).exp()
-        return 0.5 * (ratio - 1 + log_variance - log_v).sum(-1)
+        """KL(teacher | student), with the teacher's law at its points."""
+        mean, log_variance = (part.unsqueeze(1) for part in self._components(outputs).chunk(2, -1))  # (n, 1, C, k)
+        end = POINTS * mean.shape[-1]
+        y = lesson[:, :end].unflatten(1, (POINTS, 1, -1))
+        squares = (y - mean).square() * (-log_variance).exp()
+        each = -0.5 * (squares + log_variance + math.log(2 * math.pi)).sum(-1)  # (n, POINTS, C)
+        return lesson[:, end] + math.log(self.components) - each.logsumexp(-1).mean(1)
 
     def prediction(self, outputs: Tensor) -> ValuePrediction:
         law, shares = self._split(outputs)
         stored = StoredOutputs()
-        stored.add(law.unsqueeze(0))
-        whole = of_mixture(PredictiveMixture(stored, self.likelihood, torch.ones(1)))
+        stored.add(self._components(law).movedim(1, 0))
+        whole = of_mixture(PredictiveMixture(stored, self.likelihood, torch.ones(self.components)))
         share = self._share(shares, whole.std)
         parts = {"aleatoric": whole.std * (1 - share).sqrt(), "epistemic": whole.std * share.sqrt()}
         return ValuePrediction(
             whole.mean, **parts, std=whole.std, mixture=whole.mixture, shift=whole.shift, scale=whole.scale
         )
+
+    def _components(self, law: Tensor) -> Tensor:
+        """(n, C, 2k) from the outputs (n, 2kC) before the shares."""
+        return law.unflatten(-1, (self.components, -1))
 
 
 def share_of(part: Tensor, whole: Tensor) -> Tensor:
@@ -165,6 +177,8 @@ def share_of(part: Tensor, whole: Tensor) -> Tensor:
 
 def numbers_kept(likelihood: Likelihood, outputs: int) -> tuple[int, int]:
     """How many outputs a student needs for the law of networks with so many, and how many shares it may have besides.
+
+    For numbers it is those of one component.
 
     Raises ConfigError for counts.
     """
@@ -188,13 +202,15 @@ def outputs_for(likelihood: Likelihood, sampled: Sequence[int], shape: Sequence[
     """
     class_axis = likelihood.class_axis if isinstance(likelihood, CategoricalNLL) else -1
     (kept, shares), outputs = numbers_kept(likelihood, sampled[class_axis]), shape[class_axis]
-    if outputs not in (kept, kept + shares):
-        words = "means and log variances" if likelihood.outputs == "values" else "logits"
+    components, rest = divmod(outputs, kept) if likelihood.outputs == "values" else (1, outputs - kept)
+    if rest not in (0, shares) or not components:
+        words = f"the logits, or {kept + shares}"
+        if likelihood.outputs == "values":
+            words = f"the means and log variances, for each component of a mixture, or {shares} more"
         raise ConfigError(
-            f"the student has {outputs} outputs: give it {kept}, the {words}, or {kept + shares}, to keep the "
-            "epistemic share of the uncertainty too"
+            f"the student has {outputs} outputs: give it {kept}, {words}, to keep the epistemic share of the "
+            "uncertainty too"
         )
-    split = shares if outputs > kept else 0
     if likelihood.outputs == "logits":
-        return ClassOutputs(outputs, split, class_axis)
-    return (ValueOutputs if likelihood.outputs == "values" else LabelOutputs)(outputs, split)
+        return ClassOutputs(outputs, rest, class_axis)
+    return ValueOutputs(outputs, rest, components) if likelihood.outputs == "values" else LabelOutputs(outputs, rest)

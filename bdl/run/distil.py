@@ -40,6 +40,7 @@ def distil(cfg: DictConfig) -> None:
     items = data.slices("train")
     shape = output_shape(posterior.net, Batches(items, posterior.device, posterior.read))
     kept, shares = numbers_kept(posterior.likelihood(items), shape[-1])
+    kept *= cfg.components if posterior.likelihood(items).outputs == "values" else 1
     model = student_model(plain(config.model), kept, shares if cfg.split else 0, plain(cfg.hidden))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("distil", "start", cfg.seed))

@@ -13,13 +13,13 @@ import pytest
 import torch
 import toys
 from by_hand import NUMBERS_X, NUMBERS_Y, X, Y
-from torch.distributions import Bernoulli, Categorical, Normal, kl_divergence
+from torch.distributions import Bernoulli, Categorical, Independent, MixtureSameFamily, Normal, kl_divergence
 
 import bdl
 from bdl.data import TensorBatches, TensorSlices
 from bdl.errors import ConfigError
 from bdl.posterior.side_by_side import distances
-from bdl.posterior.student import ClassOutputs, LabelOutputs, ValueOutputs, numbers_kept
+from bdl.posterior.student import ClassOutputs, LabelOutputs, ValueOutputs, numbers_kept, outputs_for
 
 QUICK = bdl.Distillation(steps=600, lr=0.01, mixtures=1)
 
@@ -57,10 +57,44 @@ def test_the_divergence_is_that_of_torch_distributions():
     wanted = (wanted + share(labels.epistemic, labels.entropy, out[:, 2:])).sum(-1)
     torch.testing.assert_close(kind.divergence(out, kind.lesson(labels)), wanted)
 
-    kind, out = ValueOutputs(6, 2), torch.randn(6, 6)
-    wanted = kl_divergence(Normal(numbers.mean, numbers.std), Normal(out[:, :2], (out[:, 2:4] / 2).exp()))
-    wanted = (wanted + share(numbers.epistemic.square(), numbers.std.square(), out[:, 4:])).sum(-1)
-    torch.testing.assert_close(kind.divergence(out, kind.lesson(numbers)), wanted)
+    # For one component E[-log q] depends on the teacher's moments alone, so that the teacher's own law drops out here
+    kind, outs = ValueOutputs(6, 2), torch.randn(2, 6, 6)
+    wanted = []
+    for out in outs:
+        of_law = kl_divergence(Normal(numbers.mean, numbers.std), Normal(out[:, :2], (out[:, 2:4] / 2).exp()))
+        shares = share(numbers.epistemic.square(), numbers.std.square(), out[:, 4:])
+        wanted.append((of_law + shares).sum(-1))
+    found = [kind.divergence(out, kind.lesson(numbers)) for out in outs]
+    torch.testing.assert_close(found[0] - found[1], wanted[0] - wanted[1], rtol=1e-4, atol=1e-4)
+
+
+def test_the_divergence_of_a_mixture_is_that_of_torch_distributions():
+    """Log densities of the student against MixtureSameFamily, those of the teacher against its own log density."""
+    *_, numbers = predictions()
+    torch.manual_seed(2)
+    kind, out = ValueOutputs(12, 0, 3), torch.randn(6, 12)
+    points, log_p = numbers.mixture.points(32)
+    mean, log_variance = out.view(6, 3, 4).double().chunk(2, -1)
+    parts = Independent(Normal(mean, (log_variance / 2).exp()), 1)
+    student = MixtureSameFamily(Categorical(torch.ones(6, 3).double()), parts)
+    wanted = (log_p - torch.stack([student.log_prob(y) for y in points.unbind(1)], 1)).mean(1)
+    torch.testing.assert_close(kind.divergence(out, kind.lesson(numbers)).double(), wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_a_student_with_a_component_for_each_network_can_be_the_average():
+    torch.manual_seed(1)
+    outputs = torch.randn(2, 6, 4)
+    from bdl.posterior.prediction import prediction_of
+
+    numbers = prediction_of([(outputs, torch.ones(2))], bdl.HeteroscedasticNLL())
+    share = (numbers.epistemic / numbers.std).square().logit()
+    kind, same = ValueOutputs(10, 2, 2), torch.cat([*outputs, share], -1)
+    assert kind.divergence(same, kind.lesson(numbers)).abs().max() < 1e-5
+    student = kind.prediction(same)
+    y = torch.randn(6, 2)
+    torch.testing.assert_close(student.log_density(y), numbers.log_density(y))
+    for name in ("mean", "std", "aleatoric", "epistemic"):
+        torch.testing.assert_close(getattr(student, name), getattr(numbers, name))
 
 
 def test_outputs_that_say_what_the_teacher_says_predict_it():
@@ -180,6 +214,15 @@ def test_tokens_are_rows(tmp_path):
 def test_outputs_that_do_not_fit_are_refused(posterior, outputs, words):
     with pytest.raises(ConfigError, match=words):
         posterior.distil(start(3, outputs), X)
+
+
+def test_the_outputs_of_a_student_of_numbers_say_how_many_components_it_has():
+    law = bdl.GaussianNLL(1.0)
+    for width, shares, components in ((4, 0, 1), (6, 2, 1), (12, 0, 3), (14, 2, 3)):
+        assert outputs_for(law, (1, 2), (1, width)) == ValueOutputs(width, shares, components)
+    for width in (2, 5, 9):
+        with pytest.raises(ConfigError, match=f"{width} outputs: give it 4, the means and log variances, for each"):
+            outputs_for(law, (1, 2), (1, width))
 
 
 def test_what_has_no_simple_average_is_refused():
