@@ -453,7 +453,7 @@ def stop(at: At) -> None:
 
 # An epoch has 40 steps. The simulated device takes ten times as long for a step, so it makes fewer
 EveryStep = bdl.schedules.EveryStep
-STEPS, KEEP, STOP = (100, EveryStep(50, 10), 63) if REAL else (60, EveryStep(30, 6), 43)
+STEPS, KEEP, STOP = (100, EveryStep(50, 10), 63) if REAL else (60, EveryStep(30, 6), 45)
 
 
 def fit(folder: Path, *callbacks: Callback, steps: int = STEPS, resume: Path | None = None, loader=None, **settings):
