@@ -144,9 +144,9 @@ def test_without_noise_a_gpu_computes_what_the_cpu_does(name, exact):
 
 @pytest.mark.parametrize("name", ["awsghmc", "csghmc"])
 def test_a_weighting_learns_on_a_gpu_what_it_does_on_the_cpu(name):
-    """From the same 300 energies (C,), psi, its logarithm and both results agree within 1e-12, in double precision."""
+    """From the same 100 energies (C,), psi, its logarithm and both results agree within 1e-12, in double precision."""
     weighting = SAMPLERS[name][1]
-    draws = 40 + 200 * torch.rand(300, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    draws = 40 + 200 * torch.rand(100, C, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     results = []
     for device in ("cpu", DEVICE):
         h = weighting.init(draws[0].to(device))
@@ -453,7 +453,7 @@ def stop(at: At) -> None:
 
 # An epoch has 40 steps. The simulated device takes ten times as long for a step, so it makes fewer
 EveryStep = bdl.schedules.EveryStep
-STEPS, KEEP, STOP = (100, EveryStep(50, 10), 63) if REAL else (60, EveryStep(30, 6), 43)
+STEPS, KEEP, STOP = (100, EveryStep(50, 10), 63) if REAL else (60, EveryStep(30, 6), 45)
 
 
 def fit(folder: Path, *callbacks: Callback, steps: int = STEPS, resume: Path | None = None, loader=None, **settings):

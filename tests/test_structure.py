@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -29,6 +30,11 @@ LAYERS = [
 MAY_IMPORT = {"engine": set(), "posterior": {"engine"}, "models": set(), "data": set()}
 
 
+@functools.cache
+def tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def modules() -> dict[str, Path]:
     files = {}
     for name, folder in PACKAGES.items():
@@ -41,7 +47,7 @@ def modules() -> dict[str, Path]:
 def imports(path: Path, known: set[str]) -> set[str]:
     """Modules of the project that a file imports, inside functions and under TYPE_CHECKING too."""
     used: set[str] = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(tree(path)):
         if isinstance(node, ast.Import):
             used |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -104,7 +110,7 @@ def test_no_dynamics_or_state_is_asked_by_the_name_of_an_attribute(pattern: str)
 def test_annotations_are_never_evaluated_at_import():
     """So an annotation may name a class of its own file, or one that is imported for the type checker alone."""
     for path in modules().values():
-        body = ast.parse(path.read_text()).body
+        body = tree(path).body
         code = [node for node in body if not isinstance(node, ast.Expr)]
         first = ast.unparse(code[0]) if code else "from __future__ import annotations"
         assert first == "from __future__ import annotations", path
@@ -112,7 +118,7 @@ def test_annotations_are_never_evaluated_at_import():
 
 def test_classes_stay_small():
     for path in modules().values():
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.ClassDef):
                 assert node.end_lineno - node.lineno < 220, f"{node.name} of {path}: give a part of it its own class"
 
@@ -126,7 +132,7 @@ def test_files_stay_small():
 
 def named_modules(path: Path) -> set[str]:
     """The modules that the first line of a test file names; `.name` lies in the package of the module before it."""
-    first = (ast.get_docstring(ast.parse(path.read_text())) or "").partition("\n")[0]
+    first = (ast.get_docstring(tree(path)) or "").partition("\n")[0]
     names: set[str] = set()
     package = ""
     for name in re.findall(r"`(bdl\.[\w.]+|\.[\w.]+)`", first):
@@ -166,7 +172,7 @@ def test_no_two_classes_share_a_name():
     places: dict[str, list[str]] = {}
     for module, path in modules().items():
         if module.startswith("bdl."):
-            for node in ast.walk(ast.parse(path.read_text())):
+            for node in ast.walk(tree(path)):
                 if isinstance(node, ast.ClassDef):
                     places.setdefault(node.name, []).append(module)
     assert {name: where for name, where in places.items() if len(where) > 1} == {}

@@ -130,7 +130,7 @@ def test_a_stack_that_diverges_ends_the_run_in_one_line(tmp_path):
 
 
 def test_evaluate_reads_all_stacks(script, tmp_path, uninterrupted):
-    assert script("evaluate", f"runs={uninterrupted}", f"out={tmp_path}")[0] == 0
+    assert script("evaluate", f"runs={uninterrupted}", f"out={tmp_path}", "train_items=200")[0] == 0
     one, again = (json.loads((folder / "metrics.json").read_text()) for folder in (uninterrupted, tmp_path))
     assert {k: one[k] for k in one if "/" in k} == {k: again[k] for k in one if "/" in k}
 

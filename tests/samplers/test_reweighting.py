@@ -175,6 +175,6 @@ def test_reweighting_with_every_dynamics(dynamics, e: float, T: float):
     """The multiplier of the gradient makes the same law under momenta, a thermostat and metrics, and at T = .7. The
     allowed O(lr) is .01 and .02. Without weights both shares are off by more than .06."""
     weighting = bdl.AdaptiveWeight(zeta=1.0, low=WELL.low, high=WELL.high, bins=7, shared=True, rate=lambda k: 0.02)
-    sums, _ = reweighted(weighting, 2500, learn=1500, dynamics=dynamics, e=e, count=768, temperature=T)
+    sums, _ = reweighted(weighting, 1250, learn=1500, dynamics=dynamics, e=e, count=1536, temperature=T)
     assert near(sums, true_shares(T), stated=np.array([0.01, 0.02]))
     assert np.abs(sums[:, 3:].mean(0).numpy() - true_shares(T)).min() > 0.06

@@ -88,13 +88,13 @@ def decaying(k: int) -> float:
     return min(0.1, 4 / (k + 40))
 
 
-def learned(target, kind, zeta: float, bins=BIN_COUNT, rate=decaying) -> Estimate:
-    """psi after 2,000 steps of 256 chains that share it, from four independent runs."""
+def learned(target, kind, zeta: float, bins=BIN_COUNT, rate=decaying, steps=1000, count=512) -> Estimate:
+    """psi after `steps` steps of `count` chains that share it, from four independent runs."""
     ends = []
     for seed in range(4):
         weighting = kind(zeta=zeta, low=target.low, high=target.high, bins=bins, rate=rate, shared=True)
-        _, sampler, advance = chains(target, weighting, 256, seed)
-        for _ in range(2000):
+        _, sampler, advance = chains(target, weighting, count, seed)
+        for _ in range(steps):
             advance()
         ends.append(sampler.reweighting.histogram.psi[0])
     return Estimate.over_chains(torch.stack(ends))
@@ -163,7 +163,7 @@ def test_contour_reaches_the_bin_masses():
     """psi is the density of energy, within five standard errors and the shift of the fixed point by interpolation and
     step size, which is computed. Power: the tolerance is below .08, and a uniform psi is off by .27."""
     target, bins = Exponential(), 8
-    estimate = learned(target, bdl.Contour, 1.0, bins, slow)
+    estimate = learned(target, bdl.Contour, 1.0, bins, slow, 2000, 256)
     g = np.diff(1 - np.exp(-np.linspace(0, 4, bins + 1)))
     g[-1] += math.exp(-4)
     tol = tolerance(estimate) + np.abs(fixed_point(target, bdl.Contour, 1.0, STEP, bins) - g).max()
@@ -177,5 +177,5 @@ def test_contour_survives_a_heavy_bin():
     largest rise of log psi. psi must still be close to the bin masses (.68, .16, .07, ...)."""
     target = Normal()
     g = np.diff(chi2.cdf(2 * np.linspace(target.low, target.high, 13), 1))
-    estimate = learned(target, bdl.Contour, 1.0, 12, slow)
+    estimate = learned(target, bdl.Contour, 1.0, 12, slow, 2000, 256)
     assert np.abs(estimate.mean - g).max() < 0.1
