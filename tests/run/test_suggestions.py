@@ -20,6 +20,7 @@ from bdl.run.suggestions import keys_of, nearest, suggestion
         ("sampler.temprature", "sampler.temperature"),
         ("model.hiden", "model.hidden"),
         ("data.bach_size", "data.batch_size"),
+        ("data.seperator", "data.separator"),
         ("lenght", "length"),
         ("check_every", "checkpoint_every"),
     ],
