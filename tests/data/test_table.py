@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from importlib.resources import files
 from pathlib import Path
 
@@ -591,3 +592,15 @@ def test_texts_are_read_in_linear_time():
     """A pattern that can read digits in two ways takes 10^10 steps for this text: half an hour."""
     text = "1" * 200_000 + "x"
     assert as_texts(pd.Series([text])).tolist() == [text]
+
+
+def test_the_median_of_numbers_near_the_largest_is_none_beyond_it(tmp_path):
+    """The sum of the two in the middle is beyond double precision: what a gap became was infinite."""
+    path = tmp_path / "table.csv"
+    rows = [f"1.{i:02d}e308,{i}.5\n" for i in range(40)]  # 32 are for training
+    path.write_text("x,y\n" + "".join(rows))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        data = read_table(path, "y")
+    (column,) = data.encoding.inputs.columns
+    assert 1e308 <= column.fill <= 1.4e308 and data.tensors("train")[0].isfinite().all()
