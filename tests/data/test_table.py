@@ -327,8 +327,8 @@ BAD = {
     "no rows": (b"a,b,y\n", {}, "has column names and no rows"),
     "semicolons": (b"a;b;y\n1;2;3\n", {}, "one column only under data.separator=comma; .* data.separator=semicolon"),
     "one column": (b"y\n1\n2\n", {}, "one column only .* data.separator names the sign between them"),
-    "more fields": (b"a,y\n1,2,3\n1,2,3\n", {"drop": []}, "cannot be read as csv: .* Expected 2 fields in line 2"),
-    "ragged": (b"a,y\n1,2\n1,2,3\n", {"drop": []}, "cannot be read as csv: .* Expected 2 fields in line 3, saw 3"),
+    "more fields": (b"a,y\n1,2,3\n1,2,3\n", {"drop": []}, r"cannot be read as csv \(.* Expected 2 fields in line 2"),
+    "ragged": (b"a,y\n1,2\n1,2,3\n", {"drop": []}, r"cannot be read as csv \(.* Expected 2 fields in line 3, saw 3"),
     "coding": ("a,y\nKöln,2\n".encode("latin1"), {}, "is no UTF-8 text"),
     "batch": (frame(), {"batch_size": 33}, "batch_size must be between 1 and the 32 training items, got 33"),
 }  # fmt: skip
@@ -604,3 +604,10 @@ def test_the_median_of_numbers_near_the_largest_is_none_beyond_it(tmp_path):
         data = read_table(path, "y")
     (column,) = data.encoding.inputs.columns
     assert 1e308 <= column.fill <= 1.4e308 and data.tensors("train")[0].isfinite().all()
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".ZIP"])
+def test_a_compressed_table_is_refused(tmp_path, suffix):
+    """Its rows are not those of its bytes: one was read, and another ended in an error of NumPy's."""
+    with pytest.raises(ConfigError, match="is compressed: unpack it, or save the table as Parquet"):
+        read_table(written(tmp_path, frame()).rename(tmp_path / f"table.csv{suffix}"), "y")
