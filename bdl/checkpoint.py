@@ -84,7 +84,9 @@ def read_state(path: Path) -> dict[str, Tensor]:
             return safetensors.torch.load_file(path)
         content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except FileNotFoundError as error:
-        raise ConfigError(f"start.path={path} does not exist") from error
+        raise ConfigError(
+            f"start.path={path} does not exist: give the file that net.state_dict() is saved in"
+        ) from error
     except Exception as error:  # the parsers may raise anything
         cause = without_advice((str(error).strip() or "it is empty").splitlines()[0])
         raise ConfigError(

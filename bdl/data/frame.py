@@ -23,6 +23,14 @@ from bdl.errors import BdlWarning, ConfigError
 
 Format = Literal["csv", "parquet"]
 NO_SEPARATORS = '\n\r"\\'  # pandas takes them for ends of lines, and around fields
+COMPRESSED = (
+    ".gz",
+    ".bz2",
+    ".zip",
+    ".xz",
+    ".zst",
+    ".tar",
+)  # pandas unpacks them, but the rows of a file are counted in its bytes
 PACKAGED = "package:"  # the path of a table that bdl brings along begins with it
 # The words that pandas takes for a gap, but for "None", which is a category of many tables: no basement, no symptoms.
 GAPS = (
@@ -79,6 +87,8 @@ class Reading:
             raise ConfigError(f"{name} is not there: looked for {place.absolute()}; give the path of the table")
         if not place.is_file():  # a pipe or a device may never end
             raise ConfigError(f"{name} is no regular file: save the table as a file, and give its path")
+        if self.format == "csv" and place.suffix.lower() in COMPRESSED:
+            raise ConfigError(f"{name} is compressed: unpack it, or save the table as Parquet, which is small itself")
         if self.format == "parquet" and not find_spec("pyarrow"):
             raise ConfigError(f"{name} needs the package pyarrow: pip install 'bdl[parquet]'")
         try:
@@ -93,7 +103,9 @@ class Reading:
             raise ConfigError(f"{name} is no UTF-8 text ({error.reason}): save the table as CSV in UTF-8") from error
         except (OSError, ValueError) as error:  # ParserError and pyarrow's errors are ValueErrors
             reason = " ".join(str(error).split())
-            raise ConfigError(f"{name} cannot be read as {self.format}: {reason}") from error
+            raise ConfigError(
+                f"{name} cannot be read as {self.format} ({reason.rstrip('.')}): correct it, or save the table again"
+            ) from error
         names = [str(column).strip() for column in frame.columns]
         if doubled := [column for column in names if names.count(column) > 1]:
             raise ConfigError(f"{name} has two columns with the name {doubled[0]!r}: rename one of them")

@@ -174,10 +174,12 @@ def find_images(
 def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     """The (path, class) of the images below a folder, and the names of its folders, which are the classes.
 
-    Hidden files and folders are none of the user's. A link to a folder is followed, once.
+    Hidden files and folders are none of the user's. A link to a folder is followed, once. Raises ConfigError also where
+    two classes hold one folder.
     """
     classes = sorted(p.name for p in folder.iterdir() if p.is_dir() and p.name[0] != ".") if folder.is_dir() else []
-    found = {name: _files_below(folder / name) for name in classes}
+    held: dict[str, str] = {}
+    found = {name: _files_below(folder / name, held) for name in classes}
     empty = [name for name in classes if not found[name]]
     if not classes or empty:
         what = f"{empty[0]} has no image ({', '.join(EXTENSIONS)})" if classes else "it has no folder"
@@ -187,18 +189,26 @@ def _images_of(folder: Path) -> tuple[list[tuple[str, int]], list[str]]:
     return [(path, label) for label, name in enumerate(classes) for path in found[name]], classes
 
 
-def _files_below(folder: Path) -> list[str]:
+def _files_below(folder: Path, held: dict[str, str]) -> list[str]:
     """The image files in a folder and in its folders, in the order of `torchvision.datasets.ImageFolder`.
 
+    held: the class that holds each folder, by its real path, to which this one is added.
+
     Warns of links that lead nowhere, pipes and the like, which are left out. Raises ConfigError for a folder that
-    cannot be read.
+    cannot be read, and for one of another class, whose images would have two labels.
     """
-    folders, seen = [], set()
+    folders, above = [], {str(parent) for parent in Path(os.path.realpath(folder)).parents}
     for root, inside, names in os.walk(folder, onerror=_refuse_unread, followlinks=True):
-        if (place := os.path.realpath(root)) in seen:  # a link that leads back would multiply the images
+        place = os.path.realpath(root)
+        if place in above or held.get(place) == folder.name:  # a link that leads back would multiply the images
             inside.clear()
             continue
-        seen.add(place)
+        if place in held:
+            raise ConfigError(
+                f"data.path: {place} lies in the classes {held[place]} and {folder.name}, in one by a link: remove the "
+                "link"
+            )
+        held[place] = folder.name
         inside[:] = [name for name in inside if name[0] != "."]
         folders.append((root, [name for name in sorted(names) if name[0] != "." and name.lower().endswith(EXTENSIONS)]))
     every = [os.path.join(root, name) for root, names in sorted(folders) for name in names]

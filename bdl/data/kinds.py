@@ -72,7 +72,10 @@ class NumberColumn:
     def learn(values: Series) -> NumberColumn:
         """Raises Refused for text, and for numbers that double precision does not hold."""
         numbers = finite_numbers(values, "correct them, or leave the fields empty")
-        fill, gaps = float(numbers.median()), bool(numbers.isna().any())
+        with np.errstate(over="ignore"):
+            fill, gaps = float(numbers.median()), bool(numbers.isna().any())
+        if np.isinf(fill):  # the sum of the two in the middle
+            fill = 2 * float((numbers / 2).median())
         return NumberColumn(str(values.name), *standardisation(numbers.fillna(fill)), fill, gaps)
 
     def encode(self, values: Series, place: str) -> np.ndarray:

@@ -23,10 +23,15 @@ WRITING = ".writing-"  # temporary names begin with it, then follow host and pro
 def write_atomically(path: Path, *parts: bytes | memoryview, make_folder: bool = True) -> None:
     """Write to a temporary name, sync, rename. Raises StoreError if the disk is full or not writable.
 
+    It raises StoreError also where a device, a pipe or a socket lies, in whose place a file would be: a user who may do
+    everything would lose /dev/null.
+
     parts: the content, one after the other, so that a large one need not be put together in memory.
     make_folder: False where the folder has been there, so that one which was moved meanwhile is not made anew.
     """
     with disk_errors(path):
+        if path.exists() and not path.is_file():
+            raise StoreError(f"cannot write {path}: it is no regular file; name another place")
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
         with temporary_file(path.parent, *parts) as written:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import re
@@ -36,6 +37,12 @@ def one_line(error: BaseException) -> str:
         if "=" not in word:
             return f"{word} has no key: write key=value"
         return f"{word} cannot be parsed: a value with ~, =, spaces or the like needs quotes, 'key=\"value\"'"
+    if isinstance(cause, RecursionError):
+        return (
+            "a value or a file of the configuration is nested too deep: write it with fewer brackets inside each other"
+        )
+    if isinstance(cause, OSError) and cause.errno == errno.ENAMETOOLONG:
+        return f"{str(cause.filename)[:60]}... is too long for the name of a file: give a shorter path"
     text = without_advice(" ".join(without_traceback(str(cause)).split())) or type(cause).__name__
     for plugin, extra in EXTRAS.items():
         if f"Could not find '{plugin}" in text:

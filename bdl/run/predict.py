@@ -39,7 +39,10 @@ def predict(cfg: DictConfig) -> None:
         raise ConfigError("run has no value: run=outputs/a names a run directory, runs=[outputs/a,outputs/b] several")
     if output.is_dir():
         raise ConfigError(f"output={cfg.output} is a folder: name the file for the predictions")
-    if output.exists() and output.samefile(Path(cfg.input).expanduser()):
+    if output.exists() and not output.is_file():
+        raise ConfigError(f"output={cfg.output} is no regular file: name the file for the predictions")
+    rows_file = Path(cfg.input).expanduser()
+    if output.exists() and rows_file.exists() and output.samefile(rows_file):
         raise ConfigError(f"output={cfg.output} is the input: choose another file for the predictions")
     if cfg.refit and (used := refitted(runs)) != runs:
         print(f"predict: samples of {', '.join(map(str, used))}, from all rows; refit=false leaves them out")

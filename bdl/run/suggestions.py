@@ -62,7 +62,8 @@ def keys_of(command: str, conf: Path) -> Iterator[str]:
             group = path.relative_to(conf).parent.as_posix().replace("/", ".")
             if group != "." and not group.startswith(GLOBAL):
                 yield group
-                yield from _leaves(_read(path), f"{group}.")
+                whole = "# @package _global_" in path.read_text()  # a file that names its keys from the top
+                yield from _leaves(_read(path), "" if whole else f"{group}.")
 
 
 def _leaves(values: Any, before: str = "") -> Iterator[str]:

@@ -144,10 +144,20 @@ def test_16_bits_are_scaled_and_32_bits_are_refused(tmp_path):
         module(tmp_path)
 
 
+@pytest.mark.parametrize("link", ["kitten", "cat/more"])
+def test_a_folder_in_two_classes_is_refused(folder, tmp_path, link):
+    copy = tmp_path / "copy"
+    shutil.copytree(folder, copy)
+    (copy / link).symlink_to(copy / ("cat" if link == "kitten" else "dog"), target_is_directory=True)
+    with pytest.raises(ConfigError, match=r"lies in the classes cat and \w+, in one by a link: remove the link"):
+        module(copy)
+
+
 def test_hidden_folders_links_that_lead_back_and_pipes_are_no_images(folder, tmp_path):
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
     shutil.copytree(copy / "cat", copy / ".ipynb_checkpoints")
     (copy / "cat" / "again").symlink_to(copy / "cat", target_is_directory=True)
+    (copy / "cat" / "up").symlink_to(copy, target_is_directory=True)  # through which dogs would be cats
     (copy / "dog" / "._0.png").write_bytes(b"of macOS")
     os.mkfifo(copy / "dog" / "pipe.png")  # opening it would wait for ever
     (copy / "dog" / "zero.png").symlink_to("/dev/zero")

@@ -76,3 +76,13 @@ def test_a_file_that_should_be_small_is_refused_unread(tmp_path):
         f.truncate(2**40)  # takes no space on the disk, and all memory
     with pytest.raises(OSError, match="it has more than 67,108,864 bytes"):
         read_file(path, SMALL)
+
+
+def test_no_file_takes_the_place_of_a_pipe(tmp_path):
+    """Root would have replaced /dev/null, and a reader of the pipe would wait for ever."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "pipe")
+    for name in ("pipe", "link"):
+        with pytest.raises(StoreError, match=f"cannot write .*{name}: it is no regular file; name another place"):
+            write_atomically(tmp_path / name, b"text")
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_symlink()

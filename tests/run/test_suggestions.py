@@ -20,6 +20,7 @@ from bdl.run.suggestions import keys_of, nearest, suggestion
         ("sampler.temprature", "sampler.temperature"),
         ("model.hiden", "model.hidden"),
         ("data.bach_size", "data.batch_size"),
+        ("data.seperator", "data.separator"),
         ("lenght", "length"),
         ("check_every", "checkpoint_every"),
     ],
@@ -54,3 +55,25 @@ def test_a_closed_pipe_is_silent(words):
     assert process.stdout is not None and process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == b"" and process.wait() == 141
+
+
+def test_what_is_too_long_or_too_deep_is_one_line(script, tmp_path):
+    """A list of many columns is longer than the name of a file may be, and is none."""
+    columns = f"data.drop=[{','.join(f'column_{i}' for i in range(80))}]"
+    table = tmp_path / "table.csv"
+    table.write_text("a,y\n" + "".join(f"{i},{i % 7}\n" for i in range(40)))
+    words = [f"hydra.run.dir={tmp_path / 'run'}", "data=csv", "data.target=y"]
+    conf = tmp_path / "conf" / "model"
+    conf.mkdir(parents=True)
+    (conf / "deep.yaml").write_text("_target_: bdl.models.MLP\nsizes: " + "[" * 3000 + "]" * 3000)
+    for more, told in [
+        ([f"data.path={table}", columns], "data.drop=column_0, column_1, "),
+        ([f"data.path={'x' * 5000}"], "is too long for the name of a file: give a shorter path"),
+        (
+            [f"data.path={table}", "data.drop=" + "[" * 3000 + "]" * 3000],
+            "nested too deep: write it with fewer brackets",
+        ),
+        ([f"hydra.searchpath=[file://{tmp_path / 'conf'}]", "model=deep"], "nested too deep: write it with fewer"),
+    ]:
+        status, _, lines = script("train", *words, *more)
+        assert status == 1 and len(lines) == 1 and told in lines[0], lines

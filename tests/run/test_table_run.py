@@ -6,6 +6,7 @@ A table from the command line to predictions: what the data decide, what a run r
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -191,6 +192,14 @@ def test_categories_unseen_in_training_are_used_and_counted(script, classes):
     status, _, err = script("predict", f"run={classes / 'run'}", f"input={classes / 'new.csv'}", f"output={output}")
     assert status == 0 and len(pd.read_csv(output)) == 5
     assert len(err) == 1 and "new.csv: city has categories in 2 of 5 rows that no training row has ('Rome'" in err[0]
+
+
+def test_predictions_take_the_place_of_no_pipe(script, classes, tmp_path):
+    """Refused before anything is predicted."""
+    os.mkfifo(tmp_path / "pipe")
+    words = (f"run={classes / 'run'}", f"input={tmp_path / 'none.csv'}", f"output={tmp_path / 'pipe'}")
+    assert "pipe is no regular file: name the file for the predictions" in refusal(script("predict", *words))
+    assert (tmp_path / "pipe").is_fifo()
 
 
 BAD = {
