@@ -196,13 +196,17 @@ def test_a_walk_that_ends_early_leaves_the_steps_that_were_made(most, made):
         ours.step(), theirs.step()
 
 
-def test_no_walk_begins_where_something_has_moved_the_chains():
+def test_a_walk_leaves_chains_that_something_has_moved_to_a_step_that_evaluates_them_again():
     chains = Chains(KERNELS["mclachlan"], True)
     for _ in range(5):
         chains.step()
     chains.sampler.chain.theta[0, 0] += 1
     assert chains.sampler.walk(gradients_of(chains, 100), [chains.sampler.settings()] * 4) == 0
     assert chains.sampler.steps == 5
+    energy = N * chains.closure() + chains.sampler.prior.energy(chains.sampler.chain.theta)
+    chains.step()
+    assert chains.sampler.energy is not None
+    torch.testing.assert_close(chains.sampler.energy, energy.double(), rtol=1e-6, atol=0)
 
 
 def test_an_error_in_the_middle_of_a_step_leaves_the_chains_where_it_began():
