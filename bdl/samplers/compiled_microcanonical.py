@@ -100,7 +100,7 @@ class CompiledMCLMC:
             losses[number] = loss
             _library().bdl_microcanonical_after(self.address, number)
         del held
-        self.note(1)
+        self.chain.state.steps += 1
         return loss
 
     def prepare(self, settings: Sequence[tuple[float, float]], losses: Tensor) -> Any:
@@ -119,11 +119,6 @@ class CompiledMCLMC:
     def put_back(self) -> None:
         """Return to where the step that is being made has begun."""
         self.chain.theta.copy_(self._scratch[0])
-
-    def note(self, steps: int) -> None:
-        """Count steps of the state."""
-        self.chain.state.steps += steps
-        self.chain.stray.left_at = self.chain.theta.clone()
 
     def _point(self, memory: Sequence[Tensor], prior: Prior, num_data: int) -> bool:
         """Point to the memory of chain and prior; False where compiled code cannot use it."""

@@ -176,7 +176,7 @@ def compiled_step(sampler: Readings, at_theta: AtTheta, now: StepSettings) -> An
 
     chain.injects(now.temperature)
     sampler.kernel.step(evaluate, now.lr, now.temperature / potential.num_data)  # type: ignore[arg-type]
-    chain.state.theta = chain.theta
+    chain.state.theta.copy_(chain.theta)  # which the state leaves to the parameters until the step has ended
     return chain.state
 
 

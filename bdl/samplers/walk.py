@@ -85,7 +85,8 @@ def walk_kernel(sampler: Readings, gradients: Walk, settings: Sequence[StepSetti
         kernel.put_back()
     if made:
         sampler.used, sampler.potential.energy = settings[made - 1], None
-        kernel.note(made)
+        chain.state.steps += made
+        chain.stray.left_at = chain.theta.clone()
         chain.note_walk(made)
     return made
 

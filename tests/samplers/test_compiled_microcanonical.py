@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import replace
 
 import pytest
@@ -161,6 +162,51 @@ def test_other_kernels_priors_and_types_and_large_chains_are_left_to_torch(monke
     assert not sampler.kernel.takes(sampler.prior, N, 0.1, 1.0)
     monkeypatch.setattr(compiled_microcanonical, "MOST", CHAINS * D - 1)
     assert not Chains(KERNELS["mclachlan"], True).takes
+
+
+def gradients_of(chains: Chains, most: int):
+    """What `Gradient.walk` does with the energy of the chains, for so many gradients."""
+
+    def gradients(out, losses, after, context) -> int:
+        call = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)(after)
+        for number in range(min(most, len(losses))):
+            with torch.enable_grad():
+                losses[number] = chains.closure()
+            for view, p in zip(out, chains.params, strict=True):
+                view.copy_(p.grad)
+            assert call(context, number) == 0
+        return min(most, len(losses))
+
+    return gradients
+
+
+@pytest.mark.parametrize("most, made", [(100, 8), (16, 8), (13, 6), (12, 6), (1, 0), (0, 0)])
+def test_a_walk_that_ends_early_leaves_the_steps_that_were_made(most, made):
+    """To the bit, also where it ends in the middle of a step, and the next single steps go on from there."""
+    ours, theirs = (Chains(KERNELS["mclachlan"], True) for _ in range(2))
+    for _ in range(5):
+        ours.step(), theirs.step()
+    assert ours.sampler.walk(gradients_of(ours, most), [ours.sampler.settings()] * 8) == made
+    for _ in range(made):
+        theirs.step()
+    for _ in range(3):
+        assert ours.sampler.steps == theirs.sampler.steps
+        for a, b in zip(ours.sampler.chain.tensors(), theirs.sampler.chain.tensors(), strict=True):
+            assert torch.equal(a, b)
+        ours.step(), theirs.step()
+
+
+def test_a_walk_leaves_chains_that_something_has_moved_to_a_step_that_evaluates_them_again():
+    chains = Chains(KERNELS["mclachlan"], True)
+    for _ in range(5):
+        chains.step()
+    chains.sampler.chain.theta[0, 0] += 1
+    assert chains.sampler.walk(gradients_of(chains, 100), [chains.sampler.settings()] * 4) == 0
+    assert chains.sampler.steps == 5
+    energy = N * chains.closure() + chains.sampler.prior.energy(chains.sampler.chain.theta)
+    chains.step()
+    assert chains.sampler.energy is not None
+    torch.testing.assert_close(chains.sampler.energy, energy.double(), rtol=1e-6, atol=0)
 
 
 def test_an_error_in_the_middle_of_a_step_leaves_the_chains_where_it_began():
