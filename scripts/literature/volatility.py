@@ -17,7 +17,7 @@ from bdl.seeding import generator
 from literature.experiment import Context, Result, Table, experiment
 from literature.figures import BLUE, GREEN, GREY, RED, canvas, label
 from literature.sources import BACKPROP_POST
-from literature.targets import Chains, StandardisedVolatility, StochasticVolatility, simulate_volatility
+from literature.targets import Chains, StochasticVolatility, simulate_volatility
 
 SOURCE = f"announced in the {BACKPROP_POST}; model of Kim, Shephard & Chib 1998"
 TRUTH = {"μ": -1.0, "φ": 0.95, "σ": 0.25}
@@ -35,7 +35,6 @@ class Method:
     every: int
     settings: str
     batch: int | None = None
-    standardised: bool = False  # samples (h - mu) / sigma in place of h
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,9 +59,8 @@ def methods(law: StochasticVolatility, context: Context) -> list[Method]:
     sghmc: dict[str, Any] = {"lr": LR, "steps": 20_000 // shrink, "burn_in": 5_000 // shrink, "every": 20}
     said = f"lr {LR:g}, friction {FRICTION:g}, 25,000 steps"
     return [
-        Method("HMC", bdl.HMC(leapfrog=20, adapt_steps=400 // shrink, mass="diagonal"), 0.1, 1_000 // shrink,
-               400 // shrink, 1, "(h - μ) / σ in place of h; 20 leapfrog steps, diagonal masses, step size adapted to "
-               "acceptance 0.8; 400 + 1,000 steps", standardised=True),
+        Method("HMC", bdl.HMC(leapfrog=40, adapt_steps=400 // shrink), 0.1, 1_000 // shrink, 400 // shrink, 1,
+               "40 leapfrog steps, step size adapted to acceptance .8; 400 + 1,000 steps"),
         Method(f"SGHMC, m = {m}", bdl.SGHMC(FRICTION), settings=said, batch=m, **sghmc),
         Method(f"SGHMC, m = {m}, less batch noise", bdl.SGHMC(FRICTION, grad_var=known), batch=m,
                settings=f"{said}, grad_var = ½ / (m N) on h", **sghmc),
@@ -86,11 +84,8 @@ def run(law: StochasticVolatility, m: Method, context: Context) -> Run:
     z, u = torch.randn(CHAINS, generator=noise), torch.rand(2, CHAINS, generator=noise)
     mu = -1 + 0.5 * z.double()
     start = law.pack(mu, 0.8 + 0.15 * u[0], 0.1 + 0.4 * u[1], mu[:, None].expand(-1, law.num_data))
-    standardised = StandardisedVolatility(law)
-    target, begin = (standardised, standardised.pack(start)) if m.standardised else (law, start)
-    chains = Chains(target, m.dynamics, begin, lr=m.lr, batch=m.batch, seed=context.seed)
+    chains = Chains(law, m.dynamics, start, lr=m.lr, batch=m.batch, seed=context.seed)
     draws = chains.run(m.steps, every=m.every, burn_in=m.burn_in)
-    draws = standardised.unpack(draws) if m.standardised else draws
     return Run(m, draws, law.parameters(draws), chains.gradients)
 
 

@@ -17,7 +17,6 @@ from literature.targets import (
     LogisticRegression,
     Mixture,
     RuggedSurface,
-    StandardisedVolatility,
     StochasticVolatility,
     ToyRegression,
     WellingTeh,
@@ -53,7 +52,6 @@ ALL: dict[str, Any] = EXACT | {
     "Ackley in 2": Ackley(2),
     "logistic": LogisticRegression(*simulate_logistic(50), prior_precision=2.0),
     "volatility": StochasticVolatility(simulate_volatility(20)[0]),
-    "volatility, standardised": StandardisedVolatility(StochasticVolatility(simulate_volatility(20)[0])),
     **{name: made() for name, made in FUNCTIONS.items()},
     **{f"{name}, as published": benchmark(name, as_published=True) for name in DEVIANT},
 }

@@ -28,7 +28,7 @@ from literature.targets.quadrature import Quadrature, integrate
 from literature.targets.regression import KnownNoiseRegression, LinearRegression, simulate_linear
 from literature.targets.surfaces import RuggedSurface
 from literature.targets.toy import ToyRegression, simulate_toy
-from literature.targets.volatility import StandardisedVolatility, StochasticVolatility, simulate_volatility
+from literature.targets.volatility import StochasticVolatility, simulate_volatility
 from literature.targets.welling_teh import WellingTeh, simulate_welling_teh
 
 __all__ = [
@@ -58,7 +58,6 @@ __all__ = [
     "RuggedSurface",
     "Settings",
     "Sphere",
-    "StandardisedVolatility",
     "StochasticVolatility",
     "SumSquares",
     "Target",

@@ -123,45 +123,6 @@ class StochasticVolatility(DataTarget):
         return energy, torch.cat([head, grad_d], -1)
 
 
-@dataclass(frozen=True, eq=False)
-class StandardisedVolatility(DataTarget):
-    """The same law as one of (mu, a, b, k_1, ..., k_n) with h = mu + sigma k, sigma = exp(b) (Papaspiliopoulos 2007).
-
-    Given h, the data say nothing of sigma, so a chain that moves sigma and h in turn moves slowly: all n increments of
-    h have to shrink with sigma. k does not know sigma, and its path bends with the data alone. U is -log of the density
-    in these coordinates: that of `law` less n b.
-    """
-
-    law: StochasticVolatility
-
-    @property
-    def dim(self) -> int:
-        return self.law.dim
-
-    @property
-    def num_data(self) -> int:
-        return self.law.num_data
-
-    def unpack(self, x: Tensor) -> Tensor:
-        """(..., n + 3) -> (..., n + 3): the point of `law`."""
-        return torch.cat([x[..., :3], x[..., :1] + x[..., 2:3].exp() * x[..., 3:]], -1)
-
-    def pack(self, x: Tensor) -> Tensor:
-        """(..., n + 3) -> (..., n + 3): the point of a point of `law`, the inverse of `unpack`."""
-        return torch.cat([x[..., :3], (x[..., 3:] - x[..., :1]) * (-x[..., 2:3]).exp()], -1)
-
-    def loss(self, x: Tensor, index: Tensor | None = None) -> Tensor:
-        return self.loss_and_grad(x, index)[0]
-
-    def loss_and_grad(self, x: Tensor, index: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        loss, grad = self.law.loss_and_grad(self.unpack(x), index)
-        of_h, sigma = grad[..., 3:], x[..., 2].exp()
-        of_mu = grad[..., 0] + of_h.sum(-1)
-        of_b = grad[..., 2] + sigma * (of_h * x[..., 3:]).sum(-1) - 1  # n b / N = b
-        head = torch.stack([of_mu, grad[..., 1], of_b], -1)
-        return loss - x[..., 2], torch.cat([head, sigma[..., None] * of_h], -1)
-
-
 def _grad_of_quadratic(d: Tensor, e: Tensor, phi: Tensor, precision: Tensor) -> Tensor:
     """(..., n) gradient in d of (precision d_1² + Σ_t e_t²) / 2, e_t = d_t - phi d_{t-1}."""
     grad = torch.zeros_like(d)

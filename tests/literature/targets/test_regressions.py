@@ -11,7 +11,6 @@ from literature.targets import (
     KnownNoiseRegression,
     LinearRegression,
     LogisticRegression,
-    StandardisedVolatility,
     StochasticVolatility,
     ToyRegression,
     WellingTeh,
@@ -159,15 +158,6 @@ def test_volatility_joint_density():
         share = (phi + 1) / 2  # sigmoid(a): its Jacobian share (1 - share); sigma² = exp(2b): 2 sigma²
         joint += math.log(share * (1 - share)) + math.log(2 * sigma**2)
         assert math.isclose(energy.item(), -joint, rel_tol=1e-10)
-
-
-def test_the_standardised_volatility_is_the_same_law():
-    """Its density at k is that of h times dh/dk = sigma^n, and its points are those of the law."""
-    law = StochasticVolatility(simulate_volatility(20)[0])
-    standardised, x = StandardisedVolatility(law), points(law, 4)
-    k = standardised.pack(x)
-    torch.testing.assert_close(standardised.unpack(k), x)
-    torch.testing.assert_close(standardised.energy(k), law.energy(x) - 20 * x[:, 2])
 
 
 def test_volatility_parameters():
