@@ -43,6 +43,8 @@ def test_a_run_is_distilled(run, script, tmp_path):
         (["batch_size=null"], "batch_size=null"),
         (["weight_decay=1000"], "weight_decay must be"),
         (["layers=3"], "layers"),
+        (["components=0"], "components"),
+        (["crossings=some"], "crossings"),
     ],
 )
 def test_wrong_settings_are_one_line(run, script, tmp_path, overrides, words):
