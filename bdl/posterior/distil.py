@@ -27,7 +27,10 @@ from bdl.posterior.student import ClassOutputs, LabelOutputs, StudentOutputs, Va
 from bdl.seeding import derive_seed, generator
 
 CHECKS = 100  # how often the divergence on the held-out items is measured
+MADE = 20_000  # rows that are made of others by crossing; of more items one each
 CHUNK = 1024  # items of which the student makes outputs together
+
+Maker = Callable[[Inputs, Tensor, Tensor, torch.Generator], Inputs]
 
 
 @dataclass(frozen=True)
@@ -35,33 +38,36 @@ class Distillation:
     """How a student is trained: AdamW, whose lr falls to 0 along a cosine, on the KL divergence from the teacher.
 
     A part of the items is held out; the student keeps the weights with the lowest divergence there, of CHECKS times.
-    With the other items it learns mixtures of them, x = u a + (1 - u) b with u uniform (mixup, Zhang et al. 2018),
-    of which the teacher says what it predicts. Without them a student is surer than its teacher between the items.
+    With the other items it learns items that are made of them, of which the teacher says what it predicts. Without them
+    a student is surer than its teacher between the items, and on small tables it errs there. Two items a and b make a
+    mixture x = u a + (1 - u) b with u uniform (mixup, Zhang et al. 2018), and in a table a crossing, which has each
+    column from a or from b.
 
     Args:
         lr: step size at the start.
         weight_decay: decoupled, as in AdamW.
         batch_size: items of a step; at most the items.
-        steps: the largest number of steps.
-        patience: checks without a lower divergence on the held-out items after which training stops.
+        steps: their number.
         val_fraction: share of the items that is held out.
         mixtures: of items, for each item; none where an input is no floating point number, such as tokens.
-        seed: decides which items are held out, the mixtures, the batches, and dropout masks.
+        crossings: of rows, for each row, as far as they are at most MADE, or one for each; none where the inputs are no
+            rows (n, columns) of floating point numbers.
+        seed: decides which items are held out, what is made of them, the batches, and dropout masks.
 
     Raises ConfigError for a value out of range.
     """
 
     lr: float = 0.003
     weight_decay: float = 0.0
-    batch_size: int = 64
-    steps: int = 20_000
-    patience: int = 30
+    batch_size: int = 256
+    steps: int = 8_000
     val_fraction: float = 0.1
     mixtures: int = 3
+    crossings: int = 12
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in {"batch_size": 1, "steps": 1, "patience": 1, "mixtures": 0}.items():
+        for name, least in {"batch_size": 1, "steps": 1, "mixtures": 0, "crossings": 0}.items():
             if type(getattr(self, name)) is not int or getattr(self, name) < least:
                 raise ConfigError(f"{name} must be a whole number of at least {least}, got {getattr(self, name)}")
         check_positive("lr", self.lr)
@@ -81,12 +87,19 @@ class Distillation:
         count = round(self.val_fraction * items)
         if not 0 < count < items:
             raise ConfigError(f"val_fraction = {self.val_fraction} of {items} items leaves one part empty: give more")
-        parts, random = [rows_of(inputs, order)], generator("cpu", "distil", "mixtures", self.seed)
-        if all(t.is_floating_point() for t in tensors_in(inputs)):
-            for _ in range(self.mixtures):
-                a, b = order[count:], order[count:][torch.randperm(items - count, generator=random)]
-                parts.append(mixture_of(inputs, a, b, torch.rand(items - count, generator=random)))
+        parts, kept = [rows_of(inputs, order)], order[count:]
+        random = generator("cpu", "distil", "made", self.seed)
+        for make in self._makers(inputs, len(kept)):
+            parts.append(make(inputs, kept, kept[torch.randperm(len(kept), generator=random)], random))
         return joined(parts), count
+
+    def _makers(self, inputs: Inputs, items: int) -> list[Maker]:
+        """What makes further items of so many, each as often as it does."""
+        tensors = list(tensors_in(inputs))
+        floating = all(t.is_floating_point() for t in tensors)
+        crossings = min(self.crossings, max(1, MADE // items))
+        rows = floating and all(t.ndim == 2 for t in tensors)
+        return [mixture_of] * (self.mixtures * floating) + [crossing_of] * (crossings * rows)
 
     def train(
         self, net: nn.Module, inputs: Inputs, lesson: Tensor, outputs: StudentOutputs, held_out: int
@@ -119,8 +132,6 @@ class Distillation:
                 now = mean_divergence(net, rows_of(inputs, slice(held_out)), lesson[:held_out], outputs)
                 if now < best:  # False for NaN
                     best, best_step, state = now, step, copy.deepcopy(net.state_dict())
-                elif step - best_step >= self.patience * every:
-                    break
         if not best_step:
             raise DivergedError("the student's divergence from the average was never finite: lower lr")
         net.load_state_dict(state)
@@ -256,11 +267,23 @@ def parts_of(items: int) -> Iterator[slice]:
     return (slice(i, i + CHUNK) for i in range(0, items, CHUNK))
 
 
-def mixture_of(inputs: Inputs, a: Tensor, b: Tensor, u: Tensor) -> Inputs:
-    """u times the items a, plus 1 - u times the items b, each (n,)."""
+def mixture_of(inputs: Inputs, a: Tensor, b: Tensor, random: torch.Generator) -> Inputs:
+    """u times the items a (n,), plus 1 - u times the items b, with u uniform for each."""
+    u = torch.rand(len(a), generator=random)
 
     def mix(t: Tensor) -> Tensor:
         share = u.to(t).view(-1, *[1] * (t.ndim - 1))
         return share * t[a] + (1 - share) * t[b]
 
     return map_tensors(mix, inputs)
+
+
+def crossing_of(inputs: Inputs, a: Tensor, b: Tensor, random: torch.Generator) -> Inputs:
+    """Rows with each column from the row a (n,), or from b: from a with a probability that is uniform for each row."""
+    share = torch.rand(len(a), 1, generator=random)
+
+    def cross(t: Tensor) -> Tensor:
+        first = torch.rand(len(a), t.shape[1], generator=random) < share
+        return torch.where(first.to(t.device), t[a], t[b])
+
+    return map_tensors(cross, inputs)

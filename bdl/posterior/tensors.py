@@ -31,6 +31,7 @@ TYPES = {  # what the names of the format stand for
     "U32": torch.uint32, "U64": torch.uint64,
 }  # fmt: skip
 FROZEN = "frozen.safetensors"  # lies in the folder of the samples
+CHUNK = 2**20  # bytes that are compared with a tensor that is held
 KEY = "frozen"  # a key of target.json for sha256 and shapes of the part; absent where everything is sampled
 
 
@@ -74,7 +75,8 @@ def read_tensors(
     """The tensors of a safetensors file, and with `check` its sha256.
 
     Each tensor is read into its own memory, so that no second copy of the file is ever held. The library would hold
-    one. A tensor that equals the one of its name in `in_place_of`, type included, is let go, and that one returned.
+    one. Where the one of its name in `in_place_of` has the same type, shape and bytes, that one is returned, and no
+    memory is taken for another.
 
     Raises OSError for a file that cannot be read, and ValueError with its sha256 for one of another format.
     """
@@ -84,17 +86,8 @@ def read_tensors(
         try:
             entries, begin = _header(f, size)
             sha256.update(_first(f, begin))
-            tensors = {}
-            for name, dtype, shape in entries:
-                tensors[name] = torch.empty(shape, dtype=dtype)
-                memory = _memory(tensors[name])
-                if f.readinto(memory) != len(memory):  # type: ignore[attr-defined]
-                    raise ValueError("it has changed meanwhile")
-                if check:
-                    sha256.update(memory)
-                held = None if in_place_of is None else in_place_of.get(name)
-                if held is not None and _equal(held, tensors[name]):
-                    tensors[name] = held.detach()
+            reading, held = TensorReader(f, sha256 if check else None), in_place_of or {}
+            tensors = {name: reading.tensor(dtype, shape, held.get(name)) for name, dtype, shape in entries}
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
             f.seek(0)
             raise ValueError(str(error), rest_digest(f)) from error
@@ -114,20 +107,51 @@ def holds_nan(tensor: Tensor) -> bool:
     return not bool(tensor.sum().isfinite()) and bool(tensor.isnan().any())
 
 
-def _equal(held: Tensor, read: Tensor) -> bool:
-    """Whether a tensor, on whatever device, can stand for one that was read: same values, type and shape.
+class TensorReader:
+    """Reads the tensors of a file, one after the other. sha256: takes all bytes; None for none."""
 
-    One of inference mode cannot, because nobody can tell whether it is written to.
-    """
-    if held.dtype != read.dtype or held.shape != read.shape or held.is_inference():
-        return False
-    return torch.equal(held.detach(), read.to(held.device))
+    def __init__(self, f: BinaryIO, sha256: Any):
+        self._f, self._sha256 = f, sha256
+        self._chunk = torch.empty(CHUNK, dtype=torch.uint8)
+
+    def tensor(self, dtype: torch.dtype, shape: list[int], held: Tensor | None) -> Tensor:
+        """The next tensor of the file, or `held`, on whatever device, if it is the same to the byte.
+
+        One of inference mode is not returned, because nobody can tell whether it is written to.
+        """
+        if held is None or held.dtype != dtype or list(held.shape) != shape or held.is_inference():
+            return self._rest(torch.empty(shape, dtype=dtype), 0)
+        same = _bytes(held.detach().cpu().contiguous())
+        for begin in range(0, len(same), CHUNK):
+            end = min(begin + CHUNK, len(same))
+            chunk = self._chunk[: end - begin]
+            self._fill(chunk)
+            if not torch.equal(chunk, same[begin:end]):
+                other = torch.empty(shape, dtype=dtype)
+                _bytes(other)[:begin], _bytes(other)[begin:end] = same[:begin], chunk
+                return self._rest(other, end)
+        return held.detach()
+
+    def _rest(self, tensor: Tensor, begin: int) -> Tensor:
+        self._fill(_bytes(tensor)[begin:])
+        return tensor
+
+    def _fill(self, part: Tensor) -> None:
+        memory = part.numpy().data
+        if self._f.readinto(memory) != len(memory):  # type: ignore[attr-defined]
+            raise ValueError("it has changed meanwhile")
+        if self._sha256 is not None:
+            self._sha256.update(memory)
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor on the CPU, of whatever type, as uint8."""
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)  # one number is contiguous whatever its strides
 
 
 def _memory(tensor: Tensor) -> memoryview:
     """The bytes of a contiguous tensor on the CPU, of whatever type."""
-    flat = tensor.as_strided((tensor.numel(),), (1,))  # one number is contiguous whatever its strides
-    return flat.view(torch.uint8).numpy().data
+    return _bytes(tensor).numpy().data
 
 
 def _first(f: BinaryIO, count: int) -> bytes:

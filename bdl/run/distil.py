@@ -24,6 +24,7 @@ from bdl.run.stored import load_runs
 from bdl.seeding import derive_seed
 
 STUDENT, RESULT = "student.ckpt", "scores.json"
+LAYERS, WIDTH = 3, 64  # an average is no network of the run's size; scripts/results/tables/distil.md compares
 
 
 def distil(cfg: DictConfig) -> None:
@@ -56,9 +57,10 @@ def distil(cfg: DictConfig) -> None:
 
 
 def student_model(model: dict[str, Any], kept: int, shares: int, hidden: Sequence[int] | None) -> dict[str, Any]:
-    """The model of the run with the outputs of a student, and other hidden layers where they are given.
+    """The model of the run with the outputs of a student, and in an MLP with its hidden layers.
 
-    A model whose number of outputs no key gives stays as it is.
+    None: LAYERS of WIDTH, or more and wider ones as in the run. A model whose number of outputs no key gives stays as
+    it is.
 
     Raises ConfigError for hidden layers of a model that has no list of sizes.
 
@@ -69,7 +71,8 @@ def student_model(model: dict[str, Any], kept: int, shares: int, hidden: Sequenc
         model = model["net"]
     if "sizes" in model:
         first, *inner, _ = model["sizes"]
-        return {**model, "sizes": [first, *(inner if hidden is None else hidden), kept + shares]}
+        wide = [max([WIDTH, *inner])] * max(LAYERS, len(inner))
+        return {**model, "sizes": [first, *(wide if hidden is None else hidden), kept + shares]}
     if hidden is not None:
         raise ConfigError(f"hidden={list(hidden)} is about an MLP, and the run has {model['_target_']}: leave it null")
     return {**model, "num_classes": kept + shares} if "num_classes" in model else model

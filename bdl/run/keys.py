@@ -171,9 +171,10 @@ OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
     "hidden": some(WIDTH) | None,
     "split": bool,
     "weight_decay": NOT_NEGATIVE,
-    "patience": whole(1),
+    "components": whole(1, 1000),
     "val_fraction": number("in (0, 1)", lambda v: 0 < v < 1),
     "mixtures": whole(0, 1000),
+    "crossings": whole(0, 1000),
 }
 FOLLOW = {"sampler.stack": "stack", "data.chains": "chains"}  # these keys have the value of those, or null
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")

@@ -507,6 +507,28 @@ HEADERS = {
 }
 
 
+def test_a_tensor_that_is_held_already_takes_no_memory_and_others_are_read(tmp_path, monkeypatch):
+    """They are compared piece by piece. Equal numbers of other bytes, such as -0.0, are read too."""
+    monkeypatch.setattr("bdl.posterior.tensors.CHUNK", 16)
+    tensors = {"a": torch.arange(11.0), "b": torch.zeros(2, 5), "c": torch.tensor([True, False]), "d": torch.empty(0)}
+    (tmp_path / "file").write_bytes(content := as_bytes(tensors))
+    for place in range(11):
+        held = {name: t.clone() for name, t in tensors.items()}
+        held["a"][place] += 1
+        held["b"][1, 4] = -0.0
+        read, sha256 = read_tensors(tmp_path / "file", in_place_of=held)
+        assert sha256 == hashlib.sha256(content).hexdigest()
+        assert all(torch.equal(read[name], t) for name, t in tensors.items()) and not read["b"].signbit().any()
+        shared = [name for name in tensors if read[name].data_ptr() == held[name].data_ptr()]
+        assert shared == ["c", "d"]
+    held = {"a": tensors["a"].double(), "b": tensors["b"].mT.contiguous().mT, "c": tensors["c"], "e": tensors["a"]}
+    with torch.inference_mode():
+        held["d"] = torch.empty(0)
+    read, _ = read_tensors(tmp_path / "file", in_place_of=held)
+    assert read["a"].dtype == torch.float32 and read["b"].data_ptr() == held["b"].data_ptr()
+    assert not read["d"].is_inference()
+
+
 @pytest.mark.parametrize("name", HEADERS)
 def test_files_of_another_format_are_refused_before_memory_is_taken(tmp_path, name):
     path, data = tmp_path / "a.safetensors", damaged_header(HEADERS[name])

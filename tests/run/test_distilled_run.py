@@ -43,6 +43,8 @@ def test_a_run_is_distilled(run, script, tmp_path):
         (["batch_size=null"], "batch_size=null"),
         (["weight_decay=1000"], "weight_decay must be"),
         (["layers=3"], "layers"),
+        (["components=0"], "components"),
+        (["crossings=some"], "crossings"),
     ],
 )
 def test_wrong_settings_are_one_line(run, script, tmp_path, overrides, words):
@@ -73,7 +75,10 @@ def test_the_model_of_a_student():
         "net": {"_target_": "m", "sizes": [8, 4, 1]},
         "targets": 1,
     }
-    assert student_model(scale, 2, 1, None) == {"_target_": "m", "sizes": [8, 4, 3]}
+    assert student_model(scale, 2, 1, None) == {"_target_": "m", "sizes": [8, 64, 64, 64, 3]}
+    wide = {"_target_": "m", "sizes": [8, 16, 100, 16, 16, 1]}
+    assert student_model(wide, 2, 0, None)["sizes"] == [8, 100, 100, 100, 100, 2]
+    assert student_model(wide, 2, 0, [])["sizes"] == [8, 2]
     resnet = {"_target_": "bdl.models.ResNet", "num_classes": 10}
     assert student_model(resnet, 10, 1, None)["num_classes"] == 11
     assert student_model({"_target_": "m", "vocabulary": 9}, 9, 1, None) == {"_target_": "m", "vocabulary": 9}
