@@ -14,7 +14,7 @@ import bdl
 from bdl.engine import forward
 from bdl.engine.choose import choose_gradient
 from bdl.engine.forward import slow_at_tanh, tanh
-from bdl.engine.gradient import Autograd, Gradient
+from bdl.engine.gradient import Autograd, Gradient, InTurn
 from bdl.engine.mlp_gradient import MLPGradient
 from bdl.likelihoods import mean_loss
 from bdl.models import MLP
@@ -131,7 +131,7 @@ def tied() -> nn.Module:
 
 @pytest.mark.parametrize("net", [dropout(), tied(), nn.Sequential(nn.Linear(6, 5), nn.LayerNorm(5)), nn.Flatten()])
 def test_other_networks_are_left_to_autograd(net):
-    assert isinstance(chosen(bdl.ChainStack(net, C)), Autograd)
+    assert isinstance(chosen(bdl.ChainStack(net, C)), Autograd | InTurn)
 
 
 def test_in_place_activations_that_need_their_input_are_left_to_autograd():
@@ -158,7 +158,7 @@ def test_a_network_that_somebody_watches_is_left_to_autograd(watch):
         stack.compile()
     else:
         parametrize.register_parametrization(layer, "weight", nn.Identity())
-    assert isinstance(chosen(stack), Autograd)
+    assert isinstance(chosen(stack), Autograd | InTurn)
 
 
 def test_the_method_that_the_user_chose_is_kept():
