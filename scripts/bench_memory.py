@@ -165,7 +165,7 @@ def sample_large() -> dict[str, Any]:
     return {
         "cells": rows * columns, "budget": BUDGET, "peak": peak, "bytes a cell": peak / rows / columns,
         "seconds": seconds, "core-seconds": used.ru_utime + used.ru_stime,
-        **{name: metrics[name] for name in ("samples", "chains", "test/bma/rmse", "test/constant/rmse")},
+        **{name: metrics[name] for name in ("samples", "chains", "test/bma/rmse")},
     }  # fmt: skip
 
 
