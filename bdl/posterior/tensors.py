@@ -112,7 +112,6 @@ class TensorReader:
 
     def __init__(self, f: BinaryIO, sha256: Any):
         self._f, self._sha256 = f, sha256
-        self._chunk = torch.empty(CHUNK, dtype=torch.uint8)
 
     def tensor(self, dtype: torch.dtype, shape: list[int], held: Tensor | None) -> Tensor:
         """The next tensor of the file, or `held`, on whatever device, if it is the same to the byte.
@@ -122,9 +121,10 @@ class TensorReader:
         if held is None or held.dtype != dtype or list(held.shape) != shape or held.is_inference():
             return self._rest(torch.empty(shape, dtype=dtype), 0)
         same = _bytes(held.detach().cpu().contiguous())
+        memory = torch.empty(min(CHUNK, len(same)), dtype=torch.uint8)
         for begin in range(0, len(same), CHUNK):
             end = min(begin + CHUNK, len(same))
-            chunk = self._chunk[: end - begin]
+            chunk = memory[: end - begin]
             self._fill(chunk)
             if not torch.equal(chunk, same[begin:end]):
                 other = torch.empty(shape, dtype=dtype)

@@ -79,7 +79,7 @@ class Stops(bdl.callbacks.StepCallback):
         return False
 
 
-@pytest.mark.parametrize("at", [7, 39, 45, 91])
+@pytest.mark.parametrize("at", [7, 39, 45, 71])
 @pytest.mark.parametrize("name", ["sghmc", "sgnht", "mclmc"])
 def test_a_run_that_stops_where_another_walks_on_resumes_to_the_byte(tmp_path, walked, name, at):
     whole = Unseen(tmp_path / "whole", CASES[name])

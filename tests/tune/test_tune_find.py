@@ -12,7 +12,7 @@ import torch
 
 import bdl
 from bdl.engine.choose import choose_gradient
-from bdl.engine.gradient import Autograd
+from bdl.engine.gradient import Autograd, InTurn
 from bdl.models import MLP
 from bdl.tune.batch import FULL, choose_batch
 from bdl.tune.burn_in import choose_burn_in, movement, rest
@@ -74,7 +74,7 @@ class Plain(torch.nn.Module):
 def test_a_network_that_needs_autograd_has_the_settings_of_its_twin(small):
     twin = bdl.ChainStack(Plain(), 2)
     twin.load_state_dict({name.replace("net.", "net.inner."): value for name, value in small[0].state_dict().items()})
-    assert [isinstance(choose_gradient(s, small[1]), Autograd) for s in (twin, small[0])] == [True, False]
+    assert [isinstance(choose_gradient(s, small[1]), Autograd | InTurn) for s in (twin, small[0])] == [True, False]
     wanted, found = (bdl.find_settings(stack, *small[1:], steps=800).settings for stack in (small[0], twin))
     assert found["lr"] == pytest.approx(wanted["lr"], rel=0.05)
     assert {**found, "lr": 0} == {**wanted, "lr": 0}
