@@ -45,7 +45,7 @@ def main() -> None:
         for left, right in ((LIMITS[0], -2), (-1, 0.6), (1.6, LIMITS[1])):
             axis.axvspan(left, right, color="#eeeeee", lw=0, zorder=0)
             if right - left > 1:  # as wide as the words
-                axis.annotate("no data", ((left + right) / 2, -2.25), ha="center", color="#555555")
+                axis.annotate("no\ndata", ((left + right) / 2, -2.25), ha="center", color="#555555")
     axes[0].set_ylabel("mean ± 2 sd")
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else PICTURE
     figure.savefig(target, dpi=130, metadata={"Software": None})
