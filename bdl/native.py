@@ -10,6 +10,7 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,14 @@ def load(source: Path, required: bool = False) -> ctypes.CDLL | None:
             "or set compile=auto"
         )
     return None
+
+
+def typed(library: ctypes.CDLL, prefix: str, functions: Sequence[tuple[str, Any, list[Any]]]) -> Any:
+    """The library, whose functions know their types. functions: name after the prefix, result, arguments."""
+    for name, result, arguments in functions:
+        function = getattr(library, prefix + name)
+        function.restype, function.argtypes = result, arguments
+    return library
 
 
 @functools.cache

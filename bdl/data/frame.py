@@ -30,7 +30,7 @@ COMPRESSED = (
     ".xz",
     ".zst",
     ".tar",
-)  # pandas unpacks them, but the rows of a file are counted in its bytes
+)  # pandas unpacks them, but rows are counted in a file's bytes
 PACKAGED = "package:"  # the path of a table that bdl brings along begins with it
 # The words that pandas takes for a gap, but for "None", which is a category of many tables: no basement, no symptoms.
 GAPS = (

@@ -125,7 +125,7 @@ def outputs_of(
 def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
     """The library, whose functions know the types of their arguments."""
     address, number, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-    for name, result, arguments in (
+    functions = [
         ("scratch", None, [address, number, address, address]),
         ("block", number, []),
         ("layout", None, [address]),
@@ -134,7 +134,5 @@ def _typed(library: ctypes.CDLL) -> ctypes.CDLL:
         ("forward", None, [address, address, number, number, address, address]),
         ("outputs", None, [address, address, number, number, address, address]),
         ("backward", None, [address, address, number, address, address]),
-    ):
-        function = getattr(library, f"bdl_mlp_{name}")
-        function.restype, function.argtypes = result, arguments
-    return library
+    ]
+    return native.typed(library, "bdl_mlp_", functions)

@@ -24,7 +24,7 @@ from bdl.run.stored import load_runs
 from bdl.seeding import derive_seed
 
 STUDENT, RESULT = "student.ckpt", "scores.json"
-LAYERS, WIDTH = 3, 64  # an average is no network of the run's size; scripts/results/tables/distil.md compares
+LAYERS, WIDTH = 3, 64  # hidden layers of an MLP's student, at least: an average is no network of the run's size
 
 
 def distil(cfg: DictConfig) -> None:
@@ -40,8 +40,9 @@ def distil(cfg: DictConfig) -> None:
     data = recorded_data(config, posterior)
     items = data.slices("train")
     shape = output_shape(posterior.net, Batches(items, posterior.device, posterior.read))
-    kept, shares = numbers_kept(posterior.likelihood(items), shape[-1])
-    kept *= cfg.components if posterior.likelihood(items).outputs == "values" else 1
+    likelihood = posterior.likelihood(items)
+    kept, shares = numbers_kept(likelihood, shape[-1])
+    kept *= cfg.components if likelihood.outputs == "values" else 1
     model = student_model(plain(config.model), kept, shares if cfg.split else 0, plain(cfg.hidden))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive_seed("distil", "start", cfg.seed))

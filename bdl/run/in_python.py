@@ -137,7 +137,9 @@ def sample(
             enable_model_summary=False, default_root_dir=run_dir, callbacks=[*ours, *callbacks, *later],
         )  # fmt: skip
     except (ValueError, RuntimeError, MisconfigurationException) as error:
-        raise ConfigError(f"accelerator={accelerator!r} is not available: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split())
+        what = f"Lightning makes no Trainer with accelerator={accelerator!r} and these callbacks"
+        raise ConfigError(f"{what}: {reason}") from error
     with warnings.catch_warnings():
         silence_lightning()
         fit(trainer, module, loader, found_checkpoint(save.path, "choose another folder"))

@@ -141,10 +141,7 @@ class CompiledUpdate:
         fields.theta, fields.g = theta.data_ptr(), chain.g.data_ptr()
         for name in shapes:
             setattr(fields, name, state[name].data_ptr() if name in state else None)
-        for name, value in zip(("precision", "centre"), linear, strict=True):
-            whole = isinstance(value, Tensor)
-            setattr(fields, name, value.data_ptr() if whole else None)
-            setattr(fields, f"one_{name}", 0.0 if whole else value)
+        point_to_prior(fields, linear)
         fields.per_item, fields.draw, fields.key = 1 / num_data, chain.noise.function, chain.noise.address
         return True
 
@@ -207,6 +204,14 @@ def linear_numbers(dynamics: Any, settings: Sequence[tuple[float, float]]) -> li
     return [tuple(row) for row in torch.cat([made[:, :3] for made in maps], 1).tolist()]
 
 
+def point_to_prior(fields: Any, linear: tuple[float | Tensor, float | Tensor]) -> None:
+    """Write where precision and centre of `Prior.linear` lie, or each as one number, into a structure of C."""
+    for name, value in zip(("precision", "centre"), linear, strict=True):
+        whole = isinstance(value, Tensor)
+        setattr(fields, name, value.data_ptr() if whole else None)
+        setattr(fields, f"one_{name}", 0.0 if whole else value)
+
+
 def thermostat_numbers(dynamics: SGNHT, settings: Sequence[tuple[float, float]]) -> list[tuple[float, ...]]:
     """lr, the factor of z, lr tau, and the factor of SGNHT's excess of heat, for each lr and tau."""
     rows = []
@@ -220,18 +225,17 @@ def thermostat_numbers(dynamics: SGNHT, settings: Sequence[tuple[float, float]])
 @functools.cache
 def _library() -> Any:
     """The compiled code; None on a machine without a compiler."""
-    library: Any = native.load(SOURCE)
-    if library is None:
+    loaded = native.load(SOURCE)
+    if loaded is None:
         return None
     address, number = ctypes.c_void_p, ctypes.c_int64
-    for name, result, arguments in (
+    functions = [
         ("", None, [address, number]),
         ("_prior", None, [address]),
         ("_after", number, [address, number]),
         ("_layout", None, [address]),
-    ):
-        function = getattr(library, f"bdl_update{name}")
-        function.restype, function.argtypes = result, arguments
+    ]
+    library = native.typed(loaded, "bdl_update", functions)
     places = (number * 3)()
     library.bdl_update_layout(places)
     if tuple(places) != (ctypes.sizeof(_Update), _Update.seen.offset, NUMBERS):

@@ -18,6 +18,7 @@ from torch import Tensor
 from bdl import native
 from bdl.errors import ConfigError
 from bdl.samplers.chain import Chain
+from bdl.samplers.compiled import point_to_prior
 from bdl.samplers.dynamics.base import Scalar
 from bdl.samplers.dynamics.microcanonical import MCLMC, MEMORY, SPREAD, STAGES, WIDTH
 from bdl.samplers.priors import Prior
@@ -140,10 +141,7 @@ class CompiledMCLMC:
         fields.chains, fields.dim, fields.stages = chain.chains or 1, theta.shape[-1], self.stages
         for name, tensor in zip(("theta", "g", *_VECTORS, *_NUMBERS), memory, strict=True):
             setattr(fields, name, tensor.data_ptr())
-        for name, value in zip(("precision", "centre"), linear, strict=True):
-            whole = isinstance(value, Tensor)
-            setattr(fields, name, value.data_ptr() if whole else None)
-            setattr(fields, f"one_{name}", 0.0 if whole else value)
+        point_to_prior(fields, linear)
         fields.items, fields.draw, fields.key = num_data, chain.noise.function, chain.noise.address
         self._describe(kernel)
         self._scratch = [torch.empty_like(theta) for _ in _SCRATCH]
@@ -165,17 +163,12 @@ class CompiledMCLMC:
 @functools.cache
 def _library() -> Any:
     """The compiled code; None on a machine without a compiler."""
-    library: Any = native.load(SOURCE)
-    if library is None:
+    loaded = native.load(SOURCE)
+    if loaded is None:
         return None
     address, number = ctypes.c_void_p, ctypes.c_int64
-    for name, result, arguments in (
-        ("begin", None, [address]),
-        ("after", number, [address, number]),
-        ("layout", None, [address]),
-    ):
-        function = getattr(library, f"bdl_microcanonical_{name}")
-        function.restype, function.argtypes = result, arguments
+    functions = [("begin", None, [address]), ("after", number, [address, number]), ("layout", None, [address])]
+    library = native.typed(loaded, "bdl_microcanonical_", functions)
     places = (number * 2)()
     library.bdl_microcanonical_layout(places)
     if tuple(places) != (ctypes.sizeof(_Walk), _Walk.size.offset):

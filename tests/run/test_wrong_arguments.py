@@ -91,7 +91,7 @@ SAMPLE = {
     "start": (dict(start="warm"), 'start must be "fresh", "given" or None, got \'warm\''),
     "test": (dict(test=3), "test must be a loader of labelled batches, or a dict of several, got 3"),
     "callback": (dict(callbacks=[1]), r"callbacks must be a list of Lightning's callbacks, got \[1\]"),
-    "accelerator": (dict(accelerator="tpux"), "accelerator='tpux' is not available: .*tpux"),
+    "accelerator": (dict(accelerator="tpux"), "accelerator='tpux' and these callbacks: .*tpux"),
     "a misspelled argument": (dict(temprature=0.5), r"temprature is no argument .* \(did you mean temperature\?\)"),
     "endless T": (dict(temperature=float("inf")), "temperature must be >= 0 and finite, got inf"),
     "a loss without a gradient": (dict(loss=lambda o, y: torch.tensor(1.0)), "the loss has no gradient: compute it"),
