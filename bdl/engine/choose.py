@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from bdl.batch import Inputs
 from bdl.engine import mlp_kernel
 from bdl.engine.forward import hooked, mlp_layers
-from bdl.engine.gradient import Autograd, Gradient, InTurn, Recorded
+from bdl.engine.gradient import Autograd, Gradient, InTurn, OnLeaves, Recorded
 from bdl.engine.graphs import recorder_for
 from bdl.engine.mlp_gradient import MLPGradient, supports
 from bdl.engine.stack import ChainStack
@@ -17,10 +17,16 @@ from bdl.likelihoods import Likelihood, Loss, mean_loss
 from bdl.torch_private import has_tensor_hooks, is_compiled
 
 Compile = bool | Literal["auto"]
+RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
 def choose_gradient(
-    net: nn.Module, loss: Loss, compiled: Compile = "auto", autograd: Autograd | None = None, graphs: bool = False
+    net: nn.Module,
+    loss: Loss,
+    compiled: Compile = "auto",
+    autograd: Autograd | None = None,
+    graphs: bool = False,
+    casts: bool = False,
 ) -> Gradient:
     """The fastest form in which the gradients of the mean losses can be had.
 
@@ -34,6 +40,7 @@ def choose_gradient(
         compiled: True or "auto" allows the code in C, and True requires it where the layers fit.
         autograd: the gradient that the others must equal; None means that of the stack's losses.
         graphs: whether the kernels may become a CUDA graph, where the device has them.
+        casts: whether `autograd` runs in mixed precision, which autograd alone has.
 
     Raises ConfigError where compiled code is required and cannot be built.
     """
@@ -42,16 +49,19 @@ def choose_gradient(
         autograd = of_stack(net, loss)
     if not isinstance(net, ChainStack):
         return autograd
-    written = _written_out(net, loss) or _in_turn(net, loss, autograd)
+    written = None if casts else _written_out(net, loss) or _in_turn(net, loss, autograd)
     if written is None or list(map(id, written.params)) != list(map(id, autograd.params)):
-        return autograd
-    if isinstance(written, InTurn):
+        written = autograd
+    if isinstance(written, InTurn) or not compiled:
         return written
-    gradient = mlp_kernel.compiled(written, required=compiled is True) if compiled else written
+    gradient = mlp_kernel.compiled(written, required=compiled is True) if isinstance(written, MLPGradient) else written
     # A loss that needs autograd may wait for the device, which a graph cannot record
     known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
-    record = recorder_for(gradient.params[0].device) if graphs and compiled and known else None
-    return gradient if record is None else Recorded(gradient, record, required=compiled is True)
+    repeats = known and (isinstance(written, MLPGradient) or _repeats_itself(net))
+    record = recorder_for(gradient.params[0].device) if graphs and repeats else None
+    if record is None:
+        return gradient
+    return Recorded(OnLeaves(written, net) if isinstance(written, Autograd) else gradient, record, compiled is True)
 
 
 def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
@@ -66,6 +76,16 @@ def of_stack(stack: ChainStack, loss: Loss) -> Autograd:
 def _in_turn(stack: ChainStack, loss: Loss, autograd: Autograd) -> InTurn | None:
     watched = hooked(stack) or is_compiled(stack) or any(map(has_tensor_hooks, stack.parameters()))
     return None if watched or stack.chains == 1 or not stack.runs_in_turn else InTurn(stack, loss, autograd.context)
+
+
+def _repeats_itself(stack: ChainStack) -> bool:
+    """Whether the kernels of all training steps are the same: layers of torch and bdl alone, none hooked or random."""
+    return not is_compiled(stack) and all(
+        type(m).__module__.partition(".")[0] in ("torch", "bdl")
+        and not (hooked(m) or any(map(has_tensor_hooks, m.parameters(recurse=False))))
+        and not (isinstance(m, RANDOM) or any(isinstance(p := getattr(m, n, 0), float) and p for n in ("p", "dropout")))
+        for m in stack.modules()
+    )
 
 
 def _written_out(stack: ChainStack, loss: Loss) -> MLPGradient | None:

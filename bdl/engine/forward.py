@@ -25,6 +25,7 @@ from bdl.cpu import cpu
 from bdl.engine import mlp_library
 from bdl.engine.functional import call_with, evaluating, named_tensors, tensors_of_modules, watching
 from bdl.engine.prefix import FrozenPrefix
+from bdl.engine.single_norms import single_norms
 from bdl.errors import ConfigError
 from bdl.likelihoods.heads import ConstantOutputs
 from bdl.torch_private import has_hooks
@@ -164,7 +165,8 @@ class Forward:
         if way == "vmap":
             # Under channels_last, BatchNorm on a GPU asks for a layout that vmap does not know
             inputs, axes = map_tensors(torch.Tensor.contiguous, inputs), (0, 0 if each else None)
-            return vmap(self._one, in_dims=axes, randomness="different")(dict(tensors), inputs)
+            with single_norms(self.net, self.device):
+                return vmap(self._one, in_dims=axes, randomness="different")(dict(tensors), inputs)
         if way == "bmm" and isinstance(inputs, Tensor) and (x := self._rows(inputs, each)) is not None:
             return self._bmm(tensors, x, each)
         return self._loop(tensors, inputs, each)

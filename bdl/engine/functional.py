@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -32,6 +32,25 @@ def call(net: nn.Module, tensors: Mapping[str, Tensor], inputs: Inputs) -> Any:
 def call_with(net: nn.Module, tensors: dict[str, Tensor], inputs: Inputs) -> Any:
     """The outputs of the network with tensors by path, one for every module and attribute that holds it."""
     return feed(net, inputs, lambda *args, **kwargs: functional_call(net, tensors, args, kwargs, tie_weights=False))
+
+
+@contextmanager
+def on_leaves(net: nn.Module, params: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """In the block the network has new leaves in place of these parameters, in the same memory. Yields the leaves."""
+    leaves = {id(p): p.detach().requires_grad_() for p in params}
+    places = [
+        (module._parameters, name, p)
+        for module in net.modules()
+        for name, p in module._parameters.items()
+        if id(p) in leaves
+    ]
+    for tensors, name, p in places:
+        tensors[name] = leaves[id(p)]  # type: ignore[assignment]
+    try:
+        yield list(leaves.values())
+    finally:
+        for tensors, name, p in places:
+            tensors[name] = p
 
 
 @contextmanager

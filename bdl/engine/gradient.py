@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from bdl.batch import Inputs, map_tensors
-from bdl.engine.functional import call, named_tensors
+from bdl.engine.functional import call, named_tensors, on_leaves
 from bdl.engine.graphs import Graphs, Recorder
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
@@ -69,12 +69,12 @@ class Autograd(Gradient):
     def __init__(
         self, losses: Losses, params: Sequence[Tensor], context: Callable[[], AbstractContextManager[Any]] = nullcontext
     ):
-        self.params, self._losses, self.context = list(params), losses, context
+        self.params, self.losses_of, self.context = list(params), losses, context
         self._out: Sequence[Tensor] = ()
         self._lent: LentGradients | None = None
 
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
-        return self._losses(x, y)
+        return self.losses_of(x, y)
 
     def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
         if out is not self._out:
@@ -86,7 +86,7 @@ class Autograd(Gradient):
                 p.grad = None
         with torch.enable_grad():
             with self.context():
-                losses = self._losses(x, y)
+                losses = self.losses_of(x, y)
             backward(losses)
         self.idle = gather(self.params, out) if self._lent is None else self._lent.idle()
         return losses.detach()
@@ -104,6 +104,27 @@ def backward(losses: Tensor) -> None:
             "no_grad()"
         )
     losses.sum().backward()
+
+
+class OnLeaves(Gradient):
+    """That of `Autograd` for a network, in kernels that a graph can hold.
+
+    As long as a loss lives, as that of Lightning's own step does during a block, autograd adds gradients on the stream
+    on which it first met a parameter. A graph is recorded on another stream. So each call has leaves of its own.
+    """
+
+    def __init__(self, gradient: Autograd, net: nn.Module):
+        self.params, self._gradient, self._net = gradient.params, gradient, net
+
+    def losses(self, x: Inputs, y: Tensor) -> Tensor:
+        return self._gradient.losses(x, y)
+
+    def write(self, x: Inputs, y: Tensor, out: Sequence[Tensor]) -> Tensor:
+        with on_leaves(self._net, self.params) as leaves:
+            gradient = Autograd(self._gradient.losses_of, leaves, self._gradient.context)
+            losses = gradient.write(x, y, out)
+        self.idle = gradient.idle
+        return losses
 
 
 class InTurn(Gradient):
@@ -141,6 +162,11 @@ class Recorded(Gradient):
         self.params, self._gradient, self._graphs = gradient.params, gradient, Graphs(record, required)
         self.launch = self._graphs.run
 
+    @property
+    def idle(self) -> Sequence[int]:  # type: ignore[override]
+        """Those that were found when the kernels were recorded; the same kernels find the same."""
+        return self._gradient.idle
+
     def __reduce__(self) -> Any:
         return Recorded, (self._gradient, self._graphs.record, self._graphs.required)  # a copy reads memory of its own
 
@@ -152,7 +178,7 @@ class Recorded(Gradient):
         return self._gradient.write(x, y, out)
 
     def losses(self, x: Inputs, y: Tensor) -> Tensor:
-        return super().losses(*self.hold(x, y))  # kernels may depend on the alignment of memory
+        return self._gradient.losses(*self.hold(x, y))  # kernels may depend on the alignment of memory
 
 
 class WithGradients(torch.autograd.Function):

@@ -257,11 +257,11 @@ class BayesianModule(L.LightningModule):
         return per_example_gradients(self.net, self.loss, *self._current.batch)
 
     def _choose_gradient(self) -> None:
-        """Choose the form of the gradient: autograd's under autocast, and where a subclass has a loss of its own."""
+        """Choose the form of the gradient: autograd's where a subclass has a loss of its own."""
         context = self.trainer.precision_plugin.train_step_context
         self._gradient = self._autograd = Autograd(self._losses, self.sampler.sampled, context)
         with context():
             casts = torch.is_autocast_enabled(self.device.type)
-        if not casts and type(self).batch_loss is BayesianModule.batch_loss:
+        if type(self).batch_loss is BayesianModule.batch_loss:
             graphs = not self.sampler.dynamics.full_batch
-            self._gradient = choose_gradient(self.net, self.loss, self.compiled, self._autograd, graphs)
+            self._gradient = choose_gradient(self.net, self.loss, self.compiled, self._autograd, graphs, casts)
