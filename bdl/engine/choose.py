@@ -79,9 +79,9 @@ def _in_turn(stack: ChainStack, loss: Loss, autograd: Autograd) -> InTurn | None
 
 
 def _repeats_itself(stack: ChainStack) -> bool:
-    """Whether the kernels of all training steps are the same: layers of torch and bdl alone, none hooked or random."""
+    """Whether all training steps have the same kernels: known layers alone, none hooked, none random."""
     return not is_compiled(stack) and all(
-        type(m).__module__.partition(".")[0] in ("torch", "bdl")
+        type(m).__module__.partition(".")[0] in ("torch", "torchvision", "bdl")
         and not (hooked(m) or any(map(has_tensor_hooks, m.parameters(recurse=False))))
         and not (isinstance(m, RANDOM) or any(isinstance(p := getattr(m, n, 0), float) and p for n in ("p", "dropout")))
         for m in stack.modules()

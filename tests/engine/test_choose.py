@@ -7,6 +7,7 @@ import torch
 import toys
 from tape import Tapes
 from torch import nn
+from torchvision.ops import Conv2dNormActivation
 
 import bdl
 from bdl.engine.choose import choose_gradient, of_stack
@@ -40,11 +41,12 @@ def on_a_device(monkeypatch):
         ResNet(8),
         WideResNet(10, 1),
         GPT(5, 4, 8, 1, 2),
+        Conv2dNormActivation(3, 4),
         nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 3)),
     ],
     ids=lambda net: type(net).__name__,
 )
-def test_layers_of_torch_and_bdl_are_recorded(net, on_a_device):
+def test_networks_of_known_layers_are_recorded(net, on_a_device):
     stack = bdl.ChainStack(net, 2, method="vmap")
     for casts in (False, True):
         chosen = choose_gradient(stack, NLL, graphs=True, casts=casts)
