@@ -73,8 +73,8 @@ class Run:
 def methods(context: Context) -> list[Method]:
     shrink = context.choose(1, 20)
     return [
-        Method("HMC", bdl.HMC(leapfrog=30, adapt_steps=200 // shrink), 5e-4, 300 // shrink, 500 // shrink, 1,
-               "30 leapfrog steps, step size adapted; 300 + 500 steps"),
+        Method("HMC", bdl.HMC(leapfrog=30, adapt_steps=200 // shrink), 5e-4, 300 // shrink, 4_000 // shrink, 5,
+               "30 leapfrog steps, step size adapted; 300 + 4,000 steps"),
         Method("SGHMC", bdl.SGHMC(0.02), 4e-4, 3_000 // shrink, 15_000 // shrink, 30,
                "lr 4e-4, friction .02; 3,000 + 15,000 steps"),
         Method("Bayes by Backprop", bdl.MeanField(init_std=0.05), 0.01, 16_000 // shrink, 500, 1,

@@ -59,8 +59,8 @@ def methods(law: StochasticVolatility, context: Context) -> list[Method]:
     sghmc: dict[str, Any] = {"lr": LR, "steps": 20_000 // shrink, "burn_in": 5_000 // shrink, "every": 20}
     said = f"lr {LR:g}, friction {FRICTION:g}, 25,000 steps"
     return [
-        Method("HMC", bdl.HMC(leapfrog=40, adapt_steps=400 // shrink), 0.1, 1_000 // shrink, 400 // shrink, 1,
-               "40 leapfrog steps, step size adapted to acceptance .8; 400 + 1,000 steps"),
+        Method("HMC", bdl.HMC(leapfrog=40, adapt_steps=400 // shrink), 0.1, 6_000 // shrink, 400 // shrink, 3,
+               "40 leapfrog steps, step size adapted to acceptance 0.8; 400 + 6,000 steps"),
         Method(f"SGHMC, m = {m}", bdl.SGHMC(FRICTION), settings=said, batch=m, **sghmc),
         Method(f"SGHMC, m = {m}, less batch noise", bdl.SGHMC(FRICTION, grad_var=known), batch=m,
                settings=f"{said}, grad_var = ½ / (m N) on h", **sghmc),
