@@ -108,8 +108,8 @@ class NumberTarget:
         beyond = far > bound
         if self.task == "regression" and bool(beyond.any()):
             warnings.warn(
-                f"{place}: for {int(beyond.sum())} of {len(far)} rows, row {int(beyond.nonzero()[0]) + 1} the first, the "
-                f"mean or the standard deviation of {self.name} is beyond any value in training (up to "
+                f"{place}: for {int(beyond.sum())} of {len(far)} rows, row {int(beyond.nonzero()[0]) + 1} the first, "
+                f"the mean or the standard deviation of {self.name} is beyond any value in training (up to "
                 f"{far[beyond].max():.2g} from its mean, and {bound:.2g} at most in training): look at the inputs of "
                 "these rows", BdlWarning, stacklevel=2,
             )  # fmt: skip

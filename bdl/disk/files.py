@@ -40,7 +40,7 @@ def write_atomically(path: Path, *parts: bytes | memoryview, make_folder: bool =
 
 
 def is_on_disk(path: Path) -> bool:
-    """Whether this is a file that ends: not a folder, and no pipe, device or file of /proc, for which a reader may wait.
+    """Whether this is a file that ends: no folder, and no pipe, device or file of /proc, where a reader may wait.
 
     >>> is_on_disk(Path(__file__)), is_on_disk(Path("/dev/zero")), is_on_disk(Path("/proc/version"))
     (True, False, False)

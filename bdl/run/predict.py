@@ -162,8 +162,8 @@ def predicted(
     if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
         return _with_calibration(prediction.to_frame(target.labels), calibration, prediction, target.labels)
     raise ConfigError(
-        f"the run's loss, {in_words(posterior.target.get('loss'))}, does not predict the {target.task} of {target.name}: sample "
-        "again with loss=auto"
+        f"the run's loss, {in_words(posterior.target.get('loss'))}, does not predict the {target.task} of "
+        f"{target.name}: sample again with loss=auto"
     )
 
 
