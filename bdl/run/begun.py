@@ -45,7 +45,8 @@ def begun_by(record: Mapping[str, Any], run_dir: Path, checkpoint: Path) -> tupl
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}): {remedy}") from error
     here, there = record.get(CODE), before.get(CODE)
-    other_python = isinstance(here, dict) and isinstance(there, dict) and here["python"] != there.get("python")
+    pythons = [each.get("python") if isinstance(each, dict) else None for each in (there, here)]
+    other_python = None not in pythons and pythons[0] != pythons[1]
     compared = {**json.loads(call), CODE: there} if other_python else json.loads(call)
     if difference := first_difference(before, compared):
         key, was, now = difference
@@ -54,7 +55,7 @@ def begun_by(record: Mapping[str, Any], run_dir: Path, checkpoint: Path) -> tupl
             "the call as it was"
         )
     if other_python:
-        what = f"{there.get('python')} compiled the loss of {run_dir}, and {here['python']} that of this call"
+        what = f"{pythons[0]} compiled the loss of {run_dir}, and {pythons[1]} that of this call"
         line = f"{what}: the two have one name, and whether they are one function cannot be compared"
         warnings.warn(line, BdlWarning, stacklevel=3)
     return True, compared
