@@ -13,7 +13,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
-from bdl.disk.files import OF_TRANSFORMERS, weights_of
+from bdl.disk.files import OF_TRANSFORMERS, is_on_disk, weights_of
 from bdl.errors import ConfigError, without_advice
 from bdl.frozen import matching
 
@@ -77,7 +77,7 @@ def read_state(path: Path) -> dict[str, Tensor]:
     path = weights_of(path)
     if path.is_dir():
         raise ConfigError(f"start.path={path} is a folder without {' or '.join(OF_TRANSFORMERS)}: name the file")
-    if path.exists() and not path.is_file():  # a pipe or a device may never end
+    if path.exists() and not is_on_disk(path):
         raise ConfigError(f"start.path={path} is no regular file: save net.state_dict() to a file")
     try:
         if path.suffix == ".safetensors":
@@ -122,7 +122,7 @@ def found_checkpoint(path: Path, remedy: str) -> Path | None:
 def is_checkpoint(path: Path) -> bool:
     """Whether this is a whole checkpoint of Lightning that holds only tensors and plain values."""
     try:
-        if not path.is_file() or zipfile.ZipFile(path).testzip():  # torch writes checksums but does not verify them
+        if not is_on_disk(path) or zipfile.ZipFile(path).testzip():  # torch writes checksums but does not verify them
             return False
         return "pytorch-lightning_version" in torch.load(path, "cpu", weights_only=True, mmap=True)
     except OSError as error:

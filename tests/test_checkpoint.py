@@ -113,6 +113,9 @@ def test_files_that_hold_no_weights_are_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe.pt")  # torch would wait for ever
     with pytest.raises(bdl.ConfigError, match="is no regular file"):
         bdl.CheckpointStart(str(tmp_path / "pipe.pt")).load(network())
+    (tmp_path / "kernel.pt").symlink_to("/proc/self/status")
+    with pytest.raises(bdl.ConfigError, match="is no regular file"):
+        bdl.CheckpointStart(str(tmp_path / "kernel.pt")).load(network())
     torch.save([1, 2], tmp_path / "list.pt")
     with pytest.raises(bdl.ConfigError, match="holds no state_dict"):
         bdl.CheckpointStart(str(tmp_path / "list.pt")).load(network())

@@ -21,7 +21,7 @@ from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import Batching, TensorSlices
 from bdl.data.split import hold_out
 from bdl.data.tensors import TensorDataModule
-from bdl.disk.files import write_atomically
+from bdl.disk.files import read_file, write_atomically
 from bdl.errors import ConfigError, StoreError
 
 # torchvision's classes name folder, files, checksums and address
@@ -187,7 +187,7 @@ def _read_batch(path: Path, md5: str, classes: int) -> tuple[Tensor, Tensor]:
 def _checked(path: Path, md5: str) -> bytes:
     """The file's bytes. Raises ConfigError if the file cannot be read or its checksum is not md5."""
     try:
-        data = path.read_bytes()
+        data = read_file(path)
     except OSError as error:
         raise ConfigError(f"{path} cannot be read ({error.strerror}): set data.root elsewhere") from error
     checksum = hashlib.md5(data, usedforsecurity=False).hexdigest()

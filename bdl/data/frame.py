@@ -19,6 +19,7 @@ import pandas as pd
 from bdl.data.number_fields import number_columns
 from bdl.data.rows import Rows
 from bdl.data.values import BETWEEN, NUMBER, SIGNS, Frame, Series, with_numbers
+from bdl.disk.files import is_on_disk
 from bdl.errors import BdlWarning, ConfigError
 
 Format = Literal["csv", "parquet"]
@@ -85,7 +86,7 @@ class Reading:
         place, name = locate(path), f"{key}={path}"
         if not place.exists():
             raise ConfigError(f"{name} is not there: looked for {place.absolute()}; give the path of the table")
-        if not place.is_file():  # a pipe or a device may never end
+        if not is_on_disk(place):
             raise ConfigError(f"{name} is no regular file: save the table as a file, and give its path")
         if self.format == "csv" and place.suffix.lower() in COMPRESSED:
             raise ConfigError(f"{name} is compressed: unpack it, or save the table as Parquet, which is small itself")

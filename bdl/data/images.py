@@ -20,6 +20,7 @@ from bdl.data.augment import Augment, Normalise
 from bdl.data.loader import Batching
 from bdl.data.split import split_by_seed
 from bdl.data.tensors import TensorDataModule
+from bdl.disk.files import is_on_disk
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 1
@@ -212,11 +213,16 @@ def _files_below(folder: Path, held: dict[str, str]) -> list[str]:
         inside[:] = [name for name in inside if name[0] != "."]
         folders.append((root, [name for name in sorted(names) if name[0] != "." and name.lower().endswith(EXTENSIONS)]))
     every = [os.path.join(root, name) for root, names in sorted(folders) for name in names]
-    files, no_files = ([path for path in every if os.path.isfile(path) is kept] for kept in (True, False))
+    files, no_files = ([path for path in every if _ends(path) is kept] for kept in (True, False))
     if no_files:
         line = f"{len(no_files)} that are named as images are no files or lead nowhere ({no_files[0]} is the first):"
         warnings.warn(f"data.path: {line} they are left out", BdlWarning, stacklevel=2)
     return files
+
+
+def _ends(path: str) -> bool:
+    """Whether this is a file that can be read to its end; links alone lead to files of the kernel."""
+    return is_on_disk(Path(path)) if os.path.islink(path) else os.path.isfile(path)
 
 
 def _refuse_unread(error: OSError) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,10 +16,11 @@ from bdl.data.dates import holds_dates
 from bdl.data.kinds import finite_numbers, of_each, standardisation, standardised
 from bdl.data.module import Task
 from bdl.data.values import Series, as_numbers, as_texts, holds_truth_values, number_hint
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 
 FEW = 20  # different whole numbers that may be classes; digits have 10
 ROUNDING = math.sqrt(12)  # a step, over the standard deviation of what rounding to it leaves
+FAR = 10.0  # standard deviations of the target, below which no prediction is called far: a few rows bound nothing
 AS_CLASSES = "correct them, or data.task=classification takes the values as classes"
 
 
@@ -93,6 +95,24 @@ class NumberTarget:
         numbers = _numbers(values, place, self.task)
         (scaled,) = of_each(lambda numbers: standardised(numbers, self.mean, self.std), [numbers], place)
         return torch.from_numpy(scaled.astype(np.float32))[:, None]
+
+    def warn_of_far(self, mean: Tensor, std: Tensor, rows: int, place: str) -> None:
+        """Warn of predictions (n, 1), in the target's units, beyond all that the training rows have.
+
+        Of N numbers none is farther from their mean than std sqrt(N - 1). Counts have no such bound here.
+
+        rows: N, how many training rows there were.
+        """
+        far = torch.maximum((mean - self.mean).abs(), std)[:, 0]  # (n,)
+        bound = self.std * max(FAR, math.sqrt(max(0, rows - 1)))
+        beyond = far > bound
+        if self.task == "regression" and bool(beyond.any()):
+            warnings.warn(
+                f"{place}: for {int(beyond.sum())} of {len(far)} rows, row {int(beyond.nonzero()[0]) + 1} the first, "
+                f"the mean or the standard deviation of {self.name} is beyond any value in training (up to "
+                f"{far[beyond].max():.2g} from its mean, and {bound:.2g} at most in training): look at the inputs of "
+                "these rows", BdlWarning, stacklevel=2,
+            )  # fmt: skip
 
 
 Target = ClassTarget | NumberTarget

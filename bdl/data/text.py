@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from torch import Tensor
 from bdl.data.frame import locate
 from bdl.data.loader import Batching
 from bdl.data.tensors import TensorDataModule
+from bdl.disk.files import open_regular
 from bdl.errors import ConfigError
 
 FORMAT_VERSION = 1
@@ -200,7 +202,7 @@ def read_text(path: str | Path) -> str:
     if not files:
         raise ConfigError(f"data.path={path} is a folder without files *.txt: name the file, or rename it")
     try:
-        text = "".join(file.read_text(encoding="utf-8") for file in files)
+        text = "".join(map(_text_of, files))
     except OSError as error:
         raise ConfigError(f"data.path={path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
@@ -208,6 +210,11 @@ def read_text(path: str | Path) -> str:
     if not text:
         raise ConfigError(f"data.path={path} is empty")
     return text
+
+
+def _text_of(file: Path) -> str:
+    with open_regular(file) as f:
+        return io.TextIOWrapper(f, encoding="utf-8").read()  # it makes one line feed of every end of a line
 
 
 def _parts(tokens: Tensor, test_fraction: float, val_fraction: float) -> dict[str, Tensor]:
@@ -222,6 +229,6 @@ def _parts(tokens: Tensor, test_fraction: float, val_fraction: float) -> dict[st
 
 def _tokenizer_at(path: str | Path) -> TokenizerFile:
     try:
-        return TokenizerFile(Path(path).expanduser().read_text(encoding="utf-8"))
+        return TokenizerFile(_text_of(Path(path).expanduser()))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"data.tokens={path} is neither {CHARACTERS!r} nor a tokenizers file: {error}") from error

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from bdl.errors import StoreError
 
 OF_TRANSFORMERS = ("model.safetensors", "pytorch_model.bin")  # files of a folder that `save_pretrained` wrote
+OF_THE_KERNEL = ("/proc/", "/sys/")  # what lies there is made while it is read; /proc/kmsg waits for messages
 SMALL = 2**26  # bytes; files that describe a run have fewer
 WRITING = ".writing-"  # temporary names begin with it, then follow host and process
 
@@ -38,6 +39,15 @@ def write_atomically(path: Path, *parts: bytes | memoryview, make_folder: bool =
             publish(written, path)
 
 
+def is_on_disk(path: Path) -> bool:
+    """Whether this is a file that ends: no folder, and no pipe, device or file of /proc, where a reader may wait.
+
+    >>> is_on_disk(Path(__file__)), is_on_disk(Path("/dev/zero")), is_on_disk(Path("/proc/version"))
+    (True, False, False)
+    """
+    return path.is_file() and not os.path.realpath(path).startswith(OF_THE_KERNEL)
+
+
 def read_file(path: Path, most: int | None = None) -> bytes:
     """The bytes of a file. Raises OSError for a pipe or a device too, which may never end.
 
@@ -51,10 +61,11 @@ def read_file(path: Path, most: int | None = None) -> bytes:
 
 @contextlib.contextmanager
 def open_regular(path: Path) -> Iterator[BinaryIO]:
-    """A file to read from. Raises OSError for a pipe or a device too."""
+    """A file to read from. Raises OSError for a pipe, a device or a file of the kernel too."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
     with os.fdopen(handle, "rb") as f:
-        if not stat.S_ISREG(os.fstat(handle).st_mode):
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode) or not (status.st_size or is_on_disk(path)):  # /proc tells no sizes
             raise OSError(errno.EINVAL, "it is no regular file", str(path))
         yield f
 

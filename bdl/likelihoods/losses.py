@@ -64,6 +64,25 @@ def likelihood_of(loss: Any, num_outputs: int = 1, axes: int = 2) -> Likelihood 
     return None
 
 
+def in_words(loss: Any) -> str:
+    """What a loss is called: a likelihood with its settings, a loss of torch or a function by its name.
+
+    >>> in_words({"type": "bdl.GaussianNLL", "std": 0.5}), in_words(None)
+    ('GaussianNLL(std=0.5)', 'unknown')
+    >>> in_words({"type": "torch.nn.modules.loss.CrossEntropyLoss", "reduction": "mean"})
+    'CrossEntropyLoss'
+    """
+    name, settings = _named(loss)
+    if loss is None:
+        return "unknown"
+    if isinstance(loss, Likelihood) or name in OURS:
+        return str(likelihood_of(loss))
+    if name.startswith("torch.nn."):
+        return name.rpartition(".")[2]
+    given = ", ".join(f"{key}={value!r}" for key, value in settings.items() if key != "type")
+    return f"{name}({given})" if settings else name
+
+
 def outputs_of(loss: Any) -> Outputs:
     """What a network trained with the loss puts out: "logits", "labels", "values", or "unknown".
 

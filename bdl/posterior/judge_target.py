@@ -165,7 +165,8 @@ def _settled(m: Numbers) -> Judgement | None:
         words = f"the parameters spread as widely as at {ratio:.3g} T, which heat does not explain: keep later samples"
         return Judgement("more samples", title, value, words)
     if ratio + 2 * error < min(reached) / UNSETTLED:
-        words = f"the parameters spread no further than at {ratio:.3g} T: their slow directions need more steps"
+        spread = f"spread no further than at {ratio:.3g} T" if ratio > 0 else "still grow"
+        words = f"the parameters {spread}: their slow directions need more steps"
         return Judgement("more samples", title, value, words)
     return Judgement("trust", title, value, "the parameters spread as widely as they should, and no further")
 

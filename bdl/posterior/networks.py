@@ -14,11 +14,11 @@ from torch import nn
 from bdl.batch import Reader
 from bdl.display import Shown
 from bdl.errors import ConfigError
-from bdl.likelihoods import Likelihood
+from bdl.likelihoods import Likelihood, in_words
 from bdl.posterior.export import recorded
 from bdl.posterior.inputs import AsTensors, floating_dtype
 from bdl.posterior.outputs import Batches, Data, LabelledOutputs, law_of, likelihood_for
-from bdl.posterior.samples import Sample, Samples, brief
+from bdl.posterior.samples import Sample, Samples
 from bdl.posterior.store import Record, SampleStore
 from bdl.posterior.thin import Thinning, write_thinned
 from bdl.posterior.weights import Keyed, Weights, sample_weights
@@ -66,7 +66,7 @@ class StoredNetworks(Shown):
         lines = {
             "runs": ", ".join(str(store.run_dir) for store in self.stores),
             "network": f"{type(self.net).__name__} on {self.device}",
-            "likelihood": brief(target.get("loss")) if law is None else str(law),
+            "likelihood": in_words(target.get("loss") if law is None else law),
             "target": f"exp(-U/T), T = {', '.join(f'{t:g}' for t in temperatures)}, N = {target.get('num_data', 0):,}",
             "steps": f"{records[0].step:,} to {records[-1].step:,}",
         }

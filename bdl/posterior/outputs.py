@@ -27,8 +27,8 @@ from bdl.batch import (
 from bdl.engine.forward import Forward
 from bdl.engine.functional import evaluating
 from bdl.errors import BdlWarning, ConfigError
-from bdl.likelihoods import EXAMPLES, Likelihood, likelihood_of
-from bdl.posterior.samples import Group, Samples, brief
+from bdl.likelihoods import EXAMPLES, Likelihood, in_words, likelihood_of
+from bdl.posterior.samples import Group, Samples
 from bdl.posterior.stored_outputs import items_in_memory
 from bdl.posterior.weights import Weights
 
@@ -164,7 +164,7 @@ def law_of(loss: Any) -> Any:
     """The likelihood or loss itself. Raises ConfigError where it does not say what the outputs mean."""
     if likelihood_of(loss) is None:
         raise ConfigError(
-            f"the run does not say what its outputs mean (its loss is {brief(loss)}): pass a likelihood to "
+            f"the run does not say what its outputs mean (its loss is {in_words(loss)}): pass a likelihood to "
             f"Posterior.load, such as {EXAMPLES}; posterior.moments(x) needs none"
         )
     return loss

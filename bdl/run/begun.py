@@ -3,38 +3,59 @@
 from __future__ import annotations
 
 import json
+import sys
+import warnings
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import bdl
 from bdl.disk.files import read_file, write_atomically
-from bdl.errors import ConfigError
+from bdl.errors import BdlWarning, ConfigError
 from bdl.posterior.samples import brief, first_difference
 
+CODE = "code of the loss"
 
-def begun_by(call: str, run_dir: Path, checkpoint: Path) -> bool:
-    """Whether this call has begun in the folder before; `checkpoints/call.json` then says so for the next time.
 
-    A run that was killed before its first checkpoint starts again, and replaces the samples that it has left.
+def compiled(code: str | None) -> dict[str, Any]:
+    """The entry of a record for the checksum of a loss's byte code, which is another one under another Python."""
+    return {} if code is None else {CODE: {"python": sys.implementation.cache_tag, "checksum": code}}
 
-    call: the settings of the run, as JSON. Raises ConfigError for a folder that holds another run.
+
+def begun_by(record: Mapping[str, Any], run_dir: Path, checkpoint: Path) -> tuple[bool, Mapping[str, Any]]:
+    """Whether this call has begun in the folder before, and its record.
+
+    `checkpoints/call.json` then says so for the next time. A run that was killed before its first checkpoint starts
+    again, and replaces the samples that it has left. Where another Python compiled the loss, byte code tells nothing:
+    warns, and gives the record with the code that the folder has.
+
+    record: the settings of the run, as plain values. Raises ConfigError for a folder that holds another run.
     """
-    path = checkpoint.with_name("call.json")
+    path, call = checkpoint.with_name("call.json"), json.dumps(record, sort_keys=True)
     remedy = "give another run_dir, or remove the folder"
     if not (checkpoint.exists() or bdl.SampleStore(run_dir).has_files(0)):  # a refused call leaves no more than its own
         write_atomically(path, call.encode(), make_folder=True)
-        return False
+        return False, record
     if not path.exists():
         if checkpoint.exists():
-            return False
+            return False, record
         raise ConfigError(f"{run_dir} holds samples that bdl.sample did not make: {remedy}")
     try:
         before = json.loads(read_file(path))
     except ValueError as error:
         raise ConfigError(f"{path} is damaged ({error}): {remedy}") from error
-    if difference := first_difference(before, json.loads(call)):
+    here, there = record.get(CODE), before.get(CODE)
+    pythons = [each.get("python") if isinstance(each, dict) else None for each in (there, here)]
+    other_python = None not in pythons and pythons[0] != pythons[1]
+    compared = {**json.loads(call), CODE: there} if other_python else json.loads(call)
+    if difference := first_difference(before, compared):
         key, was, now = difference
         raise ConfigError(
             f"{run_dir} holds another run: {key} was {brief(was)} there, and is {brief(now)} now; {remedy}, or repeat "
             "the call as it was"
         )
-    return True
+    if other_python:
+        what = f"{pythons[0]} compiled the loss of {run_dir}, and {pythons[1]} that of this call"
+        line = f"{what}: the two have one name, and whether they are one function cannot be compared"
+        warnings.warn(line, BdlWarning, stacklevel=3)
+    return True, compared

@@ -18,7 +18,7 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.cpu import cpu
-from bdl.disk.files import weights_of
+from bdl.disk.files import is_on_disk, weights_of
 from bdl.errors import ConfigError
 
 # The one list of keys that do not change the samples. Two configurations that differ only in these have one hash,
@@ -110,15 +110,15 @@ def _with_contents(data: dict[str, Any]) -> dict[str, Any]:
 def _weights(path: str) -> str:
     """A checksum of the file of weights; of a folder, of that which `save_pretrained` left in it; else the path."""
     place = weights_of(path)
-    return checksum(str(place)) if place.is_file() else path
+    return checksum(str(place)) if is_on_disk(place) else path
 
 
 def checksum(path: str) -> str:
     """A checksum of a file, or of the names, sizes and beginnings of all files in a folder; else the path itself."""
     place = Path(path).expanduser()
-    if not (place.is_file() or place.is_dir()):
+    if not (is_on_disk(place) or place.is_dir()):
         return path
-    files = tuple(sorted(file for file in place.rglob("*") if file.is_file())) if place.is_dir() else (place,)
+    files = tuple(sorted(file for file in place.rglob("*") if is_on_disk(file))) if place.is_dir() else (place,)
     return _checksum(place, files, tuple(file.stat().st_mtime_ns for file in files))
 
 

@@ -6,7 +6,6 @@ They sample a network and report a run of any Trainer, or of any loop that left 
 from __future__ import annotations
 
 import functools
-import json
 import warnings
 from collections.abc import Iterable, Mapping, Sequence, Sized
 from pathlib import Path
@@ -29,7 +28,7 @@ from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import callbacks_of, find_sampler, plain_net
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
-from bdl.run.begun import begun_by
+from bdl.run.begun import begun_by, compiled
 from bdl.run.build import fit, silence_lightning
 from bdl.run.sample_arguments import SampleArguments, check_arguments
 from bdl.run.section import own_likelihood
@@ -124,8 +123,9 @@ def sample(
     module = bdl.BayesianModule(stack, functools.partial(bdl.Sampler, **law), loss)
     target = {"model": architecture(plain_net(stack)), "data": fingerprint(loader)}
     record = {**_identity(module, loader, law, chains, schedule), **target}
-    save = bdl.SaveLast(Path(run_dir) / "checkpoints", checkpoint_every, run=record)
-    again = begun_by(json.dumps(record, sort_keys=True), Path(run_dir), save.path)
+    checkpoint = Path(run_dir) / "checkpoints" / "last.ckpt"
+    again, record = begun_by(record, Path(run_dir), checkpoint)
+    save = bdl.SaveLast(checkpoint.parent, checkpoint_every, checkpoint.stem, run=record)
     keep = keep or EveryStep(burn_in=steps // 2, every=max(1, steps // 200))
     collect = bdl.CollectSamples(keep, run_dir, target=target, overwrite=again)
     labelled = test if test is None or isinstance(test, Mapping) else {"test": test, "train": loader}
@@ -167,8 +167,7 @@ def _identity(
     """What the same call of `sample` has in common with this one, but for network and data, as plain values."""
     prior = {"prior": law["prior"].identity()} if "prior" in law else {}
     about = {"chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
-    code = code_of(module.loss)
-    about |= {} if code is None else {"code of the loss": code}
+    about |= compiled(code_of(module.loss))
     return identity({**law, **prior, **about, "schedule": None if schedule is None else schedule.functions})
 
 

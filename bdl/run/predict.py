@@ -21,6 +21,7 @@ from bdl.data.target import ClassTarget, NumberTarget
 from bdl.data.values import Frame, with_numbers
 from bdl.disk.files import write_atomically
 from bdl.errors import BdlWarning, ConfigError
+from bdl.likelihoods import in_words
 from bdl.posterior.calibrated import Calibration
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
 from bdl.posterior.prediction import AnyPrediction, Prediction, ValuePrediction
@@ -154,14 +155,15 @@ def predicted(
         scale = target.std if target.task == "regression" else 1.0
         if target.task == "regression":
             prediction = prediction.rescaled(target.mean, target.std)
+            target.warn_of_far(prediction.mean, prediction.std, posterior.target["num_data"], place)
         if isinstance(calibration, ConformalIntervals):  # it was fitted in the units that the network sees
             calibration = dataclasses.replace(calibration, margin=scale * calibration.margin)
         return _with_calibration(prediction.to_frame(), calibration, prediction, ())
     if isinstance(target, ClassTarget) and isinstance(prediction, Prediction):
         return _with_calibration(prediction.to_frame(target.labels), calibration, prediction, target.labels)
     raise ConfigError(
-        f"the run's loss, {posterior.target.get('loss')}, does not predict the {target.task} of {target.name}: sample "
-        "again with loss=auto"
+        f"the run's loss, {in_words(posterior.target.get('loss'))}, does not predict the {target.task} of "
+        f"{target.name}: sample again with loss=auto"
     )
 
 

@@ -22,6 +22,7 @@ from bdl.disk.files import disk_errors
 from bdl.errors import BdlWarning
 from bdl.run.config import TABLE
 from bdl.run.launch import Start
+from bdl.run.machine import return_freed_memory
 from bdl.run.plan import Strategy
 from bdl.run.processes import SINGLE, ProcessInfo
 from bdl.run.section import Section
@@ -72,6 +73,7 @@ class RunData:
                 self._rows = chosen, _build(section, self.warns)
             finally:
                 torch.set_num_threads(threads)
+            return_freed_memory()  # the texts and doubles of the table
         return self._rows[1]
 
     @contextlib.contextmanager

@@ -227,7 +227,10 @@ class BayesianMLPRegressor(RegressorMixin, BayesianMLP):
 
         It tells aleatoric from epistemic uncertainty, which the other methods add up.
         """
-        return self._predictive(X).rescaled(self.target_.mean, self.target_.std)
+        prediction = self._predictive(X).rescaled(self.target_.mean, self.target_.std)
+        if self.standardize:
+            self.target_.warn_of_far(prediction.mean, prediction.std, self.posterior_.target["num_data"], "X")
+        return prediction
 
     def predict(self, X: Any, return_std: bool = False) -> np.ndarray | tuple[np.ndarray, np.ndarray]:
         """(n,) predictive means; with `return_std` also the predictive standard deviations (n,), noise included."""

@@ -161,6 +161,7 @@ def test_hidden_folders_links_that_lead_back_and_pipes_are_no_images(folder, tmp
     (copy / "dog" / "._0.png").write_bytes(b"of macOS")
     os.mkfifo(copy / "dog" / "pipe.png")  # opening it would wait for ever
     (copy / "dog" / "zero.png").symlink_to("/dev/zero")
+    (copy / "dog" / "kernel.png").symlink_to("/proc/self/status")
     (copy / "dog" / "gone.png").symlink_to(copy / "nowhere.png")  # as of a disk that is not there
     with socket.socket(socket.AF_UNIX) as listening, pytest.warns(BdlWarning, match="named as images") as told:
         listening.bind(os.path.relpath(copy / "dog" / "socket.png"))  # its name has 107 bytes at most
@@ -169,7 +170,7 @@ def test_hidden_folders_links_that_lead_back_and_pipes_are_no_images(folder, tmp
         split: [(name.replace(str(folder), str(copy)), label) for name, label in items]
         for split, items in module(folder).files.items()
     }
-    assert f"4 that are named as images are no files or lead nowhere ({copy / 'dog' / 'gone.png'}" in str(
+    assert f"5 that are named as images are no files or lead nowhere ({copy / 'dog' / 'gone.png'}" in str(
         told[0].message
     )
 

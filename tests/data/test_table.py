@@ -570,11 +570,14 @@ def test_a_new_row_far_beyond_the_others_is_refused(tmp_path):
 # ---- files and texts that would not end ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device", "folder"])
+@pytest.mark.parametrize("kind", ["pipe", "device", "folder", "kernel"])
 def test_what_is_no_regular_file_is_refused_at_once(tmp_path, kind):
-    path = {"pipe": tmp_path / "pipe", "device": Path("/dev/zero"), "folder": tmp_path}[kind]
+    """A file of /proc says that it is a regular one, and a reader of /proc/kmsg waits for messages."""
+    path = {"device": Path("/dev/zero"), "folder": tmp_path}.get(kind, tmp_path / kind)
     if kind == "pipe":
         os.mkfifo(path)
+    if kind == "kernel":
+        path.symlink_to("/proc/self/status")
     with pytest.raises(ConfigError, match=f"data.path={path} is no regular file"):
         read_table(path, "y")
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import random
+from pathlib import Path
 
 import pytest
 import torch
@@ -130,6 +132,10 @@ def test_what_is_no_text_is_refused_in_one_line(tmp_path, content, arguments, li
 def test_what_is_not_there_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read: No such file"):
         TextDataModule(tmp_path / "none.txt")
+    os.mkfifo(tmp_path / "pipe")
+    for place in (tmp_path / "pipe", Path("/dev/zero"), Path("/proc/self/status")):  # they may never end
+        with pytest.raises(ConfigError, match=f"data.path={place} cannot be read: it is no regular file"):
+            TextDataModule(place)
     with pytest.raises(ConfigError, match=r"without files \*.txt"):
         TextDataModule(tmp_path)
     with pytest.raises(ConfigError, match="a word has the character 'x'"):

@@ -136,6 +136,7 @@ def test_it_is_saved_and_loaded(posterior, tmp_path):
     small = posterior.thin(3, TEST)
     small.save(tmp_path / "small")
     loaded = bdl.Posterior.load(tmp_path / "small", toys.plain())
+    assert "likelihood  CategoricalNLL()" in repr(loaded)
     assert loaded.samples == 3 and torch.equal(loaded.predict(X).probs, small.predict(X).probs)
     assert loaded.records[0].lr == [r.lr for r in small.records for _ in r.chains]
     evaluated = loaded.evaluate(TEST).metrics()

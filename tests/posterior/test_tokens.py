@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shutil
 
 import pytest
 import torch
@@ -56,6 +57,14 @@ def test_the_text_of_a_report_is_the_test_text_and_its_darkest_token_the_most_un
     p = evaluation.bma[darkest, y[darkest]].item()
     assert words[darkest].title.startswith(f"p = {p:.3f}, ")
     assert coloured(evaluation, lambda tokens: None) == []
+
+
+def test_the_report_explains_the_scores_that_it_shows(run, tmp_path):
+    """Those of tokens have a perplexity, and no Brier score."""
+    data, posterior = run
+    bdl.report(shutil.copytree(posterior.stores[0].run_dir, tmp_path / "run"), posterior.net, data)
+    text = (tmp_path / "run" / "report.html").read_text()
+    assert "A perplexity of 5 is the uncertainty of a fair choice among 5 tokens" in text and "Brier score" not in text
 
 
 def test_classes_of_numbers_have_no_perplexity(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import sys
 import warnings
 from pathlib import Path
@@ -17,6 +18,7 @@ from bdl.data import LandsatDataModule
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.run.config import TABLE
 from bdl.run.launch import launch
+from bdl.run.machine import keep_freed_memory
 from bdl.run.run_data import RunData
 from bdl.run.section import Section
 
@@ -106,6 +108,7 @@ def test_rows_for_which_there_is_no_place_on_the_disk_give_one_line(tmp_path, mo
 
 
 WITHOUT_TABLE = """
+import multiprocessing
 import sys
 from pathlib import Path
 
@@ -144,3 +147,33 @@ def test_a_run_reads_its_table_once_on_one_process_and_on_two(tmp_path):
     finish(Forked([str(SCRIPTS / "train.py"), *about, f"hydra.run.dir={tmp_path / 'again'}", "stacks=2"], ROOT))
     kept = [samples(tmp_path / name) for name in ("run", "tuned", "again")]
     assert len(kept[0]) > 8 and kept[0] == kept[1] == kept[2]
+
+
+def resident() -> int:
+    """Bytes of memory that this process holds."""
+    line = next(line for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return 1024 * int(line.split()[1])
+
+
+@pytest.mark.skipif(not FORK, reason="needs fork and /proc")
+def test_what_the_reading_freed_is_given_back(tmp_path):
+    """Rows take 4 bytes a cell. Their texts and doubles are freed, and glibc kept them: 10 bytes a cell in all."""
+    rows, columns = 2000, 1000
+    seven = [",".join(f"{x:.5f}" for x in row) for row in np.random.default_rng(0).normal(size=(7, columns))]
+    lines = [f"{i / 7:.5f},{seven[i % 7]}" for i in range(rows)]
+    for name, part in (("small", lines[:100]), ("table", lines)):
+        names = ",".join(["y", *(f"x{i}" for i in range(columns))])
+        (tmp_path / f"{name}.csv").write_text("\n".join([names, *part]))
+
+    def read() -> None:
+        keep_freed_memory()
+        RunData(warns=False).read(section(tmp_path / "small.csv"))  # loads libraries
+        before = resident()
+        held = RunData(warns=False)
+        held.read(section(tmp_path / "table.csv"))
+        assert resident() - before < 7 * rows * columns
+
+    child = multiprocessing.get_context("fork").Process(target=read)
+    child.start()
+    child.join()
+    assert child.exitcode == 0

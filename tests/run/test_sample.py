@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 
 import numpy as np
 import pytest
@@ -69,8 +70,20 @@ def test_another_function_of_the_same_name_is_another_loss(tmp_path):
     common = dict(loader=loader(), run_dir=tmp_path, steps=2, lr=0.01, keep=EveryStep(0, 1), accelerator="cpu")
     for _ in range(2):
         bdl.sample(mlp(), lambda outputs, y: nn.functional.cross_entropy(outputs, y), **common)
-    with pytest.raises(ConfigError, match="holds another run: code of the loss was"):
+    with pytest.raises(ConfigError, match="holds another run: code of the loss.checksum was"):
         bdl.sample(mlp(), lambda outputs, y: 2 * nn.functional.cross_entropy(outputs, y), **common)
+
+
+def test_byte_code_of_another_python_is_not_compared(tmp_path, monkeypatch):
+    """A second lambda stands for the first one as another Python compiles it. Settings are compared as ever."""
+    common = dict(loader=loader(), run_dir=tmp_path, steps=4, keep=EveryStep(0, 1), accelerator="cpu")
+    bdl.sample(mlp(), lambda outputs, y: nn.functional.cross_entropy(outputs, y), lr=0.01, **common)
+    here, loss = sys.implementation.cache_tag, lambda outputs, y: nn.functional.cross_entropy(outputs, y) * 1
+    monkeypatch.setattr(sys.implementation, "cache_tag", "python-4")
+    with pytest.warns(bdl.BdlWarning, match=f"{here} compiled the loss of {tmp_path}, and python-4 that of this call"):
+        assert bdl.sample(mlp(), loss, lr=0.01, **common | {"steps": 6}).samples == 6
+    with pytest.raises(ConfigError, match="holds another run: lr was 0.01"):
+        bdl.sample(mlp(), loss, lr=0.02, **common)
 
 
 def test_the_same_call_and_one_of_more_steps_go_on(call):

@@ -23,7 +23,7 @@ from running import refusal, sampled, whole
 import bdl
 from bdl.data import LandsatDataModule, read_table
 from bdl.errors import ConfigError
-from bdl.run.config import config_hash
+from bdl.run.config import checksum, config_hash
 from bdl.run.records import read_config
 from bdl.run.write_report import target_fact
 
@@ -166,6 +166,20 @@ def test_rows_of_pandas_get_the_numbers_of_the_command(script, numbers):
         bdl.predict_table(numbers / "run", rows.assign(size="big").set_index("key"))
 
 
+@pytest.mark.filterwarnings("default::bdl.errors.BdlWarning")
+def test_predictions_beyond_all_that_training_had_are_told(script, numbers, tmp_path):
+    """Row 2 alone: what ReLU makes of a size of 1e17 has no bound."""
+    of_data = (f"data.path={numbers / 'table.csv'}", "data.target=y", "data.id=[key]", "sampler.lr=0.001")
+    sampled(tmp_path / "run", "data=csv", *SMALL, *of_data, "model.activation=relu")
+    rows = table().drop(columns="y").iloc[10:15].assign(size=[0.1, 1e17, -0.3, 0.2, 2.0])
+    rows.to_csv(tmp_path / "far.csv", index=False)
+    output = tmp_path / "p.csv"
+    status, _, err = script("predict", f"run={tmp_path / 'run'}", f"input={tmp_path / 'far.csv'}", f"output={output}")
+    assert status == 0 and len(err) == 1, err
+    assert "far.csv: for 1 of 5 rows, row 2 the first, the mean or the standard deviation of y is beyond any" in err[0]
+    assert not pd.read_csv(output)["std"].iloc[1] < 1e15
+
+
 def test_targets_far_from_zero_keep_their_digits(script, tmp_path):
     """Seconds since 1970: float32 has steps of 128 s there, and seven digits have steps of 1,000 s."""
     frame = table()
@@ -291,6 +305,12 @@ def test_the_hash_reads_the_weights_of_a_folder_alone(tmp_path):
     assert hash_of() == first
     (tmp_path / "model.safetensors").write_bytes(b"other weights")
     assert hash_of() != first
+
+
+def test_a_file_of_the_kernel_is_not_hashed(tmp_path):
+    """The name of the run's folder hashes the table; a reader of /proc/kmsg waits for messages."""
+    (tmp_path / "table.csv").symlink_to("/proc/self/status")
+    assert checksum(str(tmp_path / "table.csv")) == str(tmp_path / "table.csv")
 
 
 def test_a_run_on_other_data_predicts_no_tables(script, run, tmp_path):
