@@ -186,7 +186,7 @@ def test_momenta_must_be_rescaled_in_mid_kick(wrong, monkeypatch):
     assert not right(energies(bdl.BAOAB(0.1), 0.05, 600)[0])
 
 
-@pytest.mark.parametrize("with_lr", [True, False])
+@pytest.mark.parametrize("with_lr", slow_where(lambda with_lr: not with_lr, [True, False]))
 def test_momenta_scale_with_the_lr_of_each_rung(with_lr: bool, monkeypatch):
     """Where lr is proportional to the temperature of its rung, displacements scale with sqrt(lr T).
 
@@ -225,6 +225,7 @@ def test_full_energies_have_no_error():
     assert (sampler.swap_rates > 0.6).all()
 
 
+@pytest.mark.slow  # test_full_energies_have_no_error has the right value
 def test_estimate_is_not_for_exact_energies():
     """It counts changes of U as errors, and the cold rung is a little too cold. Accept/reject kernels always use 0."""
     assert not right(energies(bdl.BAOAB(0.1), 0.05, 500, energy_var="estimated")[0])
@@ -286,10 +287,12 @@ class Two:
 
 
 ROWS = [r for r in TABLE if r.name in ("sgld", "sghmc-0.1", "baoab-0.1", "sgnht-0.1", "psgld", "sghmc-estimated")]
+LADDERS = [(r.build(2, D64), False) for r in ROWS] + [(bdl.HMC(2, adapt_steps=9), True)]
 
 
 @pytest.mark.parametrize(
-    "dynamics, exact", [(r.build(2, D64), False) for r in ROWS] + [(bdl.HMC(2, adapt_steps=9), True)]
+    "dynamics, exact",
+    slow_where(lambda dynamics, exact: isinstance(dynamics, bdl.SGLD | bdl.BAOAB | bdl.PSGLD), LADDERS),
 )
 def test_resumed_ladder_is_the_uninterrupted_one(dynamics, exact: bool):
     """k steps, save, load, m steps give the bits of k + m steps: states, swaps and the estimate of the variance."""
