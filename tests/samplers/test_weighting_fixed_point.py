@@ -117,7 +117,7 @@ SPREADS = [(target, zeta) for target in (Normal(), Mixture()) for zeta in (0.5, 
 def test_psi_reaches_the_discrete_fixed_point(target, zeta: float):
     """psi agrees with the fixed point for the chain's step size. Power: the tolerance is below .03, and the fixed point
     of 1.4 zeta is further off."""
-    estimate = learned(target, bdl.AdaptiveWeight, zeta)
+    estimate = learned(target, bdl.AdaptiveWeight, zeta, steps=700)
     tol = tolerance(estimate)
     assert tol < 0.03, "no power: more steps"
     expected = fixed_point(target, bdl.AdaptiveWeight, zeta, STEP)
