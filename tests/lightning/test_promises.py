@@ -188,7 +188,7 @@ def test_an_lr_that_was_given_stays_and_a_line_says_to_what_to_lower_it(tmp_path
     assert "lower sampler.lr from 1 to 0.1" in run.lines[0]
 
 
-HOT = ("noise", "step")
+TOO_HOT = ("noise", "step")
 
 
 @pytest.fixture(scope="module")
@@ -198,7 +198,7 @@ def whole(request, tmp_path_factory) -> tuple[Run, dict[str, Any]]:
     return Run(tmp_path_factory.mktemp("whole"), **arguments), arguments
 
 
-SHARES = [(hot, share) for hot in HOT for share in (0.3, 0.75, 1.5, 3.5)]
+SHARES = [(hot, share) for hot in TOO_HOT for share in (0.3, 0.75, 1.5, 3.5)]
 BY_DEFAULT = [("noise", 0.75), ("noise", 3.5), ("step", 0.75)]
 
 
@@ -214,7 +214,7 @@ def test_a_resumed_run_decides_the_same(tmp_path, whole, share):
     assert parts.sampler.param_groups[0]["lr"] == uninterrupted.sampler.param_groups[0]["lr"] < arguments["lr"]
 
 
-@pytest.mark.parametrize("whole", slow_where("step".__eq__, HOT), indirect=True)
+@pytest.mark.parametrize("whole", slow_where("step".__eq__, TOO_HOT), indirect=True)
 def test_blocks_of_steps_decide_as_single_steps_do(tmp_path, whole):
     blocks, arguments = whole
     single = Run(tmp_path, EveryBatch(), **arguments)
