@@ -331,6 +331,7 @@ def neck(dynamics, lr: float) -> Estimate:
     return Estimate.over_chains(torch.stack([v.mean(0), v.square().mean(0)], 1))
 
 
+@pytest.mark.slow  # uneven batch noise on a Gaussian stands above
 def test_funnel_with_batch_noise():
     """Of half of the level, and of a variance that the masses must even out: v and v² to 5 %.
 

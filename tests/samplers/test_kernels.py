@@ -322,7 +322,7 @@ MISTAKES = [
 ]
 
 
-@pytest.mark.parametrize("how", ["MALA", "HMC", *MISTAKES])
+@pytest.mark.parametrize("how", slow_where(lambda how: how in ("MALA", "HMC"), ["MALA", "HMC", *MISTAKES]))
 def test_nearly_right_kernels_are_seen(how: str):
     """Negative controls: kernels with a mistake fail the test that those without a mistake pass."""
     lr, steps = (0.2, 200) if "MALA" in how else (0.07, 100)  # at lr = .1, T = 2 the path is a whole period

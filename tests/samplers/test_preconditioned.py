@@ -92,9 +92,10 @@ def test_gamma_restores_the_law_of_psgld_without_memory(k: float, T: float):
     assert T != 1 or expected == pytest.approx([1.889, 1.0, 0.364][k], abs=1e-3)
 
 
+@pytest.mark.slow  # the exact bias of a drift without Γ stands above
 @pytest.mark.parametrize(
     "a, lr, ratio",
-    slow_where(lambda a, lr, ratio: ratio != 1.69, [(0.99, 0.03, 1.16), (0.99, 0.01, 1.31), (0.9, 0.01, 1.69)]),
+    [(0.99, 0.03, 1.16), (0.99, 0.01, 1.31), (0.9, 0.01, 1.69)],
     ids=["fast", "slow", "slower"],
 )
 def test_bias_of_the_usual_psgld(a: float, lr: float, ratio: float):

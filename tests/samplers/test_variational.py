@@ -254,6 +254,7 @@ def bound(mu: float, log_std: float) -> float:
     return float(w @ (likelihood + prior) / w.sum() - log_std)
 
 
+@pytest.mark.slow  # test_priors.py has the energy and the gradient of the mixture
 def test_best_fit_under_a_scale_mixture():
     """The prior of Blundell et al. 2015, on the mean of four numbers, gives the q that quadrature gives.
 

@@ -176,6 +176,7 @@ def test_psi_comes_to_rest_at_the_floor_law(zeta: float):
     assert h.settled and share(14.0) == pytest.approx(FLOOR_LAW[zeta], abs=0.02)
 
 
+@pytest.mark.slow  # a negative control of the test above
 def test_without_haste_psi_is_slow_and_says_so(monkeypatch):
     """The published step: after 4,000 steps at zeta = 1 the share is .26, far from .475, and psi has not settled."""
     monkeypatch.setattr(Histogram, "hurry", lambda self: None)
