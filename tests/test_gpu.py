@@ -142,7 +142,7 @@ def test_without_noise_a_gpu_computes_what_the_cpu_does(name, exact):
     torch.testing.assert_close(gpu.sampler.energy.cpu(), cpu.sampler.energy, atol=1e-3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["awsghmc", "csghmc"])
+@pytest.mark.parametrize("name", repeated(["awsghmc", "csghmc"], "csghmc"))
 def test_a_weighting_learns_on_a_gpu_what_it_does_on_the_cpu(name):
     """From the same 100 energies (C,), psi, its logarithm and both results agree within 1e-12, in double precision."""
     weighting = SAMPLERS[name][1]
@@ -300,8 +300,11 @@ def losses_and_gradients(stack: bdl.ChainStack, x: Tensor, y: Tensor, dtype=torc
     return [losses.detach(), torch.cat([g.flatten(1) for g in grads], 1), *(b.float() for b in stack.buffers())]
 
 
-@pytest.mark.parametrize("norm", ["batch", "filter_response"])
-@pytest.mark.parametrize("chains,shared", [(3, False), (3, True), (1, False)])
+IMAGES = [(3, False), (3, True), (1, False)]
+
+
+@pytest.mark.parametrize("norm", repeated(["batch", "filter_response"], "batch"))
+@pytest.mark.parametrize("chains,shared", IMAGES if REAL else slow_where(lambda chains, _: chains == 1, IMAGES))
 def test_vmap_is_the_loop_on_a_resnet(norm, chains, shared, exact, deterministic):
     """Losses, gradients and running statistics agree within 1e-4 of their norm: sums have another order."""
     x, y = images(chains, shared=shared)
