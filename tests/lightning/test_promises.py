@@ -199,7 +199,7 @@ def whole(request, tmp_path_factory) -> tuple[Run, dict[str, Any]]:
 
 
 SHARES = [(hot, share) for hot in TOO_HOT for share in (0.3, 0.75, 1.5, 3.5)]
-BY_DEFAULT = [("noise", 0.75), ("noise", 3.5), ("step", 0.75)]
+BY_DEFAULT = [("noise", 0.75), ("noise", 3.5)]
 
 
 @pytest.mark.parametrize("whole, share", slow_where(lambda *case: case not in BY_DEFAULT, SHARES), indirect=["whole"])

@@ -84,6 +84,7 @@ def test_a_resumed_run_of_every_sampler_ends_with_the_same_files(whole, tmp_path
     assert_same(whole(name), stopped(name, tmp_path, 9))
 
 
+@pytest.mark.slow  # tests/data/test_loader.py resumes after the last batch of the workers
 def test_worker_processes_change_nothing(whole, tmp_path):
     assert_same(whole("refresh"), stopped("workers", tmp_path, 10))
 

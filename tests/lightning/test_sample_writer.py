@@ -159,7 +159,7 @@ def killed(folder: Path, number: int) -> None:
         run(folder)
 
 
-@pytest.mark.parametrize("number", slow_where(lambda number: number == 6, [1, 4, 6]))
+@pytest.mark.parametrize("number", slow_where(lambda number: number != 4, [1, 4, 6]))
 def test_a_kill_while_the_thread_writes_loses_nothing(tmp_path, number):
     """The run goes on from its last checkpoint, of steps 5 and 10, and leaves what a run leaves that was not killed."""
     child = forked.process(killed, tmp_path / "killed", number)

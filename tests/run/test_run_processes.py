@@ -34,10 +34,8 @@ def uninterrupted(tmp_path_factory):
     return samples(folder)
 
 
-@pytest.mark.parametrize(
-    ("signum", "begin"),
-    [pytest.param(signal.SIGTERM, start_interpreter, marks=pytest.mark.slow), (signal.SIGINT, start)],
-)
+@pytest.mark.slow  # test_stacks_in_one_run_are_those_of_runs_of_their_own is stopped and resumed too
+@pytest.mark.parametrize(("signum", "begin"), [(signal.SIGTERM, start_interpreter), (signal.SIGINT, start)])
 def test_a_signal_stops_after_a_step_and_the_same_command_resumes(tmp_path, uninterrupted, signum, begin):
     process = begin(f"hydra.run.dir={tmp_path}", *LONG)
     stop(process, tmp_path, signum)
