@@ -89,10 +89,10 @@ def test_stacks_in_one_run_are_those_of_runs_of_their_own(tmp_path):
     """This holds for a run that a signal stops and the same command resumes. Both stacks are evaluated together."""
     folder = tmp_path / "both"
     process = on_two("chains", folder, *SHORTER)
-    stop(process, folder, signal.SIGTERM, stacks=2)
+    stop(process, folder, signal.SIGINT, stacks=2)
     _, err = process.communicate(timeout=200)
-    assert process.returncode == 143, err
-    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 15; the same command resumes"), err
+    assert process.returncode == 130, err
+    assert len(err.splitlines()) == 1 and err.startswith("bdl: stopped by signal 2; the same command resumes"), err
     assert {p.name for p in (folder / "checkpoints").iterdir()} == {"last.ckpt", "last-1.ckpt"}
     assert not (folder / "metrics.json").exists()
     out, err = on_two("chains", folder, *SHORTER).communicate(timeout=200)
