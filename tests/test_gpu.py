@@ -43,6 +43,11 @@ def repeated(names, *default: str) -> list:
     return list(names) if REAL else slow_where(lambda name: name not in default, names)
 
 
+def tried_elsewhere(test):
+    """test_devices.py and test_recorded_steps.py have this claim on the simulated device."""
+    return test if REAL else pytest.mark.slow(test)
+
+
 ROOT = Path(__file__).parents[1]
 C, N = 4, 64  # chains, items
 SAMPLERS = {
@@ -143,7 +148,7 @@ def test_without_noise_a_gpu_computes_what_the_cpu_does(name, exact):
     torch.testing.assert_close(gpu.sampler.energy.cpu(), cpu.sampler.energy, atol=1e-3, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", ["awsghmc", "csghmc"])
+@pytest.mark.parametrize("name", repeated(["awsghmc", "csghmc"], "csghmc"))
 def test_a_weighting_learns_on_a_gpu_what_it_does_on_the_cpu(name):
     """From the same 100 energies (C,), psi, its logarithm and both results agree within 1e-12, in double precision."""
     weighting = SAMPLERS[name][1]
@@ -218,6 +223,7 @@ def test_the_law_of_4096_chains_on_a_gaussian(dynamics):
         assert abs(sampler.kinetic_temperature.mean().item() / expected - 1) < 0.1
 
 
+@tried_elsewhere
 @pytest.mark.parametrize("name", repeated(["sgld", "sghmc", "sgnht", "awsghmc", "csghmc"], "sgnht", "csghmc"))
 def test_no_step_waits_for_the_device(name):
     """torch raises where the host would wait. The test leaves out the steps at which the flag of bad steps is read."""
@@ -226,6 +232,7 @@ def test_no_step_waits_for_the_device(name):
         chains.go(40)
 
 
+@tried_elsewhere
 @pytest.mark.parametrize("ladder", [(1.0, 2.0), (1.0, 2.0, 4.0, 8.0)])
 def test_replicas_swap_without_waiting(ladder):
     chains = Chains(DEVICE, bdl.SGHMC(), bdl.Flat(), exchange=bdl.Exchange(ladder, energy_var=0.0)).go(2)
@@ -301,8 +308,11 @@ def losses_and_gradients(stack: bdl.ChainStack, x: Tensor, y: Tensor, dtype=torc
     return [losses.detach(), torch.cat([g.flatten(1) for g in grads], 1), *(b.float() for b in stack.buffers())]
 
 
-@pytest.mark.parametrize("norm", ["batch", "filter_response"])
-@pytest.mark.parametrize("chains,shared", [(3, False), (3, True), (1, False)])
+IMAGES = [(3, False), (3, True), (1, False)]
+
+
+@pytest.mark.parametrize("norm", repeated(["batch", "filter_response"], "batch"))
+@pytest.mark.parametrize("chains,shared", IMAGES if REAL else slow_where(lambda chains, _: chains == 1, IMAGES))
 def test_vmap_is_the_loop_on_a_resnet(norm, chains, shared, exact, deterministic):
     """Losses, gradients and running statistics agree within 1e-4 of their norm: sums have another order."""
     x, y = images(chains, shared=shared)
@@ -550,6 +560,7 @@ def uninterrupted(tmp_path_factory):
     return get
 
 
+@tried_elsewhere
 @pytest.mark.filterwarnings("ignore::bdl.BdlWarning")
 @pytest.mark.parametrize("name", repeated([n for n in LIGHTNING if REAL or "bf16" not in n], "weighted", "layers"))
 def test_blocks_and_graphs_are_single_steps_to_the_bit(
@@ -567,6 +578,7 @@ def test_blocks_and_graphs_are_single_steps_to_the_bit(
     print(f"{name}: compile=false is {'the same to the bit' if torch.equal(plain[1][0], blocks[1][0]) else 'close'}")
 
 
+@tried_elsewhere
 def test_parameters_that_move_inside_a_block_are_recorded_anew(tmp_path, lightning_deterministic, monkeypatch):
     graphs = CountedGraphs(monkeypatch)
     moved = left(tmp_path / "a", fit(tmp_path / "a", At(step_30=move_parameters)))
@@ -574,6 +586,7 @@ def test_parameters_that_move_inside_a_block_are_recorded_anew(tmp_path, lightni
     assert_same(moved, left(tmp_path / "b", fit(tmp_path / "b", EveryBatch())))
 
 
+@tried_elsewhere
 @pytest.mark.parametrize("name", repeated(["flat", "weighted", "layers", "images"], "weighted"))
 def test_a_run_with_graphs_stops_inside_a_block_and_resumes_to_the_bit(
     tmp_path, lightning_deterministic, uninterrupted, name
@@ -654,6 +667,7 @@ def test_graphs_launch_nearly_all_steps_of_a_block(tmp_path, monkeypatch):
     assert graphs.launches > 1900 and graphs.records <= 2
 
 
+@tried_elsewhere
 @pytest.mark.parametrize("net", [None, nn.Sequential(nn.Linear(toys.D, 5), nn.Dropout(0.3), nn.Linear(5, toys.K))])
 def test_a_run_that_was_stopped_writes_the_samples_of_one_that_was_not(tmp_path, net):
     """20 steps equal 11 steps and 9 from Lightning's checkpoint. Dropout draws from the device's random stream."""

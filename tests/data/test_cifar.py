@@ -15,6 +15,7 @@ from cifar_files import PER_FILE, TEST, Folder, images, python2, write_file
 from composing import CONF, compose
 from hydra.utils import instantiate
 from omegaconf import DictConfig
+from repeats import slow_where
 from torch import Tensor
 from torchvision.datasets import CIFAR10
 
@@ -358,7 +359,7 @@ def test_every_cell_of_the_table_has_its_experiment():
     assert set(EXPERIMENTS) == expected | {f"cifar10/{name}" for name in more}
 
 
-@pytest.mark.parametrize("experiment", EXPERIMENTS)
+@pytest.mark.parametrize("experiment", slow_where(lambda experiment: "decay_" in experiment, EXPERIMENTS))
 def test_every_experiment_is_whole(experiment):
     """Its length is in epochs, all parts agree on the number of classes, and a short run keeps samples too."""
     cfg = configured(experiment)
@@ -422,7 +423,7 @@ def test_the_hmc_reference_is_that_posterior(ten):
 @pytest.mark.parametrize(
     "overrides",
     [
-        ("experiment=cifar10/decay_both_awsghmc", "model.depth=8"),
+        pytest.param(("experiment=cifar10/decay_both_awsghmc", "model.depth=8"), marks=pytest.mark.slow),
         ("experiment=cifar10/cnn_csgmcmc_temp", "data.loader=torch", "data.workers=0"),
     ],
     ids=["images on the device", "loader=torch"],

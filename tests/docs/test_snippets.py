@@ -20,7 +20,7 @@ from repeats import slow_where
 import bdl
 
 SMALL = ("length=60", "chains=2", "collect.keep.burn_in=20", "collect.keep.every=10", "logger=none", "train_items=200")
-LONG = ("own-network", "tutorial-sklearn")  # half of the time of all pages
+LONG = ("own-network", "predictions", "tutorial-sklearn", "tutorial-table")  # two thirds of the time of all pages
 WITH_PYTHON = [page for page in PAGES if blocks(page, "python")]
 TRAIN = [(page, o) for page in PAGES for c in commands(page) if (o := options(c, "train")) is not None]
 EVALUATE = [(page, o) for page in PAGES for c in commands(page) if (o := options(c, "evaluate")) is not None]

@@ -14,14 +14,26 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing import forkserver
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 CONTEXT = multiprocessing.get_context("forkserver")
 CONTEXT.set_forkserver_preload(["preloaded"])
+
+
+def process(function: Callable[..., None], *arguments: Any) -> BaseProcess:
+    """A process of its own that has begun to call the function."""
+    # The server of Python 3.11 looks for `preloaded` on the path of a new interpreter, and goes on without it
+    with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
+        forkserver.ensure_running()
+    begun = CONTEXT.Process(target=function, args=arguments)
+    begun.start()
+    return begun
 
 
 class Forked:
@@ -31,11 +43,7 @@ class Forked:
         streams = [CONTEXT.Pipe(duplex=False) for _ in range(2)]
         environment = dict(os.environ if env is None else env)
         arguments = (list(command), str(cwd), environment, *(writer for _, writer in streams))
-        # The server of Python 3.11 looks for `preloaded` on the path of a new interpreter, and goes on without it
-        with mock.patch.dict(os.environ, PYTHONPATH=os.pathsep.join(filter(None, sys.path))):
-            forkserver.ensure_running()
-        self.process = CONTEXT.Process(target=_run, args=arguments)
-        self.process.start()
+        self.process = process(_run, *arguments)
         for _, writer in streams:
             writer.close()
         self.pid = self.process.pid

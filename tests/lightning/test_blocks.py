@@ -156,7 +156,10 @@ def assert_equal(blocks: Run, stepwise: Run) -> None:
 
 
 # They take the same way through a block as another case: a weighting, an adaptation, a precision, a count of batches
-REPEATS = ("one chain", "contour, shared", "thermostat", "variational", "any loss", "double", "half an epoch")
+REPEATS = (
+    "one chain", "contour, shared", "thermostat", "isokinetic", "variational", "any loss", "double", "bfloat16",
+    "half an epoch", "estimated noise",
+)  # fmt: skip
 
 
 @pytest.mark.filterwarnings("ignore::bdl.BdlWarning", "ignore:.*label_smoothing")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from again import WHOLE, Run
+from repeats import slow_where
 from test_resume import files
 
 import bdl
@@ -40,7 +41,7 @@ def test_a_damaged_index_is_made_whole_by_resuming(whole, tmp_path, damage, stop
 
 @pytest.mark.parametrize("stop", [12, WHOLE], ids=["in the middle", "at the end"])
 @pytest.mark.parametrize("name", ["samples/index-0.jsonl", "manifest-0.jsonl"])
-@pytest.mark.parametrize("damage", LOST)
+@pytest.mark.parametrize("damage", slow_where("cut".__eq__, LOST))
 def test_lost_lines_are_no_silent_loss(tmp_path, damage, name, stop):
     Run("plain", tmp_path).go(stop)
     LOST[damage](tmp_path / name)

@@ -53,7 +53,7 @@ def steps(folder, name: str, first: int = 10, last: int = 30, callbacks=(), **se
     return window
 
 
-@pytest.mark.parametrize("name", slow_where(lambda name: name in ("SGD", "SGLD", "AWSGHMC, U/T"), SAMPLERS))
+@pytest.mark.parametrize("name", slow_where(lambda name: name in ("SGD", "SGLD", "HMC", "AWSGHMC, U/T"), SAMPLERS))
 def test_no_step_inside_a_block_waits_and_few_kernels_run(name, simulated, tmp_path):
     """Steps 11 to 30 hold one pair of gradients for the batch noise, and three configurational temperatures."""
     window = steps(tmp_path, name)

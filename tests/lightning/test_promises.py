@@ -160,12 +160,18 @@ def test_lr_falls_where_a_rising_zeta_multiplies_the_gradient(tmp_path):
     assert 1.1 < kinetic_temperature(monitor, run) < 1.27
 
 
-def test_lr_stays_to_the_bit_where_momenta_are_within_the_budget(tmp_path):
+COOL = {
+    "SGHMC": gaussian(1 / 6),
+    "BAOAB": gaussian(0.8, dynamics=bdl.BAOAB(0.5)),
+    "SGNHT": gaussian(0.3, dynamics=bdl.SGNHT(0.5)),
+}
+
+
+@pytest.mark.parametrize("name", slow_where("SGNHT".__eq__, COOL))
+def test_lr_stays_to_the_bit_where_momenta_are_within_the_budget(tmp_path, name):
     """SGHMC's are at 1.2 T. BAOAB's are at T at any step, and those of a thermostat absorb the error of the step."""
-    cool = [gaussian(1 / 6), gaussian(0.8, dynamics=bdl.BAOAB(0.5)), gaussian(0.3, dynamics=bdl.SGNHT(0.5))]
-    for number, arguments in enumerate(cool):
-        run = Run(tmp_path / str(number), **arguments)
-        assert (run.lines, run.sampler.param_groups[0]["lr"]) == ([], 1.0)
+    run = Run(tmp_path, **COOL[name])
+    assert (run.lines, run.sampler.param_groups[0]["lr"]) == ([], 1.0)
 
 
 def test_momenta_of_chains_that_move_downhill_do_not_lower_lr(tmp_path):
@@ -182,14 +188,21 @@ def test_an_lr_that_was_given_stays_and_a_line_says_to_what_to_lower_it(tmp_path
     assert "lower sampler.lr from 1 to 0.1" in run.lines[0]
 
 
-@pytest.fixture(scope="module", params=["noise", "step"])
+TOO_HOT = ("noise", "step")
+
+
+@pytest.fixture(scope="module")
 def whole(request, tmp_path_factory) -> tuple[Run, dict[str, Any]]:
     """A run that nothing stops, whose batches or whose steps are too hot; and its arguments."""
     arguments = FAR if request.param == "noise" else gaussian(0.8)
     return Run(tmp_path_factory.mktemp("whole"), **arguments), arguments
 
 
-@pytest.mark.parametrize("share", slow_where(lambda share: share in (0.3, 1.5), [0.3, 0.75, 1.5, 3.5]))
+SHARES = [(hot, share) for hot in TOO_HOT for share in (0.3, 0.75, 1.5, 3.5)]
+BY_DEFAULT = [("noise", 0.75), ("noise", 3.5)]
+
+
+@pytest.mark.parametrize("whole, share", slow_where(lambda *case: case not in BY_DEFAULT, SHARES), indirect=["whole"])
 def test_a_resumed_run_decides_the_same(tmp_path, whole, share):
     """Before the first decision, after it, after the second, and while samples are kept; shares of the burn-in."""
     uninterrupted, arguments = whole
@@ -201,6 +214,7 @@ def test_a_resumed_run_decides_the_same(tmp_path, whole, share):
     assert parts.sampler.param_groups[0]["lr"] == uninterrupted.sampler.param_groups[0]["lr"] < arguments["lr"]
 
 
+@pytest.mark.parametrize("whole", slow_where("step".__eq__, TOO_HOT), indirect=True)
 def test_blocks_of_steps_decide_as_single_steps_do(tmp_path, whole):
     blocks, arguments = whole
     single = Run(tmp_path, EveryBatch(), **arguments)

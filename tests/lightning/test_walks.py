@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 import toys
+from repeats import slow_where
 from test_blocks import STEPS, Case, EveryBatch, Run, assert_equal, assert_equal_but_for_zero_grad
 
 import bdl
@@ -31,6 +32,7 @@ CASES = {
     "mclmc": Case(batch=toys.N, sampler={"dynamics": bdl.MCLMC(adapt_steps=60), "lr": 0.01}),
     "mclmc, leapfrog": Case(batch=toys.N, sampler={"dynamics": bdl.MCLMC("leapfrog"), "lr": 0.01}, chains=1),
 }
+SAME_WAY = ("sgd", "sgld", "one chain", "uniform prior", "mclmc, leapfrog")  # as a case with other numbers
 
 
 @pytest.fixture
@@ -55,7 +57,7 @@ class Unseen(Run):
 
 
 @pytest.mark.filterwarnings("ignore::bdl.BdlWarning")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", slow_where(SAME_WAY.__contains__, CASES))
 def test_walks_leave_the_files_and_the_checkpoint_of_single_steps(tmp_path, walked, name):
     walks = Unseen(tmp_path / "a", CASES[name])
     steps = sum(walked)
@@ -79,8 +81,10 @@ class Stops(bdl.callbacks.StepCallback):
         return False
 
 
-@pytest.mark.parametrize("at", [7, 39, 45, 71])
-@pytest.mark.parametrize("name", ["sghmc", "sgnht", "mclmc"])
+STOPS = [(name, at) for name in ("sghmc", "sgnht", "mclmc") for at in (7, 39, 45, 71)]
+
+
+@pytest.mark.parametrize("name, at", slow_where(lambda name, at: name != "sghmc" and at != 45, STOPS))
 def test_a_run_that_stops_where_another_walks_on_resumes_to_the_byte(tmp_path, walked, name, at):
     whole = Unseen(tmp_path / "whole", CASES[name])
     first = Unseen(tmp_path / "parts", CASES[name], Stops(at))

@@ -125,7 +125,7 @@ def averaged(make, method="auto") -> PosteriorModule:
     ("make", "method", "x"),
     [
         (perceptron, "auto", torch.randn(5, 5)),
-        (convolutions, "vmap", torch.randn(5, 1, 6, 6)),
+        pytest.param(convolutions, "vmap", torch.randn(5, 1, 6, 6), marks=pytest.mark.slow),
         pytest.param(Encoder, "loop", torch.randint(0, 11, (5, 7)), marks=pytest.mark.slow),
     ],
     ids=["perceptron", "vmap of convolutions", "transformer"],

@@ -8,6 +8,7 @@ import pytest
 import torch
 import toys
 from by_hand import NUMBERS_X, NUMBERS_Y, X, Y, of_file
+from repeats import slow_where
 
 import bdl
 from bdl.data import TensorSlices
@@ -94,7 +95,7 @@ def test_without_labels_the_divergence_from_the_average_decides(posterior):
     assert scores["spaced"] == pytest.approx(float((average * (average / spaced).log()).sum(-1).mean()), rel=1e-3)
 
 
-@pytest.mark.parametrize("labels", [True, False])
+@pytest.mark.parametrize("labels", slow_where(bool, [True, False]))
 def test_numbers_with_and_without_labels(regression, labels):
     folder, net, _ = regression
     posterior = bdl.Posterior.load(folder, net)

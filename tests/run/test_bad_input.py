@@ -136,7 +136,7 @@ OTHERS = {
 }
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("name", slow_where("activation".__eq__, OTHERS))
 def test_a_checkpoint_of_another_run_is_refused(script, tmp_path, name):
     override, words = OTHERS[name]
     first, second = tmp_path / "first", tmp_path / "second"

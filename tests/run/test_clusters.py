@@ -40,7 +40,13 @@ def on_path(monkeypatch, folder: Path) -> None:
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
 
 
-@pytest.mark.parametrize("kind", [("trainer=debug",), ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=1")])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(("trainer=debug",), marks=pytest.mark.slow),
+        ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=1"),
+    ],
+)
 def test_an_srun_on_the_path_is_not_spoken_of(tmp_path, monkeypatch, kind):
     program(tmp_path / "bin", "srun", "exit 1")
     on_path(monkeypatch, tmp_path / "bin")

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
+import pickle
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
-from composing import ROOT, SCRIPTS
-from forked import Forked
-from running import finish, samples
+from composing import compose
+from repeats import slow_where
+from running import samples
 
 from bdl.data import LandsatDataModule
 from bdl.errors import BdlWarning, ConfigError, StoreError
+from bdl.run import train
 from bdl.run.config import TABLE
 from bdl.run.launch import launch
 from bdl.run.machine import keep_freed_memory
@@ -87,7 +91,7 @@ def in_new_process(folder: Path, of_stack: Section, data: RunData) -> None:
     module.tensors("train")[0].zero_()  # a copy of the page is written
 
 
-@pytest.mark.parametrize("start", [*FORK, "spawn"])
+@pytest.mark.parametrize("start", slow_where("spawn".__eq__, [*FORK, "spawn"]))  # a new interpreter
 def test_a_new_process_has_the_rows_of_a_table_that_is_gone(tmp_path, start):
     path = write_table(tmp_path / "table.csv")
     data, of_stack = RunData(), section(path, val_fraction=0.0, batch_size=8)
@@ -99,6 +103,18 @@ def test_a_new_process_has_the_rows_of_a_table_that_is_gone(tmp_path, start):
     assert facts(of_stack, data) == expected
 
 
+def test_a_spawned_process_unpickles_the_rows_of_a_table_that_is_gone(tmp_path):
+    path = write_table(tmp_path / "table.csv")
+    data, of_stack = RunData(), section(path, val_fraction=0.0, batch_size=8)
+    expected = facts(of_stack, data)
+    path.unlink()
+    with data.handed_over("spawn"):
+        handed = pickle.loads(pickle.dumps(data))
+        assert facts(of_stack, handed) == expected
+        handed.build(of_stack).tensors("train")[0].zero_()  # a copy of the page is written
+        assert facts(of_stack, pickle.loads(pickle.dumps(data))) == facts(of_stack, data) == expected
+
+
 def test_rows_for_which_there_is_no_place_on_the_disk_give_one_line(tmp_path, monkeypatch):
     data = RunData(warns=False)
     data.read(section(write_table(tmp_path / "table.csv")))
@@ -107,44 +123,26 @@ def test_rows_for_which_there_is_no_place_on_the_disk_give_one_line(tmp_path, mo
         raise AssertionError("handed over")
 
 
-WITHOUT_TABLE = """
-import multiprocessing
-import sys
-from pathlib import Path
-
-import bdl.run.train as train
-from bdl.run.command import run_command
-
-name = sys.argv.pop(1)  # what is called once the rows must be there
-called = getattr(train, name)
-
-
-def without_table(plan, *rest):
-    Path(plan.data(0).node["path"]).unlink(missing_ok=True)
-    return called(plan, *rest)
-
-
-setattr(train, name, without_table)
-run_command("train")
-"""
-
-
-def test_a_run_reads_its_table_once_on_one_process_and_on_two(tmp_path):
+def test_a_run_reads_its_table_once_on_one_process_and_on_two(tmp_path, monkeypatch, capfd):
     """The table is removed after tuning, or on two processes before it. The samples are those of two single stacks."""
-    script, table = tmp_path / "run.py", tmp_path / "table.csv"
-    script.write_text(WITHOUT_TABLE)
+    table = tmp_path / "table.csv"
     about = [
         f"data.path={table}", "data=csv", "data.target=y", "logger=none", "chains=4", "length=60", "~start",
         "model.hidden=[4]", "sampler=sghmc", "sampler.prior.precision=1", "sampler.dynamics.friction=0.1",
-        "collect.keep.burn_in=20", "collect.keep.every=10", "data.batch_size=10", "trainer=cpu",
+        "collect.keep.burn_in=20", "collect.keep.every=10", "data.batch_size=10", "trainer=cpu", "stacks=2",
     ]  # fmt: skip
+    monkeypatch.setattr(train, "start_by", lambda accelerator: "fork")  # other tests left threads, which need spawn
+    monkeypatch.setattr(warnings, "showwarning", lambda message, *_: os.write(2, f"{message}\n".encode()))
+    warnings.simplefilter("always", BdlWarning)
+    write_table(table)
+    train.train(compose(*about, f"run_dir={tmp_path / 'again'}"))
     for processes, name in ((1, "run"), (2, "tuned")):
         write_table(table)
-        words = [name, *about, f"hydra.run.dir={tmp_path / name}", "stacks=2", f"processes={processes}"]
-        _, err = finish(Forked([str(script), *words], ROOT))
-        assert err.count("the target y is missing") == 1
-    write_table(table)
-    finish(Forked([str(SCRIPTS / "train.py"), *about, f"hydra.run.dir={tmp_path / 'again'}", "stacks=2"], ROOT))
+        capfd.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr(train, name, without(table, getattr(train, name)))  # it needs the rows
+            train.train(compose(*about, f"run_dir={tmp_path / name}", f"processes={processes}"))
+        assert not table.exists() and capfd.readouterr().err.count("the target y is missing") == 1
     kept = [samples(tmp_path / name) for name in ("run", "tuned", "again")]
     assert len(kept[0]) > 8 and kept[0] == kept[1] == kept[2]
 
@@ -177,3 +175,11 @@ def test_what_the_reading_freed_is_given_back(tmp_path):
     child.start()
     child.join()
     assert child.exitcode == 0
+
+
+def without(table: Path, called: Callable) -> Callable:
+    def removing_it(*arguments: object) -> object:
+        table.unlink(missing_ok=True)
+        return called(*arguments)
+
+    return removing_it

@@ -67,7 +67,10 @@ def test_the_run_is_one_posterior_of_all_chains(uninterrupted):
     assert config.stacks == 2 and config.chains == 4 and config.trainer.precision == "32-true"
 
 
-@pytest.mark.parametrize(("signum", "before", "after"), [(signal.SIGTERM, 1, 2), (signal.SIGKILL, 2, 1)])
+STOPS = [(signal.SIGTERM, 1, 2), (signal.SIGKILL, 2, 1)]
+
+
+@pytest.mark.parametrize("signum, before, after", slow_where(lambda signum, *_: signum == signal.SIGTERM, STOPS))
 def test_a_run_that_is_stopped_continues_on_another_number_of_processes(tmp_path, uninterrupted, signum, before, after):
     process = on(before, tmp_path)
     stop(process, tmp_path, signum)

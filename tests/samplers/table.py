@@ -145,8 +145,9 @@ LINEAR = [row for row in NOISY if row.law == "linear"]
 MIXING = [row for row in NOISY if row.law != "elsewhere" and row.friction >= 0.1]  # these cross a barrier fast enough
 
 REPEATS = {
-    "sgld-dense", "sghmc-0.01", "sghmc-0.5", "sghmc-1", "baoab-0.01", "baoab-0.5", "baoab-1", "sgnht-0.5",
-    "sgrld-diagonal", "recipe-sgld", "recipe-dense", "recipe-sgrld-diagonal", "recipe-sgrld-full",
+    "sgd", "sgld-diagonal", "sgld-dense", "sghmc-0.01", "sghmc-0.5", "sghmc-1", "baoab-0.01", "baoab-0.5", "baoab-1",
+    "sgnht-0.5", "psgld-a0", "sgrld-diagonal", "recipe-sgld", "recipe-diagonal", "recipe-dense",
+    "recipe-sgrld-diagonal", "recipe-sgrld-full", "recipe-sghmc", "sgld-given", "sgfs-full",
 }  # fmt: skip
 
 

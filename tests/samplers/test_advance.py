@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from repeats import slow_where
 from torch import Tensor
 
 import bdl
@@ -73,7 +74,7 @@ class Quadratic:
 
 @pytest.mark.parametrize("weighting", WEIGHTINGS.values(), ids=WEIGHTINGS)
 @pytest.mark.parametrize("dynamics", DYNAMICS.values(), ids=DYNAMICS)
-@pytest.mark.parametrize("measure", [True, False])
+@pytest.mark.parametrize("measure", slow_where(bool, [True, False]))
 def test_the_short_way_is_the_step_to_the_bit(dynamics, weighting, measure):
     if dynamics.variational and weighting.needs_energy:
         pytest.skip("a variational approximation takes no weighting")

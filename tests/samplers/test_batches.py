@@ -40,9 +40,10 @@ def heat(dynamics, replacement: bool) -> tuple[float, float]:
     return total / count / T, sampler.t_eff.mean().item() / T
 
 
+@pytest.mark.slow  # test_laws.py subtracts an estimate too
 @pytest.mark.parametrize(
     "dynamics",
-    [bdl.SGLD(grad_var="estimated"), pytest.param(bdl.SGNHT(1.0, rate=3e-3), marks=pytest.mark.slow)],
+    [bdl.SGLD(grad_var="estimated"), bdl.SGNHT(1.0, rate=3e-3)],
     ids=str,
 )
 def test_noise_of_independent_batches_is_subtracted(dynamics):

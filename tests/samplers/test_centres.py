@@ -10,7 +10,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 from oracles import COVARIANCE
-from table import KERNELS, TABLE, Row, equip
+from repeats import slow_where
+from table import KERNELS, TABLE, Row, equip, repeats
 from torch import nn
 
 import bdl
@@ -67,7 +68,7 @@ def path(row: Row, prior: bdl.Gaussian, centre: torch.Tensor, steps: int = 30) -
     return torch.stack(states)
 
 
-@pytest.mark.parametrize("row", [*TABLE, *KERNELS], ids=str)
+@pytest.mark.parametrize("row", slow_where(repeats, [*TABLE, *KERNELS]), ids=str)
 def test_a_prior_with_a_mean_moves_every_sampler_by_it(row: Row):
     """Law, loss and start are moved by one vector, and so is the path, step by step, to the rounding of float64.
 

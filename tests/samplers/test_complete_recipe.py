@@ -77,7 +77,7 @@ SAME = {
 
 @pytest.mark.parametrize(
     "chains, temperature",
-    slow_where(lambda chains, T: (chains is None) == (T > 0), [(None, 0.0), (None, 2.0), (4, 0.0), (4, 2.0)]),
+    slow_where(lambda *case: case != (4, 2.0), [(None, 0.0), (None, 2.0), (4, 0.0), (4, 2.0)]),
 )
 @pytest.mark.parametrize("name", SAME)
 def test_a_recipe_takes_the_steps_of_the_dynamics_written_by_hand(name: str, chains, temperature: float):
@@ -296,6 +296,7 @@ def extrapolated_errors(dynamics) -> tuple[float, float]:
 CASES = slow_where(lambda name: name != "D and Q", [(name,) for name in CURVED])
 
 
+@pytest.mark.slow  # the double wells have curved D and Q too, and Γ is compared with differences
 @pytest.mark.parametrize("name", CASES)
 def test_law_in_two_dimensions(name: str):
     """Means and second moments: what is left at lr = 0 falls by 4 with lr, so that it is the extrapolation's O(lr²)."""

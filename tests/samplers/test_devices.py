@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 import torch
-from table import WIDE
+from repeats import slow_where
+from table import WIDE, repeats
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -100,7 +101,7 @@ CHECKED = ("sgrld-diagonal", "recipe-sgrld-diagonal", "recipe-riemannian")
 
 
 @pytest.mark.parametrize("lead", [pytest.param((), marks=pytest.mark.slow), (C,)], ids=["one chain", "chains"])
-@pytest.mark.parametrize("row", [r for r in WIDE if r.noisy and r.name not in CHECKED], ids=str)
+@pytest.mark.parametrize("row", slow_where(repeats, [r for r in WIDE if r.noisy and r.name not in CHECKED]), ids=str)
 def test_no_step_of_a_dynamics_waits(row, lead):
     """The rows leave out functions that the user gives: the check that they are positive reads the device."""
     sampler = steps(3, lead, dynamics=row.build(20, torch.float32))

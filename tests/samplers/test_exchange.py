@@ -178,7 +178,8 @@ def whole_momentum(m, order, g, friction, lr, temperature, inverse_mass):
     m.mul_((temperature / temperature[order]).sqrt().unsqueeze(-1))
 
 
-@pytest.mark.parametrize("wrong", slow_where(lambda wrong: wrong is no_rescaling, [no_rescaling, whole_momentum]))
+@pytest.mark.slow  # the law of BAOAB, which is exact, stands above
+@pytest.mark.parametrize("wrong", [no_rescaling, whole_momentum])
 def test_momenta_must_be_rescaled_in_mid_kick(wrong, monkeypatch):
     """Negative controls. A momentum that is not rescaled heats the cold rung. A momentum that is rescaled together with
     half of its kick leaves an error of first order in lr, where BAOAB has none."""
@@ -186,7 +187,7 @@ def test_momenta_must_be_rescaled_in_mid_kick(wrong, monkeypatch):
     assert not right(energies(bdl.BAOAB(0.1), 0.05, 600)[0])
 
 
-@pytest.mark.parametrize("with_lr", [True, False])
+@pytest.mark.parametrize("with_lr", slow_where(lambda with_lr: not with_lr, [True, False]))
 def test_momenta_scale_with_the_lr_of_each_rung(with_lr: bool, monkeypatch):
     """Where lr is proportional to the temperature of its rung, displacements scale with sqrt(lr T).
 
@@ -225,6 +226,7 @@ def test_full_energies_have_no_error():
     assert (sampler.swap_rates > 0.6).all()
 
 
+@pytest.mark.slow  # test_full_energies_have_no_error has the right value
 def test_estimate_is_not_for_exact_energies():
     """It counts changes of U as errors, and the cold rung is a little too cold. Accept/reject kernels always use 0."""
     assert not right(energies(bdl.BAOAB(0.1), 0.05, 500, energy_var="estimated")[0])
@@ -240,7 +242,7 @@ WELL = DoubleWell(height=8.0, tilt=0.5)
     "dynamics, lr, steps, allowed",
     [
         pytest.param(bdl.HMC(leapfrog=5), 0.003, 600, 0.0, id="hmc", marks=pytest.mark.slow),
-        pytest.param(bdl.SGHMC(0.3), 0.003, 2000, 0.02, id="sghmc"),
+        pytest.param(bdl.SGHMC(0.3), 0.003, 2000, 0.02, id="sghmc", marks=pytest.mark.slow),
     ],
 )
 def test_a_ladder_crosses_the_barrier(dynamics, lr: float, steps: int, allowed: float):
@@ -286,10 +288,12 @@ class Two:
 
 
 ROWS = [r for r in TABLE if r.name in ("sgld", "sghmc-0.1", "baoab-0.1", "sgnht-0.1", "psgld", "sghmc-estimated")]
+LADDERS = [(r.build(2, D64), False) for r in ROWS] + [(bdl.HMC(2, adapt_steps=9), True)]
 
 
 @pytest.mark.parametrize(
-    "dynamics, exact", [(r.build(2, D64), False) for r in ROWS] + [(bdl.HMC(2, adapt_steps=9), True)]
+    "dynamics, exact",
+    slow_where(lambda dynamics, exact: isinstance(dynamics, bdl.SGLD | bdl.BAOAB | bdl.PSGLD), LADDERS),
 )
 def test_resumed_ladder_is_the_uninterrupted_one(dynamics, exact: bool):
     """k steps, save, load, m steps give the bits of k + m steps: states, swaps and the estimate of the variance."""

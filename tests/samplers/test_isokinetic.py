@@ -154,7 +154,7 @@ def test_exact_gradients_give_the_law_at_any_lr(temperature: float, right: bool)
     assert (abs(each.mean - 1) < 0.01 + Z * each.se).all() or not right
 
 
-@pytest.mark.parametrize("flow", [False, True], ids=["SMILE", "exact flow"])
+@pytest.mark.parametrize("flow", slow_where(bool, [False, True]), ids=["SMILE", "exact flow"])
 def test_even_batch_noise_of_any_size_leaves_the_temperature(flow: bool, monkeypatch):
     """It turns u by the variance δ² = lr Var(g)/tau = 1 a step, half a radian and more in every step.
 
@@ -198,7 +198,7 @@ def uneven(dynamics, lr: float = 0.01, batch: int = 1, steps: int = 800) -> tupl
     "mass, batch",
     [
         ("noise", 1),
-        ("unit", 1),
+        pytest.param("unit", 1, marks=pytest.mark.slow),
         pytest.param("noise", 4, marks=pytest.mark.slow),
         pytest.param("unit", 4, marks=pytest.mark.slow),
     ],
@@ -221,6 +221,7 @@ def test_uneven_noise_is_made_even_up_to_its_level(mass: str, batch: int):
     assert (abs(t.mean - expected.numpy()) < 0.06 + Z * t.se).all()
 
 
+@pytest.mark.slow  # a comparison with other samplers; the laws of SMILE are the tests around it
 def test_sghmc_and_sgnht_at_equal_gradients():
     """At an lr at which SMILE's T_i lie within 10 % of T, SGHMC's and SGNHT's differ by the size of the noise.
 
@@ -236,6 +237,7 @@ def test_sghmc_and_sgnht_at_equal_gradients():
         assert abs(t.mean - 1).max() > 0.3
 
 
+@pytest.mark.slow  # a form that is not the default
 def test_the_form_without_masses_and_refresh_is_hot_where_noise_is_strong_at_any_lr():
     """The paper's form, T_i = T V_i / mean V, here from 0.05 to 4.3: a quarter of lr does not mend it.
 
@@ -293,7 +295,7 @@ def test_the_variance_of_batch_noise_is_learnt_without_the_curvature():
     assert others.sampler.batch_noise.variance[:, 0].mean() > 2 * V[0]
 
 
-@pytest.mark.parametrize("stiffest", [1.0, 1000.0])
+@pytest.mark.parametrize("stiffest", slow_where(lambda stiffest: stiffest == 1.0, [1.0, 1000.0]))
 def test_lr_is_tuned_to_the_curvature_and_stays_below_the_stability_of_the_stiffest(stiffest: float):
     """Without batch noise: lr times the mean curvature is `stiffness`; or, where one direction is stiffer than that
     allows, lr h is well below 4, and this direction has its T to 15 %."""
@@ -329,6 +331,7 @@ def neck(dynamics, lr: float) -> Estimate:
     return Estimate.over_chains(torch.stack([v.mean(0), v.square().mean(0)], 1))
 
 
+@pytest.mark.slow  # uneven batch noise on a Gaussian stands above
 def test_funnel_with_batch_noise():
     """Of half of the level, and of a variance that the masses must even out: v and v² to 5 %.
 

@@ -16,6 +16,7 @@ import pytest
 import torch
 from literature.targets import Banana, Chains, GaussianLaw
 from oracles import Estimate
+from repeats import slow_where
 from torch import nn
 
 import bdl
@@ -174,6 +175,7 @@ def test_law_has_an_error_of_first_order(integrator: str, lr: float, narrowest: 
     assert law.se[4] < 0.02 / Z
 
 
+@pytest.mark.slow  # test_law_has_an_error_of_first_order has both errors too
 def test_the_energy_error_bounds_the_mean_and_not_the_stiffest_direction():
     """20 dimensions, variances of 1 : 100: at 5e-4 the mean is 1 % off, and the narrowest variance 7 %."""
     variance = torch.logspace(0, -2, 20, dtype=D64)
@@ -198,7 +200,7 @@ def test_a_kick_of_the_wrong_strength_is_seen(monkeypatch):
 # ---- tuning ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("integrator", INTEGRATORS)
+@pytest.mark.parametrize("integrator", slow_where(lambda integrator: integrator == "leapfrog", INTEGRATORS))
 @pytest.mark.parametrize("energy_var", [1e-2, pytest.param(1e-3, marks=pytest.mark.slow)])
 def test_tuning_reaches_its_energy_error_and_length(integrator: str, energy_var: float):
     """From an lr 100 times too large or too small for each of three temperatures. Afterwards both are constant."""
@@ -254,7 +256,7 @@ class HalfSpace:
         return torch.where(inside, energy, self.outside), torch.where(inside[..., None], grad, self.outside)
 
 
-@pytest.mark.parametrize("outside", [math.inf, math.nan])
+@pytest.mark.parametrize("outside", slow_where(math.isinf, [math.inf, math.nan]))
 def test_steps_without_a_finite_energy_are_undone(outside: float):
     """The chain stays and turns around: it remains in the half space, finite, and keeps moving there."""
     start = LAW.sample(500, torch.Generator().manual_seed(0)).double()

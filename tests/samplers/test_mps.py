@@ -41,7 +41,7 @@ def mps():
 
 
 # What takes numbers of the device in a way of its own; the others repeat it
-DISTINCT = ("SGLD", "AWSGHMC", "exchange", "HMC", "MCLMC", "SGNHT", "per example", "variational")
+DISTINCT = ("AWSGHMC", "exchange", "MCLMC", "per example", "variational")
 
 
 @pytest.mark.parametrize("name", slow_where(lambda name: name not in DISTINCT, SAMPLERS))

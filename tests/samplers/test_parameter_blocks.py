@@ -94,7 +94,7 @@ def variance(row: Row, h: float, e: float, T: float) -> float:
     return T / h / (1 if exact else 1 - e * h / (2 * (2 - row.friction)))
 
 
-@pytest.mark.parametrize("row", slow_where(lambda row: row.name in ("sghmc-0.1", "sglrw"), SHELL), ids=str)
+@pytest.mark.parametrize("row", slow_where(lambda row: row.name != "baoab-0.1", SHELL), ids=str)
 def test_each_block_has_its_own_law_through_the_shell(row: Row):
     """Precision and lr differ: N(0, 2) at lr for one block, N(0, 2/3) at .4 lr for the other.
 

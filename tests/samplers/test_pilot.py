@@ -10,6 +10,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from repeats import slow_where
 from scipy.stats import gamma
 from weighted_chains import D64, gaussian
 
@@ -20,7 +21,7 @@ PILOT = bdl.AdaptiveWeight().pilot
 SHORT = 300  # a pilot where the power of a law is not asked for
 
 
-@pytest.mark.parametrize("kind", [bdl.AdaptiveWeight, bdl.Contour])
+@pytest.mark.parametrize("kind", slow_where(lambda kind: kind is bdl.Contour, [bdl.AdaptiveWeight, bdl.Contour]))
 def test_pilot_finds_the_range(kind):
     """In ten dimensions U ~ Gamma(5)/(1 - e/2). low, high are its .1% and 99.9% quantiles, high with a tenth of margin.
 
@@ -72,7 +73,9 @@ def test_pilot_starts_again_when_the_temperature_changes():
 LEFT = [bdl.Contour(pilot=SHORT), bdl.AdaptiveWeight(low="0.1%", pilot=SHORT)]
 
 
-@pytest.mark.parametrize("weighting", LEFT, ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize(
+    "weighting", slow_where(lambda w: isinstance(w, bdl.Contour), LEFT), ids=lambda w: type(w).__name__
+)
 def test_pilot_starts_again_when_the_energies_leave_its_range(weighting):
     """They fall from 45 nats to 5 as T falls from 9 to 1. Four in five are then below `low`, and psi is reset."""
     _, sampler, advance = gaussian(weighting, count=4)

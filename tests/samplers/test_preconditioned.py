@@ -92,9 +92,10 @@ def test_gamma_restores_the_law_of_psgld_without_memory(k: float, T: float):
     assert T != 1 or expected == pytest.approx([1.889, 1.0, 0.364][k], abs=1e-3)
 
 
+@pytest.mark.slow  # the exact bias of a drift without Γ stands above
 @pytest.mark.parametrize(
     "a, lr, ratio",
-    slow_where(lambda a, lr, ratio: ratio != 1.69, [(0.99, 0.03, 1.16), (0.99, 0.01, 1.31), (0.9, 0.01, 1.69)]),
+    [(0.99, 0.03, 1.16), (0.99, 0.01, 1.31), (0.9, 0.01, 1.69)],
     ids=["fast", "slow", "slower"],
 )
 def test_bias_of_the_usual_psgld(a: float, lr: float, ratio: float):
@@ -211,7 +212,7 @@ def extrapolated(dynamics, name: str, T: float) -> float:
     [
         pytest.param(diagonal_metric, "gaussian", 1.0, marks=pytest.mark.slow),
         (full_metric, "gaussian", 1.0),
-        (diagonal_metric, "banana", 0.5),
+        pytest.param(diagonal_metric, "banana", 0.5, marks=pytest.mark.slow),
         pytest.param(full_metric, "banana", 0.5, marks=pytest.mark.slow),
     ],
 )
@@ -221,7 +222,7 @@ def test_sgrld_has_the_law_in_two_dimensions(metric, name: str, T: float):
 
 
 @pytest.mark.parametrize("name, T", [("gaussian", 1.0), pytest.param("banana", 0.5, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("how", ["noise only", "no gamma"])
+@pytest.mark.parametrize("how", slow_where("no gamma".__eq__, ["noise only", "no gamma"]))
 def test_mistaken_sgrld_is_seen(how: str, name: str, T: float):
     """Negative controls: preconditioning only the noise, as in Ji 2023, or leaving out Γ."""
     assert extrapolated(Mistaken(full_metric, how), name, T) > 0.025

@@ -217,7 +217,7 @@ def test_grad_var_zero_is_none():
 
 
 @pytest.mark.parametrize("clip", [pytest.param(None, marks=pytest.mark.slow), bdl.ClipNorm(0.2)], ids=["", "clipped"])
-@pytest.mark.parametrize("row", WIDE, ids=str)
+@pytest.mark.parametrize("row", slow_where(repeats, WIDE), ids=str)
 def test_chains_are_separate_samplers(row: Row, clip):
     """At T = 0 chains=3 on three streams of batches are three samplers. Clipping uses one norm per chain."""
     nets = [network(c) for c in range(3)]

@@ -20,6 +20,7 @@ import torch
 import toys
 from literature.targets import KnownNoiseRegression
 from oracles import Estimate
+from repeats import slow_where
 from scipy.optimize import minimize
 from scipy.stats import multivariate_normal
 from torch import Tensor, nn
@@ -155,7 +156,11 @@ def test_best_fit_at_two_temperatures():
     assert not best((mu[::2], std[1::2]))
 
 
-@pytest.mark.parametrize("wrong", [NoEntropy(), TwiceAsWide()], ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize(
+    "wrong",
+    slow_where(lambda wrong: isinstance(wrong, NoEntropy), [NoEntropy(), TwiceAsWide()]),
+    ids=lambda w: type(w).__name__,
+)
 def test_wrong_fits_are_seen(wrong):
     """Negative controls: without the entropy q collapses. With draws twice as wide, its deviations are halved."""
     assert not best(Fit(wrong).converge().q)
@@ -228,7 +233,8 @@ def test_geometric_weights_are_those_of_the_paper(m: int):
     torch.testing.assert_close(geometric.sum(0), uniform.sum(0), rtol=1e-9, atol=1e-9)
 
 
-@pytest.mark.parametrize("weights", [pytest.param("uniform", marks=pytest.mark.slow), "geometric"])
+@pytest.mark.slow  # test_samples_in_the_store_are_draws fits on mini-batches; the shares are compared above
+@pytest.mark.parametrize("weights", ["uniform", "geometric"])
 def test_best_fit_on_mini_batches(weights):
     """With four batches an epoch and small lr, q is the same for either way to share the KL term."""
     assert best(Fit(bdl.MeanField(kl_weights=weights, batches=BATCHES), batches=BATCHES).converge(2000).q)
@@ -248,6 +254,7 @@ def bound(mu: float, log_std: float) -> float:
     return float(w @ (likelihood + prior) / w.sum() - log_std)
 
 
+@pytest.mark.slow  # test_priors.py has the energy and the gradient of the mixture
 def test_best_fit_under_a_scale_mixture():
     """The prior of Blundell et al. 2015, on the mean of four numbers, gives the q that quadrature gives.
 

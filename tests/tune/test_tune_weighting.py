@@ -11,6 +11,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from repeats import slow_where
 
 import bdl
 from bdl.tune.trial import Problem, Trial
@@ -80,7 +81,7 @@ def energies_of(weighting, lr: float, steps: int = 2000) -> tuple[torch.Tensor, 
     return torch.stack(energies).mean(0), float(sampler.multiplier.mean())
 
 
-@pytest.mark.parametrize("factor", [1.0, 1.1])
+@pytest.mark.parametrize("factor", slow_where(lambda factor: factor == 1.1, [1.0, 1.1]))
 def test_weighted_chains_have_the_energies_of_plain_ones_at_the_colder_temperature(choice, factor):
     """The mean energy is d T'/2 times 1 + lr h / (2 (2 - a)), the step's own error, within 4 standard errors.
 
@@ -143,9 +144,9 @@ def test_find_settings_gives_zeta_and_the_lr_that_moves_as_plain_chains_do(curve
 @pytest.mark.parametrize(
     "dynamics, given, lr",
     [
-        (bdl.SGHMC(), {"lr": 1e-4}, None),
+        pytest.param(bdl.SGHMC(), {"lr": 1e-4}, None, marks=pytest.mark.slow),
         (bdl.SGHMC(), {"plain_lr": 1e-4}, 1e-4),
-        (bdl.SGRLD(), {"plain_lr": 1e-4}, 1e-4),
+        pytest.param(bdl.SGRLD(), {"plain_lr": 1e-4}, 1e-4, marks=pytest.mark.slow),
         (bdl.PSGLD(), {"plain_lr": 1e-3}, None),  # a step has its size whatever the gradient
     ],
     ids=["given", "plain", "riemannian", "preconditioned"],
