@@ -90,11 +90,12 @@ def main() -> None:
     torch.set_num_threads(1)
     path = arguments.out / ("candidates.json" if arguments.seed == 0 else f"candidates-seed-{arguments.seed}.json")
     record = read(path)
-    for name in arguments.only or CANDIDATES:
-        cells = record["cells"].setdefault(name, {})
-        for table in arguments.tables:
+    for table in arguments.tables:
+        rows = make_table(table, arguments.data)
+        for name in arguments.only or CANDIDATES:
+            cells = record["cells"].setdefault(name, {})
             if table not in cells:
-                cells[table] = measure(CANDIDATES[name], make_table(table, arguments.data), arguments.seed)
+                cells[table] = measure(CANDIDATES[name], rows, arguments.seed)
                 write(record, path)
     print(report(record))
 
