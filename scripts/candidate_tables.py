@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -41,7 +42,8 @@ def friedman(folder: Path) -> np.ndarray:
 
 
 def diabetes(folder: Path) -> np.ndarray:
-    return np.column_stack(load_diabetes(return_X_y=True))
+    data: Any = load_diabetes()
+    return np.column_stack([data.data, data.target])
 
 
 def airfoil(folder: Path) -> np.ndarray:
@@ -55,8 +57,8 @@ def bike(folder: Path) -> np.ndarray:
 
 def without_published(rows: np.ndarray) -> np.ndarray:
     """The rows that are training rows of both published splits."""
-    kept = [train_test_rows(len(rows), 0.2, seed)[0] for seed in PUBLISHED]
-    return rows[np.intersect1d(*kept)]
+    first, second = (train_test_rows(len(rows), 0.2, seed)[0] for seed in PUBLISHED)
+    return rows[np.intersect1d(first, second)]
 
 
 def uci(name: str) -> Callable[[Path], np.ndarray]:
