@@ -19,6 +19,7 @@ from sklearn.datasets import load_diabetes, make_friedman1
 from torch import Tensor, from_numpy
 
 from bdl.data.split import train_test_rows
+from bdl.errors import ConfigError
 
 SEED = 0  # decides which rows are in a smaller table, and which of them are test rows
 PUBLISHED = (0, 42)  # seeds of the splits on which docs/results.md has airfoil and Bike Sharing
@@ -64,7 +65,8 @@ def without_published(rows: np.ndarray) -> np.ndarray:
 def uci(name: str) -> Callable[[Path], np.ndarray]:
     def read(folder: Path) -> np.ndarray:
         rows = pd.read_csv(folder / "uci" / f"{name}.csv").to_numpy(np.float64)
-        return np.delete(rows, np.loadtxt(folder / "uci" / f"{name}.test_0.txt", dtype=int), axis=0)
+        published = (folder / "uci" / f"{name}.test_0.txt").read_text().split()
+        return np.delete(rows, [int(row) for row in published], axis=0)
 
     return read
 
@@ -82,9 +84,13 @@ SOURCES: dict[str, tuple[Callable[[Path], np.ndarray], int | None]] = {  # what 
 
 
 def make_table(name: str, folder: Path) -> Table:
-    """The table of this name, one of `SOURCES`."""
+    """The table of this name, one of `SOURCES`. Raises ConfigError for a file that the folder lacks."""
     read, count = SOURCES[name]
-    rows = read(folder)
+    try:
+        rows = read(folder)
+    except FileNotFoundError as error:
+        lacking = Path(error.filename).relative_to(folder)
+        raise ConfigError(f"--data {folder} lacks {lacking}, of which {name} is made: see {__file__}") from None
     rows = rows[np.random.default_rng(SEED).permutation(len(rows))[:count]]
     train, test = train_test_rows(len(rows), 0.2, SEED)
     return standardised(rows, train, test)

@@ -57,6 +57,13 @@ def test_a_fifth_of_a_subset_is_the_test_part_and_training_rows_set_the_scale(ta
     assert torch.equal(table.x_test, tables.make_table("energy320", folder).x_test)
 
 
+def test_a_file_that_is_not_there_is_named_with_the_table_that_needs_it(tables, folder):
+    (folder / "uci" / "energy.test_0.txt").unlink()
+    for name, file in (("bike3k", "bike_sharing_hour.csv"), ("energy", "uci/energy.test_0.txt")):
+        with pytest.raises(bdl.errors.ConfigError, match=f"lacks {file}, of which {name} is made"):
+            tables.make_table(name, folder)
+
+
 def test_the_summary_counts_only_tables_that_all_candidates_have(bench):
     def cell(nll):
         return {"nll": nll, "rmse": 0.5, "core_seconds": 10.0}
