@@ -78,6 +78,7 @@ def test_the_summary_counts_only_tables_that_all_candidates_have(bench):
     assert found["50-50"]["to_default"] == pytest.approx(0.4) and found["50-50"]["better_than_default"] == 1
     assert found["50-50"]["to_same_steps"] == pytest.approx(0.2) and found["50-50"]["tables"] == 2
     text = bench.report({"bdl": "1", "device": "a CPU", "date": "2026-01-02", "cells": cells, "summary": found})
+    assert "Over diabetes, energy, which all candidates have." in text
     assert "| 50-50 | 0.900 / 0.500 | -1.500 / 0.500 | – |" in text and "| 50-50 | 2.0 | +0.400 | +0.200 | 1 |" in text
 
 
