@@ -195,8 +195,8 @@ def report(record: dict[str, Any]) -> str:
     if record["summary"]:
         head = ["candidate", "mean rank", "NLL to the default", f"NLL to {SAME_STEPS}", "better on", "core-seconds"]
         parts += [
-            f"Over {', '.join(complete(cells))}, which all candidates have. The default is {DEFAULT}. Better on so many "
-            f"tables than {SAME_STEPS}.",
+            f"Over {', '.join(complete(cells))}, which all candidates have. The default is {DEFAULT}. Better on so "
+            f"many tables than {SAME_STEPS}.",
             markdown(head, [summary_row(name, row) for name, row in record["summary"].items()]),
         ]
     return "\n\n".join(parts) + "\n"
