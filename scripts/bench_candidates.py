@@ -23,9 +23,11 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import lightning as L
+import numpy as np
 import pandas as pd
 import torch
 from candidate_tables import SOURCES, Table, make_table
+from scipy.stats import rankdata
 
 import bdl
 from bdl.data import TensorBatches
@@ -166,17 +168,17 @@ def summary(cells: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
     tables = complete(cells)
     if not tables:
         return {}
-    nll = pd.DataFrame({name: [mine[table]["nll"] for table in tables] for name, mine in cells.items()}, tables)
-    ranks = nll.rank(axis=1)
+    nll = {name: np.array([mine[table]["nll"] for table in tables]) for name, mine in cells.items()}
+    ranks = rankdata(list(nll.values()), axis=0).mean(1)
     found = {}
-    for name in nll:
-        rows = {"tables": len(tables), "rank": ranks[name].mean()}
-        rows["core_seconds"] = sum(cells[name][table]["core_seconds"] for table in tables)
+    for name, rank in zip(nll, ranks, strict=True):
+        rows = {"tables": float(len(tables)), "rank": float(rank)}
+        rows["core_seconds"] = sum(float(cells[name][table]["core_seconds"]) for table in tables)
         for label, reference in (("default", DEFAULT), ("same_steps", SAME_STEPS)):
             if reference in nll:
-                worse = nll[name] - nll[reference]
-                rows |= {f"to_{label}": worse.mean(), f"better_than_{label}": int((worse < 0).sum())}
-        found[str(name)] = {key: float(value) for key, value in rows.items()}
+                more = nll[name] - nll[reference]
+                rows |= {f"to_{label}": float(more.mean()), f"better_than_{label}": float(np.sum(more < 0))}
+        found[name] = rows
     return found
 
 
