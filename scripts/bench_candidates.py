@@ -128,7 +128,7 @@ def write(record: dict[str, Any], path: Path) -> None:
     record["cells"] = {name: record["cells"][name] for name in CANDIDATES if name in record["cells"]}
     record |= {"bdl": bdl.__version__, "device": device_name(), "date": date.today().isoformat()}
     record["settings"] = {name: asdict(candidate) for name, candidate in CANDIDATES.items()}
-    record["summary"] = summary(record["cells"])
+    record["summaries"] = summaries(record["cells"])
     write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
     write_atomically(path.with_suffix(".md"), report(record).encode())
 
@@ -163,28 +163,32 @@ def measure(candidate: Candidate, table: Table, seed: int) -> dict[str, Any]:
     }
 
 
-def summary(cells: dict[str, dict[str, Any]]) -> dict[str, dict[str, float]]:
-    """How each candidate does over the tables that all candidates have; differences of the NLL are in nats."""
-    tables = complete(cells)
-    if not tables:
-        return {}
+def summaries(cells: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Tables that all candidates have; and tables that most have, with the candidates that have all of these."""
+    counts = {table: sum(table in mine for mine in cells.values()) for table in SOURCES}
+    tables = [table for table, count in counts.items() if count == len(cells)]
+    found = [{"tables": tables, "candidates": summary(cells, tables)}] if tables else []
+    more = [table for table, count in counts.items() if 2 * count > len(cells)]
+    if len(more) > len(tables):
+        fuller = {name: mine for name, mine in cells.items() if all(table in mine for table in more)}
+        found.append({"tables": more, "candidates": summary(fuller, more)})
+    return found
+
+
+def summary(cells: dict[str, dict[str, Any]], tables: Sequence[str]) -> dict[str, dict[str, float]]:
+    """How each candidate does over the tables, beside the others; differences of the NLL are in nats."""
     nll = {name: np.array([mine[table]["nll"] for table in tables]) for name, mine in cells.items()}
     ranks = rankdata(list(nll.values()), axis=0).mean(1)
     found = {}
     for name, rank in zip(nll, ranks, strict=True):
-        rows = {"tables": float(len(tables)), "rank": float(rank)}
-        rows["core_seconds"] = sum(float(cells[name][table]["core_seconds"]) for table in tables)
+        row = {"rank": float(rank)}
+        row["core_seconds"] = sum(float(cells[name][table]["core_seconds"]) for table in tables)
         for label, reference in (("default", DEFAULT), ("same_steps", SAME_STEPS)):
             if reference in nll:
                 more = nll[name] - nll[reference]
-                rows |= {f"to_{label}": float(more.mean()), f"better_than_{label}": float(np.sum(more < 0))}
-        found[name] = rows
+                row |= {f"to_{label}": float(more.mean()), f"better_than_{label}": float(np.sum(more < 0))}
+        found[name] = row
     return found
-
-
-def complete(cells: dict[str, dict[str, Any]]) -> list[str]:
-    """The tables on which all candidates were measured."""
-    return [table for table in SOURCES if all(table in mine for mine in cells.values())]
 
 
 def report(record: dict[str, Any]) -> str:
@@ -194,12 +198,11 @@ def report(record: dict[str, Any]) -> str:
     rows = [[name, *(shown(mine.get(table)) for table in tables)] for name, mine in cells.items()]
     about = f"bdl {record['bdl']}, one of {os.cpu_count()} cores of {record['device']}, {record['date']}. NLL / RMSE."
     parts = [about, markdown(["candidate", *tables], rows)]
-    if record["summary"]:
-        head = ["candidate", "mean rank", "NLL to the default", f"NLL to {SAME_STEPS}", "better on", "core-seconds"]
+    head = ["candidate", "mean rank", "NLL to the default", f"NLL to {SAME_STEPS}", "better on", "core-seconds"]
+    for group in record["summaries"]:
         parts += [
-            f"Over {', '.join(complete(cells))}, which all candidates have. The default is {DEFAULT}. Better on so "
-            f"many tables than {SAME_STEPS}.",
-            markdown(head, [summary_row(name, row) for name, row in record["summary"].items()]),
+            f"Over {', '.join(group['tables'])}. The default is {DEFAULT}. Better on so many tables than {SAME_STEPS}.",
+            markdown(head, [summary_row(name, row) for name, row in group["candidates"].items()]),
         ]
     return "\n\n".join(parts) + "\n"
 

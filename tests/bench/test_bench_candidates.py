@@ -64,21 +64,24 @@ def test_a_file_that_is_not_there_is_named_with_the_table_that_needs_it(tables, 
             tables.make_table(name, folder)
 
 
-def test_the_summary_counts_only_tables_that_all_candidates_have(bench):
+def test_candidates_are_compared_on_tables_that_they_share(bench):
     def cell(nll):
         return {"nll": nll, "rmse": 0.5, "core_seconds": 10.0}
 
     cells = {
         bench.SAME_STEPS: {"diabetes": cell(1.0), "energy": cell(-2.0), "airfoil": cell(-9.0)},
-        bench.DEFAULT: {"diabetes": cell(1.1), "energy": cell(-2.5)},
+        bench.DEFAULT: {"diabetes": cell(1.1), "energy": cell(-2.5), "airfoil": cell(-9.5)},
         "50-50": {"diabetes": cell(0.9), "energy": cell(-1.5)},
     }
-    found = bench.summary(cells)
-    assert [row["rank"] for row in found.values()] == [2.0, 2.0, 2.0] and found["50-50"]["core_seconds"] == 20
-    assert found["50-50"]["to_default"] == pytest.approx(0.4) and found["50-50"]["better_than_default"] == 1
-    assert found["50-50"]["to_same_steps"] == pytest.approx(0.2) and found["50-50"]["tables"] == 2
-    text = bench.report({"bdl": "1", "device": "a CPU", "date": "2026-01-02", "cells": cells, "summary": found})
-    assert "Over diabetes, energy, which all candidates have." in text
+    all_of_them, fuller = found = bench.summaries(cells)
+    assert all_of_them["tables"] == ["diabetes", "energy"] and fuller["tables"] == [*all_of_them["tables"], "airfoil"]
+    rows = all_of_them["candidates"]
+    assert [row["rank"] for row in rows.values()] == [2.0, 2.0, 2.0] and rows["50-50"]["core_seconds"] == 20
+    assert rows["50-50"]["to_default"] == pytest.approx(0.4) and rows["50-50"]["better_than_default"] == 1
+    assert rows["50-50"]["to_same_steps"] == pytest.approx(0.2)
+    assert [row["rank"] for row in fuller["candidates"].values()] == pytest.approx([5 / 3, 4 / 3])
+    text = bench.report({"bdl": "1", "device": "a CPU", "date": "2026-01-02", "cells": cells, "summaries": found})
+    assert "Over diabetes, energy. " in text and "Over diabetes, energy, airfoil. " in text
     assert "| 50-50 | 0.900 / 0.500 | -1.500 / 0.500 | – |" in text and "| 50-50 | 2.0 | +0.400 | +0.200 | 1 |" in text
 
 
