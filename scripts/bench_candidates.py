@@ -3,8 +3,10 @@
 python scripts/bench_candidates.py --data FOLDER [--only NAME ...] [--tables TABLE ...] [--seed 0] [--out DIR]
 
 FOLDER has the files of which candidate_tables.py makes the tables. DIR/candidates.json holds the numbers, and
-DIR/candidates.md the tables; cells that were measured before stay in both. Another seed than 0, of the networks and the
-chains, has files of its own, candidates-seed-1.json and the like.
+DIR/candidates.md the tables; cells that were measured before stay in both. A summary compares all candidates on the
+tables that all of them have, and a second one those that were measured wherever the default was: the cells of larger
+tables cost a minute or two each, and finalists are enough there. Another seed than 0, of the networks and the chains,
+has files of its own, candidates-seed-1.json and the like.
 """
 
 from __future__ import annotations
@@ -164,15 +166,14 @@ def measure(candidate: Candidate, table: Table, seed: int) -> dict[str, Any]:
 
 
 def summaries(cells: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
-    """Tables that all candidates have; and tables that most have, with the candidates that have all of these."""
-    counts = {table: sum(table in mine for mine in cells.values()) for table in SOURCES}
-    tables = [table for table, count in counts.items() if count == len(cells)]
-    found = [{"tables": tables, "candidates": summary(cells, tables)}] if tables else []
-    more = [table for table, count in counts.items() if 2 * count > len(cells)]
-    if len(more) > len(tables):
-        fuller = {name: mine for name, mine in cells.items() if all(table in mine for table in more)}
-        found.append({"tables": more, "candidates": summary(fuller, more)})
-    return found
+    """Round one, of tables that all candidates have; and the finalists, which have all tables of the default."""
+    shared = [table for table in SOURCES if all(table in mine for mine in cells.values())]
+    of_default = [table for table in SOURCES if table in cells.get(DEFAULT, {})]
+    finalists = {name: mine for name, mine in cells.items() if all(table in mine for table in of_default)}
+    rounds = [(shared, cells)] if shared else []
+    if len(of_default) > len(shared) and len(finalists) > 1:
+        rounds.append((of_default, finalists))
+    return [{"tables": tables, "candidates": summary(mine, tables)} for tables, mine in rounds]
 
 
 def summary(cells: dict[str, dict[str, Any]], tables: Sequence[str]) -> dict[str, dict[str, float]]:

@@ -80,6 +80,9 @@ def test_candidates_are_compared_on_tables_that_they_share(bench):
     assert rows["50-50"]["to_default"] == pytest.approx(0.4) and rows["50-50"]["better_than_default"] == 1
     assert rows["50-50"]["to_same_steps"] == pytest.approx(0.2)
     assert [row["rank"] for row in fuller["candidates"].values()] == pytest.approx([5 / 3, 4 / 3])
+    alone = {name: mine for name, mine in cells.items() if name != bench.SAME_STEPS}
+    assert len(bench.summaries(alone)) == 1  # the default has nobody to compare with on airfoil
+    assert bench.summaries({"50-50": {}, bench.DEFAULT: {}}) == []
     text = bench.report({"bdl": "1", "device": "a CPU", "date": "2026-01-02", "cells": cells, "summaries": found})
     assert "Over diabetes, energy. " in text and "Over diabetes, energy, airfoil. " in text
     assert "| 50-50 | 0.900 / 0.500 | -1.500 / 0.500 | – |" in text and "| 50-50 | 2.0 | +0.400 | +0.200 | 1 |" in text
