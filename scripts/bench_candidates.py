@@ -1,10 +1,12 @@
 """Compares candidates for the defaults of tables of numbers, each on all tables, with one trial a cell.
 
-python scripts/bench_candidates.py [--only NAME ...] [--out DIR] TABLE.csv...
+python scripts/bench_candidates.py --data FOLDER [--only NAME ...] [--tables TABLE ...] [--seed 0] [--out DIR]
 
-A table has the target in the column `target`, and train or test in the column `split`; test rows are a part of the
-training rows of a published split, so that no published test row decides. DIR/candidates.json holds the numbers, and
-DIR/candidates.md the table; cells that were measured before stay in both.
+FOLDER has the files of which candidate_tables.py makes the tables. DIR/candidates.json holds the numbers, and
+DIR/candidates.md the tables; cells that were measured before stay in both. A summary compares all candidates on the
+tables that all of them have, and a second one those that were measured wherever the default was: the cells of larger
+tables cost a minute or two each, and finalists are enough there. Another seed than 0, of the networks and the chains,
+has files of its own, candidates-seed-1.json and the like.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from __future__ import annotations
 import argparse
 import functools
 import json
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -25,13 +28,16 @@ import lightning as L
 import numpy as np
 import pandas as pd
 import torch
-from torch import Tensor
+from candidate_tables import SOURCES, Table, make_table
+from scipy.stats import rankdata
 
 import bdl
 from bdl.data import TensorBatches
 from bdl.data.target import NumberTarget
 from bdl.disk.files import write_atomically
+from bdl.errors import ConfigError
 from bdl.models import MLP
+from bdl.run.console import one_line_errors
 from bdl.run.machine import device_name
 
 RESULTS = Path(__file__).parent / "results" / "tables"
@@ -79,53 +85,67 @@ CANDIDATES = {
 }
 
 
+SAME_STEPS = "16-16-16"  # the default's settings with the steps that most candidates have
+DEFAULT = "16-16-16, 20,000 steps"
+
+
 def main() -> None:
     arguments = parse()
     torch.set_num_threads(1)
-    path = arguments.out / "candidates.json"
-    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cells": {}}
-    for name in arguments.only or CANDIDATES:
-        for table in arguments.tables:
+    path = arguments.out / ("candidates.json" if arguments.seed == 0 else f"candidates-seed-{arguments.seed}.json")
+    record = read(path)
+    for table in arguments.tables:
+        rows = make_table(table, arguments.data)
+        for name in arguments.only or CANDIDATES:
             cells = record["cells"].setdefault(name, {})
-            if table.stem not in cells:
-                cells[table.stem] = measure(CANDIDATES[name], *read(table))
-                record |= {"bdl": bdl.__version__, "device": device_name(), "date": date.today().isoformat()}
-                record["settings"] = {name: asdict(candidate) for name, candidate in CANDIDATES.items()}
-                write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
-                write_atomically(path.with_suffix(".md"), table_of(record).encode())
-    print(table_of(record))
+            if table not in cells:
+                cells[table] = measure(CANDIDATES[name], rows, arguments.seed)
+                write(record, path)
+    print(report(record))
 
 
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("tables", nargs="+", type=Path, metavar="TABLE.csv")
+    parser.add_argument("--data", type=Path, required=True, metavar="FOLDER")
     parser.add_argument("--only", nargs="+", choices=CANDIDATES, metavar="NAME", help="candidates")
+    parser.add_argument("--tables", nargs="+", choices=SOURCES, default=list(SOURCES), metavar="TABLE")
+    parser.add_argument("--seed", type=int, default=0, help="of the networks and the chains")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
     return parser.parse_args()
 
 
-def read(path: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Inputs and targets of the training and of the test rows, standardised by the training rows."""
-    frame = pd.read_csv(path)
-    inputs = frame.columns.drop(["split", "target"])
-    values = torch.tensor(frame[[*inputs, "target"]].to_numpy(np.float64))
-    is_train = torch.tensor((frame["split"] == "train").to_numpy())
-    mean, std = values[is_train].mean(0), values[is_train].std(0, correction=0)
-    values = ((values - mean) / torch.where(std > 0, std, torch.ones_like(std))).float()
-    train, test = values[is_train], values[~is_train]
-    return train[:, :-1], train[:, -1:], test[:, :-1], test[:, -1:]
+def read(path: Path) -> dict[str, Any]:
+    """The cells that were measured before. Raises ConfigError where another version of bdl measured them."""
+    record: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"cells": {}, "bdl": bdl.__version__}
+    if record["bdl"] != bdl.__version__:
+        raise ConfigError(
+            f"{path} was measured with bdl {record['bdl']}, and this is {bdl.__version__}: delete it, or choose "
+            "another folder with --out"
+        )
+    return record
 
 
-def measure(candidate: Candidate, x: Tensor, y: Tensor, x_test: Tensor, y_test: Tensor) -> dict[str, Any]:
+def write(record: dict[str, Any], path: Path) -> None:
+    """The numbers as JSON, in the order of `CANDIDATES`, and the tables beside them."""
+    record["cells"] = {name: record["cells"][name] for name in CANDIDATES if name in record["cells"]}
+    record |= {"bdl": bdl.__version__, "device": device_name(), "date": date.today().isoformat()}
+    record["settings"] = {name: asdict(candidate) for name, candidate in CANDIDATES.items()}
+    record["summaries"] = summaries(record["cells"])
+    write_atomically(path, (json.dumps(record, indent=1) + "\n").encode())
+    write_atomically(path.with_suffix(".md"), report(record).encode())
+
+
+def measure(candidate: Candidate, table: Table, seed: int) -> dict[str, Any]:
     """NLL and RMSE on the test rows, standardised, and seconds of one core for the start and the samples."""
+    x, y, y_test = table.x, table.y, table.y_test.double()
     net, min_std = candidate.net(x.shape[1]), NumberTarget.learn(pd.Series(y[:, 0].numpy()), "y", "regression").min_std
     likelihood = bdl.HeteroscedasticNLL(link=candidate.link, min_std=min_std)  # type: ignore[arg-type]
-    stack, burn_in = bdl.ChainStack(net, candidate.chains), int(0.4 * candidate.steps)
-    batches = TensorBatches(x, y, len(x), chains=candidate.chains)
+    stack, burn_in = bdl.ChainStack(net, candidate.chains, seed=seed), int(0.4 * candidate.steps)
+    batches = TensorBatches(x, y, len(x), chains=candidate.chains, seed=seed)
     dynamics = bdl.MCLMC(energy_var=candidate.energy_var, energy_var_start=0.5, adapt_steps=burn_in)
     build = functools.partial(
-        bdl.Sampler, dynamics=dynamics, num_data=len(x), lr=1e-3, prior=bdl.Gaussian(candidate.precision)
-    )
+        bdl.Sampler, dynamics=dynamics, num_data=len(x), lr=1e-3, prior=bdl.Gaussian(candidate.precision), seed=seed,
+    )  # fmt: skip
     began = time.process_time()
     bdl.AdamWStart(patience=candidate.patience).train(stack, batches, likelihood)
     with TemporaryDirectory() as folder:
@@ -137,8 +157,7 @@ def measure(candidate: Candidate, x: Tensor, y: Tensor, x_test: Tensor, y_test: 
         )  # fmt: skip
         trainer.fit(bdl.BayesianModule(stack, build, loss=likelihood), batches)
         seconds = time.process_time() - began
-        prediction: Any = bdl.Posterior.load(folder, net.double(), likelihood=likelihood).predict(x_test.double())
-    y_test = y_test.double()
+        prediction: Any = bdl.Posterior.load(folder, net.double(), likelihood=likelihood).predict(table.x_test.double())
     return {
         "nll": -prediction.log_density(y_test).mean().item(),
         "rmse": (prediction.mean - y_test).square().mean().sqrt().item(),
@@ -146,19 +165,62 @@ def measure(candidate: Candidate, x: Tensor, y: Tensor, x_test: Tensor, y_test: 
     }
 
 
-def table_of(record: dict[str, Any]) -> str:
-    """One row for each candidate: NLL / RMSE on each table."""
-    tables = list(dict.fromkeys(table for cells in record["cells"].values() for table in cells))
-    lines = [["candidate", *tables], ["---"] * (1 + len(tables))]
-    for name, cells in record["cells"].items():
-        lines.append([name, *(shown(cells[table]) if table in cells else "–" for table in tables)])
+def summaries(cells: dict[str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Round one, of tables that all candidates have; and the finalists, which have all tables of the default."""
+    shared = [table for table in SOURCES if all(table in mine for mine in cells.values())]
+    of_default = [table for table in SOURCES if table in cells.get(DEFAULT, {})]
+    finalists = {name: mine for name, mine in cells.items() if all(table in mine for table in of_default)}
+    rounds = [(shared, cells)] if shared else []
+    if len(of_default) > len(shared) and len(finalists) > 1:
+        rounds.append((of_default, finalists))
+    return [{"tables": tables, "candidates": summary(mine, tables)} for tables, mine in rounds]
+
+
+def summary(cells: dict[str, dict[str, Any]], tables: Sequence[str]) -> dict[str, dict[str, float]]:
+    """How each candidate does over the tables, beside the others; differences of the NLL are in nats."""
+    nll = {name: np.array([mine[table]["nll"] for table in tables]) for name, mine in cells.items()}
+    ranks = rankdata(list(nll.values()), axis=0).mean(1)
+    found = {}
+    for name, rank in zip(nll, ranks, strict=True):
+        row = {"rank": float(rank)}
+        row["core_seconds"] = sum(float(cells[name][table]["core_seconds"]) for table in tables)
+        for label, reference in (("default", DEFAULT), ("same_steps", SAME_STEPS)):
+            if reference in nll:
+                more = nll[name] - nll[reference]
+                row |= {f"to_{label}": float(more.mean()), f"better_than_{label}": float(np.sum(more < 0))}
+        found[name] = row
+    return found
+
+
+def report(record: dict[str, Any]) -> str:
+    """One row for each candidate: NLL / RMSE on each table, and what they amount to."""
+    cells = record["cells"]
+    tables = [table for table in SOURCES if any(table in mine for mine in cells.values())]
+    rows = [[name, *(shown(mine.get(table)) for table in tables)] for name, mine in cells.items()]
     about = f"bdl {record['bdl']}, one of {os.cpu_count()} cores of {record['device']}, {record['date']}. NLL / RMSE."
-    return f"{about}\n\n" + "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    parts = [about, markdown(["candidate", *tables], rows)]
+    head = ["candidate", "mean rank", "NLL to the default", f"NLL to {SAME_STEPS}", "better on", "core-seconds"]
+    for group in record["summaries"]:
+        parts += [
+            f"Over {', '.join(group['tables'])}. The default is {DEFAULT}. Better on so many tables than {SAME_STEPS}.",
+            markdown(head, [summary_row(name, row) for name, row in group["candidates"].items()]),
+        ]
+    return "\n\n".join(parts) + "\n"
 
 
-def shown(cell: dict[str, Any]) -> str:
-    return f"{cell['nll']:.3f} / {cell['rmse']:.3f}"
+def summary_row(name: str, row: dict[str, float]) -> list[str]:
+    to, same, better = (row.get(key, math.nan) for key in ("to_default", "to_same_steps", "better_than_same_steps"))
+    return [name, f"{row['rank']:.1f}", f"{to:+.3f}", f"{same:+.3f}", f"{better:.0f}", f"{row['core_seconds']:.0f}"]
+
+
+def markdown(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, ["---"] * len(head), *rows))
+
+
+def shown(cell: dict[str, Any] | None) -> str:
+    return "–" if cell is None else f"{cell['nll']:.3f} / {cell['rmse']:.3f}"
 
 
 if __name__ == "__main__":
-    main()
+    with one_line_errors():
+        main()

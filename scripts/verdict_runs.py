@@ -51,14 +51,19 @@ class Scenario:
     switch: float = 0.0  # probability that a chain changes its mode between two draws
     start: float = 0.0  # where all chains start, in standard deviations
     frozen: int = 0  # directions that all chains start from one place, and that need 100 runs for one independent draw
+    memory: tuple[float, float] | None = None  # (share of the variance, draws for each independent one of that share)
+    slow_chains: tuple[int, float] | None = None  # (chains, draws of these for each independent one)
+    stopped: float = 0.0  # share of the draws, the last ones, in which one chain does not move
     starts: float = 0.0  # standard deviation of the starts in these directions
     drift: tuple[float, float] | None = None  # drift of all chains, from first to last draw, in standard deviations
     along: Literal["one", "all", "items", "spread"] = "one"  # direction, or directions, or items, or width of the draws
+    touched: int | None = None  # the items at which modes differ, or that drift; None: all of them
     tails: float = math.inf  # degrees of freedom of Student's law in place of a normal one
     stray: bool = False  # one chain lies 2 standard deviations from the others
     heat: float = 1.0  # temperature of the draws over T
     level: float = 1.0  # standard deviation of the logits of single networks
     signal: float = 1.5  # standard deviation of what they have learnt over the items
+    shift: float = 0.0  # mean of the logits over the items: one class is rare
     numbers: bool = False  # regression
     chance: bool = False  # the average has learnt nothing
     wide: bool = False  # y lies closer to the average than the networks do
@@ -90,15 +95,17 @@ def measured(
     items = np.random.default_rng([0, zlib.crc32(s.name.encode())])
     loadings = items.normal(size=(LATENT, s.items))
     loadings *= s.level / np.linalg.norm(loadings, axis=0)
-    offsets = s.signal * items.normal(size=s.items)
-    outputs = theta @ loadings + s.apart * s.level * (sides(s, rng) - 0.5)[..., None]
+    offsets = s.shift + s.signal * items.normal(size=s.items)
+    touched = s.level * (np.arange(s.items) < (s.items if s.touched is None else s.touched))
+    outputs = theta @ loadings + s.apart * (sides(s, rng) - 0.5)[..., None] * touched
     if s.drift and s.along == "items":
-        outputs += s.level * np.linspace(*s.drift, s.draws)[:, None]
+        outputs += np.linspace(*s.drift, s.draws)[:, None] * touched
     if s.stray:
         outputs[0] += 2 * s.level
     networks = outputs + (np.zeros(s.items) if s.chance else offsets)  # what they have learnt
     predictions = networks if s.numbers else sigmoid(networks)
     other = 5 * autoregression(s.chains, s.draws, 1, slowest(s), rng)[..., 0]  # 50 more directions, nats
+    stop(s, other)
     metrics = mixing(networks, np.square(theta).sum(-1) / 2 + other)
     metrics |= scores(s, predictions, offsets, rng) | {"temperature": 1.0, **temperatures}
     scale = math.sqrt(1 + s.level**2) * metrics.get("mcse/unit", 1.0) if s.numbers else 1.0
@@ -132,6 +139,13 @@ def sampled(s: Scenario, sampler: Sampled, runs: int) -> Iterator[tuple[np.ndarr
 def draw(s: Scenario, rng: np.random.Generator) -> np.ndarray:
     """(chains, draws, 8) the chains."""
     theta = math.sqrt(s.heat) * autoregression(s.chains, s.draws, LATENT, s.slow, rng)
+    if s.memory:
+        share, slow = s.memory
+        theta *= math.sqrt(1 - share)
+        theta += math.sqrt(share) * autoregression(s.chains, s.draws, LATENT, slow, rng)
+    if s.slow_chains:
+        count, slow = s.slow_chains
+        theta[:count] = autoregression(count, s.draws, LATENT, slow, rng)
     if s.tails < math.inf:
         theta = theta / np.sqrt(rng.chisquare(s.tails, theta.shape) / s.tails)
     if s.frozen:
@@ -142,7 +156,15 @@ def draw(s: Scenario, rng: np.random.Generator) -> np.ndarray:
         path = np.linspace(*s.drift, s.draws)[:, None]
         moved = np.arange(LATENT) < (LATENT if s.along == "all" else 1)
         theta = theta * path if s.along == "spread" else theta + path * moved
-    return theta + s.start * np.power(coefficient(slowest(s)), np.arange(s.draws))[:, None]
+    theta = theta + s.start * np.power(coefficient(slowest(s)), np.arange(s.draws))[:, None]
+    stop(s, theta)
+    return theta
+
+
+def stop(s: Scenario, values: np.ndarray) -> None:
+    """Hold the first of the chains (chains, draws, ...) where it is at the beginning of its last draws."""
+    moves = round((1 - s.stopped) * s.draws)
+    values[0, moves:] = values[0, moves : moves + 1]
 
 
 def sides(s: Scenario, rng: np.random.Generator) -> np.ndarray:

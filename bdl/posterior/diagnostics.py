@@ -91,8 +91,9 @@ def mixing(
     """R-hat and ESS of predictions (chains, draws, quantities) and of energies (chains, draws), flat by name.
 
         rhat/max, ess/min, ess/tail_min = the worst quantity (Vehtari et al. 2021)
-        ess/within   = sum over chains of the ESS that each chain alone gives the quantity with the smallest ESS. It
-                       stays large where chains move well, each in its own mode.
+        ess/within   = the ESS that the average over the chains would have if they agreed, from the ESS that each chain
+                       alone gives the quantity with the smallest ESS. It stays large where chains move well, each in
+                       its own mode.
         rhat/energy, ess/energy = those of the energy
         energy/drift = mean energy of the second half of the draws minus that of the first, in standard deviations of
                        the energy; energy/drift_t = the same in standard errors, from the spread between chains
@@ -110,13 +111,23 @@ def mixing(
     }
     if np.isfinite(sizes).any():
         worst = quantities[:, :, np.nanargmin(sizes)]
-        numbers["ess/within"] = _or_nan(np.nansum, ess(worst.T[None]))  # the chains as quantities of one chain
+        numbers["ess/within"] = _ess_of_average(ess(worst.T[None]))  # the chains as quantities of one chain
     numbers |= stationarity(quantities if features is None else features)
     names = ("rhat/energy", "ess/energy", "energy/drift", "energy/drift_t")
     if energies is None:
         return numbers | dict.fromkeys(names, math.nan)
     one = energies[:, :, None]
     return numbers | dict(zip(names, (float(rhat(one)[0]), float(ess(one)[0]), *_drift(energies)), strict=True))
+
+
+def _ess_of_average(sizes: np.ndarray) -> float:
+    """The ESS of the average over independent chains of one distribution, whose own ESS are `sizes` (chains,).
+
+    The variance of the average is σ²/C² Σ 1/n_c. This is the sum of the n_c for chains that are equally fast, and less
+    where some are slow, because a slow chain counts in the average as much as a fast one. NaN sizes are left out.
+    """
+    known = sizes[np.isfinite(sizes)]
+    return float(len(known) ** 2 / (1 / known).sum()) if known.size else math.nan
 
 
 def repeat_error(averages: np.ndarray, scale: np.ndarray | float, draws: np.ndarray) -> dict[str, float]:

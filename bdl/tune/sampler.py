@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 FULL_BATCH_ROWS = 50_000  # the steps of `choose_length` then take some minutes on two cores, and 6 GB
-FULL_BATCH_STEPS = 20_000  # steps of MCLMC; half as many cost 0.1 to 0.2 nats on tables with little noise
+FULL_BATCH_STEPS = 20_000  # steps of MCLMC; half as many cost 0.02 to 0.7 nats on tables with little noise
 CHEAP_ROWS = 1_200  # at so many rows FULL_BATCH_STEPS take half a minute on one core
 FEWEST_STEPS = 2_500  # steps of MCLMC with any number of rows
 BATCH_STEPS = 80_000  # steps of SGHMC

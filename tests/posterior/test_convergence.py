@@ -54,6 +54,17 @@ def test_chains_apart_have_far_fewer_draws_together_than_alone():
     assert apart["ess/within"] > 1000 and apart["ess/min"] < 20 and apart["rhat/max"] > 1.3
 
 
+def test_slow_chains_count_in_the_average_as_much_as_fast_ones():
+    """4 chains of 2,000 independent draws and 4 whose draws are worth an eighth: 8² / (4/2000 + 4/250) = 3,556."""
+    draws = normal(8, 2000, 1)
+    c = 7 / 9  # (1 + c) / (1 - c) = 8
+    for t in range(1, 2000):
+        draws[:4, t] = c * draws[:4, t - 1] + math.sqrt(1 - c**2) * draws[:4, t]
+    found = mixing(draws)
+    assert found["ess/within"] == pytest.approx(3556, rel=0.2)  # each ESS is known to about 10 %; their sum is 9,000
+    assert found["ess/within"] / found["ess/min"] < 2
+
+
 def test_a_drift_is_measured_in_standard_deviations_and_in_standard_errors():
     draws, energies = normal(4, 400, 1), 3 * normal(4, 400, seed=1)
     assert abs(mixing(draws, energies)["energy/drift_t"]) < 5.8  # 99 % of Student's law with 3 degrees of freedom
