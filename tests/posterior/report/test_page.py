@@ -199,7 +199,7 @@ def test_a_worse_number_changes_the_headline(data):
     )
     lights = [re.findall(r'<p><span class="mark (\w+)">', text) for text in (with_numbers(), alike, apart)]
     assert lights == [["ok", "ok"], ["ok", "look"], ["look", "look"]]
-    assert re.search("Open: .*Warnings", page(ReportData("t", metrics=data.metrics, warnings=["clipped"])))
+    assert re.search("Not settled: .*Warnings", page(ReportData("t", metrics=data.metrics, warnings=["clipped"])))
 
 
 def test_text_of_users_is_escaped(data):
