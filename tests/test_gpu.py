@@ -719,7 +719,7 @@ def train(folder: Path, *overrides: str) -> dict[str, bytes]:
 def test_two_runs_on_a_gpu_are_the_same_to_the_bit(tmp_path, precision):
     """Landsat by AWSGHMC under trainer=gpu (deterministic), 2000 steps: samples, energies, psi and metrics.
 
-    In 32-true the gradient is a CUDA graph, under autocast it is not.
+    In both the gradient is a CUDA graph: written out in 32-true, by autograd under autocast.
     """
     settings = ("trainer=gpu", f"trainer.precision={precision}", "data=landsat", "length=2000")
     first, second = (train(tmp_path / name, *settings) for name in "ab")

@@ -17,6 +17,7 @@ from bdl.likelihoods import Likelihood, Loss, mean_loss
 from bdl.torch_private import has_tensor_hooks, is_compiled
 
 Compile = bool | Literal["auto"]
+KNOWN = ("torch.", "torchvision.models.", "torchvision.ops.", "bdl.")  # what transforms draw, Python may hold
 RANDOM = (nn.RReLU, nn.FractionalMaxPool2d, nn.FractionalMaxPool3d)
 
 
@@ -57,9 +58,8 @@ def choose_gradient(
     gradient = mlp_kernel.compiled(written, required=compiled is True) if isinstance(written, MLPGradient) else written
     # A loss that needs autograd may wait for the device, which a graph cannot record
     known = isinstance(loss, Likelihood) and type(loss).mean_and_gradient is not Likelihood.mean_and_gradient
-    repeats = known and (isinstance(written, MLPGradient) or _repeats_itself(net))
-    record = recorder_for(gradient.params[0].device) if graphs and repeats else None
-    if record is None:
+    record = recorder_for(gradient.params[0].device) if graphs and known else None
+    if record is None or not (isinstance(written, MLPGradient) or _repeats_itself(net)):
         return gradient
     return Recorded(OnLeaves(written, net) if isinstance(written, Autograd) else gradient, record, compiled is True)
 
@@ -81,7 +81,7 @@ def _in_turn(stack: ChainStack, loss: Loss, autograd: Autograd) -> InTurn | None
 def _repeats_itself(stack: ChainStack) -> bool:
     """Whether all training steps have the same kernels: known layers alone, none hooked, none random."""
     return not is_compiled(stack) and all(
-        type(m).__module__.partition(".")[0] in ("torch", "torchvision", "bdl")
+        type(m).__module__.startswith(KNOWN)
         and not (hooked(m) or any(map(has_tensor_hooks, m.parameters(recurse=False))))
         and not (isinstance(m, RANDOM) or any(isinstance(p := getattr(m, n, 0), float) and p for n in ("p", "dropout")))
         for m in stack.modules()

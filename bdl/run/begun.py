@@ -17,7 +17,7 @@ from bdl.posterior.samples import brief, first_difference
 CODE = "code of the loss"
 
 
-def compiled(code: str | None) -> dict[str, Any]:
+def entry_of_code(code: str | None) -> dict[str, Any]:
     """The entry of a record for the checksum of a loss's byte code, which is another one under another Python."""
     return {} if code is None else {CODE: {"python": sys.implementation.cache_tag, "checksum": code}}
 

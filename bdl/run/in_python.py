@@ -28,7 +28,7 @@ from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import callbacks_of, find_sampler, plain_net
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
-from bdl.run.begun import begun_by, compiled
+from bdl.run.begun import begun_by, entry_of_code
 from bdl.run.build import fit, silence_lightning
 from bdl.run.sample_arguments import SampleArguments, check_arguments
 from bdl.run.section import own_likelihood
@@ -167,7 +167,7 @@ def _identity(
     """What the same call of `sample` has in common with this one, but for network and data, as plain values."""
     prior = {"prior": law["prior"].identity()} if "prior" in law else {}
     about = {"chains": chains, "loss": module.loss, "batch_size": getattr(loader, "batch_size", None)}
-    about |= compiled(code_of(module.loss))
+    about |= entry_of_code(code_of(module.loss))
     return identity({**law, **prior, **about, "schedule": None if schedule is None else schedule.functions})
 
 
