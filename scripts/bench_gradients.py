@@ -1,9 +1,9 @@
-"""Times the gradient of stacks of ResNet20 on a GPU, kernel by kernel and as a CUDA graph.
+"""Times the gradient of stacks of ResNet20 on a GPU, kernel by kernel, as a CUDA graph, and under torch.compile.
 
 python scripts/bench_gradients.py [FILE.json]
 
 Each row is the median of five rounds of 30 gradients of random images, in ms, and the peak of memory that torch had
-allocated in MiB. The rows go to the file.
+allocated in MiB by the first of them. The rows go to the file.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from bdl.engine.forward import Method
 from bdl.engine.gradient import Autograd, OnLeaves
 from bdl.engine.graphs import record_on_cuda
 from bdl.models import ResNet
-from bdl.run.machine import provenance
+from bdl.run.machine import compile_if_possible, provenance
 
+COMPILED = [(1, True, False), (8, True, False)]  # chains, bf16, deterministic: of rows that torch.compile runs too
 ROWS: list[tuple[int, int, Method, bool, bool]] = [  # chains, images a batch, method, bf16, deterministic kernels
     (1, 256, "auto", False, False), (1, 256, "auto", True, False), (1, 256, "auto", False, True),
     (1, 256, "auto", True, True), (8, 128, "vmap", False, False), (8, 128, "loop", False, False),
@@ -65,9 +66,15 @@ def measure(
     single = milliseconds(lambda: gradient.write(x, y, out))
     peak = torch.cuda.max_memory_allocated() / 2**20
     launch, _ = record_on_cuda(lambda: gradient.write(x, y, out))
+    graph = milliseconds(launch)
+    compiled = None
+    if (chains, bf16, deterministic) in COMPILED and method != "loop":
+        compile_if_possible(stack)  # calls of the stack, which `plain` makes
+        by_torch = Autograd(plain.losses_of, plain.params, precision)
+        compiled = milliseconds(lambda: by_torch.write(x, y, out))
     return {
         "chains": chains, "batch": batch, "method": method, "precision": "bf16-mixed" if bf16 else "32-true",
-        "deterministic": deterministic, "single": single, "graph": milliseconds(launch), "peak_mib": peak,
+        "deterministic": deterministic, "single": single, "graph": graph, "compiled": compiled, "peak_mib": peak,
     }  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +22,7 @@ from bdl.posterior.prediction import log_probs
 
 POINTS = 50  # items whose log-probability is recorded for R-hat and ESS
 FEATURES = 200  # outputs that are recorded for drifts and slow directions
+LAST = 10  # samples of each chain that `last_ten` scores
 
 
 @dataclass
@@ -55,6 +57,8 @@ class PosteriorEvaluation(ABC):
         self._first, self._total = first, len(y) if total is None else total  # these are items of so many, from there
         self.curve = Curve(of_numbers=likelihood.outputs == "values")
         self._count = torch.zeros(chains, dtype=torch.int64)
+        # Of each chain's last samples one by one, see `_means_of_one`
+        self._ones: list[deque[Tensor]] = [deque(maxlen=LAST) for _ in range(chains)]
         self._log_p, self._features = Draws(chains), Draws(chains)  # log probabilities at the points, `features`
         self._chosen: tuple[Tensor, Tensor] | None = None  # items and columns of `features`, from the first network on
 
@@ -75,6 +79,7 @@ class PosteriorEvaluation(ABC):
         self._features.add(chains, self._linear(outputs).numpy())
         for chain, values in zip(chains, recorded, strict=True):
             self._add_up(chain, values)
+            self._ones[chain].append(self._means_of_one(values))
             self._count[chain] += 1
             if bool((self._count == self._count[0]).all()):  # a round is complete
                 count = int(self._count[0])
@@ -127,9 +132,29 @@ class PosteriorEvaluation(ABC):
         return {f"constant/{name}": value for name, value in scores.items()}
 
     def metrics(self) -> dict[str, float]:
-        """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights."""
+        """Flat `one_sample/nll`, `chain_bma/...`, `bma/...`, and `bma_weighted/...` if samples have weights.
+
+        `last_ten/nll` and `last_ten/accuracy` or `last_ten/rmse` are those of single samples as a mean over the last
+        ten of each chain, because one sample of a chain with a large step says little.
+        """
         each = self.scores_of_rows()
-        return {f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]}
+        means = {
+            f"{row}/{n}": float(np.mean([m[n] for m in scores])) for row, scores in each.items() for n in scores[0]
+        }
+        return means | {f"last_ten/{name}": value for name, value in self.last_ten().items()}
+
+    def last_ten(self) -> dict[str, float]:
+        """The accuracy or the RMSE, and the NLL, of single samples: means over each chain's last ten, then over chains.
+
+        The empty dictionary before the first network.
+        """
+        chains = [torch.stack(list(of_chain)) for of_chain in self._ones if of_chain]  # (samples, 2) each
+        if not chains:
+            return {}
+        if self.curve.of_numbers:
+            chains = [torch.stack((one[:, 0].sqrt(), one[:, 1]), 1) for one in chains]
+        score, nll = torch.stack([one.mean(0) for one in chains]).mean(0).tolist()
+        return {"rmse" if self.curve.of_numbers else "accuracy": score, "nll": nll}
 
     def scores_of_rows(self) -> dict[str, list[dict[str, float]]]:
         """The scores of every prediction in each row of the metrics."""
@@ -162,6 +187,10 @@ class PosteriorEvaluation(ABC):
     @abstractmethod
     def _add_up(self, chain: int, values: Any) -> None:
         """Add a network to the sums of its chain."""
+
+    @abstractmethod
+    def _means_of_one(self, values: Any) -> Tensor:
+        """(2,) means over items, of one network: of 1 where its label is right, or of squared errors; and the NLL."""
 
     @abstractmethod
     def _scores_of_sums(self, count: int) -> tuple[float, float, float, float]:
@@ -286,6 +315,9 @@ class ClassEvaluation(PosteriorEvaluation):
 
     def _add_up(self, chain: int, values: Tensor) -> None:
         self._sum[chain] += values
+
+    def _means_of_one(self, values: Tensor) -> Tensor:
+        return torch.tensor(accuracy_and_nll(values[None], 1, self.labels), dtype=torch.float64)
 
     def _scores_of_sums(self, count: int) -> tuple[float, float, float, float]:
         together = accuracy_and_nll(self._sum.sum(0, keepdim=True), count * self.chains, self.labels)

@@ -154,6 +154,8 @@ class ValueEvaluation(PosteriorEvaluation):
         whole._log_p = Draws.beside([part._log_p for part in slices])
         whole._mean_p = Draws.beside([part._mean_p for part in slices])
         whole._features = Draws.beside([part._features for part in slices])
+        for ones, *of_slices in zip(whole._ones, *(part._ones for part in slices), strict=True):
+            ones.extend(torch.stack(one, 1) @ share for one in zip(*of_slices, strict=True))
         for samples, *rounds in zip(first.curve.samples, *(part._rounds for part in slices), strict=True):
             whole.curve.add(samples, *_scores(torch.stack(rounds, 1) @ share))
         return whole
@@ -187,6 +189,11 @@ class ValueEvaluation(PosteriorEvaluation):
         mean, log = values
         self._means[chain] += mean
         self._log[chain] = torch.logaddexp(self._log[chain], log)
+
+    def _means_of_one(self, values: tuple[Tensor, Tensor]) -> Tensor:
+        mean, log = values
+        y = as_columns(self.y.double(), mean.shape)
+        return torch.stack(((mean - y).square().mean(), -log.mean()))
 
     def _scores_of_sums(self, count: int) -> tuple[float, float, float, float]:
         means, total = self._means, count * self.chains

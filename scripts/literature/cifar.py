@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,13 +35,20 @@ PUBLISHED = {
         "decay_both_msgd": (67.60, 70.31), "decay_both_sghmc": (67.45, 70.22), "decay_both_awsghmc": (70.65, 72.04),
     },
 }  # fmt: skip
-SCHEDULES = {"fixed": "lr, T fixed", "decay": "lr falls", "decay_both": "lr, T fall"}
+SCHEDULES = {
+    "fixed": "lr, T fixed", "decay": "lr falls", "decay_both": "lr, T fall",
+    "fixed_hot": "T = 1, lr fixed", "decay_hot": "T = 1, lr falls", "decay_both_hot": "T = 1, lr, T fall",
+}  # fmt: skip
+HOT = [f"{schedule}_hot_{method}" for schedule in ("fixed", "decay", "decay_both") for method in ("sghmc", "awsghmc")]
 METHODS = {"msgd": "M-SGD", "sghmc": "SGHMC", "awsghmc": "AWSGHMC"}
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The results of one run. one, average: accuracies in % of one sample and of the average; nll: nats."""
+    """The results of one run.
+
+    one, average: accuracies in %, of single samples as a mean over the last ten, and of the average. nll: nats.
+    """
 
     cell: str
     epochs: int
@@ -75,14 +84,15 @@ def collect(data: str, context: Context) -> Result:
             f"scripts/train.py experiment={data}/decay_both_awsghmc, then pass its run directory, or one above it, as "
             "--runs"
         )
-    cells = {cell: [run for run in chosen if run.cell == cell] for cell in PUBLISHED[data]}
+    cells = {cell: [run for run in chosen if run.cell == cell] for cell in [*PUBLISHED[data], *HOT]}
+    cells = {cell: runs for cell, runs in cells.items() if runs or cell in PUBLISHED[data]}
     numbers = {cell: [vars(run) for run in runs] for cell, runs in cells.items() if runs}
     return Result({data: draw(data, cells)}, [tabulate(data, cells)], numbers)
 
 
 def read(path: Path, data: str) -> list[FinishedRun]:
     """The finished runs of the table in a folder and below it."""
-    return [finished_run(*run) for run in find_runs(path, data, PUBLISHED[data])]
+    return [finished_run(*run) for run in find_runs(path, data, [*PUBLISHED[data], *HOT])]
 
 
 def find_runs(path: Path, data: str, cells: Container[str]) -> Iterator[tuple[str, Any, Path]]:
@@ -98,13 +108,15 @@ def find_runs(path: Path, data: str, cells: Container[str]) -> Iterator[tuple[st
 
 def finished_run(cell: str, config: Any, folder: Path) -> FinishedRun:
     m, timing = read_metrics(folder / "metrics.json"), folder / "timing.json"
+    if "test/last_ten/accuracy" not in m:
+        raise ConfigError(f"{folder} is of a bdl before 0.3.0, which scored the last sample alone: make the run again")
     return FinishedRun(
         cell=cell,
         epochs=config.trainer.max_epochs,
         seed=config.seed,
         device=config.provenance.device,
         samples=int(m["samples"]),
-        one=100 * m["test/one_sample/accuracy"],
+        one=100 * m["test/last_ten/accuracy"],
         average=100 * m["test/bma/accuracy"],
         nll=m["test/bma/nll"],
         config=settings(config),
@@ -121,13 +133,15 @@ def settings(config: Any) -> dict[str, Any]:
 
 def tabulate(data: str, cells: dict[str, list[FinishedRun]]) -> Table:
     header = ["schedule", "method", "published, one sample", "published, average",
-              "ours, one sample", "ours, average", "NLL", "samples", "epochs", "seeds", "device"]  # fmt: skip
+              "ours, one sample", "ours, average", "NLL", "T_eff / T", "multiplier", "samples", "epochs", "seeds",
+              "device"]  # fmt: skip
     rows = [row(data, cell, runs) for cell, every in cells.items() for runs in by_length(every)]
     note = (
-        "Accuracy in %, and NLL of the average in nats, on the 10,000 test images. Published: means of 10 runs, "
-        f"settings and epochs unknown. Ours: the settings of conf/experiment/{data}, made for {EPOCHS} epochs; a "
-        "shorter run has its schedule compressed, and its row says how many epochs it had. Mean ± standard error where "
-        "there are several seeds."
+        "Accuracy in %, and NLL of the average in nats, on the 10,000 test images. One sample: ours is the mean of "
+        "the last ten samples, each by itself. T_eff / T, with the heat of the batches, and the multiplier of the "
+        "gradient are means over the kept part of a run. Published: means of 10 runs, settings and epochs unknown. "
+        f"Ours: the settings of conf/experiment/{data}, made for {EPOCHS} epochs; a shorter run has its schedule "
+        "compressed, and its row says how many epochs it had. Mean ± standard error where there are several seeds."
     )
     missing = [f"{data}/{cell}" for cell, runs in cells.items() if not runs]
     if missing:
@@ -145,20 +159,30 @@ def row(data: str, cell: str, runs: list[FinishedRun]) -> list[str]:
     schedule, method = cell.rsplit("_", 1)
     scores = torch.tensor([(run.one, run.average, run.nll) for run in runs])
     ours = [with_error(scores[:, k], digits) if runs else "–" for k, digits in enumerate((2, 2, 3))]
+    heat = [1 + run.metrics["noise_ratio"] for run in runs if run.metrics["temperature"]]
+    pull = [run.metrics["weighting/multiplier"] for run in runs if "weighting/multiplier" in run.metrics]
+    means = [f"{statistics.mean(values):.2f}" if values else "–" for values in (heat, pull)]
     about = (listed(getattr(run, name) for run in runs) for name in ("samples", "epochs", "seed", "device"))
-    published = [f"{value:.2f}" for value in PUBLISHED[data][cell]]
-    return [SCHEDULES[schedule], METHODS[method], *published, *ours, *about]
+    published = [f"{value:.2f}" for value in PUBLISHED[data].get(cell, ())] or ["–", "–"]
+    return [SCHEDULES[schedule], METHODS[method], *published, *ours, *means, *about]
 
 
 def draw(data: str, cells: dict[str, list[FinishedRun]]) -> Figure:
     epochs = listed(run.epochs for runs in cells.values() for run in runs)
-    figure, axes = canvas(f"Published (crosses), and ours of {epochs} epochs (dots)", width=6.5, height=3.8)
+    height = 0.8 + len(cells) / 3
+    figure, axes = canvas(f"Published (crosses), and ours of {epochs} epochs (dots)", width=6.5, height=height)
     ax = axes[0, 0]
     for row, (cell, runs) in enumerate(cells.items()):
         for at, name, colour in ((0, "one sample", BLUE), (1, "average of all samples", RED)):
             values = [(run.one, run.average)[at] for run in runs]
             shown = name if row == 0 else None
-            ax.plot(PUBLISHED[data][cell][at], row, "x", color=colour, label=shown and f"published, {name}")
+            ax.plot(
+                PUBLISHED[data].get(cell, (math.nan, math.nan))[at],
+                row,
+                "x",
+                color=colour,
+                label=shown and f"published, {name}",
+            )
             ax.plot(values, [row] * len(values), "o", color=colour, ms=5, label=shown and f"ours, {name}")
     named = [cell.rsplit("_", 1) for cell in cells]
     ax.set_yticks(range(len(cells)), [f"{METHODS[method]}, {SCHEDULES[schedule]}" for schedule, method in named])

@@ -38,3 +38,18 @@ def test_a_shorter_length_does_not_change_the_name_of_a_run():
     """`reproduce.py --runs` finds its cell by that name."""
     cfg = composed("experiment=cifar10/fixed_sghmc", "epochs=short")
     assert run_name(cfg.hydra.runtime.choices) == "cifar10/fixed_sghmc"
+
+
+@pytest.mark.parametrize("data", ["cifar10", "cifar100"])
+@pytest.mark.parametrize("schedule", ["fixed", "decay", "decay_both"])
+def test_the_cells_at_t_1_differ_in_temperature_alone(data, schedule):
+    for method in ("sghmc", "awsghmc"):
+        hot, cold = (compose(f"experiment={data}/{name}_{method}") for name in (f"{schedule}_hot", schedule))
+        assert hot.sampler.temperature == 1
+        if method == "awsghmc":
+            assert hot.sampler.weighting.zeta == cold.sampler.weighting.zeta * cold.sampler.temperature
+        lr, temperature = (instantiate(hot.schedule[name]) for name in ("lr", "temperature"))
+        steps = [hot.steps * k // 10 for k in range(11)]
+        assert [lr(k) for k in steps] == [instantiate(cold.schedule.lr)(k) for k in steps]
+        # The heat of the batches goes with lr, so its share of T never rises
+        assert all(lr(k) / temperature(k) <= 0.1 * (1 + 1e-9) for k in steps)

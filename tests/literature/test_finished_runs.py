@@ -12,9 +12,9 @@ from bdl.run.records import write_metrics
 
 @pytest.fixture
 def finished(tmp_path):
-    """One cell: two seeds of 500 epochs and one run of 3; one run on other data, and one that has not finished."""
+    """One cell: two seeds of 500 epochs and one run of 3; one at T = 1; one on other data, and one not finished."""
 
-    def run(folder: str, name: str, epochs: int, seed: int, accuracy: float | None) -> None:
+    def run(folder: str, name: str, epochs: int, seed: int, accuracy: float | None, **more: float) -> None:
         path = tmp_path / folder
         path.mkdir()
         about = {"name": name, "device": "abacus"}
@@ -22,32 +22,34 @@ def finished(tmp_path):
         described = {"seed": seed, "data": data, "trainer": {"max_epochs": epochs}, "provenance": about}
         OmegaConf.save(OmegaConf.create(described), path / "config.yaml")
         if accuracy is not None:
-            scores = {"test/one_sample/accuracy": 0.5, "test/bma/accuracy": accuracy, "test/bma/nll": 0.25}
-            write_metrics(path / "metrics.json", {**scores, "samples": 100})
+            scores = {"test/last_ten/accuracy": 0.5, "test/bma/accuracy": accuracy, "test/bma/nll": 0.25}
+            chain = {"temperature": 0.01, "noise_ratio": 2.0 + seed}
+            write_metrics(path / "metrics.json", {**scores, **chain, "samples": 100, **more})
 
     run("a", "cifar10/decay_sghmc", 500, 0, 0.92)
     run("b", "cifar10/decay_sghmc", 500, 1, 0.94)
     run("c", "cifar10/decay_sghmc", 3, 0, 0.25)
     run("d", "cifar100/decay_sghmc", 500, 0, 0.11)
     run("e", "cifar10/fixed_msgd", 500, 0, None)
+    run("f", "cifar10/fixed_hot_awsghmc", 500, 0, 0.8, noise_ratio=0.125, **{"weighting/multiplier": 2.5})
     return tmp_path
 
 
 def test_finished_runs_make_the_table(finished, script, tmp_path):
     status, out, err = script("cifar10", "--runs", str(finished), "--epochs", "500", "--out", str(tmp_path / "out"))
     assert (status, err) == (0, [])
-    assert (
-        "| lr falls | SGHMC | 90.79 | 93.07 | 50.00 ± 0.00 | 93.00 ± 1.00 | 0.250 ± 0.000 | 100 | 500 | 0, 1 | abacus |"
-        in out
-    )
-    assert "| lr, T fixed | M-SGD | 90.10 | 92.79 | – | – | – | – | – | – | – |" in out
+    scores = "50.00 ± 0.00 | 93.00 ± 1.00 | 0.250 ± 0.000 | 3.50 | –"
+    assert f"| lr falls | SGHMC | 90.79 | 93.07 | {scores} | 100 | 500 | 0, 1 | abacus |" in out
+    assert "| lr, T fixed | M-SGD | 90.10 | 92.79 | – | – | – | – | – | – | – | – | – |" in out
+    hot = "| T = 1, lr fixed | AWSGHMC | – | – | 50.00 | 80.00 | 0.250 | 1.12 | 2.50 | 100 | 500 | 0 | abacus |"
+    assert hot in out and "T = 1, lr falls" not in out
     assert "25.00" not in out and "11.00" not in out
     assert {p.suffix for p in (tmp_path / "out" / "cifar10").iterdir()} == {".png", ".md", ".json"}
     runs = json.loads((tmp_path / "out" / "cifar10" / "results.json").read_text())["numbers"]["decay_sghmc"]
     assert [run["config"]["data"] for run in runs] == [{"batch_size": 256}] * 2
     _, out, _ = script("cifar10", "--runs", str(finished / "c"), str(finished / "a"), "--out", str(tmp_path / "out"))
     for accuracy, epochs in (("25.00", 3), ("92.00", 500)):  # lengths have rows of their own
-        assert f"| {accuracy} | 0.250 | 100 | {epochs} | 0 | abacus |" in out
+        assert f"| {accuracy} | 0.250 | 3.00 | – | 100 | {epochs} | 0 | abacus |" in out
     assert "missing are experiment=cifar10/fixed_msgd, cifar10/fixed_sghmc" in out
 
 
@@ -63,3 +65,9 @@ def test_missing_runs_get_one_line(finished, script, tmp_path, arguments, words)
     status, _, err = script(*arguments, *runs, "--out", str(tmp_path / "out"))
     assert status == 1 and len(err) == 1 and words in err[0]
     assert not (tmp_path / "out" / arguments[0]).exists()
+
+
+def test_a_run_that_scored_one_sample_alone_is_refused(finished, script, tmp_path):
+    write_metrics(finished / "a" / "metrics.json", {"test/one_sample/accuracy": 0.5, "samples": 100})
+    status, _, err = script("cifar10", "--runs", str(finished), "--out", str(tmp_path / "out"))
+    assert status == 1 and len(err) == 1 and "make the run again" in err[0]

@@ -13,6 +13,8 @@ from torch.utils.data import DataLoader, TensorDataset
 import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError
+from bdl.posterior.evaluation import ClassEvaluation
+from bdl.posterior.value_evaluation import ValueEvaluation
 
 
 def test_one_sample_and_the_averages_against_hand_computed_ones(run, posterior):
@@ -29,6 +31,33 @@ def test_one_sample_and_the_averages_against_hand_computed_ones(run, posterior):
     assert evaluation.curve.nll[-1] == pytest.approx(metrics["bma/nll"], rel=1e-5)
     assert evaluation.log_probs.shape == (2, 8, len(X))
     np.testing.assert_allclose(evaluation.log_probs[1, 3, 5], p[3, 1, 5, Y[5]].log(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("draws", [3, 10, 13])
+def test_scores_of_the_last_ten_samples_one_by_one(draws):
+    torch.manual_seed(0)
+    logits, y = torch.randn(draws, 2, 40, 3), torch.randint(3, (40,))
+    evaluation = ClassEvaluation(bdl.CategoricalNLL(), y, 2)
+    for both in logits:
+        evaluation.add([0, 1], both)
+    last = logits[-10:]
+    losses = F.cross_entropy(last.flatten(0, 2), y.repeat(2 * len(last)))
+    metrics = evaluation.metrics()
+    assert metrics["last_ten/nll"] == pytest.approx(losses.item(), rel=1e-5)
+    assert metrics["last_ten/accuracy"] == pytest.approx((last.argmax(-1) == y).double().mean().item())
+
+
+def test_the_rmse_of_the_last_ten_samples_is_a_mean_of_rmses():
+    torch.manual_seed(0)
+    means, y = torch.randn(13, 1, 40, 1), torch.randn(40, 1)
+    evaluation = ValueEvaluation(bdl.GaussianNLL(0.5), y, 1)
+    for one in means:
+        evaluation.add([0], one)
+    errors = (means[-10:, 0] - y).square()
+    metrics = evaluation.metrics()
+    assert metrics["last_ten/rmse"] == pytest.approx(errors.mean((1, 2)).sqrt().mean().item(), rel=1e-5)
+    losses = errors.double() / (2 * 0.25) + np.log(0.5 * np.sqrt(2 * np.pi))
+    assert metrics["last_ten/nll"] == pytest.approx(losses.mean().item(), rel=1e-5)
 
 
 def test_the_importance_weighted_average(weighted):
