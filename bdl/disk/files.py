@@ -85,15 +85,25 @@ def parse_json(data: bytes | str) -> Any:
 
 
 def append_line(path: Path, line: bytes) -> None:
-    """Append a whole line and sync it; half a line that a killed writer left is cut first. Raises StoreError."""
-    with disk_errors(path), open(path, "ab") as f:
+    """Append a whole line and sync it, or leave the file as it was. Raises StoreError.
+
+    Half a line that a killed writer left is cut first.
+    """
+    with disk_errors(path), open(path, "ab", buffering=0) as f:  # what a buffer holds after an error, it writes later
+        end = f.tell()
         with open(path, "rb") as before:
-            before.seek(-1 if f.tell() else 0, os.SEEK_END)
+            before.seek(-1 if end else 0, os.SEEK_END)
             if before.read(1) not in (b"", b"\n"):
-                f.truncate(read_file(path).rfind(b"\n") + 1)
-        f.write(line)
-        f.flush()
-        os.fsync(f.fileno())
+                end = read_file(path).rfind(b"\n") + 1
+                f.truncate(end)
+        try:
+            rest = memoryview(line)
+            while rest:
+                rest = rest[f.write(rest) :]
+            os.fsync(f.fileno())
+        except OSError:
+            f.truncate(end)
+            raise
 
 
 @contextlib.contextmanager

@@ -147,9 +147,10 @@ def announce(act: Act) -> Callable[[], None]:
                 return super().write(data)
 
         def announced_open(file: Any, mode: str = "r", buffering: int = -1, *args: Any, **kwargs: Any) -> Any:
-            if "b" not in mode or not set(mode) & set("wax") or buffering == 0:
+            if "b" not in mode or not set(mode) & set("wax"):
                 return plain_open(file, mode, buffering, *args, **kwargs)
-            return io.BufferedWriter(Raw(file, mode.replace("b", "")))
+            raw = Raw(file, mode.replace("b", ""))
+            return io.BufferedWriter(raw) if buffering else raw
 
         os.fsync = announced_fsync
         builtins.open = io.open = announced_open
