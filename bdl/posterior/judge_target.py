@@ -50,6 +50,12 @@ def _kind(m: Numbers) -> Judgement | None:
     if m["temperature"] == 0:
         words = "at T = 0 this is optimisation: an ensemble of solutions, not a posterior"
         return Judgement("no posterior", "Temperature", "T = 0", words)
+    if (change := m["temperature/change"]) > HEAT:
+        words = (
+            f"T changed by a factor of {change:.3g} while samples were kept, so they follow no one distribution: keep "
+            "them where T is constant"
+        )
+        return Judgement("no posterior", "Temperature", f"factor {change:.3g}", words)
     far = "to the posterior, and nothing here measures how far from it they are"
     if m["approximation"] == 1:
         words = f"the networks are draws of an approximation {far}"

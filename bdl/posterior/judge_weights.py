@@ -16,6 +16,9 @@ def judge_weights(m: Numbers) -> Judgement | None:
     name, weights = "ESS of importance weights", m["weight_ess"]
     if "weight_ess" not in m:
         return None
+    if m["weighting/acted"] == 0:
+        words = "the weighting never acted: the samples are those of plain sampling"
+        return Judgement("trust", "Weighted distribution", "none", words)
     if math.isnan(weights):
         return _weighted(m) or Judgement("not known", name, "–", f"{FOLLOWS}, and no importance weights lead back")
     value = f"{weights:,.1f}" + ("" if math.isnan(m["samples"]) else f" of {m['samples']:,.0f}")

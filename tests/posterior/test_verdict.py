@@ -140,6 +140,7 @@ def test_predictions_that_are_far_wider_than_the_residuals():
         ({"weight_ess": 400.0, "ess__min": 250.0, "ess__within": 250.0}, "more samples"),  # both together leave 50
         ({"weight_ess": 400.0, "weights_biased": 1.0}, "not known"),
         ({"weight_ess": None}, "not known"),
+        ({"weight_ess": None, "weighting/acted": 0.0}, "trust"),
         ({"weight_ess": None, **weighted_by(3.5)}, "no posterior"),
         ({"weight_ess": None, **weighted_by(1.02)}, "trust"),
         ({"weight_ess": 400.0, "weights_biased": 0.0, **weighted_by(3.5)}, "trust"),
@@ -208,6 +209,8 @@ def test_divergence_by_level_on_the_training_set_where_there_is_one():
         ({"configurational_temperature": 1.5, "configurational_temperature_se": None}, "trust", ""),
         (UNKNOWN, "not known", "mini-batches may heat the chain by an unknown amount"),
         ({"temperature": 0.0}, "no posterior", "optimisation"),
+        ({"temperature/change": 1.2}, "trust", ""),
+        ({"temperature/change": 25.0}, "no posterior", "T changed by a factor of 25 while samples were kept"),
         ({"elbo": -3.0}, "no posterior", "variational"),
     ],
 )  # fmt: skip

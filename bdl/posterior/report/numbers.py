@@ -148,14 +148,23 @@ def shown_score(score: str, value: float) -> str:
 
 
 def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]:
-    """Configured T and lr of the last sample; means over chains and over the kept part of the run for the rest."""
+    """Configured T and lr of the last sample; means over chains and over the kept part of the run for the rest.
+
+    Where T changes, a temperature is that of the last sample times a mean of its ratios to T, row by row.
+    `temperature/change` is the largest T of a sample over the smallest one.
+    """
     records = posterior.records
     metrics = {"temperature": float(np.mean(records[-1].temperature)), "lr": float(np.mean(records[-1].lr))}
+    of_samples = [float(np.mean(record.temperature)) for record in records]
+    metrics["temperature/change"] = max(of_samples) / min(of_samples) if min(of_samples) > 0 else math.nan
     if not trace:
         return metrics | dict.fromkeys((*_CHAIN, *(f"{name}_se" for name in _MEASURED)), math.nan)
     kept = (trace["step"] >= records[0].step) & (trace["temperature"] > 0)
-    metrics |= {name: _weighted_mean(trace[name][kept], trace["lr"][kept]) for name in _CHAIN}
-    metrics |= {f"{name}_se": trace_error(trace[name][kept].numpy()) for name in _MEASURED}
+    rows, t = {name: trace[name][kept] for name in _CHAIN}, trace["temperature"][kept]
+    if bool((t != t[:1]).any()):
+        rows |= {name: rows[name] * (metrics["temperature"] / t).unsqueeze(-1) for name in ("t_eff", *_MEASURED)}
+    metrics |= {name: _weighted_mean(values, trace["lr"][kept]) for name, values in rows.items()}
+    metrics |= {f"{name}_se": trace_error(rows[name].numpy()) for name in _MEASURED}
     optional = {name: _weighted_mean(trace[name][kept], trace["lr"][kept]) for name in ("elbo",) if name in trace}
     for name in ("acceptance", "energy_error"):
         if name in trace:  # already a running mean, so the last value counts
@@ -178,7 +187,14 @@ def _importance(posterior: Posterior, metrics: dict[str, float]) -> list[str]:
     metrics |= {"energy/spread": spread, "energy/batch_error": error}
     if all(r.zeta == 0 for r in posterior.records):
         return []
-    metrics |= weighting_metrics(EnergyHistogram.read_all(posterior.stores[0], posterior.records[0].stack))
+    histograms = EnergyHistogram.read_all(posterior.stores[0], posterior.records[0].stack)
+    metrics |= weighting_metrics(histograms)
+    if not histograms and not any(any(record.log_weight or ()) for record in posterior.records):
+        metrics |= {"weighting/acted": 0.0, "weight_ess": math.nan}
+        return [
+            "the weighting never acted: the pilot that finds its bins did not end, because the energies kept drifting, "
+            "or T or zeta kept changing; run longer, or give low and high"
+        ]
     try:
         weights = posterior.weights("importance")
     except ConfigError as refusal:

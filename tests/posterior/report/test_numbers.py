@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -95,6 +96,24 @@ def test_chain_metrics_weigh_steps_by_lr_and_ignore_unknown_values_and_steps_tha
     assert summarise(late(tmp_path), LOADERS, columns).metrics[name] == pytest.approx(expected)
 
 
+def test_a_measured_temperature_is_compared_with_the_t_of_its_own_step(tmp_path):
+    """Under a falling T its mean would lie far above the last T, however well the chain follows."""
+    falling = 0.5 ** torch.arange(16).double()
+    heated = {"noise_ratio": 0.25 + 0 * falling[:, None], "configurational_temperature": 0.75 * falling[:, None]}
+    heated |= dict.fromkeys(("t_eff", "kinetic_temperature"), 1.25 * falling[:, None])
+    metrics = summarise(late(tmp_path), LOADERS, trace(temperature=falling, **heated)).metrics
+    t = metrics["temperature"]
+    assert [metrics[name] for name in MEASURED] == pytest.approx([0.25, 1.25 * t, 1.25 * t, 0.75 * t])
+
+
+def test_the_change_of_t_is_that_among_the_samples(posterior, monkeypatch):
+    assert summarise(posterior, LOADERS).metrics["temperature/change"] == 1
+    first, *rest = posterior.records
+    records = [replace(first, temperature=3 * first.temperature), *rest]
+    monkeypatch.setattr(type(posterior), "records", property(lambda _: records))
+    assert summarise(posterior, LOADERS).metrics["temperature/change"] == pytest.approx(3)
+
+
 def test_acceptance_is_the_last_running_mean(posterior):
     acceptance = torch.linspace(0, 0.75, 16)[:, None] * torch.tensor([1.0, 0.5])
     assert summarise(posterior, LOADERS, trace(acceptance=acceptance)).metrics["acceptance"] == pytest.approx(0.5625)
@@ -177,6 +196,13 @@ def test_refused_importance_weights_are_a_warning(tmp_path):
     summary = summarise(bdl.Posterior.load(tmp_path, toys.plain()), LOADERS)
     assert math.isnan(summary.metrics["weight_ess"])
     assert len(summary.warnings) == 1 and "psi never settled" in summary.warnings[0]
+
+
+def test_a_weighting_whose_pilot_did_not_end_never_acted(tmp_path):
+    toys.sample(tmp_path, 40, EveryStep(20, 5), weighting=bdl.AdaptiveWeight(zeta=2.0, pilot=100))
+    summary = summarise(bdl.Posterior.load(tmp_path, toys.plain()), LOADERS)
+    assert summary.metrics["weighting/acted"] == 0 and "weighting/multiplier" not in summary.metrics
+    assert len(summary.warnings) == 1 and "the weighting never acted" in summary.warnings[0]
 
 
 def test_importance_weights_have_their_ess_and_their_bias(weighted):
