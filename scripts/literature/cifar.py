@@ -168,9 +168,8 @@ def row(data: str, cell: str, runs: list[FinishedRun]) -> list[str]:
 
 
 def draw(data: str, cells: dict[str, list[FinishedRun]]) -> Figure:
-    epochs = listed(run.epochs for runs in cells.values() for run in runs)
     height = 0.8 + len(cells) / 3
-    figure, axes = canvas(f"Published (crosses), and ours of {epochs} epochs (dots)", width=6.5, height=height)
+    figure, axes = canvas("Published (crosses) and ours (dots)", width=6.5, height=height)
     ax = axes[0, 0]
     for row, (cell, runs) in enumerate(cells.items()):
         for at, name, colour in ((0, "one sample", BLUE), (1, "average of all samples", RED)):
