@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
+from hydra.errors import InstantiationException
 from omegaconf import DictConfig, OmegaConf
 
 import bdl
@@ -26,6 +26,7 @@ from bdl.engine import mlp_library
 from bdl.errors import BdlWarning, ConfigError, StoreError
 from bdl.identity import identity
 from bdl.lightning.callbacks.start import FOLDER as START
+from bdl.likelihoods import Loss
 from bdl.posterior.samples import brief, first_difference
 from bdl.posterior.store import SampleStore
 from bdl.run.config import leaves, usable_cores
@@ -109,7 +110,7 @@ def target_difference(run: Path, config: DictConfig, skip_bad: bool = False) -> 
     """
     target = SampleStore(run, skip_bad).target()
     sections: Any = OmegaConf.to_container(config, resolve=True)
-    law: dict[str, Any] = {"model": sections["model"], "loss": identity(instantiate(config.loss))}
+    law: dict[str, Any] = {"model": sections["model"], "loss": identity(_loss(run, config))}
     if isinstance(data := sections["data"], dict):
         law["data"] = {key: value for key, value in data.items() if key in OF_DATA}
     if isinstance(sampler := sections.get("sampler"), dict) and sampler.get("num_data") is not None:
@@ -126,6 +127,14 @@ def target_difference(run: Path, config: DictConfig, skip_bad: bool = False) -> 
         f"{run / 'config.yaml'} does not describe its network and data: {key} is {brief(in_config)}, and "
         f"{brief(in_target)} in samples/target.json; restore it"
     )
+
+
+def _loss(run: Path, config: DictConfig) -> Loss:
+    try:
+        return Section[Loss].of(config.loss).build()
+    except (InstantiationException, TypeError, ValueError) as error:  # a section that is no mapping, or names nothing
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{run / CONFIG} is damaged (its loss cannot be built: {reason}): restore it") from error
 
 
 def warn_of_altered(run: Path, *only: str) -> None:

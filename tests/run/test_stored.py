@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from omegaconf import OmegaConf
 
+from bdl.errors import ConfigError
 from bdl.posterior.store import SampleStore
 from bdl.run.stored import target_difference
 
@@ -45,3 +46,13 @@ def test_what_the_target_does_not_name_is_not_compared(tmp_path):
     assert target_difference(tmp_path, OmegaConf.create(CONFIG)) is None
     other = OmegaConf.create({**CONFIG, "sampler": {"num_data": 41}})
     assert "num_data is 41" in str(target_difference(tmp_path, other))
+
+
+@pytest.mark.parametrize(
+    "loss", [None, "bdl.CategoricalNLL", {"_target_": None}, {"_target_": "bdl.CategoricalNLL", "classes": 3}], ids=repr
+)
+def test_a_loss_that_cannot_be_built_is_a_damage_in_one_line(tmp_path, loss):
+    """As where config.yaml is cut within its section."""
+    SampleStore(tmp_path).write_target(TARGET)
+    with pytest.raises(ConfigError, match=r"^[^\n]*config\.yaml is damaged \(its loss cannot be built: [^\n]*$"):
+        target_difference(tmp_path, OmegaConf.create({**CONFIG, "loss": loss}))
