@@ -105,8 +105,8 @@ def outputs_of(
 ) -> Tensor | None:
     """The outputs (k, outputs, n) of so many networks; None for tensors that the library does not read.
 
-    params: weights and biases in order, (k, ...), or (...) for tensors that all networks share. The numbers of a network
-    lie side by side, those of different networks anywhere, as in a sampler's buffer. x: (n, features).
+    params: weights and biases in order, (k, ...), or (...) for tensors that all networks share. The numbers of one
+    network lie side by side, and those of others at any distance, as in a sampler's buffer. x: (n, features).
     """
     items, features = x.shape
     axes = [axes for linear, _ in layers for axes in ((2,) if linear.bias is None else (2, 1))]  # without the networks
