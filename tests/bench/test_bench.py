@@ -110,7 +110,7 @@ def test_a_kernel_of_another_law_is_refused():
 
 
 def test_the_first_step_and_the_evaluation_are_read_off_the_files_of_a_run(tmp_path, monkeypatch):
-    """A command of 9 s that began at 100 s wrote config.yaml at 104 s and the checkpoints of its stacks at 106 and 107 s."""
+    """A command of 9 s that began at 100 s wrote config.yaml at 104 s, and checkpoints of stacks at 106 and 107 s."""
 
     def command(*words: str) -> float:
         assert words[-2:] == ("length=10", f"hydra.run.dir={tmp_path}")
