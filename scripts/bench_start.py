@@ -76,8 +76,8 @@ def of_parts(run: Path) -> dict[str, float]:
         "evaluation: average over samples": average,
         "evaluation: scores and convergence": numbers - average,
         "evaluation: verdict": judged,
-        "evaluation: pictures": drawn,
-        "evaluation: HTML": page - drawn - judged,
+        "evaluation: page": page,
+        "evaluation: pictures of the page": drawn,
     }
 
 
