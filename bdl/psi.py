@@ -51,7 +51,7 @@ def last_below(u: Array, points: Array, rows: Array) -> Array:
         return (points[rows] <= u[:, None]).sum(1) - 1
     if isinstance(u, Tensor):
         return torch.searchsorted(points[0], u.contiguous(), right=True) - 1
-    return np.searchsorted(points[0], u, side="right") - 1
+    return points[0].searchsorted(u, side="right") - 1
 
 
 def lean(tensor: Tensor) -> Array:

@@ -14,6 +14,8 @@ cifar:  ResNet20 on images, against a hand-written loop and plain Lightning; on 
         bf16-mixed --compile`. A run without names leaves it out.
 graphs: Landsat, 8 chains through Trainer.fit on a GPU, with CUDA graphs and without: `graphs --device cuda`. A run
         without names leaves it out.
+start:  seconds from the command of the default run to its first step, and from its last step to its report, beside
+        those of `import torch`. A run without names leaves it out.
 memory: the memory of a run of a million steps at its end, against that at a tenth of it. A run without names leaves it
         out.
 scale:  how times grow with chains, parameters, tensors, samples and processes; `--markdown` and `--picture` write them
@@ -39,6 +41,7 @@ from bench_chains import bench_chains
 from bench_cifar import Setup, bench_cifar
 from bench_predict import bench_predict
 from bench_scale import bench_scale
+from bench_start import bench_start
 from bench_store import bench_memory, bench_store
 from bench_tools import Times, on_cores
 from bench_train import bench_graphs, bench_train
@@ -48,8 +51,8 @@ from rich.table import Table
 
 from bdl.run.machine import keep_freed_memory, provenance
 
-NAMES = ("update", "train", "chains", "predict", "store", "jax", "bde", "cifar", "graphs", "memory", "scale")
-BY_NAME_ONLY = ("cifar", "graphs", "memory", "scale")
+NAMES = ("update", "train", "chains", "predict", "store", "jax", "bde", "cifar", "graphs", "start", "memory", "scale")
+BY_NAME_ONLY = ("cifar", "graphs", "start", "memory", "scale")
 PEERS = ("jax", "blackjax", "bde")  # packages whose absence leaves a name out
 
 
@@ -169,6 +172,8 @@ def run(name: str, a: argparse.Namespace) -> tuple[Times, dict[str, float]]:
         return bench_graphs(a.rounds, torch.device(a.device))
     if name == "memory":
         return bench_memory()
+    if name == "start":
+        return bench_start(a.rounds)
     if name in ("jax", "bde"):
         with on_cores(a.threads):  # JAX takes all cores whatever torch is told
             module = importlib.import_module(f"bench_{name}")  # imports JAX

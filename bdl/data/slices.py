@@ -23,6 +23,7 @@ class TensorSlices:
     """
 
     shuffles = False
+    in_memory = True  # any thread may read it
 
     def __init__(
         self, x: Tensor, y: Tensor, batch_size: int | None = None, transform: Callable[[Tensor], Tensor] | None = None

@@ -36,6 +36,8 @@ typedef int64_t I;
 #define BLOCK 256 /* items: the values of a network of width 50 then fit into the second cache of any CPU */
 #define ROWS 4    /* outputs of a tile */
 #define COLUMNS 3 /* vectors of a tile: ROWS x COLUMNS sums + COLUMNS + 1 operands fill the 16 registers of AVX2 */
+#define HIGH 3    /* rows of a tile of dot products, */
+#define WIDE 4    /* and its columns */
 
 /* The numbers of a, numbered 0 to 3, and of b, numbered 4 to 7, in another order */
 #if defined(__clang__)
@@ -232,47 +234,55 @@ static void product(I rows, I k, const float *w, I rs, I cs, const float *bias, 
 
 INLINE void put(float *place, float value, int add) { *place = add ? *place + value : value; }
 
-/* out (m, n) = d (m, B) x (n, B)^T, rows of out `stride` apart; with `add`, added to out */
+/* out (m, n) = d (m, B) x (n, B)^T, rows of out `stride` apart; with `add`, added to out. Four sums of a row leave the
+   registers together, so the tile is as wide as that and not as high. */
 INLINE void dots_tile(int m, int n, const float *d, const float *x, float *out, I stride, int add, Batch b) {
-    vec sums[ROWS][COLUMNS];
+    vec sums[HIGH][WIDE];
     for (int r = 0; r < m; r++)
         for (int q = 0; q < n; q++) sums[r][q] = splat(0);
     for (I v = 0; v < b.vectors; v++) {
-        vec columns[COLUMNS];
-        for (int q = 0; q < n; q++) {
-            columns[q] = ((const vec *)(x + q * b.ld))[v];
-            HOLD(columns[q]);
-        }
+        vec rows[HIGH];
         for (int r = 0; r < m; r++) {
-            vec row = ((const vec *)(d + r * b.ld))[v];
-            HOLD(row);
-            for (int q = 0; q < n; q++) sums[r][q] += row * columns[q];
+            rows[r] = ((const vec *)(d + r * b.ld))[v];
+            HOLD(rows[r]);
         }
-    }
-    if (m == 4) {
         for (int q = 0; q < n; q++) {
-            quad column = sums_of_four(sums[0][q], sums[1][q], sums[2][q], sums[3][q]);
-            for (int r = 0; r < 4; r++) put(out + r * stride + q, column[r], add);
+            vec column = ((const vec *)(x + q * b.ld))[v];
+            HOLD(column);
+            for (int r = 0; r < m; r++) sums[r][q] += rows[r] * column;
         }
-        return;
     }
-    for (int r = 0; r < m; r++)
-        for (int q = 0; q < n; q++) put(out + r * stride + q, sum(sums[r][q]), add);
+    for (int r = 0; r < m; r++) {
+        float *to = out + r * stride;
+        if (n < WIDE) {
+            for (int q = 0; q < n; q++) put(to + q, sum(sums[r][q]), add);
+            continue;
+        }
+        quad row = sums_of_four(sums[r][0], sums[r][1], sums[r][2], sums[r][3]);
+        if (add) {
+            quad before;
+            memcpy(&before, to, sizeof before);
+            row += before;
+        }
+        memcpy(to, &row, sizeof row);
+    }
 }
 
 INLINE void dots_rows(int m, I columns, const float *d, const float *x, float *out, int add, Batch b) {
     I q = 0;
-    for (; q + COLUMNS <= columns; q += COLUMNS) dots_tile(m, COLUMNS, d, x + q * b.ld, out + q, columns, add, b);
-    if (columns - q == 2) dots_tile(m, 2, d, x + q * b.ld, out + q, columns, add, b);
-    if (columns - q == 1) dots_tile(m, 1, d, x + q * b.ld, out + q, columns, add, b);
+    for (; q + WIDE <= columns; q += WIDE) dots_tile(m, WIDE, d, x + q * b.ld, out + q, columns, add, b);
+    switch (columns - q) {
+        case 3: dots_tile(m, 3, d, x + q * b.ld, out + q, columns, add, b); break;
+        case 2: dots_tile(m, 2, d, x + q * b.ld, out + q, columns, add, b); break;
+        case 1: dots_tile(m, 1, d, x + q * b.ld, out + q, columns, add, b); break;
+    }
 }
 
 /* out (rows, columns) = d (rows, B) x (columns, B)^T; with `add`, added to out */
 static void dots(I rows, I columns, const float *d, const float *x, float *out, int add, Batch b) {
     I r = 0;
-    for (; r + ROWS <= rows; r += ROWS) dots_rows(ROWS, columns, d + r * b.ld, x, out + r * columns, add, b);
+    for (; r + HIGH <= rows; r += HIGH) dots_rows(HIGH, columns, d + r * b.ld, x, out + r * columns, add, b);
     switch (rows - r) {
-        case 3: dots_rows(3, columns, d + r * b.ld, x, out + r * columns, add, b); break;
         case 2: dots_rows(2, columns, d + r * b.ld, x, out + r * columns, add, b); break;
         case 1: dots_rows(1, columns, d + r * b.ld, x, out + r * columns, add, b); break;
     }
@@ -286,15 +296,39 @@ static void sums_of_rows(I rows, const float *d, float *out, int add, Batch b) {
     }
 }
 
-/* x (B, features) -> (features, B), where the columns beyond B repeat the last item */
-static void transpose(const float *x, I features, float *out, Batch b) {
-    for (I from = 0; from < b.items; from += 32) {
-        I to = from + 32 < b.items ? from + 32 : b.items;
-        for (I i = 0; i < features; i++)
-            for (I item = from; item < to; item++) out[i * b.ld + item] = x[item * features + i];
+/* The items of a batch: one after the other, or as rows of a data set */
+typedef struct {
+    const float *x;
+    const int32_t *rows; /* NULL: x begins with the first item */
+} Items;
+
+static Items from_item(Items items, I from, I features) {
+    return items.rows ? (Items){items.x, items.rows + from} : (Items){items.x + from * features, NULL};
+}
+
+/* Items (B, features) -> (features, B), where the columns beyond B repeat the last item */
+static void transpose(Items items, I features, float *out, Batch b) {
+    for (I item = 0; item < b.vectors * WIDTH; item += 4) {
+        const float *x[4];
+        for (int j = 0; j < 4; j++) {
+            I at = item + j < b.items ? item + j : b.items - 1;
+            x[j] = items.x + (items.rows ? items.rows[at] : at) * features;
+        }
+        I i = 0;
+        for (; i + 4 <= features; i += 4) { /* four features of four items */
+            quad a[4];
+            for (int j = 0; j < 4; j++) memcpy(a + j, x[j] + i, sizeof(quad));
+            quad low = SHUFFLE(a[0], a[1], 0, 4, 1, 5), high = SHUFFLE(a[0], a[1], 2, 6, 3, 7);
+            quad next_low = SHUFFLE(a[2], a[3], 0, 4, 1, 5), next_high = SHUFFLE(a[2], a[3], 2, 6, 3, 7);
+            float *to = out + i * b.ld + item;
+            *(quad *)to = SHUFFLE(low, next_low, 0, 1, 4, 5);
+            *(quad *)(to + b.ld) = SHUFFLE(low, next_low, 2, 3, 6, 7);
+            *(quad *)(to + 2 * b.ld) = SHUFFLE(high, next_high, 0, 1, 4, 5);
+            *(quad *)(to + 3 * b.ld) = SHUFFLE(high, next_high, 2, 3, 6, 7);
+        }
+        for (; i < features; i++)
+            for (int j = 0; j < 4; j++) out[i * b.ld + item + j] = x[j][i];
     }
-    for (I i = 0; i < features; i++)
-        for (I item = b.items; item < b.vectors * WIDTH; item++) out[i * b.ld + item] = out[i * b.ld + b.items - 1];
 }
 
 /* The elementwise layer in place. SiLU leaves its derivative in `slope`, because its output does not tell it. */
@@ -332,8 +366,8 @@ static void multiply_derivative(I activation, I rows, float *d, const float *x, 
 static I rows_of(const Layer *layer) { return layer->activation == SILU ? 2 * layer->out : layer->out; }
 
 /* `values` holds the input and the output of every layer, (features, ld) each. Returns the output of the last. */
-static const float *forward(const Plan *p, I chain, const float *x, float *values, Batch b) {
-    transpose(x, p->layer[0].in, values, b);
+static const float *forward(const Plan *p, I chain, Items items, float *values, Batch b) {
+    transpose(items, p->layer[0].in, values, b);
     const float *input = values;
     float *output = values + p->layer[0].in * b.ld;
     for (I l = 0; l < p->layers; l++) {
@@ -484,8 +518,8 @@ static int knows(const Plan *p, I likelihood, const int64_t *y, I items, I *wron
 }
 
 /* The mean loss of a chain, and its gradients */
-static float loss_of_chain(const Plan *p, I c, const float *x, I likelihood, const void *y, double given, I items,
-                           float *values, float *work) {
+static float loss_of_chain(const Plan *p, I c, Items x, I likelihood, const void *y, double given, I items, float *values,
+                           float *work) {
     I outputs = p->layer[p->layers - 1].out, k = likelihood == HETEROSCEDASTIC ? outputs / 2 : outputs;
     I values_size, work_size;
     float scale = 1.0f / (float)items;
@@ -494,7 +528,7 @@ static float loss_of_chain(const Plan *p, I c, const float *x, I likelihood, con
         Batch b = batch_of(items - from < BLOCK ? items - from : BLOCK);
         bdl_mlp_scratch(p, b.items, &values_size, &work_size);
         float *d = work + 2 * b.ld, *other = d + (work_size - 2 * b.ld) / 2;
-        const float *z = forward(p, c, x + from * p->layer[0].in, values, b);
+        const float *z = forward(p, c, from_item(x, from, p->layer[0].in), values, b);
         const float *targets = (const float *)y + from * k;
         if (likelihood == CATEGORICAL) loss += categorical(outputs, z, (const int64_t *)y + from, d, work, scale, b);
         else if (likelihood == NORMAL) loss += normal(k, z, targets, given, d, work, scale, b);
@@ -510,8 +544,8 @@ APART I loss_of(const Plan *p, const float *x, I x_stride, I likelihood, const v
     for (I c = 0; c < p->chains; c++)
         if (!knows(p, likelihood, (const int64_t *)y + c * y_stride, items, &wrong)) return c * items + wrong;
     for (I c = 0; c < p->chains; c++)
-        losses[c] = loss_of_chain(p, c, x + c * x_stride, likelihood, (const char *)y + c * y_stride * size, given, items,
-                                  values, work);
+        losses[c] = loss_of_chain(p, c, (Items){x + c * x_stride, NULL}, likelihood, (const char *)y + c * y_stride * size,
+                                  given, items, values, work);
     return -1;
 }
 
@@ -535,25 +569,19 @@ typedef struct {
     I step, chain, items;
 } Rows;
 
-/* The losses and gradients of step k; 0 where it has a class that is none. `batch` has room for the items of a chain. */
+/* The losses and gradients of step k; 0 where it has a class that is none. `targets` has room for those of a chain. */
 APART I losses_of_step(const Plan *p, const Rows *r, I k, I likelihood, double given, float *losses, float *values,
-                       float *work, float *batch) {
-    I in = p->layer[0].in, outputs = p->layer[p->layers - 1].out, wrong;
+                       float *work, float *targets) {
+    I outputs = p->layer[p->layers - 1].out, wrong;
     I size = likelihood == CATEGORICAL ? 8 : 4 * (likelihood == HETEROSCEDASTIC ? outputs / 2 : outputs);
-    char *y = (char *)(batch + (r->items * in + 15) / 16 * 16);
     if (!r->rows && !knows(p, likelihood, r->y, r->items, &wrong)) return 0;
     for (I c = 0; c < p->chains; c++) {
-        if (!r->rows) {
-            losses[c] = loss_of_chain(p, c, r->x, likelihood, r->y, given, r->items, values, work);
-            continue;
-        }
-        const int32_t *rows = r->rows + k * r->step + c * r->chain;
-        for (I item = 0; item < r->items; item++) {
-            memcpy(batch + item * in, r->x + rows[item] * in, (size_t)in * 4);
-            memcpy(y + item * size, (const char *)r->y + rows[item] * size, (size_t)size);
-        }
-        if (!knows(p, likelihood, (const int64_t *)y, r->items, &wrong)) return 0;
-        losses[c] = loss_of_chain(p, c, batch, likelihood, y, given, r->items, values, work);
+        const int32_t *rows = r->rows ? r->rows + k * r->step + c * r->chain : NULL;
+        for (I item = 0; rows && item < r->items; item++)
+            memcpy((char *)targets + item * size, (const char *)r->y + rows[item] * size, (size_t)size);
+        const void *y = rows ? targets : r->y;
+        if (rows && !knows(p, likelihood, y, r->items, &wrong)) return 0;
+        losses[c] = loss_of_chain(p, c, (Items){r->x, rows}, likelihood, y, given, r->items, values, work);
     }
     return 1;
 }
@@ -563,12 +591,12 @@ typedef I (*After)(const void *context, I step);
 /* Steps in a row: losses (steps, C) and gradients of a batch, then what `after` does with them. Returns the number of
    steps made: fewer where a batch has a class that is none, or where `after` refused a step by another value than 0. */
 I bdl_mlp_walk(const Plan *p, I steps, const float *x, const void *y, const int32_t *rows, I step, I chain, I items,
-               I likelihood, double given, float *losses, float *values, float *work, float *batch, After after,
+               I likelihood, double given, float *losses, float *values, float *work, float *targets, After after,
                const void *context) {
     Rows r = {x, y, rows, step, chain, items};
     for (I k = 0; k < steps; k++) {
         Mode before = flush_subnormals();
-        I known = losses_of_step(p, &r, k, likelihood, given, losses + k * p->chains, values, work, batch);
+        I known = losses_of_step(p, &r, k, likelihood, given, losses + k * p->chains, values, work, targets);
         restore(before);
         if (!known || after(context, k)) return k;
     }
@@ -580,7 +608,7 @@ APART void forward_of(const Plan *p, const float *x, I x_stride, I items, float 
     I classes = p->layer[p->layers - 1].out, values_size, work_size;
     bdl_mlp_scratch(p, items, &values_size, &work_size);
     for (I c = 0; c < p->chains; c++) {
-        const float *z = forward(p, c, x + c * x_stride, values + c * values_size, b);
+        const float *z = forward(p, c, (Items){x + c * x_stride, NULL}, values + c * values_size, b);
         for (I k = 0; k < classes; k++)
             memcpy(outputs + (c * classes + k) * items, z + k * b.ld, (size_t)items * 4);
     }
@@ -598,7 +626,7 @@ APART void outputs_of(const Plan *p, const float *x, I x_stride, I items, float 
     for (I c = 0; c < p->chains; c++)
         for (I from = 0; from < items; from += BLOCK) {
             Batch b = batch_of(items - from < BLOCK ? items - from : BLOCK);
-            const float *z = forward(p, c, x + c * x_stride + from * in, values, b);
+            const float *z = forward(p, c, (Items){x + c * x_stride + from * in, NULL}, values, b);
             for (I k = 0; k < out; k++)
                 memcpy(outputs + (c * out + k) * items + from, z + k * b.ld, (size_t)b.items * 4);
         }

@@ -77,11 +77,10 @@ class MLPKernel(Gradient):
         items, (number, targets, given) = len(x) if rows is None else rows.shape[-1], law
         places = (None, 0, 0) if rows is None else (rows.data_ptr(), rows.stride(0), items if rows.ndim == 3 else 0)
         values, work = self._size(min(items, self._block))
-        batch = items * (features + 2 * targets[0, :1].numel()) + LINE
         return self._library.bdl_mlp_walk(
             self._plan.pointer, len(losses), x.data_ptr(), y.data_ptr(), *places, items, number, given,
             losses.data_ptr(), self._space("values", values), self._space("work", work),
-            self._space("batch", 0 if rows is None else batch), after, context,
+            self._space("targets", 0 if rows is None else 2 * targets[0, :1].numel() * items), after, context,
         )  # fmt: skip
 
     def _reads(self, rows: Tensor) -> bool:

@@ -105,14 +105,16 @@ def outputs_of(
 ) -> Tensor | None:
     """The outputs (k, outputs, n) of so many networks; None for tensors that the library does not read.
 
-    params: weights and biases in order, (k, ...), or (...) for tensors that all networks share. x: (n, features).
+    params: weights and biases in order, (k, ...), or (...) for tensors that all networks share. The numbers of one
+    network lie side by side, and those of others at any distance, as in a sampler's buffer. x: (n, features).
     """
     items, features = x.shape
-    plain = all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in (*params, x))
+    axes = [axes for linear, _ in layers for axes in ((2,) if linear.bias is None else (2, 1))]  # without the networks
+    each = [t[0] if t.ndim > own else t for t, own in zip(params, axes, strict=True)]
+    plain = all(t.dtype is torch.float32 and t.is_cpu and t.is_contiguous() for t in (*each, x))
     if not plain or not items or features != layers[0][0].in_features:
         return None
     plan = MLPPlan(layers, networks)
-    axes = [axes for linear, _ in layers for axes in ((2,) if linear.bias is None else (2, 1))]  # without the networks
     plan.fill([(t.data_ptr(), t.stride(0) if t.ndim > own else 0) for t, own in zip(params, axes, strict=True)])
     outputs = x.new_empty(networks, plan.outputs, items)
     memory = x.new_empty(sizes(library, plan, min(items, library.bdl_mlp_block()))[0] + LINE // 4)

@@ -11,20 +11,21 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import lightning as L
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.strategies import SingleDeviceStrategy
-from torch import Tensor
 
 from bdl.data.loader import TensorBatches
+from bdl.engine.gradient import Gradient
 from bdl.errors import ConfigError
 from bdl.lightning.counters import counters_of
 from bdl.lightning.host import find_sampler
 from bdl.samplers.sampler import Sampler
 from bdl.samplers.settings import StepSettings
-from bdl.samplers.walk import FEWEST, is_single, longest
+from bdl.samplers.walk import FEWEST, can_walk, is_single, longest
 
 LONGEST = 1000  # steps of a block, so that a run without an end has a bound too
 TRANSFER_HOOKS = ("on_before_batch_transfer", "transfer_batch_to_device", "on_after_batch_transfer")
@@ -197,12 +198,15 @@ class Blocks:
 
     def _walk(self, most: int) -> int:
         """Make steps in compiled code, at most so many and up to a step that a callback must see; returns how many."""
-        made = 0
+        made, loader = 0, self.loader
         while self.walks and (settings := self._plan(most - made)):
-            loader, whole = self.loader, self.loader.is_whole
-            rows = None if whole else loader.rows_ahead(len(settings))
-            settings = settings if rows is None else settings[: len(rows)]
-            steps = self._walk_on(loader.x, loader.y, rows, settings) if whole or rows is not None else 0
+            steps, gradient = 0, self._walker(settings)
+            whole = loader.is_whole
+            # asked last, because the loader then stops to put batches in order that are asked for one by one
+            rows = None if whole or gradient is None else loader.rows_ahead(len(settings))
+            if gradient is not None and (whole or rows is not None):
+                settings = settings if rows is None else settings[: len(rows)]
+                steps = self.sampler.walk(partial(gradient.walk, loader.x, loader.y, rows), settings)
             made += steps
             loader.advance(steps)
             self.walks = steps > 0
@@ -210,13 +214,13 @@ class Blocks:
                 break
         return made
 
-    def _walk_on(self, x: Any, y: Any, rows: Tensor | None, settings: list[StepSettings]) -> int:
-        """Steps on batches of rows (steps, ...) of x and y, or on all; 0 where the module changes what it reads."""
+    def _walker(self, settings: list[StepSettings]) -> Gradient | None:
+        """The gradient that makes such steps in C; None where there is none, or where the module changes its data."""
+        x, y = self.loader.x, self.loader.y
         inputs, targets = self.module.converted((x, y))
         gradient = self.module.gradient_for(inputs)
-        if not gradient.walks or inputs is not x or targets is not y:
-            return 0
-        return self.sampler.walk(lambda *places: gradient.walk(x, y, rows, *places), settings)
+        same = inputs is x and targets is y
+        return gradient if gradient.walks and same and can_walk(self.sampler, settings) else None
 
     def _plan(self, most: int) -> list[StepSettings]:
         """The settings of the next steps that nobody must see; fewer than are worth a walk are none."""

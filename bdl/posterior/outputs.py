@@ -87,6 +87,11 @@ class Batches:
             # A tensor or a tuple by itself is all inputs; a dict may hold its target too
             yield (batch, None) if self._alone and not isinstance(batch, Mapping) else self.read(batch)
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether the batches are tensors that any thread may read. A data set of somebody else may belong to one."""
+        return isinstance(self._data, list) or getattr(self._data, "in_memory", False)  # of bdl.data.TensorSlices
+
     def bound(self, forward: Forward) -> None:
         """Let a batch hold no more items than one network can run on an accelerator."""
         bound = getattr(self._data, "bound", None)  # a method of bdl.data.TensorSlices

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -11,12 +13,14 @@ from bdl.errors import StoreError
 from bdl.likelihoods import Likelihood
 from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
 from bdl.posterior.outputs import LabelledOutputs
-from bdl.posterior.samples import Samples
+from bdl.posterior.samples import Key, Samples
 from bdl.posterior.stored_outputs import Outputs, StoredOutputs
 from bdl.posterior.value_evaluation import ValueEvaluation
 from bdl.posterior.weights import Weights
 
 Progress = Callable[[int, int], None]  # called with the work that is done, and with all of it
+T = TypeVar("T")
+_END = object()
 
 
 def evaluation_of(
@@ -26,6 +30,29 @@ def evaluation_of(
     if likelihood.outputs == "values":
         return ValueEvaluation(likelihood, y, chains)
     return ClassEvaluation(likelihood, y, chains, tokens, parts, pixels)
+
+
+def ahead(items: Iterator[T]) -> Iterator[T]:
+    """The items, of which a thread makes the next one, without gradients, while the caller works on this one."""
+
+    def following() -> object:
+        with torch.no_grad():  # each thread has a mode of its own
+            return next(items, _END)
+
+    with ThreadPoolExecutor(1, "bdl-ahead") as thread:
+        coming = thread.submit(following)
+        while (item := coming.result()) is not _END:
+            coming = thread.submit(following)
+            yield item  # type: ignore[misc]
+
+
+class Evaluated(NamedTuple):
+    """What some networks put out for one of several data sets."""
+
+    name: str  # of the data set
+    keys: Sequence[Key]
+    chains: Sequence[int]
+    outputs: Tensor  # (k, n, K)
 
 
 class Passes:
@@ -42,15 +69,29 @@ class Passes:
         self._done, self._total = 0, self.networks * items
 
     def fill(self, evaluations: Mapping[str, PosteriorEvaluation], labelled: Mapping[str, LabelledOutputs]) -> None:
-        """Add the outputs of all networks to the evaluations, in one pass over the samples."""
-        for group in self.samples.groups(self.weights.by_key) if evaluations else ():
-            for name, evaluation in evaluations.items():
+        """Add the outputs of all networks to the evaluations, in one pass over the samples.
+
+        On a CPU of which torch has one thread, another one computes outputs while those before are added.
+        """
+        if not evaluations:
+            return
+        alone = self.samples.device.type == "cpu" and torch.get_num_threads() == 1
+        alone = alone and all(labelled[name].batches.in_memory for name in evaluations)
+        computed = self._computed(evaluations, labelled)
+        for name, keys, chains, outputs in ahead(computed) if alone else computed:
+            importance = None if self.importance is None else self.importance.of(keys)
+            evaluations[name].add(chains, outputs, importance)
+            self._done += len(keys) * evaluations[name].items
+            if self.progress is not None:
+                self.progress(self._done, self._total)
+
+    def _computed(
+        self, evaluations: Mapping[str, PosteriorEvaluation], labelled: Mapping[str, LabelledOutputs]
+    ) -> Iterator[Evaluated]:
+        for group in self.samples.groups(self.weights.by_key):
+            for name in evaluations:
                 for block, outputs in labelled[name].blocks(group):
-                    importance = None if self.importance is None else self.importance.of(block.keys)
-                    evaluation.add(block.chains, outputs, importance)
-                    self._done += len(block) * evaluation.items
-                    if self.progress is not None:
-                        self.progress(self._done, self._total)
+                    yield Evaluated(name, block.keys, block.chains, outputs)
 
     def in_slices(self, labelled: LabelledOutputs, slices: Sequence[slice]) -> ValueEvaluation:
         """The evaluation of items whose outputs are too many: one pass for each slice, whose outputs are then dropped.

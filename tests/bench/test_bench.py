@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import bench_predict
 import bench_scale
+import bench_start
 import bench_store
 import numpy as np
 import pytest
@@ -106,6 +107,29 @@ def test_a_kernel_of_another_law_is_refused():
         compare("k", 1.1 * energies, 2.5, 2.5)
     with pytest.raises(SystemExit, match="mean energy nan"):
         compare("k", np.nan * energies, 2.5, 2.5)
+
+
+def test_the_first_step_and_the_evaluation_are_read_off_the_files_of_a_run(tmp_path, monkeypatch):
+    """A command of 9 s that began at 100 s wrote config.yaml at 104 s, and checkpoints of stacks at 106 and 107 s."""
+
+    def command(*words: str) -> float:
+        assert words[-2:] == ("length=10", f"hydra.run.dir={tmp_path}")
+        (tmp_path / "checkpoints").mkdir()
+        for name, at in {"config.yaml": 104, "checkpoints/last.ckpt": 107, "checkpoints/last-1.ckpt": 106}.items():
+            (tmp_path / name).touch()
+            os.utime(tmp_path / name, (at, at))
+        return 9.0
+
+    monkeypatch.setattr(bench_start, "seconds_of", command)
+    monkeypatch.setattr(bench_start.time, "time", lambda: 100.0)
+    assert bench_start.of_run(tmp_path, 10) == {"first step": 4.0, "evaluation": 2.0}
+
+
+@pytest.mark.slow
+def test_the_parts_of_an_evaluation_are_measured():
+    times, ratios = bench_start.bench_start(1, steps=200)
+    assert all(len(t) == 1 and t[0] > 0 for t in times.values()) and len(times) == 9
+    assert ratios["evaluation / import torch"] == times["evaluation"][0] / times["import torch"][0]
 
 
 # ---- clocks ----------------------------------------------------------------------------------------------------------

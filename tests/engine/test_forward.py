@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+import bdl
 from bdl.engine import forward, mlp_library
 from bdl.engine.forward import TINY, Forward, mlp_layers
 from bdl.models import MLP
@@ -160,6 +161,18 @@ def test_what_the_compiled_code_puts_out_for_an_item_depends_on_no_other(by_libr
         outputs = Forward(net).evaluate(tensors, x)
         part = Forward(net).evaluate({name: t[1:2] for name, t in tensors.items()}, x[200:271])
     assert torch.equal(part[0], outputs[1, 200:271]) and len(by_library) == 2
+
+
+def test_networks_in_the_buffer_of_a_sampler_are_evaluated_by_the_compiled_code(by_library):
+    """The parameters of a chain are parts of one row there, so the networks of a stack do not lie one after another."""
+    stack, x = bdl.ChainStack(MLP((4, 7, 3)), 3).eval(), torch.randn(300, 4)
+    bdl.Sampler(stack.named_parameters(), bdl.SGHMC(), num_data=10, lr=0.1, chains=3)
+    tensors = {name.removeprefix("net."): t.detach() for name, t in stack.named_parameters()}
+    assert not any(t.is_contiguous() for t in tensors.values())
+    with torch.no_grad():
+        outputs = stack.broadcast(x)
+        apart = Forward(MLP((4, 7, 3))).evaluate({name: t.clone() for name, t in tensors.items()}, x)
+    assert torch.equal(by_library[0].mT, outputs) and torch.equal(outputs, apart)
 
 
 @pytest.mark.parametrize("case", ["two threads", "gradients", "float64", "GELU", "transposed", "bmm", "forbidden"])

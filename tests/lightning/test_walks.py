@@ -170,3 +170,13 @@ def test_compile_false_makes_no_walk(tmp_path, walked):
 def test_what_a_walk_does_not_know_makes_single_steps(tmp_path, walked, settings):
     toys.trainer(tmp_path, 60).fit(toys.module(chains=3, **settings), toys.batches(3, 1))
     assert not sum(walked)
+
+
+@pytest.mark.parametrize("walks", [True, False])
+def test_a_loader_is_asked_for_rows_only_where_steps_are_walked(tmp_path, monkeypatch, walks):
+    """Once it is asked for rows it puts no epoch in order, and each batch of single steps would be gathered alone."""
+    asked, rows_ahead = [], bdl.data.TensorBatches.rows_ahead
+    monkeypatch.setattr(bdl.data.TensorBatches, "rows_ahead", lambda *a: asked.append(rows_ahead(*a)) or asked[-1])
+    weighting = bdl.Flat() if walks else bdl.AdaptiveWeight(low=0.0, high=120.0, bins=10)
+    Unseen(tmp_path, Case(sampler={"weighting": weighting}))
+    assert bool(asked) == walks

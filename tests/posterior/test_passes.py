@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import tempfile
+import threading
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,8 @@ from by_hand import NUMBERS_Y as VALUES
 import bdl
 from bdl.data import TensorSlices
 from bdl.errors import StoreError
-from bdl.posterior import stored_outputs
+from bdl.posterior import passes, stored_outputs
+from bdl.posterior.passes import ahead
 from bdl.posterior.samples import Samples
 from bdl.posterior.store import SampleStore
 from bdl.posterior.stored_outputs import StoredOutputs
@@ -24,6 +26,51 @@ from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
 
 PER_ITEM = 4 * 8 * 2  # bytes of the outputs of the 8 networks of `regression`: a mean and a log variance
 CLOSE: Any = {"rtol": 1e-5, "atol": 1e-6}  # float32 outputs, which a matrix product of other sizes rounds otherwise
+
+
+def test_a_thread_makes_the_next_item_without_gradients():
+    made: list[tuple[int, int, bool]] = []
+
+    def items():
+        for i in range(5):
+            made.append((i, threading.get_ident(), torch.is_grad_enabled()))
+            yield i
+
+    assert list(ahead(items())) == [0, 1, 2, 3, 4] and list(ahead(iter([]))) == []
+    assert [i for i, *_ in made] == [0, 1, 2, 3, 4]
+    assert {(thread == threading.get_ident(), grads) for _, thread, grads in made} == {(False, False)}
+    assert torch.is_grad_enabled() and threading.active_count() == 1
+
+
+def test_an_error_of_the_thread_reaches_the_caller():
+    def items():
+        yield 1
+        raise StoreError("no sample")
+
+    with pytest.raises(StoreError, match="no sample"):
+        list(ahead(items()))
+
+
+class FromDisk:
+    """A loader of somebody else that says in which threads it was read."""
+
+    shuffles = False
+
+    def __init__(self):
+        self.threads: set[int] = set()
+
+    def __iter__(self):
+        self.threads.add(threading.get_ident())
+        yield from TensorSlices(X, VALUES, batch_size=10)
+
+
+def test_data_of_somebody_else_are_read_by_the_callers_thread_alone(regression, monkeypatch):
+    posterior, used = bdl.Posterior.load(*regression[:2]), []
+    monkeypatch.setattr(passes, "ahead", lambda items: used.append(1) or ahead(items))
+    loader = FromDisk()
+    apart, together = posterior.evaluate(loader), posterior.evaluate(TensorSlices(X, VALUES, batch_size=10))
+    assert loader.threads == {threading.get_ident()} and used == [1]
+    assert apart.metrics() == together.metrics()
 
 
 class Count:

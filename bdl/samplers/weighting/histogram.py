@@ -52,20 +52,21 @@ class Form:
         if self.min_visits < 0:
             raise ConfigError(f"min_visits must be >= 0, got {self.min_visits}")
 
-    def log_psi(self, psi: Tensor, visits: Tensor) -> Tensor:
+    def log_psi(self, psi: Array, visits: Array) -> Array:
         """(R, m) log psi as the sampler reads it, 0 in the top bin."""
-        rise = psi.clamp_min(1e-300).log().diff(dim=1)
+        xp: Any = np if isinstance(psi, np.ndarray) else torch
+        rise = xp.diff(xp.log(larger(psi, 1e-300)))
         if self.rise == "bounded":
-            rise = -torch.expm1(-rise.abs()) * rise.sign()
+            rise = -xp.expm1(-abs(rise)) * xp.sign(rise)
         elif self.rise == "clipped":
-            rise = rise.clamp(-1, 1)
+            rise = clip(rise, -1, 1)
         if self.min_visits:
-            rise = rise * torch.minimum(visits[:, 1:], visits[:, :-1]).div_(self.min_visits).clamp_(max=1)
-        if rise.device.type == "cpu":
-            to_top = rise.flip(1).cumsum(1).flip(1)
+            rise = rise * clip(xp.minimum(visits[:, 1:], visits[:, :-1]) / self.min_visits, 0, 1)
+        if xp is np:
+            to_top = rise[:, ::-1].cumsum(1)[:, ::-1]
         else:  # CUDA has no deterministic cumsum
             to_top = rise @ torch.ones(rise.shape[1], rise.shape[1], dtype=rise.dtype, device=rise.device).tril()
-        return torch.cat([-to_top, rise.new_zeros(len(rise), 1)], 1)
+        return xp.concatenate([-to_top, xp.zeros_like(psi[:, :1])], 1)
 
 
 class Grid(NamedTuple):
@@ -182,7 +183,8 @@ class Histogram:
 
     def tabulate(self) -> None:
         """Set log psi from psi."""
-        self.log_psi.copy_(self.form.log_psi(self.psi, self.visits))
+        log_psi = lean(self.log_psi)
+        log_psi[...] = self.form.log_psi(lean(self.psi), lean(self.visits))
 
     def remember(self, u: Array) -> None:
         """Put the energies of one step into the window."""
