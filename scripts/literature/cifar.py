@@ -109,7 +109,7 @@ def find_runs(path: Path, data: str, cells: Container[str]) -> Iterator[tuple[st
 def finished_run(cell: str, config: Any, folder: Path) -> FinishedRun:
     m, timing = read_metrics(folder / "metrics.json"), folder / "timing.json"
     if "test/last_ten/accuracy" not in m:
-        raise ConfigError(f"{folder} is of a bdl before 0.3.0, which scored the last sample alone: make the run again")
+        raise ConfigError(f"{folder} is of an earlier bdl, which scored the last sample alone: make the run again")
     return FinishedRun(
         cell=cell,
         epochs=config.trainer.max_epochs,
