@@ -12,7 +12,8 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.posterior.calibration import ConformalIntervals, ConformalSets, TemperatureScaling
-from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.class_evaluation import ClassEvaluation
+from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.prediction import Prediction
 
 Calibration = TemperatureScaling | ConformalSets | ConformalIntervals

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from bdl.posterior.judge_weights import HEAT, judge_weights
+from bdl.posterior.judge_weights import HEAT, judge_change, judge_weights
 from bdl.posterior.judgements import (
     APART,
     ESS,
@@ -41,7 +41,8 @@ SLOW = 0.5
 
 def judge_target(m: Numbers) -> list[Judgement]:
     """Judgements on the kind of samples, their scores, temperatures and weights, then on chains, draws and drifts."""
-    of_law = (_kind(m), _level(m), _constant(m), _width(m), *_temperatures(m), _settled(m), judge_weights(m))
+    of_scores = (_level(m), _constant(m), _width(m))
+    of_law = (_kind(m), judge_change(m), *of_scores, *_temperatures(m), _settled(m), judge_weights(m))
     of_chains = (_apart(m), _chains(m), _rhat(m), _ess(m), _tail(m), _drift(m), _slowest(m), _energy(m))
     return [judgement for judgement in (*of_law, *of_chains) if judgement]
 
@@ -50,12 +51,6 @@ def _kind(m: Numbers) -> Judgement | None:
     if m["temperature"] == 0:
         words = "at T = 0 this is optimisation: an ensemble of solutions, not a posterior"
         return Judgement("no posterior", "Temperature", "T = 0", words)
-    if (change := m["temperature/change"]) > HEAT:
-        words = (
-            f"T changed by a factor of {change:.3g} while samples were kept, so they follow no one distribution: keep "
-            "them where T is constant"
-        )
-        return Judgement("no posterior", "Temperature", f"factor {change:.3g}", words)
     far = "to the posterior, and nothing here measures how far from it they are"
     if m["approximation"] == 1:
         words = f"the networks are draws of an approximation {far}"

@@ -1,4 +1,4 @@
-"""What importance weights, and samples of a weighted distribution without them, say of the target."""
+"""What importance weights, samples of a weighted distribution without them, and a T that changes say of the target."""
 
 from __future__ import annotations
 
@@ -9,6 +9,17 @@ from bdl.posterior.judgements import Judgement, Numbers
 WEIGHTED = 100.0  # effective samples of a weighted average: its error is a tenth of the posterior's width
 FOLLOWS = "samples follow the weighted distribution exp(-U/T) / psi(U)^zeta"
 HEAT = 1.25  # T_eff / T, or its inverse: widths change by 12 %. SGHMC is there at 1/5 of its largest stable step
+
+
+def judge_change(m: Numbers) -> Judgement | None:
+    """Samples of several temperatures."""
+    if not (change := m["temperature/change"]) > HEAT:  # NaN without samples at T > 0
+        return None
+    words = (
+        f"T changed by a factor of {change:.3g} while samples were kept, so they follow no one distribution: keep them "
+        "where T is constant"
+    )
+    return Judgement("no posterior", "Temperature", f"factor {change:.3g}", words)
 
 
 def judge_weights(m: Numbers) -> Judgement | None:

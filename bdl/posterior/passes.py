@@ -11,7 +11,8 @@ from torch import Tensor
 
 from bdl.errors import StoreError
 from bdl.likelihoods import Likelihood
-from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.class_evaluation import ClassEvaluation
+from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.outputs import LabelledOutputs
 from bdl.posterior.samples import Key, Samples
 from bdl.posterior.stored_outputs import Outputs, StoredOutputs

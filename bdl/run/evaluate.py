@@ -16,7 +16,7 @@ from bdl.data.module import DataModule, as_data_module
 from bdl.data.shift import Shift
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import CalibrationRequest
-from bdl.posterior.evaluation import ClassEvaluation
+from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.metrics import agreement, read_probabilities
 from bdl.posterior.ood import detection
 from bdl.posterior.report.numbers import Summary, summarise

@@ -354,7 +354,8 @@ STEPS = 500 * 195  # 500 epochs of CIFAR at batch 256
 
 def test_every_cell_of_the_table_has_its_experiment():
     cells = [f"{s}_{m}" for s in ("fixed", "decay", "decay_both") for m in ("msgd", "sghmc", "awsghmc")]
-    expected = {f"{d}/{c}" for d in ("cifar10", "cifar100") for c in [*cells, "csgmcmc"]}
+    hot = [f"{s}_hot_{m}" for s in ("fixed", "decay", "decay_both") for m in ("sghmc", "awsghmc")]
+    expected = {f"{d}/{c}" for d in ("cifar10", "cifar100") for c in [*cells, *hot, "csgmcmc"]}
     more = ("cnn_sgd", "cnn_sgld", "cnn_csgmcmc", "cnn_csgmcmc_temp", "hmc_reference")
     assert set(EXPERIMENTS) == expected | {f"cifar10/{name}" for name in more}
 

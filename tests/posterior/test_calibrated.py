@@ -15,7 +15,7 @@ from bdl.posterior.calibrated import (
     sentence,
     to_plain,
 )
-from bdl.posterior.evaluation import ClassEvaluation
+from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.value_evaluation import ValueEvaluation
 
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import bdl
+from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.class_scores import ClassScores
-from bdl.posterior.evaluation import ClassEvaluation
 
 sklearn = pytest.importorskip("sklearn.metrics", reason="needs the extra [sklearn]")
 

@@ -1,4 +1,4 @@
-"""Evaluation against scores computed by hand from every sample."""
+"""Tests of `bdl.posterior.evaluation` and `.class_evaluation`, against scores computed by hand from every sample."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import bdl
 from bdl.data import TensorSlices
 from bdl.errors import ConfigError
-from bdl.posterior.evaluation import ClassEvaluation
+from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.value_evaluation import ValueEvaluation
 
 

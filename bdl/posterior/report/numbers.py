@@ -15,9 +15,10 @@ from torch import Tensor
 
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import Calibration, CalibrationRequest, calibration_metrics, fitted_numbers, sentence
+from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.diagnostics import ConvergenceRow, convergence_rows, mixing, rhat, trace_error
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_metrics
-from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.evaluation import PosteriorEvaluation
 from bdl.posterior.ood import detection, named_detection
 from bdl.posterior.predict import Posterior, Progress
 from bdl.posterior.verdict import verdict

@@ -15,8 +15,8 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from bdl.disk.manifest import write_listed
+from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.evaluation import ClassEvaluation
 from bdl.posterior.judgements import Check, Judgement, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bdl.posterior.evaluation import ClassEvaluation, PosteriorEvaluation
+from bdl.posterior.class_evaluation import ClassEvaluation
+from bdl.posterior.evaluation import PosteriorEvaluation
 
 OOD_SCORES = {"bma": "entropy", "mutual_information": "mutual information", "energy": "energy of the logits"}
 CLASSES = 100  # more classes make no table

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bdl.posterior.evaluation import ClassEvaluation
+from bdl.posterior.class_evaluation import ClassEvaluation
 
 Pieces = Callable[[Sequence[int]], list[str] | None]  # the text of each token; None where classes are no tokens
 SHOWN = 1000  # tokens

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import bdl
-from bdl.posterior.evaluation import ClassEvaluation
+from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.report.next_steps import next_steps
 from bdl.posterior.report.page import page

@@ -1,0 +1,153 @@
+"""Evaluation of class probabilities and of labels."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from bdl.likelihoods import Likelihood
+from bdl.posterior.class_scores import ClassScores
+from bdl.posterior.diagnostics import repeat_error, spaced
+from bdl.posterior.evaluation import POINTS, PosteriorEvaluation
+from bdl.posterior.metrics import classification_metrics, constant_class_losses
+from bdl.posterior.ood import logit_energy
+from bdl.posterior.prediction import log_probs
+
+
+class ClassEvaluation(PosteriorEvaluation):
+    """Evaluation of class probabilities, and of labels, where the k labels of an item count as k items of two classes.
+
+    It holds a few tensors (chains, K, n), however many samples there are. Sums run in double precision.
+
+    tokens: the n items are the tokens of texts. Their scores have a perplexity, and the entropy of the average is
+    split in two.
+    parts: keep what `uncertainty` and `strangeness` need; those of tokens always are.
+    pixels: the n items are those of images, whose scores have a mean IoU.
+    """
+
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        y: Tensor,
+        chains: int,
+        tokens: bool = False,
+        parts: bool = False,
+        pixels: bool = False,
+    ):
+        super().__init__(likelihood, y, chains)
+        self.tokens, self.parts, self.pixels = tokens, tokens or parts, pixels
+        self._entropies = torch.zeros((), dtype=torch.float64)  # (n,) sums over networks
+        self._energies = torch.zeros((), dtype=torch.float64)  # (n,) of logits, sums over networks
+        self.labels = (self.y.flatten() if likelihood.outputs == "labels" else self.y).long()
+        self._last: dict[int, Tensor] = {}  # (K, n) the last of each chain
+        self._sum = torch.zeros(())  # (chains, K, n) sums of probabilities, from the first network on
+        self._weighted: Tensor | None = None  # (K, n) sum of weight x probabilities
+        self._weight = 0.0
+        self._points = spaced(POINTS, len(self.labels))
+
+    @property
+    def one_sample(self) -> Tensor:
+        """(chains, n, K) probabilities of each chain's last sample."""
+        return torch.stack([self._last[chain] for chain in sorted(self._last)]).mT
+
+    @property
+    def chain_bma(self) -> Tensor:
+        """(chains, n, K) uniform average over the samples of each chain."""
+        seen = self._count > 0
+        return (self._sum[seen] / self._count[seen].view(-1, 1, 1)).float().mT
+
+    @property
+    def bma(self) -> Tensor:
+        """(n, K) uniform average over all samples of all chains."""
+        return (self._sum.sum(0) / self._count.sum()).float().mT
+
+    @property
+    def bma_weighted(self) -> Tensor | None:
+        """(n, K) importance-weighted average over all samples; None without such weights."""
+        return None if self._weighted is None else (self._weighted / self._weight).float().mT
+
+    def repeat_error(self) -> dict[str, float]:
+        errors = repeat_error(self.chain_bma.numpy(), 1.0, np.exp(self.log_probs))
+        return {k: min(v, 0.5) for k, v in errors.items()}  # twice the number bounds the error, which is 1 at most
+
+    def losses(self) -> Tensor:
+        p = self.bma[torch.arange(len(self.labels)), self.labels].double()
+        return -p.clamp_min(torch.finfo(torch.float32).tiny).log()
+
+    def constant_losses(self, seen: Tensor | None = None) -> Tensor:
+        return constant_class_losses(self.y, seen)
+
+    def claim(self) -> float:
+        p = self.bma.double()
+        return float(torch.special.entr(p.mean(0)).sum() - torch.special.entr(p).sum(-1).mean())
+
+    @property
+    def uncertainty(self) -> dict[str, Tensor]:
+        """(n,) nats of each item: `entropy` of the average, `aleatoric`, the mean entropy of a network, and the rest.
+
+        That is `epistemic`, the mutual information between the label and the network, as in `Prediction`.
+        """
+        entropy, aleatoric = torch.special.entr(self.bma.double()).sum(-1), self._entropies / self._count.sum()
+        return {"entropy": entropy, "aleatoric": aleatoric, "epistemic": entropy - aleatoric}
+
+    def class_scores(self) -> ClassScores:
+        """The scores of each class, of the average over all networks."""
+        return ClassScores.of(self.bma, self.labels)
+
+    @property
+    def strangeness(self) -> dict[str, Tensor]:
+        """(n,) scores of items, larger for stranger ones, see `bdl.ood`."""
+        parts = self.uncertainty
+        scores = {"entropy": parts["entropy"], "mutual_information": parts["epistemic"]}
+        return scores | ({"energy": self._energies / self._count.sum()} if self.likelihood.outputs == "logits" else {})
+
+    def metrics(self) -> dict[str, float]:
+        if not self.tokens:
+            means = {k: v for k, v in self.class_scores().means().items() if k != "mean_iou" or self.pixels}
+            return super().metrics() | {f"bma/{name}": value for name, value in means.items()}
+        parts = {f"bma/{name}": float(of_token.mean()) for name, of_token in self.uncertainty.items()}
+        return super().metrics() | parts
+
+    def scores(self, prediction: Tensor) -> dict[str, float]:
+        scores = classification_metrics(prediction, self.labels)
+        return scores | ({"perplexity": math.exp(scores["nll"])} if self.tokens else {})
+
+    def _record(self, chains: Sequence[int], outputs: Tensor, weights: Tensor | None) -> Tensor:
+        """(s, K, n) the probabilities."""
+        probs = log_probs(outputs, self.likelihood).exp()
+        if not self._last:
+            self._sum = torch.zeros(self.chains, *probs.shape[1:], dtype=torch.float64)
+        if self.parts:
+            self._entropies = self._entropies + torch.special.entr(probs).sum(1).double().sum(0)
+            if self.likelihood.outputs == "logits":
+                self._energies = self._energies + logit_energy(outputs).double().sum(0)
+        of_labels = probs[:, self.labels[self._points], self._points]
+        self._log_p.add(chains, of_labels.clamp_min(torch.finfo(probs.dtype).tiny).log().numpy())
+        for chain, i in {chain: i for i, chain in enumerate(chains)}.items():
+            self._last[chain] = probs[i].clone()  # a view would keep the other networks' values in memory
+        if weights is not None and bool(weights.any()):
+            self._weighted = (0 if self._weighted is None else self._weighted) + (probs * weights.view(-1, 1, 1)).sum(0)
+            self._weight += float(weights.sum())
+        return probs
+
+    def _add_up(self, chain: int, values: Tensor) -> None:
+        self._sum[chain] += values
+
+    def _means_of_one(self, values: Tensor) -> Tensor:
+        return torch.tensor(accuracy_and_nll(values[None], 1, self.labels), dtype=torch.float64)
+
+    def _scores_of_sums(self, count: int) -> tuple[float, float, float, float]:
+        together = accuracy_and_nll(self._sum.sum(0, keepdim=True), count * self.chains, self.labels)
+        return *together, *accuracy_and_nll(self._sum, count, self.labels)
+
+
+def accuracy_and_nll(sums: Tensor, count: int, labels: Tensor) -> tuple[float, float]:
+    """The curve's two scores, means over chains and items, of sums (chains, K, n) of `count` probabilities."""
+    classes_last = sums.mT.contiguous()  # argmax takes ten times as long along an axis that is not the last in memory
+    correct = (classes_last.argmax(-1) == labels).double().mean().item()
+    p_of_label = sums[:, labels, torch.arange(len(labels))] / count
+    return correct, -p_of_label.clamp_min_(torch.finfo(torch.float32).tiny).log_().mean().item()
