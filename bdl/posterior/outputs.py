@@ -90,7 +90,7 @@ class Batches:
     @property
     def in_memory(self) -> bool:
         """Whether the batches are tensors that any thread may read. A data set of somebody else may belong to one."""
-        return isinstance(self._data, list) or getattr(self._data, "in_memory", False)  # of bdl.data.TensorSlices
+        return isinstance(self._data, list) or getattr(self._data, "in_memory", False)  # TensorSlices says so
 
     def bound(self, forward: Forward) -> None:
         """Let a batch hold no more items than one network can run on an accelerator."""
