@@ -44,11 +44,20 @@ def all_faults(request) -> bool:
     return request.config.getoption("--all-faults")
 
 
-@pytest.fixture(scope="session", autouse=True)
-def one_thread():
+@pytest.fixture(autouse=True)
+def as_a_new_process():
+    """One thread, and MLPs evaluated by mlp_kernel.c, whatever a run of the test before has set for its process."""
     import torch
 
-    torch.set_num_threads(1)
+    from bdl.engine import mlp_library
+
+    def reset():
+        torch.set_num_threads(1)
+        mlp_library.let_evaluate(True)
+
+    reset()
+    yield
+    reset()  # fixtures of the next module run before its tests
 
 
 @pytest.fixture(scope="session", autouse=True)
