@@ -66,6 +66,7 @@ class Baseline(ABC):
 
     draws: int
     temperature = 1.0  # T of the law that the draws stand for; 0 for point estimates
+    scale = "input"  # how a run gets the scale of numbers where `loss.scale` does not say it
     remedies = {
         "train": "pass train=, a loader of labelled training batches",
         "val": "hold some items out, data.val_fraction=0.1, or pass val=, a loader of labelled batches",

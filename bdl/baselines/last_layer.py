@@ -16,7 +16,8 @@ from bdl.batch import Inputs, feed
 from bdl.engine.forward import Forward
 from bdl.engine.functional import call, evaluating, watching
 from bdl.errors import ConfigError
-from bdl.likelihoods import CategoricalNLL, GaussianNLL, Likelihood
+from bdl.likelihoods import CategoricalNLL, GaussianNLL, HeteroscedasticNLL, Likelihood
+from bdl.likelihoods.heads import ConstantOutputs
 from bdl.posterior.calibration import TemperatureScaling
 from bdl.posterior.outputs import Batches, output_shape
 from bdl.posterior.prediction import LabelPrediction, Prediction, prediction_of
@@ -41,10 +42,14 @@ class LastLayerLaplace(Baseline):
         prior_precision: δ; None for that of the run's prior, "marglik" for the one of the largest marginal likelihood.
         temperature: T.
 
-    Raises ConfigError without the package, for a likelihood other than `CategoricalNLL` and `GaussianNLL`, for a prior
-    of the run that has no one precision, and for a network that does not end with a Linear layer.
+    Numbers need one std for all items, because laplace-torch knows no other: that of `GaussianNLL`, or under
+    `HeteroscedasticNLL` the one learned constant of `bdl.with_constant_scale`, which stays as it was trained.
+
+    Raises ConfigError without the package, for another likelihood, for a prior of the run that has no one precision,
+    and for a network that does not end with a Linear layer.
     """
 
+    scale = "learned"
     draws: int = 30
     structure: Structure = "full"
     prior_precision: float | Literal["marglik"] | None = None
@@ -65,9 +70,9 @@ class LastLayerLaplace(Baseline):
     def check(self, net: nn.Module, inputs: Inputs, likelihood: Likelihood | None, val: bool) -> None:
         if not isinstance(inputs, Tensor):
             raise ConfigError("LastLayerLaplace needs networks of one input tensor: laplace-torch knows no others")
-        last_linear(net, inputs, "LastLayerLaplace")
         if likelihood is not None:
-            _kind_and_noise(likelihood)
+            _kind_and_noise(likelihood, net)
+        last_linear(without_constants(net), inputs, "LastLayerLaplace")
         with torch.no_grad(), evaluating(net):
             outputs = net(inputs)
         if outputs.ndim != 2:
@@ -83,8 +88,9 @@ class LastLayerLaplace(Baseline):
         if num_data not in (None, items):  # H is a sum over all items, and the prior's weight beside it depends on N
             got = f"LastLayerLaplace got {items:,} training items"
             raise ConfigError(f"{got}, and the run has N = {num_data:,}: pass all")
-        layer = last_linear(net, material.first(self), "LastLayerLaplace")
-        names, likelihood = parameter_names(net, layer), material.trained.likelihood(material.train)  # type: ignore[arg-type]
+        layer = last_linear(without_constants(net), material.first(self), "LastLayerLaplace")
+        names = parameter_names(net, without_constants(net).get_submodule(layer))
+        likelihood = material.trained.likelihood(material.train)  # type: ignore[arg-type]
         samples = []
         for chain, tensors in enumerate(states):
             with warnings.catch_warnings(), torch.random.fork_rng():
@@ -103,11 +109,11 @@ class LastLayerLaplace(Baseline):
         precision = self.prior_precision if isinstance(self.prior_precision, int | float) else None
         if precision is None:
             precision = 1.0 if self.prior_precision == "marglik" else prior_of(material.trained.target)
-        kind, noise = _kind_and_noise(likelihood)
+        kind, noise = _kind_and_noise(likelihood, net)
         # In laplace-torch T tempers the likelihood alone; exp(-U/T) tempers the prior as well
         fitted: Any = Laplace(
-            net, kind, subset_of_weights="last_layer", hessian_structure=self.structure, last_layer_name=layer,
-            prior_precision=precision / self.temperature, temperature=self.temperature, **noise,
+            without_constants(net), kind, subset_of_weights="last_layer", hessian_structure=self.structure,
+            last_layer_name=layer, prior_precision=precision / self.temperature, temperature=self.temperature, **noise,
         )  # fmt: skip
         fitted.fit(_Pairs(batches, columns=kind == "regression"))
         if self.prior_precision == "marglik":
@@ -127,16 +133,40 @@ def prior_of(target: dict[str, Any]) -> float:
     )
 
 
-def _kind_and_noise(likelihood: Likelihood) -> tuple[str, dict[str, Any]]:
-    """What laplace-torch calls the likelihood, and its noise."""
+def _kind_and_noise(likelihood: Likelihood, net: nn.Module) -> tuple[str, dict[str, Any]]:
+    """What laplace-torch calls the likelihood, and its noise at the present constants of the network."""
     if isinstance(likelihood, CategoricalNLL):
         return "classification", {}
     if isinstance(likelihood, GaussianNLL):
         return "regression", {"sigma_noise": likelihood.std}
-    raise ConfigError(
-        f"laplace-torch has no {type(likelihood).__name__}: LastLayerLaplace takes CategoricalNLL for classes, and "
-        "GaussianNLL, whose std is known, for numbers"
-    )
+    if not isinstance(likelihood, HeteroscedasticNLL):
+        raise ConfigError(
+            f"laplace-torch has no {type(likelihood).__name__}: LastLayerLaplace takes CategoricalNLL for classes, and "
+            "GaussianNLL, or HeteroscedasticNLL with loss.scale=learned, for numbers"
+        )
+    if (constants := _constants(net)) is None:
+        raise ConfigError(
+            "LastLayerLaplace takes one std for all items, and this network predicts it from the inputs: set "
+            "loss.scale=learned, or use bdl.with_constant_scale"
+        )
+    s = constants.value.detach()
+    if len(s) > 1:
+        raise ConfigError(
+            f"LastLayerLaplace takes one std, and there are {len(s)} targets: keep one, or use another method"
+        )
+    variance = likelihood.variance(torch.stack([torch.zeros_like(s), s], -1))
+    return "regression", {"sigma_noise": float(variance.sqrt())}
+
+
+def _constants(net: nn.Module) -> ConstantOutputs | None:
+    """The constants behind a network of `with_constant_scale`."""
+    last = net[-1] if isinstance(net, nn.Sequential) and len(net) else None
+    return last if isinstance(last, ConstantOutputs) else None
+
+
+def without_constants(net: nn.Module) -> nn.Module:
+    """The network before the constants of `with_constant_scale`; the network itself where it has none."""
+    return net if _constants(net) is None else net[:-1]  # type: ignore[index]
 
 
 class _Pairs:
@@ -184,7 +214,7 @@ class ScaledPoint(Baseline):
         inputs = material.first(self, "val")
         self.check(net, inputs, likelihood, True)
         layer = last_linear(net, inputs, "ScaledPoint")
-        names, labels = parameter_names(net, layer), batches.labels(len(output_shape(net, batches)))
+        names, labels = parameter_names(net, net.get_submodule(layer)), batches.labels(len(output_shape(net, batches)))
         forward, scaled = Forward(net), []
         for tensors in material.last_states():
             with torch.no_grad():
@@ -213,7 +243,7 @@ def last_linear(net: nn.Module, inputs: Inputs, who: str) -> str:
     return made[-1][0]
 
 
-def parameter_names(net: nn.Module, module: str) -> list[str]:
-    """The names of a module's weight and bias among the network's, under which samples hold them."""
+def parameter_names(net: nn.Module, layer: nn.Module) -> list[str]:
+    """The names of a layer's weight and bias among the network's, under which samples hold them."""
     of_id = {id(p): name for name, p in net.named_parameters()}
-    return [of_id[id(p)] for p in net.get_submodule(module).parameters(recurse=False)]
+    return [of_id[id(p)] for p in layer.parameters(recurse=False)]

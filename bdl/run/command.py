@@ -5,7 +5,6 @@ This module imports neither torch nor Lightning, so that `--help` answers at onc
 
 from __future__ import annotations
 
-import atexit
 import gc
 import importlib
 import os
@@ -44,8 +43,7 @@ def importing() -> Iterator[None]:
     try:
         yield
     finally:
-        gc.freeze()  # later searches leave them out too, and so forked processes share their pages
-        atexit.register(gc.unfreeze)  # without it some imports report leaks at the end
+        gc.freeze()  # later searches and the end of Python leave them out too, and forked processes share their pages
         gc.enable()
 
 

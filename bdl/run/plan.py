@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 
 from bdl.baselines.base import FOLDER as TRAINED
+from bdl.baselines.base import Baseline
 from bdl.data.module import DataModule
 from bdl.errors import ConfigError
 from bdl.posterior.calibrated import CalibrationRequest
@@ -31,6 +32,7 @@ from bdl.run.section import (
     check_num_data,
     complete_loss,
     complete_model,
+    scale_for,
     target_of,
 )
 from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, StackPlan, TargetPlan
@@ -237,12 +239,14 @@ class Plan:
         counted = {"sampler.num_data": num_data, "steps": steps}
         config.put(cfg, counted)
         loss = complete_loss(plain(cfg.loss), data)
-        model = complete_model(plain(cfg.model), data, loss.build(), cfg.loss.get("scale", "input"))
+        baseline: Section[Baseline] | None = Section.optional(cfg.get("baseline"))
+        scale = cfg.loss.get("scale") or scale_for(loss.target, baseline)
+        model = complete_model(plain(cfg.model), data, loss.build(), scale)
         if self.report.calibrate is not None:
             check_calibration(self.report.calibrate, loss.build(), data)
         completed = {"loss": dict(loss.node), "model": dict(model.node)}
         config.put(cfg, completed)  # other keys follow these
-        found, collect, baseline = dict(self.found or {}), plain(cfg.collect), Section.optional(cfg.get("baseline"))
+        found, collect = dict(self.found or {}), plain(cfg.collect)
         recorded = config.run_settings(config.fill_in(self._given, counted | found.get("settings", {}))) | completed
         keeping = KeepingPlan(
             rule=Section(collect.pop("keep")), collect=collect, folder="" if baseline is None else TRAINED,

@@ -14,6 +14,7 @@ from hydra.utils import instantiate
 from omegaconf import DictConfig
 from torch import nn
 
+from bdl.baselines.base import Baseline
 from bdl.data import DataModule
 from bdl.errors import BdlError, ConfigError
 from bdl.likelihoods import Likelihood, Loss, outputs_of
@@ -91,6 +92,11 @@ def complete_loss(loss: dict[str, Any], data: DataModule) -> Section[Loss]:
             "chooses one that fits, data.task another task"
         )
     return section
+
+
+def scale_for(likelihood: str, baseline: Section[Baseline] | None) -> str:
+    """How the scale of the likelihood, whose class this is, is found where `loss.scale` does not say it."""
+    return baseline.build().scale if baseline is not None and likelihood == LOSSES["regression"] else "input"
 
 
 def complete_model(model: dict[str, Any], data: DataModule, loss: Loss, scale: str) -> Section[nn.Module]:

@@ -32,7 +32,7 @@ def trained_on(folder, net: nn.Module, loss: dict, prior: dict | None = None) ->
 
 def vectors(draws: dict[str, torch.Tensor]) -> torch.Tensor:
     """(draws, d) weights and bias of the last layer."""
-    layer = max(draws).rpartition(".")[0]
+    layer = max(name for name in draws if name.endswith("weight")).rpartition(".")[0]
     return torch.cat([draws[f"{layer}.{name}"].flatten(1) for name in ("weight", "bias")], 1)
 
 
@@ -44,9 +44,10 @@ def assert_normal(draws: torch.Tensor, mean: torch.Tensor, covariance: torch.Ten
     assert bool(((draws.T.cov() - covariance).abs() < 5 * error).all())
 
 
+@pytest.mark.parametrize("scale", ["known", "learned", "softplus"])
 @pytest.mark.parametrize("temperature", [1.0, 0.25])
-def test_on_a_linear_regression_it_is_the_posterior(tmp_path, temperature):
-    """N(θ*, T (X'X/σ² + δ)^-1), whose mean θ* is where the network was trained to."""
+def test_on_a_linear_regression_it_is_the_posterior(tmp_path, temperature, scale):
+    """N(θ*, T (X'X/σ² + δ)^-1), whose mean θ* is where the network was trained to, and σ what its constant was."""
     random = torch.Generator().manual_seed(0)
     x = torch.randn(N, 2, generator=random, dtype=torch.float64)
     X = torch.cat([x, torch.ones(N, 1, dtype=torch.float64)], 1)
@@ -60,9 +61,13 @@ def test_on_a_linear_regression_it_is_the_posterior(tmp_path, temperature):
     net = nn.Sequential(nn.Linear(2, 1))
     with torch.no_grad():
         net[0].weight.copy_(best[:2]), net[0].bias.copy_(best[2:])
-    trained = trained_on(
-        tmp_path / "sgd", net, {"type": "bdl.GaussianNLL", "std": STD}, {"type": "bdl.Gaussian", "precision": strong}
-    )
+    loss = {"type": "bdl.GaussianNLL", "std": STD}
+    if scale != "known":  # 0.3 of the 0.5 are min_std, 0.4 are predicted
+        link = "softplus" if scale == "softplus" else "log_var"
+        loss = {"type": "bdl.HeteroscedasticNLL", "link": link, "min_std": 0.3}
+        start = math.log(math.expm1(0.4)) if link == "softplus" else math.log(0.4**2)
+        net = bdl.with_constant_scale(net, start=start)
+    trained = trained_on(tmp_path / "sgd", net, loss, {"type": "bdl.Gaussian", "precision": strong})
     loader = TensorSlices(x.float(), y.float(), batch_size=15)
     baseline = bdl.LastLayerLaplace(draws=DRAWS, temperature=temperature)
     assert_normal(vectors(drawn(baseline, trained, loader, DRAWS)), best, temperature * H.inverse())
@@ -126,7 +131,17 @@ def refused(tmp_path, net, loss, message, loader=None, prior=None, **settings) -
 def test_what_does_not_fit_is_refused_in_one_line(tmp_path):
     classes, x = {"type": "bdl.CategoricalNLL"}, torch.zeros(10, 2)
     refused(tmp_path, nn.Sequential(nn.Linear(2, 2), nn.Tanh()), classes, "ends with a Linear layer")
-    refused(tmp_path, nn.Linear(2, 2), {"type": "bdl.HeteroscedasticNLL"}, "has no HeteroscedasticNLL")
+    refused(tmp_path, nn.Linear(2, 2), {"type": "bdl.StudentTNLL"}, "has no StudentTNLL")
+    numbers = {"type": "bdl.HeteroscedasticNLL"}
+    refused(tmp_path, nn.Linear(2, 2), numbers, "this network predicts it from the inputs: set loss.scale=learned")
+    two = bdl.with_constant_scale(nn.Linear(2, 2), targets=2)
+    refused(
+        tmp_path,
+        two,
+        numbers,
+        "takes one std, and there are 2 targets",
+        TensorSlices(x.new_ones(N, 2), x.new_ones(N, 2)),
+    )
     few = TensorSlices(x, torch.arange(10) % 2)
     refused(tmp_path, nn.Linear(2, 2), classes, "got 10 training items, and the run has N = 40: pass all", few)
     heavy = {"type": "bdl.StudentT", "df": 3.0, "scale": 1.0}

@@ -9,6 +9,7 @@ import torch
 from running import refusal, samples, whole
 
 import bdl
+from bdl.models import MLP
 from bdl.posterior.judgements import OUTCOMES
 from bdl.run.records import read_metrics
 from bdl.run.train import train  # noqa: F401  the command's module is loaded once
@@ -75,6 +76,19 @@ def test_every_baseline_runs_from_the_command_line(name, tmp_path):
     assert metrics["temperature"] == (0 if name == "scaled" else 1)
     target = json.loads((tmp_path / "a" / "samples" / "target.json").read_text())
     assert target["approximation"]["type"].startswith("bdl.")
+
+
+def test_last_layer_laplace_of_a_table_learns_one_scale_for_all_rows(tmp_path):
+    """laplace-torch knows no other, so nothing has to be said."""
+    rows = torch.linspace(-1, 1, 40)
+    (tmp_path / "t.csv").write_text(
+        "x,y\n" + "".join(f"{x:.4f},{3 * x + 0.1 * (i % 3):.4f}\n" for i, x in enumerate(rows))
+    )
+    table = ("data=csv", f"data.path={tmp_path / 't.csv'}", "data.target=y", "model.hidden=[3]", "model.sizes=null")
+    whole(tmp_path / "a", "sampler=laplace", "chains=1", "baseline.draws=2", *table)
+    posterior = bdl.Posterior.load(tmp_path / "a", bdl.with_constant_scale(MLP((1, 3, 1), activation="tanh")))
+    std = posterior.predict(torch.tensor([[-1.0], [1.0]])).aleatoric
+    assert posterior.samples == 2 and std[0] == std[1]
 
 
 @pytest.mark.parametrize(
