@@ -74,6 +74,17 @@ def test_data_of_somebody_else_are_read_by_the_callers_thread_alone(regression, 
     assert apart.metrics() == together.metrics()
 
 
+def test_under_autocast_the_callers_thread_computes_all(regression, monkeypatch):
+    posterior, loader = bdl.Posterior.load(*regression[:2]), TensorSlices(X, VALUES, batch_size=10)
+    used: list[int] = []
+    monkeypatch.setattr(passes, "ahead", lambda items: used.append(1) or ahead(items))
+    with torch.autocast("cpu", torch.bfloat16):
+        posterior.evaluate(loader)
+    assert used == []
+    posterior.evaluate(loader)
+    assert used == [1]
+
+
 class Count:
     """Counts the files that are read, and the most bytes of outputs that one store of them was given."""
 
