@@ -9,7 +9,8 @@ import tomllib
 from pathlib import Path
 
 import pytest
-from composing import composed
+import yaml
+from composing import CONF, composed
 from forked import Forked
 from hydra._internal.core_plugins.basic_sweeper import BasicSweeper
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -95,6 +96,32 @@ def test_words_with_brackets_are_quoted():
     code = [block.code for page in PAGES for block in blocks(page, "bash")]
     lines = [line for text in code for line in re.sub(r"'[^']*'|\"[^\"]*\"|#.*", "", text).splitlines()]
     assert [line for line in lines if set(line) & set("[]")] == []
+
+
+def keys_below(node, place: str = ""):
+    """Every key of a YAML file with those above it: `collect.keep.every`."""
+    for key, value in node.items() if isinstance(node, dict) else ():
+        yield f"{place}{key}"
+        yield from keys_below(value, f"{place}{key}.")
+
+
+def test_keys_in_the_text_are_those_of_a_file():
+    """Keys with a dot, as `sampler.lr=0.1` has one; others may be choices of a group, or code."""
+    known = set()
+    for path in CONF.rglob("*.yaml"):
+        text, group = path.read_text(), path.parent.relative_to(CONF).parts
+        known.update(
+            keys_below(yaml.safe_load(text), "" if "@package _global_" in text or not group else f"{'.'.join(group)}.")
+        )
+    shown = [
+        (page.stem, word)
+        for page in PAGES
+        for code in re.findall(r"`([^`\n]+)`", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL))
+        for word in code.replace("'", "").split()
+        if re.match(r"[a-z_]\w*(\.\w+)+=", word) and not word.startswith("hydra.")
+    ]
+    assert len(shown) > 40
+    assert [(page, word) for page, word in shown if word.partition("=")[0] not in known] == []
 
 
 def test_the_pages_show_many_command_lines():
