@@ -112,7 +112,7 @@ def table(record: dict[str, Any]) -> str:
     about = f"bdl {record['bdl']}, {record['cores']} cores of {record['device']}, {record['date']}."
     lines = [f"{about} Means and standard errors over seeds; settings by three trials a method on training rows.\n"]
     for name, cells in record["data"].items():
-        done = {title: cell for title, cell in cells.items() if cell["runs"]}
+        done = {title: cells[title] for title in METHODS if cells.get(title, {}).get("runs")}
         if not done:
             continue
         score = "accuracy" if "accuracy" in next(iter(done.values()))["runs"][0]["bma"] else "rmse"
