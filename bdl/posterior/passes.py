@@ -76,9 +76,12 @@ class Passes:
         """
         if not evaluations:
             return
-        alone = self.samples.device.type == "cpu" and torch.get_num_threads() == 1
-        alone = alone and not torch.is_autocast_enabled("cpu")  # which holds in the caller's thread alone
-        alone = alone and all(labelled[name].batches.in_memory for name in evaluations)
+        alone = (
+            self.samples.device.type == "cpu"
+            and torch.get_num_threads() == 1
+            and not torch.is_autocast_enabled("cpu")  # autocast holds in the caller's thread alone
+            and all(labelled[name].batches.in_memory for name in evaluations)
+        )
         computed = self._computed(evaluations, labelled)
         for name, keys, chains, outputs in ahead(computed) if alone else computed:
             importance = None if self.importance is None else self.importance.of(keys)
