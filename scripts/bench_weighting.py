@@ -1,13 +1,14 @@
-"""Adaptive weighting with nothing set by hand, beside plain SGHMC at T = 1 and with T tuned.
+"""Adaptive weighting with nothing set by hand, beside plain SGHMC at four temperatures.
 
 python scripts/bench_weighting.py --data DIR [--sets SET ...] [--methods METHOD ...] [--seeds 0 1] [--out DIR]
 python scripts/bench_weighting.py --data DIR --falling [--out DIR]
 
-DIR has bike_sharing_hour.csv, energy.csv and cifar10_head.npz, the first 2,500 training images as x_train and y_train;
-airfoil and Landsat come with bdl. All methods begin at the same deep ensemble with the same prior, and
-`bdl.find_settings` gives each as many trials. Scores are those of a part of the training rows that neither trials nor
-chains see. The file weighting.json of --out holds the numbers, weighting.md the table; cells that were measured before
-stay in both. --falling measures the multiplier on the images while T is constant and while it falls.
+DIR has bike_sharing_hour.csv, energy.csv, wine_quality_red.csv and cifar10_head.npz, the first 2,500 training images as
+x_train and y_train; airfoil and Landsat come with bdl. On a table every method is a whole run of `scripts/train.py`
+with 5 chains, scored on the test rows of a split of its own. On Landsat and the images all begin at one deep ensemble
+with one prior, in runs of a tenth of that length, and are scored on held-out training rows. The file weighting.json of
+--out holds the numbers, weighting.md the table; cells that were measured before stay in both. --falling measures the
+multiplier on the images while T is constant and while it falls.
 """
 
 from __future__ import annotations
@@ -20,49 +21,49 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import bench_table
 import numpy as np
 import torch
 from torch import Tensor
 
 import bdl
-from bdl.data import TensorBatches, read_table
+from bdl.data import TensorBatches
 from bdl.disk.files import write_atomically
 from bdl.run.machine import device_name
 from bdl.tune.score import Score
 from bdl.tune.trial import Items, Problem, Trial
 
 RESULTS = Path(__file__).parent / "results" / "tables"
-CHAINS, KEPT = 4, 100  # chains; samples of each
+CHAINS, KEPT = 5, 100  # chains; samples of each, where no run of train.py decides
 SPLIT = 1  # seed of the split of a table: not that of a published test set
-SGHMC = lambda n: bdl.SGHMC()  # noqa: E731
 
 
 @dataclass(frozen=True)
 class Method:
-    """A sampler, the temperature (None: tuned) and the weighting. lr: what the dynamics takes where none is found."""
+    """A sampler of `conf/sampler`, its temperature, and the weighting that it has by default."""
 
     label: str
-    temperature: float | None = 1.0
+    temperature: float = 1.0
     weighting: Any = bdl.Flat()
-    dynamics: Callable[[int], Any] = SGHMC
-    lr: float | None = None
+    sampler: str = "sghmc"
 
 
 AUTO = bdl.AdaptiveWeight(zeta="auto")
 METHODS = {
-    "plain": Method("plain, T = 1"),
-    "tuned": Method("plain, T tuned", None),
-    "weighted": Method("weighted, zeta found", 1.0, AUTO),
-    "awsgnht": Method("awsgnht, zeta found", 1.0, AUTO, lambda n: bdl.SGNHT()),
-    "awpsgld": Method("awpsgld, zeta found", 1.0, AUTO, lambda n: bdl.PSGLD(adapt_steps=n // 5), 0.002),
+    "T = 1": Method("plain, T = 1"),
+    **{f"T = {t}": Method(f"plain, T = {t}", t) for t in (0.3, 0.1, 0.03)},
+    "weighted": Method("weighted, zeta found", 1.0, AUTO, "awsghmc"),
+    "awsgnht": Method("awsgnht, zeta found", 1.0, AUTO, "awsgnht"),
+    "awpsgld": Method("awpsgld, zeta found", 1.0, AUTO, "awpsgld"),
 }
 
 HEADINGS = ["sampler", "set", "NLL", "error", "multiplier"]
 SEEN = ("median", "largest", "last")  # multipliers
-COMPARED = ["plain", "tuned", "weighted"]
+COMPARED = ["T = 1", "T = 0.3", "T = 0.1", "T = 0.03", "weighted"]
 
 
 @dataclass(frozen=True)
@@ -88,9 +89,9 @@ def main() -> None:
     for seed in arguments.seeds:
         for name in arguments.sets:
             wanted = [m for m in arguments.methods if not _has(record, name, m, seed)]
-            stack, case = start(CASES[name](arguments.data), seed) if wanted else (None, None)
+            numbers = measurer(name, arguments.data, seed) if wanted else None
             for method in wanted:
-                cell = {"set": name, "method": method, "seed": seed} | measure(stack, case, METHODS[method], seed)
+                cell = {"set": name, "method": method, "seed": seed} | numbers(METHODS[method])
                 record["cells"].append(cell)
                 write(record, path)
                 print({k: v for k, v in cell.items() if k != "choices"}, flush=True)
@@ -108,21 +109,34 @@ def write(record: dict[str, Any], path: Path) -> None:
 def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
-    parser.add_argument("--sets", nargs="+", choices=CASES, default=list(CASES), metavar="SET")
-    parser.add_argument(
-        "--methods", nargs="+", choices=METHODS, default=["plain", "tuned", "weighted"], metavar="METHOD"
-    )
+    parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), metavar="SET")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=COMPARED, metavar="METHOD")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], metavar="SEED")
     parser.add_argument("--falling", action="store_true", help="the multiplier while T falls, and nothing else")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
     return parser.parse_args()
 
 
-def of_table(path: str | Path, target: str, hidden: tuple[int, ...] = (16, 16, 16), **reading: Any) -> Case:
-    """A regression: training rows and held-out rows of a split of its own."""
-    data = read_table(path, target, task="regression", split_seed=SPLIT, **reading)
-    train, held_out = data.items("train", None), data.items("test", None)
-    return Case(train, held_out, bdl.models.MLP([train[0].shape[1], *hidden, 2]), bdl.HeteroscedasticNLL())
+def measurer(name: str, folder: Path, seed: int) -> Callable[[Method], dict[str, Any]]:
+    """What measures a method on a set."""
+    if name in TABLES:
+        return partial(run, TABLES[name](folder), seed)
+    return partial(measure, *start(CASES[name](folder), seed), seed)
+
+
+def run(data: list[str], seed: int, method: Method) -> dict[str, Any]:
+    """Scores of a whole run of `scripts/train.py`, its multiplier and its verdict."""
+    overrides = [
+        f"sampler={method.sampler}", f"sampler.temperature={method.temperature}", "data=csv", *data,
+        f"data.split_seed={SPLIT}", f"chains={CHAINS}", "stacks=1", "processes=1", "logger=none",
+    ]  # fmt: skip
+    found = bench_table.measure(overrides, seed)
+    return {
+        "nll": found["bma"]["nll"], "error": found["bma"]["rmse"], "start": found["start"]["nll"],
+        "multiplier": found.get("weighting/multiplier", 1.0), "temperature": method.temperature,
+        "kinetic_temperature": found["kinetic_temperature"] / method.temperature, "verdict": found["verdict"],
+        "core_seconds": found["core_seconds"],
+    }  # fmt: skip
 
 
 def landsat(folder: Path) -> Case:
@@ -140,15 +154,18 @@ def cifar10_head(folder: Path) -> Case:
     return Case((x[:2000], y[:2000]), (x[2000:], y[2000:]), net, bdl.CategoricalNLL(), 2000)
 
 
-CASES: dict[str, Callable[[Path], Case]] = {
-    "airfoil": lambda folder: of_table("package:airfoil.csv", "target"),
-    "energy": lambda folder: of_table(folder / "energy.csv", "heating"),
-    "bike": lambda folder: of_table(
-        folder / "bike_sharing_hour.csv", "cnt", drop=["instant", "dteday", "casual", "registered"]
-    ),
-    "landsat": landsat,
-    "cifar10_head": cifar10_head,
-}
+CASES: dict[str, Callable[[Path], Case]] = {"landsat": landsat, "cifar10_head": cifar10_head}
+TABLES: dict[str, Callable[[Path], list[str]]] = {
+    "airfoil": lambda folder: ["data.path=package:airfoil.csv", "data.target=target"],
+    "energy": lambda folder: [f"data.path={folder}/energy.csv", "data.target=heating"],
+    "wine": lambda folder: [
+        f"data.path={folder}/wine_quality_red.csv", "data.target=quality", "data.task=regression"
+    ],
+    "bike": lambda folder: [
+        f"data.path={folder}/bike_sharing_hour.csv", "data.target=cnt", "data.drop=[instant,casual,registered]"
+    ],
+}  # fmt: skip
+SETS = [*TABLES, *CASES]
 
 
 def start(case: Case, seed: int) -> tuple[bdl.ChainStack, Case]:
@@ -159,22 +176,17 @@ def start(case: Case, seed: int) -> tuple[bdl.ChainStack, Case]:
     return stack, case
 
 
-def measure(stack: Any, case: Any, method: Method, seed: int) -> dict[str, Any]:
-    """Settings, and the scores of the averages over the samples of all chains, for the held-out items."""
-    began, dynamics = time.process_time(), method.dynamics(case.steps)
-    given: dict[str, Any] = {"prior": bdl.Gaussian(1.0)}
-    given |= {} if method.lr is None else {"plain_lr": method.lr}
+def measure(stack: Any, case: Any, seed: int, method: Method) -> dict[str, Any]:
+    """Scores of the averages over the samples of all chains, for the held-out items, and the settings found."""
+    began, prior = time.process_time(), bdl.Gaussian(1.0)
     tuning = bdl.find_settings(
-        stack, case.loss, case.train, dynamics=dynamics, weighting=method.weighting, temperature=method.temperature,
-        steps=case.steps, given=given, seed=seed,
+        stack, case.loss, case.train, weighting=method.weighting, temperature=method.temperature, steps=case.steps,
+        given={"prior": prior}, seed=seed,
     )  # fmt: skip
-    found = tuning.settings
-    weighting = replace(method.weighting, **found.get("weighting", {}))
-    dynamics = replace(dynamics, friction=found["friction"]) if "friction" in found else dynamics
-    temperature = found.get("temperature", method.temperature)
-    n, burn_in = len(case.train[1]), int(found.get("burn_in", 0.4 * case.steps))
-    problem = Problem(stack, case.loss, case.train, n, min(found["batch_size"], n), temperature, seed)
-    trial = Trial(problem, dynamics, given["prior"], found.get("lr", method.lr), "run", weighting=weighting)
+    found, n = tuning.settings, len(case.train[1])
+    weighting, burn_in = replace(method.weighting, **found.get("weighting", {})), found["burn_in"]
+    problem = Problem(stack, case.loss, case.train, n, min(found["batch_size"], n), method.temperature, seed)
+    trial = Trial(problem, bdl.SGHMC(found["friction"]), prior, found["lr"], "run", weighting=weighting)
     trial.run_stably(burn_in)
     score, sums, multipliers = Score(case.held_out), [], []
 
@@ -183,11 +195,11 @@ def measure(stack: Any, case: Any, method: Method, seed: int) -> dict[str, Any]:
         sums.append(trial.predictions(case.held_out[0]).mean(0))
         multipliers.append(trial.sampler.multiplier.mean())
 
-    diverged = trial.run_stably(case.steps - burn_in, watch, max(1, (case.steps - burn_in) // KEPT))
+    trial.run_stably(case.steps - burn_in, watch, max(1, (case.steps - burn_in) // KEPT))
+    wrong = torch.stack(sums).mean(0).view(len(case.held_out[1]), -1).argmax(1) != case.held_out[1]
     return {
-        "nll": float(score.nll.mean()), "error": error(torch.stack(sums).mean(0), case.held_out[1]),
-        "multiplier": float(torch.stack(multipliers).mean()), "temperature": temperature, "diverged": diverged,
-        "zeta": getattr(weighting, "zeta", 0.0), "burn_in": burn_in,
+        "nll": float(score.nll.mean()), "error": float(wrong.double().mean()),
+        "multiplier": float(torch.stack(multipliers).mean()), "temperature": method.temperature,
         "choices": [str(c) for c in tuning.choices], "core_seconds": round(time.process_time() - began, 1),
     }  # fmt: skip
 
@@ -226,42 +238,39 @@ def advance(trial: Trial, progress: float, t: float, name: str) -> Tensor:
     return trial.sampler.multiplier.clone()
 
 
-def error(predicted: Tensor, y: Tensor) -> float:
-    """Share of wrong classes, or the root of the mean squared error of standardised numbers."""
-    predicted = predicted.view(len(y), -1)
-    if y.dtype == torch.long:
-        return float((predicted.argmax(1) != y).double().mean())
-    return float((predicted - y.view(len(y), -1)).square().mean().sqrt())
-
-
 def _has(record: dict[str, Any], name: str, method: str, seed: int) -> bool:
     return any((c["set"], c["method"], c["seed"]) == (name, method, seed) for c in record["cells"])
 
 
 def means(cells: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """By set and method: means over the seeds with which all compared methods ran, and the temperatures found."""
+    """By set and method: means over the seeds with which all compared methods ran."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
-    for name in CASES:
-        seeds = [{c["seed"] for c in cells if (c["set"], c["method"]) == (name, method)} for method in COMPARED]
-        cells = [c for c in cells if c["set"] != name or c["seed"] in set.intersection(*seeds)]
+    for name in SETS:
+        of_set = [c for c in cells if c["set"] == name]
+        common = set.intersection(*({c["seed"] for c in of_set if c["method"] == method} for method in COMPARED))
         for method in METHODS:
-            if runs := [c for c in cells if (c["set"], c["method"]) == (name, method)]:
+            runs = [c for c in of_set if c["method"] == method and (c["seed"] in common or method not in COMPARED)]
+            if runs:
                 mean = {k: statistics.mean(c[k] for c in runs) for k in ("nll", "error", "multiplier")}
-                mean |= {"seeds": len(runs), "temperatures": [c["temperature"] for c in runs]}
-                found.setdefault(name, {})[method] = mean
+                found.setdefault(name, {})[method] = mean | {"seeds": len(runs)}
+        if common:
+            plain = found[name]
+            best = min(COMPARED[:-1], key=lambda method: plain[method]["nll"])
+            found[name]["best"] = {"method": best, **plain[best]}
     return found
 
 
 def table(record: dict[str, Any]) -> str:
     """NLL / error on the held-out rows, means over the seeds; further samplers; and multipliers under a falling T."""
     about = f"bdl {record['bdl']} on {record['device']}, {record['date']}, {record['chains']} chains"
-    compared, others = [["set, seeds", *(METHODS[m].label for m in COMPARED), "multiplier"]], [HEADINGS]
+    headings = ["set, seeds", *(METHODS[m].label for m in COMPARED), "multiplier"]
+    compared, others = [headings], [HEADINGS]
     for name, methods in record["means"].items():
-        if methods.keys() >= set(COMPARED):
+        if "best" in methods:
             scores = [f"{methods[m]['nll']:.3f} / {methods[m]['error']:.3f}" for m in COMPARED]
-            seeds = min(methods[m]["seeds"] for m in COMPARED)
-            compared.append([f"{name}, {seeds}", *scores, f"{methods['weighted']['multiplier']:.2f}"])
-        for m in methods.keys() - set(COMPARED):
+            multiplier = f"{methods['weighted']['multiplier']:.2f}"
+            compared.append([f"{name}, {methods['weighted']['seeds']}", *scores, multiplier])
+        for m in methods.keys() - {*COMPARED, "best"}:
             mean = methods[m]
             others.append([m, name, f"{mean['nll']:.3f}", f"{mean['error']:.3f}", f"{mean['multiplier']:.2f}"])
     parts = [compared, sorted(others[1:]) and [others[0], *sorted(others[1:])]]

@@ -32,7 +32,7 @@ from bdl.tune.step import Limits, choose_lr, heat_of, measure_noise, warm_up
 from bdl.tune.temperature import CANDIDATES as TEMPERATURES
 from bdl.tune.temperature import choose_temperature
 from bdl.tune.trial import Items, Problem, Trial
-from bdl.tune.weighting import Cooling, choose_weighting, in_trials
+from bdl.tune.weighting import Temperatures, choose_weighting, in_trials
 from bdl.tune.work import trial_steps
 
 NAMES = ("batch_size", "lr", "plain_lr", "friction", "burn_in", "prior")
@@ -77,7 +77,7 @@ def find_settings(
             its step, gets no lr, no friction and no burn-in.
         num_data: N, where `train` is a part; None means its length.
         weighting: of the sampler. Under `AdaptiveWeight(zeta="auto")` its zeta and bins are found, so that chains at T
-            predict like plain ones at the best of T, 0.3 T, 0.1 T and 0.03 T.
+            predict like plain ones at the best of T, 0.3 T, 0.1 T and 0.03 T, or at a hotter one that is about as good.
         temperature: T > 0. None: found by the predictions for validation items, among 1, 0.3, 0.1 and 0.03. 0, or a
             dynamics without noise, is an optimiser: its lr alone is found, by the predictions for validation items.
         steps: the length of the run. The trials together take a fifth of them at most, and another one where T or zeta
@@ -149,48 +149,46 @@ def _prior(search: Search, validation: Items | None) -> tuple[Prior, Choice]:
 
 
 def _temperature(search: Search, prior: Prior, validation: Items | None) -> Choice:
-    """T by the predictions of chains that cool down."""
-    cooling = _cool(search, prior, validation)
-    if isinstance(cooling, str):
-        return Choice("temperature", TEMPERATURES[0], f"T stays, because {cooling}")
-    return choose_temperature(dict(cooling.scores), dict(cooling.reached))
+    """T by the predictions of chains at several T."""
+    trials = _at_several(search, prior, validation)
+    if isinstance(trials, str):
+        return Choice("temperature", TEMPERATURES[0], f"T stays, because {trials}")
+    return choose_temperature(dict(trials.scores), dict(trials.reached))
 
 
 def _weighting(search: Search, prior: Prior, validation: Items | None) -> tuple[Choice, float]:
-    """zeta and the bins, by the predictions of chains that cool down without weighting; and the multiplier."""
-    cooling = _cool(search, prior, validation)
-    if isinstance(cooling, str):
-        return Choice("weighting", {"zeta": 1.0}, f"zeta stays, because {cooling}; at 1 it changes little"), 1.0
-    return choose_weighting(cooling)
+    """zeta and the bins, by the predictions of chains at several T without weighting; and the multiplier."""
+    trials = _at_several(search, prior, validation)
+    if isinstance(trials, str):
+        return Choice("weighting", {"zeta": 1.0}, f"zeta stays, because {trials}; at 1 it changes little"), 1.0
+    return choose_weighting(trials)
 
 
-def _cool(search: Search, prior: Prior, validation: Items | None) -> Cooling | str:
-    """Trials of chains that cool down from one candidate to the next, whether they began at rest or not.
+def _at_several(search: Search, prior: Prior, validation: Items | None) -> Temperatures | str:
+    """A trial at each candidate for T, all from one start and equally long, so that T alone is compared.
 
-    The first trial is short of the slow directions, too: T stays 1 unless cold chains predict clearly better than that.
-    Returns why there are none where they would be too short.
+    Chains that went on from one T to the next would be trained for longer at the colder one, and would predict better
+    for that. Returns why there are no trials where they would be too short.
     """
     problem, held_out = _split(search.problem, validation)
-    steps, trial = trial_steps(problem, search.steps, len(TEMPERATURES), most=search.steps), None
+    steps = trial_steps(problem, search.steps, len(TEMPERATURES), most=search.steps)
     if steps < SHORTEST:
         return f"trials of {steps} steps are too short to compare others"
     scores, reached, energies, more = {}, {}, {}, search.problem.num_data / problem.num_data
     for share in TEMPERATURES:
         temperature = share * problem.temperature
         compared = replace(search, problem=replace(problem, temperature=temperature), trial=steps)
-        trial, score, _ = _compared(compared, prior, held_out, f"T {temperature}", trial)
+        trial, score, _ = _compared(compared, prior, held_out, f"T {temperature}")
         scores[temperature], energies[temperature] = score.nll, more * trial.energy_trace()
         reached[temperature] = temperature * (1 + (0.0 if problem.full_batch else heat_of(trial.sampler)))
-    return Cooling(scores, reached, energies)
+    return Temperatures(scores, reached, energies)
 
 
-def _compared(
-    search: Search, prior: Prior, held_out: Items, name: str, start: Trial | None = None
-) -> tuple[Trial, Score, str | None]:
+def _compared(search: Search, prior: Prior, held_out: Items, name: str) -> tuple[Trial, Score, str | None]:
     """A trial, the score of its second half, and why the score does not count; None where the chains are at rest."""
     half, dynamics, problem = search.trial // 2, search.dynamics, search.problem
     adapting: Any = replace(dynamics, adapt_steps=half) if dynamics.full_batch and dynamics.adapt_steps else dynamics  # type: ignore
-    trial, score = Trial(problem, adapting, prior, search.fixed_lr or 1e-3, name, start), Score(held_out)
+    trial, score = Trial(problem, adapting, prior, search.fixed_lr or 1e-3, name), Score(held_out)
     if search.trial < SHORTEST:
         return trial, score, f"trials of {search.trial} steps are too short"
     if dynamics.full_batch:

@@ -21,9 +21,8 @@ TOLERATED = 1.1  # times NOISE_BUDGET, by which the estimate of the noise may li
 SPARED = 0.9  # times the budget: to this heat lr falls, because the heat may still grow
 MOMENTA_BUDGET = 0.2  # share by which batch noise and the error of the step together may heat the momenta
 MOMENTA_TOLERATED = 0.25  # share from which lr falls; the verdict calls a run broken from there
-SURE = 4.0  # standard errors of PARTS means, as FAR of burn_in.py
-PARTS = 10  # of a series of measured temperatures, whose means are compared
-FEWEST = 8  # measured temperatures that show their own error
+SURE = 4.0  # standard errors of measured temperatures
+FEWEST = 8  # measured temperatures that show whether heat lasts
 BLOCKS = 5  # parts of a trial, after each of which the curvature is measured
 RISE = 4.0  # most by which lr rises from one part to the next
 
@@ -103,18 +102,21 @@ def kinetic_ratio(sampler: Sampler) -> float:
     return sum(ratios) / len(ratios)
 
 
-def momentum_heat(ratios: Sequence[float]) -> tuple[float, float]:
+def momentum_heat(steps: Sequence[int], ratios: Sequence[float], momenta: int, friction: float) -> tuple[float, float]:
     """The share by which momenta are hotter than T, and the one that they surely exceed; NaN where too few are known.
 
-    ratios: of `kinetic_ratio`, evenly along the steps. The second is SURE standard errors below the mean of the
-    logarithms of PARTS parts, or of fewer: unstable chains scatter by factors. A trend adds to the error.
+    ratios: of `kinetic_ratio` after the `steps`. momenta: their number in all chains. They are normal, so that a ratio
+    has the relative variance 2 / momenta; friction makes momenta s steps apart correlated by exp(-friction s) at most.
+    What scatters by more is heat that comes and goes, as of chains that are unstable for some time. The second number
+    is SURE standard errors below the first.
     """
-    known = torch.tensor([ratio for ratio in ratios if not math.isnan(ratio)], dtype=torch.float64)
+    known = [(step, ratio) for step, ratio in zip(steps, ratios, strict=True) if not math.isnan(ratio)]
     if len(known) < FEWEST:
         return math.nan, math.nan
-    parts = min(PARTS, len(known) // 2)
-    logs = known[len(known) % parts :].view(parts, -1).mean(1).log()
-    return float(known.mean()) - 1, math.exp(float(logs.mean() - SURE * logs.std() / math.sqrt(parts))) - 1
+    mean = sum(ratio for _, ratio in known) / len(known)
+    correlation = math.exp(-friction * (known[-1][0] - known[0][0]) / (len(known) - 1))
+    independent = len(known) * (1 - correlation) / (1 + correlation)
+    return mean - 1, mean * (1 - SURE * math.sqrt(2 / (momenta * independent))) - 1
 
 
 def heat_of_fall(steps: Sequence[int], energies: Sequence[float], sampler: Sampler) -> float:
@@ -139,12 +141,12 @@ def factor_by_momenta(heat: float, surely: float) -> float:
 
     surely: the share that they exceed beyond their error. On a Gaussian of curvature h, SGHMC's momenta have the
     temperature T / (1 - e), e = lr h / (2 (2 - a)), by the recursion of `Limits.by_energy`. So e = heat / (1 + heat),
-    which is in proportion to lr. Batch noise heats by less than a proportion of e, and has a budget of its own.
+    which is in proportion to lr. Batch noise heats by less than a proportion of e, and has a budget of its own. The
+    heat that is left is that of `Limits.by_energy`, because a curvature that has grown will grow further.
     """
     if not surely > MOMENTA_TOLERATED:
         return 1.0
-    wanted = SPARED * MOMENTA_BUDGET
-    return wanted / (1 + wanted) * (1 + heat) / heat
+    return ENERGY_BUDGET / (1 + ENERGY_BUDGET) * (1 + heat) / heat
 
 
 def choose_lr(limits: Limits, friction: float) -> Choice:

@@ -2,23 +2,42 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from torch import Tensor
 
 from bdl.tune.choice import Choice
-from bdl.tune.score import clear_winner
 
-CANDIDATES = (1.0, 0.3, 0.1, 0.03)  # T; the first, the Bayes posterior, stays unless another is clearly better
+CANDIDATES = (1.0, 0.3, 0.1, 0.03)  # T, from the Bayes posterior to colder ones
+CLEAR = 2.0  # standard errors by which the best must be better for a hotter candidate to lose to it
 
 
-def choose_temperature(scores: dict[float, Tensor], reached: dict[float, float]) -> Choice:
-    """The T that `clear_winner` finds.
+def choose_temperature(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> Choice:
+    """The T that `hottest_good` finds.
 
     scores: (n,) negative log densities of the validation items by T. reached: T_eff of each trial, which is what its
     predictions show.
     """
-    return Choice("temperature", clear_winner(scores), described(scores, reached))
+    return Choice("temperature", hottest_good(scores), described(scores, reached))
+
+
+def hottest_good(scores: Mapping[float, Tensor]) -> float:
+    """The first candidate, from hot to cold, that is not clearly worse than the best: by CLEAR standard errors.
+
+    Cold chains fit the data soonest, and a trial is short: what is about as good in it is better in a run, whose chains
+    have the time to spread. Colder ones may also predict too narrowly for rare items that no trial saw.
+
+    scores: (n,) negative log densities of the validation items by candidate.
+    """
+    best = min(scores.values(), key=lambda nll: float(nll.mean()))
+    return next(name for name, nll in scores.items() if not _is_clearly_above(nll, best))
+
+
+def _is_clearly_above(nll: Tensor, best: Tensor) -> bool:
+    loss = nll - best
+    error = float(loss.std() / math.sqrt(len(loss))) if len(loss) > 1 else 0.0
+    return float(loss.mean()) > CLEAR * error
 
 
 def described(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> str:

@@ -70,7 +70,7 @@ class Problem:
         return [tuple(p.shape[1:]) for p in self.stack.parameters() if p.requires_grad]
 
     def centred(self, prior: Prior) -> Prior:
-        """The prior with its mean as it is where the run begins; a later trial begins elsewhere."""
+        """The prior with its mean as it is where the run begins; after a divergence a trial begins again elsewhere."""
         named = {name: p.detach() for name, p in self.stack.named_parameters() if p.requires_grad}
         start = torch.cat([p.flatten(1) for p in named.values()], 1)
         return prior.centred(list(named), self.shapes, start)
@@ -85,7 +85,6 @@ class Trial:
     """Chains of a problem under one dynamics and prior, without Lightning, store or schedule.
 
     Args:
-        start: the trial at whose parameters this one begins; None begins at the problem's.
         weighting: of the sampler.
     """
 
@@ -96,12 +95,11 @@ class Trial:
         prior: Prior,
         lr: float,
         name: str,
-        start: Trial | None = None,
         weighting: Weighting = Flat(),
     ):
         self.problem, self.name, self.prior, self.weighting = problem, name, prior, weighting
         self.diverged_at = math.inf  # the smallest lr that diverged
-        self.stack = copy.deepcopy(problem.stack if start is None else start.stack).train(problem.train)
+        self.stack = copy.deepcopy(problem.stack).train(problem.train)
         self.stack.shared = False
         self._new_sampler(dynamics, lr, derive_seed("tune", name, problem.seed))
         self.energies: list[Tensor] = []  # (C,) energies of every step

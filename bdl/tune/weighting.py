@@ -16,16 +16,15 @@ from torch import Tensor
 from bdl.samplers.weighting.base import Weighting
 from bdl.samplers.weighting.weightings import HistogramWeighting
 from bdl.tune.choice import Choice
-from bdl.tune.score import clear_winner
-from bdl.tune.temperature import described
+from bdl.tune.temperature import described, hottest_good
 
 FORM = "full"  # see AdaptiveWeight
 BELOW = 10.0  # ranges of the energies of all trials by which the floor lies below them
 
 
 @dataclass(frozen=True)
-class Cooling:
-    """Trials of chains that cooled down, by the temperature T' of each.
+class Temperatures:
+    """Trials from one start, by the temperature T' of each, from hot to cold.
 
     Args:
         scores: (n,) negative log densities of the validation items.
@@ -54,27 +53,27 @@ class Cooling:
         return sum(fall * (a + b) / 2 for fall, a, b in zip(falls, slopes, slopes[1:], strict=False))
 
 
-def choose_weighting(cooling: Cooling) -> tuple[Choice, float]:
+def choose_weighting(trials: Temperatures) -> tuple[Choice, float]:
     """zeta, the edges of two bins and their form; and the multiplier, which is 1 where no colder chains predict better.
 
     Where the bins meet the weighting lets go: chains that stay lower lose their multiplier. A run is longer than a
     trial and goes on falling, on a table of 1,202 rows by several times the range of all trials. So the bins meet
     BELOW such ranges under the lowest energy of a trial; the upper bin holds all energies above.
     """
-    first, best = next(iter(cooling.scores)), clear_winner(dict(cooling.scores))
-    scores = described(cooling.scores, cooling.reached)
+    first, best = next(iter(trials.scores)), hottest_good(trials.scores)
+    scores = described(trials.scores, trials.reached)
     if best == first:
         why = f"{scores}: colder chains do not predict clearly better, so that the weighting changes little"
         return Choice("weighting", {"zeta": 1.0}, why), 1.0
-    lowest = min(float(energies.min()) for energies in cooling.energies.values())
-    highest = max(float(energies.max()) for energies in cooling.energies.values())
+    lowest = min(float(energies.min()) for energies in trials.energies.values())
+    highest = max(float(energies.max()) for energies in trials.energies.values())
     meet, multiplier = lowest - BELOW * (highest - lowest), first / best
     width = highest - meet
     zeta = (1 / best - 1 / first) * width
-    levels = f"{cooling.level(first):,.5g} to {cooling.level(best):,.5g}"
+    levels = f"{trials.level(first):,.5g} to {trials.level(best):,.5g}"
     reason = (
         f"{scores}; the gradient is multiplied by 1 + zeta T / {width:.4g} = {multiplier:.3g}, as if T were "
-        f"{best:.3g}; energies fall from {levels} nats, and log G by about {cooling.depth(best):,.3g}"
+        f"{best:.3g}; energies fall from {levels} nats, and log G by about {trials.depth(best):,.3g}"
     )
     return Choice("weighting", {"zeta": zeta, "edges": [meet - width, meet, highest], "form": FORM}, reason), multiplier
 

@@ -33,6 +33,9 @@ FEWEST = 20  # energies over all the data that are worth their time; otherwise R
 SHARE = 0.02  # the share of the run's time that the checks may take
 GRADIENT = 3  # forward passes that cost as much as a gradient
 ALIGNED = 50  # steps; the rows of `Monitor` are as far apart by default, so that a block ends there anyway
+WATCHED = 100  # kinetic temperatures that are read while samples are kept
+LATELY = 10  # of them, in which heat shows: 10 % of the samples
+CLOSEST = 10  # steps between two of them, at least
 
 Keeper = CollectSamples | ModelAverage  # keeps states by a rule
 
@@ -46,8 +49,9 @@ class Promises(SamplerCallback):
     energies of the second half of the burn-in still move by more than 0.3 of their standard deviations under the
     posterior, the burn-in becomes twice as long, and the callback looks again. It takes 70 % of the run at most; as
     many samples as before are kept in the rest. To look takes 2 % of the run's time at most: where energies over all
-    the data would cost more, those of batches are read. All samples have one lr. Chains of other stacks decide for
-    themselves. The decisions are part of the checkpoint.
+    the data would cost more, those of batches are read. Samples have one lr, unless heat comes while they are kept, as
+    to chains that still move downhill to where the curvature is larger: lr then falls at once, and no sample is
+    dropped. Chains of other stacks decide for themselves. The decisions are part of the checkpoint.
 
     Args:
         keepers: the callbacks whose rule moves. They share one `EveryStep`.
@@ -77,14 +81,19 @@ class Promises(SamplerCallback):
         self._count = int(min(ROWS, affordable)) if self._of_all_data else ROWS
 
     def must_see(self, step: int) -> bool:
-        return step <= self.rule.burn_in and (self._on_grid(step, ROWS) or self._is_energy_due(step))
+        if step > self.rule.burn_in:
+            return self.may_lower and self._is_watched(step)
+        return self._on_grid(step, ROWS) or self._is_energy_due(step)
 
     def after_step(self, trainer: L.Trainer, pl_module: L.LightningModule, step: int) -> None:
-        energy = self._energy() if self._is_energy_due(step) else math.nan
+        burn_in = self.rule.burn_in
+        if step > burn_in:
+            self._rows = [row for row in self._rows if row[0] > burn_in][1 - LATELY :]
+        energy = self._energy(all_data=step <= burn_in) if step > burn_in or self._is_energy_due(step) else math.nan
         self._rows.append((step, energy, kinetic_ratio(self.sampler)))
-        if step == self.rule.burn_in:
+        if step == burn_in:
             self._end_burn_in(step)
-        elif step == self.rule.burn_in // 2:
+        elif step == burn_in // 2 or step > burn_in:
             self._lower_lr(step)
 
     def _is_energy_due(self, step: int) -> bool:
@@ -92,16 +101,18 @@ class Promises(SamplerCallback):
 
     def _on_grid(self, step: int, count: int) -> bool:
         """Whether the step is one of about so many in the burn-in."""
-        spacing = max(1, self.rule.burn_in // count)
-        if spacing > ALIGNED:
-            spacing -= spacing % ALIGNED
-        return step % spacing == 0
+        return step % _aligned(self.rule.burn_in // count) == 0
 
-    def _energy(self) -> float:
-        """The mean U of the chains, over all the data where that costs little, else of the batch; NaN if unknown."""
+    def _is_watched(self, step: int) -> bool:
+        """Whether the step, while samples are kept, is one of about WATCHED."""
+        left = self._total - self.rule.burn_in
+        return step % max(CLOSEST, _aligned(left // WATCHED if math.isfinite(left) else ALIGNED)) == 0
+
+    def _energy(self, all_data: bool) -> float:
+        """The mean U of the chains; NaN if unknown. all_data: over all the data where that costs little."""
         sampler, host = self.sampler, self.sampler.host
         batch_is_all = sampler.dynamics.full_batch or host.sees_all_data
-        measures = self._of_all_data and host.full_loss is not None and not batch_is_all
+        measures = all_data and self._of_all_data and host.full_loss is not None and not batch_is_all
         energy = sampler.full_energy() if measures else sampler.energy
         if energy is None:
             return math.nan
@@ -149,10 +160,12 @@ class Promises(SamplerCallback):
         The momenta count from the later half of the steps since lr fell, because those of a larger lr live on. The heat
         of an energy that still falls is taken off: a lower lr does not change where the chains go.
         """
-        noise, since = heat_of(self.sampler), (self._fell + step) / 2
+        sampler, noise, since = self.sampler, heat_of(self.sampler), (self._fell + step) / 2
         late = [row for row in self._rows if row[0] > since]
-        momenta, surely = momentum_heat([ratio for _, _, ratio in late])
-        falling = heat_of_fall([at for at, _, _ in late], [energy for _, energy, _ in late], self.sampler)
+        steps, energies, ratios = zip(*late, strict=True) if late else ((), (), ())
+        number = len(sampler.target_chains) * sampler.chain.theta.shape[-1]
+        momenta, surely = momentum_heat(steps, ratios, number, sampler.dynamics.friction)
+        falling = heat_of_fall(steps, energies, sampler)
         by_noise = SPARED * NOISE_BUDGET / noise if noise > TOLERATED * NOISE_BUDGET else 1.0
         by_momenta = factor_by_momenta(momenta - falling, surely - falling)
         if by_noise <= by_momenta:
@@ -184,3 +197,9 @@ class Promises(SamplerCallback):
         self._rows = [(int(step), float(energy), float(ratio)) for step, energy, ratio in state_dict["rows"]]
         self._fell = int(state_dict["fell"])
         self._keep_by(EveryStep(state_dict["burn_in"], state_dict["every"]))
+
+
+def _aligned(steps: float) -> int:
+    """A distance of about so many steps, a multiple of ALIGNED if it is longer."""
+    spacing = max(1, int(steps))
+    return spacing - spacing % ALIGNED if spacing > ALIGNED else spacing
