@@ -57,13 +57,10 @@ METHODS = {
     "T = 1": Method("plain, T = 1"),
     **{f"T = {t}": Method(f"plain, T = {t}", t) for t in (0.3, 0.1, 0.03)},
     "weighted": Method("weighted, zeta found", 1.0, AUTO, "awsghmc"),
-    "awsgnht": Method("awsgnht, zeta found", 1.0, AUTO, "awsgnht"),
-    "awpsgld": Method("awpsgld, zeta found", 1.0, AUTO, "awpsgld"),
 }
 
-HEADINGS = ["sampler", "set", "NLL", "error", "multiplier"]
+SCORES = ("nll", "error", "multiplier")
 SEEN = ("median", "largest", "last")  # multipliers
-COMPARED = ["T = 1", "T = 0.3", "T = 0.1", "T = 0.03", "weighted"]
 
 
 @dataclass(frozen=True)
@@ -110,7 +107,7 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True, metavar="DIR")
     parser.add_argument("--sets", nargs="+", choices=SETS, default=list(SETS), metavar="SET")
-    parser.add_argument("--methods", nargs="+", choices=METHODS, default=COMPARED, metavar="METHOD")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="METHOD")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1], metavar="SEED")
     parser.add_argument("--falling", action="store_true", help="the multiplier while T falls, and nothing else")
     parser.add_argument("--out", type=Path, default=RESULTS, metavar="DIR")
@@ -243,41 +240,37 @@ def _has(record: dict[str, Any], name: str, method: str, seed: int) -> bool:
 
 
 def means(cells: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
-    """By set and method: means over the seeds with which all compared methods ran."""
+    """By set and method: means over the seeds with which all methods ran. "best" is the best of the plain ones."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for name in SETS:
-        of_set = [c for c in cells if c["set"] == name]
-        common = set.intersection(*({c["seed"] for c in of_set if c["method"] == method} for method in COMPARED))
-        for method in METHODS:
-            runs = [c for c in of_set if c["method"] == method and (c["seed"] in common or method not in COMPARED)]
-            if runs:
-                mean = {k: statistics.mean(c[k] for c in runs) for k in ("nll", "error", "multiplier")}
-                found.setdefault(name, {})[method] = mean | {"seeds": len(runs)}
-        if common:
-            plain = found[name]
-            best = min(COMPARED[:-1], key=lambda method: plain[method]["nll"])
-            found[name]["best"] = {"method": best, **plain[best]}
+        runs = {m: {c["seed"]: c for c in cells if (c["set"], c["method"]) == (name, m)} for m in METHODS}
+        seeds = set.intersection(*(set(by_seed) for by_seed in runs.values()))
+        if not seeds:
+            continue
+        of_set = {
+            m: {k: statistics.mean(by_seed[seed][k] for seed in seeds) for k in SCORES} | {"seeds": len(seeds)}
+            for m, by_seed in runs.items()
+        }
+        best = min((m for m in METHODS if METHODS[m].weighting == bdl.Flat()), key=lambda m: of_set[m]["nll"])
+        found[name] = of_set | {"best": {"method": best, **of_set[best]}}
     return found
 
 
 def table(record: dict[str, Any]) -> str:
-    """NLL / error on the held-out rows, means over the seeds; further samplers; and multipliers under a falling T."""
+    """NLL / error on the held-out rows, means over the seeds; and multipliers under a falling T."""
     about = f"bdl {record['bdl']} on {record['device']}, {record['date']}, {record['chains']} chains"
-    headings = ["set, seeds", *(METHODS[m].label for m in COMPARED), "multiplier"]
-    compared, others = [headings], [HEADINGS]
-    for name, methods in record["means"].items():
-        if "best" in methods:
-            scores = [f"{methods[m]['nll']:.3f} / {methods[m]['error']:.3f}" for m in COMPARED]
-            multiplier = f"{methods['weighted']['multiplier']:.2f}"
-            compared.append([f"{name}, {methods['weighted']['seeds']}", *scores, multiplier])
-        for m in methods.keys() - {*COMPARED, "best"}:
-            mean = methods[m]
-            others.append([m, name, f"{mean['nll']:.3f}", f"{mean['error']:.3f}", f"{mean['multiplier']:.2f}"])
-    parts = [compared, sorted(others[1:]) and [others[0], *sorted(others[1:])]]
-    if rows := record.get("falling"):
-        text = [[r["weighting"], "falls" if r["falls"] else "constant", *(f"{r[k]:.3f}" for k in SEEN)] for r in rows]
+    rows = [["set, seeds", *(method.label for method in METHODS.values()), "multiplier"]]
+    for name, of_set in record["means"].items():
+        scores = [f"{of_set[m]['nll']:.3f} / {of_set[m]['error']:.3f}" for m in METHODS]
+        weighted = of_set["weighted"]
+        rows.append([f"{name}, {weighted['seeds']}", *scores, f"{weighted['multiplier']:.2f}"])
+    parts = [rows]
+    if falling := record.get("falling"):
+        text = [
+            [r["weighting"], "falls" if r["falls"] else "constant", *(f"{r[k]:.3f}" for k in SEEN)] for r in falling
+        ]
         parts.append([["weighting", "T", *SEEN], *text])
-    return "\n".join([f"{about}\n", *(_markdown(part) for part in parts if part)])
+    return "\n".join([f"{about}\n", *(_markdown(part) for part in parts)])
 
 
 def _markdown(rows: list[list[str]]) -> str:

@@ -30,6 +30,7 @@ from bdl.tune.score import Score
 from bdl.tune.search import Search
 from bdl.tune.step import Limits, choose_lr, heat_of, measure_noise, warm_up
 from bdl.tune.temperature import CANDIDATES as TEMPERATURES
+from bdl.tune.temperature import SHORTEST as SHORTEST_OF_T
 from bdl.tune.temperature import choose_temperature
 from bdl.tune.trial import Items, Problem, Trial
 from bdl.tune.weighting import Temperatures, choose_weighting, in_trials
@@ -112,8 +113,10 @@ def find_settings(
         of_weighting, multiplier = _weighting(search, prior, validation)
         choices.append(of_weighting)
         weighting = replace(weighting, **of_weighting.value)  # type: ignore[type-var]
-        search = replace(search, multiplier=multiplier)
-    search = replace(search, weighting=in_trials(weighting))
+        search = replace(search, weighting=in_trials(weighting), multiplier=multiplier)
+    elif weighting.needs_energy and search.wants("lr"):
+        search = replace(search, weighting=in_trials(weighting))
+        search = replace(search, multiplier=_multiplier(search, prior))
     of_steps, step_seconds = _of_steps(search, prior) if "lr" in search.tunable else (search.scaled_lr(), 0.0)
     choices += of_steps
     wanted = tuple(choice for choice in choices if search.wants(choice.name))
@@ -164,23 +167,39 @@ def _weighting(search: Search, prior: Prior, validation: Items | None) -> tuple[
     return choose_weighting(trials)
 
 
+def _multiplier(search: Search, prior: Prior) -> float:
+    """By how much a weighting with a given zeta steepens the gradient; 1 where its bins are not found in a trial.
+
+    The 95 % quantile of the later half, of the chain that it steepens most.
+    """
+    trial, seen = search.trial_of(prior, "multiplier"), []
+    warm_up(trial, search.trial // 2)
+    trial.run_stably(search.trial // 2, lambda trial: seen.append(trial.sampler.multiplier.max().clone()))
+    return max(1.0, float(torch.stack(seen).quantile(0.95)))
+
+
 def _at_several(search: Search, prior: Prior, validation: Items | None) -> Temperatures | str:
     """A trial at each candidate for T, all from one start and equally long, so that T alone is compared.
 
     Chains that went on from one T to the next would be trained for longer at the colder one, and would predict better
-    for that. Returns why there are no trials where they would be too short.
+    for that. So would cold chains that are still on their way. Returns why nothing can be compared: trials would be too
+    short, or that at the first T is not at rest.
     """
     problem, held_out = _split(search.problem, validation)
     steps = trial_steps(problem, search.steps, len(TEMPERATURES), most=search.steps)
-    if steps < SHORTEST:
-        return f"trials of {steps} steps are too short to compare others"
+    if steps < SHORTEST_OF_T:
+        return f"trials of {steps:,} steps are too short to compare others, which takes {SHORTEST_OF_T:,}"
     scores, reached, energies, more = {}, {}, {}, search.problem.num_data / problem.num_data
     for share in TEMPERATURES:
         temperature = share * problem.temperature
         compared = replace(search, problem=replace(problem, temperature=temperature), trial=steps)
-        trial, score, _ = _compared(compared, prior, held_out, f"T {temperature}")
-        scores[temperature], energies[temperature] = score.nll, more * trial.energy_trace()
+        trial, score, unusable = _compared(compared, prior, held_out, f"T {temperature}")
+        if unusable and not scores:
+            return f"{unusable} to compare others"
+        energies[temperature] = more * trial.energy_trace()
         reached[temperature] = temperature * (1 + (0.0 if problem.full_batch else heat_of(trial.sampler)))
+        if not unusable:
+            scores[temperature] = score.nll
     return Temperatures(scores, reached, energies)
 
 

@@ -10,14 +10,15 @@ from torch import Tensor
 from bdl.tune.choice import Choice
 
 CANDIDATES = (1.0, 0.3, 0.1, 0.03)  # T, from the Bayes posterior to colder ones
-CLEAR = 2.0  # standard errors by which the best must be better for a hotter candidate to lose to it
+CLEAR = 3.0  # standard errors by which the best must be better for a hotter candidate to lose to it
+SHORTEST = 4000  # steps of a trial: cold chains stay near a good start for longer, and seem better until then
 
 
 def choose_temperature(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> Choice:
     """The T that `hottest_good` finds.
 
-    scores: (n,) negative log densities of the validation items by T. reached: T_eff of each trial, which is what its
-    predictions show.
+    scores: (n,) negative log densities of the validation items by T, of the trials that came to rest. reached: T_eff of
+    each trial, which is what its predictions show.
     """
     return Choice("temperature", hottest_good(scores), described(scores, reached))
 
@@ -41,7 +42,9 @@ def _is_clearly_above(nll: Tensor, best: Tensor) -> bool:
 
 
 def described(scores: Mapping[float, Tensor], reached: Mapping[float, float]) -> str:
-    """The mean score of each trial, in nats, and its T_eff, in words."""
+    """The mean score of each trial, in nats, and its T_eff, in words; and which trials have none."""
     values = ", ".join(f"{float(nll.mean()):.3f}" for nll in scores.values())
     temperatures = ", ".join(f"{reached[temperature]:.3g}" for temperature in scores)
-    return f"validation NLL {values} at T_eff {temperatures}"
+    moving = ", ".join(f"{t:.3g}" for t in reached if t not in scores)
+    left_out = f"; {moving} had not come to rest" if moving else ""
+    return f"validation NLL {values} at T_eff {temperatures}{left_out}"

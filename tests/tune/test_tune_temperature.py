@@ -9,15 +9,18 @@ import pytest
 import torch
 
 import bdl
+from bdl.tune import find
 from bdl.tune.temperature import CANDIDATES, choose_temperature, hottest_good
 
 
 def test_a_colder_posterior_is_chosen_if_it_is_clearly_better():
     first, noise = torch.ones(100), torch.linspace(-1, 1, 100)
-    reached = {1.0: 1.08, 0.3: 0.32, 0.1: 0.11}
+    reached = {1.0: 1.08, 0.3: 0.32}
     better = choose_temperature({1.0: first, 0.3: first - 0.5 + 0.1 * noise}, reached)
     assert (better.name, better.value) == ("temperature", 0.3)
     assert better.reason == "validation NLL 1.000, 0.500 at T_eff 1.08, 0.32"
+    moving = choose_temperature({1.0: first}, reached)
+    assert (moving.value, moving.reason) == (1.0, "validation NLL 1.000 at T_eff 1.08; 0.3 had not come to rest")
     assert choose_temperature({1.0: first, 0.3: first - 0.01 + noise}, reached).value == 1.0
 
 
@@ -28,26 +31,40 @@ def test_the_hottest_of_those_that_are_about_as_good_is_chosen(more, chosen):
     assert hottest_good({1.0: first, 0.3: first - 0.5, 0.1: first - 0.5 - more + noise}) == chosen
 
 
-def test_trials_at_several_temperatures_begin_at_one_start():
-    """Chains far from the data, which still approach them, with data that outweigh T: no T predicts better."""
-    x = torch.randn(4000, 2, generator=torch.Generator().manual_seed(0))
-    stack = bdl.ChainStack(torch.nn.Linear(2, 1), 2)
-    given = {"prior": bdl.Gaussian(), "lr": 1e-5, "batch_size": 4000}
-    tuning = bdl.find_settings(
-        stack, bdl.GaussianNLL(1.0), (x, x[:, :1] + 5), temperature=None, steps=4000, given=given
-    )
-    assert tuning.settings["temperature"] == 1.0
+@pytest.fixture
+def short_trials(monkeypatch):
+    """Trials of 200 steps are long enough to compare temperatures, as they are for a Gaussian."""
+    monkeypatch.setattr("bdl.tune.find.SHORTEST_OF_T", 200)
+
+
+@pytest.fixture(scope="module")
+def noisy():
+    """A linear regression: two chains, and 200 items with noise of standard deviation 1."""
+    stream = torch.Generator().manual_seed(0)
+    x = torch.randn(200, 2, generator=stream)
+    y = x[:, :1] + torch.randn(200, 1, generator=stream)
+    return bdl.ChainStack(torch.nn.Linear(2, 2), 2), bdl.HeteroscedasticNLL(), (x, y)
 
 
 @pytest.mark.parametrize("dynamics", [bdl.SGHMC(), bdl.MCLMC(energy_var=0.01, adapt_steps=100)])
-def test_it_is_found_where_none_is_given(dynamics):
-    stream = torch.Generator().manual_seed(0)
-    x = torch.randn(60, 2, generator=stream)
-    stack = bdl.ChainStack(torch.nn.Linear(2, 2), 2)
+def test_it_is_found_where_none_is_given(noisy, dynamics, short_trials):
     given = {"prior": bdl.Gaussian()}
-    tuning = bdl.find_settings(
-        stack, bdl.HeteroscedasticNLL(), (x, x[:, :1]), None, dynamics, temperature=None, steps=4000, given=given
-    )
+    tuning = bdl.find_settings(*noisy, None, dynamics, temperature=None, steps=20_000, given=given)
     assert tuning.settings["temperature"] in CANDIDATES
     line = next(str(choice) for choice in tuning.choices if choice.name == "temperature")
     assert line.startswith("tune: temperature") and "at T_eff 1" in line
+
+
+def test_trials_at_several_temperatures_have_one_start_and_one_length(noisy, short_trials, monkeypatch):
+    """Else the coldest would be trained for longest, and predict better for that."""
+    seen = []
+
+    def spy(search, prior, held_out, name):
+        seen.append((search.problem.temperature, id(search.problem.stack), search.trial))
+        return compared(search, prior, held_out, name)
+
+    compared = find._compared
+    monkeypatch.setattr(find, "_compared", spy)
+    bdl.find_settings(*noisy, temperature=None, steps=20_000, given={"prior": bdl.Gaussian()})
+    assert [temperature for temperature, *_ in seen] == list(CANDIDATES)
+    assert {(stack, steps) for _, stack, steps in seen} == {(id(noisy[0]), 1000)}

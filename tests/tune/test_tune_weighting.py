@@ -109,6 +109,18 @@ def test_below_the_floor_the_weighting_lets_go():
 
 
 @pytest.fixture(scope="module")
+def linear():
+    """A linear network at its best parameters, as many weights as items, and a likelihood ten times too wide.
+
+    Chains spread by about one std of that likelihood at T = 1, and predict better the colder they are.
+    """
+    x = torch.randn(200, 150, generator=torch.Generator().manual_seed(0))
+    net = torch.nn.Linear(150, 1)
+    torch.nn.init.zeros_(net.weight), torch.nn.init.zeros_(net.bias)
+    return bdl.ChainStack(net, 2, start="given"), bdl.GaussianNLL(1.0), (x, 0.1 * x[:, :1])
+
+
+@pytest.fixture(scope="module")
 def curved():
     """Few noisy items and many weights, which predict better when they are cold."""
     stream = torch.Generator().manual_seed(0)
@@ -117,18 +129,24 @@ def curved():
     return bdl.ChainStack(bdl.models.MLP([3, 20, 20, 2]), 2), bdl.HeteroscedasticNLL(), (x, y)
 
 
-def settings(case, weighting, dynamics=None, **given):
+def settings(case, weighting, dynamics=None, steps=4000, **given):
     stack, loss, items = case
     given = {"prior": bdl.Gaussian(), **given}
-    return bdl.find_settings(stack, loss, items, None, dynamics, weighting=weighting, steps=4000, given=given).settings
+    return bdl.find_settings(stack, loss, items, None, dynamics, weighting=weighting, steps=steps, given=given).settings
 
 
 AUTO = bdl.AdaptiveWeight(zeta="auto")
 
 
-def test_find_settings_gives_zeta_and_the_lr_that_moves_as_plain_chains_do(curved):
-    found = settings(curved, AUTO)
-    stack, loss, items = curved
+@pytest.fixture
+def short_trials(monkeypatch):
+    """Trials of 200 steps are long enough to compare temperatures, as they are for a Gaussian."""
+    monkeypatch.setattr("bdl.tune.find.SHORTEST_OF_T", 200)
+
+
+def test_find_settings_gives_zeta_and_the_lr_that_moves_as_plain_chains_do(linear, short_trials):
+    found = settings(linear, AUTO)
+    stack, loss, items = linear
     plain = bdl.find_settings(
         stack, loss, items, temperature=None, steps=4000, given={"prior": bdl.Gaussian()}
     ).settings
@@ -143,18 +161,6 @@ def test_find_settings_gives_zeta_and_the_lr_that_moves_as_plain_chains_do(curve
     assert trial.sampler.multiplier.tolist() == pytest.approx([multiplier] * 2, rel=1e-2)
 
 
-@pytest.fixture(scope="module")
-def linear():
-    """A linear network at its best parameters, as many weights as items, and a likelihood ten times too wide.
-
-    Chains spread by about one std of that likelihood at T = 1, and predict better the colder they are.
-    """
-    x = torch.randn(200, 150, generator=torch.Generator().manual_seed(0))
-    net = torch.nn.Linear(150, 1)
-    torch.nn.init.zeros_(net.weight), torch.nn.init.zeros_(net.bias)
-    return bdl.ChainStack(net, 2, start="given"), bdl.GaussianNLL(1.0), (x, 0.1 * x[:, :1])
-
-
 @pytest.mark.parametrize(
     "dynamics, given, lr",
     [
@@ -165,20 +171,35 @@ def linear():
     ],
     ids=["given", "plain", "riemannian", "preconditioned"],
 )
-def test_a_known_lr_is_divided_by_the_multiplier_where_it_is_that_without_weighting(linear, dynamics, given, lr):
-    found = settings(linear, AUTO, dynamics, **given)
+def test_a_known_lr_is_divided_by_the_multiplier_where_it_is_that_without_weighting(
+    linear, short_trials, dynamics, given, lr
+):
+    found = settings(linear, AUTO, dynamics, steps=20_000, **given)
     low, meet, high = found["weighting"]["edges"]
     multiplier = 1 + found["weighting"]["zeta"] / (high - meet)
     assert found.get("lr") == (None if lr is None else pytest.approx(lr / multiplier)) and multiplier > 2
 
 
 def test_trials_that_are_too_short_leave_zeta_at_1(curved):
-    tuning = bdl.find_settings(*curved, weighting=AUTO, steps=400, given={"prior": bdl.Gaussian()})
-    (choice,) = (c for c in tuning.choices if c.name == "weighting")
-    assert str(choice) == (
-        "tune: weighting zeta 1: zeta stays, because trials of 20 steps are too short to compare others; at 1 it "
-        "changes little"
+    assert line_of(curved, 400) == (
+        "tune: weighting zeta 1: zeta stays, because trials of 20 steps are too short to compare others, which takes "
+        "4,000; at 1 it changes little"
     )
+
+
+def test_trials_that_are_not_at_rest_leave_zeta_at_1(curved, short_trials):
+    """A network that has not been trained: colder chains fit the data sooner."""
+    assert line_of(curved, 4000) == (
+        "tune: weighting zeta 1: zeta stays, because trials of 200 steps are too far from rest to compare others; at 1 "
+        "it changes little"
+    )
+
+
+def line_of(case, steps: int) -> str:
+    """What the tuning of a run of so many steps says of the weighting."""
+    tuning = bdl.find_settings(*case, weighting=AUTO, steps=steps, given={"prior": bdl.Gaussian()})
+    (choice,) = (c for c in tuning.choices if c.name == "weighting")
+    return str(choice)
 
 
 def test_a_weighting_that_diverges_in_the_rehearsal_gets_a_smaller_lr(curved):
@@ -214,3 +235,11 @@ def test_energies_of_all_data_are_those_of_batches_in_trials():
 def test_what_zeta_auto_refuses(curved, build, words):
     with pytest.raises(bdl.ConfigError, match=words):
         build(curved)
+
+
+@pytest.mark.parametrize("dynamics", slow_where(lambda d: not isinstance(d, bdl.SGHMC), [bdl.SGHMC(), bdl.SGNHT()]))
+def test_a_zeta_that_was_given_divides_lr_by_its_multiplier(linear, dynamics):
+    """Two bins that meet far below all energies, as zeta="auto" would find them: 1 + 9000 / 1000."""
+    steep = bdl.AdaptiveWeight(9000.0, edges=[-1500.0, -500.0, 500.0], form="full")
+    plain, weighted = (settings(linear, w, dynamics, steps=20_000)["lr"] for w in (bdl.Flat(), steep))
+    assert weighted == pytest.approx(plain / 10, rel=0.05)

@@ -10,6 +10,7 @@ from bdl.posterior.verdict import Verdict
 
 MOST = 100  # lengths of the run: beyond them another sampler is the better advice
 UNKNOWN = 4  # lengths of the run, where the number of samples that would do is not known
+OF_WEIGHTS = ("Weighted distribution", "ESS of importance weights")  # names of judgements
 
 
 def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:
@@ -29,13 +30,30 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
         cycles = ("Let the chains jump in cycles", changed(command, "schedule=cyclical"))
         return [cycles] if "start/members" in m else [ensemble, cycles]
     if judged.outcome in ("no posterior", "not known"):
-        return [("Let bdl find the settings of the sampler", changed(command, "tune=auto"))]
+        if judged.decisive.name in OF_WEIGHTS and (plain := unweighted(command)):
+            return [("Sample the posterior itself, without the weighting", plain)]
+        is_tuned = not math.isnan(m["tune/kept/rest"])
+        return [] if is_tuned else [("Let bdl find the settings of the sampler", changed(command, "tune=auto"))]
     if judged.outcome == "broken" and not math.isnan(m["lr"]):
         return [("Take smaller steps", changed(command, f"sampler.lr={m['lr'] / 4:.2g}"))]
     if judged.outcome in ("trust", "ensemble over modes"):
         seed = next((int(w[5:]) for w in shlex.split(command) if w.startswith("seed=") and w[5:].isdecimal()), 0)
         return [("See that another run predicts the same", changed(command, f"seed={seed + 1}"))]
     return []
+
+
+def unweighted(command: str) -> str | None:
+    """The command with the plain form of its sampler; None where it names no weighted one.
+
+    >>> unweighted("bdl train sampler=awsghmc sampler.weighting.zeta=2 seed=1")
+    'bdl train seed=1 sampler=sghmc'
+    """
+    words = shlex.split(command)
+    sampler = next((word for word in words if word.startswith("sampler=aw")), None)
+    if sampler is None:
+        return None
+    others = [word for word in words if not word.lstrip("+~").startswith("sampler.weighting")]
+    return changed(shlex.join(others), sampler.replace("=aw", "="))
 
 
 def changed(command: str, word: str) -> str:

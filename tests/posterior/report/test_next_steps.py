@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,11 +19,14 @@ from bdl.posterior.report.page import page
 from bdl.posterior.report.pictures import ReportData, moves
 from bdl.posterior.report.tables import class_rows, ood_rows
 
+CONF = Path(__file__).parents[3] / "conf"
 COMMAND = "bdl train sampler=sghmc length=100 seed=3 'sampler.lr=0.4'"
 
 
-def advised(outcome: str, needed: float = math.nan, command: str = COMMAND, **metrics: float) -> list[str]:
-    judged: Any = SimpleNamespace(outcome=outcome, needed=needed)
+def advised(
+    outcome: str, needed: float = math.nan, command: str = COMMAND, decisive: str = "", **metrics: float
+) -> list[str]:
+    judged: Any = SimpleNamespace(outcome=outcome, needed=needed, decisive=SimpleNamespace(name=decisive))
     m = or_nan({"samples": 50.0, "lr": 0.4, **metrics})
     return [line for _, line in next_steps(judged, m, command, 100)]
 
@@ -44,6 +48,22 @@ def test_the_command_changes_in_the_key_that_matters(outcome, needed, expected):
 def test_nothing_is_advised_that_cannot_be_done():
     assert advised("trust", command="") == [] and advised("more samples", command=f"{COMMAND} budget=1m") == []
     assert len(advised("not mixing")) == 2 and len(advised("not mixing", **{"start/members": 4.0})) == 1
+
+
+def test_a_run_that_was_tuned_is_not_told_to_tune():
+    assert advised("not known", **{"tune/kept/rest": 1.0}) == []
+
+
+@pytest.mark.parametrize("sampler", ["awsghmc", "awsgld", "awsgnht", "awpsgld", "awsgrld"])
+def test_samples_of_a_weighted_distribution_lead_to_the_plain_sampler(sampler):
+    """It exists, and takes the other keys."""
+    command = f"bdl train sampler={sampler} sampler.weighting.zeta=300 data=landsat"
+    plain = sampler.removeprefix("aw")
+    assert advised("no posterior", command=command, decisive="Weighted distribution") == [
+        f"bdl train data=landsat sampler={plain}"
+    ]
+    assert (CONF / "sampler" / f"{plain}.yaml").exists()
+    assert advised("no posterior", decisive="Weighted distribution") == [f"{COMMAND.replace(chr(39), '')} tune=auto"]
 
 
 def test_a_posterior_that_is_worse_than_its_start_says_so_before_its_result():
