@@ -86,7 +86,9 @@ def main() -> None:
     for seed in arguments.seeds:
         for name in arguments.sets:
             wanted = [m for m in arguments.methods if not _has(record, name, m, seed)]
-            numbers = measurer(name, arguments.data, seed) if wanted else None
+            if not wanted:
+                continue
+            numbers = measurer(name, arguments.data, seed)
             for method in wanted:
                 cell = {"set": name, "method": method, "seed": seed} | numbers(METHODS[method])
                 record["cells"].append(cell)
