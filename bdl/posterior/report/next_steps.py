@@ -30,8 +30,12 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
         cycles = ("Let the chains jump in cycles", changed(command, "schedule=cyclical"))
         return [cycles] if "start/members" in m else [ensemble, cycles]
     if judged.outcome in ("no posterior", "not known"):
-        if judged.decisive.name in OF_WEIGHTS and (plain := unweighted(command)):
+        name = judged.decisive.name
+        if name in OF_WEIGHTS and (plain := unweighted(command)):
             return [("Sample the posterior itself, without the weighting", plain)]
+        if name == "Approximation" or m["temperature"] == 0:
+            default = without(command, "sampler")
+            return [] if default == command else [("Sample the posterior itself, by the default sampler", default)]
         is_tuned = not math.isnan(m["tune/kept/rest"])
         return [] if is_tuned else [("Let bdl find the settings of the sampler", changed(command, "tune=auto"))]
     if judged.outcome == "broken" and not math.isnan(m["lr"]):
@@ -48,12 +52,18 @@ def unweighted(command: str) -> str | None:
     >>> unweighted("bdl train sampler=awsghmc sampler.weighting.zeta=2 seed=1")
     'bdl train seed=1 sampler=sghmc'
     """
-    words = shlex.split(command)
-    sampler = next((word for word in words if word.startswith("sampler=aw")), None)
-    if sampler is None:
-        return None
-    others = [word for word in words if not word.lstrip("+~").startswith("sampler.weighting")]
-    return changed(shlex.join(others), sampler.replace("=aw", "="))
+    sampler = next((word for word in shlex.split(command) if word.startswith("sampler=aw")), None)
+    return sampler and changed(without(command, "sampler.weighting"), sampler.replace("=aw", "="))
+
+
+def without(command: str, section: str) -> str:
+    """The command without its overrides of a section.
+
+    >>> without("bdl train sampler=swag sampler.lr=0.1 seed=1", "sampler")
+    'bdl train seed=1'
+    """
+    keys = {word: word.lstrip("+~").partition("=")[0] for word in shlex.split(command)}
+    return shlex.join(word for word, key in keys.items() if key != section and not key.startswith(f"{section}."))
 
 
 def changed(command: str, word: str) -> str:

@@ -66,6 +66,14 @@ def test_samples_of_a_weighted_distribution_lead_to_the_plain_sampler(sampler):
     assert advised("no posterior", decisive="Weighted distribution") == [f"{COMMAND.replace(chr(39), '')} tune=auto"]
 
 
+@pytest.mark.parametrize("decisive, temperature", [("Approximation", 1.0), ("Temperature", 0.0)])
+def test_what_is_no_sampler_leads_to_the_default_one(decisive, temperature):
+    command = "bdl train sampler=swag sampler.lr=0.1 'data=csv' data.path='a b.csv'"
+    (line,) = advised("no posterior", command=command, decisive=decisive, temperature=temperature)
+    assert line == "bdl train data=csv 'data.path=a b.csv'"
+    assert advised("no posterior", command="bdl train seed=1", decisive=decisive, temperature=temperature) == []
+
+
 def test_a_posterior_that_is_worse_than_its_start_says_so_before_its_result():
     scores = {"test/one_sample/accuracy": 0.8, "test/bma/accuracy": 0.9, "test/bma/nll": 0.5, "test/start/nll": 0.4}
     text = page(ReportData("a", metrics=scores))
