@@ -6,7 +6,7 @@ python scripts/bench_weighting.py --data DIR --falling [--out DIR]
 DIR has bike_sharing_hour.csv, energy.csv, wine_quality_red.csv and cifar10_head.npz, the first 2,500 training images as
 x_train and y_train; airfoil and Landsat come with bdl. On a table every method is a whole run of `scripts/train.py`
 with 5 chains, scored on the test rows of a split of its own. On Landsat and the images all begin at one deep ensemble
-with one prior, in runs of a tenth of that length, and are scored on held-out training rows. The file weighting.json of
+with one prior, run for 8,000 and 2,000 steps, and are scored on held-out training rows. The file weighting.json of
 --out holds the numbers, weighting.md the table; cells that were measured before stay in both. --falling measures the
 multiplier on the images while T is constant and while it falls.
 """

@@ -113,10 +113,9 @@ def find_settings(
         of_weighting, multiplier = _weighting(search, prior, validation)
         choices.append(of_weighting)
         weighting = replace(weighting, **of_weighting.value)  # type: ignore[type-var]
-        search = replace(search, weighting=in_trials(weighting), multiplier=multiplier)
-    elif weighting.needs_energy and search.wants("lr"):
-        search = replace(search, weighting=in_trials(weighting))
-        search = replace(search, multiplier=_multiplier(search, prior))
+    else:
+        multiplier = _multiplier(search, prior, weighting)
+    search = replace(search, weighting=in_trials(weighting), multiplier=multiplier)
     of_steps, step_seconds = _of_steps(search, prior) if "lr" in search.tunable else (search.scaled_lr(), 0.0)
     choices += of_steps
     wanted = tuple(choice for choice in choices if search.wants(choice.name))
@@ -167,12 +166,11 @@ def _weighting(search: Search, prior: Prior, validation: Items | None) -> tuple[
     return choose_weighting(trials)
 
 
-def _multiplier(search: Search, prior: Prior) -> float:
-    """By how much a weighting with a given zeta steepens the gradient; 1 where its bins are not found in a trial.
-
-    The 95 % quantile of the later half, of the chain that it steepens most.
-    """
-    trial, seen = search.trial_of(prior, "multiplier"), []
+def _multiplier(search: Search, prior: Prior, weighting: Weighting) -> float:
+    """By how much a given weighting steepens the gradient, in 95 % of a trial; 1 where no lr is to be found."""
+    if not (weighting.needs_energy and search.wants("lr")):
+        return 1.0
+    trial, seen = replace(search, weighting=in_trials(weighting)).trial_of(prior, "multiplier"), []
     warm_up(trial, search.trial // 2)
     trial.run_stably(search.trial // 2, lambda trial: seen.append(trial.sampler.multiplier.max().clone()))
     return max(1.0, float(torch.stack(seen).quantile(0.95)))
@@ -187,8 +185,9 @@ def _at_several(search: Search, prior: Prior, validation: Items | None) -> Tempe
     """
     problem, held_out = _split(search.problem, validation)
     steps = trial_steps(problem, search.steps, len(TEMPERATURES), most=search.steps)
-    if steps < SHORTEST_OF_T:
-        return f"trials of {steps:,} steps are too short to compare others, which takes {SHORTEST_OF_T:,}"
+    shortest = SHORTEST if search.dynamics.full_batch else SHORTEST_OF_T
+    if steps < shortest:
+        return f"trials of {steps:,} steps are too short to compare others, which takes {shortest:,}"
     scores, reached, energies, more = {}, {}, {}, search.problem.num_data / problem.num_data
     for share in TEMPERATURES:
         temperature = share * problem.temperature

@@ -46,13 +46,23 @@ def noisy():
     return bdl.ChainStack(torch.nn.Linear(2, 2), 2), bdl.HeteroscedasticNLL(), (x, y)
 
 
-@pytest.mark.parametrize("dynamics", [bdl.SGHMC(), bdl.MCLMC(energy_var=0.01, adapt_steps=100)])
-def test_it_is_found_where_none_is_given(noisy, dynamics, short_trials):
+def line_of(case, dynamics) -> str:
+    """What the tuning of a run of 20,000 steps says of T."""
     given = {"prior": bdl.Gaussian()}
-    tuning = bdl.find_settings(*noisy, None, dynamics, temperature=None, steps=20_000, given=given)
+    tuning = bdl.find_settings(*case, None, dynamics, temperature=None, steps=20_000, given=given)
     assert tuning.settings["temperature"] in CANDIDATES
-    line = next(str(choice) for choice in tuning.choices if choice.name == "temperature")
-    assert line.startswith("tune: temperature") and "at T_eff 1" in line
+    return next(str(choice) for choice in tuning.choices if choice.name == "temperature")
+
+
+def test_it_is_found_where_none_is_given(noisy, short_trials):
+    assert "at T_eff 1" in line_of(noisy, bdl.SGHMC())
+
+
+def test_short_trials_are_for_samplers_of_all_items_alone(noisy):
+    assert "at T_eff 1" in line_of(noisy, bdl.MCLMC(energy_var=0.01, adapt_steps=100))
+    assert line_of(noisy, bdl.SGHMC()) == (
+        "tune: temperature 1: T stays, because trials of 1,000 steps are too short to compare others, which takes 4,000"
+    )
 
 
 def test_trials_at_several_temperatures_have_one_start_and_one_length(noisy, short_trials, monkeypatch):
