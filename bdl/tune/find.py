@@ -208,7 +208,7 @@ def _compared(search: Search, prior: Prior, held_out: Items, name: str) -> tuple
     adapting: Any = replace(dynamics, adapt_steps=half) if dynamics.full_batch and dynamics.adapt_steps else dynamics  # type: ignore
     trial, score = Trial(problem, adapting, prior, search.fixed_lr or 1e-3, name), Score(held_out)
     if search.trial < SHORTEST:
-        return trial, score, f"trials of {search.trial} steps are too short"
+        return trial, score, f"trials of {search.trial:,} steps are too short"
     if dynamics.full_batch:
         trial.run_stably(half)
     else:
@@ -218,7 +218,7 @@ def _compared(search: Search, prior: Prior, held_out: Items, name: str) -> tuple
     trial.run_stably(half, score, max(1, half // SCORED))
     energies = trial.energy_trace()[:, seen:].mean(0)
     moved = movement(energies, problem.temperature, trial.sampler.chain.theta.shape[-1]) > MOVES
-    return trial, score, f"trials of {search.trial} steps are too far from rest" if moved else None
+    return trial, score, f"trials of {search.trial:,} steps are too far from rest" if moved else None
 
 
 def _of_steps(search: Search, prior: Prior) -> tuple[tuple[Choice, ...], float]:
