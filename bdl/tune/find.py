@@ -155,7 +155,7 @@ def _temperature(search: Search, prior: Prior, validation: Items | None) -> Choi
     trials = _at_several(search, prior, validation)
     if isinstance(trials, str):
         return Choice("temperature", TEMPERATURES[0], f"T stays, because {trials}")
-    return choose_temperature(dict(trials.scores), dict(trials.reached))
+    return choose_temperature(trials.scores, trials.reached)
 
 
 def _weighting(search: Search, prior: Prior, validation: Items | None) -> tuple[Choice, float]:

@@ -30,12 +30,12 @@ from bdl.tune.step import (
 LATEST = 0.7  # share of the run that the burn-in may take
 ROWS = 80  # energies and kinetic temperatures that are read in a burn-in
 FEWEST = 20  # energies over all the data that are worth their time; otherwise ROWS of batches are read
-SHARE = 0.02  # the share of the run's time that the checks may take
+SHARE = 0.02  # the share of the run's time that energies over all the data may take
 GRADIENT = 3  # forward passes that cost as much as a gradient
 ALIGNED = 50  # steps; the rows of `Monitor` are as far apart by default, so that a block ends there anyway
 WATCHED = 100  # kinetic temperatures that are read while samples are kept
-LATELY = 10  # of them, in which heat shows: 10 % of the samples
-CLOSEST = 10  # steps between two of them, at least
+LATELY = 10  # the last kinetic temperatures, in which heat shows: of 10 % of the samples
+CLOSEST = 10  # steps between two kinetic temperatures, at least
 
 Keeper = CollectSamples | ModelAverage  # keeps states by a rule
 
@@ -48,8 +48,8 @@ class Promises(SamplerCallback):
     or where a weighting multiplies the gradient by more than in the trials. Where lr has just fallen at the end, or the
     energies of the second half of the burn-in still move by more than 0.3 of their standard deviations under the
     posterior, the burn-in becomes twice as long, and the callback looks again. It takes 70 % of the run at most; as
-    many samples as before are kept in the rest. To look takes 2 % of the run's time at most: where energies over all
-    the data would cost more, those of batches are read. Samples have one lr, unless heat comes while they are kept, as
+    many samples as before are kept in the rest. Energies over all the data take 2 % of the run's time at most: where
+    they would cost more, those of batches are read. Samples have one lr, unless heat comes while they are kept, as
     to chains that still move downhill to where the curvature is larger: lr then falls at once, and no sample is
     dropped. Chains of other stacks decide for themselves. The decisions are part of the checkpoint.
 
@@ -89,7 +89,7 @@ class Promises(SamplerCallback):
         burn_in = self.rule.burn_in
         if step > burn_in:
             self._rows = [row for row in self._rows if row[0] > burn_in][1 - LATELY :]
-        energy = self._energy(all_data=step <= burn_in) if step > burn_in or self._is_energy_due(step) else math.nan
+        energy = self._energy(all_data=step <= burn_in) if self._is_energy_due(step) else math.nan
         self._rows.append((step, energy, kinetic_ratio(self.sampler)))
         if step == burn_in:
             self._end_burn_in(step)
@@ -97,7 +97,8 @@ class Promises(SamplerCallback):
             self._lower_lr(step)
 
     def _is_energy_due(self, step: int) -> bool:
-        return self._on_grid(step, self._count) or step in (self.rule.burn_in // 2, self.rule.burn_in)
+        burn_in = self.rule.burn_in
+        return step > burn_in or self._on_grid(step, self._count) or step in (burn_in // 2, burn_in)
 
     def _on_grid(self, step: int, count: int) -> bool:
         """Whether the step is one of about so many in the burn-in."""

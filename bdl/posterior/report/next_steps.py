@@ -62,8 +62,8 @@ def without(command: str, section: str) -> str:
     >>> without("bdl train sampler=swag sampler.lr=0.1 seed=1", "sampler")
     'bdl train seed=1'
     """
-    keys = {word: word.lstrip("+~").partition("=")[0] for word in shlex.split(command)}
-    return shlex.join(word for word, key in keys.items() if key != section and not key.startswith(f"{section}."))
+    words = shlex.split(command)
+    return shlex.join(word for word in words if not f"{_key(word)}.".startswith(f"{section}."))
 
 
 def changed(command: str, word: str) -> str:
@@ -72,6 +72,10 @@ def changed(command: str, word: str) -> str:
     >>> changed("bdl train length=10 seed=1", "length=40")
     'bdl train seed=1 length=40'
     """
-    key = word.partition("=")[0]
-    others = [w for w in shlex.split(command) if w.lstrip("+~").partition("=")[0] != key]
+    others = [other for other in shlex.split(command) if _key(other) != _key(word)]
     return shlex.join([*others, word])
+
+
+def _key(word: str) -> str:
+    """The key of an override."""
+    return word.lstrip("+~").partition("=")[0]
