@@ -23,7 +23,7 @@ LAYERS = [
     {"start", "metrics"},
     {"baselines"},
     {"tune"},
-    {"landscape"},
+    {"landscape", "law"},
     {"lightning"},
     {"run", "__main__", "sklearn"},
 ]  # fmt: skip

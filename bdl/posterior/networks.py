@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bdl.batch import Reader
 from bdl.display import Shown
@@ -95,6 +95,11 @@ class StoredNetworks(Shown):
         return self._samples.chains
 
     @property
+    def frozen(self) -> dict[str, Tensor]:
+        """The tensors that all networks share, by name, to read only; {} where everything is sampled."""
+        return self._samples.frozen
+
+    @property
     def samples(self) -> int:
         """Number of networks in the posterior: files x chains."""
         return sum(len(r.chains) for r in self.records)
@@ -115,6 +120,10 @@ class StoredNetworks(Shown):
             psi_of = self._samples.psi_of() if kind == "importance" else None
             self._weights[key] = sample_weights(self.keyed(), self.chains, kind, energies == {"full"}, psi_of)
         return self._weights[key]
+
+    def read_record(self, record: Record) -> dict[str, Tensor]:
+        """The tensors (k, ...) of the k networks of one of the `records`. Raises StoreError for a bad file."""
+        return self._samples.read_record(record)
 
     def keyed(self) -> list[Keyed]:
         """Every sample as (chain among all runs, record, chain within the record)."""

@@ -33,7 +33,10 @@ from bdl.posterior.samples import Key, stores_of
 from bdl.posterior.tensors import sampled_part
 from bdl.posterior.thin import By, Densities, densities_of_average, densities_of_labels, thin_out
 
-INTERNAL = {"diverged", "given_likelihood", "keyed", "read", "recorded", "records", "shown", "stores", "thinned"}
+INTERNAL = {
+    "diverged", "frozen", "given_likelihood", "keyed", "read", "read_record", "recorded", "records", "shown", "stores",
+    "thinned",
+}  # fmt: skip
 RunDirs = str | Path | Sequence[str | Path]
 P = TypeVar("P", bound=AnyPrediction, covariant=True)  # what `predict` returns, where `load` is given a likelihood
 

@@ -20,10 +20,11 @@ from torch.utils.data import IterableDataset
 import bdl
 from bdl.checkpoint import found_checkpoint
 from bdl.data.fingerprint import fingerprint
-from bdl.data.module import DataModule
+from bdl.data.module import DataModule, in_order
 from bdl.errors import ConfigError, Stopped
 from bdl.frozen import check_parameters, refuse_parallel
 from bdl.identity import architecture, code_of, identity
+from bdl.law.measure import measure_law
 from bdl.lightning.blocks import StepCallback
 from bdl.lightning.host import callbacks_of, find_sampler, plain_net
 from bdl.likelihoods import EXAMPLES, BernoulliNLL, CategoricalNLL, Likelihood, Loss, ValueNLL, likelihood_of
@@ -211,7 +212,19 @@ def report(
     units = units_of(datamodule) if isinstance(datamodule, DataModule) else None
     loggers = [] if trainer is None else trainer.loggers
     pieces = datamodule.pieces if isinstance(datamodule, DataModule) else None
-    return write_report(run, posterior, splits, outcome, facts, sampler, units=units, pieces=pieces, loggers=loggers)
+    law = {} if trainer is None or sampler is None else law_of(trainer, module, posterior, sampler)
+    return write_report(
+        run, posterior, splits, outcome, facts, sampler, units=units, pieces=pieces, loggers=loggers, law=law
+    )
+
+
+def law_of(trainer: L.Trainer, module: Any, posterior: bdl.Posterior, sampler: bdl.Sampler) -> dict[str, float]:
+    """What exact gradients say of the samples; {} where the loss or the order of the data is not known."""
+    loss, loader = getattr(module, "loss", None), trainer.train_dataloader
+    batches = in_order(loader, None)
+    if loss is None or batches is None or sampler.host.group is not None:
+        return {}
+    return measure_law(posterior, sampler, loss, batches, sampler.steps, getattr(loader, "batch_size", None) or 1)
 
 
 class Report(StepCallback):

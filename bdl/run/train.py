@@ -17,6 +17,7 @@ from omegaconf import DictConfig, OmegaConf
 import bdl
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
+from bdl.law.measure import measure_law
 from bdl.posterior.report.numbers import print_summary
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.build import StackRun, build_stack, fit
@@ -208,6 +209,7 @@ def finish(
     held_out, items = data.has("test") or data.has("val"), plan.report.train_items
     splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
     promised = stack.callbacks.promises is not None
+    law = {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps)
     metrics = write_report(
         run,
         posterior,
@@ -223,10 +225,22 @@ def finish(
         plan.report.calibrate,
         data.class_names,
         plan.command,
+        law,
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     return metrics
+
+
+def law_of(stack: StackRun, posterior: bdl.Posterior, steps: int) -> dict[str, float]:
+    """What exact gradients say of the samples; {} where batches are divided among devices, or augmented."""
+    module, data = stack.module, stack.data
+    if module.sampler.host.group is not None:
+        return {}
+    with WorkProgress("measuring the temperature") as progress:
+        return measure_law(
+            posterior, module.sampler, module.loss, data.slices("train"), steps, data.batch_size, progress=progress
+        )
 
 
 def fit_baseline(stack: StackRun, directory: RunDirectory) -> str:

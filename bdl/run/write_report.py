@@ -60,17 +60,21 @@ def write_report(
     calibrate: CalibrationRequest | None = None,
     class_names: Sequence[str] = (),
     command: str = "",
+    law: Mapping[str, float] | None = None,
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
     sampler: that of the run; None where it is gone. loggers: show the report too. promised: the run
     was tuned, and its report says which promises of the tuning its samples do not keep. calibrate: what is fitted on
-    the validation split, and written to calibration.json. class_names, command: see `Summary`.
+    the validation split, and written to calibration.json. class_names, command: see `Summary`. law: what
+    `bdl.law.measure.measure_law` says of the samples.
     """
     start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:
         summary = summarise(posterior, loaders, outcome.trace, ood, progress, start, calibrate)
     summary.class_names, summary.command = class_names, command
+    summary.metrics |= law or {}
+    summary.metrics |= {"temperature/thermostat": 1.0} if sampler is not None and sampler.dynamics.thermostat else {}
     if promised:
         broken = broken_promises(summary.metrics)
         summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}

@@ -111,6 +111,41 @@ def learning_curve(curve: Curve) -> Figure:
     return figure
 
 
+def directions(rows: Sequence[tuple[str, float, float]], limits: tuple[float, float]) -> Figure:
+    """T along each direction of the law: rows of (name, ratio to T, its standard error), the hottest first.
+
+    limits: between which a ratio passes. Bars are two standard errors long on either side.
+    """
+    names, ratio, error = zip(*rows, strict=True)
+    places, ratio, error = np.arange(len(rows))[::-1], np.asarray(ratio), np.nan_to_num(np.asarray(error))
+    figure = Figure((WIDE, 0.9 + 0.24 * len(rows)), layout="constrained")
+    ax = figure.subplots()
+    ax.axvspan(*limits, color=GREEN, alpha=0.14, lw=0, label="right within the limits of the verdict")
+    ax.axvline(1, color="black", lw=1, label="T, as asked for")
+    hot, cold = ratio - 2 * error > limits[1], ratio + 2 * error < limits[0]
+    for these, colour, label in ((~hot & ~cold, BLUE, "T"), (hot, RED, "too hot"), (cold, SKY, "too cold")):
+        if these.any():
+            low = np.minimum(2 * error[these], 0.95 * np.abs(ratio[these]))  # a bar on a log axis cannot reach 0
+            ax.errorbar(
+                ratio[these], places[these], xerr=[low, 2 * error[these]], color=colour, ls="", marker="o", ms=5,
+                lw=1.6, label=label if label != "T" else "measured",
+            )  # fmt: skip
+    ax.set_xscale("log")
+    ax.set_xlim(min(0.5, 0.8 * float(ratio[ratio > 0].min())), max(2.0, 1.3 * float((ratio + 2 * error).max())))
+    ticks = [
+        t
+        for t in (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000)
+        if ax.get_xlim()[0] <= t <= ax.get_xlim()[1]
+    ]
+    ax.set_xticks(ticks, [f"{t:g}" for t in ticks])
+    ax.minorticks_off()
+    ax.set_yticks(places, names)
+    ax.set_ylim(-0.7, len(rows) - 0.3)
+    name_axes(ax, "temperature that was sampled, in units of T", "")
+    ax.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=5, handlelength=1.4)
+    return figure
+
+
 def intervals(values: Values) -> Figure:
     """Predicted means with their 90 % intervals, sorted, and the data; y outside its interval is marked."""
     figure, v = Figure((WIDE, 3.8), layout="constrained"), values

@@ -13,6 +13,7 @@ from torch import Tensor
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_sentences
 from bdl.posterior.evaluation import Curve
+from bdl.posterior.judge_weights import HEAT
 from bdl.posterior.report.text import Word
 from bdl.posterior.value_evaluation import Values
 
@@ -30,6 +31,12 @@ SCHEDULE = {
 TEMPERATURE = (
     "T_eff = T (1 + noise_ratio) is the temperature to which the noise of mini-batches can heat a chain at most. "
     "The kinetic temperature is what the momenta show. Shaded: the range over chains."
+)
+DIRECTIONS = (
+    "In a good run all points lie in the green band. Points to the right of it are directions sampled too hot.",
+    "Measured at kept samples by gradients of all training data, which no thermostat controls. Batch noise 1 is the "
+    "direction in which the gradients of batches vary most. A tensor's name stands for its steep directions, and "
+    "“spread of” for its coordinates alike. Bars: two standard errors.",
 )
 CURVE = (
     "Averages of more networks predict better, until the lines are level: then more samples would change nothing.",
@@ -60,9 +67,13 @@ HISTOGRAM = (
     "The multiplier scales the gradient: above 1 it pulls the chain to low energy.",
 )
 
+LIMITS = (1 / HEAT, HEAT)  # of the ratio of a temperature to T
+SHOWN = 20  # directions in a picture
+
 # The checks that these pictures show
 AVERAGES = ("Monte Carlo error", "Average against one sample")
 TEMPERATURES = ("Temperature", "T_eff", "Kinetic temperature", "Configurational temperature")
+DIRECTIONAL = ("Temperature by direction",)
 WIDTHS = ("Width against residuals", "Calibration of intervals")
 WEIGHTING = ("ESS of importance weights", "Energy bins")
 
@@ -136,6 +147,11 @@ def pictures_of(data: ReportData) -> list[Picture]:
     if moves(trace.get("energy", ())):
         energies = (trace["step"], trace["energy"], np.asarray(data.kept_steps))
         pictures.append(Picture("Energy", figures.energy_trace, energies, *ENERGY, checks=["Energy"], zooms=True))
+    if hot_to_cold := directions_of(data.metrics):
+        arguments = (hot_to_cold, LIMITS)
+        pictures.append(
+            Picture("Temperature by direction", figures.directions, arguments, *DIRECTIONS, checks=DIRECTIONAL)
+        )
     if rows := rows_that_move(trace):
         pictures.append(schedule_picture(trace, rows))
     if curve is not None and len(curve.samples) > 1:
@@ -151,6 +167,33 @@ def pictures_of(data: ReportData) -> list[Picture]:
         title = "Energy histogram and weighting"
         pictures.append(Picture(title, figures.histogram, (h,), lead, caption, "half", WEIGHTING))
     return pictures
+
+
+def directions_of(metrics: Mapping[str, float]) -> list[tuple[str, float, float]]:
+    """(name, ratio to T, its standard error) of the directions that were measured, the hottest first.
+
+    Of more than SHOWN the hottest and the coldest ones.
+    """
+    t, prefix = metrics.get("temperature", 0.0), "temperature/direction/"
+    measured = {k.removeprefix(prefix): v / t for k, v in metrics.items() if k.startswith(prefix)} if t else {}
+    rows = [
+        (_name_of(name), ratio, measured.get(f"{name}_se", 0.0))
+        for name, ratio in measured.items()
+        if not name.endswith("_se") and ratio > 0
+    ]
+    rows.sort(key=lambda row: -row[1])
+    return rows if len(rows) <= SHOWN else [*rows[: SHOWN // 2], *rows[-(SHOWN // 2) :]]
+
+
+def _name_of(direction: str) -> str:
+    """A direction in words.
+
+    >>> _name_of("noise_1"), _name_of("spread/0.weight"), _name_of("all")
+    ('batch noise 1', 'spread of 0.weight', 'all directions')
+    """
+    kind, _, tensor = direction.rpartition("/")
+    words = "all directions" if tensor == "all" else tensor.replace("noise_", "batch noise ")
+    return f"spread of {words}" if kind else words
 
 
 def rows_that_move(trace: Mapping[str, Any]) -> list[str]:

@@ -70,6 +70,8 @@ class Transition(ABC):
             tau alone. The state is then a `Position` or a `Kinetic`, and compiled code may make the step.
         tunable: which of "lr" and "friction" `tune=auto` finds. "lr" where one lr holds for every coordinate, so that
             curvature and batch noise bound it; "friction" where it is an argument.
+        thermostat: True where a step holds a mean over directions at T whatever batches do. That mean, such as the
+            kinetic temperature, is then no evidence of T.
         scale_free: True where a constant factor on all gradients leaves the steps as they are, so that a weighting
             needs no smaller lr.
     """
@@ -87,6 +89,7 @@ class Transition(ABC):
     reads_variances: bool = False
     linear: bool = False
     tunable: frozenset[str] = frozenset()
+    thermostat: bool = False
     scale_free: bool = False
 
     @abstractmethod

@@ -48,6 +48,10 @@ class Subtracting(Dynamics):
         return self.grad_var is not None
 
     @property
+    def thermostat(self) -> bool:  # type: ignore[override]
+        return self.grad_var is not None
+
+    @property
     def caveat(self) -> str | None:
         return None if self.grad_var is None else SUBTRACTS_INDEPENDENT
 

@@ -102,6 +102,7 @@ class SGNHT(Underdamped):
     friction: float = 0.1
     rate: float | None = 1e-3  # r; None: lr tau
     caveat = SUBTRACTS_INDEPENDENT
+    thermostat = True
     every_gradient = True  # the thermostat averages |m|² over all parameters
 
     def __post_init__(self) -> None:

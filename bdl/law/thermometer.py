@@ -1,0 +1,155 @@
+"""Thermometer: reads the kept states of one stack by exact gradients, and lets its last ones go on exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bdl.law.continuation import LEAPFROG, Continuation, continue_exactly
+from bdl.law.directions import Gradients, Reading, read_blocks, read_directions, top_directions
+from bdl.law.exact import ExactPotential
+from bdl.posterior.index import Record
+from bdl.posterior.predict import Posterior
+
+SHARE = 0.03  # of the gradients that the run has taken, counted in rows, for the temperatures
+CONTINUED = 0.01  # the same for the continuation
+GRADIENTS = 5  # at a state: one there, two along the noisiest directions, two along all coordinates
+STATES = 100  # of a chain at most; the error is then as small as the chains' own
+FEW = 4  # states of a chain below which a part of the data is read at more of them
+PARTIAL = 8  # as many
+ROWS = 100  # of a part of the data at least
+TOP = 6  # noisiest directions
+BATCHES = 24  # from whose gradients these are found
+SMALLEST = 10  # batches in the data at least, for these gradients: full batches have no noise to show a direction
+MEMORY = 2**28  # numbers in the gradients of BATCHES batches of all chains
+TRAJECTORIES = 8  # of the continuation at least; fewer say nothing
+LONGEST = 40
+KINDS = ("noise", "curvature", "spread")
+
+
+@dataclass(frozen=True)
+class StackReadings:
+    """What the states of one stack show, by kind of direction.
+
+    names: of the directions of each kind. readings: one for each state and kind. temperature: (states, C) T there.
+    """
+
+    names: Mapping[str, Sequence[str]]
+    readings: Mapping[str, Sequence[Reading]]
+    temperature: Tensor
+
+
+class Thermometer:
+    """Reads the states of one stack.
+
+    Args:
+        posterior: the run's samples.
+        potential: U of as many networks as a file of the stack holds.
+        records: those of the stack at T > 0, in the order of their steps.
+        work: rows whose gradients a chain of the run has taken, in all; a small share of it is spent here.
+        batch: rows of a batch of the run.
+        random: decides the directions, the rows and the momenta.
+    """
+
+    def __init__(
+        self, posterior: Posterior, potential: ExactPotential, records: Sequence[Record], work: float, batch: int,
+        random: torch.Generator,
+    ):  # fmt: skip
+        self.posterior, self.potential, self.records, self.random = posterior, potential, records, random
+        self.work, self.batch = work, min(batch, max(1, potential.num_data // SMALLEST))
+        self._steepest: Tensor | None = None  # (C,) the largest curvature that was seen, nats
+
+    def plan(self) -> tuple[int, int | None]:
+        """How many states are read, and by how many rows each: None for all rows. No states where nothing is known."""
+        states = int(SHARE * self.work / (GRADIENTS * self.potential.num_data))
+        if states >= FEW or not self.potential.takes_rows:
+            return min(states, STATES, len(self.records)), None
+        rows = int(SHARE * self.work / (PARTIAL * (GRADIENTS + 1)))
+        return (min(PARTIAL, len(self.records)), rows) if rows >= ROWS else (0, None)
+
+    def read(self) -> StackReadings | None:
+        """The readings at evenly spaced states; None where fewer than two are affordable, or the loss is random.
+
+        The noisiest directions come from the first of these states, which is not read: they are then as good as fixed
+        for the later ones, as the formulas need it.
+        """
+        count, rows = self.plan()
+        if count < 3 or self.potential.is_random:
+            return None
+        first, *chosen = (self.records[i] for i in torch.linspace(0, len(self.records) - 1, count).long().tolist())
+        v, variances = top_directions(self._batch_gradients(self._state(first)), TOP)
+        b, n = self.batch, self.potential.num_data
+        steep = variances * (b / n / (1 - b / n))  # the gradient of U by a batch varies by about (N/B - 1) ∇²U
+        self._steepest = steep[:, 0]
+        found = [self._read_state(record, rows, v, steep) for record in chosen]
+        names = ["all", *self.potential.names]
+        labels = ([f"noise_{i + 1}" for i in range(v.shape[1])], names, [f"spread/{name}" for name in names])
+        return StackReadings(
+            dict(zip(KINDS, labels, strict=True)),
+            dict(zip(KINDS, zip(*found, strict=True), strict=True)),
+            torch.stack([_temperature(record) for record in chosen]),
+        )
+
+    def continued(self, trajectories: int | None = None) -> Continuation | None:
+        """HMC from the last states; None where too few trajectories are affordable, or U is none of its own.
+
+        trajectories: as many, whatever they cost.
+        """
+        affordable = int(CONTINUED * self.work / self.potential.num_data / LEAPFROG)
+        count = min(affordable, LONGEST) if trajectories is None else trajectories
+        if count < TRAJECTORIES or self._steepest is None or self.potential.has_batch_statistics:
+            return None
+        theta, t = self._state(self.records[-1]), _temperature(self.records[-1])
+        return continue_exactly(self.potential, theta, t, self._steepest, count, self.random)
+
+    def _read_state(self, record: Record, rows: int | None, v: Tensor, steep: Tensor) -> tuple[Reading, ...]:
+        assert self._steepest is not None
+        theta, t, gradients = self._state(record), _temperature(record), self._gradients(rows)
+        of_noise = read_directions(gradients, theta, t, v, steep, self._signs(steep))
+        offset = self.potential.prior.offset(theta)
+        of_blocks = read_blocks(gradients, theta, offset, t, self._steepest, self._signs(theta), self.potential.split)
+        self._steepest = torch.maximum(self._steepest, of_noise.curvature.amax(1))
+        return of_noise, *of_blocks
+
+    def _state(self, record: Record) -> Tensor:
+        """θ (C, d) of a record, with its buffers and learned precisions in place."""
+        if record.precision is not None:
+            learned = self.potential.prior.learned()
+            rows = torch.tensor(record.precision, dtype=learned[0].dtype, device=learned[0].device)
+            self.potential.prior.learn(list(rows.split([values.shape[-1] for values in learned], -1)))
+        return self.potential.put(self.posterior.read_record(record))
+
+    def _signs(self, like: Tensor) -> Tensor:
+        return (torch.randint(0, 2, like.shape, generator=self.random) * 2 - 1).to(like)
+
+    def _gradients(self, rows: int | None) -> Gradients:
+        """∇U over all rows, twice the same; or by two independent parts of the data, the same ones in every call."""
+        if rows is None:
+            return lambda theta: (g := self.potential(theta)[1], g)
+        first, second = (self._batch(rows) for _ in range(2))
+        return lambda theta: (self.potential(theta, first)[1], self.potential(theta, second)[1])
+
+    def _batch(self, rows: int) -> list[Any]:
+        """A batch of random rows. They are drawn with replacement, so that two batches are independent."""
+        return self.potential.rows(torch.randint(self.potential.num_data, (rows,), generator=self.random))
+
+    def _batch_gradients(self, theta: Tensor) -> Tensor:
+        """(M, C, d) gradients of U by single batches, nats."""
+        count = max(2, min(BATCHES, MEMORY // theta.numel()))
+        return torch.stack([self.potential(theta, batch)[1] for batch in self._batches(count)])
+
+    def _batches(self, count: int) -> Iterator[list[Any]]:
+        if self.potential.takes_rows:
+            yield from (self._batch(self.batch) for _ in range(count))
+            return
+        for batch, _ in zip(self.potential.batches, range(count), strict=False):
+            yield [batch]
+
+
+def _temperature(record: Record) -> Tensor:
+    """(C,) T, double."""
+    return torch.as_tensor(record.temperature, dtype=torch.float64).expand(len(record.chains)).clone()
