@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bdl.law.continuation import Continuation
-from bdl.law.directions import DirectionTemperature, DirectionReading, temperatures
+from bdl.law.directions import DirectionReading, DirectionTemperature, temperatures
 from bdl.law.exact import ExactPotential
 from bdl.law.thermometer import KINDS, StackReadings, Thermometer
 from bdl.likelihoods import Loss

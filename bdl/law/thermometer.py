@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bdl.law.continuation import LEAPFROG, Continuation, continue_exactly
-from bdl.law.directions import Gradients, DirectionReading, read_blocks, read_directions, top_directions
+from bdl.law.directions import DirectionReading, Gradients, read_blocks, read_directions, top_directions
 from bdl.law.exact import ExactPotential
 from bdl.posterior.index import Record
 from bdl.posterior.predict import Posterior
