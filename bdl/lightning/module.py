@@ -11,16 +11,14 @@ from typing import Any, Self
 import lightning as L
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.data import DataLoader
 
-from bdl.batch import INPUT_ERRORS, Inputs, feed, map_tensors, refuse_outputs, refuse_unfit, structure, tensors_in
+from bdl.batch import INPUT_ERRORS, Inputs, feed, map_tensors, refuse_outputs, refuse_unfit, structure
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.choose import Compile, choose_gradient
 from bdl.engine.functional import evaluating
 from bdl.engine.gradient import Autograd, Gradient, backward, per_chain_gradients, per_example_gradients
 from bdl.engine.losses import mean_losses
-from bdl.engine.noise_draws import GROUPS, draws_of
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.frozen import hold_in_eval, refuse_parallel
@@ -35,6 +33,7 @@ from bdl.lightning.host import (
     refuse_shared_freeze,
     share_batches,
 )
+from bdl.lightning.noise import NoiseDraws
 from bdl.lightning.refuse import check_data, check_first_batch, check_network, check_targets, check_trainer
 from bdl.likelihoods import (
     CategoricalNLL,
@@ -215,9 +214,9 @@ class BayesianModule(L.LightningModule):
             share_batches(self.net, self.sampler)
         if isinstance(loader, TensorBatches | WorkerBatches):
             loader.to(self.device)
-        compiles = self.compiled is not False
-        host = replace(self.sampler.host, per_example=self.per_example, noise_draws=self.noise_draws)
-        host = replace(host, buffers=self.net.buffers, compiled=compiles)
+        host = replace(self.sampler.host, per_example=self.per_example, buffers=self.net.buffers)
+        draws = NoiseDraws(self, self._losses, self._current)
+        host = replace(host, noise_draws=draws, compiled=self.compiled is not False)
         if hasattr(loader, "dataset"):
             host = replace(host, full_loss=self.full_loss, full_gradient=FullGradient(self))
         if self.trainer.accumulate_grad_batches == 1:
@@ -258,26 +257,6 @@ class BayesianModule(L.LightningModule):
         if isinstance(self.net, ChainStack):
             return per_chain_gradients(self.net, self.loss, *self._current.batch)
         return per_example_gradients(self.net, self.loss, *self._current.batch)
-
-    def noise_draws(self) -> Tensor:
-        """(r, d) or (C, r, d) draws with the covariance that batches give to the gradient, from the current batch.
-
-        A batch of a shuffled epoch has n of N different items, and the noise of n independent ones times 1 - n/N.
-        """
-        (inputs, y), net = self._current.batch, self.net
-        axis = 1 if isinstance(net, ChainStack) and not net.shared else 0
-        statistics = any(isinstance(m, _BatchNorm) and m.training for m in net.modules())
-        groups = 2 if statistics else GROUPS  # a layer that reads the batch is noisier the smaller its part is
-        before = [b.clone() for b in net.buffers()]
-        draws = draws_of(
-            self._losses, self.sampler.sampled, inputs, y, self.chains, axis, groups, self._autograd.context
-        )
-        for buffer, old in zip(net.buffers(), before, strict=True):
-            buffer.copy_(old)
-        items = next(tensors_in(inputs)).shape[axis]
-        loader: Any = self.trainer.train_dataloader
-        independent = getattr(loader.batches if isinstance(loader, WorkerBatches) else loader, "replacement", False)
-        return draws if independent else draws * max(0.0, 1 - items / self.sampler.num_data) ** 0.5
 
     def _choose_gradient(self) -> None:
         """Choose the form of the gradient: autograd's where a subclass has a loss of its own."""

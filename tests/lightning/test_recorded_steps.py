@@ -52,6 +52,7 @@ CASES = {
     "smoothed": Case(sampler={"weighting": bdl.Contour(**RANGE, shared=True, energy="ema")}),
     "thermostat": Case(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "isokinetic": Case(sampler={"dynamics": bdl.SMILE(adapt_steps=30)}),
+    "controlled": Case(sampler={"dynamics": bdl.CCHMC(0.5, rank=3, adapt_steps=30)}),
     "estimated noise": Case(sampler={"dynamics": bdl.SGHMC(0.5, grad_var="estimated")}),
     "exchange": Case(sampler={"exchange": bdl.Exchange((1.0, 1.5, 2.0), every=3)}),
     "clip, Student-t": Case(sampler={"clip": bdl.ClipNorm(0.5), "prior": bdl.StudentT(3.0, "he")}),

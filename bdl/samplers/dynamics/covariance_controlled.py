@@ -13,7 +13,6 @@ from bdl.samplers.dynamics.subtracting import SUBTRACTS_INDEPENDENT
 from bdl.samplers.dynamics.underdamped import Underdamped
 
 WAIT, BASIS = 0.2, 0.6  # shares of the adaptation before the first reading, and until the directions are fixed
-EVERY = 10  # steps between two readings of the noise
 LEAST = 40  # readings that a short adaptation has nevertheless, if it has as many steps
 MARGIN = 1.05  # friction over the least that carries the noise of a direction
 CAP = 0.5  # most of that least friction; above it lr falls in the direction
@@ -30,7 +29,7 @@ class Controlled:
     m: Tensor  # (..., d)
     basis: Tensor  # (..., k, d) rows v_j, orthonormal; zero where no noise was seen
     variance: Tensor  # (..., k, 1) c_j = v_j' V v_j, with which steps are made
-    measured: Tensor  # (..., k, 1) running mean of the same in the fixed basis
+    measured: Tensor  # (..., k, k) running mean of v_i' V v_j in the directions that were fixed
     sketch: Tensor  # (..., q, d) orthogonal rows whose squares sum to V; no rows once the directions are fixed
     friction: Tensor  # (..., k, 1) a_j of the last step
     factor: Tensor  # (..., k, 1) s_j of the last step
@@ -59,21 +58,23 @@ class CCHMC(Underdamped):
     the rest away as isotropic would make soft directions cold. D = A S, Q as SGHMC (Ma et al. 2015); A and S commute.
 
     V comes from the differences between parts of one batch (`Sampler.extras["noise_draws"]`), which do not know the
-    curvature. Every chain learns in its first `adapt_steps` steps, every tenth of them: directions by an incremental
-    principal component analysis of 2 `rank` rows from 20 to 60 % of these steps, in which later readings weigh more;
-    then c_j in the fixed directions, without bias. From n draws c_j is known to sqrt(2/n), and so is the temperature
-    of its direction in one chain. All is fixed before samples are kept. A step costs O(rank d) more than SGHMC's, and
-    the state 3 `rank` numbers a parameter while it learns, then `rank`.
+    curvature. Every chain learns in its first `adapt_steps` steps, each `every` of them: the span of the directions by
+    an incremental principal component analysis of 2 `rank` rows, from 20 to 60 % of these steps, in which later
+    readings weigh more; then the covariance within the fixed span, without bias, whose axes the v_j are in the end.
+    From n draws c_j is known to sqrt(2/n), and so is the temperature along a fixed direction in one chain; the mean
+    over chains is too large by about rank/n. All is fixed before samples are kept. A step costs O(rank d) more than
+    SGHMC's, and the state 3 `rank` numbers a parameter while it learns, then `rank`.
 
     At tau = 0 nothing is controlled: this is SGD with momentum 1 - a. Without noise of batches, or with
     `adapt_steps` = 0, it is SGHMC. In replica exchange θ travels, and m stays with its chain.
 
-    Raises ConfigError for friction outside (0, 1], a rank below 1, and adapt_steps below 0.
+    Raises ConfigError for friction outside (0, 1], a rank or `every` below 1, and adapt_steps below 0.
     """
 
     friction: float = 0.1
     rank: int = 20
     adapt_steps: int = 1000  # type: ignore[assignment]
+    every: int = 10
     needs = frozenset(["noise_draws"])
     travels = ("theta",)
     per_coordinate = False
@@ -98,22 +99,30 @@ class CCHMC(Underdamped):
         zero, one = theta.new_zeros(*lead, k, 1), theta.new_ones(*lead, k, 1)
         outside = theta.new_zeros(lead)
         return Controlled(
-            theta, torch.zeros_like(theta), basis, zero, zero.clone(), sketch, self.friction * one, one, outside
+            theta,
+            torch.zeros_like(theta),
+            basis,
+            zero,
+            theta.new_zeros(*lead, k, k),
+            sketch,
+            self.friction * one,
+            one,
+            outside,
         )
 
     def reads_extra(self, s: Controlled) -> bool:
         """Whether the next step reads the noise of its batch."""
         step, last = s.steps + 1, self.adapt_steps
-        every = max(1, min(EVERY, last // LEAST))
+        every = max(1, min(self.every, last // LEAST))
         return int(WAIT * last) < step <= last and (last - step) % every == 0
 
     def step(
         self, s: Controlled, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: Extra | None = None
     ) -> Controlled:
+        a, reads, change = self.friction, self.reads_extra(s), None
         s.steps += 1
-        a, change = self.friction, None
-        if extra:
-            self._learn(s, extra["noise_draws"])
+        if reads:
+            self._learn(s, (extra or {})["noise_draws"])
         if s.readings and (isinstance(tau, Tensor) or tau > 0):
             change = self._along_basis(s, g, lr, tau, z)
         add_(s.m.mul_(1 - a), -lr, g)
@@ -151,9 +160,10 @@ class CCHMC(Underdamped):
             if not s.measurements:
                 fix_basis(s)
             s.measurements += 1
-            s.measured.lerp_((s.basis @ draws.mT).square().mean(-1, keepdim=True), 1 / s.measurements)
+            seen = s.basis @ draws.mT  # (..., k, r)
+            s.measured.lerp_(seen @ seen.mT / draws.shape[-2], 1 / s.measurements)
             if s.steps == self.adapt_steps:
-                s.variance.copy_(s.measured)
+                rotate_basis(s)
 
     def _turn(self, s: Controlled, draws: Tensor) -> None:
         """Add draws to the sketch, where the n-th reading weighs in proportion to n, and turn the basis."""
@@ -188,11 +198,11 @@ class CCHMC(Underdamped):
         plain = super().describe_noise(s, lr, tau)
         if not s.readings:
             return f"{plain}; the noise of batches was not read yet, so none is removed"
-        k, hottest = s.basis.shape[-2], mean(lr * s.outside / (2 * self.friction * tau))
+        friction, factor = s.friction.max().item(), s.factor.min().item()
+        hottest = 1 + mean(lr * s.outside / (2 * self.friction * tau))
         return (
-            f"{plain}, and less in {k} directions of batch noise, with friction up to {s.friction.max().item():.3g} and "
-            f"lr down to {s.factor.min().item():.3g} times as large; the hottest direction left has about "
-            f"{1 + hottest:.3g} T"
+            f"{plain}; less in {s.basis.shape[-2]} directions of batch noise, with friction up to {friction:.3g} and "
+            f"lr down to {factor:.3g} times as large; the hottest of the other directions has about {hottest:.3g} T"
         )
 
     # ---- replica exchange ----
@@ -214,6 +224,13 @@ def fix_basis(s: Controlled) -> None:
     rows = torch.linalg.qr(s.basis.mT).Q.mT
     s.basis.copy_(rows)
     s.sketch = s.sketch[..., :0, :].clone()
+
+
+def rotate_basis(s: Controlled) -> None:
+    """Turn the directions within their span into those in which the noise that was measured there is uncorrelated."""
+    values, vectors = torch.linalg.eigh(s.measured)
+    s.variance.copy_(values.clamp_min(0).flip(-1).unsqueeze(-1))
+    s.basis.copy_(vectors.flip(-1).mT @ s.basis)
 
 
 def column(c: Scalar) -> Scalar:
