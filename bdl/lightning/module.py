@@ -214,9 +214,8 @@ class BayesianModule(L.LightningModule):
             share_batches(self.net, self.sampler)
         if isinstance(loader, TensorBatches | WorkerBatches):
             loader.to(self.device)
-        host = replace(self.sampler.host, per_example=self.per_example, buffers=self.net.buffers)
-        draws = NoiseDraws(self, self._losses, self._current)
-        host = replace(host, noise_draws=draws, compiled=self.compiled is not False)
+        host = replace(self.sampler.host, per_example=self.per_example, compiled=self.compiled is not False)
+        host = replace(host, noise_draws=NoiseDraws(self, self._losses, self._current), buffers=self.net.buffers)
         if hasattr(loader, "dataset"):
             host = replace(host, full_loss=self.full_loss, full_gradient=FullGradient(self))
         if self.trainer.accumulate_grad_batches == 1:

@@ -66,7 +66,7 @@ class CCHMC(Underdamped):
     SGHMC's, and the state 3 `rank` numbers a parameter while it learns, then `rank`.
 
     At tau = 0 nothing is controlled: this is SGD with momentum 1 - a. Without noise of batches, or with
-    `adapt_steps` = 0, it is SGHMC. In replica exchange θ travels, and m stays with its chain.
+    `adapt_steps` = 0, it is SGHMC.
 
     Raises ConfigError for friction outside (0, 1], a rank or `every` below 1, and adapt_steps below 0.
     """
@@ -76,7 +76,6 @@ class CCHMC(Underdamped):
     adapt_steps: int = 1000  # type: ignore[assignment]
     every: int = 10
     needs = frozenset(["noise_draws"])
-    travels = ("theta",)
     per_coordinate = False
     caveat = (
         "removes the noise of batches in its strongest directions, as they were in the adaptation; other directions "
@@ -85,10 +84,10 @@ class CCHMC(Underdamped):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.rank < 1:
-            raise ConfigError(
-                f"rank must be at least 1, got {self.rank} (directions of batch noise; 10 to 50 are usual)"
-            )
+        if not self.rank >= 1:
+            raise ConfigError(f"rank must be at least 1, got {self.rank} (directions of batch noise; 20 is usual)")
+        if not self.every >= 1:
+            raise ConfigError(f"every must be at least 1 step, got {self.every}")
         if self.adapt_steps < 0:
             raise ConfigError(f"adapt_steps must be >= 0, got {self.adapt_steps}")
 
@@ -205,18 +204,22 @@ class CCHMC(Underdamped):
             f"lr down to {factor:.3g} times as large; the hottest of the other directions has about {hottest:.3g} T"
         )
 
-    # ---- replica exchange ----
-
     def after_swap(self, s: Controlled, order: Tensor, g: Tensor, lr: Scalar, temperature: Tensor) -> None:
-        """Keep the momentum of the middle of the coming kick, where it is independent of the θ that has left."""
-        lr = lr.to(s.m, non_blocking=True).unsqueeze(-1) if isinstance(lr, Tensor) and lr.ndim else lr
-        s.m.sub_(self._half_kick(s, g[order.argsort()], lr)).add_(self._half_kick(s, g, lr))
+        """Give swapped momenta the covariance 2 lr tau S (2 - A)⁻¹ of their new chain, as for other displacements."""
+        mobility, across = s.factor / (2 - s.friction), 1 / (2 - self.friction)  # (C, k, 1) S (2 - A)⁻¹, along v_j
+        lr = lr.to(temperature, non_blocking=True) if isinstance(lr, Tensor) else torch.full_like(temperature, lr)
+        lr = lr.expand_as(temperature)
+        size = (lr * temperature).sqrt().to(s.m).unsqueeze(1)
+        lr, old, before = lr.to(s.m).unsqueeze(1), s.basis[order], mobility[order]
+        s.m.sub_(lr[order] * scaled(g, old, before, across))
+        s.m.copy_(scaled(s.m, old, before.rsqrt(), across**-0.5).div_(size[order]))
+        s.m.copy_(scaled(s.m, s.basis, mobility.sqrt(), across**0.5).mul_(size))
+        s.m.add_(lr * scaled(g, s.basis, mobility, across))
 
-    def _half_kick(self, s: Controlled, g: Tensor, lr: Scalar) -> Tensor:
-        """(..., d) lr S (2 - A)⁻¹ g."""
-        a = self.friction
-        more = s.factor / (2 - s.friction) - 1 / (2 - a)
-        return lr * (g / (2 - a) + (s.basis.mT @ (more * (s.basis @ g.unsqueeze(-1)))).squeeze(-1))
+
+def scaled(x: Tensor, basis: Tensor, along: Tensor, across: float) -> Tensor:
+    """x (..., d) times `along` (..., k, 1) in the directions of the basis, and `across` in all others."""
+    return across * x + (basis.mT @ ((along - across) * (basis @ x.unsqueeze(-1)))).squeeze(-1)
 
 
 def fix_basis(s: Controlled) -> None:
