@@ -127,7 +127,7 @@ class CCHMC(Underdamped):
         add_(s.m.mul_(1 - a), -lr, g)
         add_(s.m, root(2 * a * lr * tau), z)
         if change is not None:
-            s.m.add_((s.basis.mT @ change).squeeze(-1))
+            s.m.add_((change.mT @ s.basis).squeeze(-2))
         s.theta.add_(s.m)
         return s
 
@@ -143,7 +143,7 @@ class CCHMC(Underdamped):
         s.friction.copy_(torch.where(cold, a, friction))
         batches = torch.where(cold, 0, (lr * s.factor).square() * s.variance)
         injected = (2 * s.friction * lr * s.factor * tau - batches).clamp_min(0).sqrt()
-        m, g, z = (s.basis @ torch.stack([s.m, g, z], -1)).split(1, -1)
+        m, g, z = (torch.stack([s.m, g, z], -2) @ s.basis.mT).mT.split(1, -1)  # this order of the factors is fastest
         return (a - s.friction) * m + lr * (1 - s.factor) * g + (injected - root(2 * a * lr * tau)) * z
 
     # ---- learning ----
@@ -188,7 +188,7 @@ class CCHMC(Underdamped):
 
     def kinetic_tau(self, s: Controlled, lr: Scalar) -> Tensor:
         """(...,) mean over directions of the tau that their momenta show, m_j² (2 - a_j) / (2 lr s_j)."""
-        along = (s.basis @ s.m.unsqueeze(-1)).square()  # (..., k, 1)
+        along = (s.m.unsqueeze(-2) @ s.basis.mT).mT.square()  # (..., k, 1)
         a, each = self.friction, (1 - s.friction / 2) / s.factor
         square = s.m.square().sum(-1, keepdim=True).mul(1 - a / 2) + (along * (each - (1 - a / 2))).sum(-2)
         return square.div(lr).squeeze(-1) / s.m.shape[-1]
@@ -219,7 +219,7 @@ class CCHMC(Underdamped):
 
 def scaled(x: Tensor, basis: Tensor, along: Tensor, across: float) -> Tensor:
     """x (..., d) times `along` (..., k, 1) in the directions of the basis, and `across` in all others."""
-    return across * x + (basis.mT @ ((along - across) * (basis @ x.unsqueeze(-1)))).squeeze(-1)
+    return across * x + (((along - across).mT * (x.unsqueeze(-2) @ basis.mT)) @ basis).squeeze(-2)
 
 
 def fix_basis(s: Controlled) -> None:
