@@ -21,8 +21,8 @@ LEARNT = 10  # waves from which slow directions are learnt
 DIRECTIONS = 40  # principal components at most, those with the largest variance
 CANDIDATES = 3  # slowest directions of one half of the chains that the other half judges
 MIN_DRAWS = 20  # draws of a chain
-# Rounding of an output in float32, as a standard deviation in units of its largest value: it is uniform, and the sums of
-# a network lose about 8 of the last bits. Outputs may arrive in float64, so their type does not tell the precision
+# Rounding of an output in float32, as a standard deviation in units of its largest value: it is uniform, and the sums
+# of a network lose about 8 of the last bits. Outputs may arrive in float64, so their type does not tell the precision
 ROUNDING = 8 * float(np.finfo(np.float32).eps) / math.sqrt(12)
 ROUNDED = 0.01  # share of an output's variance that may be rounding
 NAMES = ("drift/mean", "drift/mean_most", "drift/mean_p", "drift/spread", "drift/spread_p", "slow/waves", "slow/share")

@@ -207,7 +207,7 @@ def finish(
     posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
     held_out, items = data.has("test") or data.has("val"), plan.report.train_items
     splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
-    promised = stack.callbacks.promises is not None
+    promises = stack.callbacks.promises
     metrics = write_report(
         run,
         posterior,
@@ -219,10 +219,12 @@ def finish(
         units_of(data),
         data.pieces,
         loggers,
-        promised,
+        promises is not None,
         plan.report.calibrate,
         data.class_names,
         plan.command,
+        seconds=sampled,
+        at_rest=promises is None or promises.at_rest,
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)

@@ -92,7 +92,7 @@ def test_rounding_of_float32_is_no_slow_direction(dtype, offset):
 
 
 def test_an_output_that_moves_by_rounding_alone_is_no_slow_direction():
-    """It is 1,000 in two chains, and the next number of float32 in the others. The control moves by 1,000 times that."""
+    """It is 1,000 in two chains, and the next float32 in the others. The control moves 1,000 times as far."""
     outputs = items(draws(0), 0)
     for step, slow in ((2**-14, False), (2**-4, True)):
         outputs[..., 0] = 1000 + step * (np.arange(4) > 1)[:, None]
