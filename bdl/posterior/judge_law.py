@@ -7,6 +7,7 @@ is subtracted, sets the mean over directions: a kinetic temperature or T_eff of 
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 
 from bdl.posterior.judge_rest import drifts, is_at_rest, take_longer
@@ -14,6 +15,7 @@ from bdl.posterior.judge_weights import HEAT
 from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, has_no_temperature
 
 HOTTEST, COLDEST, MEDIAN = (f"temperature/directions/{name}" for name in ("hottest", "coldest", "median"))
+NOISIEST = "temperature/direction/noise"  # the beginning of the names of directions in which batch noise is largest
 KINETIC, T_EFF = "Kinetic temperature", "T_eff (mean over directions)"
 # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to 0.1 % on Landsat
 UNSETTLED = 1.1
@@ -79,10 +81,17 @@ def _hottest(m: Numbers) -> Judgement:
             "sampler of all the data would not"
         )
         return _off(m, "Hottest direction", value, words)
-    if error > UNCLEAR * ratio:
+    if _is_unclear(m, error / ratio):
         words = "too few independent gradients to see a direction of 3 T: sample longer, or with more chains"
         return Judgement("not known", "Hottest direction", value, words)
     return Judgement("trust", "Hottest direction", value, f"no direction is surely hotter than {HEAT:g} T")
+
+
+def _is_unclear(m: Numbers, relative: float) -> bool:
+    """Are the errors of the noisiest directions, or without these of the hottest one, too large to see heat?"""
+    names = [name for name in m if name.startswith(NOISIEST) and not name.endswith("_se")]
+    of_noise = [ERRORS * widened(m) * m[f"{name}_se"] / m[name] for name in names if m[name] > 0]
+    return (statistics.median(of_noise) if of_noise else relative) > UNCLEAR
 
 
 def _coldest(m: Numbers) -> Judgement | None:

@@ -22,7 +22,7 @@ def judge_rest(m: Numbers) -> Judgement | None:
     if is_long_enough(m):
         many = "has made many independent draws" if each >= REST else "has few draws, and hardly two of them are alike"
         return Judgement("trust", "Rest", value, f"each chain alone {many}")
-    words = f"not at rest: each chain alone has made {each:.2g} independent draws: {take_longer(m)}"
+    words = f"each chain alone has made {each:.2g} independent draws: {take_longer(m)}"
     return Judgement("not at rest", "Rest", value, words)
 
 

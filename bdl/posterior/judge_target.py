@@ -221,7 +221,7 @@ def _energy(m: Numbers) -> Judgement | None:
         return None
     value = f"ESS {ess:,.0f}" if math.isnan(drift) else f"ESS {ess:,.0f}, drift {drift:+.2f} std"
     if drifts(m):
-        words = f"not at rest: the energy still {'falls' if drift < 0 else 'rises'}: {take_longer(m)}"
+        words = f"the energy still {'falls' if drift < 0 else 'rises'}: {take_longer(m)}"
         return Judgement("not at rest", "Energy", value, words)
     if rhat > RHAT and stuck(m):
         return apart(m, "Energy", value)

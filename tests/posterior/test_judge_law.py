@@ -56,6 +56,13 @@ def test_a_direction_is_hot_only_beyond_its_error(t, error, outcome):
     assert hottest(t, error).outcome == outcome
 
 
+def test_the_noisiest_directions_have_to_be_known_where_they_were_measured():
+    """The hottest of many directions may be a sum over all weights, whose error is small."""
+    noisiest = {"temperature__direction__noise_1": 1.1, "temperature__direction__noise_1_se": 0.4}
+    assert of(**noisiest).outcome == "not known"
+    assert of(**noisiest | {"temperature__direction__noise_1_se": 0.2}).outcome == "trust"
+
+
 @pytest.mark.parametrize(
     ("t", "error", "outcome"),
     [(0.75, 0.05, "trust"), (0.5, 0.05, "another temperature"), (-0.1, 0.3, "another temperature")],
