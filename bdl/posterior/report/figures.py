@@ -56,7 +56,7 @@ def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figu
 # Rows of the picture of the schedule: columns of the trace, with their colours and names
 SCHEDULE = {
     "lr": {"lr": (BLUE, "learning rate")},
-    "temperature": {"kinetic_temperature": (SKY, "kinetic temperature"), "t_eff": (RED, "T_eff, with batch noise"),
+    "temperature": {"kinetic_temperature": (SKY, "kinetic temperature"), "t_eff": (RED, "T_eff, mean over directions"),
                     "temperature": ("black", "T, as configured")},
     "multiplier": {"multiplier": (GREEN, "gradient multiplier")},
 }  # fmt: skip
