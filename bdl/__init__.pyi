@@ -4,6 +4,7 @@ from . import data, metrics, models, schedules
 from .baselines import SWAG, LastLayerLaplace, MCDropout, ScaledPoint
 from .checkpoint import CheckpointStart
 from .engine.gradient import per_example_gradients
+from .engine.noise_draws import noise_draws
 from .engine.stack import ChainStack
 from .errors import BdlError, BdlWarning, ConfigError, DivergedError, ReplicaError, StoreError
 from .landscape.coefficient import learning_coefficient
@@ -44,6 +45,7 @@ from .samplers.blocks import Block
 from .samplers.clipping import ClipNorm, ClipValue
 from .samplers.control import ControlVariate
 from .samplers.dynamics.base import AcceptReject, Dynamics, FullBatch, Kinetic, Position, Thermostatted
+from .samplers.dynamics.covariance_controlled import CCHMC
 from .samplers.dynamics.isokinetic import SMILE
 from .samplers.dynamics.langevin import BAOAB, SGD, SGHMC, SGLD, SGLRW
 from .samplers.dynamics.metropolis import HMC, MALA, Metropolis
@@ -67,6 +69,7 @@ __version__: str
 
 __all__ = [
     "BAOAB",
+    "CCHMC",
     "HMC",
     "MALA",
     "MCLMC",
@@ -154,6 +157,7 @@ __all__ = [
     "learning_coefficient",
     "metrics",
     "models",
+    "noise_draws",
     "ood",
     "per_example_gradients",
     "plot",

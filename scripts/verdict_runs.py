@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from literature.targets import Chains, GaussianLaw
 from scipy import special
+from verdict_laws import Law, means_of, measured_of
 
 from bdl.posterior.diagnostics import mixing, repeat_error, trace_error
 from bdl.posterior.metrics import constant_class_losses, constant_value_losses
@@ -67,6 +68,7 @@ class Scenario:
     numbers: bool = False  # regression
     chance: bool = False  # the average has learnt nothing
     wide: bool = False  # y lies closer to the average than the networks do
+    law: Law | None = None  # many directions in place of 8, each with a T of its own
     sampler: Sampled | None = None  # a sampler whose chains stand in place of autoregressions
     metrics: Mapping[str, float] = field(default_factory=dict)  # temperatures and scores that differ from the law's
 
@@ -91,9 +93,9 @@ def simulate(s: Scenario, runs: int) -> list[SimulatedRun]:
 def measured(
     s: Scenario, theta: np.ndarray, temperatures: Mapping[str, float], rng: np.random.Generator
 ) -> SimulatedRun:
-    """The metrics of chains (chains, draws, 8)."""
+    """The metrics of chains (chains, draws, 8), or as many directions as the law has."""
     items = np.random.default_rng([0, zlib.crc32(s.name.encode())])
-    loadings = items.normal(size=(LATENT, s.items))
+    loadings = items.normal(size=(theta.shape[-1], s.items))
     loadings *= s.level / np.linalg.norm(loadings, axis=0)
     offsets = s.shift + s.signal * items.normal(size=s.items)
     touched = s.level * (np.arange(s.items) < (s.items if s.touched is None else s.touched))
@@ -104,9 +106,13 @@ def measured(
         outputs[0] += 2 * s.level
     networks = outputs + (np.zeros(s.items) if s.chance else offsets)  # what they have learnt
     predictions = networks if s.numbers else sigmoid(networks)
-    other = 5 * autoregression(s.chains, s.draws, 1, slowest(s), rng)[..., 0]  # 50 more directions, nats
-    stop(s, other)
-    metrics = mixing(networks, np.square(theta).sum(-1) / 2 + other)
+    energies = np.square(theta).sum(-1) / 2
+    if s.law is None:
+        other = 5 * autoregression(s.chains, s.draws, 1, slowest(s), rng)[..., 0]  # 50 more directions, nats
+        stop(s, other)
+        energies += other
+    metrics = mixing(networks, energies, networks.astype(np.float32))
+    metrics |= {} if s.law is None else measured_of(s.law, theta, rng)
     metrics |= scores(s, predictions, offsets, rng) | {"temperature": 1.0, **temperatures}
     scale = math.sqrt(1 + s.level**2) * metrics.get("mcse/unit", 1.0) if s.numbers else 1.0
     metrics |= repeat_error(predictions.mean(1)[..., None], scale, predictions[:1] / scale)
@@ -138,6 +144,8 @@ def sampled(s: Scenario, sampler: Sampled, runs: int) -> Iterator[tuple[np.ndarr
 
 def draw(s: Scenario, rng: np.random.Generator) -> np.ndarray:
     """(chains, draws, 8) the chains."""
+    if s.law is not None:
+        return np.sqrt(s.law.temperature) * autoregression(s.chains, s.draws, s.law.directions, s.slow, rng)
     theta = math.sqrt(s.heat) * autoregression(s.chains, s.draws, LATENT, s.slow, rng)
     if s.memory:
         share, slow = s.memory
@@ -196,9 +204,9 @@ def scores(s: Scenario, predictions: np.ndarray, offsets: np.ndarray, rng: np.ra
         known = torch.as_tensor(y)
         constant, least = (constant_class_losses(known, seen).numpy() for seen in (None, known))
     error = np.std(constant - losses, ddof=1) / math.sqrt(s.items) if s.items > 1 else math.nan
-    means = {"bma/nll": losses.mean(), "draw/nll": draws.mean(), "constant/nll": constant.mean(),
-             "constant/least": least.mean(), "constant/gain_se": error, "constant/claim": claim,
-             "items": s.items}  # fmt: skip
+    means = {"bma/nll": losses.mean(), "draw/nll": draws.mean(), "one_sample/nll": draws[:, -1].mean(),
+             "constant/nll": constant.mean(), "constant/least": least.mean(), "constant/gain_se": error,
+             "constant/claim": claim, "items": s.items}  # fmt: skip
     return shown | {f"test/{name}": float(value) for name, value in means.items()}
 
 
@@ -217,9 +225,9 @@ def class_losses(p: np.ndarray, y: np.ndarray) -> np.ndarray:
 def temperatures(s: Scenario, theta: np.ndarray) -> dict[str, float]:
     """T = 1, T_eff and kinetic temperature as they are, and the configurational temperature <θ, ∇U>/d of the draws."""
     virial = np.square(theta).mean(-1).T  # (draws, chains)
+    means = {"t_eff": s.heat, "kinetic_temperature": 1.05 * s.heat}  # an integrator's usual error
     return {
-        "t_eff": s.heat,
-        "kinetic_temperature": 1.05 * s.heat,  # an integrator's usual error
+        **(means if s.law is None else means_of(s.law)),
         "configurational_temperature": float(virial.mean()),
         "configurational_temperature_se": trace_error(virial),
     }

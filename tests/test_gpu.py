@@ -515,6 +515,7 @@ LIGHTNING = {
     "pilot": {"weighting": bdl.AdaptiveWeight(pilot=100)},
     "thermostat": {"dynamics": bdl.SGNHT(0.5, rate=0.01)},
     "isokinetic": {"dynamics": bdl.SMILE(adapt_steps=30)},
+    "controlled": {"dynamics": bdl.CCHMC(0.5, rank=3, adapt_steps=30)},
     "estimated noise": {"dynamics": bdl.SGHMC(0.5, grad_var="estimated")},
     "exchange": {"exchange": bdl.Exchange((1.0, 1.5, 2.0), every=3)},
     "values": {"loss": bdl.GaussianNLL(0.5), "prior": bdl.StudentT(3.0, "he"), "clip": bdl.ClipNorm(0.5)},

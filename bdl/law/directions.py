@@ -30,7 +30,7 @@ Gradients = Callable[[Tensor], tuple[Tensor, Tensor]]  # θ (C, d) -> two estima
 
 
 @dataclass(frozen=True)
-class Reading:
+class DirectionReading:
     """What one direction shows at one state of every chain: T is the mean of `square` over that of `curvature`."""
 
     square: Tensor  # (C, directions) such as (v·∇U)² or θ_b·∇_b U, nats
@@ -44,6 +44,12 @@ class DirectionTemperature:
     name: str
     ratio: float
     error: float
+
+    @property
+    def beyond_chance(self) -> float:
+        """The ratio, less that part of its distance from 1 which chance explains: 1 within one standard error of 1."""
+        away = self.ratio - 1
+        return 1 + away * max(0.0, 1 - (self.error / away) ** 2) if away else 1.0
 
     @property
     def surely_above(self) -> float:
@@ -71,7 +77,7 @@ def top_directions(gradients: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 def read_directions(
     gradients: Gradients, theta: Tensor, temperature: Tensor, v: Tensor, steep: Tensor, signs: Tensor
-) -> Reading:
+) -> DirectionReading:
     """The reading along directions v (C, k, d) at θ (C, d).
 
     temperature: (C,). steep: (C, k) about the curvature along each. signs: (C, k) of ±1.
@@ -80,7 +86,7 @@ def read_directions(
     u = torch.einsum("ck,ckd->cd", (signs * step).to(v), v)
     a, b = (_along(v, g) for g in gradients(theta))
     change = gradients(theta + u)[0] - gradients(theta - u)[0]
-    return Reading(a * b, signs * _along(v, change) / (2 * step))
+    return DirectionReading(a * b, signs * _along(v, change) / (2 * step))
 
 
 def _along(v: Tensor, g: Tensor) -> Tensor:
@@ -91,7 +97,7 @@ def _along(v: Tensor, g: Tensor) -> Tensor:
 def read_blocks(
     gradients: Gradients, theta: Tensor, offset: Tensor, temperature: Tensor, steepest: Tensor, signs: Tensor,
     split: Callable[[Tensor], list[Tensor]],
-) -> tuple[Reading, Reading]:  # fmt: skip
+) -> tuple[DirectionReading, DirectionReading]:  # fmt: skip
     """The readings of all coordinates together and of each block, by curvature and by coordinates.
 
     offset: (C, d) θ less a constant vector, around which the law lies. steepest: (C,) the largest curvature.
@@ -102,7 +108,7 @@ def read_blocks(
     a, b = gradients(theta)
     change = gradients(theta + u)[0] - gradients(theta - u)[0]
     square, bend = _sums(a * b, split), _sums(signs * change, split) / (2 * step[:, None])
-    return Reading(square, bend), Reading(_sums(offset * a, split), _sums(torch.ones_like(a), split))
+    return DirectionReading(square, bend), DirectionReading(_sums(offset * a, split), _sums(torch.ones_like(a), split))
 
 
 def _sums(x: Tensor, split: Callable[[Tensor], list[Tensor]]) -> Tensor:
@@ -111,7 +117,9 @@ def _sums(x: Tensor, split: Callable[[Tensor], list[Tensor]]) -> Tensor:
     return torch.stack([torch.stack(each).sum(0), *each], -1)
 
 
-def temperatures(names: Sequence[str], readings: Sequence[Reading], temperature: Tensor) -> list[DirectionTemperature]:
+def temperatures(
+    names: Sequence[str], readings: Sequence[DirectionReading], temperature: Tensor
+) -> list[DirectionTemperature]:
     """The temperature over T along each direction, from the readings of several states.
 
     A direction whose curvature or temperature these states leave open is left out: one of few coordinates, for example.

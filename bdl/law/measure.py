@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from bdl.law.continuation import Continuation
-from bdl.law.directions import DirectionTemperature, Reading, temperatures
+from bdl.law.directions import DirectionReading, DirectionTemperature, temperatures
 from bdl.law.exact import ExactPotential
 from bdl.law.thermometer import KINDS, StackReadings, Thermometer
 from bdl.likelihoods import Loss
@@ -42,8 +42,8 @@ class LawMeasurement:
         for d in self.directions:
             found |= {f"temperature/direction/{d.name}": d.ratio * t, f"temperature/direction/{d.name}_se": d.error * t}
         if self.directions:
-            hottest = max(self.directions, key=lambda d: d.surely_above)
-            coldest = min(self.directions, key=lambda d: d.surely_below)
+            hottest = max(self.directions, key=lambda d: (d.beyond_chance, d.ratio))
+            coldest = min(self.directions, key=lambda d: (d.beyond_chance, d.ratio))
             for name, d in (("hottest", hottest), ("coldest", coldest)):
                 key = f"temperature/directions/{name}"
                 found |= {key: d.ratio * t, f"{key}_se": d.error * t}
@@ -113,14 +113,14 @@ def joined(stacks: Sequence[StackReadings]) -> list[DirectionTemperature]:
     for kind in KINDS if stacks else ():
         count = min(len(s.readings[kind]) for s in stacks)
         together = [
-            Reading(
+            DirectionReading(
                 torch.cat([s.readings[kind][i].square for s in stacks]),
                 torch.cat([s.readings[kind][i].curvature for s in stacks]),
             )
             for i in range(count)
         ]
         t = torch.cat([s.temperature[:count] for s in stacks], 1)
-        directions += temperatures(list(stacks[0].names[kind]), together, t)
+        directions += temperatures(stacks[0].names[kind], together, t)
     return directions
 
 

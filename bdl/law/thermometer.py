@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from bdl.law.continuation import LEAPFROG, Continuation, continue_exactly
-from bdl.law.directions import Gradients, Reading, read_blocks, read_directions, top_directions
+from bdl.law.directions import DirectionReading, Gradients, read_blocks, read_directions, top_directions
 from bdl.law.exact import ExactPotential
 from bdl.posterior.index import Record
 from bdl.posterior.predict import Posterior
@@ -39,7 +39,7 @@ class StackReadings:
     """
 
     names: Mapping[str, Sequence[str]]
-    readings: Mapping[str, Sequence[Reading]]
+    readings: Mapping[str, Sequence[DirectionReading]]
     temperature: Tensor
 
 
@@ -118,7 +118,7 @@ class Thermometer:
         b, n = self.batch, self.potential.num_data
         return v, variances * (b / n / (1 - b / n))
 
-    def _read_state(self, record: Record, rows: int | None, v: Tensor, steep: Tensor) -> tuple[Reading, ...]:
+    def _read_state(self, record: Record, rows: int | None, v: Tensor, steep: Tensor) -> tuple[DirectionReading, ...]:
         assert self._steepest is not None
         theta, t, gradients = self._state(record), _temperature(record), self._gradients(rows)
         of_noise = read_directions(gradients, theta, t, v, steep, self._signs(steep))

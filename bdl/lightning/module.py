@@ -33,6 +33,7 @@ from bdl.lightning.host import (
     refuse_shared_freeze,
     share_batches,
 )
+from bdl.lightning.noise import NoiseDraws
 from bdl.lightning.refuse import check_data, check_first_batch, check_network, check_targets, check_trainer
 from bdl.likelihoods import (
     CategoricalNLL,
@@ -213,8 +214,8 @@ class BayesianModule(L.LightningModule):
             share_batches(self.net, self.sampler)
         if isinstance(loader, TensorBatches | WorkerBatches):
             loader.to(self.device)
-        compiles = self.compiled is not False
-        host = replace(self.sampler.host, per_example=self.per_example, buffers=self.net.buffers, compiled=compiles)
+        host = replace(self.sampler.host, per_example=self.per_example, compiled=self.compiled is not False)
+        host = replace(host, noise_draws=NoiseDraws(self, self._losses, self._current), buffers=self.net.buffers)
         if hasattr(loader, "dataset"):
             host = replace(host, full_loss=self.full_loss, full_gradient=FullGradient(self))
         if self.trainer.accumulate_grad_batches == 1:

@@ -229,10 +229,12 @@ def _check_parts(trainer: L.Trainer, sampler: Sampler) -> None:
             f"sync_batchnorm=true knows one network, and {sampler.chains} chains have statistics of their own: set "
             "trainer.sync_batchnorm=false, chains=1, or model.norm=filter_response, which needs no batch"
         )
-    if "per_example" in sampler.dynamics.needs and (trainer.world_size > 1 or micro_batches > 1):
+    parts = {"per_example": "the per-example gradients", "noise_draws": "gradients of parts"}
+    needed = [what for name, what in parts.items() if name in sampler.dynamics.needs]
+    if needed and (trainer.world_size > 1 or micro_batches > 1):
         remedy = f"remove accumulate_grad_batches={micro_batches}"
         remedy = "use one device, or trainer=chains" if trainer.world_size > 1 else remedy
-        raise ConfigError(f"{name} needs the per-example gradients of the whole batch: {remedy}")
+        raise ConfigError(f"{name} needs {needed[0]} of the whole batch: {remedy}")
     if sampler.dynamics.full_batch and (trainer.gradient_clip_val or micro_batches > 1):
         raise ConfigError(
             f"{name} needs the unchanged gradient of all the data: remove gradient_clip_val and accumulate_grad_batches"

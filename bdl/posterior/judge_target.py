@@ -4,33 +4,32 @@ from __future__ import annotations
 
 import math
 
-from bdl.posterior.judge_weights import HEAT, judge_change, judge_weights
+from bdl.posterior.judge_law import judge_law
+from bdl.posterior.judge_rest import drifts, judge_rest, take_longer
+from bdl.posterior.judge_weights import judge_change, judge_weights
 from bdl.posterior.judgements import (
     APART,
     ESS,
+    FEW,
+    GAIN,
+    SURE,
     TAIL,
     Judgement,
     Numbers,
     apart,
+    has_learnt,
     over,
     samples_needed,
     stuck,
     surely_apart,
 )
 
-# <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to 0.1 % on Landsat
-UNSETTLED = 1.1
 EXCESS = 2.0  # nats an item above a constant: equipartition gives T/2 for each output that the data determine
-GAIN = 0.01  # nats an item below a constant: about the standard error of 1,000 items
 CLAIM = 0.03  # nats an item that the inputs say of y by the average's own account
-SURE = 3.0  # standard errors
-FEW = 10  # items, which cannot tell a good prediction from a constant
 TOO_WIDE = 3.0  # predicted standard deviations over residuals
 CHAINS = 4  # at least 4 (Vehtari et al. 2021): they miss one of two equal modes in 1 of 8 runs, 2 chains in 1 of 2
 RHAT = 1.05  # the largest of all items; 1.02 at most where chains have converged
 ENERGY_ESS = 50.0  # 720 where converged; one number for the whole posterior, so fewer draws will do
-ENERGY_DRIFT = 0.3  # standard deviations of the energy; 0.21 at most where converged
-ENERGY_DRIFT_T = 4.0  # standard errors; noise exceeds them in 3 of 100 runs of 4 chains, and ENERGY_DRIFT hardly ever
 DRIFT = 0.05  # standard deviations over the run, as a root mean square over the items: less than that does no harm
 DRIFT_P = 0.01  # noise alone is below it in 1 of 100 runs, for each of two tests
 DRIFT_UNSEEN = 0.4  # standard deviations that too few draws cannot exclude; 1,000 independent draws exclude 0.2
@@ -42,8 +41,8 @@ SLOW = 0.5
 def judge_target(m: Numbers) -> list[Judgement]:
     """Judgements on the kind of samples, their scores, temperatures and weights, then on chains, draws and drifts."""
     of_scores = (_level(m), _constant(m), _width(m))
-    of_law = (_kind(m), judge_change(m), *of_scores, *_temperatures(m), _settled(m), judge_weights(m))
-    of_chains = (_apart(m), _chains(m), _rhat(m), _ess(m), _tail(m), _drift(m), _slowest(m), _energy(m))
+    of_law = (_kind(m), judge_change(m), *of_scores, *judge_law(m), judge_weights(m))
+    of_chains = (judge_rest(m), _apart(m), _chains(m), _rhat(m), _ess(m), _tail(m), _drift(m), _slowest(m), _energy(m))
     return [judgement for judgement in (*of_law, *of_chains) if judgement]
 
 
@@ -74,7 +73,7 @@ def _level(m: Numbers) -> Judgement | None:
     temperature = m["temperature"] if m["temperature"] > 1 else 1.0  # NaN reads as 1
     if draw <= constant + EXCESS * temperature:
         return Judgement("trust", name, value, "single samples are not far from what the data allow")
-    if split == "test" and (_has_learnt(m) or m["test/items"] < FEW):
+    if split == "test" and (has_learnt(m) or m["test/items"] < FEW):
         return Judgement("trust", name, value, "single samples are sure of themselves, and their average is not")
     words = f"diverged: single samples predict {split} data far worse than a constant prediction does; lower lr"
     return Judgement("broken", name, value, words)
@@ -85,7 +84,7 @@ def _constant(m: Numbers) -> Judgement | None:
     if math.isnan(average + constant) or m["test/items"] < FEW:
         return None
     value = f"NLL {average:.3f}, constant {constant:.3f}"
-    if _has_learnt(m):
+    if has_learnt(m):
         return Judgement("trust", name, value, "the average has learnt from the inputs")
     why = "the chains diverged, the prior is too tight, or the inputs say nothing"
     error, claim = m["test/constant/gain_se"], m["test/constant/claim"]
@@ -94,12 +93,6 @@ def _constant(m: Numbers) -> Judgement | None:
     if claim > CLAIM and constant - average + 2 * error > claim / 2:
         return Judgement("trust", name, value, "there are too few test items to tell the average from a constant")
     return Judgement("not known", name, value, f"the average predicts no better than a constant does: {why}")
-
-
-def _has_learnt(m: Numbers) -> bool:
-    """Is the average better than even the constant that has seen the test data?"""
-    constant = m["test/constant/nll"] if math.isnan(m["test/constant/least"]) else m["test/constant/least"]
-    return constant - m["test/bma/nll"] >= GAIN
 
 
 def _width(m: Numbers) -> Judgement | None:
@@ -114,68 +107,6 @@ def _width(m: Numbers) -> Judgement | None:
         "the prior or the noise is too wide"
     )
     return Judgement("not known", name, f"{ratio:.2g}", words)
-
-
-def _temperatures(m: Numbers) -> list[Judgement]:
-    """The momenta show what is reached. T_eff bounds it from above, and counts where there are no momenta."""
-    if _no_temperature(m):
-        return []
-    kinetic, bound = _reached(m, "Kinetic temperature", "kinetic_temperature"), _reached(m, "T_eff", "t_eff")
-    if kinetic and bound and bound.outcome != "trust" and kinetic.outcome == "trust":
-        bound = Judgement("trust", bound.name, bound.value, "it is an upper bound here: the momenta show T")
-    found = [judgement for judgement in (kinetic, bound) if judgement]
-    if found or _settled(m):
-        return found
-    words = "no temperature was measured: mini-batches may heat the chain by an unknown amount"
-    return [Judgement("not known", "Temperature", f"T = {m['temperature']:.3g}", words)]
-
-
-def _no_temperature(m: Numbers) -> bool:
-    return m["approximation"] == 1 or not math.isnan(m["elbo"]) or not m["temperature"] > 0
-
-
-def _reached(m: Numbers, title: str, name: str) -> Judgement | None:
-    """Heat that the steps bring, against T."""
-    ratio, error, value = _against_temperature(m, name)
-    if math.isnan(ratio):
-        return None
-    if ratio - 2 * error > HEAT:
-        words = f"mini-batches and the step heat the chain to {ratio:.3g} T: lower lr, raise friction or the batch size"
-        return Judgement("broken", title, value, words)
-    if ratio + 2 * error < 1 / HEAT:
-        words = f"the chain is colder than intended, {ratio:.3g} T: check lr, friction and clipping"
-        return Judgement("broken", title, value, words)
-    return Judgement("trust", title, value, "mini-batches and the step hardly heat the chain")
-
-
-def _settled(m: Numbers) -> Judgement | None:
-    """<θ, ∇U>/d, the configurational temperature, is the temperature reached once |θ|² has stopped to change.
-
-    For SGHMC this holds at any step size and batch noise. Batch noise makes it useless without its standard error.
-    """
-    title, name = "Configurational temperature", "configurational_temperature"
-    if _no_temperature(m) or math.isnan(m[name] + m[f"{name}_se"]):
-        return None
-    ratio, error, value = _against_temperature(m, name)
-    kinetic, bound = (m[k] / m["temperature"] for k in ("kinetic_temperature", "t_eff"))
-    reached = [1.0, *(known for known in (kinetic, bound) if not math.isnan(known))]
-    if ratio - 2 * error > UNSETTLED * max(reached):
-        if math.isnan(kinetic) and ratio - 2 * error > HEAT:
-            words = f"the parameters spread as widely as at {ratio:.3g} T: lower lr, or keep later samples"
-            return Judgement("broken", title, value, words)
-        words = f"the parameters spread as widely as at {ratio:.3g} T, which heat does not explain: keep later samples"
-        return Judgement("more samples", title, value, words)
-    if ratio + 2 * error < min(reached) / UNSETTLED:
-        spread = f"spread no further than at {ratio:.3g} T" if ratio > 0 else "still grow"
-        words = f"the parameters {spread}: their slow directions need more steps"
-        return Judgement("more samples", title, value, words)
-    return Judgement("trust", title, value, "the parameters spread as widely as they should, and no further")
-
-
-def _against_temperature(m: Numbers, name: str) -> tuple[float, float, str]:
-    """A measured temperature over T, the standard error of this ratio (0 if unknown), and both numbers as text."""
-    intended, error = m["temperature"], m[f"{name}_se"]
-    return m[name] / intended, 0.0 if math.isnan(error) else error / intended, f"{m[name]:.3g}, T {intended:.3g}"
 
 
 def _chains(m: Numbers) -> Judgement | None:
@@ -214,7 +145,7 @@ def _rhat(m: Numbers) -> Judgement | None:
         if m["mcse/worst"] == 0:
             faster = "raise lr, and " if math.isnan(m["energy_error"]) else ""  # see `apart`
             words = f"the chains have not moved: all predict exactly the same; {faster}see that steps are accepted"
-            return Judgement("not mixing", name, "–", words)
+            return Judgement("not at rest", name, "–", words)
         return Judgement("more samples", name, "–", "R-hat was not measured: it needs 2 chains and 4 samples of each")
     if value <= RHAT:
         return Judgement("trust", name, f"{value:.3f}", "the chains agree on every test item that was checked")
@@ -285,13 +216,13 @@ def _slowest(m: Numbers) -> Judgement | None:
 
 def _energy(m: Numbers) -> Judgement | None:
     """The energy is one number for all parameters; while it still falls, the chains have not arrived."""
-    rhat, ess, drift, errors = m["rhat/energy"], m["ess/energy"], m["energy/drift"], m["energy/drift_t"]
+    rhat, ess, drift = m["rhat/energy"], m["ess/energy"], m["energy/drift"]
     if math.isnan(ess):
         return None
     value = f"ESS {ess:,.0f}" if math.isnan(drift) else f"ESS {ess:,.0f}, drift {drift:+.2f} std"
-    if abs(drift) > ENERGY_DRIFT and abs(errors) > ENERGY_DRIFT_T:
-        words = f"the energy still {'falls' if drift < 0 else 'rises'}: keep later samples, and sample longer"
-        return Judgement("more samples", "Energy", value, words)
+    if drifts(m):
+        words = f"the energy still {'falls' if drift < 0 else 'rises'}: {take_longer(m)}"
+        return Judgement("not at rest", "Energy", value, words)
     if rhat > RHAT and stuck(m):
         return apart(m, "Energy", value)
     if rhat > RHAT or ess < ENERGY_ESS:

@@ -16,7 +16,16 @@ Level = Literal["ok", "look", "bad"]
 LEVELS: tuple[Level, ...] = ("ok", "look", "bad")  # from best to worst
 COOL = 1.05  # T_eff over T: half of the 10 % of heat up to which tuning raises lr
 VerdictOutcome = Literal[  # from best to worst
-    "trust", "more samples", "not known", "ensemble over modes", "not mixing", "no posterior", "broken"
+    "trust",
+    "more samples",
+    "not known",
+    "prior does not fit",
+    "ensemble over modes",
+    "not mixing",
+    "not at rest",
+    "another temperature",
+    "no posterior",
+    "broken",
 ]
 OUTCOMES: tuple[VerdictOutcome, ...] = get_args(VerdictOutcome)
 LEVELS_OF: dict[VerdictOutcome, Level] = {**{outcome: "look" for outcome in OUTCOMES}, "trust": "ok", "broken": "bad"}
@@ -25,6 +34,11 @@ TOLERANCE_P = 0.02  # a shift of p = 1/2 by 0.02 costs 0.0008 nats
 TOLERANCE_MEAN = 0.1  # predictive standard deviations; a shift by 0.1 costs 0.005 nats
 ESS = 200.0  # the smallest of all items; 400 where converged, 145 at most with a burn-in that nothing else shows
 TAIL = 100.0  # the smallest of all items; quantiles of 5 % rest on a twentieth of the draws
+GAIN = 0.01  # nats an item: about the standard error of 1,000 items
+SURE = 3.0  # standard errors
+FEW = 10  # items, which cannot tell a good prediction from a constant
+REST = 10.0  # independent draws of each chain alone, from which chains can be compared
+COUNTED = 3.0  # independent draws of a chain; with fewer its ESS is not known, because it never came back
 STUCK = 20.0  # times the budget: few would run that long, and so few draws cannot tell slow chains from stuck ones
 APART = 3.0  # ESS of chains alone over together; 1.3 where converged, 3.8 at least with modes 1/2 std apart
 
@@ -66,7 +80,7 @@ class Judgement:
 
 def notes(m: Numbers, histogram: EnergyHistogram | None, warnings: Sequence[str]) -> list[Check]:
     """The checks that do not decide the verdict. A converged run may predict badly, and the other way round."""
-    checks = (_average(m), _start(m), _calibration(m), _intervals(m), _acceptance(m), _swaps(m))
+    checks = (_average(m), _calibration(m), _intervals(m), _acceptance(m), _swaps(m))
     warned = Check("look", "Warnings", str(len(warnings)), "\n".join(warnings))
     silent = Check("ok", "Warnings", "none", "the run gave no warnings")
     return [*(check for check in (*checks, _bins(histogram)) if check), warned if warnings else silent]
@@ -117,18 +131,6 @@ def _average(m: Mapping[str, float]) -> Check | None:
     }
     value = f"NLL {one['nll']:.3f} → {average['nll']:.3f}"
     return Check(level, "Average against one sample", value, words[level])
-
-
-def _start(m: Mapping[str, float]) -> Check | None:
-    """A posterior that is wider than the ensemble of its modes may predict worse (Wenzel et al. 2020)."""
-    start, average = m["test/start/nll"], m["test/bma/nll"]
-    if math.isnan(start + average):
-        return None
-    value = f"NLL {start:.3f} → {average:.3f}"
-    if average <= start + 0.01:  # nats; 1,000 test items tell 0.01 from 0 where two predictions are alike
-        return Check("ok", "Average against the start", value, "sampling did not make the predictions worse")
-    words = "the ensemble at which the chains began predicts better: this posterior is too wide, or heated"
-    return Check("look", "Average against the start", value, words)
 
 
 def _calibration(m: Mapping[str, float]) -> Check | None:
@@ -206,8 +208,11 @@ def samples_needed(m: Numbers) -> float:
     """How many samples make the ESS of every item, and the Monte Carlo error, large and small enough; NaN: unknown.
 
     It is unknown too where no number would do, because an ESS is 0, where the predictions do not vary, and where these
-    samples are enough for both: something else, such as a drift, then asks for more.
+    samples are enough for both: something else, such as a drift, then asks for more. And it is unknown below COUNTED
+    independent draws of each chain: C chains that never meet have an ESS of about C, whatever their length.
     """
+    if min(m["ess/min"], m["ess/within"]) < COUNTED * m["chains"] or surely_apart(m):
+        return math.nan
     parts = [over(ESS, m["ess/min"]), over(TAIL, m["ess/tail_min"]), (m["mcse/most"] / tolerance(m)) ** 2]
     needed = m["samples"] * max((part for part in parts if not math.isnan(part)), default=math.nan)
     return _round_up(needed) if m["samples"] < needed < math.inf else math.nan
@@ -218,18 +223,35 @@ def over(a: float, b: float) -> float:
     return a / b if b else math.inf
 
 
+def has_learnt(m: Numbers) -> bool:
+    """Is the average better than even the constant that has seen the test data?"""
+    constant = m["test/constant/nll"] if math.isnan(m["test/constant/least"]) else m["test/constant/least"]
+    return constant - m["test/bma/nll"] >= GAIN
+
+
+def has_no_temperature(m: Numbers) -> bool:
+    """Optimisation, and draws that were made after training: no chain that could come to rest at some T."""
+    return m["approximation"] == 1 or not math.isnan(m["elbo"]) or not m["temperature"] > 0
+
+
+def alone(m: Numbers) -> float:
+    """The independent draws that each chain has made by itself, on average; 0 where none has moved, each elsewhere."""
+    unmoved = "ess/within" in m and math.isnan(m["ess/within"]) and not math.isnan(m["ess/min"])
+    return 0.0 if unmoved else m["ess/within"] / m["chains"]
+
+
 def stuck(m: Numbers) -> bool:
-    """Would samples alone take too long, or do the chains disagree although each has moved far enough by itself?"""
-    return m["ess/min"] * STUCK < ESS or surely_apart(m)
+    """Has each chain alone moved far enough, and do the chains disagree, or would samples alone take too long?"""
+    return (alone(m) >= REST and m["ess/min"] * STUCK < ESS) or surely_apart(m)
 
 
 def surely_apart(m: Numbers) -> bool:
-    """Are the chains further apart than chance makes the worst of 50 items?
+    """Are chains that have moved far enough by themselves further apart than chance makes the worst of 50 items?
 
     APART (1 + 3 / (chains - 1)) follows the quantile 1 - 0.02/50 of a χ² law over its chains - 1 degrees of freedom, by
     which the variance between few chains scatters: 12.5 for 2 chains, 6.1 for 4, 3.8 for 8.
     """
-    return m["ess/within"] > APART * (1 + 3 / (m["chains"] - 1 or math.nan)) * m["ess/min"]
+    return alone(m) >= REST and m["ess/within"] > APART * (1 + 3 / (m["chains"] - 1 or math.nan)) * m["ess/min"]
 
 
 def apart(m: Numbers, name: str, value: str) -> Judgement:

@@ -123,7 +123,9 @@ class StoredNetworks(Shown):
 
     def read_record(self, record: Record) -> dict[str, Tensor]:
         """The tensors (k, ...) of the k networks of one of the `records`. Raises StoreError for a bad file."""
-        return self._samples.read_record(record)
+        file = next(file for file in self._samples.files if file.record is record)
+        tensors = file.store.read(record)
+        return tensors if file.rows is None else {name: values[file.rows] for name, values in tensors.items()}
 
     def keyed(self) -> list[Keyed]:
         """Every sample as (chain among all runs, record, chain within the record)."""

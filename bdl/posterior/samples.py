@@ -123,17 +123,6 @@ class Samples:
         part.files, part.chains, part._cache, part.diverged = files, next(counter), None, []
         return part
 
-    def read_record(self, record: Record) -> dict[str, Tensor]:
-        """The tensors (k, ...) of the networks of one record; those of a cached posterior come from memory."""
-        if self._cache is not None:
-            for group in self._cache:
-                rows = [i for i, other in enumerate(group.records) if other is record]
-                if rows:
-                    return {name: values[rows] for name, values in group.tensors.items()}
-        file = next(file for file in self.files if file.record is record)
-        tensors = file.store.read(record)
-        return tensors if file.rows is None else {name: values[file.rows] for name, values in tensors.items()}
-
     def forward(self) -> Forward:
         """What maps the tensors of these networks and inputs to outputs."""
         like = named_tensors(self.net)

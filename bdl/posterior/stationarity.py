@@ -21,6 +21,10 @@ LEARNT = 10  # waves from which slow directions are learnt
 DIRECTIONS = 40  # principal components at most, those with the largest variance
 CANDIDATES = 3  # slowest directions of one half of the chains that the other half judges
 MIN_DRAWS = 20  # draws of a chain
+# Rounding of an output in float32, as a standard deviation in units of its largest value: it is uniform, and the sums
+# of a network lose about 8 of the last bits. Outputs may arrive in float64, so their type does not tell the precision
+ROUNDING = 8 * float(np.finfo(np.float32).eps) / math.sqrt(12)
+ROUNDED = 0.01  # share of an output's variance that may be rounding
 NAMES = ("drift/mean", "drift/mean_most", "drift/mean_p", "drift/spread", "drift/spread_p", "slow/waves", "slow/share")
 
 
@@ -37,13 +41,14 @@ def stationarity(features: np.ndarray) -> dict[str, float]:
     half of the chains shows and the other half judges, needs 4 chains.
     """
     chains, draws = features.shape[:2]
-    x = features[:, :, np.isfinite(features).all((0, 1)) & (np.ptp(features, (0, 1)) > 0)]
+    x = features[:, :, np.isfinite(features).all((0, 1)) & (np.ptp(features, (0, 1)) > 0)].astype(float)
     if chains < 2 or draws < MIN_DRAWS or x.shape[2] == 0:
         return dict.fromkeys(NAMES, math.nan)
-    x = (x - x.mean((0, 1))) / x.std((0, 1))
+    largest, std = np.abs(x).max((0, 1)), x.std((0, 1))
+    x, rounding = (x - x.mean((0, 1))) / std, np.square(ROUNDING * largest / std)
     squares = np.square(x)
     spread = _drift((squares - 1) / np.maximum(squares.std((0, 1)), np.finfo(float).tiny))
-    values = (*_drift(x), spread[0], spread[2], *_slowest(x))
+    values = (*_drift(x), spread[0], spread[2], *_slowest(x, rounding))
     return dict(zip(NAMES, values, strict=True))
 
 
@@ -81,14 +86,20 @@ def _drift(x: np.ndarray) -> tuple[float, float, float]:
     return unit * math.sqrt(max(ratio - 1, 0)), unit * math.sqrt(most / r), float(stats.f.sf(ratio, r, nu * r))
 
 
-def _slowest(x: np.ndarray) -> tuple[float, float]:
-    """(share of the variance in the first waves along the slowest direction, share of all variance that it holds)."""
+def _slowest(x: np.ndarray, rounding: np.ndarray) -> tuple[float, float]:
+    """(share of the variance in the first waves along the slowest direction, share of all variance that it holds).
+
+    rounding: (features,) its shares of their variances. Principal components that it can make show nothing of chains.
+    """
+    x, rounding = x[:, :, rounding < ROUNDED], rounding[rounding < ROUNDED]
     chains, draws, features = x.shape
-    if chains < 4:
+    if chains < 4 or features == 0:
         return math.nan, math.nan
     flat = x.reshape(-1, features)
     variances, axes = np.linalg.eigh(flat.T @ flat / len(flat))
-    kept = [i for i in range(features)[: -DIRECTIONS - 1 : -1] if variances[i] > 1e-9 * features]
+    # Independent noise of variance v has covariances with eigenvalues up to v (1 + √(features/n))² (Marchenko & Pastur)
+    least = max(1e-9 * features, rounding.max() * (1 + math.sqrt(features / len(flat))) ** 2)
+    kept = [i for i in range(features)[: -DIRECTIONS - 1 : -1] if variances[i] > least]
     y = (flat @ axes[:, kept] / np.sqrt(variances[kept])).reshape(chains, draws, -1)
     a = waves(y, min(LEARNT, draws // 4) + 1)
     even, odd, shares = np.arange(0, chains, 2), np.arange(1, chains, 2), variances[kept] / features

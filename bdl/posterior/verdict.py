@@ -1,4 +1,4 @@
-"""The verdict on a run: would another run predict the same, and is this the target distribution that was asked for?"""
+"""The verdict on a run: would another run predict the same, is this the target that was asked for, what is it worth?"""
 
 from __future__ import annotations
 
@@ -8,8 +8,20 @@ from dataclasses import dataclass
 
 from bdl.display import Shown
 from bdl.posterior.energy_histogram import EnergyHistogram
+from bdl.posterior.heads import KINDS, Head, head_of, judge_single, judge_start
+from bdl.posterior.judge_law import shown_temperatures
 from bdl.posterior.judge_target import judge_target
-from bdl.posterior.judgements import Check, Judgement, Level, VerdictOutcome, notes, or_nan, repeats, samples_needed
+from bdl.posterior.judgements import (
+    Check,
+    Judgement,
+    Level,
+    Numbers,
+    VerdictOutcome,
+    notes,
+    or_nan,
+    repeats,
+    samples_needed,
+)
 
 
 @dataclass(frozen=True, repr=False)
@@ -17,19 +29,27 @@ class Verdict(Shown):
     """The answers to the two questions, and all checks of a run.
 
     `outcome` is "trust" only where both answers are yes: several modes that every run averages alike pass the first
-    question and not the second. `needed` is the number of samples, as far apart as these, that would be enough if the
-    chains mixed; NaN where it is unknown.
+    question and not the second. `worth` holds what decides where both answers are yes: a posterior may predict worse
+    than its start. `needed` is the number of samples, as far apart as these, that would be enough if the chains mixed;
+    NaN where it is unknown.
     """
 
     repeats: Judgement
     target: Sequence[Judgement]
+    worth: Sequence[Judgement]
     notes: Sequence[Check]
     needed: float
+    metrics: Numbers
 
     @property
     def decisive(self) -> Judgement:
         """The worst judgement, the first of equals; that on the target before that on the predictions."""
-        return max((*self.target, self.repeats), key=lambda judgement: judgement.severity)
+        return max((*self.target, self.repeats, *self.worth), key=lambda judgement: judgement.severity)
+
+    @property
+    def head(self) -> Head:
+        """What the run is worth."""
+        return head_of(self.metrics, self.decisive, self.repeats)
 
     def shown(self) -> tuple[str, Mapping[str, str]]:
         return self.line, dict(self.answers)
@@ -44,7 +64,7 @@ class Verdict(Shown):
 
     @property
     def checks(self) -> list[Check | Judgement]:
-        return [self.repeats, *self.target, *self.notes]
+        return [self.repeats, *self.target, *self.worth, *self.notes]
 
     @property
     def answers(self) -> list[tuple[str, str]]:
@@ -64,16 +84,18 @@ class Verdict(Shown):
     @property
     def line(self) -> str:
         """One line: the outcome and its reason."""
-        reason = self.repeats.words if self.outcome == "trust" else f"{self.decisive.name}: {self.decisive.words}"
+        head = self.head
+        reason = f"{head.title}: {head.sentence}" if head.kind == "good ensemble" else head.sentence
         many = self.outcome == "more samples" and not math.isnan(self.needed)
         needed = f"; about {self.needed:,.0f} samples in all, as far apart as these, would do" if many else ""
         return f"verdict: {self.outcome}. {reason}{needed}"
 
     @property
     def numbers(self) -> dict[str, float]:
-        """For metrics.json: the outcome as its place in `OUTCOMES`, the answers as 1 or 0, and the samples needed."""
+        """For metrics.json: places in `OUTCOMES` and `KINDS`, the answers as 1 or 0, and the samples needed."""
         return {
             "verdict/outcome": self.decisive.severity,
+            "verdict/head": KINDS.index(self.head.kind),
             "verdict/repeats": float(self.repeats.outcome == "trust"),
             "verdict/law": float(self._worst_of_target.outcome == "trust"),
             "verdict/samples_needed": self.needed if self.outcome == "more samples" else math.nan,
@@ -87,9 +109,17 @@ class Verdict(Shown):
 def verdict(
     metrics: Mapping[str, float | None], histogram: EnergyHistogram | None = None, warnings: Sequence[str] = ()
 ) -> Verdict:
-    """The verdict from flat metrics, as in metrics.json; any may be missing or null. Only `notes` read the rest."""
+    """The verdict from flat metrics, as in metrics.json; any may be missing or null. Only `notes` read the rest.
+
+    metrics: with `seconds`, those of the run, the advice to take longer has a time.
+    """
     m = or_nan(metrics)
-    return Verdict(repeats(m), judge_target(m), notes(m, histogram, warnings), samples_needed(m))
+    target, worth = judge_target(m), [judgement for judgement in (judge_start(m), judge_single(m)) if judgement]
+    shown = [*shown_temperatures(m), *notes(m, histogram, warnings)]
+    if any(judgement.outcome != "trust" for judgement in target):
+        shown = [*(Check(j.level, j.name, j.value, j.words) for j in worth), *shown]
+        worth = []
+    return Verdict(repeats(m), target, worth, shown, samples_needed(m), m)
 
 
 def _answer(outcome: VerdictOutcome, words: str) -> str:

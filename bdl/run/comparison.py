@@ -26,7 +26,7 @@ HEADINGS = {  # metrics that are shown where no others are asked for
     "test/bma/ece": "ECE",
     "test/bma/coverage_90": "in 90 % interval, %",
     "test/one_sample/nll": "NLL of one network",
-    "t_eff": "T_eff",
+    "t_eff": "T_eff (mean over directions)",
     "rhat/max": "R-hat",
     SECONDS: "time (s)",
 }
@@ -62,7 +62,7 @@ class ComparedMethod:
 
     @property
     def verdict(self) -> str:
-        """The outcome, with numbers where runs differ: "2 broken, 1 trust"."""
+        """The outcome, with numbers where runs differ: "2 not at rest, 1 trust"."""
         outcomes = Counter(verdict.outcome for verdict in self.verdicts)
         return ", ".join(name if len(outcomes) == 1 else f"{n} {name}" for name, n in outcomes.items()) or ABSENT
 

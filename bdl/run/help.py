@@ -33,7 +33,7 @@ PART = re.compile(r"\b(dynamics|weighting|exchange|prior): (\w+)")  # a part of 
 HIDDEN = ("defaults:", "# @package", "  - ", "_partial_", "dynamics: ???")  # a sampler's dynamics has a part of its own
 TUNED = re.compile(r"\$\{oc\.select:(tuned\.[\w.]+),([^{}]*)\}")  # with its default
 OF_STEPS = re.compile(r"\$\{fraction:\$\{steps\},([^{}]*)\}")
-OF_DATA = {"sampler": "sgnht", "logger": "csv"}  # what the default data choose in place of the defaults list
+OF_DATA = {"sampler": "langevin", "logger": "csv"}  # what the default data choose in place of the defaults list
 
 
 def example_of(name: str) -> str:

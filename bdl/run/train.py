@@ -208,8 +208,8 @@ def finish(
     posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
     held_out, items = data.has("test") or data.has("val"), plan.report.train_items
     splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
-    promised = stack.callbacks.promises is not None
     law = {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps)
+    promises = stack.callbacks.promises
     metrics = write_report(
         run,
         posterior,
@@ -221,11 +221,13 @@ def finish(
         units_of(data),
         data.pieces,
         loggers,
-        promised,
+        promises is not None,
         plan.report.calibrate,
         data.class_names,
         plan.command,
         law,
+        seconds=sampled,
+        at_rest=promises is None or promises.at_rest,
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)

@@ -61,22 +61,24 @@ def write_report(
     class_names: Sequence[str] = (),
     command: str = "",
     law: Mapping[str, float] | None = None,
+    seconds: float = math.nan,
+    at_rest: bool = True,
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
     sampler: that of the run; None where it is gone. loggers: show the report too. promised: the run
     was tuned, and its report says which promises of the tuning its samples do not keep. calibrate: what is fitted on
-    the validation split, and written to calibration.json. class_names, command: see `Summary`. law: what
-    `bdl.law.measure.measure_law` says of the samples.
+    the validation split, and written to calibration.json. class_names, command, seconds: see `Summary`. law: what
+    `bdl.law.measure.measure_law` says of the samples. at_rest: False where the run has said that its samples are not.
     """
     start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:
         summary = summarise(posterior, loaders, outcome.trace, ood, progress, start, calibrate)
-    summary.class_names, summary.command = class_names, command
+    summary.class_names, summary.command, summary.seconds = class_names, command, seconds
     summary.metrics |= law or {}
     summary.metrics |= {"temperature/thermostat": 1.0} if sampler is not None and sampler.dynamics.thermostat else {}
     if promised:
-        broken = broken_promises(summary.metrics)
+        broken = broken_promises(summary.metrics, at_rest)
         summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}
         summary.warnings += broken.values()
         for line in broken.values():
@@ -84,12 +86,11 @@ def write_report(
     rates = outcome.swap_rates
     summary.metrics |= {} if rates is None else {f"swap_rate/{k}": r for k, r in enumerate(rates.tolist())}
     prior = posterior.target.get("prior") if sampler is None else sampler.prior
-    bound = "at most " if math.isfinite(summary.metrics["kinetic_temperature"]) else ""  # momenta show the temperature
     t_eff = summary.metrics["t_eff"]
     measured = {
         **({"steps": f"{outcome.steps:,}"} if outcome.steps else {}),
         **facts_of_samples(posterior, summary),
-        **({} if math.isnan(t_eff) else {"T_eff": f"{bound}{t_eff:.3g}"}),
+        **({} if math.isnan(t_eff) else {"T_eff": f"{t_eff:.3g}, the mean over directions"}),
         "prior": prior["type"].removeprefix("bdl.") if isinstance(prior, dict) else str(prior),
         **({"train metrics": f"on {len(loaders['train'].dataset):,} items"} if "train" in loaders else {}),
     }
@@ -127,7 +128,7 @@ def publish(
     summary.metrics |= verdict(summary.metrics).numbers
     write_metrics(folder / "metrics.json", summary.metrics)
     print(f"report: {folder / 'report.html'}")
-    print_summary(summary.metrics)
+    print_summary(summary.metrics, summary.seconds)
     return data
 
 
@@ -241,7 +242,7 @@ def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps:
     """
     shown = [logger for logger in loggers if isinstance(logger, WandbLogger | TensorBoardLogger)]
     pictures = pictures_of(data) if shown else []  # drawn again, as bitmaps: neither of the two shows SVG
-    judged = verdict(data.metrics, data.histogram, data.warnings).line
+    judged = verdict({**data.metrics, "seconds": data.seconds}, data.histogram, data.warnings).line
     for logger in shown:
         if isinstance(logger, WandbLogger):
             _to_wandb(logger, report, data, pictures)

@@ -35,6 +35,7 @@ class Host:
     batches: int | None = None  # how many steps a pass over the data has
     batch_loss: MeanLoss | None = None  # the loss of the step's own batch, without gradients
     per_example: Callable[[], Tensor] | None = None  # returns the gradients (..., n, d) of the items of the batch
+    noise_draws: Callable[[], Tensor] | None = None  # returns (..., r, d) draws with the covariance of batch gradients
     buffers: Callable[[], Iterable[Tensor]] = tuple  # returns tensors (C, ...) as BatchNorm's, which are no parameters
     group: dist.ProcessGroup | None = None  # the ranks that share the chain and average its energy
     sees_all_data: bool = False  # every batch holds all the data, nothing in the network is random: no batch noise

@@ -70,7 +70,7 @@ def refuse_control(gradient: object, dynamics: Transition, weighting: Weighting)
         raise ConfigError(f"{name} evaluates all the data, which have no batch noise: leave gradient null")
     if dynamics.variational:
         raise ConfigError(f"{name} takes gradients at new draws, which are far from any anchor: leave gradient null")
-    if "per_example" in dynamics.needs:
+    if dynamics.needs & {"per_example", "noise_draws"}:
         raise ConfigError(f"{name} measures batch noise by a batch alone, without its anchor: leave gradient null")
     if weighting.energy == "control":
         raise ConfigError('gradient=control serves batch energies, too: set the energy of the weighting to "batch"')

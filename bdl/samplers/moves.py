@@ -29,6 +29,8 @@ GENERAL_REMEDY = "set sampler.extras['{}'] to a function that returns it"
 REMEDIES = {
     "per_example": "BayesianModule has them; in a plain loop set sampler.extras['per_example'] to a function that "
     "returns bdl.per_example_gradients(net, loss, x, y) of the batch",
+    "noise_draws": "BayesianModule has them; in a plain loop set sampler.extras['noise_draws'] to a function that "
+    "returns bdl.noise_draws(net, loss, x, y) of the batch",
     "curvature": "set sampler.extras['curvature'] to a function that returns the diagonal of the Hessian of U/N, or "
     "take a > 0 on a network",
 }
@@ -99,13 +101,18 @@ def _quantity(sampler: Readings, name: str, multiplier: Tensor | None) -> Tensor
         g = torch.zeros_like(theta)
         sampler.potential.prior.add_grad_(g, theta, sampler.num_data)
         return g
-    source = sampler.extras.get(name, sampler.chain.host.per_example if name == "per_example" else None)
+    if name == "noise_draws" and sampler.chain.host.sees_all_data:
+        return torch.zeros_like(theta).unsqueeze(-2)
+    host = sampler.chain.host
+    source = sampler.extras.get(name, {"per_example": host.per_example, "noise_draws": host.noise_draws}.get(name))
     if source is None:
         remedy = REMEDIES.get(name, GENERAL_REMEDY.format(name))
         raise ConfigError(f"{type(sampler.dynamics).__name__} needs {name}: {remedy}")
     with torch.enable_grad():
         value = source().detach()
-    return value * multiplier if name == "curvature" and multiplier is not None else value
+    if multiplier is None or name == "per_example":
+        return value
+    return value * (multiplier.unsqueeze(-1) if name == "noise_draws" else multiplier)
 
 
 def by_closure(chain: Chain, potential: Potential, closure: Closure | None) -> AtTheta:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from bdl.posterior.judgements import or_nan
-from bdl.tune.burn_in import FAR, MOVES
+from bdl.posterior.judge_rest import drifts, is_long_enough, take_longer
+from bdl.posterior.judgements import alone, or_nan
 from bdl.tune.step import MOMENTA_BUDGET, MOMENTA_TOLERATED, NOISE_BUDGET
 
 PROMISES = ("heat", "rest", "energy_error")
@@ -15,12 +15,15 @@ HOTTER = 1.25  # times the budget, beyond the error of a running estimate of Var
 MORE = 10.0
 
 
-def broken_promises(metrics: Mapping[str, float]) -> dict[str, str]:
+def broken_promises(metrics: Mapping[str, float], at_rest: bool = True) -> dict[str, str]:
     """A line by the name of each promise that the samples do not keep, from the metrics of the run.
 
     "heat": batches heat the chains by 10 % at most, and with the error of the step they heat the momenta by 20 %.
-    "rest": the energy no longer moves. "energy_error": the error that a sampler allows itself for a step, such as
-    `energy_var` of MCLMC, is what its steps have.
+    "rest": the energy no longer moves, and each chain has made some independent draws: what the verdict calls at rest.
+    "energy_error": the error that a sampler allows itself for a step, such as `energy_var` of MCLMC, is what its steps
+    have.
+
+    at_rest: False where the run has said that its samples are not at rest.
     """
     m, lines = or_nan(metrics), {}
     if (heat := m["t_eff"] / m["temperature"] - 1 if m["temperature"] else 0.0) > HOTTER * NOISE_BUDGET:
@@ -28,11 +31,16 @@ def broken_promises(metrics: Mapping[str, float]) -> dict[str, str]:
     elif _momenta_are_hot(m):
         shown, budget = m["kinetic_temperature"] / m["temperature"], 1 + MOMENTA_BUDGET
         lines["heat"] = f"the kinetic temperature is {shown:.3g} T, not {budget:.3g} T at most: lower sampler.lr"
-    if abs(m["energy/drift"]) > MOVES and abs(m["energy/drift_t"]) > FAR:
+    if drifts(m):
         lines["rest"] = (
             f"the energy moved by {m['energy/drift']:+.2g} standard deviations while samples were kept: take a longer "
             "run (length)"
         )
+    elif not is_long_enough(m):
+        each = f"each chain alone has made {alone(m):.2g} independent draws"
+        lines["rest"] = f"samples are not at rest: {each}: {take_longer(m)}"
+    elif not at_rest:
+        lines["rest"] = "the burn-in ended before samples were at rest: take a longer run (length)"
     if m["energy_error"] > MORE:
         lines["energy_error"] = (
             f"steps have {m['energy_error']:.2g} times the energy error that the sampler was to reach: adapt it for "

@@ -64,6 +64,7 @@ SAMPLERS = {
     "baoab": Kind(sampler={"dynamics": bdl.BAOAB(0.5)}),
     "thermostat": Kind(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "isokinetic": Kind(sampler={"dynamics": bdl.SMILE(adapt_steps=6), "lr": 0.01}, keep=EveryStep(6, 3)),
+    "controlled": Kind(sampler={"dynamics": bdl.CCHMC(0.5, rank=3, adapt_steps=6)}, keep=EveryStep(6, 3)),
     "corrected": Kind(sampler={"dynamics": bdl.SGHMC(0.5, grad_var="estimated")}),
     "preconditioned": Kind(sampler={"dynamics": bdl.PSGLD(a=0.9, adapt_steps=6), "lr": 0.01}, keep=EveryStep(6, 3)),
     "fisher": Kind(sampler={"dynamics": bdl.SGRLD(adapt_steps=6)}, keep=EveryStep(6, 3)),

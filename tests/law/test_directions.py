@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from bdl.law.directions import Reading, read_blocks, read_directions, temperatures, top_directions
+from bdl.law.directions import DirectionReading, read_blocks, read_directions, temperatures, top_directions
 
 CHAINS, STATES, D = 8, 60, 12
 CURVATURE = torch.logspace(3, 0, D, dtype=torch.float64)  # of U along each coordinate, nats
@@ -118,13 +118,18 @@ def test_the_noisiest_directions_are_found():
 
 def test_a_direction_that_the_states_leave_open_is_left_out():
     ones, t = torch.ones(CHAINS, 1, dtype=torch.float64), torch.ones(STATES, CHAINS, dtype=torch.float64)
-    noise = [Reading(ones, 1 + 30 * torch.randn(CHAINS, 1, generator=RANDOM, dtype=torch.float64)) for _ in range(STATES)]
+    noise = [
+        DirectionReading(ones, 1 + 30 * torch.randn(CHAINS, 1, generator=RANDOM, dtype=torch.float64))
+        for _ in range(STATES)
+    ]
     assert temperatures(["x"], noise, t) == []
-    assert len(temperatures(["x"], [Reading(ones, ones)] * STATES, t)) == 1
+    assert len(temperatures(["x"], [DirectionReading(ones, ones)] * STATES, t)) == 1
 
 
 def test_one_chain_has_an_error_from_its_parts():
     t = torch.ones(64, 1, dtype=torch.float64)
     draws = torch.randn(64, generator=RANDOM, dtype=torch.float64).square()
-    (d,) = temperatures(["x"], [Reading(x.view(1, 1), torch.ones(1, 1, dtype=torch.float64)) for x in draws], t)
+    (d,) = temperatures(
+        ["x"], [DirectionReading(x.view(1, 1), torch.ones(1, 1, dtype=torch.float64)) for x in draws], t
+    )
     assert 0.08 < d.error < 0.5 and abs(d.ratio - 1) < 4 * d.error

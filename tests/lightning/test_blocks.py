@@ -85,6 +85,7 @@ CASES = {
     "contour, shared": Case(sampler={"weighting": bdl.Contour(low=0.0, high=120.0, bins=10, shared=True)}),
     "thermostat": Case(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "isokinetic": Case(sampler={"dynamics": bdl.SMILE(adapt_steps=40), "lr": 0.01}),
+    "controlled": Case(sampler={"dynamics": bdl.CCHMC(0.5, rank=3, adapt_steps=40)}, batch=10),
     "estimated noise": Case(sampler={"dynamics": bdl.SGHMC(0.5, grad_var="estimated")}),
     "variational": Case(sampler={"dynamics": bdl.MeanField(), "lr": 0.01}),
     "exchange": Case(sampler={"exchange": bdl.Exchange((1.0, 1.5, 2.0), every=3)}),

@@ -95,6 +95,7 @@ def test_the_burn_in_grows_while_the_energy_falls(tmp_path):
 def test_chains_that_are_cool_and_at_rest_are_left_alone(tmp_path):
     run = Run(tmp_path, lr=0.05)
     assert (run.lines, run.keep, run.sampler.param_groups[0]["lr"]) == ([], KEEP, 0.05)
+    assert run.promises.at_rest and run.promises.state_dict()["at_rest"]
 
 
 def test_what_the_user_gave_stays_and_a_line_says_what_is_not_kept(tmp_path):
@@ -103,7 +104,7 @@ def test_what_the_user_gave_stays_and_a_line_says_what_is_not_kept(tmp_path):
     assert run.lines[0].startswith(
         "tune: a promise is not kept: samples are not at rest. At step 100 the energy still moves by"
     )
-    assert run.lines[0].endswith("raise collect.keep.burn_in, which was given")
+    assert run.lines[0].endswith("raise collect.keep.burn_in, which was given") and not run.promises.at_rest
     hot = Run(tmp_path / "hot", **HOT, lowers=False)
     assert len(hot.lines) == 1 and hot.sampler.param_groups[0]["lr"] == HOT["lr"]
     assert hot.lines[0].startswith("tune: a promise is not kept: at step 100 noise adds ")

@@ -33,6 +33,7 @@ class Case:
     loss: Any = None
     values: bool = False  # real labels in place of classes
     shared: bool = False
+    batch: int = 1
     sampler: dict[str, Any] = field(default_factory=dict)
     temperature: Any = Cosine(2.0, STEPS, final=0.5)
 
@@ -52,6 +53,7 @@ CASES = {
     "smoothed": Case(sampler={"weighting": bdl.Contour(**RANGE, shared=True, energy="ema")}),
     "thermostat": Case(sampler={"dynamics": bdl.SGNHT(0.5, rate=0.01)}),
     "isokinetic": Case(sampler={"dynamics": bdl.SMILE(adapt_steps=30)}),
+    "controlled": Case(sampler={"dynamics": bdl.CCHMC(0.5, rank=3, adapt_steps=30)}, batch=8),
     "estimated noise": Case(sampler={"dynamics": bdl.SGHMC(0.5, grad_var="estimated")}),
     "exchange": Case(sampler={"exchange": bdl.Exchange((1.0, 1.5, 2.0), every=3)}),
     "clip, Student-t": Case(sampler={"clip": bdl.ClipNorm(0.5), "prior": bdl.StudentT(3.0, "he")}),
@@ -77,7 +79,7 @@ class Run:
         self.trainer = toys.trainer("unused", STEPS, [*callbacks, *others], precision="64-true", **options)
         x, y = toys.tensors()
         labels = x.tanh() if case.values else y
-        loader = TensorBatches(x, labels, 1, chains=None if case.shared else case.chains)
+        loader = TensorBatches(x, labels, case.batch, chains=None if case.shared else case.chains)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(choose, "recorder_for", lambda device: tapes)
             self.trainer.fit(self.module, loader, ckpt_path=resume, weights_only=True)

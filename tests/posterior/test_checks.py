@@ -25,14 +25,6 @@ def test_confidence_is_judged_by_the_calibration_error():
     assert [level("Calibration", test__bma__ece=e) for e in (0.01, 0.05, 0.2)] == ["ok", "look", "bad"]
 
 
-def test_a_start_that_predicts_better_is_worth_a_look():
-    def against(average: float) -> str:
-        return level("Average against the start", test__start__nll=0.2, test__bma__nll=average)
-
-    assert [against(n) for n in (0.15, 0.205, 0.25)] == ["ok", "ok", "look"]
-    assert not [c for c in checks({"test/bma/nll": 0.2}) if "start" in c.name]
-
-
 def test_an_average_worse_than_one_sample_is_called_bad():
     def average(nll: float, accuracy: float) -> str:
         one = {"test__one_sample__nll": 0.3, "test__one_sample__accuracy": 0.9}

@@ -73,6 +73,33 @@ def test_directions_along_which_chains_of_one_start_hardly_move(frozen):
         assert found["slow/waves"] > 0.6 and found["slow/share"] < 0.1
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("offset", [1.0, 3e5])
+def test_rounding_of_float32_is_no_slow_direction(dtype, offset):
+    """12 linear models of 12 weights, independent draws: their 200 outputs have rank 12, and the rest is rounding.
+
+    Where 100,000 standard deviations are added to all outputs, rounding has more than 1e-9 of the variance. The
+    control: a weight that moves slowly in each chain is seen beside the same rounding.
+    """
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        weights, inputs = rng.normal(size=(4, 200, 12)).astype("f4"), rng.normal(size=(12, 200)).astype("f4")
+        outputs = (weights @ inputs + np.float32(offset)).astype(dtype)
+        assert stationarity(outputs)["slow/waves"] < 0.3
+        weights[..., 0] = 1 + 0.1 * np.cumsum(rng.normal(size=(4, 200)), 1) / math.sqrt(200)
+        kept = (weights @ inputs + np.float32(offset)).astype(dtype)
+        assert stationarity(kept)["slow/waves"] > 0.6
+
+
+def test_an_output_that_moves_by_rounding_alone_is_no_slow_direction():
+    """It is 1,000 in two chains, and the next float32 in the others. The control moves 1,000 times as far."""
+    outputs = items(draws(0), 0)
+    for step, slow in ((2**-14, False), (2**-4, True)):
+        outputs[..., 0] = 1000 + step * (np.arange(4) > 1)[:, None]
+        outputs[:, :100, 0] = 1000
+        assert (stationarity(outputs)["slow/waves"] > 0.5) is slow
+
+
 def test_waves_are_an_orthogonal_transform():
     x = np.random.default_rng(0).normal(size=(2, 16, 3))
     assert np.square(waves(x, 16)).sum() == pytest.approx(np.square(x).sum())

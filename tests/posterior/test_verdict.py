@@ -1,4 +1,4 @@
-"""Tests of `bdl.posterior.verdict`, `.judgements`, `.judge_weights` and `.judge_target`.
+"""Tests of `bdl.posterior.verdict`, `.judgements`, `.judge_weights`, `.judge_rest` and `.judge_target`.
 
 The verdict: what it says of good runs, and of each fault that a run can have.
 """
@@ -194,11 +194,11 @@ def test_divergence_by_level_on_the_training_set_where_there_is_one():
 @pytest.mark.parametrize(
     ("changes", "outcome", "words"),
     [
-        ({"kinetic_temperature": 3.0}, "broken", "heat the chain to 3 T"),
-        ({"kinetic_temperature": None, "t_eff": 1.5}, "broken", "heat the chain to 1.5 T"),
-        ({"kinetic_temperature": None, "t_eff": 0.5}, "broken", "colder than intended, 0.5 T"),
-        ({"t_eff": 1.5}, "trust", ""),  # an upper bound, and the momenta show 1.05
-        ({"configurational_temperature": 1.5, "kinetic_temperature": None}, "broken", "as widely as at 1.5 T"),
+        ({"kinetic_temperature": 3.0}, "another temperature", "heat the chain to 3 T"),
+        ({"kinetic_temperature": None, "t_eff": 1.5}, "another temperature", "heat the chain to 1.5 T"),
+        ({"kinetic_temperature": None, "t_eff": 0.5}, "another temperature", "colder than intended, 0.5 T"),
+        ({"t_eff": 1.5}, "trust", ""),  # the momenta show 1.05
+        ({"configurational_temperature": 1.5, "kinetic_temperature": None}, "another temperature", "as at 1.5 T"),
         ({"configurational_temperature": 1.5}, "more samples", "which heat does not explain"),
         ({"configurational_temperature": 1.2}, "more samples", "which heat does not explain"),
         ({"configurational_temperature": 1.2, "kinetic_temperature": 1.2}, "trust", ""),
@@ -227,7 +227,8 @@ def test_few_chains_may_have_missed_a_mode(chains):
 
 
 def test_energies_that_differ_or_drift():
-    assert of(energy__drift=-0.6, energy__drift_t=-8.0).decisive.words.startswith("the energy still falls")
+    falls = of(energy__drift=-0.6, energy__drift_t=-8.0)
+    assert falls.outcome == "not at rest" and "the energy still falls: take about 2 times the length" in falls.line
     assert of(energy__drift=-0.6, energy__drift_t=-2.0).outcome == "trust"  # noise
     assert of(rhat__energy=1.2, ess__energy=30.0).outcome == "more samples"
 
@@ -257,7 +258,8 @@ def test_what_was_not_measured_is_not_trusted():
 
 
 def test_the_worst_finding_decides():
-    assert of(kinetic_temperature=3.0, ess__min=50.0, chains=2).outcome == "broken"
+    assert of(kinetic_temperature=3.0, ess__min=50.0, chains=2).outcome == "another temperature"
+    assert of(kinetic_temperature=3.0, test__draw__nll=9.0, test__bma__nll=1.7).outcome == "broken"
     assert of(ess__min=50.0, ess__within=900.0, chains=2).outcome == "ensemble over modes"
     assert of(ess__min=50.0, ess__within=900.0, chains=2, mcse__most=0.05).outcome == "not mixing"
 
@@ -265,14 +267,15 @@ def test_the_worst_finding_decides():
 @pytest.mark.parametrize(
     "changes, outcome",
     [
-        (dict(ess__min=0.0, ess__within=0.0), "ensemble over modes"),
-        (dict(ess__min=0.0, ess__within=0.0, mcse__most=0.5), "not mixing"),
+        (dict(ess__min=0.0, ess__within=0.0), "not at rest"),
+        (dict(ess__min=0.0, ess__within=900.0), "ensemble over modes"),
+        (dict(ess__min=0.0, ess__within=900.0, mcse__most=0.5), "not mixing"),
         (dict(ess__tail_min=0.0), "more samples"),
     ],
 )
 def test_an_effective_sample_size_of_0_has_no_number_of_samples_that_would_do(changes, outcome):
     judged = of(**changes)
-    assert judged.outcome == outcome and math.isnan(judged.needed) and "about" not in judged.line
+    assert judged.outcome == outcome and math.isnan(judged.needed) and "samples in all" not in judged.line
 
 
 def test_predictions_that_are_infinitely_wider_than_the_residuals():
@@ -281,7 +284,33 @@ def test_predictions_that_are_infinitely_wider_than_the_residuals():
 
 
 def test_chains_that_never_moved():
-    """All equal, they are not called a few samples too short; each at its own place, they do not mix."""
+    """All equal, or each at its own place, they are not called a few samples too short, and no modes."""
     judged = verdict(measured(np.full((4, 500, 5), 0.5)))
-    assert judged.outcome == "not mixing" and "have not moved" in judged.line and math.isnan(judged.needed)
-    assert verdict(measured(np.repeat(probabilities(4, 1), 500, 1))).outcome == "not mixing"
+    assert judged.outcome == "not at rest" and "have not moved" in judged.line and math.isnan(judged.needed)
+    assert verdict(measured(np.repeat(probabilities(4, 1), 500, 1))).outcome == "not at rest"
+
+
+def test_a_count_of_samples_does_not_move_away_with_the_budget():
+    """C chains that never meet have an ESS of about C, however long they are: then no number of samples is named."""
+    for samples in (500, 2000, 8000):
+        apart = of(samples=samples, chains=8, ess__min=9.0, ess__within=20.0, ess__tail_min=9.0, rhat__max=2.0)
+        assert apart.outcome == "not at rest" and math.isnan(apart.needed)
+        assert "take at least 4 times the length" in apart.line
+    few = of(samples=800, chains=8, ess__min=60.0, ess__within=100.0, ess__tail_min=60.0)
+    assert few.outcome == "more samples" and few.needed == 2700
+
+
+@pytest.mark.parametrize(
+    ("each", "draws", "outcome"),
+    [(4.0, 250, "not at rest"), (9.0, 250, "not at rest"), (4.0, 10, "more samples"), (12.0, 250, "not mixing")],
+)
+def test_modes_are_named_only_where_each_chain_alone_has_moved_enough(each, draws, outcome):
+    """The chains disagree in all four: by slow chains, by slow chains, by few draws, and by modes."""
+    slow = dict(chains=8, samples=8 * draws, ess__within=8 * each, ess__min=8.5, ess__tail_min=9.0, rhat__max=1.9)
+    assert of(**slow, mcse__most=0.06).outcome == outcome
+
+
+def test_the_advice_to_take_longer_has_a_time_where_it_is_known():
+    short = GOOD | {"ess/min": 20.0, "ess/within": 20.0}
+    assert "take about 10 times the length" in verdict(short).line
+    assert "take about 10 times the length (15 minutes)" in verdict({**short, "seconds": 90.0}).line

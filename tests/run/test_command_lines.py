@@ -144,6 +144,12 @@ WRONG: dict[str, dict[str, str]] = {
         "sampler.dynamics.stiffness": "0 1.5 nan",
         "sampler.dynamics.adapt_steps": "-1 1.5 many",
     },
+    "sampler=cchmc": {
+        "sampler.dynamics.friction": "0 2 high nan",
+        "sampler.dynamics.rank": "0 -1 1.5 many",
+        "sampler.dynamics.adapt_steps": "-1 1.5 many",
+        "sampler.dynamics.every": "0 -1 1.5",
+    },
     "sampler=mclmc": {
         "sampler.dynamics.integrator": "euler 3",
         "sampler.dynamics.energy_var": "0 -1 low nan inf",

@@ -25,7 +25,7 @@ from bdl.run.section import check_num_data
 
 CYCLES = ("schedule.cycle.explore=0.3", "collect.keep.samples_per_cycle=1")
 SAMPLERS = [p.stem for p in sorted((CONF / "sampler").glob("*.yaml")) if p.stem != "default"]
-DYNAMICS = ("baoab", "psgld", "sgfs", "sghmc", "sgld", "sglrw", "sgnht", "sgrld", "smile")
+DYNAMICS = ("baoab", "cchmc", "psgld", "sgfs", "sghmc", "sgld", "sglrw", "sgnht", "sgrld", "smile")
 WEIGHTINGS = ("adaptive", "contour")
 ZETA = ("sampler.weighting.zeta=1",)  # what tuning, which does not run here, finds under auto
 PRIORS = [path.stem for path in sorted((CONF / "sampler" / "prior").glob("*.yaml"))]

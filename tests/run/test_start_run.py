@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import running
+import torch
 from running import TINY, refusal, sampled, samples, whole
 
 import bdl
@@ -34,6 +35,10 @@ def test_the_scores_of_the_ensemble_stand_beside_those_of_the_posterior(finished
         if name.startswith("bma/"):
             assert metrics[f"test/start/{name.removeprefix('bma/')}"] == pytest.approx(value)
     assert metrics["test/start/nll"] != metrics["test/bma/nll"]
+    posterior = bdl.Posterior.load(finished, MLP((36, 6))).evaluate(bdl.data.LandsatDataModule().slices("test"))
+    p = torch.stack([e.bma.double()[range(e.items), e.labels] for e in (evaluation, posterior)])
+    error = p.log().diff(dim=0).std().item() / 2000**0.5
+    assert metrics["test/start/gain_se"] == pytest.approx(error, rel=1e-4) and error < 0.02
     assert "start: deep ensemble of 4" in (finished / "report.html").read_text()
 
 

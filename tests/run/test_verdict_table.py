@@ -18,7 +18,7 @@ SEEN = {
     "modes 1/2 std apart, 4 chains": "not mixing",
     "numbers, modes 1/2 std apart, 20 chains": "ensemble over modes",
     "importance weights that cannot be had": "not known",
-    "SGHMC at a third of its largest step: 1.5 T": "broken",
+    "SGHMC at a third of its largest step: 1.5 T": "another temperature",
 }
 
 

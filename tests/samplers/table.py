@@ -98,6 +98,7 @@ TABLE = [
     Row("baoab-0.1", lambda d, dtype: bdl.BAOAB(friction=0.1), friction=0.1, order=2),
     Row("baoab-0.5", lambda d, dtype: bdl.BAOAB(friction=0.5), friction=0.5, order=2),
     Row("baoab-1", lambda d, dtype: bdl.BAOAB(friction=1.0), order=2),
+    Row("cchmc", lambda d, dtype: bdl.CCHMC(friction=0.1, adapt_steps=0), friction=0.1),  # SGHMC before it learns
     Row("sgnht-0.1", lambda d, dtype: bdl.SGNHT(friction=0.1, rate=None), friction=0.1, thermostat=True),
     Row("sgnht-0.5", lambda d, dtype: bdl.SGNHT(friction=0.5, rate=None), friction=0.5, thermostat=True),
     Row(
@@ -111,6 +112,8 @@ TABLE = [
     # tested in test_isokinetic.py; SGD without momentum at T = 0; u has unit length over all parameters
     Row("smile", lambda d, dtype: bdl.SMILE(friction=0.1), law="elsewhere", thermostat=True),
     Row("smile-adapting", lambda d, dtype: bdl.SMILE(adapt_steps=30), law="elsewhere", sgd=False, thermostat=True),
+    # tested in test_covariance_controlled.py
+    Row("cchmc-adapting", lambda d, dtype: bdl.CCHMC(rank=2, adapt_steps=30), law="elsewhere", friction=0.1),
     Row("sglrw", lambda d, dtype: bdl.SGLRW(), law="elsewhere"),  # test_lattice.py
     Row("psgld-a0", lambda d, dtype: bdl.PSGLD(a=0.0, damping=0.1), law="curved", scale=10.0, sgd=False),
     Row("sgrld-diagonal", lambda d, dtype: bdl.SGRLD(diagonal_metric), law="curved", scale=2.0, sgd=False),
@@ -162,6 +165,7 @@ def equip(sampler: bdl.Sampler) -> bdl.Sampler:
     each = torch.tensor([0.5, -0.5, 1.5], dtype=theta.dtype).unsqueeze(-1)  # three examples per chain
     sampler.extras |= {
         "curvature": lambda: torch.ones_like(sampler.chain.theta),
+        "noise_draws": lambda: each.to(sampler.chain.theta) * torch.ones_like(sampler.chain.theta).unsqueeze(-2),
         "per_example": lambda: each.to(sampler.chain.theta) * torch.ones_like(sampler.chain.theta).unsqueeze(-2),
     }
     return sampler

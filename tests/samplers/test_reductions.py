@@ -187,7 +187,7 @@ def test_lr_and_tau_per_chain_act_as_floats_on_each_chain(row: Row):
         g, curvature, grad_var = torch.randn(3, 3, 2, generator=draw, dtype=D64)
         z = torch.randn(3, dynamics.noise_numbers(2), generator=draw, dtype=D64)
         extra = {"curvature": curvature, "grad_var": grad_var.square() * 0.1}
-        extra["per_example"] = torch.randn(3, 5, 2, generator=draw, dtype=D64)
+        extra["per_example"] = extra["noise_draws"] = torch.randn(3, 5, 2, generator=draw, dtype=D64)
         z[0] = 0
         stack = advance(dynamics, stack, g, lr, tau, z, extra)
         for c in range(3):

@@ -30,6 +30,11 @@ def test_a_run_that_keeps_all_promises():
             "temperature is 6.6 T, not 1.2 T at most",
         ),
         ("rest", {"energy/drift": -0.5, "energy/drift_t": -6.0}, "moved by -0.5 standard deviations"),
+        (
+            "rest",
+            {"ess/min": 30.0, "ess/within": 32.0, "chains": 8, "samples": 800},
+            "samples are not at rest: each chain alone has made 4 independent draws: take about 7 times the length",
+        ),
         ("energy_error", {"energy_error": 30.0}, "30 times the energy error"),
     ],
 )
@@ -39,3 +44,7 @@ def test_a_broken_promise_is_one_line(name, measured, words):
     assert (
         broken[name].startswith("tune: a promise is not kept: ") and words in broken[name] and "\n" not in broken[name]
     )
+
+
+def test_a_run_that_has_said_that_it_is_not_at_rest_does_not_keep_the_promise():
+    assert list(broken_promises(GOOD, at_rest=False)) == ["rest"]

@@ -71,6 +71,7 @@ class Promises(SamplerCallback):
         self.rule: EveryStep = rule
         self._rows: list[tuple[int, float, float]] = []  # step, mean energy of the chains in nats, see `kinetic_ratio`
         self._fell = 0  # the step at which lr fell last
+        self.at_rest = True  # False once it has said that samples are not
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
@@ -137,6 +138,7 @@ class Promises(SamplerCallback):
         later = min(2 * step, int(LATEST * self._total)) if math.isfinite(self._total) else 0
         if not self.may_extend or later <= step:
             remedy = "take a longer run (length)" if self.may_extend else "raise collect.keep.burn_in, which was given"
+            self.at_rest = False
             self.say(f"tune: a promise is not kept: samples are not at rest. At step {step:,} {reason}: {remedy}")
             return False
         samples = min(self.rule.count(int(self._total)), int(self._total) - later)
@@ -192,11 +194,12 @@ class Promises(SamplerCallback):
     def state_dict(self) -> dict[str, Any]:
         return {
             "burn_in": self.rule.burn_in, "every": self.rule.every, "rows": list(self._rows), "fell": self._fell,
+            "at_rest": self.at_rest,
         }  # fmt: skip
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self._rows = [(int(step), float(energy), float(ratio)) for step, energy, ratio in state_dict["rows"]]
-        self._fell = int(state_dict["fell"])
+        self._fell, self.at_rest = int(state_dict["fell"]), bool(state_dict.get("at_rest", True))
         self._keep_by(EveryStep(state_dict["burn_in"], state_dict["every"]))
 
 

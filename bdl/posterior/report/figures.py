@@ -56,7 +56,7 @@ def energy_trace(step: np.ndarray, energy: np.ndarray, kept: np.ndarray) -> Figu
 # Rows of the picture of the schedule: columns of the trace, with their colours and names
 SCHEDULE = {
     "lr": {"lr": (BLUE, "learning rate")},
-    "temperature": {"kinetic_temperature": (SKY, "kinetic temperature"), "t_eff": (RED, "T_eff, with batch noise"),
+    "temperature": {"kinetic_temperature": (SKY, "kinetic temperature"), "t_eff": (RED, "T_eff, mean over directions"),
                     "temperature": ("black", "T, as configured")},
     "multiplier": {"multiplier": (GREEN, "gradient multiplier")},
 }  # fmt: skip
@@ -120,7 +120,7 @@ def directions(rows: Sequence[tuple[str, float, float]], limits: tuple[float, fl
     places, ratio, error = np.arange(len(rows))[::-1], np.asarray(ratio), np.nan_to_num(np.asarray(error))
     figure = Figure((WIDE, 0.9 + 0.24 * len(rows)), layout="constrained")
     ax = figure.subplots()
-    ax.axvspan(*limits, color=GREEN, alpha=0.14, lw=0, label="right within the limits of the verdict")
+    ax.axvspan(*limits, color=GREEN, alpha=0.14, lw=0, label="right")
     ax.axvline(1, color="black", lw=1, label="T, as asked for")
     hot, cold = ratio - 2 * error > limits[1], ratio + 2 * error < limits[0]
     for these, colour, label in ((~hot & ~cold, BLUE, "T"), (hot, RED, "too hot"), (cold, SKY, "too cold")):

@@ -6,6 +6,8 @@ import math
 import shlex
 from collections.abc import Mapping
 
+from bdl.posterior.judge_rest import in_words, lengths
+from bdl.posterior.judgements import or_nan
 from bdl.posterior.verdict import Verdict
 
 MOST = 100  # lengths of the run: beyond them another sampler is the better advice
@@ -16,34 +18,81 @@ OF_WEIGHTS = ("Weighted distribution", "ESS of importance weights")  # names of 
 def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:
     """What to do, in words, and the command that does it; none without the command of the run.
 
+    Predictions that are good come first: what leads away from them is one choice, and is named as such.
+
     m: metrics, NaN where one is not known. steps: of the run.
     """
     if not command:
         return []
-    if judged.outcome == "more samples" and steps and "budget=" not in command:
-        share = judged.needed / m["samples"]  # NaN where unknown
-        times = math.ceil(min(MOST, max(2.0, UNKNOWN if math.isnan(share) else share)))
-        key = "trainer.max_steps" if "trainer.max_" in command else "length"
-        return [(f"Sample {times} times as long", changed(command, f"{key}={int(float(f'{times * steps:.2g}'))}"))]
-    if judged.outcome == "not mixing":
+    if judged.head.kind == "good ensemble":
+        otherwise = [(f"Only to sample the posterior itself: {words[0].lower()}{words[1:]}", line)
+                     for words, line in _to_the_posterior(judged, m, command)]  # fmt: skip
+        return [("Use these predictions, and see that another run repeats them", another_seed(command)), *otherwise]
+    if judged.outcome == "trust":
+        return [("See that another run predicts the same", another_seed(command))]
+    if judged.outcome == "prior does not fit":
+        return [
+            (
+                "Read the temperature that predicts best",
+                changed(changed(command, "tune=auto"), "tune.temperature=true"),
+            ),
+            ("Learn the width of the prior", changed(command, "sampler.prior.precision=learned")),
+        ]
+    if judged.outcome in ("more samples", "not at rest"):
+        return _longer(judged, m, command, steps)
+    if judged.outcome == "broken":
+        return _smaller_steps(m, command)
+    return _to_the_posterior(judged, m, command)
+
+
+def _longer(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:
+    """A longer run, with its time where that of this run is known."""
+    if not steps or "budget=" in command:
+        return []
+    share = lengths(or_nan(m)) if judged.outcome == "not at rest" else judged.needed / m["samples"]  # NaN where unknown
+    times = math.ceil(min(MOST, max(2.0, UNKNOWN if math.isnan(share) else share)))
+    key = "trainer.max_steps" if "trainer.max_" in command else "length"
+    seconds = times * m.get("seconds", math.nan)
+    time = "" if math.isnan(seconds) else f", in about {in_words(seconds)}"
+    line = changed(command, f"{key}={int(float(f'{times * steps:.2g}'))}")
+    return [(f"Sample {times} times as long{time}", line)]
+
+
+def _to_the_posterior(judged: Verdict, m: Mapping[str, float], command: str) -> list[tuple[str, str]]:
+    """What brings samples of another distribution closer to the posterior."""
+    if judged.outcome in ("not mixing", "ensemble over modes"):
         ensemble = ("Start the chains as a deep ensemble", changed(command, "start=adamw"))
         cycles = ("Let the chains jump in cycles", changed(command, "schedule=cyclical"))
         return [cycles] if "start/members" in m else [ensemble, cycles]
-    if judged.outcome in ("no posterior", "not known"):
-        name = judged.decisive.name
-        if name in OF_WEIGHTS and (plain := unweighted(command)):
-            return [("Sample the posterior itself, without the weighting", plain)]
-        if name == "Approximation" or m["temperature"] == 0:
-            default = without(command, "sampler")
-            return [] if default == command else [("Sample the posterior itself, by the default sampler", default)]
-        is_tuned = not math.isnan(m["tune/kept/rest"])
-        return [] if is_tuned else [("Let bdl find the settings of the sampler", changed(command, "tune=auto"))]
-    if judged.outcome == "broken" and not math.isnan(m["lr"]):
-        return [("Take smaller steps", changed(command, f"sampler.lr={m['lr'] / 4:.2g}"))]
-    if judged.outcome in ("trust", "ensemble over modes"):
-        seed = next((int(w[5:]) for w in shlex.split(command) if w.startswith("seed=") and w[5:].isdecimal()), 0)
-        return [("See that another run predicts the same", changed(command, f"seed={seed + 1}"))]
-    return []
+    name, is_tuned = judged.decisive.name, not math.isnan(m["tune/kept/rest"])
+    if judged.outcome == "another temperature":
+        return _smaller_steps(m, command) if is_tuned else [_tuned(command)]
+    if name in OF_WEIGHTS and (plain := unweighted(command)):
+        return [("Sample the posterior itself, without the weighting", plain)]
+    if name == "Approximation" or m["temperature"] == 0:
+        default = without(command, "sampler")
+        return [] if default == command else [("Sample the posterior itself, by the default sampler", default)]
+    return [] if is_tuned else [("Let bdl find the settings of the sampler", changed(command, "tune=auto"))]
+
+
+def _tuned(command: str) -> tuple[str, str]:
+    """The run with a step and a batch that are found so that batches heat it little."""
+    line = changed(without(command, "sampler.lr"), "tune=auto")
+    return "Let bdl find a step and a batch that heat the chains little", line
+
+
+def _smaller_steps(m: Mapping[str, float], command: str) -> list[tuple[str, str]]:
+    return [] if math.isnan(m["lr"]) else [("Take smaller steps", changed(command, f"sampler.lr={m['lr'] / 4:.2g}"))]
+
+
+def another_seed(command: str) -> str:
+    """The command with the next seed.
+
+    >>> another_seed("bdl train seed=3")
+    'bdl train seed=4'
+    """
+    seed = next((int(w[5:]) for w in shlex.split(command) if w.startswith("seed=") and w[5:].isdecimal()), 0)
+    return changed(command, f"seed={seed + 1}")
 
 
 def unweighted(command: str) -> str | None:

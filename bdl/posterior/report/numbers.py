@@ -19,6 +19,8 @@ from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.diagnostics import ConvergenceRow, convergence_rows, mixing, rhat, trace_error
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_metrics
 from bdl.posterior.evaluation import PosteriorEvaluation
+from bdl.posterior.judge_law import by_direction, sampled_temperature
+from bdl.posterior.judgements import or_nan
 from bdl.posterior.ood import detection, named_detection
 from bdl.posterior.predict import Posterior, Progress
 from bdl.posterior.verdict import verdict
@@ -53,6 +55,7 @@ class Summary:
     calibration: Calibration | None = None  # fitted on the split "val"
     class_names: Sequence[str] = ()  # empty where they are not known
     command: str = ""  # the command that makes the run; empty where there is none
+    seconds: float = math.nan  # of the run
 
 
 def summarise(
@@ -97,7 +100,7 @@ def summarise(
     energies = next(iter(_energy_draws(posterior).values()), None)
     metrics |= mixing(first.quantities, energies, first.features) | first.repeat_error()
     metrics |= _temperatures(posterior, trace)
-    metrics |= {} if start is None else _start(start, loaders)
+    metrics |= {} if start is None else _start(start, loaders, evaluations)
     calibration = None if calibrate is None else calibrate.fit(evaluations["val"])
     if calibration is not None:
         metrics |= fitted_numbers(calibration, evaluations["val"].items)
@@ -173,12 +176,19 @@ def _temperatures(posterior: Posterior, trace: Trace | None) -> dict[str, float]
     return metrics | {name: value for name, value in optional.items() if not math.isnan(value)}
 
 
-def _start(ensemble: Posterior, loaders: Mapping[str, Iterable[Any]]) -> dict[str, float]:
-    """The scores of the average over the members of the ensemble."""
+def _start(
+    ensemble: Posterior, loaders: Mapping[str, Iterable[Any]], evaluations: Mapping[str, PosteriorEvaluation]
+) -> dict[str, float]:
+    """The scores of the average over the members of the ensemble.
+
+    `start/gain_se` is the standard error of the difference between its NLL and that of the posterior, item by item.
+    """
     metrics: dict[str, float] = {"start/members": ensemble.samples}
     for split, evaluation in ensemble.evaluate_all(loaders).items():
         of_average = {k: v for k, v in evaluation.metrics().items() if k.startswith("bma/")}
         metrics |= {f"{split}/start/{name.removeprefix('bma/')}": value for name, value in of_average.items()}
+        gain = evaluation.losses() - evaluations[split].losses()
+        metrics[f"{split}/start/gain_se"] = float(gain.std() / math.sqrt(len(gain))) if len(gain) > 1 else math.nan
     return metrics
 
 
@@ -231,12 +241,15 @@ def _weighted_mean(values: Tensor, lr: Tensor) -> float:
     return float((weight * values.nan_to_num()).sum() / weight.sum()) if bool((weight > 0).any()) else math.nan
 
 
-def print_summary(metrics: Mapping[str, float]) -> None:
-    """Print what `summarise` found: scores of one sample and of averages, a line on the chains, last the verdict."""
+def print_summary(metrics: Mapping[str, float], seconds: float = math.nan) -> None:
+    """Print what `summarise` found: scores of one sample and of averages, a line on the chains, last the verdict.
+
+    seconds: of the run.
+    """
     console = Console()
     console.print(_scores_table(metrics))
     console.print("; ".join(_chain_facts(metrics)), soft_wrap=True, highlight=False)
-    judged = verdict(metrics)
+    judged = verdict({**metrics, "seconds": seconds})
     for text in (*(f"{question} {answer}" for question, answer in judged.answers), judged.line):
         console.print(text, soft_wrap=True, highlight=False, markup=False)
 
@@ -257,11 +270,13 @@ def _scores_table(metrics: Mapping[str, float]) -> Table:
 
 
 def _chain_facts(metrics: Mapping[str, float]) -> list[str]:
-    at_most = "at most " if math.isfinite(metrics["kinetic_temperature"]) else ""  # momenta show what is reached
-    heat = f"T_eff {at_most}{_text(metrics['t_eff'])} (noise_ratio {_text(metrics['noise_ratio'])})"
+    m = or_nan(metrics)
+    measured = [f"T sampled {sampled_temperature(m)}"] if by_direction(m) and m["temperature"] > 0 else []
+    heat = f"T_eff {_text(metrics['t_eff'])}, the mean over directions (noise_ratio {_text(metrics['noise_ratio'])})"
     facts = [
         f"{metrics['samples']:.0f} samples of {metrics['chains']:.0f} chains",
         f"T {metrics['temperature']:g}, {heat}",
+        *measured,
         f"kinetic temperature {_text(metrics['kinetic_temperature'])}",
         f"R-hat max {_text(metrics['rhat/max'])}, ESS min {_text(metrics['ess/min'])}",
     ]

@@ -17,7 +17,8 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from bdl.disk.manifest import write_listed
 from bdl.posterior.class_evaluation import ClassEvaluation
 from bdl.posterior.energy_histogram import EnergyHistogram
-from bdl.posterior.judgements import Check, Judgement, or_nan
+from bdl.posterior.heads import is_worse_than_start
+from bdl.posterior.judgements import Check, Judgement, Numbers, or_nan
 from bdl.posterior.predict import Posterior
 from bdl.posterior.report.next_steps import next_steps
 from bdl.posterior.report.numbers import ROWS, VALUE_SCORES, Summary, Trace, row_label, scores_of, shown_score
@@ -28,12 +29,11 @@ from bdl.posterior.value_evaluation import Units, ValueEvaluation, Values
 from bdl.posterior.verdict import Verdict, verdict
 
 # Checks that the two tables show, unless a picture does
-IN_CONVERGENCE = ("Monte Carlo error", "Chains against each other", "R-hat (largest)", "ESS (smallest)",
+IN_CONVERGENCE = ("Monte Carlo error", "Rest", "Chains against each other", "R-hat (largest)", "ESS (smallest)",
                   "ESS of the tails", "Drift of predictions", "Slowest direction")  # fmt: skip
 IN_PREDICTIONS = ("Level of single samples", "Average against a constant", "Average against the start",
-                  "Average against one sample", "Width against residuals", "Calibration error (ECE)",
-                  "Calibration of intervals")  # fmt: skip
-WORSE = 0.01  # nats, as for the check "Average against the start"
+                  "Average against one sample", "Average against one network", "Width against residuals",
+                  "Calibration error (ECE)", "Calibration of intervals")  # fmt: skip
 SCORE = re.compile(r"(test|train)/[^/]*/[^/]*")  # a metric of the table of scores
 MARKS = {"ok": "✓", "look": "!", "bad": "✗"}  # readable without colours
 
@@ -98,6 +98,7 @@ def write_page(
         convergence=summary.convergence,
         classes=class_rows(test, summary.class_names),
         command=summary.command,
+        seconds=summary.seconds,
         warnings=summary.warnings,
     )
     write_listed(path, page(data).encode())
@@ -107,14 +108,14 @@ def write_page(
 def page(data: ReportData) -> str:
     """The HTML text. It loads nothing: style and pictures are part of it."""
     m = or_nan(data.metrics)
-    judged = verdict(m, data.histogram, data.warnings)
+    judged = verdict(m | {"seconds": data.seconds}, data.histogram, data.warnings)
     splits = [s for s in ("test", "train") if any(k.startswith(f"{s}/") and not math.isnan(v) for k, v in m.items())]
     pictures = pictures_of(data)
     seen_in = {p.title: p.checks for p in pictures}
     seen_in |= {"Convergence": IN_CONVERGENCE} if data.convergence else {}
     seen_in |= {"Predictions": IN_PREDICTIONS} if splits else {}
     numbers = {k: f"{v:,.5g}" for k, v in m.items() if not SCORE.fullmatch(k)}
-    steps = next_steps(judged, m, data.command, max(data.kept_steps, default=0))
+    steps = next_steps(judged, judged.metrics, data.command, max(data.kept_steps, default=0))
     worse = worse_than_start(m)
     given = {
         **({"Predictions": splits} if worse else {}),  # first, because they are what is wrong
@@ -190,10 +191,10 @@ def _in_short(m: Mapping[str, float], units: Units) -> str:
     return f"The average{samples} misclassifies {errors}{nll}."
 
 
-def worse_than_start(m: Mapping[str, float]) -> str:
+def worse_than_start(m: Numbers) -> str:
     """One sentence where the posterior predicts worse than the networks at which its chains began; otherwise empty."""
     start, average = m["test/start/nll"], m["test/bma/nll"]
-    if not average > start + WORSE:  # also where one is not known
+    if not is_worse_than_start(m):  # also where one is not known
         return ""
     return (
         f"The posterior predicts worse than the ensemble at which its chains began: NLL {average:.3f} against "

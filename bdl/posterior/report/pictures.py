@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -13,6 +14,7 @@ from torch import Tensor
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_sentences
 from bdl.posterior.evaluation import Curve
+from bdl.posterior.judge_law import KINETIC, T_EFF
 from bdl.posterior.judge_weights import HEAT
 from bdl.posterior.report.text import Word
 from bdl.posterior.value_evaluation import Values
@@ -29,8 +31,9 @@ SCHEDULE = {
     "multiplier": "The multiplier is the factor by which the weighting changes the gradient.",
 }
 TEMPERATURE = (
-    "T_eff = T (1 + noise_ratio) is the temperature to which the noise of mini-batches can heat a chain at most. "
-    "The kinetic temperature is what the momenta show. Shaded: the range over chains."
+    "T_eff = T (1 + noise_ratio) is the temperature that the noise of mini-batches makes of T, as a mean over "
+    "directions; single ones may be far hotter. The kinetic temperature is the mean that the momenta show, which a "
+    "thermostat sets. Shaded: the range over chains."
 )
 DIRECTIONS = (
     "In a good run all points lie in the green band. Points to the right of it are directions sampled too hot.",
@@ -72,8 +75,8 @@ SHOWN = 20  # directions in a picture
 
 # The checks that these pictures show
 AVERAGES = ("Monte Carlo error", "Average against one sample")
-TEMPERATURES = ("Temperature", "T_eff", "Kinetic temperature", "Configurational temperature")
-DIRECTIONAL = ("Temperature by direction",)
+TEMPERATURES = ("Temperature", T_EFF, KINETIC, "Configurational temperature")
+DIRECTIONAL = ("Hottest direction", "Coldest direction")
 WIDTHS = ("Width against residuals", "Calibration of intervals")
 WEIGHTING = ("ESS of importance weights", "Energy bins")
 
@@ -95,6 +98,7 @@ class ReportData:
     text: Sequence[Word] = ()  # the first test tokens
     classes: Sequence[tuple[str, Sequence[str]]] = ()  # name -> items, recall, precision, IoU and AUC as texts
     command: str = ""  # the command that makes the run
+    seconds: float = math.nan  # of the run
     convergence: Sequence[ConvergenceRow] = ()
     warnings: Sequence[str] = ()
 

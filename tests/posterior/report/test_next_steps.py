@@ -26,7 +26,9 @@ COMMAND = "bdl train sampler=sghmc length=100 seed=3 'sampler.lr=0.4'"
 def advised(
     outcome: str, needed: float = math.nan, command: str = COMMAND, decisive: str = "", **metrics: float
 ) -> list[str]:
-    judged: Any = SimpleNamespace(outcome=outcome, needed=needed, decisive=SimpleNamespace(name=decisive))
+    judged: Any = SimpleNamespace(
+        outcome=outcome, needed=needed, decisive=SimpleNamespace(name=decisive), head=SimpleNamespace(kind="open")
+    )
     m = or_nan({"samples": 50.0, "lr": 0.4, **metrics})
     return [line for _, line in next_steps(judged, m, command, 100)]
 
@@ -37,6 +39,7 @@ def advised(
         ("more samples", 350.0, ["bdl train sampler=sghmc seed=3 sampler.lr=0.4 length=700"]),
         ("more samples", math.nan, ["bdl train sampler=sghmc seed=3 sampler.lr=0.4 length=400"]),
         ("broken", math.nan, ["bdl train sampler=sghmc length=100 seed=3 sampler.lr=0.1"]),
+        ("another temperature", math.nan, ["bdl train sampler=sghmc length=100 seed=3 tune=auto"]),
         ("trust", math.nan, ["bdl train sampler=sghmc length=100 sampler.lr=0.4 seed=4"]),
         ("no posterior", math.nan, ["bdl train sampler=sghmc length=100 seed=3 sampler.lr=0.4 tune=auto"]),
     ],
@@ -52,6 +55,16 @@ def test_nothing_is_advised_that_cannot_be_done():
 
 def test_a_run_that_was_tuned_is_not_told_to_tune():
     assert advised("not known", **{"tune/kept/rest": 1.0}) == []
+    (line,) = advised("another temperature", **{"tune/kept/rest": 1.0})
+    assert line == "bdl train sampler=sghmc length=100 seed=3 sampler.lr=0.1"
+
+
+def test_a_run_that_is_not_at_rest_is_told_how_much_longer_and_how_long_that_takes():
+    judged: Any = SimpleNamespace(outcome="not at rest", needed=math.nan, head=SimpleNamespace(kind="open"))
+    m = or_nan({"ess/within": 40.0, "chains": 8.0, "samples": 800.0, "seconds": 60.0})
+    assert next_steps(judged, m, COMMAND, 100) == [
+        ("Sample 5 times as long, in about 5 minutes", "bdl train sampler=sghmc seed=3 sampler.lr=0.4 length=500")
+    ]
 
 
 @pytest.mark.parametrize("sampler", ["awsghmc", "awsgld", "awsgnht", "awpsgld", "awsgrld"])

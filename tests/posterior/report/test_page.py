@@ -77,7 +77,10 @@ def data() -> ReportData:
         title="landsat",
         facts={"data": "landsat", "N": "4,435"},
         explain="intended law: exp(-U/T)\nT = 1 < 2",
-        metrics=metrics | chain | error | {"rhat/max": 1.02, "ess/min": 340.0, "kinetic_temperature": math.nan},
+        metrics=metrics
+        | chain
+        | error
+        | {"rhat/max": 1.02, "ess/min": 340.0, "ess/within": 340.0, "kinetic_temperature": math.nan},
         trace={
             "step": steps,
             "energy": rng.normal(size=(len(steps), chains)),

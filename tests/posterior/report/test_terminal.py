@@ -25,17 +25,21 @@ def test_scores_and_facts_are_printed(capsys):
     assert "one sample" in table and "all chains' average" in table and "one chain's" not in table
     assert table.count("10.00") == 4 and table.count("0.2500") == 2
     assert facts == (
-        "60 samples of 3 chains; T 1, T_eff 1.25 (noise_ratio 0.25); kinetic temperature unknown; "
-        "R-hat max 1.02, ESS min 140"
+        "60 samples of 3 chains; T 1, T_eff 1.25, the mean over directions (noise_ratio 0.25); "
+        "kinetic temperature unknown; R-hat max 1.02, ESS min 140"
     )
     assert again.startswith("Would another run of this budget predict the same? not known: ")
     assert law.startswith("Is this the target distribution that was asked for? no: 3 chains may miss the same modes")
     assert last.startswith("verdict: not known. Monte Carlo error: ")
 
 
-def test_t_eff_is_a_bound_where_momenta_show_the_temperature(capsys):
-    print_summary(CHAIN | {"kinetic_temperature": 1.0})
-    assert "T_eff at most 1.25 (noise_ratio 0.25); kinetic temperature 1" in capsys.readouterr().out
+def test_t_eff_is_a_mean_and_the_hottest_direction_stands_beside_it(capsys):
+    hot = {"temperature/directions/hottest": 125.0, "temperature/directions/hottest_se": 31.0}
+    print_summary(CHAIN | {"kinetic_temperature": 1.0} | hot)
+    out = capsys.readouterr().out
+    assert (
+        "T_eff 1.25, the mean over directions (noise_ratio 0.25); T sampled 125 ± 31 T in its hottest direction" in out
+    )
 
 
 def test_optional_facts_are_printed_if_present(capsys):

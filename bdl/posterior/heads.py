@@ -1,0 +1,126 @@
+"""What a run is worth, in one head: a posterior, a good ensemble, a prior that does not fit, open, or broken."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from bdl.posterior.judge_law import sampled_temperature
+from bdl.posterior.judgements import (
+    FEW,
+    GAIN,
+    LEVELS_OF,
+    Judgement,
+    Level,
+    Numbers,
+    VerdictOutcome,
+    has_learnt,
+    has_no_temperature,
+    tolerance,
+)
+
+Kind = Literal["posterior", "good ensemble", "prior does not fit", "open", "broken"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+NEARLY = 2.5  # times the tolerance of the Monte Carlo error: 0.05 at p = 1/2 costs 0.005 nats, half of GAIN
+OTHER_LAWS: tuple[VerdictOutcome, ...] = ("another temperature", "no posterior", "ensemble over modes", "not mixing")
+TITLES: dict[VerdictOutcome, str] = {
+    "trust": "You can trust these samples",
+    "more samples": "More samples are needed",
+    "not known": "Whether to trust these samples is not known",
+    "prior does not fit": "The posterior, but its prior does not fit",
+    "ensemble over modes": "An ensemble over modes",
+    "not mixing": "The chains do not mix",
+    "not at rest": "Not at rest: the run is too short",
+    "another temperature": "Not the posterior: another temperature",
+    "no posterior": "These are not samples of a posterior",
+    "broken": "Do not use these samples",
+}
+
+
+@dataclass(frozen=True)
+class Head:
+    """What a report, the terminal and the estimators say first."""
+
+    kind: Kind
+    level: Level
+    title: str
+    sentence: str  # the reason
+
+
+def head_of(m: Numbers, decisive: Judgement, repeats: Judgement) -> Head:
+    """The head of a run whose decisive judgement this is."""
+    outcome, level = decisive.outcome, LEVELS_OF[decisive.outcome]
+    if outcome == "trust":
+        return Head("posterior", level, TITLES[outcome], repeats.words)
+    if outcome in OTHER_LAWS and predicts_well(m):
+        law = "a posterior" if not m["temperature"] > 0 else f"the posterior at T = {m['temperature']:.3g}"
+        return Head("good ensemble", level, f"A good ensemble, not {law}", _good(m, decisive, repeats))
+    kinds: dict[VerdictOutcome, Kind] = {"prior does not fit": "prior does not fit", "broken": "broken"}
+    return Head(kinds.get(outcome, "open"), level, TITLES[outcome], f"{decisive.name}: {decisive.words}")
+
+
+def predicts_well(m: Numbers) -> bool:
+    """Does the average beat one network and a constant on test data, keep up with the start, and nearly repeat?
+
+    Another run may differ by NEARLY times the tolerance: that costs less than GAIN, by which the average is better.
+    """
+    average, items = m["test/bma/nll"], m["test/items"]
+    if math.isnan(average) or items < FEW or not has_learnt(m):
+        return False
+    better = average <= single_network(m) - GAIN
+    return better and not is_worse_than_start(m) and m["mcse/most"] <= NEARLY * tolerance(m)
+
+
+def single_network(m: Numbers) -> float:
+    """The NLL of single networks on test data: of the last ten of each chain, or of the last one."""
+    ten = m["test/last_ten/nll"]
+    return m["test/one_sample/nll"] if math.isnan(ten) else ten
+
+
+def is_worse_than_start(m: Numbers) -> bool:
+    """Is the average worse than the ensemble at which the chains began, by more than GAIN and two standard errors?
+
+    The error is that of the differences item by item, where they are known.
+    """
+    error = m["test/start/gain_se"]
+    return m["test/bma/nll"] - m["test/start/nll"] > max(GAIN, 0.0 if math.isnan(error) else 2 * error)
+
+
+def judge_start(m: Numbers) -> Judgement | None:
+    """A posterior that is wider than the ensemble of its modes may predict worse (Wenzel et al. 2020)."""
+    start, average, name = m["test/start/nll"], m["test/bma/nll"], "Average against the start"
+    if math.isnan(start + average):
+        return None
+    value = f"NLL {start:.3f} → {average:.3f}"
+    if not is_worse_than_start(m):
+        return Judgement("trust", name, value, "sampling did not make the predictions worse")
+    words = (
+        "the ensemble at which the chains began predicts better: this posterior is too wide for the data, or heated. "
+        "Use the ensemble, find a T (tune.temperature=true), or take a tighter or a learned prior"
+    )
+    return Judgement("prior does not fit", name, value, words)
+
+
+def judge_single(m: Numbers) -> Judgement | None:
+    """An average that is worse than single networks, although the law is right."""
+    one, average, name = single_network(m), m["test/bma/nll"], "Average against one network"
+    if not average > one + GAIN + 0.01 * abs(one):  # the NLL of numbers may be large
+        return None
+    words = "one network predicts better than the average over all: find a T (tune.temperature=true), or another prior"
+    return Judgement("prior does not fit", name, f"NLL {one:.3f} → {average:.3f}", words)
+
+
+def _good(m: Numbers, decisive: Judgement, repeats: Judgement) -> str:
+    """What the predictions are better than, and what differs from the posterior."""
+    score = f"NLL {single_network(m):.3f} → {m['test/bma/nll']:.3f}"
+    than = "" if math.isnan(m["test/start/nll"]) else ", no worse than its start"
+    better = f"use its predictions: they are better than those of one network ({score}){than}, and than a constant"
+    again = "" if repeats.outcome == "trust" else f"; another run would differ: {repeats.words.partition(';')[0]}"
+    return f"{better}{again}. What differs: {_difference(m, decisive)}"
+
+
+def _difference(m: Numbers, decisive: Judgement) -> str:
+    if decisive.outcome != "another temperature" or has_no_temperature(m):
+        return decisive.words
+    return f"the samples have {sampled_temperature(m)} ({decisive.name})"

@@ -1,0 +1,238 @@
+"""Which temperature have the samples? What single directions, the energy, momenta and the parameters' spread say of it.
+
+Batch noise heats a direction in proportion to its curvature, so T is a matter of direction. A thermostat, or noise that
+is subtracted, sets the mean over directions: a kinetic temperature or T_eff of T then says nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+
+from bdl.posterior.judge_rest import drifts, is_at_rest, take_longer
+from bdl.posterior.judge_weights import HEAT
+from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, has_no_temperature
+
+HOTTEST, COLDEST, MEDIAN = (f"temperature/directions/{name}" for name in ("hottest", "coldest", "median"))
+NOISIEST = "temperature/direction/noise"  # the beginning of the names of directions in which batch noise is largest
+KINETIC, T_EFF = "Kinetic temperature", "T_eff (mean over directions)"
+# <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to 0.1 % on Landsat
+UNSETTLED = 1.1
+ERRORS = 2.0  # standard errors
+UNCLEAR = 0.6  # of a direction's temperature: with a larger error (ERRORS standard errors) even 3 T would not be sure
+SPREAD = 2.0  # sd of the energy over that of a Gaussian distribution
+CONTINUED = 0.5  # sd of the energy of a Gaussian distribution, T √(d/2), by which an exact continuation changes it
+
+
+def judge_law(m: Numbers) -> list[Judgement]:
+    """The judgements on temperatures and on the energy. Single directions judge where they were measured."""
+    if has_no_temperature(m):
+        return []
+    of_directions = by_direction(m)
+    found = [_hottest(m), _coldest(m)] if of_directions else _means(m)
+    found += [_settled(m), _along(m), _continuation(m)]
+    return [judgement for judgement in found if judgement]
+
+
+def shown_temperatures(m: Numbers) -> list[Check]:
+    """The means over directions, where they do not judge."""
+    if has_no_temperature(m) or not (by_direction(m) or has_thermostat(m)):
+        return []
+    words = (
+        "a mean over directions, which a thermostat or subtracted noise sets: shown, not judged"
+        if has_thermostat(m)
+        else "a mean over directions: shown, not judged, because single directions were measured"
+    )
+    names = {KINETIC: "kinetic_temperature", T_EFF: "t_eff"}
+    return [Check("ok", k, _against_temperature(m, v)[2], words) for k, v in names.items() if not math.isnan(m[v])]
+
+
+def by_direction(m: Numbers) -> bool:
+    return not math.isnan(m[HOTTEST] + m[f"{HOTTEST}_se"])
+
+
+def has_thermostat(m: Numbers) -> bool:
+    """Does the sampler itself set the mean temperature, as a thermostat or subtracted noise do?"""
+    return m["temperature/thermostat"] == 1
+
+
+def sampled_temperature(m: Numbers) -> str:
+    """What T was sampled, in words, by direction where that is known.
+
+    >>> sampled_temperature(Numbers({"temperature": 1.0, HOTTEST: 125.0, f"{HOTTEST}_se": 31.0, MEDIAN: 1.4}))
+    '125 ± 31 T in its hottest direction and 1.4 T in the median one'
+    """
+    if not by_direction(m):
+        known = [
+            ratio for name in ("kinetic_temperature", "t_eff") if not math.isnan(ratio := m[name] / m["temperature"])
+        ]
+        return f"{known[0]:.3g} T on average over directions" if known else "an unknown temperature"
+    t, middle = m["temperature"], m[MEDIAN] / m["temperature"]
+    hottest = f"{m[HOTTEST] / t:.3g} ± {m[f'{HOTTEST}_se'] / t:.2g} T in its hottest direction"
+    return hottest + ("" if math.isnan(middle) else f" and {middle:.3g} T in the median one")
+
+
+def _hottest(m: Numbers) -> Judgement:
+    ratio, error, value = _along_direction(m, HOTTEST)
+    if ratio - error > HEAT:
+        words = (
+            f"the chain has {sampled_temperature(m)}: batches or the step heat it; a smaller lr, larger batches, or a "
+            "sampler of all the data would not"
+        )
+        return _off(m, "Hottest direction", value, words)
+    if _is_unclear(m, error / ratio):
+        words = "too few independent gradients to see a direction of 3 T: sample longer, or with more chains"
+        return Judgement("not known", "Hottest direction", value, words)
+    return Judgement("trust", "Hottest direction", value, f"no direction is surely hotter than {HEAT:g} T")
+
+
+def _is_unclear(m: Numbers, relative: float) -> bool:
+    """Are the errors of the noisiest directions, or without these of the hottest one, too large to see heat?"""
+    names = [name for name in m if name.startswith(NOISIEST) and not name.endswith("_se")]
+    of_noise = [ERRORS * widened(m) * m[f"{name}_se"] / m[name] for name in names if m[name] > 0]
+    return (statistics.median(of_noise) if of_noise else relative) > UNCLEAR
+
+
+def _coldest(m: Numbers) -> Judgement | None:
+    """As `_hottest`, for 1/T, whose relative error is the same."""
+    ratio, error, value = _along_direction(m, COLDEST)
+    if math.isnan(ratio):
+        return None
+    if ratio <= 0 or (1 - error / ratio) / ratio > HEAT:
+        words = (
+            f"along its coldest direction the chain has {ratio:.3g} T: it has not spread there yet, or too much noise "
+            "is subtracted"
+        )
+        return _off(m, "Coldest direction", value, words)
+    return Judgement("trust", "Coldest direction", value, f"no direction is surely colder than T / {HEAT:g}")
+
+
+def _off(m: Numbers, name: str, value: str, words: str) -> Judgement:
+    """A direction that has another temperature, unless the chains still slide down: a slope reads as heat."""
+    if drifts(m):
+        return Judgement("not at rest", name, value, f"{words}. Or it is the slope of an energy that still moves")
+    return Judgement("another temperature", name, value, words)
+
+
+def _along_direction(m: Numbers, name: str) -> tuple[float, float, str]:
+    """A temperature over T, ERRORS of its standard errors, and both as text.
+
+    The error comes from the chains' spread, so it is widened by Student's t for few of them.
+    """
+    ratio, error = m[name] / m["temperature"], m[f"{name}_se"] / m["temperature"]
+    return ratio, ERRORS * widened(m) * error, f"{ratio:.3g} ± {error:.2g} T"
+
+
+def widened(m: Numbers) -> float:
+    """t/1.96 with the 97.5 % quantile t of Student's law, by which an error from so many chains is too small."""
+    from scipy import stats  # slow to import
+
+    chains = m["chains"] if m["chains"] > 1 else 8  # a single chain is cut into 8 parts
+    return float(stats.t.ppf(0.975, chains - 1) / stats.norm.ppf(0.975))
+
+
+def _means(m: Numbers) -> list[Judgement]:
+    """Where no direction was measured, momenta and T_eff judge: means over directions, but no thermostat's."""
+    kinetic, mean = _reached(m, KINETIC, "kinetic_temperature"), _reached(m, T_EFF, "t_eff")
+    if has_thermostat(m):
+        off = [judgement for judgement in (kinetic, mean) if judgement and judgement.outcome != "trust"]
+        if kinetic and kinetic.outcome != "trust":
+            return off
+        words = (
+            "a thermostat, or noise that is subtracted, sets the mean over directions, so it is T whatever single "
+            "directions have; none of them was measured"
+        )
+        return [Judgement("not known", "Temperature", f"T = {m['temperature']:.3g}", words)]
+    if kinetic and mean and mean.outcome != "trust" and kinetic.outcome == "trust":
+        mean = Judgement("trust", mean.name, mean.value, "the momenta, which measure what is reached, show T")
+    found = [judgement for judgement in (kinetic, mean) if judgement]
+    if found or _settled(m):
+        return found
+    words = "no temperature was measured: mini-batches may heat the chain by an unknown amount"
+    return [Judgement("not known", "Temperature", f"T = {m['temperature']:.3g}", words)]
+
+
+def _reached(m: Numbers, title: str, name: str) -> Judgement | None:
+    """Heat that the steps bring, against T."""
+    ratio, error, value = _against_temperature(m, name)
+    if math.isnan(ratio):
+        return None
+    if ratio - 2 * error > HEAT:
+        words = f"mini-batches and the step heat the chain to {ratio:.3g} T: lower lr, raise friction or the batch size"
+        return Judgement("another temperature", title, value, words)
+    if ratio + 2 * error < 1 / HEAT:
+        words = f"the chain is colder than intended, {ratio:.3g} T: check lr, friction and clipping"
+        return Judgement("another temperature", title, value, words)
+    words = "mini-batches and the step hardly heat the chain on average; single directions were not measured"
+    return Judgement("trust", title, value, words)
+
+
+def _settled(m: Numbers) -> Judgement | None:
+    """<θ, ∇U>/d, the configurational temperature, is the temperature reached once |θ|² has stopped to change.
+
+    For SGHMC this holds at any step size and batch noise. Batch noise makes it useless without its standard error.
+    """
+    title, name = "Configurational temperature", "configurational_temperature"
+    if math.isnan(m[name] + m[f"{name}_se"]):
+        return None
+    ratio, error, value = _against_temperature(m, name)
+    kinetic, *others = (m[k] / m["temperature"] for k in ("kinetic_temperature", "t_eff", MEDIAN))
+    reached = [1.0, *(known for known in (kinetic, *others) if not math.isnan(known))]
+    if ratio - 2 * error > UNSETTLED * max(reached):
+        if math.isnan(kinetic) and ratio - 2 * error > HEAT and not by_direction(m):
+            words = f"the parameters spread as widely as at {ratio:.3g} T: lower lr, or keep later samples"
+            return Judgement("another temperature", title, value, words)
+        words = f"the parameters spread as widely as at {ratio:.3g} T, which heat does not explain: keep later samples"
+        return Judgement("more samples", title, value, words)
+    if ratio + 2 * error < min(reached) / UNSETTLED:
+        spread = f"spread no further than at {ratio:.3g} T" if ratio > 0 else "still grow"
+        words = f"the parameters {spread}: their slow directions need more steps"
+        return Judgement("more samples", title, value, words)
+    return Judgement("trust", title, value, "the parameters spread as widely as they should, and no further")
+
+
+def _along(m: Numbers) -> Judgement | None:
+    """The standard deviation of U along a chain is T √(d/2) for what is Gaussian."""
+    ratio, title = m["energy/along"] / (m["energy/gaussian"] or math.nan), "Spread of the energy"
+    if math.isnan(ratio):
+        return None
+    value = f"{m['energy/along']:.3g} nats, Gaussian {m['energy/gaussian']:.3g}"
+    if ratio <= SPREAD:
+        return Judgement("trust", title, value, "the energy spreads about as far as that of a Gaussian distribution")
+    words = f"along a chain the energy spreads {ratio:.3g} times as far as that of a Gaussian distribution at T"
+    return _unexplained(m, title, value, words)
+
+
+def _continuation(m: Numbers) -> Judgement | None:
+    """Chains of the right temperature that are at rest have the same energy after a short exact continuation."""
+    change, error, title = m["energy/continuation"], m["energy/continuation_se"], "Exact continuation"
+    if math.isnan(change + error):
+        return None
+    value = f"{change:+.3g} ± {error:.2g} nats"
+    least = CONTINUED * (0.0 if math.isnan(m["energy/gaussian"]) else m["energy/gaussian"])
+    if abs(change) <= max(SURE * widened(m) * error, least):
+        return Judgement("trust", title, value, "a short exact continuation leaves the energy where it is")
+    way, law = ("down", "hotter") if change < 0 else ("up", "colder")
+    words = f"a short exact continuation takes the energy {way} by {abs(change):.3g} nats: the chain was {law} than T"
+    return _unexplained(m, title, value, words)
+
+
+def _unexplained(m: Numbers, title: str, value: str, words: str) -> Judgement:
+    """Energies that are not those of T: of another temperature, unless the chains move or all directions have T."""
+    rest = f"{words}, or the chains are not at rest"
+    if not is_at_rest(m):
+        return Judgement("not at rest", title, value, f"{rest}: {take_longer(m)}")
+    if by_direction(m) and all(j.outcome == "trust" for j in _of_directions(m)):
+        return Judgement("not at rest", title, value, f"{rest}: every direction that was measured has T")
+    return Judgement("another temperature", title, value, rest)
+
+
+def _of_directions(m: Numbers) -> Sequence[Judgement]:
+    return [judgement for judgement in (_hottest(m), _coldest(m)) if judgement]
+
+
+def _against_temperature(m: Numbers, name: str) -> tuple[float, float, str]:
+    """A measured temperature over T, the standard error of this ratio (0 if unknown), and both numbers as text."""
+    intended, error = m["temperature"], m[f"{name}_se"]
+    return m[name] / intended, 0.0 if math.isnan(error) else error / intended, f"{m[name]:.3g}, T {intended:.3g}"

@@ -1,0 +1,75 @@
+"""Are the chains at rest? What each chain's own draws and the energy say, and how much longer a run has to be."""
+
+from __future__ import annotations
+
+import math
+
+from bdl.posterior.judgements import COUNTED, ESS, REST, Judgement, Numbers, alone, has_no_temperature
+
+ENERGY_DRIFT = 0.3  # standard deviations of the energy; 0.21 at most where converged
+ENERGY_DRIFT_T = 4.0  # standard errors; noise exceeds them in 3 of 100 runs of 4 chains, and ENERGY_DRIFT hardly ever
+FRESH = 3.0  # draws for each independent one, up to which a small ESS comes from few draws and not from slow chains
+LONGEST = 100.0  # lengths of the run: beyond them another sampler is the better advice
+AGAIN = 2.0  # lengths of a run whose energy alone still drifts: half of it is then left out
+
+
+def judge_rest(m: Numbers) -> Judgement | None:
+    """A chain that has come back to where it was only a few times may still be on its way."""
+    each = alone(m)
+    if math.isnan(each) or has_no_temperature(m):
+        return None
+    value = f"ESS {each:.2g} a chain"
+    if is_long_enough(m):
+        many = "has made many independent draws" if each >= REST else "has few draws, and hardly two of them are alike"
+        return Judgement("trust", "Rest", value, f"each chain alone {many}")
+    words = f"each chain alone has made {each:.2g} independent draws: {take_longer(m)}"
+    return Judgement("not at rest", "Rest", value, words)
+
+
+def is_long_enough(m: Numbers) -> bool:
+    """False where the own ESS of a chain is small although it has many draws; True where nothing tells."""
+    draws = m["samples"] / m["chains"]
+    return not (alone(m) < REST and not draws <= FRESH * alone(m))
+
+
+def drifts(m: Numbers) -> bool:
+    """Does the energy surely move from the first half of the draws to the second?"""
+    return abs(m["energy/drift"]) > ENERGY_DRIFT and abs(m["energy/drift_t"]) > ENERGY_DRIFT_T
+
+
+def is_at_rest(m: Numbers) -> bool:
+    return is_long_enough(m) and not drifts(m)
+
+
+def lengths(m: Numbers) -> float:
+    """How many times this run's length may do; NaN where the chains are at rest.
+
+    Each chain alone needs REST independent draws, and all together ESS. Below COUNTED draws a chain's ESS is not known:
+    this is then the least after which it can be.
+    """
+    if is_at_rest(m):
+        return math.nan
+    if is_long_enough(m):
+        return AGAIN
+    each = max(alone(m), 1.0)
+    for_all = ESS / (each * m["chains"]) if each >= COUNTED else 0.0
+    return min(math.ceil(max(AGAIN, REST / each, for_all)), LONGEST)
+
+
+def take_longer(m: Numbers) -> str:
+    """The advice, with a time where `seconds`, those of the run, are known."""
+    least = "at least " if alone(m) < COUNTED else "about "
+    seconds = lengths(m) * m["seconds"]
+    time = "" if math.isnan(seconds) else f" ({in_words(seconds)})"
+    return f"take {least}{lengths(m):.0f} times the length{time}"
+
+
+def in_words(seconds: float) -> str:
+    """A time, rounded.
+
+    >>> in_words(40), in_words(700), in_words(9000)
+    ('40 seconds', '12 minutes', '2.5 hours')
+    """
+    if seconds < 90:
+        return f"{seconds:.0f} seconds"
+    return f"{seconds / 60:.0f} minutes" if seconds < 5400 else f"{seconds / 3600:.2g} hours"
