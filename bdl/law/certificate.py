@@ -50,7 +50,7 @@ class Measured:
 
 @dataclass(frozen=True)
 class EnergyChange:
-    """U after an exact continuation less that of the kept states at which it began, nats.
+    """U after an exact continuation less that of the kept samples, nats.
 
     change, before: means over chains. along: the sd of U along a chain while it goes on exactly, mean over chains, at
     most that of the law where the chain is short. acceptance: mean over chains. trajectories: of every chain.
@@ -63,16 +63,19 @@ class EnergyChange:
     trajectories: int
 
     @classmethod
-    def of(cls, stacks: Sequence[Continuation]) -> EnergyChange:
-        """Few chains may agree by chance: the error is no smaller than if only the start of each varied, by `along`."""
-        change, late = torch.cat([s.change for s in stacks]), torch.cat([s.late for s in stacks])
-        chains = [len(s.energies) for s in stacks]
+    def of(cls, stacks: Sequence[Continuation], kept: Tensor | None = None) -> EnergyChange:
+        """From the second half of the trajectories of every chain.
+
+        kept: (C,) mean U over the kept samples of every chain, of which one by itself says less; where they are not
+        known, that of the last one. Few chains may agree by chance: the error is no smaller than if one state of each
+        stood for its chain, with the spread `along`.
+        """
+        before = torch.cat([s.energies[:, 0] for s in stacks]) if kept is None else kept
+        late, chains = torch.cat([s.late for s in stacks]), [len(s.energies) for s in stacks]
         along = float(late.std(1).mean())
         acceptance = sum(s.acceptance * count for s, count in zip(stacks, chains, strict=True)) / sum(chains)
-        before = float(torch.cat([s.energies[:, 0] for s in stacks]).mean())
-        return cls(
-            Measured.over_chains(change, along), before, along, acceptance, stacks[0].energies.shape[1] - 1
-        )  # fmt: skip
+        change = Measured.over_chains(late.mean(1) - before, along)
+        return cls(change, float(before.mean()), along, acceptance, stacks[0].energies.shape[1] - 1)
 
     @property
     def is_sure(self) -> bool:

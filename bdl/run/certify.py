@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from omegaconf import DictConfig
 from rich.console import Console
 from rich.markup import escape
@@ -81,7 +82,8 @@ class StoredRun:
         if not isinstance(items, TensorSlices) or self.config.data.get("augment") is not None:
             what = "augmented" if isinstance(items, TensorSlices) else "no tensors in memory"
             raise ConfigError(f"law=true goes over all training rows again and again, and those of this run are {what}")
-        batch = self.config.data.get("batch_size") or self.data.num_data
+        size = self.config.data.get("batch_size")
+        batch = size if isinstance(size, int) else self.data.num_data
         found = thermometers(self.posterior, self.sampler, self.loss, items, self.posterior.records, 0, batch)
         each = list(found)
         if not each or any(t.potential.chains != self.sampler.chains for t in each):
@@ -190,7 +192,9 @@ def carry_out(
 
             continuations.append(thermometer.continued_for(trajectories, seen))
     t, directions = stored.temperature, joined([r for r in readings if r is not None])
-    return t, EnergyChange.of(continuations), *spreads(stored.posterior, stored.sampler, t), directions
+    kept = torch.from_numpy(stored.posterior.recorded("energy_full")).mean(1)  # NaN where the run recorded none
+    energy = EnergyChange.of(continuations, kept if bool(kept.isfinite().all()) else None)
+    return t, energy, *spreads(stored.posterior, stored.sampler, t), directions
 
 
 def write(folder: Path, certificate: Certificate) -> None:

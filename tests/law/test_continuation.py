@@ -106,7 +106,7 @@ def test_predictions_of_the_same_law_differ_by_their_error_alone():
 def test_predictions_of_another_law_differ_by_as_much_as_they_do():
     """Against averages of very many networks."""
     found = PredictionChange.between(classes(1.0), classes(2.0))
-    many = [classes(shift, draws=400) for shift in (1.0, 2.0)]
+    many = [classes(shift, draws=60) for shift in (1.0, 2.0)]
     p = [float(e.bma[:, 0].mean()) for e in many]
     assert abs(found.change - (p[1] - p[0])) < 0.01
     expected = math.log(p[0]) - math.log(p[1])
@@ -115,12 +115,13 @@ def test_predictions_of_another_law_differ_by_as_much_as_they_do():
 
 def test_few_chains_cost_the_average_no_nll():
     """4 networks alone have a worse average than many; without the share of 1/C their NLL is that of many."""
-    many = float(classes(1.0, draws=400).losses().mean())
-    few = [PredictionChange.between(e, e).nll[0] for e in (each := [classes(1.0, 4, 1) for _ in range(60)])]
-    corrected, plain = torch.tensor(few) - many, torch.stack([e.losses().mean() for e in each]) - many
-    error = float(corrected.std()) / math.sqrt(len(few))
-    assert error < 0.005 and abs(float(corrected.mean())) < 3 * error + 0.005
-    assert float(plain.mean()) > 0.015
+    many = float(classes(1.0, draws=60).losses().mean())
+    each = [classes(1.0, 4, 1) for _ in range(400)]
+    few = torch.tensor([PredictionChange.between(e, e).nll[0] for e in each]) - many
+    plain = torch.stack([e.losses().mean() for e in each]) - many
+    error = float(few.std()) / math.sqrt(len(few))
+    assert abs(float(few.mean())) < 3 * error + 0.001
+    assert float(plain.mean()) > 4 * error + 0.001
 
 
 def test_means_of_numbers_are_compared_in_predictive_deviations():
