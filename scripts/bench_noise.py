@@ -99,7 +99,7 @@ class Clock(L.Callback):
     def __init__(self) -> None:
         self.ends: list[float] = []
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         self.ends.append(time.process_time())
 
     def mean(self, first: int) -> float:
