@@ -207,7 +207,8 @@ def finish(
     posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
     held_out, items = data.has("test") or data.has("val"), plan.report.train_items
     splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
-    promised = stack.callbacks.promises is not None
+    promises = stack.callbacks.promises
+    heat = None if promises is None or promises.cool is None else promises.cool.heat
     metrics = write_report(
         run,
         posterior,
@@ -219,7 +220,8 @@ def finish(
         units_of(data),
         data.pieces,
         loggers,
-        promised,
+        promises is not None,
+        heat,
         plan.report.calibrate,
         data.class_names,
         plan.command,

@@ -19,6 +19,7 @@ FEWEST, MOST = 16, 64  # gradients of batches at one θ
 BLOCK = 4  # of them, along a direction that the others have found
 BOUND = 1.5  # times the variance there, that the hottest direction may have
 SHARE = 0.1  # of the steps of a trial: as many gradients are taken
+ROUNDING = 1.01  # times the heat allowed, which a bisection may reach
 NUMBERS = 2**27  # numbers of all these gradients, 512 MB in single precision
 
 
@@ -32,6 +33,7 @@ class BatchHeat:
         hottest: c_1, the variance of a batch's gradient of U/N along the direction where it is largest.
         mean: that variance over all directions.
         batch_size: of those batches.
+        num_data: N.
     """
 
     dynamics: Transition
@@ -39,6 +41,7 @@ class BatchHeat:
     hottest: float
     mean: float
     batch_size: int
+    num_data: int
 
     def share(self, lr: float, friction: float) -> float:
         """The share by which the hottest direction is too hot."""
@@ -61,6 +64,32 @@ class BatchHeat:
             low, high = (middle, high) if self.share(math.exp(middle), friction) <= heat else (low, middle)
         return math.exp(low)
 
+    def larger_batch(self, factor: float) -> int:
+        """The size of batches of a pass whose noise is so many times weaker: 1/B - 1/N decides it."""
+        whole = 1 / self.num_data
+        return min(self.num_data, math.ceil(1 / (whole + (1 / self.batch_size - whole) / factor)))
+
+
+@dataclass(frozen=True)
+class CoolDirections:
+    """What tuning promises of the hottest direction.
+
+    Args:
+        heat: the share by which batches heat it at most.
+        noise_ratio: the mean over directions at which it has so much heat, as far as trials saw. The run can measure
+            the mean alone, and takes the ratio of both to be that of the trials.
+    """
+
+    heat: float
+    noise_ratio: float
+
+    @classmethod
+    def of(cls, hottest: float | None, noise_ratio: float | None, heat: float) -> CoolDirections | None:
+        """None where the settings found do not keep to it, or nothing is heated. hottest: see `Tuning`."""
+        if hottest is None or noise_ratio is None or not 0 < hottest - 1 <= heat * ROUNDING:
+            return None
+        return cls(heat, noise_ratio * heat / (hottest - 1))
+
 
 def measure_heat(trial: Trial, dynamics: Transition) -> BatchHeat | None:
     """The batch noise of the hottest direction where the trial's chains are now, and the mean over directions.
@@ -79,7 +108,9 @@ def measure_heat(trial: Trial, dynamics: Transition) -> BatchHeat | None:
     hottest = torch.stack([strongest(gradients[:, c].double()) for c in range(rows)]).mean()
     share = _share(problem, count)
     mean = gradients.var(0).double().mean()
-    return BatchHeat(dynamics, problem.tau, share * float(hottest), share * float(mean), problem.batch_size)
+    return BatchHeat(
+        dynamics, problem.tau, share * float(hottest), share * float(mean), problem.batch_size, problem.num_data
+    )
 
 
 def _share(problem: Problem, draws: int) -> float:

@@ -13,12 +13,13 @@ from bdl.samplers.sampler import Sampler
 from bdl.snapshot import numbers, per_chain
 from bdl.tune.choice import Choice
 from bdl.tune.curvature import Curvature
-from bdl.tune.heat import AFFORDABLE, HEAT, BatchHeat
+from bdl.tune.heat import AFFORDABLE, HEAT, BatchHeat, CoolDirections
 from bdl.tune.trial import SMALLER, Trial
 
 ENERGY_BUDGET = 0.1  # share by which the energy of the stiffest direction may be too large
 NOISE_BUDGET = 0.1  # share by which batch noise may heat the mean over directions: noise_ratio
 TOLERATED = 1.1  # times NOISE_BUDGET, by which the estimate of the noise may lie above it
+UNEVEN = 1.25  # times the mean noise ratio at which the hottest direction is as hot as promised
 SPARED = 0.9  # times the budget: to this heat lr falls, because the heat may still grow
 MOMENTA_BUDGET = 0.2  # share by which batch noise and the error of the step together may heat the momenta
 MOMENTA_TOLERATED = 0.25  # share from which lr falls; the verdict calls a run broken from there
@@ -93,6 +94,21 @@ def heat_of(sampler: Sampler) -> float:
     temperature = torch.as_tensor(sampler.settings().temperature).to(sampler.t_eff)
     share = sampler.t_eff / temperature - 1
     return float(share[sampler.target_chains].mean() if sampler.chains else share)
+
+
+def factor_by_hottest(sampler: Sampler, promised: CoolDirections | None) -> tuple[float, str]:
+    """By what lr is to be multiplied where the hottest direction is hotter than promised, and why; 1 where it is not.
+
+    Its heat is to the mean noise ratio as it was in the trials.
+    """
+    if promised is None:
+        return 1.0, ""
+    ratio = float(sampler.noise_ratio[sampler.target_chains].mean() if sampler.chains else sampler.noise_ratio)
+    if not ratio > UNEVEN * promised.noise_ratio:
+        return 1.0, ""
+    heat = promised.heat * ratio / promised.noise_ratio
+    reason = f"batches heat the hottest direction by about {heat:.0%}, the budget is {promised.heat:.0%}"
+    return SPARED * promised.noise_ratio / ratio, reason
 
 
 def kinetic_ratio(sampler: Sampler) -> float:
@@ -174,10 +190,10 @@ def choose_lr(limits: Limits, friction: float, batches: BatchHeat | None = None,
 
 def _too_hot(batches: BatchHeat, most: float, lr: float, friction: float, heat: float) -> str:
     """What T the sampled distribution has by direction where lr stays at the most that the mean allows."""
-    shown = 1 + batches.share(most, friction)
+    shown, slower = 1 + batches.share(most, friction), most / lr
     return (
-        f"batches of {batches.batch_size:,} heat the hottest direction to about {shown:.2g} T, and {1 + heat:.3g} T "
-        f"would take lr {lr:.2g}, with which chains are {most / lr:.2g} times as slow: raise data.batch_size, or take "
+        f"batches of {batches.batch_size:,} heat the hottest direction to about {shown:.2g} T. {1 + heat:.3g} T would "
+        f"take lr {lr:.2g}, with chains {slower:,.0f} times as slow, or data.batch_size={batches.larger_batch(slower)}, or "
         "a sampler without batch noise, such as sampler=mclmc"
     )
 

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 import bdl
-from bdl.tune.heat import AFFORDABLE, BatchHeat, measure_heat, strongest
-from bdl.tune.step import NOISE_BUDGET, Limits, choose_lr
+from bdl.tune.heat import AFFORDABLE, BatchHeat, CoolDirections, measure_heat, strongest
+from bdl.tune.step import NOISE_BUDGET, Limits, choose_lr, factor_by_hottest
 from bdl.tune.trial import Problem, Trial
 from tests.helpers.oracles import linear_step
 
@@ -74,7 +74,7 @@ def found(dynamics, **arguments) -> bdl.tune.choice.Tuning:
 
 @pytest.mark.parametrize("dynamics", [bdl.SGHMC(), bdl.BAOAB(), bdl.SGNHT()], ids=str)
 def test_the_lr_that_is_found_keeps_the_hottest_direction_within_the_budget(dynamics):
-    """1.1 T, and the error of the step beside it. The budget for the mean alone would make it about 1.4 T under SGHMC."""
+    """1.1 T, and the error of the step beside it. The budget for the mean alone would let SGHMC heat it to 1.4 T."""
     tuning = found(dynamics)
     lr = tuning.settings["lr"]
     plain = temperatures(bdl.SGHMC() if isinstance(dynamics, bdl.SGNHT) else dynamics, lr)
@@ -86,6 +86,23 @@ def test_the_lr_that_is_found_keeps_the_hottest_direction_within_the_budget(dyna
     assert "heat the hottest direction by 10%, the budget" in choice.reason
     by_mean = temperatures(bdl.SGHMC(), lr * NOISE_BUDGET / ratio)
     assert by_mean.max() > 1.3
+
+
+def test_what_was_found_promises_a_mean_that_a_run_can_measure():
+    """At heat 0.1 the hottest direction of the trials has 1.05 T, and the mean is 0.01: it may be twice as large."""
+    promised = CoolDirections.of(1.05, 0.01, 0.1)
+    assert promised is not None and promised.noise_ratio == pytest.approx(0.02)
+    assert CoolDirections.of(45.0, 0.01, 0.1) is None and CoolDirections.of(1.0, 0.0, 0.1) is None
+    theta = torch.zeros(200, requires_grad=True, dtype=D64)
+    sampler = bdl.Sampler([theta], bdl.SGHMC(0.1), num_data=N, lr=0.01)
+    for sign in (1, -1, 1):
+        theta.grad = torch.full_like(theta, sign * 0.01)
+        sampler.step()
+    ratio = float(sampler.noise_ratio)
+    assert factor_by_hottest(sampler, None) == (1.0, "")
+    assert factor_by_hottest(sampler, CoolDirections(0.1, ratio / 1.2)) == (1.0, "")
+    factor, reason = factor_by_hottest(sampler, CoolDirections(0.1, ratio / 2))
+    assert factor == pytest.approx(0.45) and "hottest direction by about 20%, the budget is 10%" in reason
 
 
 def test_the_heat_that_is_allowed_is_an_argument():
@@ -137,11 +154,12 @@ def test_a_direction_that_stands_apart_has_its_variance(d):
 
 def test_where_the_hottest_direction_cannot_be_cool_lr_stays_and_a_line_says_so():
     limits = Limits(curvature=1e-6, noise_per_lr=1.0)
-    batches = BatchHeat(bdl.SGHMC(0.1), TAU, 2 * TAU * 2 * AFFORDABLE, 2 * TAU, 256)
+    batches = BatchHeat(bdl.SGHMC(0.1), TAU, 2 * TAU * 2 * AFFORDABLE, 2 * TAU, 256, 10_000)
     choice = choose_lr(limits, 0.1, batches)
     assert choice.value == pytest.approx(0.01)
-    assert "batches of 256 heat the hottest direction to about 5 T, and 1.1 T would take lr 0.00025" in choice.reason
-    assert "40 times as slow: raise data.batch_size" in choice.reason
+    assert "batches of 256 heat the hottest direction to about 5 T. 1.1 T would take lr 0.00025" in choice.reason
+    assert "40 times as slow, or data.batch_size=5125, or" in choice.reason
+    assert 1 / 5125 - 1e-4 == pytest.approx((1 / 256 - 1e-4) / 40, rel=1e-3)
     affordable = replace(batches, hottest=2 * TAU * 0.9 * AFFORDABLE)
     assert choose_lr(limits, 0.1, affordable).value == pytest.approx(0.01 / 0.9 / AFFORDABLE)
 
