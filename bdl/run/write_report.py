@@ -66,7 +66,8 @@ def write_report(
 
     sampler: that of the run; None where it is gone. loggers: show the report too. promised: the run
     was tuned, and its report says which promises of the tuning its samples do not keep. heat: see `broken_promises`.
-    calibrate: what is fitted on the validation split, and written to calibration.json. class_names, command: see `Summary`.
+    calibrate: what is fitted on the validation split, and written to calibration.json. class_names, command: see
+    `Summary`.
     """
     start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:

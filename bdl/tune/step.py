@@ -191,10 +191,11 @@ def choose_lr(limits: Limits, friction: float, batches: BatchHeat | None = None,
 def _too_hot(batches: BatchHeat, most: float, lr: float, friction: float, heat: float) -> str:
     """What T the sampled distribution has by direction where lr stays at the most that the mean allows."""
     shown, slower = 1 + batches.share(most, friction), most / lr
+    size = batches.larger_batch(slower)
     return (
         f"batches of {batches.batch_size:,} heat the hottest direction to about {shown:.2g} T. {1 + heat:.3g} T would "
-        f"take lr {lr:.2g}, with chains {slower:,.0f} times as slow, or data.batch_size={batches.larger_batch(slower)}, or "
-        "a sampler without batch noise, such as sampler=mclmc"
+        f"take lr {lr:.2g}, with chains {slower:,.0f} times as slow, or data.batch_size={size}, or a sampler without "
+        "batch noise, such as sampler=mclmc"
     )
 
 
