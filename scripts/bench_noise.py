@@ -99,7 +99,7 @@ class Clock(L.Callback):
     def __init__(self) -> None:
         self.ends: list[float] = []
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, *_: Any, **__: Any) -> None:
         self.ends.append(time.process_time())
 
     def mean(self, first: int) -> float:
@@ -130,8 +130,8 @@ def landsat() -> tuple[Any, Any, int]:
     return bdl.ChainStack(MLP([36, 100, 6], activation="tanh"), 8), data.train_dataloader(), 4435
 
 
-def cost(rounds: int = 3) -> dict[str, Any]:
-    """Medians over rounds in which the samplers run in turn. While CCHMC learns, it reads the noise each tenth step."""
+def cost(rounds: int = 1) -> dict[str, Any]:
+    """Medians over rounds in which samplers run in turn. While CCHMC learns, it reads the noise each tenth step."""
     rows = {}
     for name, problem_of, first, count in (
         ("ResNet20, batch 64", images, 40, 30),

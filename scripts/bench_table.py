@@ -34,7 +34,9 @@ RESULTS = SCRIPTS / "results" / "tables"
 SCORES = {"rmse": "RMSE", "nll_normal": "NLL of the normal", "accuracy": "error %", "nll": "-LPPD"}  # headings
 FACTS = (
     "samples", "chains", "temperature", "t_eff", "kinetic_temperature", "rhat/max", "ess/min", "mcse/most",
-    "weighting/multiplier",
+    "weighting/multiplier", "temperature/directions/hottest", "temperature/directions/hottest_se",
+    "temperature/directions/coldest", "temperature/direction/all", "energy/along", "energy/gaussian",
+    "energy/continuation", "energy/continuation_se", "verdict/head",
 )  # fmt: skip
 ROWS = {"bma": "bdl", "start": "its start, a deep ensemble"}  # rows of metrics.json -> of the table
 PUBLISHED = {  # Sommer et al. 2025 and the benchmark of bde 1.0: mean over its runs, 10 cores

@@ -105,7 +105,7 @@ def read_blocks(
     """The readings of all coordinates together and of each block, by curvature and by coordinates.
 
     offset: (C, d) θ less a constant vector, around which the law lies. steepest: (C,) the largest curvature.
-    signs: (C, d) of ±1. split: cuts (C, d) into blocks.
+    signs: (C, d) of ±1. split: the blocks of (C, d), not all coordinates need be in one.
     """
     step = STEP * (temperature / steepest).sqrt()
     u = signs * step[:, None].to(signs)
@@ -117,8 +117,7 @@ def read_blocks(
 
 def _sums(x: Tensor, split: Callable[[Tensor], list[Tensor]]) -> Tensor:
     """(C, 1 + blocks) the sums over all coordinates, and over those of each block, double."""
-    each = [part.sum(-1, dtype=widest(x.device)).cpu().double() for part in split(x)]
-    return torch.stack([torch.stack(each).sum(0), *each], -1)
+    return torch.stack([part.sum(-1, dtype=widest(x.device)).cpu().double() for part in (x, *split(x))], -1)
 
 
 def temperatures(

@@ -25,6 +25,7 @@ ROWS = 100  # of a part of the data at least
 TOP = 6  # noisiest directions
 BATCHES = 24  # from whose gradients these are found
 SMALLEST = 10  # batches in the data at least, for these gradients: full batches have no noise to show a direction
+FEWEST = 20  # coordinates of a tensor with a temperature of its own: those of fewer say little of it
 MEMORY = 2**28  # numbers in the gradients of BATCHES batches of all chains
 TRAJECTORIES = 8  # of the continuation at least; fewer say nothing
 LONGEST = 40
@@ -61,6 +62,8 @@ class Thermometer:
     ):  # fmt: skip
         self.posterior, self.potential, self.records, self.random = posterior, potential, records, random
         self.work, self.batch = work, min(batch, max(1, potential.num_data // SMALLEST))
+        sizes = zip(potential.names, potential.sizes, strict=True)
+        self._blocks = [name for name, size in sizes if FEWEST <= size < sum(potential.sizes)]
         self._steepest: Tensor | None = None  # (C,) the largest curvature that was seen, nats
 
     def plan(self) -> tuple[int, int | None]:
@@ -86,7 +89,7 @@ class Thermometer:
         v, steep = self._noisiest(self._state(first))
         self._steepest = steep[:, 0]
         found = [self._read_state(record, rows, v, steep) for record in chosen]
-        names = ["all", *self.potential.names]
+        names = ["all", *self._blocks]
         labels = ([f"noise_{i + 1}" for i in range(v.shape[1])], names, [f"spread/{name}" for name in names])
         return StackReadings(
             dict(zip(KINDS, labels, strict=True)),
@@ -123,9 +126,14 @@ class Thermometer:
         theta, t, gradients = self._state(record), _temperature(record), self._gradients(rows)
         of_noise = read_directions(gradients, theta, t, v, steep, self._signs(steep))
         offset = self.potential.prior.offset(theta)
-        of_blocks = read_blocks(gradients, theta, offset, t, self._steepest, self._signs(theta), self.potential.split)
+        of_blocks = read_blocks(gradients, theta, offset, t, self._steepest, self._signs(theta), self._split)
         self._steepest = torch.maximum(self._steepest, of_noise.curvature.amax(1))
         return of_noise, *of_blocks
+
+    def _split(self, flat: Tensor) -> list[Tensor]:
+        """The parts of the tensors that have a temperature of their own."""
+        parts = zip(self.potential.names, self.potential.split(flat), strict=True)
+        return [part for name, part in parts if name in self._blocks]
 
     def _state(self, record: Record) -> Tensor:
         """θ (C, d) of a record, with its buffers and learned precisions in place."""

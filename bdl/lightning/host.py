@@ -11,13 +11,14 @@ import lightning as L
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 
 from bdl.batch import Inputs, Reader
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.forward import Forward
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
+from bdl.samplers.batch_noise import left_by_a_pass
 from bdl.samplers.chain import Host
 from bdl.samplers.sampler import Sampler
 
@@ -70,15 +71,36 @@ def host_under(trainer: L.Trainer, host: Host, averages_micro_batches: bool = Fa
             the last one's share.
     """
     shared, loader = dist.group.WORLD if trainer.world_size > 1 else None, trainer.train_dataloader
-    whole = isinstance(loader, TensorBatches) and loader.batch_size == len(loader.dataset) and loader.augment is None
-    random = any(isinstance(m, RANDOM) and m.p > 0 for m in trainer.lightning_module.modules())
+    disjoint, random = _are_disjoint(loader), _is_random(trainer.lightning_module)
+    whole = isinstance(loader, TensorBatches) and disjoint and loader.batch_size == len(loader.dataset)
+    batches = len(loader) if isinstance(loader, Sized) else None
     return replace(
         host,
         group=host.group or shared,
-        batches=len(loader) if isinstance(loader, Sized) else None,
+        batches=batches,
+        noise_share=left_by_a_pass(batches / trainer.accumulate_grad_batches)
+        if batches and disjoint and not random
+        else 1.0,
         sees_all_data=whole and not random,
         loss_is_whole=trainer.accumulate_grad_batches == 1 or averages_micro_batches,
     )
+
+
+def _are_disjoint(loader: Any) -> bool:
+    """Whether the batches of a pass are disjoint parts of the same items. False where that is not known."""
+    if isinstance(loader, WorkerBatches):
+        loader = loader.batches
+    if isinstance(loader, TensorBatches):
+        return not loader.replacement and loader.augment is None
+    if not isinstance(loader, DataLoader):
+        return False
+    order = loader.sampler
+    return isinstance(order, SequentialSampler) or isinstance(order, RandomSampler) and not order.replacement
+
+
+def _is_random(module: nn.Module) -> bool:
+    """Whether a network has layers that make two gradients of one batch differ."""
+    return any(isinstance(m, RANDOM) and m.p > 0 for m in module.modules())
 
 
 def in_order(loader: Any, most: int | None = None) -> Iterable[Any]:

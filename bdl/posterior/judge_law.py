@@ -16,6 +16,7 @@ from bdl.posterior.judgements import SURE, Check, Judgement, Numbers, has_no_tem
 
 HOTTEST, COLDEST, MEDIAN = (f"temperature/directions/{name}" for name in ("hottest", "coldest", "median"))
 NOISIEST = "temperature/direction/noise"  # the beginning of the names of directions in which batch noise is largest
+HOTTEST_DIRECTION, COLDEST_DIRECTION = "Hottest direction", "Coldest direction"
 KINETIC, T_EFF = "Kinetic temperature", "T_eff (mean over directions)"
 # <θ, ∇U>/d over the temperature reached, or its inverse: equal where nothing moves, to 0.1 % on Landsat
 UNSETTLED = 1.1
@@ -31,7 +32,7 @@ def judge_law(m: Numbers) -> list[Judgement]:
         return []
     of_directions = by_direction(m)
     found = [_hottest(m), _coldest(m)] if of_directions else _means(m)
-    found += [_settled(m), _along(m), _continuation(m)]
+    found += [_settled(m), *(() if is_weighted(m) else (_along(m), _continuation(m)))]
     return [judgement for judgement in found if judgement]
 
 
@@ -49,7 +50,13 @@ def shown_temperatures(m: Numbers) -> list[Check]:
 
 
 def by_direction(m: Numbers) -> bool:
-    return not math.isnan(m[HOTTEST] + m[f"{HOTTEST}_se"])
+    """Were single directions measured? Those of a weighted distribution say nothing of exp(-U/T)."""
+    return not (math.isnan(m[HOTTEST] + m[f"{HOTTEST}_se"]) or is_weighted(m))
+
+
+def is_weighted(m: Numbers) -> bool:
+    """Do the samples follow a weighted distribution? Its momenta have T, its energies and gradients have not."""
+    return "weight_ess" in m and m["weighting/acted"] != 0
 
 
 def has_thermostat(m: Numbers) -> bool:
@@ -80,11 +87,11 @@ def _hottest(m: Numbers) -> Judgement:
             f"the chain has {sampled_temperature(m)}: batches or the step heat it; a smaller lr, larger batches, or a "
             "sampler of all the data would not"
         )
-        return _off(m, "Hottest direction", value, words)
+        return _off(m, HOTTEST_DIRECTION, value, words)
     if _is_unclear(m, error / ratio):
         words = "too few independent gradients to see a direction of 3 T: sample longer, or with more chains"
-        return Judgement("not known", "Hottest direction", value, words)
-    return Judgement("trust", "Hottest direction", value, f"no direction is surely hotter than {HEAT:g} T")
+        return Judgement("not known", HOTTEST_DIRECTION, value, words)
+    return Judgement("trust", HOTTEST_DIRECTION, value, f"no direction is surely hotter than {HEAT:g} T")
 
 
 def _is_unclear(m: Numbers, relative: float) -> bool:
@@ -104,8 +111,8 @@ def _coldest(m: Numbers) -> Judgement | None:
             f"along its coldest direction the chain has {ratio:.3g} T: it has not spread there yet, or too much noise "
             "is subtracted"
         )
-        return _off(m, "Coldest direction", value, words)
-    return Judgement("trust", "Coldest direction", value, f"no direction is surely colder than T / {HEAT:g}")
+        return _off(m, COLDEST_DIRECTION, value, words)
+    return Judgement("trust", COLDEST_DIRECTION, value, f"no direction is surely colder than T / {HEAT:g}")
 
 
 def _off(m: Numbers, name: str, value: str, words: str) -> Judgement:

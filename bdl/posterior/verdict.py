@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from bdl.display import Shown
 from bdl.posterior.energy_histogram import EnergyHistogram
 from bdl.posterior.heads import KINDS, Head, head_of, judge_single, judge_start
-from bdl.posterior.judge_law import shown_temperatures
+from bdl.posterior.judge_law import by_direction, shown_temperatures
 from bdl.posterior.judge_target import judge_target
 from bdl.posterior.judgements import (
     Check,
@@ -70,7 +70,8 @@ class Verdict(Shown):
     def answers(self) -> list[tuple[str, str]]:
         """(question, answer) in words."""
         worst = self._worst_of_target
-        both = "the temperature is T and the chains agree" if worst.outcome == "trust" else worst.words
+        where = "in every direction that was measured" if by_direction(self.metrics) else "on average over directions"
+        both = f"the temperature is T {where}, and the chains agree" if worst.outcome == "trust" else worst.words
         return [
             ("Would another run of this budget predict the same?", _answer(self.repeats.outcome, self.repeats.words)),
             ("Is this the target distribution that was asked for?", _answer(worst.outcome, both)),

@@ -222,7 +222,7 @@ def build_promises(
     lowers = "lr" in movable and (lr is None or lr.node == fixed)  # no schedule moves it meanwhile
     named = f"stack {number}: " if number else ""
     return bdl.callbacks.Promises(
-        keepers, lowers, "burn_in" in movable, lambda line: print(f"{named}{line}", flush=True)
+        keepers, lowers, "burn_in" in movable, lambda line: print(f"{named}{line}", flush=True), motion.cool
     )
 
 

@@ -66,6 +66,7 @@ TRAIN: dict[str, Any] = {
     "tune": Rule("auto or false", lambda v: isinstance(v, Mapping) or fits(v, Literal["auto", False])),
     "tune.settings": Literal["auto", False],
     "tune.temperature": bool,
+    "tune.heat": POSITIVE,
     "budget": TIME | None,
     "found": Rule("null, because train.py fills it in", lambda v: v is None),
     "run_dir": WORD,

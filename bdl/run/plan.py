@@ -37,6 +37,7 @@ from bdl.run.section import (
 )
 from bdl.run.stack_plan import ChainsPlan, KeepingPlan, MotionPlan, StackPlan, TargetPlan
 from bdl.samplers.weighting.base import AUTO
+from bdl.tune.heat import HEAT, CoolDirections
 
 Strategy = Literal["auto", "ddp", "chains"]
 OURS = ("_target_", "concurrent", "max_time", "start_epochs")  # keys of the trainer that Lightning's does not know
@@ -98,6 +99,7 @@ class TuningRequest:
     temperature: bool  # T too
     budget: str | None  # a time, which decides the steps
     given: frozenset[str]  # names of `SETTINGS`
+    heat: float = HEAT  # share by which batches may heat the hottest direction
     weighting_alone: bool = False  # zeta and the lr that it asks for, and no other setting
 
     @classmethod
@@ -121,7 +123,8 @@ class TuningRequest:
             )
         if not (auto or zeta or cfg.budget):
             return None
-        return cls(auto or zeta, temperature, cfg.budget, given_names(typed), weighting_alone=zeta and not auto)
+        heat = float(cfg.tune.heat) if OmegaConf.is_dict(cfg.tune) else HEAT
+        return cls(auto or zeta, temperature, cfg.budget, given_names(typed), heat, weighting_alone=zeta and not auto)
 
 
 @dataclass(frozen=True)
@@ -258,7 +261,7 @@ class Plan:
         return StackPlan(
             ChainsPlan(number, self.seed, stacks.chains, stacks.shared_batches, start),
             TargetPlan(model, loss, target_of(model, plain(cfg.data), data)),
-            MotionPlan(steps, Section.of(cfg.sampler), schedule, self._may_move()),
+            MotionPlan(steps, Section.of(cfg.sampler), schedule, self._may_move(), self._cool_directions()),
             keeping, baseline, name=self.name, settings=recorded | ({"found": found} if found else {}),
         )  # fmt: skip
 
@@ -268,6 +271,12 @@ class Plan:
             return None
         lr = {"lr"} if "sampler.lr" in (self.found or {}).get("settings", {}) else set()
         return frozenset(lr if {"burn_in", "every"} & self.tuning.given else {*lr, "burn_in"})
+
+    def _cool_directions(self) -> CoolDirections | None:
+        """What tuning promises of the hottest direction; None where it promises nothing."""
+        if self.tuning is None or not self.found:
+            return None
+        return CoolDirections.of(self.found.get("hottest"), self.found.get("noise_ratio"), self.tuning.heat)
 
     def _decided(self, stack: int | None = None) -> DictConfig:
         """A copy of the configuration, of one of its stacks, with what null, auto and tuning stand for."""

@@ -13,6 +13,7 @@ from bdl.baselines.base import Baseline
 from bdl.likelihoods import Loss
 from bdl.run.section import Section
 from bdl.schedules import Function, Keep
+from bdl.tune.heat import CoolDirections
 
 SamplerSection = Section[Callable[..., bdl.Sampler]]
 
@@ -45,6 +46,7 @@ class MotionPlan:
     sampler: SamplerSection  # num_data = N
     schedule: Mapping[str, Section[Function] | None]  # the functions of lr, temperature and zeta
     may_move: frozenset[str] | None  # what of lr, burn_in may move to keep promises of tuning; None: no promises
+    cool: CoolDirections | None = None  # what tuning promises of the hottest direction
 
 
 @dataclass(frozen=True)

@@ -210,6 +210,7 @@ def finish(
     splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
     law = {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps)
     promises = stack.callbacks.promises
+    heat = None if promises is None or promises.cool is None else promises.cool.heat
     metrics = write_report(
         run,
         posterior,
@@ -222,6 +223,7 @@ def finish(
         data.pieces,
         loggers,
         promises is not None,
+        heat,
         plan.report.calibrate,
         data.class_names,
         plan.command,

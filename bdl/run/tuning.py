@@ -58,12 +58,15 @@ def tuned(plan: Plan, process: ProcessInfo, data: RunData | None = None) -> Plan
         raise ConfigError("budget needs processes that bdl starts itself, and others have started these: set length")
     began = time.perf_counter()
     prepare_torch(plan.compute.threads, plan.compute.tf32, plan.stacks.carriers, plan.compute.compiled)
-    choices = _choose_aside(plan, data or RunData(process.is_main), began)
+    tuning = _choose_aside(plan, data or RunData(process.is_main), began)
+    choices = tuning.choices
     seconds = time.perf_counter() - began
     if process.is_main:
         print(*choices, f"tune: took {seconds:.1f} s", sep="\n", flush=True)
     reasons = list(map(str, choices))
-    return plan.with_found({"settings": _settings(choices), "reasons": reasons, "seconds": round(seconds, 1)})
+    found = {"settings": _settings(choices), "reasons": reasons, "seconds": round(seconds, 1)}
+    heat = {"hottest": tuning.hottest, "noise_ratio": tuning.noise_ratio}
+    return plan.with_found(found | {name: float(f"{v:.4g}") for name, v in heat.items() if v is not None})
 
 
 def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
@@ -79,7 +82,7 @@ def _settings(choices: Sequence[Choice]) -> dict[str, Any]:
     return found
 
 
-def _choose_aside(plan: Plan, data: RunData, began: float) -> list[Choice]:
+def _choose_aside(plan: Plan, data: RunData, began: float) -> Tuning:
     """`_choose` in a copy of this process where this one will fork.
 
     What the work loads may leave threads behind, and a process that has them cannot fork those of its stacks.
@@ -91,12 +94,15 @@ def _choose_aside(plan: Plan, data: RunData, began: float) -> list[Choice]:
         return pool.submit(_choose_of_copy, plan, began).result()
 
 
-def _choose_of_copy(plan: Plan, began: float) -> list[Choice]:
+def _choose_of_copy(plan: Plan, began: float) -> Tuning:
     return _choose(plan, _ASIDE[0], began)
 
 
-def _choose(plan: Plan, data: RunData, began: float) -> list[Choice]:
-    """All choices, in the order in which they are printed. began: `time.perf_counter()` before the tuning."""
+def _choose(plan: Plan, data: RunData, began: float) -> Tuning:
+    """What was found, with all choices in the order in which they are printed.
+
+    began: `time.perf_counter()` before the tuning.
+    """
     assert plan.tuning is not None
     given, budget = plan.tuning.given, None if plan.tuning.budget is None else seconds_of(plan.tuning.budget)
     if budget is not None and "steps" in given:
@@ -106,7 +112,7 @@ def _choose(plan: Plan, data: RunData, began: float) -> list[Choice]:
     case, turns = _Case.of(plan, data), -(-plan.stacks.count // plan.stacks.carriers)
     if budget is None:
         tuning, _ = case.tune(int(case.stack.motion.steps), FEWEST_STEPS)
-        return [*case.by_rows, *tuning.choices]
+        return replace(tuning, choices=(*case.by_rows, *tuning.choices))
     loader = case.data.train_dataloader()
     if not isinstance(loader, TensorBatches | WorkerBatches):  # a trial would time its own steps, which are faster
         raise ConfigError(
@@ -116,7 +122,9 @@ def _choose(plan: Plan, data: RunData, began: float) -> list[Choice]:
     step_seconds = seconds_per_step(case.problem, case.sampler["dynamics"])
     tuning, start_seconds = case.tune(max(FEWEST, int(budget / (step_seconds * turns))), 0)
     before = START_UP + time.perf_counter() - began + turns * start_seconds
-    return case.within(budget, [*case.by_rows, *tuning.choices], before, tuning.step_seconds or step_seconds, turns)
+    choices = [*case.by_rows, *tuning.choices]
+    chosen = case.within(budget, choices, before, tuning.step_seconds or step_seconds, turns)
+    return replace(tuning, choices=tuple(chosen))
 
 
 @dataclass(frozen=True)
@@ -191,7 +199,7 @@ class _Case:
             problem.stack, problem.loss, problem.items, _items(self.data, "val") if self.data.has("val") else None,
             self.sampler["dynamics"], num_data=problem.num_data, steps=steps, weighting=weighting,
             temperature=None if self.plan.tuning.temperature else problem.temperature,
-            given=given, seed=problem.seed, compiled=problem.compiled,
+            given=given, seed=problem.seed, compiled=problem.compiled, heat=self.plan.tuning.heat,
         )  # fmt: skip
         return tuning, seconds
 

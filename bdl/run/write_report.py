@@ -57,6 +57,7 @@ def write_report(
     pieces: Pieces | None = None,
     loggers: Sequence[Logger] = (),
     promised: bool = False,
+    heat: float | None = None,
     calibrate: CalibrationRequest | None = None,
     class_names: Sequence[str] = (),
     command: str = "",
@@ -67,9 +68,9 @@ def write_report(
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
     sampler: that of the run; None where it is gone. loggers: show the report too. promised: the run
-    was tuned, and its report says which promises of the tuning its samples do not keep. calibrate: what is fitted on
-    the validation split, and written to calibration.json. class_names, command, seconds: see `Summary`. law: what
-    `bdl.law.measure.measure_law` says of the samples. at_rest: False where the run has said that its samples are not.
+    was tuned, and its report says which promises of the tuning its samples do not keep. heat, at_rest: see
+    `broken_promises`. calibrate: what is fitted on the validation split, and written to calibration.json. class_names,
+    command, seconds: see `Summary`. law: what `bdl.law.measure.measure_law` says of the samples.
     """
     start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:
@@ -78,7 +79,7 @@ def write_report(
     summary.metrics |= law or {}
     summary.metrics |= {"temperature/thermostat": 1.0} if sampler is not None and sampler.dynamics.thermostat else {}
     if promised:
-        broken = broken_promises(summary.metrics, at_rest)
+        broken = broken_promises(summary.metrics, heat, at_rest)
         summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}
         summary.warnings += broken.values()
         for line in broken.values():

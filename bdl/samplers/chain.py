@@ -38,6 +38,7 @@ class Host:
     noise_draws: Callable[[], Tensor] | None = None  # returns (..., r, d) draws with the covariance of batch gradients
     buffers: Callable[[], Iterable[Tensor]] = tuple  # returns tensors (C, ...) as BatchNorm's, which are no parameters
     group: dist.ProcessGroup | None = None  # the ranks that share the chain and average its energy
+    noise_share: float = 1.0  # Var(g) over the variance that differences between batches show, `left_by_a_pass`
     sees_all_data: bool = False  # every batch holds all the data, nothing in the network is random: no batch noise
     compiled: bool = True  # whether code in C may make the update, where it can
     loss_is_whole: bool = True  # False under gradient accumulation, where a loss is a part; energies are then None

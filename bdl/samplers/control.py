@@ -155,7 +155,8 @@ class ControlledGradient(BatchGradient):
             return ["control variate: none, since every batch holds all the data"]
         if self.plain is None or (variance := batch_noise.variance) is None:
             return ["control variate: what it takes from the variance of the gradient is not measured yet"]
-        ratio, cost = mean(variance.mean(-1) / self.plain), self.cost
+        share, cost = self.chain.host.noise_share, self.cost
+        ratio = mean(share * variance.mean(-1) / self.plain)
         takes = "" if math.isnan(cost) else f"; a step takes {cost:.3g} gradients of a batch"
         line = (
             f"control variate: batches give the gradient {ratio:.3g} of the variance that they have without it{takes}; "
@@ -184,11 +185,11 @@ class ControlledGradient(BatchGradient):
     def _renew_when_due(self) -> None:
         """Make the present θ the anchor, at the first step and every `every` steps.
 
-        Batch noise is estimated at steps 0, 20, 40, ... These see anchors of the ages k gcd(20, every) + s. The middle
-        of that interval as s makes their mean that over all ages.
+        Batch noise is estimated from three steps each, around the steps 1, 21, 41, ... These see anchors of the ages
+        k gcd(20, every) + s. The middle of that interval as s makes their mean that over all ages.
         """
         shared, steps = math.gcd(EVERY, self.every), self.chain.steps
-        if self.anchor is None or steps >= self.every and steps % self.every == -(shared // 2) % shared:
+        if self.anchor is None or steps >= self.every and steps % self.every == (1 - shared // 2) % shared:
             self._renew()
         if self._scratch is None:
             self._scratch = torch.empty_like(self.chain.theta), torch.empty_like(self.chain.theta)

@@ -95,6 +95,4 @@ def _law(now: StepSettings, weighting: Weighting) -> str:
 def _batch_noise(ratio: Tensor, t_eff: Tensor) -> str:
     if math.isnan(mean(ratio)):
         return "batch noise: not measured yet; unless subtracted, it heats the chain to T_eff = T (1 + noise_ratio)"
-    return (
-        f"batch noise: noise_ratio {mean(ratio):.3g}, and T_eff, the mean over directions, is about {mean(t_eff):.3g}"
-    )
+    return f"batch noise: noise_ratio {mean(ratio):.3g}; T_eff, the mean over directions, is about {mean(t_eff):.3g}"

@@ -94,7 +94,7 @@ def _quantity(sampler: Readings, name: str, multiplier: Tensor | None) -> Tensor
     """grad_var and prior_gradient come from the sampler itself, the others from the functions in its `extras`."""
     theta = sampler.chain.theta
     if name == "grad_var":
-        v = sampler.batch_noise.variance
+        v = sampler.batch_variance
         v = torch.zeros_like(theta) if v is None else v
         return v if multiplier is None else v * multiplier.square()  # Var(w g) = w² Var(g)
     if name == "prior_gradient":

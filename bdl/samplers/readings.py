@@ -106,6 +106,12 @@ class Readings:
         return self.chain.per_chain(self.potential.full_energy(self.param_groups[0]["lr"]))
 
     @property
+    def batch_variance(self) -> Tensor | None:
+        """(..., d) Var(g) of one batch, of every coordinate that `batch_noise` follows; None before it is known."""
+        variance, share = self.batch_noise.variance, self.chain.host.noise_share
+        return variance if variance is None or share == 1 else variance * share
+
+    @property
     def noise_ratio(self) -> Tensor:
         """() or (C,) mean of lr Var(g) / (2 a tau), batch noise over injected noise; coordinates may differ much."""
         return self._batch_share(self.dynamics.noise_ratio)
@@ -114,7 +120,9 @@ class Readings:
     def t_eff(self) -> Tensor:
         """() or (C,) effective temperature, about T (1 + noise_ratio) less what the dynamics subtracts or absorbs.
 
-        T itself under a `FullBatch` kernel. An upper bound in slow directions, where a shuffled epoch's noise cancels.
+        It is the mean over directions, and no bound: a direction in which batches have more noise than in others is
+        hotter, see `Transition.heat_along`. The noise of shuffled batches cancels over a pass over the data, so that
+        directions that relax over many passes are colder than this counts them. T itself under a `FullBatch` kernel.
         """
         share = self._batch_share(self.dynamics.heating)
         t = self.settings().temperature
@@ -189,7 +197,7 @@ class Readings:
 
     def _batch_share(self, terms: Callable[..., Tensor]) -> Tensor:
         """() or (C,) mean over coordinates of the dynamics' `noise_ratio` or `heating`; NaN where it is unknown."""
-        chain, now, variance = self.chain, self.settings(), self.batch_noise.variance
+        chain, now, variance = self.chain, self.settings(), self.batch_variance
         if self.dynamics.full_batch or self.chain.host.sees_all_data:
             return torch.zeros(chain.lead, device=chain.theta.device)
         if variance is None or not self.dynamics.noisy or not now.samples:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from bdl.samplers.batch_noise import EVERY
+from bdl.samplers.batch_noise import EVERY, WEIGHTS
 from bdl.samplers.divergence import CHECK_EVERY
 from bdl.samplers.moves import is_rechecked
 from bdl.samplers.readings import Readings
@@ -27,7 +27,7 @@ FEWEST = 2  # steps that are worth a walk
 
 def longest(sampler: Readings) -> int:
     """How many steps a walk may have; 0 where one would not pay."""
-    steps = READ * EVERY // (2 * sampler.chain.theta.numel())  # two gradients of EVERY are kept
+    steps = READ * EVERY // (len(WEIGHTS) * sampler.chain.theta.numel())  # so many gradients of EVERY are kept
     return steps if steps >= FEWEST else 0
 
 

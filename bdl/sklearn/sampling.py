@@ -9,7 +9,7 @@ import logging
 import math
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 import bdl
 from bdl.data.loader import TensorBatches, TensorSlices
 from bdl.errors import ConfigError
+from bdl.law.measure import measure_law
 from bdl.likelihoods import Likelihood
 from bdl.posterior.report.numbers import summarise
 from bdl.posterior.verdict import verdict
@@ -114,18 +115,22 @@ def sample(net: nn.Module, likelihood: Likelihood, x: Tensor, y: Tensor, plan: S
             start = plan.start if isinstance(plan.start, bdl.AdamWStart) else bdl.AdamWStart()
             start.train(stack, batches_of(x, y, len(x), plan), likelihood)
         settings = find_missing(stack, likelihood, x, y, plan)
-        monitor = run(stack, likelihood, x, y, plan, settings, folder)
+        monitor, sampler = run(stack, likelihood, x, y, plan, settings, folder)
+        law = {}
+        if plan.verbose:
+            kept, size = bdl.Posterior.load(folder, net, likelihood=likelihood), batch_of(sampler.dynamics, settings, x)
+            law = measure_law(kept, sampler, likelihood, TensorSlices(x, y), plan.steps, size)
         posterior = bdl.Posterior.load(folder, net.double(), likelihood=likelihood).cache()
     if plan.verbose:
-        print_verdict(posterior, x, y, monitor)
+        print_verdict(posterior, x, y, monitor, law)
     return posterior
 
 
 def run(
     stack: bdl.ChainStack, likelihood: Likelihood, x: Tensor, y: Tensor, plan: SamplingPlan, settings: dict[str, Any],
     folder: str,
-) -> bdl.Monitor:  # fmt: skip
-    """Sample with these settings, and leave the samples in the folder. Returns what watched the chains."""
+) -> tuple[bdl.Monitor, bdl.Sampler]:  # fmt: skip
+    """Sample with these settings, and leave the samples in the folder. Returns what watched and moved the chains."""
     dynamics: Any = plan.dynamics()
     if "friction" in settings:
         dynamics = dataclasses.replace(dynamics, friction=settings["friction"])
@@ -142,9 +147,14 @@ def run(
         enable_progress_bar=plan.verbose, enable_model_summary=False, default_root_dir=folder,
         callbacks=[promises, collect, monitor, *[bdl.StepProgress()] * plan.verbose],
     )  # fmt: skip
-    size = len(x) if dynamics.full_batch else min(settings["batch_size"], len(x))
-    trainer.fit(bdl.BayesianModule(stack, build, loss=likelihood), batches_of(x, y, size, plan))
-    return monitor
+    module = bdl.BayesianModule(stack, build, loss=likelihood)
+    trainer.fit(module, batches_of(x, y, batch_of(dynamics, settings, x), plan))
+    return monitor, module.sampler
+
+
+def batch_of(dynamics: Transition, settings: Mapping[str, Any], x: Tensor) -> int:
+    """The rows of a batch."""
+    return len(x) if dynamics.full_batch else min(settings["batch_size"], len(x))
 
 
 def batches_of(x: Tensor, y: Tensor, size: int, plan: SamplingPlan) -> TensorBatches:
@@ -169,11 +179,13 @@ def find_missing(
     return {**given, **found, **({"prior": bdl.Gaussian(found["prior"])} if "prior" in found else {})}
 
 
-def print_verdict(posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.Monitor) -> None:
-    """Print whether the samples can be trusted, from what the chains say of the training items."""
+def print_verdict(
+    posterior: bdl.Posterior, x: Tensor, y: Tensor, monitor: bdl.Monitor, law: Mapping[str, float]
+) -> None:
+    """Print whether the samples can be trusted, from what chains and exact gradients say of the training items."""
     rows = torch.linspace(0, len(x) - 1, min(len(x), CHECKED)).long()
     summary = summarise(posterior, {"train": TensorSlices(x[rows].double(), y[rows])}, monitor.trace())
-    found = verdict(summary.metrics, warnings=summary.warnings)
+    found = verdict({**summary.metrics, **law}, warnings=summary.warnings)
     print(*(f"{question} {answer}" for question, answer in found.answers), found.line, sep="\n")
 
 

@@ -45,11 +45,16 @@ class Tuning:
         choices: all that were made, in their order. What was given is not among them.
         seconds: the time that finding them took.
         step_seconds: the time of one step of all chains of the stack, with the settings found.
+        hottest: T of the direction that batches heat most, over T, with the settings found, as far as trials saw it; 1
+            without batch noise. None where no lr was found.
+        noise_ratio: lr Var(g) / (2 a tau) with these settings, the mean over directions; None as for `hottest`.
     """
 
     choices: tuple[Choice, ...]
     seconds: float
     step_seconds: float
+    hottest: float | None = None
+    noise_ratio: float | None = None
 
     @property
     def settings(self) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from bdl.data.split import hold_out
 from bdl.engine.choose import Compile
@@ -21,14 +20,15 @@ from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.samplers.priors import Gaussian, Prior
 from bdl.samplers.weighting.base import AUTO, Flat, Weighting
 from bdl.seeding import derive_seed
-from bdl.tune.burn_in import MOST, MOVES, choose_burn_in, mean_trace, movement
+from bdl.tune.burn_in import MOST, MOVES, movement
 from bdl.tune.choice import Choice, Tuning
-from bdl.tune.friction import autocorrelation_time, choose_friction
+from bdl.tune.heat import HEAT
 from bdl.tune.optimiser import batches_of_optimiser, choose_for_optimiser, is_optimiser
 from bdl.tune.prior import CANDIDATES, choose_prior, prior_predictive, steps_to_act
+from bdl.tune.rehearse import Rehearsed, find_step
 from bdl.tune.score import Score
 from bdl.tune.search import Search
-from bdl.tune.step import Limits, choose_lr, heat_of, measure_noise, warm_up
+from bdl.tune.step import heat_of, measure_noise, warm_up
 from bdl.tune.temperature import CANDIDATES as TEMPERATURES
 from bdl.tune.temperature import SHORTEST as SHORTEST_OF_T
 from bdl.tune.temperature import choose_temperature
@@ -39,8 +39,7 @@ from bdl.tune.work import trial_steps
 NAMES = ("batch_size", "lr", "plain_lr", "friction", "burn_in", "prior")
 HELD_OUT = 0.2  # share of the training items that compares priors where there is no validation part
 LARGEST_PART = 2048  # validation items
-PROBES = 32  # items whose predictions are watched
-DRAWS = 400  # draws in a trial
+PROBES = 32  # items at which a prior shows what it predicts
 SCORED = 20  # times in a trial that its predictions are scored
 SHORTEST = 100  # steps of a trial that compares; in fewer, nothing has moved
 
@@ -59,6 +58,7 @@ def find_settings(
     given: Mapping[str, Any] = {},
     seed: int = 0,
     compiled: Compile = "auto",
+    heat: float = HEAT,
 ) -> Tuning:
     """Settings with which to sample a stack, each with its reason. The stack stays as it is.
 
@@ -87,16 +87,19 @@ def find_settings(
             is an lr without weighting, from which "lr" follows once zeta is found.
         seed: with the same seed, stack and data, and on the same machine, the settings are the same.
         compiled: see `compile` of `BayesianModule`.
+        heat: the share by which batch noise may heat the direction that it heats most. Where no lr down to a twentieth
+            of the largest keeps to it, lr keeps the mean over directions to 10 %, and its reason says how hot the
+            hottest one is.
 
     Returns the settings that were not given, as plain numbers and words. "batch_size" is N for full batches, and
     missing where the dynamics takes no other; "prior" is the precision of a `Gaussian`, "burn_in" in steps, "weighting"
     a mapping with arguments of `AdaptiveWeight`.
 
-    Raises ConfigError for T < 0, a variational dynamics, an optimiser without `given["prior"]`, an unknown name in
-    `given`, and where both T and zeta are to be found; DivergedError where even a tiny lr diverges.
+    Raises ConfigError for T < 0, a heat of 0 or less, a variational dynamics, an optimiser without `given["prior"]`, an
+    unknown name in `given`, and where both T and zeta are to be found; DivergedError where even a tiny lr diverges.
     """
     began, dynamics = time.perf_counter(), SGHMC() if dynamics is None else dynamics
-    _check(dynamics, temperature, weighting, given)
+    _check(dynamics, temperature, weighting, given, heat)
     first = TEMPERATURES[0] if temperature is None else temperature
     problem = Problem(stack, loss, train, num_data or len(train[1]), 0, first, seed, compiled)
     if is_optimiser(dynamics, temperature):
@@ -116,10 +119,11 @@ def find_settings(
     else:
         multiplier = _multiplier(search, prior, weighting)
     search = replace(search, weighting=in_trials(weighting), multiplier=multiplier)
-    of_steps, step_seconds = _of_steps(search, prior) if "lr" in search.tunable else (search.scaled_lr(), 0.0)
-    choices += of_steps
+    steps_found = find_step(search, prior, heat) if "lr" in search.tunable else Rehearsed(search.scaled_lr())
+    choices += steps_found.choices
     wanted = tuple(choice for choice in choices if search.wants(choice.name))
-    return Tuning(wanted, time.perf_counter() - began, step_seconds)
+    seconds = time.perf_counter() - began
+    return Tuning(wanted, seconds, steps_found.step_seconds, steps_found.hottest, steps_found.noise_ratio)
 
 
 def _prior(search: Search, validation: Items | None) -> tuple[Prior, Choice]:
@@ -221,50 +225,6 @@ def _compared(search: Search, prior: Prior, held_out: Items, name: str) -> tuple
     return trial, score, f"trials of {search.trial:,} steps are too far from rest" if moved else None
 
 
-def _of_steps(search: Search, prior: Prior) -> tuple[tuple[Choice, ...], float]:
-    """lr, friction and burn-in, which a rehearsal has tried, and the seconds of a step in it."""
-    limits, times, every = _limits(replace(search.cooled, weighting=Flat()), prior)
-    a = search.dynamics.friction
-    friction = choose_friction(times, a, every) if search.wants("friction") else Choice("friction", a, "given")
-    lr = choose_lr(limits, friction.value) if search.fixed_lr is None else Choice("lr", search.fixed_lr, "given")
-    lr = search.over_multiplier(lr)
-    rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
-    lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
-    return (lr, friction, burn_in), step_seconds
-
-
-def _limits(search: Search, prior: Prior) -> tuple[Limits, Tensor, int]:
-    """What bounds lr where the chains stay; and autocorrelation times (C, quantities) in draws, with their distance."""
-    trial = search.trial_of(prior, "limits")
-    limits = measure_noise(trial, warm_up(trial, search.trial, fixed=search.fixed_lr is not None))
-    if search.fixed_lr is None:
-        trial.lr = limits.lr(search.dynamics.friction)
-    draws, every = _watch(trial, search.trial)
-    return measure_noise(trial, limits), autocorrelation_time(draws), every
-
-
-def _rehearse(search: Search, prior: Prior, lr: Choice, friction: Choice) -> tuple[Trial, Choice, float]:
-    """A run from the start with the settings found: the trial, its burn-in, and the seconds of a step."""
-    own = friction.value if search.wants("friction") else None
-    trial = search.trial_of(prior, "rehearsal", lr.value, own)
-    began = time.perf_counter()
-    draws, every = _watch(trial, search.trial)
-    seconds = (time.perf_counter() - began) / search.trial
-    longest = float(autocorrelation_time(draws[len(draws) // 2 :]).mean(0).quantile(0.9)) * every
-    acts = steps_to_act(prior, search.problem, trial.lr * search.multiplier, friction.value)
-    burn_in = choose_burn_in([trial.energy_trace(), mean_trace(draws)], longest, acts, search.steps)
-    return trial, burn_in, seconds
-
-
-def _watch(trial: Trial, steps: int) -> tuple[Tensor, int]:
-    """Predictions (draws, C, quantities) along the steps, and the steps between two draws."""
-    every, x = max(1, steps // DRAWS), trial.problem.items[0]
-    x = x[torch.linspace(0, len(x) - 1, min(PROBES, len(x)), device=x.device).long()]
-    draws: list[Tensor] = []
-    trial.run_stably(steps, lambda trial: draws.append(trial.predictions(x)), every)
-    return torch.stack(draws[-(steps // every) :]), every  # draws before a divergence do not count
-
-
 def _split(problem: Problem, validation: Items | None) -> tuple[Problem, Items]:
     """The problem without the items that compare priors, and these; all of them, in both, where they are too few."""
     x, y = problem.items
@@ -285,7 +245,11 @@ def describe_untuned(dynamics: Transition) -> str | None:
     return f"tune: lr, friction and burn-in stay as they are, because {dynamics} adapts or preconditions its step"
 
 
-def _check(dynamics: Transition, temperature: float | None, weighting: Weighting, given: Mapping[str, Any]) -> None:
+def _check(
+    dynamics: Transition, temperature: float | None, weighting: Weighting, given: Mapping[str, Any], heat: float
+) -> None:
+    if not heat > 0:
+        raise ConfigError(f"heat must be > 0, got {heat} (the share by which batches may heat the hottest direction)")
     if temperature is None and weighting.zeta == AUTO:
         raise ConfigError(
             "T and zeta are both to be found, and both decide how cold the chains are: give sampler.temperature or "

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from bdl.posterior.judge_rest import drifts, is_long_enough, take_longer
 from bdl.posterior.judgements import alone, or_nan
-from bdl.tune.step import MOMENTA_BUDGET, MOMENTA_TOLERATED, NOISE_BUDGET
+from bdl.tune.step import ENERGY_BUDGET, MOMENTA_BUDGET, MOMENTA_TOLERATED, NOISE_BUDGET
 
 PROMISES = ("heat", "rest", "energy_error")
 HOTTER = 1.25  # times the budget, beyond the error of a running estimate of Var(g)
@@ -15,7 +15,7 @@ HOTTER = 1.25  # times the budget, beyond the error of a running estimate of Var
 MORE = 10.0
 
 
-def broken_promises(metrics: Mapping[str, float], at_rest: bool = True) -> dict[str, str]:
+def broken_promises(metrics: Mapping[str, float], heat: float | None = None, at_rest: bool = True) -> dict[str, str]:
     """A line by the name of each promise that the samples do not keep, from the metrics of the run.
 
     "heat": batches heat the chains by 10 % at most, and with the error of the step they heat the momenta by 20 %.
@@ -23,11 +23,18 @@ def broken_promises(metrics: Mapping[str, float], at_rest: bool = True) -> dict[
     "energy_error": the error that a sampler allows itself for a step, such as `energy_var` of MCLMC, is what its steps
     have.
 
-    at_rest: False where the run has said that its samples are not at rest.
+    heat: the share by which batches heat the hottest direction at most; None where that was not promised. at_rest:
+    False where the run has said that its samples are not at rest.
     """
     m, lines = or_nan(metrics), {}
-    if (heat := m["t_eff"] / m["temperature"] - 1 if m["temperature"] else 0.0) > HOTTER * NOISE_BUDGET:
-        lines["heat"] = f"batches heat the chains by {heat:.0%}, not {NOISE_BUDGET:.0%} at most: lower sampler.lr"
+    hottest, limit = m["temperature/directions/hottest"] / m["temperature"] if m["temperature"] else 1.0, math.inf
+    if heat is not None:
+        limit = (1 + heat) * (1 + ENERGY_BUDGET)
+    if (shown := m["t_eff"] / m["temperature"] - 1 if m["temperature"] else 0.0) > HOTTER * NOISE_BUDGET:
+        lines["heat"] = f"batches heat the chains by {shown:.0%}, not {NOISE_BUDGET:.0%} at most: lower sampler.lr"
+    elif _hottest_surely(m) > limit:
+        remedy = "lower sampler.lr, or raise data.batch_size"
+        lines["heat"] = f"the hottest direction has {hottest:.3g} T, not {limit:.3g} T at most: {remedy}"
     elif _momenta_are_hot(m):
         shown, budget = m["kinetic_temperature"] / m["temperature"], 1 + MOMENTA_BUDGET
         lines["heat"] = f"the kinetic temperature is {shown:.3g} T, not {budget:.3g} T at most: lower sampler.lr"
@@ -47,6 +54,13 @@ def broken_promises(metrics: Mapping[str, float], at_rest: bool = True) -> dict[
             "longer, or begin at a lower lr"
         )
     return {name: f"tune: a promise is not kept: {line}" for name, line in lines.items()}
+
+
+def _hottest_surely(m: Mapping[str, float]) -> float:
+    """Temperature over T of the hottest direction, less two standard errors; NaN where it was not measured."""
+    if not m["temperature"] > 0:
+        return math.nan
+    return (m["temperature/directions/hottest"] - 2 * m["temperature/directions/hottest_se"]) / m["temperature"]
 
 
 def _momenta_are_hot(m: Mapping[str, float]) -> bool:

@@ -13,11 +13,13 @@ from bdl.samplers.sampler import Sampler
 from bdl.snapshot import numbers, per_chain
 from bdl.tune.choice import Choice
 from bdl.tune.curvature import Curvature
+from bdl.tune.heat import AFFORDABLE, HEAT, BatchHeat, CoolDirections
 from bdl.tune.trial import SMALLER, Trial
 
 ENERGY_BUDGET = 0.1  # share by which the energy of the stiffest direction may be too large
-NOISE_BUDGET = 0.1  # share by which batch noise may heat the chain: noise_ratio
+NOISE_BUDGET = 0.1  # share by which batch noise may heat the mean over directions: noise_ratio
 TOLERATED = 1.1  # times NOISE_BUDGET, by which the estimate of the noise may lie above it
+UNEVEN = 1.25  # times the mean noise ratio at which the hottest direction is as hot as promised
 SPARED = 0.9  # times the budget: to this heat lr falls, because the heat may still grow
 MOMENTA_BUDGET = 0.2  # share by which batch noise and the error of the step together may heat the momenta
 MOMENTA_TOLERATED = 0.25  # share from which lr falls; the verdict calls it another temperature from there
@@ -94,6 +96,21 @@ def heat_of(sampler: Sampler) -> float:
     return float(share[sampler.target_chains].mean() if sampler.chains else share)
 
 
+def factor_by_hottest(sampler: Sampler, promised: CoolDirections | None) -> tuple[float, str]:
+    """By what lr is to be multiplied where the hottest direction is hotter than promised, and why; 1 where it is not.
+
+    Its heat is to the mean noise ratio as it was in the trials.
+    """
+    if promised is None:
+        return 1.0, ""
+    ratio = float(sampler.noise_ratio[sampler.target_chains].mean() if sampler.chains else sampler.noise_ratio)
+    if not ratio > UNEVEN * promised.noise_ratio:
+        return 1.0, ""
+    heat = promised.heat * ratio / promised.noise_ratio
+    reason = f"batches heat the hottest direction by about {heat:.0%}, the budget is {promised.heat:.0%}"
+    return SPARED * promised.noise_ratio / ratio, reason
+
+
 def kinetic_ratio(sampler: Sampler) -> float:
     """The temperature that the momenta show now over T, the mean of the chains that count; NaN without momenta or T."""
     shown = numbers({"shown": sampler.kinetic_temperature}, sampler.chains)["shown"]
@@ -149,15 +166,45 @@ def factor_by_momenta(heat: float, surely: float) -> float:
     return ENERGY_BUDGET / (1 + ENERGY_BUDGET) * (1 + heat) / heat
 
 
-def choose_lr(limits: Limits, friction: float) -> Choice:
-    """The lr that both budgets allow."""
-    lr = limits.lr(friction)
+def choose_lr(limits: Limits, friction: float, batches: BatchHeat | None = None, heat: float = HEAT) -> Choice:
+    """The lr that the budgets of energy and of the mean noise allow, lowered until the hottest direction is cool, too.
+
+    Where that takes an lr below 1/AFFORDABLE of what the mean allows, lr stays, and the reason says how hot the
+    directions are. Chains that move so much more slowly would not come to rest in the same run.
+
+    batches: the heat of the hottest direction; None where there is none, or it is not known. heat: the share by which
+    batches may heat that direction.
+    """
+    most = limits.lr(friction)
+    mean = _reason(limits, most, friction)
+    if batches is None or batches.share(most, friction) <= heat:
+        hottest = "" if batches is None else f"; the hottest direction has {1 + batches.share(most, friction):.3g} T"
+        return Choice("lr", most, mean + hottest)
+    lr = batches.largest_lr(most, friction, heat)
+    if lr >= most / AFFORDABLE:
+        ratio = batches.noise_ratio(lr, friction)
+        reason = f"batches heat the hottest direction by {heat:.0%}, the budget, and "
+        return Choice("lr", lr, f"{reason}the mean over directions by {ratio:.1%}; that mean would allow {most:.3g}")
+    return Choice("lr", most, f"{mean}; {_too_hot(batches, most, lr, friction, heat)}")
+
+
+def _too_hot(batches: BatchHeat, most: float, lr: float, friction: float, heat: float) -> str:
+    """What T the sampled distribution has by direction where lr stays at the most that the mean allows."""
+    shown, slower = 1 + batches.share(most, friction), most / lr
+    size = batches.larger_batch(slower)
+    return (
+        f"batches of {batches.batch_size:,} heat the hottest direction to about {shown:.2g} T. {1 + heat:.3g} T would "
+        f"take lr {lr:.2g}, with chains {slower:,.0f} times as slow, or data.batch_size={size}, or a sampler without "
+        "batch noise, such as sampler=mclmc"
+    )
+
+
+def _reason(limits: Limits, lr: float, friction: float) -> str:
+    """Which of the budgets decides, with the numbers."""
     noise, energy = limits.noise_per_lr * lr / friction, limits.energy_error(lr, friction)
     if lr == limits.diverged_at / SMALLER:
-        reason = f"a trial with {limits.diverged_at:.3g} diverged"
-    elif limits.by_noise(friction) < limits.by_energy(friction):
-        reason = f"noise adds {noise:.0%} to the temperature, the budget is {NOISE_BUDGET:.0%}"
-    else:
-        reason = f"the stiffest direction has {energy:.0%} too much energy, the budget is {ENERGY_BUDGET:.0%}"
-        reason += f"; noise adds {noise:.1%} to the temperature" if noise else ""
-    return Choice("lr", lr, reason)
+        return f"a trial with {limits.diverged_at:.3g} diverged"
+    if limits.by_noise(friction) < limits.by_energy(friction):
+        return f"noise adds {noise:.0%} to the temperature, the budget is {NOISE_BUDGET:.0%}"
+    reason = f"the stiffest direction has {energy:.0%} too much energy, the budget is {ENERGY_BUDGET:.0%}"
+    return reason + (f"; noise adds {noise:.1%} to the temperature" if noise else "")

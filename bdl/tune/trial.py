@@ -18,6 +18,7 @@ from bdl.engine.functional import evaluating
 from bdl.engine.stack import ChainStack
 from bdl.errors import DivergedError
 from bdl.likelihoods import Likelihood, Loss
+from bdl.samplers.batch_noise import left_by_a_pass
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.priors import Prior
 from bdl.samplers.sampler import Sampler
@@ -160,6 +161,14 @@ class Trial:
             return loss.mean(outputs).flatten(1)
         return outputs.flatten(1)
 
+    def gradients(self, count: int) -> Tensor:
+        """(count, C, d) gradients of the mean loss of the next batches, at the θ where the chains stay."""
+        chain, rows = self.sampler.chain, []
+        for _ in range(count):
+            self._gradient.write(*next(self._batches), chain.g_views)
+            rows.append(chain.g.view(self.stack.chains, -1).clone())
+        return torch.stack(rows)
+
     def energy_trace(self) -> Tensor:
         """(C, steps) batch estimates of U, nats."""
         return torch.stack(self.energies, 1)
@@ -171,7 +180,8 @@ class Trial:
             self.stack.named_parameters(), dynamics, num_data=problem.num_data, lr=lr, prior=self.prior,
             temperature=problem.temperature, weighting=self.weighting, chains=self.stack.chains, seed=seed,
         )  # fmt: skip
-        self.sampler.host = replace(self.sampler.host, compiled=problem.compiled is not False)
+        share = left_by_a_pass(problem.num_data / problem.batch_size)
+        self.sampler.host = replace(self.sampler.host, compiled=problem.compiled is not False, noise_share=share)
         self._gradient = choose_gradient(self.stack, problem.loss, problem.compiled)
 
 

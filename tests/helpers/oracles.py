@@ -35,6 +35,17 @@ class LinearStep:
     def theta_covariance(self, gradient_covariance: np.ndarray | None = None) -> np.ndarray:
         return self.covariance(gradient_covariance)[: self.d, : self.d]
 
+    def second_difference(self, precision: np.ndarray, noise: np.ndarray) -> np.ndarray:
+        """(d, d) mean of D D', D = g0 - 2 g1 + g2 for g = A θ + xi at three steps, with xi of covariance `noise`."""
+        A, M, d = precision, self.M, self.d
+        read = np.concatenate([A, np.zeros((d, len(M) - d))], 1)  # of a state
+        second, first = read @ M - 2 * read, read  # of what comes in with the second state, and with the third
+        of_state = second @ M + read
+        ahead, last, eye = second @ self.G, first @ self.G, np.eye(d)
+        total = of_state @ self.covariance(noise) @ of_state.T
+        total = total + sum(f @ self.B @ self.B.T @ f.T for f in (second, first))
+        return total + sum(f @ noise @ f.T for f in (eye + ahead, last - 2 * eye, eye))
+
 
 def vectors(state) -> list[str]:
     """Names of the fields that move: θ, and m if the state has a momentum. All other fields are memory."""

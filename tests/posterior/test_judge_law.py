@@ -122,3 +122,15 @@ def test_an_energy_that_spreads_too_far_is_heat_where_no_direction_was_measured(
     assert judged.outcome == "another temperature" and "4.52 times as far" in judged.line
     assert verdict(GOOD | AT_T | wide | {"energy/along": 90.0}).outcome == "trust"
     assert of(energy__along=208.0).outcome == "not at rest"  # all directions have T
+
+
+def test_directions_and_energies_of_a_weighted_distribution_do_not_judge():
+    weights = {"weight_ess": 400.0, "weights_biased": 0.0, "temperature/thermostat": 0.0, "ess/min": 1900.0}
+    law = {"temperature/directions/hottest": 9.0, "energy/along": 300.0, "energy/continuation": -400.0}
+    assert verdict(GOOD | AT_T | weights | law).outcome == "trust"
+    assert verdict(GOOD | AT_T | weights | law | {"weighting/acted": 0.0}).outcome == "another temperature"
+
+
+def test_the_answer_says_where_the_temperature_is_t():
+    assert "T in every direction that was measured, and the chains agree" in of().answers[1][1]
+    assert "T on average over directions, and the chains agree" in verdict(GOOD).answers[1][1]

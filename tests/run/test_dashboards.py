@@ -48,7 +48,7 @@ def test_an_offline_run_of_wandb_holds_report_pictures_table_and_series(tmp_path
     (path,) = folder.glob("*.wandb")
     found = list(records(path))
     run = next(r.run for r in found if r.HasField("run"))
-    assert run.run_group == "landsat-mlp-sgnht" and sorted(run.tags) == ["landsat", "mlp", "sgnht"]
+    assert run.run_group == "landsat-mlp-langevin" and sorted(run.tags) == ["landsat", "langevin", "mlp"]
     rows = [{"/".join(i.nested_key) or i.key: json.loads(i.value_json) for i in r.history.item} for r in found]
     logged = ChainMap(*reversed(rows))  # the last value of every key
     assert {"energy/chain_0", "energy/chain_1", "chain/energy"} <= logged.keys()

@@ -75,5 +75,5 @@ def test_only_landsat_has_the_values_tuned_on_it():
     assert with_values.pop("csv.yaml") == {"chains": 10}
     assert with_values.pop("text.yaml") == {"chains": 4}
     full_batch = {name for name, values in with_values.items() if values == {"batch_size": None}}
-    assert full_batch == {"hmc.yaml", "mala.yaml", "mclmc.yaml", "metropolis.yaml"}
+    assert full_batch == {"hmc.yaml", "langevin.yaml", "mala.yaml", "mclmc.yaml", "metropolis.yaml"}
     assert with_values.keys() - full_batch == {"landsat.yaml", "liang.yaml"}

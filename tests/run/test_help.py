@@ -32,7 +32,7 @@ def test_the_help_of_train_explains_each_key_and_each_group(capsys, monkeypatch)
         "tuned.weighted.zeta",
     ):
         assert words in shown
-    assert "sampler/dynamics=sgnht" in help_of("train") and "\nhydra" not in shown
+    assert "sampler/dynamics=baoab" in help_of("train") and "\nhydra" not in shown
     assert "chains: 8 or tuned.chains" in shown and "burn_in: 0.4 or tuned.burn_in of the steps" in shown
     assert "oc.select" not in shown and ": ???" not in shown
     assert all(len(line) <= 110 for line in shown.splitlines() if "cifar10/hmc" in line or "awsgld" in line)

@@ -102,7 +102,7 @@ def test_a_wheel_samples_in_an_empty_folder(tmp_path):
     assert folder.strip() == str(site / "bdl" / "conf")
     assert (site / "bdl" / "engine" / "mlp_kernel.c").is_file()
     assert "all chains' average" in bdl("train", "trainer=debug", "chains=2")
-    (run,) = (work / "outputs" / "landsat-mlp-sgnht").iterdir()
+    (run,) = (work / "outputs" / "landsat-mlp-langevin").iterdir()
     assert json.loads((run / "metrics.json").read_text())["chains"] == 2
     assert "2 chains" in bdl("evaluate", f"runs={run}", f"out={work / 'out'}")
 

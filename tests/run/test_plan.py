@@ -32,7 +32,7 @@ def test_the_data_complete_a_stack(tmp_path):
     plan = planned(f"run_dir={tmp_path}", "chains=4", "stacks=2", "length=1000")
     stack = plan.of_stack(1, plan.data(1).build())
     assert stack.motion.sampler.get("num_data") == 4435 and stack.motion.steps == 1000
-    assert stack.keeping.rule.get("burn_in") == 200
+    assert stack.keeping.rule.get("burn_in") == 120
     assert stack.target.model.get("sizes")[0] == 36 and stack.target.model.get("sizes")[-1] == 6
     assert isinstance(stack.target.loss.build(), bdl.CategoricalNLL)
     assert stack.settings["sampler"]["num_data"] == 4435
@@ -72,4 +72,4 @@ def test_facts_name_the_run_and_its_stacks(tmp_path):
     assert isinstance(data, TensorDataModule)
     facts = facts_of(plan, data, SINGLE)
     assert facts["title"].endswith("seed 5") and facts["N"] == "4,435" and facts["stacks"] == "2 of 4 chains"
-    assert facts["devices"] == "1" and facts["batch"] == "600"
+    assert facts["devices"] == "1" and facts["batch"] == "4435"

@@ -5,15 +5,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 
+import numpy as np
 import pytest
 from composing import SCRIPTS
 from repeats import slow_where
-from verdict_runs import simulate
-from verdict_table import SCENARIOS, by_scenario, judged, rates
+from verdict_kinds import SCENARIOS
+from verdict_laws import Law, means_of, measured_of
+from verdict_runs import Sampled, Scenario, simulate
+from verdict_table import by_scenario, judged, rates
+
+import bdl
 
 PAGE = SCRIPTS.parent / "docs" / "verdict.md"
 SEEN = {
     "8 chains of 100 independent draws": "trust",
+    "a linear model of 12 weights, 8 chains": "trust",
+    "the draws are worth 20": "not at rest",
+    "100 weights, noise ratio 1": "another temperature",
+    "30 weights, noise ratio 1, no direction measured": "not known",
+    "the law, and its start predicts better": "prior does not fit",
     "4 chains of 10 independent draws": "more samples",
     "modes 1/2 std apart, 4 chains": "not mixing",
     "numbers, modes 1/2 std apart, 20 chains": "ensemble over modes",
@@ -28,6 +38,37 @@ def test_a_run_of_each_kind_gets_its_verdict(runs):
     for i in range(runs):
         assert {row.scenario.name: row.verdicts[i].outcome for row in rows} == SEEN
     assert by_scenario(rows).count("\n") == len(SEEN) + 1
+
+
+def test_a_hot_classifier_that_predicts_well_is_a_good_ensemble():
+    (row,) = judged([s for s in SCENARIOS if s.name.startswith("a hot classifier")], 2)
+    assert [v.head.kind for v in row.verdicts] == ["good ensemble"] * 2
+
+
+def test_a_convex_problem_after_300_steps_is_not_at_rest():
+    """Four chains begin in one place. The control: 100 times the steps are not told so."""
+    sampler = Sampled(bdl.SGHMC(0.1), 0.001, burn_in=0)
+    short, long = (
+        judged([Scenario("short", "convex", False, draws=draws, sampler=sampler, start=1)], 2)[0]
+        for draws in (30, 3000)
+    )
+    assert [v.outcome for v in short.verdicts] == ["not at rest"] * 2
+    assert "not at rest" not in [v.outcome for v in long.verdicts]
+
+
+def test_a_thermostat_sets_the_mean_and_the_simulated_gradients_see_its_directions():
+    """Their mean is T. In 40 runs T of the noisiest direction scatters by its error, and is 1 under the right law."""
+    law, rng, name = Law(30, "thermostat", 1.0), np.random.default_rng(0), "temperature/direction/noise_1"
+    assert means_of(law)["kinetic_temperature"] == pytest.approx(1) and law.temperature.max() > 1.9
+    assert law.temperature.min() == pytest.approx(0.53, abs=0.03)
+    for each, low, high in ((law, 1.8, law.temperature.max()), (Law(30), 0.95, 1.05)):
+        theta = np.sqrt(each.temperature) * rng.normal(size=(40, 8, 100, 30))
+        found = [measured_of(each, one, rng) for one in theta]
+        ratios, errors = (np.array([f[key] for f in found]) for key in (name, f"{name}_se"))
+        assert low < ratios.mean() < high
+        assert np.sqrt(np.square(errors).mean()) == pytest.approx(ratios.std(), rel=0.35)
+        changes = np.array([f["energy/continuation"] for f in found])
+        assert abs(changes.mean()) < 3 * changes.std() / np.sqrt(40)  # a thermostat has the right mean energy
 
 
 def test_a_run_is_the_same_again():

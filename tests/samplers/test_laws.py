@@ -295,13 +295,13 @@ def test_shell_computes_the_noise_ratio(row: Row):
     sampler = bdl.Sampler([theta], row.build(2, D64), num_data=N, lr=0.2, temperature=0.5)
     remember(sampler, row)
     V = torch.tensor([0.3, 1.1], dtype=D64)
-    for step, sign in enumerate((1, -1)):  # half the squared difference of two gradients is V
-        theta.grad = sign * (V / 2).sqrt()
+    for step, sign in enumerate((1, -1, 1)):  # (g0 - 2 g1 + g2)² / 6 is V
+        theta.grad = sign * (3 * V / 8).sqrt()
         assert sampler.steps == step
         sampler.step()
     expected = np.mean(0.2 * np.array(row.diagonal) * V.numpy() / (2 * row.friction * 0.5 / N))
     assert sampler.noise_ratio.item() == pytest.approx(expected, rel=1e-9)
-    # A thermostat divides by ξ/a, the rise of its friction, which is close to 1 two steps after the start.
+    # A thermostat divides by ξ/a, the rise of its friction, which is close to 1 three steps after the start.
     rise = sampler.chain.state.xi.item() / row.friction if row.thermostat else 1.0
     assert sampler.t_eff.item() == pytest.approx(0.5 * (1 + expected) / rise, rel=1e-9)
 
@@ -503,15 +503,14 @@ def test_given_batch_noise_through_the_shell():
 
 
 def test_estimated_batch_noise_through_the_shell():
-    """An estimate from two consecutive gradients is too large by (A Δθ)²/2, and by lr A V, because the error of the
-    first gradient moves θ: some percent here. The law is that of a correction by this larger variance, to the 1% that
-    the spread of the estimate makes. T is right to 4%."""
+    """An estimate from consecutive gradients is too large by what θ moves meanwhile: some percent here. The law is that
+    of a correction by this larger variance, to the 1% that the spread of the estimate makes. T is right to 4%."""
     row, e, V = ROWS["sghmc-0.1"], 0.02, 4.5
     A, known = PRECISION.numpy(), np.full(2, V)
     for _ in range(20):
         step = linear_step(bdl.SGHMC(friction=0.1, grad_var=known), PRECISION, e, 1.0)
         full = step.covariance(V * np.eye(2))
-        known = V * (1 + e * np.diag(A)) + np.diag(A @ full[2:, 2:] @ A) / 2
+        known = np.diag(step.second_difference(A, V * np.eye(2))) / 6
     covariance = full[:2, :2]
     dynamics = bdl.SGHMC(friction=0.1, grad_var="estimated")
     estimate = second_moments(row, dynamics, covariance, 9000, se=0.0024, e=e, batch_noise=V)

@@ -249,7 +249,7 @@ def test_prior_clip_and_weight_are_not_batch_noise():
 
 
 def test_a_weight_multiplies_the_batch_noise_too():
-    """Gradients ±1 in turn have an estimated variance of 2. The weighting multiplies it by multiplier²."""
+    """Gradients ±1 in turn have an estimated variance of 4²/6. The weighting multiplies it by multiplier²."""
     theta = parameter(2)
     sampler = sampler_of(theta, weighting=bdl.AdaptiveWeight(low=0.0, high=20.0, bins=10), temperature=0.5)
     for k in range(440):
@@ -257,7 +257,7 @@ def test_a_weight_multiplies_the_batch_noise_too():
         sampler.step(lambda k=k: torch.tensor(0.04 * (k % 26), dtype=D64))
     assert sampler.multiplier > 1.01
     a, lr = sampler.dynamics.friction, sampler.param_groups[0]["lr"]
-    expected = lr * 2 * sampler.multiplier**2 / (2 * a * 0.5 / N)
+    expected = lr * 16 / 6 * sampler.multiplier**2 / (2 * a * 0.5 / N)
     torch.testing.assert_close(sampler.noise_ratio, expected)
     torch.testing.assert_close(sampler.t_eff, 0.5 * (1 + expected))
 
@@ -656,7 +656,7 @@ def test_explain_says_what_is_sampled():
     scale = math.sqrt(2 * 0.1 * 0.2 * 0.25 / 12345)
     for part in ("12,345", "T = 0.25", "precision 3", "ClipNorm(c=7.0)", "not measured yet", f"{scale:.3g}", "= 9"):
         assert part in text
-    for sign in (1, -1):
+    for sign in (1, -1, 1):
         step(sampler, theta, grad=sign * 0.01)
     assert f"noise_ratio {sampler.noise_ratio.item():.3g}" in sampler.explain()
 

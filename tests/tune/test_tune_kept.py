@@ -19,6 +19,15 @@ def test_a_run_that_keeps_all_promises():
     assert broken_promises({**GOOD, "kinetic_temperature": 1.3, "kinetic_temperature_se": 0.05}) == {}
 
 
+def test_the_hottest_direction_counts_where_it_was_promised():
+    """Two standard errors above 1.1 T and the 10 % that the error of a step may add."""
+    hot = {**GOOD, "temperature/directions/hottest": 1.5, "temperature/directions/hottest_se": 0.1}
+    assert broken_promises(hot) == {} and broken_promises(GOOD, heat=0.1) == {}
+    assert "the hottest direction has 1.5 T, not 1.21 T at most" in broken_promises(hot, heat=0.1)["heat"]
+    assert broken_promises({**hot, "temperature/directions/hottest_se": 0.2}, heat=0.1) == {}
+    assert broken_promises(hot, heat=0.5) == {}
+
+
 @pytest.mark.parametrize(
     "name, measured, words",
     [

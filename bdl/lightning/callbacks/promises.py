@@ -15,11 +15,13 @@ from bdl.lightning.callbacks.collect import CollectSamples
 from bdl.samplers.dynamics.base import mean
 from bdl.schedules import EveryStep
 from bdl.tune.burn_in import MOVES, movement
+from bdl.tune.heat import CoolDirections
 from bdl.tune.step import (
     MOMENTA_BUDGET,
     NOISE_BUDGET,
     SPARED,
     TOLERATED,
+    factor_by_hottest,
     factor_by_momenta,
     heat_of,
     heat_of_fall,
@@ -43,7 +45,8 @@ Keeper = CollectSamples | ModelAverage  # keeps states by a rule
 class Promises(SamplerCallback):
     """Holds a run to the two promises of `tune=auto`: little heat, and samples at rest.
 
-    At half of the burn-in and at its end, lr falls where batches heat the chains by more than 10 %, or where the
+    At half of the burn-in and at its end, lr falls where batches heat the chains by more than 10 %, where they
+    heat the hottest direction by more than promised, or where the
     kinetic temperature is surely above 1.25 T. The error of the step heats momenta too: where the curvature has grown,
     or where a weighting multiplies the gradient by more than in the trials. Where lr has just fallen at the end, or the
     energies of the second half of the burn-in still move by more than 0.3 of their standard deviations under the
@@ -60,13 +63,21 @@ class Promises(SamplerCallback):
         burn_in: whether the burn-in may grow; False where the user has given it.
         say: called with a line on every decision, and on a promise that is not kept.
 
+        cool: what was promised of the hottest direction, whose heat follows from the mean over directions; None where
+            nothing was.
+
     Raises ConfigError if the module returned no Sampler.
     """
 
     def __init__(
-        self, keepers: Sequence[Keeper], lr: bool = True, burn_in: bool = True, say: Callable[[str], object] = print
+        self,
+        keepers: Sequence[Keeper],
+        lr: bool = True,
+        burn_in: bool = True,
+        say: Callable[[str], object] = print,
+        cool: CoolDirections | None = None,
     ):
-        self.keepers, self.may_lower, self.may_extend, self.say = keepers, lr, burn_in, say
+        self.keepers, self.may_lower, self.may_extend, self.say, self.cool = keepers, lr, burn_in, say, cool
         rule: Any = keepers[0].keep
         self.rule: EveryStep = rule
         self._rows: list[tuple[int, float, float]] = []  # step, mean energy of the chains in nats, see `kinetic_ratio`
@@ -171,6 +182,9 @@ class Promises(SamplerCallback):
         falling = heat_of_fall(steps, energies, sampler)
         by_noise = SPARED * NOISE_BUDGET / noise if noise > TOLERATED * NOISE_BUDGET else 1.0
         by_momenta = factor_by_momenta(momenta - falling, surely - falling)
+        by_hottest, reason = factor_by_hottest(sampler, self.cool)
+        if by_hottest < min(by_noise, by_momenta):
+            return by_hottest, reason
         if by_noise <= by_momenta:
             return by_noise, f"noise adds {noise:.0%} to the temperature, the budget is {NOISE_BUDGET:.0%}"
         return by_momenta, f"the kinetic temperature is {1 + momenta:.3g} T, the budget is {1 + MOMENTA_BUDGET:.3g} T"

@@ -6,6 +6,7 @@ import math
 import shlex
 from collections.abc import Mapping
 
+from bdl.posterior.judge_law import COLDEST_DIRECTION
 from bdl.posterior.judge_rest import in_words, lengths
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.verdict import Verdict
@@ -28,7 +29,7 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
         otherwise = [(f"Only to sample the posterior itself: {words[0].lower()}{words[1:]}", line)
                      for words, line in _to_the_posterior(judged, m, command)]  # fmt: skip
         return [("Use these predictions, and see that another run repeats them", another_seed(command)), *otherwise]
-    if judged.outcome == "trust":
+    if judged.outcome in ("trust", "ensemble over modes"):
         return [("See that another run predicts the same", another_seed(command))]
     if judged.outcome == "prior does not fit":
         return [
@@ -66,7 +67,8 @@ def _to_the_posterior(judged: Verdict, m: Mapping[str, float], command: str) -> 
         return [cycles] if "start/members" in m else [ensemble, cycles]
     name, is_tuned = judged.decisive.name, not math.isnan(m["tune/kept/rest"])
     if judged.outcome == "another temperature":
-        return _smaller_steps(m, command) if is_tuned else [_tuned(command)]
+        hot = name != COLDEST_DIRECTION  # a cold direction needs no smaller steps
+        return [_tuned(command)] if not is_tuned else _smaller_steps(m, command) if hot else []
     if name in OF_WEIGHTS and (plain := unweighted(command)):
         return [("Sample the posterior itself, without the weighting", plain)]
     if name == "Approximation" or m["temperature"] == 0:

@@ -127,6 +127,14 @@ class Transition(ABC):
         """(..., d) terms whose mean is T_eff/T - 1: the noise ratio, less what the dynamics subtracts or absorbs."""
         return self.noise_ratio(s, grad_var, lr, tau)
 
+    def heat_along(self, c: Scalar, mean: Scalar, lr: Scalar, tau: Scalar) -> Any:
+        """Temperature over T of a direction v with v' Cov(g) v = c, once chains have it; of the type of the arguments.
+
+        mean: what batches bring in the mean over directions, of which some dynamics free all of them. To first order in
+        lr, on a Gaussian for which v is an axis.
+        """
+        return 1 + lr * c / (2 * self.friction * tau)
+
     def entropy(self, s: Any) -> Tensor | None:
         """(...,) entropy of a variational approximation, nats; None for every other dynamics."""
         return None

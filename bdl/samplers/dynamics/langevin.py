@@ -276,5 +276,9 @@ class SGLRW(Dynamics):
         """(..., d) zeros: batch noise changes which way a step goes, not its variance."""
         return torch.zeros_like(grad_var)
 
+    def heat_along(self, c: Scalar, mean: Scalar, lr: Scalar, tau: Scalar) -> Any:
+        """What coordinates have in common heats: c less the mean of the coordinates."""
+        return super().heat_along(c, mean, lr, tau) - lr * mean / (2 * tau)
+
     def describe_noise(self, s: Position, lr: Scalar, tau: Scalar) -> str:
         return super().describe_noise(s, lr, tau).replace("std", "steps of ±")

@@ -82,6 +82,15 @@ class Subtracting(Dynamics):
         known = isinstance(self.grad_var, Tensor)
         return ratio - (self.noise_ratio(s, self.grad_var.to(ratio), lr, tau) if known else ratio).clamp_max(1)
 
+    def heat_along(self, c: Scalar, mean: Scalar, lr: Scalar, tau: Scalar) -> Any:
+        """A direction is freed of the mean of V, at most of what is injected, and keeps the rest of its noise."""
+        if self.grad_var is None:
+            return super().heat_along(c, mean, lr, tau)
+        v = float(self.grad_var.double().mean()) if isinstance(self.grad_var, Tensor) else mean
+        taken = super().heat_along(v, mean, lr, tau) - 1
+        taken = taken.clamp_max(1) if isinstance(taken, Tensor) else min(taken, 1.0)
+        return super().heat_along(c, mean, lr, tau) - taken
+
     def subtraction(self) -> str:
         """The part of the dynamics' name that says which batch noise it subtracts."""
         if not isinstance(self.grad_var, Tensor):

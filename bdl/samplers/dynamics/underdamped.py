@@ -134,5 +134,9 @@ class SGNHT(Underdamped):
         injected = self.friction + lr * grad_var / (2 * tau)
         return injected / s.xi.unsqueeze(-1).clamp_min(1e-9) - 1
 
+    def heat_along(self, c: Scalar, mean: Scalar, lr: Scalar, tau: Scalar) -> Any:
+        """The friction that the noise of the direction requires, over ξ, which is what the mean requires."""
+        return super().heat_along(c, mean, lr, tau) / super().heat_along(mean, mean, lr, tau)
+
     def present_friction(self, s: Thermostatted) -> Tensor:
         return s.xi.unsqueeze(-1)

@@ -55,6 +55,7 @@ def test_nothing_is_advised_that_cannot_be_done():
 
 def test_a_run_that_was_tuned_is_not_told_to_tune():
     assert advised("not known", **{"tune/kept/rest": 1.0}) == []
+    assert advised("another temperature", decisive="Coldest direction", **{"tune/kept/rest": 1.0}) == []
     (line,) = advised("another temperature", **{"tune/kept/rest": 1.0})
     assert line == "bdl train sampler=sghmc length=100 seed=3 sampler.lr=0.1"
 

@@ -1,0 +1,82 @@
+"""lr, friction and burn-in, from one trial that measures what bounds them, and a rehearsal of the run."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from bdl.samplers.priors import Prior
+from bdl.samplers.weighting.base import Flat
+from bdl.tune.burn_in import choose_burn_in, mean_trace
+from bdl.tune.choice import Choice
+from bdl.tune.friction import autocorrelation_time, choose_friction
+from bdl.tune.heat import BatchHeat, measure_heat
+from bdl.tune.prior import steps_to_act
+from bdl.tune.search import Search
+from bdl.tune.step import Limits, choose_lr, measure_noise, warm_up
+from bdl.tune.trial import Trial
+
+PROBES = 32  # items whose predictions are watched
+DRAWS = 400  # draws in a trial
+
+
+@dataclass(frozen=True)
+class Rehearsed:
+    """What the trials of a step have found. step_seconds: of a step of a rehearsal. Others: see `Tuning`."""
+
+    choices: tuple[Choice, ...]
+    step_seconds: float = 0.0
+    hottest: float | None = None
+    noise_ratio: float | None = None
+
+
+def find_step(search: Search, prior: Prior, heat: float) -> Rehearsed:
+    """lr, friction and burn-in, which a rehearsal has tried."""
+    limits, times, every, batches = _limits(replace(search.cooled, weighting=Flat()), prior)
+    a = search.dynamics.friction
+    friction = choose_friction(times, a, every) if search.wants("friction") else Choice("friction", a, "given")
+    fixed = search.fixed_lr is not None
+    lr = Choice("lr", search.fixed_lr, "given") if fixed else choose_lr(limits, friction.value, batches, heat)
+    lr = search.over_multiplier(lr)
+    rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
+    lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
+    plain, a = rehearsed.lr * search.multiplier, friction.value
+    hottest, ratio = (batches.share(plain, a), batches.noise_ratio(plain, a)) if batches is not None else (0.0, 0.0)
+    return Rehearsed((lr, friction, burn_in), step_seconds, 1 + hottest, ratio)
+
+
+def _limits(search: Search, prior: Prior) -> tuple[Limits, Tensor, int, BatchHeat | None]:
+    """What bounds lr where the chains stay; autocorrelation times (C, quantities) in draws, with their distance; and
+    the heat of the hottest direction."""
+    trial = search.trial_of(prior, "limits")
+    limits = measure_noise(trial, warm_up(trial, search.trial, fixed=search.fixed_lr is not None))
+    if search.fixed_lr is None:
+        trial.lr = limits.lr(search.dynamics.friction)
+    draws, every = _watch(trial, search.trial)
+    limits = measure_noise(trial, limits)
+    return limits, autocorrelation_time(draws), every, measure_heat(trial, search.dynamics)
+
+
+def _rehearse(search: Search, prior: Prior, lr: Choice, friction: Choice) -> tuple[Trial, Choice, float]:
+    """A run from the start with the settings found: the trial, its burn-in, and the seconds of a step."""
+    own = friction.value if search.wants("friction") else None
+    trial = search.trial_of(prior, "rehearsal", lr.value, own)
+    began = time.perf_counter()
+    draws, every = _watch(trial, search.trial)
+    seconds = (time.perf_counter() - began) / search.trial
+    longest = float(autocorrelation_time(draws[len(draws) // 2 :]).mean(0).quantile(0.9)) * every
+    acts = steps_to_act(prior, search.problem, trial.lr * search.multiplier, friction.value)
+    burn_in = choose_burn_in([trial.energy_trace(), mean_trace(draws)], longest, acts, search.steps)
+    return trial, burn_in, seconds
+
+
+def _watch(trial: Trial, steps: int) -> tuple[Tensor, int]:
+    """Predictions (draws, C, quantities) along the steps, and the steps between two draws."""
+    every, x = max(1, steps // DRAWS), trial.problem.items[0]
+    x = x[torch.linspace(0, len(x) - 1, min(PROBES, len(x)), device=x.device).long()]
+    draws: list[Tensor] = []
+    trial.run_stably(steps, lambda trial: draws.append(trial.predictions(x)), every)
+    return torch.stack(draws[-(steps // every) :]), every  # draws before a divergence do not count
