@@ -76,40 +76,43 @@ class StoredRun:
     def temperature(self) -> float:
         return float(np.mean(self.posterior.records[-1].temperature))
 
-    def thermometers(self) -> list[Thermometer]:
-        """One for each stack. Raises ConfigError where all rows together have no energy of their own."""
+    def items(self) -> TensorSlices:
+        """The training rows. Raises ConfigError where they are augmented, or no tensors in memory."""
         items = self.data.slices("train")
         if not isinstance(items, TensorSlices) or self.config.data.get("augment") is not None:
             what = "augmented" if isinstance(items, TensorSlices) else "no tensors in memory"
-            raise ConfigError(f"law=true goes over all training rows again and again, and those of this run are {what}")
+            raise ConfigError(f"all training rows are needed again and again, and those of this run are {what}")
+        return items
+
+    def thermometers(self) -> list[Thermometer]:
+        """One for each stack. Raises ConfigError where all rows together have no energy of their own."""
+        items = self.items()
         size = self.config.data.get("batch_size")
         batch = size if isinstance(size, int) else self.data.num_data
         found = thermometers(self.posterior, self.sampler, self.loss, items, self.posterior.records, 0, batch)
         each = list(found)
         if not each or any(t.potential.chains != self.sampler.chains for t in each):
-            raise ConfigError("law=true: chains were left out of a stack whose prior is learned; it has no certificate")
+            raise ConfigError("chains were left out of a stack whose prior is learned; it has no certificate")
         if each[0].potential.is_random:
-            raise ConfigError("law=true: dropout makes the energy of this network random, so that none can stay")
+            raise ConfigError("dropout makes the energy of this network random, so that none can stay")
         if each[0].potential.has_batch_statistics:
-            raise ConfigError("law=true: BatchNorm mixes the rows of a batch, so that all rows have no energy together")
+            raise ConfigError("BatchNorm mixes the rows of a batch, so that all rows have no energy together")
         return each
 
 
 def refuse_other_laws(posterior: bdl.Posterior, config: DictConfig) -> None:
     """Raise ConfigError for samples of another law than exp(-U/T) at one T > 0."""
     if posterior.target.get("approximation") or "sampler" not in config:
-        raise ConfigError(
-            "law=true: these networks are draws of an approximation, which samples no law at a temperature"
-        )
+        raise ConfigError("these networks are draws of an approximation, which samples no law at a temperature")
     temperatures = sorted({t for record in posterior.records for t in np.atleast_1d(record.temperature).tolist()})
     if temperatures[0] == 0:
-        raise ConfigError("law=true: at T = 0 a run is an optimiser, and there is no law to continue")
+        raise ConfigError("at T = 0 a run is an optimiser, and there is no law to continue")
     if len(temperatures) > 1:
         several = ", ".join(f"{t:g}" for t in temperatures)
-        raise ConfigError(f"law=true: the samples have several temperatures ({several}), and a certificate is for one")
+        raise ConfigError(f"the samples have several temperatures ({several}), and a certificate is for one")
     if any(record.zeta != 0 for record in posterior.records):
         raise ConfigError(
-            "law=true: the samples are of a weighted distribution, whose weights a continuation would lose; "
+            "the samples are of a weighted distribution, whose weights a continuation would lose; "
             "sampler=sghmc or the like samples the posterior itself"
         )
 
@@ -159,7 +162,7 @@ def plan(thermometers: Sequence[Thermometer], trajectories: int | None, seconds:
         return states, trajectories
     if (least := LEAST * LEAPFROG * gradient) > PATIENCE * seconds:
         raise ConfigError(
-            f"law=true: a gradient over all {first.potential.num_data:,} rows takes {gradient:.2g} s here, and {LEAST} "
+            f"a gradient over all {first.potential.num_data:,} rows takes {gradient:.2g} s here, and {LEAST} "
             f"trajectories {least / 60:,.0f} min: trajectories={LEAST} waits for them, device=cuda may be faster"
         )
     return states, min(MOST, max(LEAST, int((1 - READ) * seconds / (LEAPFROG * gradient))))

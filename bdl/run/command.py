@@ -1,4 +1,4 @@
-"""The commands `bdl train`, `evaluate`, `predict`, `verify`, `compare`, `llc` and `distil`, and scripts of these names.
+"""The commands `bdl train`, `evaluate`, ..., all of which `bdl.run.help.ABOUT` lists, and scripts of these names.
 
 This module imports neither torch nor Lightning, so that `--help` answers at once: the work is imported when it begins.
 """
@@ -33,7 +33,15 @@ register_resolvers()
 register_sweeps()
 CONF = str(config_folder())
 # Commands without groups -> the key of the folders that they take
-OF_FOLDERS = {"evaluate": "runs", "predict": "run", "verify": "run", "compare": "runs", "llc": "run", "distil": "run"}
+OF_FOLDERS = {
+    "evaluate": "runs",
+    "predict": "run",
+    "verify": "run",
+    "compare": "runs",
+    "llc": "run",
+    "distil": "run",
+    "calibrate": "run",
+}
 
 
 @contextmanager

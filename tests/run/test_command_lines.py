@@ -337,6 +337,9 @@ def test_a_refused_command_leaves_nothing(script, tmp_path, monkeypatch, overrid
         ("distil", "hidden=[0]", "hidden"),
         ("distil", "val_fraction=1", "val_fraction"),
         ("distil", "mixtures=-1", "mixtures"),
+        ("verify", "law=maybe", "law"),
+        ("calibrate", "length=0", "length"),
+        ("calibrate", "+steps=3", "steps"),
     ],
 )
 def test_the_other_commands_name_the_key_too(script, tmp_path, monkeypatch, command, override, word):

@@ -1,0 +1,8 @@
+"""Calibrate a run by simulated data. See conf/calibrate.yaml."""
+
+from __future__ import annotations
+
+from bdl.run.command import run_command
+
+if __name__ == "__main__":
+    run_command("calibrate")
