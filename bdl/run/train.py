@@ -221,10 +221,10 @@ def finish(
         data.pieces,
         loggers,
         promises is not None,
-        heat,
         plan.report.calibrate,
         data.class_names,
         plan.command,
+        heat=heat,
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)

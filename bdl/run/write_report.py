@@ -57,24 +57,24 @@ def write_report(
     pieces: Pieces | None = None,
     loggers: Sequence[Logger] = (),
     promised: bool = False,
-    heat: float | None = None,
     calibrate: CalibrationRequest | None = None,
     class_names: Sequence[str] = (),
     command: str = "",
+    heat: float | None = None,
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
     sampler: that of the run; None where it is gone. loggers: show the report too. promised: the run
-    was tuned, and its report says which promises of the tuning its samples do not keep. heat: see `broken_promises`.
-    calibrate: what is fitted on the validation split, and written to calibration.json. class_names, command: see
-    `Summary`.
+    was tuned, and its report says which promises of the tuning its samples do not keep. calibrate: what is fitted on
+    the validation split, and written to calibration.json. class_names, command: see `Summary`. heat: see
+    `broken_promises`.
     """
     start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:
         summary = summarise(posterior, loaders, outcome.trace, ood, progress, start, calibrate)
     summary.class_names, summary.command = class_names, command
     if promised:
-        broken = broken_promises(summary.metrics, heat)
+        broken = broken_promises(summary.metrics, heat=heat)
         summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}
         summary.warnings += broken.values()
         for line in broken.values():
