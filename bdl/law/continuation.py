@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -14,6 +16,8 @@ from bdl.samplers.dynamics.metropolis import HMC
 LEAPFROG = 10  # steps of a trajectory, in the mean
 TARGET = 0.9  # acceptance; smaller steps than usual, because the run may begin far from rest
 ADAPTED = 0.4  # share of the trajectories in which the step adapts
+GAIN = 4.0  # of log lr by a step that is accepted surely or hardly ever, over sqrt(trajectories)
+WORST = -0.3  # of acceptance less TARGET: one refusal says little, and costs few trajectories
 FIRST = 0.3  # step of the first trajectory, in units of 1 / sqrt(largest curvature)
 
 
@@ -30,10 +34,14 @@ class Continuation:
     acceptance: float
 
     @property
+    def late(self) -> Tensor:
+        """(C, n) U after each trajectory of the second half, nats."""
+        return self.energies[:, self.energies.shape[1] // 2 :]
+
+    @property
     def change(self) -> Tensor:
         """(C,) mean U of the second half of the trajectories less that of the start, nats."""
-        late = self.energies[:, self.energies.shape[1] // 2 :]
-        return late.mean(1) - self.energies[:, 0]
+        return self.late.mean(1) - self.energies[:, 0]
 
 
 @torch.no_grad()
@@ -44,14 +52,14 @@ def continue_exactly(
     steepest: Tensor,
     trajectories: int,
     random: torch.Generator,
-    keep: list[Tensor] | None = None,
+    seen: Callable[[int, Tensor, Tensor], None] | None = None,
 ) -> Continuation:
     """HMC (Duane et al. 1987) at exp(-U/T) from θ (C, d).
 
-    temperature: (C,). steepest: (C,) about the largest curvature of U, which decides the first step. keep: takes a copy
-    of θ after every trajectory.
+    temperature: (C,). steepest: (C,) about the largest curvature of U, which decides the first step. seen: called
+    after every trajectory with its number, from 1 on, θ (C, d) and U (C,), nats.
     """
-    kernel, n = HMC(leapfrog=LEAPFROG, target=TARGET, adapt_steps=int(ADAPTED * trajectories)), potential.num_data
+    kernel, n, adapting = HMC(leapfrog=LEAPFROG), potential.num_data, int(ADAPTED * trajectories)
     kind = {"device": theta.device, "dtype": widest(theta.device)}
 
     def evaluate(at: Tensor) -> tuple[Tensor, Tensor]:
@@ -63,11 +71,14 @@ def continue_exactly(
     s.potential = value.squeeze(-1)
     lr = (FIRST**2 / 2) * (n / steepest)[:, None].to(**kind)  # h = sqrt(2 lr) = FIRST / sqrt(curvature of U/N)
     tau, energies = (temperature[:, None] / n).to(**kind), [s.potential.cpu().double() * n]
-    for _ in range(trajectories):
+    for number in range(1, trajectories + 1):
         z = torch.randn(theta.shape, generator=random, dtype=theta.dtype).to(theta.device)
         log_u = torch.rand((len(theta), 1), generator=random, dtype=torch.float64).log().to(**kind)
         s = kernel.kernel(s, evaluate, lr, tau, z, log_u)
+        if number <= adapting:  # faster than HMC by itself, which begins near its step
+            s.log_factor += GAIN * (s.accepted - TARGET).clamp_min(WORST) / math.sqrt(number)
+            s.accepted.zero_()
         energies.append(s.potential.cpu().double() * n)
-        if keep is not None:
-            keep.append(s.theta.clone())
-    return Continuation(s.theta, torch.stack(energies, 1), float(kernel.acceptance(s).mean()))
+        if seen is not None:
+            seen(number, s.theta, energies[-1])
+    return Continuation(s.theta, torch.stack(energies, 1), float(s.accepted.mean()) / max(1, trajectories - adapting))

@@ -25,6 +25,7 @@ from bdl.devices import widest
 
 STEP = 0.3  # standard deviations of the law by which θ moves along a direction, where U is steepest
 OPEN = 0.25  # relative standard error of a curvature beyond which nothing is divided by it
+ROUNDING = 1e-6  # of the largest variance of batch gradients; below it a direction is made of rounding
 BLOCKS = 8  # parts of a single chain whose means tell an error
 Gradients = Callable[[Tensor], tuple[Tensor, Tensor]]  # θ (C, d) -> two estimates (C, d) of ∇U with independent noise
 
@@ -64,12 +65,15 @@ class DirectionTemperature:
 def top_directions(gradients: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """(C, k, d) orthonormal directions in which the gradients (M, C, d) of batches vary most; (C, k) the variances.
 
+    Gradients of a small model may vary in few directions: k is then their number, at most `most`.
+
     The variances are too large for the first of few batches: they serve to choose a step, and T is not read from them.
     """
     deviations = (gradients - gradients.mean(0)).transpose(0, 1)  # (C, M, d)
     gram = (deviations @ deviations.mT).cpu().double() / (len(gradients) - 1)
     values, vectors = torch.linalg.eigh(gram)
-    k = max(1, min(most, len(gradients) // 2))
+    varying = int((values > ROUNDING * values[:, -1:]).sum(1).min())
+    k = max(1, min(most, len(gradients) // 2, varying))
     values, vectors = values[:, -k:].flip(-1), vectors[..., -k:].flip(-1)
     along = vectors.mT.to(deviations) @ deviations
     return along / torch.linalg.vector_norm(along, dim=-1, keepdim=True).clamp_min(1e-30), values.clamp_min(1e-30)

@@ -84,6 +84,12 @@ class ExactPotential:
                 present[name].copy_(value)
         return torch.cat([p.detach().flatten(1) for p in self.params], 1)
 
+    def tensors(self, theta: Tensor, names: Iterable[str]) -> dict[str, Tensor]:
+        """Copies (C, ...) of the parameters and buffers of these names, of the networks at θ (C, d)."""
+        self._place(theta)
+        present = named_tensors(self.stack.net)
+        return {name: present[name].detach().clone() for name in names}
+
     def split(self, flat: Tensor) -> list[Tensor]:
         """The parts (..., n) of the tensors of a flat (..., d) one."""
         return list(flat.split(self.sizes, -1))
@@ -100,8 +106,7 @@ class ExactPotential:
 
         batches: those whose mean loss stands for that of all data; None for all data.
         """
-        for p, part in zip(self.params, self.split(theta), strict=True):
-            p.copy_(part.view_as(p))
+        self._place(theta)
         loss = torch.zeros(self.chains, dtype=torch.float64)
         g, count = torch.zeros_like(theta), 0
         for inputs, y in self._read(self.batches if batches is None else batches):
@@ -114,6 +119,11 @@ class ExactPotential:
         self.prior.add_grad_(g, theta, 1)
         prior = torch.as_tensor(self.prior.energy(theta)).double().cpu()
         return loss * (self.num_data / count) + prior, g
+
+    @torch.no_grad()
+    def _place(self, theta: Tensor) -> None:
+        for p, part in zip(self.params, self.split(theta), strict=True):
+            p.copy_(part.view_as(p))
 
     def _read(self, batches: Iterable[Any]) -> Iterator[tuple[Any, Tensor]]:
         like = self.params[0]

@@ -73,7 +73,7 @@ def measure_law(
     records = [r for r in posterior.records if np.mean(r.temperature) > 0 and r.zeta == 0]
     if not records or sampler.dynamics.variational or posterior.target.get("approximation"):
         return {}
-    found = [t for t in _thermometers(posterior, sampler, loss, batches, records, steps * batch, batch) if t]
+    found = [t for t in thermometers(posterior, sampler, loss, batches, records, steps * batch, batch) if t]
     readings, continuations = [], []
     for done, thermometer in enumerate(found):
         readings.append(thermometer.read())
@@ -83,10 +83,10 @@ def measure_law(
     temperature = float(np.mean(records[-1].temperature))
     directions = joined([r for r in readings if r is not None])
     kept = [c for c in continuations if c is not None]
-    return LawMeasurement(temperature, directions, kept, *_spreads(posterior, sampler, temperature)).metrics()
+    return LawMeasurement(temperature, directions, kept, *spreads(posterior, sampler, temperature)).metrics()
 
 
-def _thermometers(
+def thermometers(
     posterior: Posterior, sampler: Sampler, loss: Loss, batches: Iterable[Any], records: Sequence[Record], work: float,
     batch: int,
 ) -> Iterator[Thermometer]:  # fmt: skip
@@ -124,7 +124,7 @@ def joined(stacks: Sequence[StackReadings]) -> list[DirectionTemperature]:
     return directions
 
 
-def _spreads(posterior: Posterior, sampler: Sampler, temperature: float) -> tuple[float, float]:
+def spreads(posterior: Posterior, sampler: Sampler, temperature: float) -> tuple[float, float]:
     """The sd of U along a chain, the mean over chains, and sqrt(d/2) T, nats."""
     energies = posterior.recorded("energy_full")
     finite = energies[:, np.isfinite(energies).all(0)]

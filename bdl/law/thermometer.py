@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,19 +74,19 @@ class Thermometer:
         rows = int(SHARE * self.work / (PARTIAL * (GRADIENTS + 1)))
         return (min(PARTIAL, len(self.records)), rows) if rows >= ROWS else (0, None)
 
-    def read(self) -> StackReadings | None:
+    def read(self, states: int | None = None) -> StackReadings | None:
         """The readings at evenly spaced states; None where fewer than two are affordable, or the loss is random.
+
+        states: as many, by all rows, whatever they cost.
 
         The noisiest directions come from the first of these states, which is not read: they are then as good as fixed
         for the later ones, as the formulas need it.
         """
-        count, rows = self.plan()
+        count, rows = self.plan() if states is None else (min(states, len(self.records)), None)
         if count < 3 or self.potential.is_random:
             return None
         first, *chosen = (self.records[i] for i in torch.linspace(0, len(self.records) - 1, count).long().tolist())
-        v, variances = top_directions(self._batch_gradients(self._state(first)), TOP)
-        b, n = self.batch, self.potential.num_data
-        steep = variances * (b / n / (1 - b / n))  # the gradient of U by a batch varies by about (N/B - 1) ∇²U
+        v, steep = self._noisiest(self._state(first))
         self._steepest = steep[:, 0]
         found = [self._read_state(record, rows, v, steep) for record in chosen]
         names = ["all", *self._blocks]
@@ -97,17 +97,29 @@ class Thermometer:
             torch.stack([_temperature(record) for record in chosen]),
         )
 
-    def continued(self, trajectories: int | None = None) -> Continuation | None:
-        """HMC from the last states; None where too few trajectories are affordable, or U is none of its own.
-
-        trajectories: as many, whatever they cost.
-        """
+    def continued(self) -> Continuation | None:
+        """HMC from the last states; None where too few trajectories are affordable, or U is none of its own."""
         affordable = int(CONTINUED * self.work / self.potential.num_data / LEAPFROG)
-        count = min(affordable, LONGEST) if trajectories is None else trajectories
-        if count < TRAJECTORIES or self._steepest is None or self.potential.has_batch_statistics:
+        if affordable < TRAJECTORIES or self._steepest is None or self.potential.has_batch_statistics:
             return None
+        return self.continued_for(min(affordable, LONGEST))
+
+    def continued_for(
+        self, trajectories: int, seen: Callable[[int, Tensor, Tensor], None] | None = None
+    ) -> Continuation:
+        """HMC from the last states, whatever it costs. seen: see `continue_exactly`."""
         theta, t = self._state(self.records[-1]), _temperature(self.records[-1])
-        return continue_exactly(self.potential, theta, t, self._steepest, count, self.random)
+        steepest = self._noisiest(theta)[1][:, 0] if self._steepest is None else self._steepest
+        return continue_exactly(self.potential, theta, t, steepest, trajectories, self.random, seen)
+
+    def _noisiest(self, theta: Tensor) -> tuple[Tensor, Tensor]:
+        """(C, k, d) the directions in which gradients of batches vary most, and (C, k) about the curvature along each.
+
+        The gradient of U by a batch varies by about (N/B - 1) ∇²U.
+        """
+        v, variances = top_directions(self._batch_gradients(theta), TOP)
+        b, n = self.batch, self.potential.num_data
+        return v, variances * (b / n / (1 - b / n))
 
     def _read_state(self, record: Record, rows: int | None, v: Tensor, steep: Tensor) -> tuple[DirectionReading, ...]:
         assert self._steepest is not None

@@ -176,6 +176,10 @@ OF_FOLDERS: dict[str, Any] = {  # the keys of all other commands
     "val_fraction": number("in (0, 1)", lambda v: 0 < v < 1),
     "mixtures": whole(0, 1000),
     "crossings": whole(0, 1000),
+    "law": bool,
+    "keep": bool,
+    "trajectories": whole(5, MANY) | None,
+    "seconds": POSITIVE,
 }
 FOLLOW = {"sampler.stack": "stack", "data.chains": "chains"}  # these keys have the value of those, or null
 SCHEDULES = ("lr", "temperature", "zeta", "cycle")

@@ -1,4 +1,4 @@
-"""Every file of a run against the manifests, the index and the checkpoints too. See conf/verify.yaml."""
+"""Every file of a run against manifests, index and checkpoints, and on request its law. See conf/verify.yaml."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from bdl.errors import ConfigError, StoreError, printable
 from bdl.lightning.callbacks.start import FOLDER as START
 from bdl.posterior.index import read_lines, sample_files
 from bdl.posterior.store import SampleStore
+from bdl.run.certify import CONTINUED, certify
 from bdl.run.directory import OWNER
 from bdl.run.records import CONFIG, METRICS, PREPROCESSING, REFIT, read_metrics, read_preprocessing
 from bdl.run.stored import described_files, known_samples, read_checked
@@ -40,13 +41,20 @@ class FileState:
 
 
 def verify(cfg: DictConfig) -> None:
-    """Print a table of all files. Ends the process with status 1 if one of them is bad."""
+    """Print a table of all files, and under `law=true` a certificate of the law that was sampled.
+
+    Ends the process with status 1 if a file is bad, before a certificate. What the certificate finds is no fault of the
+    files: it leaves the status 0.
+    """
+    if cfg.keep and not cfg.law:
+        raise ConfigError("keep=true stores the states of law=true: give both")
     run = Path(str(cfg.run)).expanduser()
     if not (run / CONFIG).exists() and not (run / "samples").exists():
         raise ConfigError(f"run={cfg.run} is not a run directory: it has neither a {CONFIG} nor samples")
     rows = list(look(run, cfg.trust))
-    if (run / REFIT).exists():
-        rows += [replace(row, what=f"{REFIT}: {row.what}") for row in look(run / REFIT, cfg.trust)]
+    for name in (REFIT, CONTINUED):
+        if (run / name).exists():
+            rows += [replace(row, what=f"{name}: {row.what}") for row in look(run / name, cfg.trust)]
     table = Table("what", "state", "note", box=None, pad_edge=False)
     for row in rows:
         note = escape(printable(row.note.replace(f"{run}/", "")))
@@ -56,6 +64,8 @@ def verify(cfg: DictConfig) -> None:
     print(f"{run}: {bad} of {len(rows)} bad" if bad else f"{run}: nothing is bad")
     if bad:
         sys.exit(1)
+    if cfg.law:
+        certify(cfg, run)
 
 
 def look(run: Path, trust: Sequence[str] = ()) -> Iterator[FileState]:

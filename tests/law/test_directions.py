@@ -116,6 +116,14 @@ def test_the_noisiest_directions_are_found():
     assert math.isclose(float(variances[:, 0].mean()), 100, rel_tol=0.6)
 
 
+def test_directions_made_of_rounding_are_left_out():
+    """Gradients of a softmax with two classes lie in half of the space: the second half is minus the first."""
+    half = torch.randn(24, 3, 4, generator=RANDOM)
+    v, variances = top_directions(torch.cat([half, -half * (1 + 1e-7)], -1), 6)
+    assert v.shape == (3, 4, 8) and float(variances.min()) > 0.1
+    assert torch.allclose(v[..., :4], -v[..., 4:], atol=1e-4)
+
+
 def test_a_direction_that_the_states_leave_open_is_left_out():
     ones, t = torch.ones(CHAINS, 1, dtype=torch.float64), torch.ones(STATES, CHAINS, dtype=torch.float64)
     noise = [

@@ -181,7 +181,7 @@ def directions_of(metrics: Mapping[str, float]) -> list[tuple[str, float, float]
     t, prefix = metrics.get("temperature", 0.0), "temperature/direction/"
     measured = {k.removeprefix(prefix): v / t for k, v in metrics.items() if k.startswith(prefix)} if t else {}
     rows = [
-        (_name_of(name), ratio, measured.get(f"{name}_se", 0.0))
+        (name_of_direction(name), ratio, measured.get(f"{name}_se", 0.0))
         for name, ratio in measured.items()
         if not name.endswith("_se") and ratio > 0
     ]
@@ -189,10 +189,10 @@ def directions_of(metrics: Mapping[str, float]) -> list[tuple[str, float, float]
     return rows if len(rows) <= SHOWN else [*rows[: SHOWN // 2], *rows[-(SHOWN // 2) :]]
 
 
-def _name_of(direction: str) -> str:
+def name_of_direction(direction: str) -> str:
     """A direction in words.
 
-    >>> _name_of("noise_1"), _name_of("spread/0.weight"), _name_of("all")
+    >>> name_of_direction("noise_1"), name_of_direction("spread/0.weight"), name_of_direction("all")
     ('batch noise 1', 'spread of 0.weight', 'all directions')
     """
     kind, _, tensor = direction.rpartition("/")
