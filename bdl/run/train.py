@@ -209,8 +209,6 @@ def finish(
     held_out, items = data.has("test") or data.has("val"), plan.report.train_items
     splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
     law = {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps)
-    promises = stack.callbacks.promises
-    heat = None if promises is None or promises.cool is None else promises.cool.heat
     metrics = write_report(
         run,
         posterior,
@@ -222,14 +220,12 @@ def finish(
         units_of(data),
         data.pieces,
         loggers,
-        promises is not None,
-        heat,
+        None if stack.callbacks.promises is None else stack.callbacks.promises.promised,
         plan.report.calibrate,
         data.class_names,
         plan.command,
-        law,
+        law=law,
         seconds=sampled,
-        at_rest=promises is None or promises.at_rest,
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)

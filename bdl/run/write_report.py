@@ -30,7 +30,7 @@ from bdl.run.console import WorkProgress
 from bdl.run.plan import Plan
 from bdl.run.processes import ProcessInfo
 from bdl.run.records import CALIBRATION, METRICS, REFIT, read_metrics, write_json, write_metrics
-from bdl.tune.kept import PROMISES, broken_promises
+from bdl.tune.kept import PROMISES, Promised, broken_promises
 
 LabelledData = L.LightningDataModule | Mapping[str, Iterable[Any]] | Iterable[Any] | None
 SPLITS = ("test", "train", "val")
@@ -56,21 +56,19 @@ def write_report(
     units: Units | None = None,
     pieces: Pieces | None = None,
     loggers: Sequence[Logger] = (),
-    promised: bool = False,
-    heat: float | None = None,
+    promised: Promised | None = None,
     calibrate: CalibrationRequest | None = None,
     class_names: Sequence[str] = (),
     command: str = "",
     law: Mapping[str, float] | None = None,
     seconds: float = math.nan,
-    at_rest: bool = True,
 ) -> dict[str, float]:
     """Evaluate the posterior on labelled batches by split, write metrics.json and report.html. Returns the metrics.
 
-    sampler: that of the run; None where it is gone. loggers: show the report too. promised: the run
-    was tuned, and its report says which promises of the tuning its samples do not keep. heat, at_rest: see
-    `broken_promises`. calibrate: what is fitted on the validation split, and written to calibration.json. class_names,
-    command, seconds: see `Summary`. law: what `bdl.law.measure.measure_law` says of the samples.
+    sampler: that of the run; None where it is gone. loggers: show the report too. promised: what tuning has promised,
+    so that the report says what its samples do not keep; None for nothing. calibrate: what is fitted on the validation
+    split, and written to calibration.json. class_names, command, seconds: see `Summary`. law: what
+    `bdl.law.measure.measure_law` says of the samples.
     """
     start = load_start([run], posterior)
     with WorkProgress("evaluating") as progress:
@@ -78,8 +76,8 @@ def write_report(
     summary.class_names, summary.command, summary.seconds = class_names, command, seconds
     summary.metrics |= law or {}
     summary.metrics |= {"temperature/thermostat": 1.0} if sampler is not None and sampler.dynamics.thermostat else {}
-    if promised:
-        broken = broken_promises(summary.metrics, heat, at_rest)
+    if promised is not None:
+        broken = broken_promises(summary.metrics, promised)
         summary.metrics |= {f"tune/kept/{name}": float(name not in broken) for name in PROMISES}
         summary.warnings += broken.values()
         for line in broken.values():

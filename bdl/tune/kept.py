@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from bdl.posterior.judge_rest import drifts, is_long_enough, take_longer
 from bdl.posterior.judgements import alone, or_nan
@@ -15,21 +16,33 @@ HOTTER = 1.25  # times the budget, beyond the error of a running estimate of Var
 MORE = 10.0
 
 
-def broken_promises(metrics: Mapping[str, float], heat: float | None = None, at_rest: bool = True) -> dict[str, str]:
+@dataclass(frozen=True)
+class Promised:
+    """What tuning has promised of a run, and what the run has said of it.
+
+    heat: the share by which batches heat the hottest direction at most; None where that was not promised. at_rest:
+    False where the run has said that its samples are not at rest.
+    """
+
+    heat: float | None = None
+    at_rest: bool = True
+
+
+NOTHING = Promised()
+
+
+def broken_promises(metrics: Mapping[str, float], promised: Promised = NOTHING) -> dict[str, str]:
     """A line by the name of each promise that the samples do not keep, from the metrics of the run.
 
     "heat": batches heat the chains by 10 % at most, and with the error of the step they heat the momenta by 20 %.
     "rest": the energy no longer moves, and each chain has made some independent draws: what the verdict calls at rest.
     "energy_error": the error that a sampler allows itself for a step, such as `energy_var` of MCLMC, is what its steps
     have.
-
-    heat: the share by which batches heat the hottest direction at most; None where that was not promised. at_rest:
-    False where the run has said that its samples are not at rest.
     """
     m, lines = or_nan(metrics), {}
     hottest, limit = m["temperature/directions/hottest"] / m["temperature"] if m["temperature"] else 1.0, math.inf
-    if heat is not None:
-        limit = (1 + heat) * (1 + ENERGY_BUDGET)
+    if promised.heat is not None:
+        limit = (1 + promised.heat) * (1 + ENERGY_BUDGET)
     if (shown := m["t_eff"] / m["temperature"] - 1 if m["temperature"] else 0.0) > HOTTER * NOISE_BUDGET:
         lines["heat"] = f"batches heat the chains by {shown:.0%}, not {NOISE_BUDGET:.0%} at most: lower sampler.lr"
     elif _hottest_surely(m) > limit:
@@ -46,7 +59,7 @@ def broken_promises(metrics: Mapping[str, float], heat: float | None = None, at_
     elif not is_long_enough(m):
         each = f"each chain alone has made {alone(m):.2g} independent draws"
         lines["rest"] = f"samples are not at rest: {each}: {take_longer(m)}"
-    elif not at_rest:
+    elif not promised.at_rest:
         lines["rest"] = "the burn-in ended before samples were at rest: take a longer run (length)"
     if m["energy_error"] > MORE:
         lines["energy_error"] = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from bdl.tune.kept import PROMISES, broken_promises
+from bdl.tune.kept import PROMISES, Promised, broken_promises
 
 GOOD = {"t_eff": 1.1, "temperature": 1.0, "energy/drift": 0.4, "energy/drift_t": 3.0, "energy_error": 1.3}
 
@@ -22,10 +22,10 @@ def test_a_run_that_keeps_all_promises():
 def test_the_hottest_direction_counts_where_it_was_promised():
     """Two standard errors above 1.1 T and the 10 % that the error of a step may add."""
     hot = {**GOOD, "temperature/directions/hottest": 1.5, "temperature/directions/hottest_se": 0.1}
-    assert broken_promises(hot) == {} and broken_promises(GOOD, heat=0.1) == {}
-    assert "the hottest direction has 1.5 T, not 1.21 T at most" in broken_promises(hot, heat=0.1)["heat"]
-    assert broken_promises({**hot, "temperature/directions/hottest_se": 0.2}, heat=0.1) == {}
-    assert broken_promises(hot, heat=0.5) == {}
+    assert broken_promises(hot) == {} and broken_promises(GOOD, Promised(heat=0.1)) == {}
+    assert "the hottest direction has 1.5 T, not 1.21 T at most" in broken_promises(hot, Promised(heat=0.1))["heat"]
+    assert broken_promises({**hot, "temperature/directions/hottest_se": 0.2}, Promised(heat=0.1)) == {}
+    assert broken_promises(hot, Promised(heat=0.5)) == {}
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_a_broken_promise_is_one_line(name, measured, words):
 
 
 def test_a_run_that_has_said_that_it_is_not_at_rest_does_not_keep_the_promise():
-    assert list(broken_promises(GOOD, at_rest=False)) == ["rest"]
+    assert list(broken_promises(GOOD, Promised(at_rest=False))) == ["rest"]

@@ -16,6 +16,7 @@ from bdl.samplers.dynamics.base import mean
 from bdl.schedules import EveryStep
 from bdl.tune.burn_in import MOVES, movement
 from bdl.tune.heat import CoolDirections
+from bdl.tune.kept import Promised
 from bdl.tune.step import (
     MOMENTA_BUDGET,
     NOISE_BUDGET,
@@ -204,6 +205,10 @@ class Promises(SamplerCallback):
         self.rule = rule
         for keeper in self.keepers:
             keeper.keep = rule
+
+    @property
+    def promised(self) -> Promised:
+        return Promised(None if self.cool is None else self.cool.heat, self.at_rest)
 
     def state_dict(self) -> dict[str, Any]:
         return {
