@@ -33,7 +33,7 @@ ITEMS = 8  # items whose outputs are ranked
 
 
 @dataclass(frozen=True)
-class Problem:
+class SimulatedProblem:
     """A run whose y can be drawn again.
 
     x: (N, ...) all inputs, as the network sees them. y: the recorded targets, for shape and type. at: items that are
@@ -50,7 +50,7 @@ class Problem:
     share: float  # of the length of the run
 
     @classmethod
-    def of(cls, stored: StoredRun, share: float) -> Problem:
+    def of(cls, stored: StoredRun, share: float) -> SimulatedProblem:
         """Raises ConfigError for a run whose targets cannot be simulated."""
         items, records = stored.items(), stored.posterior.records
         likelihood = stored.posterior.likelihood(items)
@@ -125,7 +125,7 @@ def endless(batches: TensorBatches) -> Iterator[tuple[Tensor, Tensor]]:
 def calibrate(cfg: DictConfig) -> None:
     """Redraw y and sample again, `replications` times; print and write how the true networks rank."""
     run = Path(str(cfg.run)).expanduser()
-    problem = Problem.of(StoredRun.load(run, cfg.trust, cfg.device), cfg.length)
+    problem = SimulatedProblem.of(StoredRun.load(run, cfg.trust, cfg.device), cfg.length)
     found = []
     with WorkProgress("calibrating") as progress:
         for number in range(cfg.replications):
@@ -142,7 +142,7 @@ def calibrate(cfg: DictConfig) -> None:
 
 
 @torch.no_grad()
-def replicate(problem: Problem, origin: str, seed: int, draws: int) -> Tensor:
+def replicate(problem: SimulatedProblem, origin: str, seed: int, draws: int) -> Tensor:
     """(q,) the share of draws below the truth for each quantity, ties broken by chance.
 
     From the prior: θ ~ p(θ), y ~ p(y|θ), draws from p(θ|y) (Talts et al. 2018). From the posterior: θ of the run, and

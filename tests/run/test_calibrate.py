@@ -21,7 +21,10 @@ HOT = ("sampler=sgld", "data.batch_size=10", "sampler.lr=2", "collect.keep.burn_
 def table(tmp_path_factory) -> str:
     random = torch.Generator().manual_seed(0)
     x, noise = torch.randn(120, 3, generator=random), torch.randn(120, generator=random)
-    rows = [",".join(f"{v:.5f}" for v in row) + f",{'yes' if row[0] + n > 0 else 'no'}" for row, n in zip(x, noise, strict=True)]
+    rows = [
+        ",".join(f"{v:.5f}" for v in row) + f",{'yes' if row[0] + n > 0 else 'no'}"
+        for row, n in zip(x, noise, strict=True)
+    ]
     path = tmp_path_factory.mktemp("table") / "table.csv"
     path.write_text("\n".join(["a,b,c,y", *rows]))
     return f"data.path={path}"
