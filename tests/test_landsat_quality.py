@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.mark.slow
 def test_a_quarter_of_the_default_run_is_calibrated(tmp_path: Path):
-    """4,500 of 18,000 steps. One network of this size has an error of 10.5 % and an NLL of .35. The standard error of
+    """5,000 of 20,000 steps. One network of this size has an error of 10.5 % and an NLL of .35. The standard error of
     8 % on 2,000 rows is .6 points; the average of 8 chains must be 3 standard errors better than one network."""
     command = [
         sys.executable,
         str(ROOT / "scripts" / "train.py"),
-        "length=4500",
+        "length=5000",
         f"hydra.run.dir={tmp_path}",
     ]
     subprocess.run(command, check=True, env={**os.environ, "WANDB_MODE": "offline"}, timeout=400)

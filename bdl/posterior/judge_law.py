@@ -22,6 +22,7 @@ KINETIC, T_EFF = "Kinetic temperature", "T_eff (mean over directions)"
 UNSETTLED = 1.1
 ERRORS = 2.0  # standard errors
 UNCLEAR = 0.6  # of a direction's temperature: with a larger error (ERRORS standard errors) even 3 T would not be sure
+FROM_BATCHES = "batches or the step heat it; a smaller lr, larger batches, or a sampler of all the data would less"
 SPREAD = 2.0  # sd of the energy over that of a Gaussian distribution
 CONTINUED = 0.5  # sd of the energy of a Gaussian distribution, T √(d/2), by which an exact continuation changes it
 
@@ -83,10 +84,8 @@ def sampled_temperature(m: Numbers) -> str:
 def _hottest(m: Numbers) -> Judgement:
     ratio, error, value = _along_direction(m, HOTTEST)
     if ratio - error > HEAT:
-        words = (
-            f"the chain has {sampled_temperature(m)}: batches or the step heat it; a smaller lr, larger batches, or a "
-            "sampler of all the data would not"
-        )
+        less = "the step heats it; a smaller one would less" if m["noise_ratio"] == 0 else FROM_BATCHES
+        words = f"the chain has {sampled_temperature(m)}: {less}"
         return _off(m, HOTTEST_DIRECTION, value, words)
     if _is_unclear(m, error / ratio):
         words = "too few independent gradients to see a direction of 3 T: sample longer, or with more chains"

@@ -13,6 +13,7 @@ from bdl.posterior.verdict import Verdict
 
 MOST = 100  # lengths of the run: beyond them another sampler is the better advice
 UNKNOWN = 4  # lengths of the run, where the number of samples that would do is not known
+EXACT = 0.0005  # energy_var of MCLMC for the distribution itself, as in its configuration
 OF_WEIGHTS = ("Weighted distribution", "ESS of importance weights")  # names of judgements
 
 
@@ -68,7 +69,8 @@ def _to_the_posterior(judged: Verdict, m: Mapping[str, float], command: str) -> 
     name, is_tuned = judged.decisive.name, not math.isnan(m["tune/kept/rest"])
     if judged.outcome == "another temperature":
         hot = name != COLDEST_DIRECTION  # a cold direction needs no smaller steps
-        return [_tuned(command)] if not is_tuned else _smaller_steps(m, command) if hot else []
+        tunes_itself = not math.isnan(m["energy_error"])  # MCLMC, which follows no lr
+        return [_tuned(command)] if not (is_tuned or tunes_itself) else _smaller_steps(m, command) if hot else []
     if name in OF_WEIGHTS and (plain := unweighted(command)):
         return [("Sample the posterior itself, without the weighting", plain)]
     if name == "Approximation" or m["temperature"] == 0:
@@ -84,6 +86,9 @@ def _tuned(command: str) -> tuple[str, str]:
 
 
 def _smaller_steps(m: Mapping[str, float], command: str) -> list[tuple[str, str]]:
+    if not math.isnan(m["energy_error"]):  # of MCLMC, whose step follows from the error that it may have
+        line = changed(command, f"sampler.dynamics.energy_var={EXACT}")
+        return [] if line == command else [("Take steps with a smaller error", line)]
     return [] if math.isnan(m["lr"]) else [("Take smaller steps", changed(command, f"sampler.lr={m['lr'] / 4:.2g}"))]
 
 

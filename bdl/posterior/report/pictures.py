@@ -14,7 +14,7 @@ from torch import Tensor
 from bdl.posterior.diagnostics import ConvergenceRow
 from bdl.posterior.energy_histogram import EnergyHistogram, weighting_sentences
 from bdl.posterior.evaluation import Curve
-from bdl.posterior.judge_law import KINETIC, T_EFF
+from bdl.posterior.judge_law import COLDEST_DIRECTION, HOTTEST_DIRECTION, KINETIC, T_EFF
 from bdl.posterior.judge_weights import HEAT
 from bdl.posterior.report.text import Word
 from bdl.posterior.value_evaluation import Values
@@ -76,7 +76,7 @@ SHOWN = 20  # directions in a picture
 # The checks that these pictures show
 AVERAGES = ("Monte Carlo error", "Average against one sample")
 TEMPERATURES = ("Temperature", T_EFF, KINETIC, "Configurational temperature")
-DIRECTIONAL = ("Hottest direction", "Coldest direction")
+DIRECTIONAL = (HOTTEST_DIRECTION, COLDEST_DIRECTION)
 WIDTHS = ("Width against residuals", "Calibration of intervals")
 WEIGHTING = ("ESS of importance weights", "Energy bins")
 

@@ -204,6 +204,7 @@ class SGFS(Preconditioned):
     b: float = 1.0  # B, a multiple of the identity, in units of I
 
     needs = frozenset(["per_example"])
+    thermostat = True  # the noise of batches is taken for the one that is wanted
     caveat = (
         "the step counts on batch noise: it is right where batches are independent (data.replacement=true) and the "
         "curvature equals the covariance of per-example gradients"

@@ -128,3 +128,11 @@ def test_the_table_of_classes_has_names_and_means_and_that_of_strange_items_its_
     assert [name for name, _ in class_rows(evaluation, ["cat"])] == ["0", "1", "mean"]
     m = or_nan({"ood/bma/auroc": 0.75, "ood/bma/aupr": 0.5, "ood/bma/fpr95": 0.25})
     assert ood_rows(m) == [("entropy", ["0.7500", "0.5000", "25.0 %"])]
+
+
+def test_a_hot_step_of_mclmc_is_to_err_less():
+    """Its lr is where its own tuning begins, so that another lr changes nothing."""
+    wanted = [f"{COMMAND} sampler.dynamics.energy_var=0.0005".replace("'", "")]
+    for tuned in ({}, {"tune/kept/rest": 1.0}):
+        assert advised("another temperature", energy_error=1.0, temperature=1.0, **tuned) == wanted
+    assert advised("another temperature", command=wanted[0], energy_error=1.0, temperature=1.0) == []
