@@ -57,6 +57,8 @@ class BatchNoise(Saved):
     injected, with the variance 4 a lr tau / (2 - a); half the squared difference of two gradients would have
     (lr h)² / (2 a (2 - a)), which is 75 times as much at a = 0.02. The second is the noise of g₀ and of g₁, which moves
     θ before the next gradient. Both are averages over directions, most of which are soft.
+    Where lr h comes near 1 in the directions with the most noise, the estimate is far too large. No fixed weights of a
+    few gradients mend that: noise and motion then look alike.
 
     Batches of one pass over the data are disjoint, and that makes the estimate too large, see `Host.noise_share`.
     """

@@ -46,7 +46,7 @@ class Tuning:
         seconds: the time that finding them took.
         step_seconds: the time of one step of all chains of the stack, with the settings found.
         hottest: T of the direction that batches heat most, over T, with the settings found, as far as trials saw it; 1
-            without batch noise. None where no lr was found.
+            without batch noise. None where no lr was found, and where it was not measured.
         noise_ratio: lr Var(g) / (2 a tau) with these settings, the mean over directions; None as for `hottest`.
     """
 

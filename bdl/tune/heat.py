@@ -20,7 +20,7 @@ BLOCK = 4  # of them, along a direction that the others have found
 BOUND = 1.5  # times the variance there, that the hottest direction may have
 SHARE = 0.1  # of the steps of a trial: as many gradients are taken
 ROUNDING = 1.01  # times the heat allowed, which a bisection may reach
-NUMBERS = 2**27  # numbers of all these gradients, 512 MB in single precision
+NUMBERS = 2**26  # numbers of all these gradients, 256 MB in single precision
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def measure_heat(trial: Trial, dynamics: Transition) -> BatchHeat | None:
     rows = min(trial.stack.chains, NUMBERS // (count * trial.sampler.chain.theta.shape[-1]))
     if rows < 1:
         return None
-    gradients = trial.gradients(count)[:, :rows]  # (M, rows, d)
+    gradients = trial.gradients(count, rows)  # (M, rows, d)
     hottest = torch.stack([strongest(gradients[:, c].double()) for c in range(rows)]).mean()
     share = _share(problem, count)
     mean = gradients.var(0).double().mean()

@@ -44,8 +44,10 @@ def find_step(search: Search, prior: Prior, heat: float) -> Rehearsed:
     rehearsed, burn_in, step_seconds = _rehearse(search, prior, lr, friction)
     lr = lr if rehearsed.lr == lr.value else Choice("lr", rehearsed.lr, f"{lr.value:.3g} diverged in a rehearsal")
     plain, a = rehearsed.lr * search.multiplier, friction.value
-    hottest, ratio = (batches.share(plain, a), batches.noise_ratio(plain, a)) if batches is not None else (0.0, 0.0)
-    return Rehearsed((lr, friction, burn_in), step_seconds, 1 + hottest, ratio)
+    found = (lr, friction, burn_in)
+    if batches is None:
+        return Rehearsed(found, step_seconds, *((1.0, 0.0) if search.problem.full_batch else (None, None)))
+    return Rehearsed(found, step_seconds, 1 + batches.share(plain, a), batches.noise_ratio(plain, a))
 
 
 def _limits(search: Search, prior: Prior) -> tuple[Limits, Tensor, int, BatchHeat | None]:

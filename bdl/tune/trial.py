@@ -161,12 +161,12 @@ class Trial:
             return loss.mean(outputs).flatten(1)
         return outputs.flatten(1)
 
-    def gradients(self, count: int) -> Tensor:
-        """(count, C, d) gradients of the mean loss of the next batches, at the θ where the chains stay."""
+    def gradients(self, count: int, chains: int) -> Tensor:
+        """(count, chains, d) gradients of the mean loss of the next batches, of the first chains, where they are."""
         chain, rows = self.sampler.chain, []
         for _ in range(count):
             self._gradient.write(*next(self._batches), chain.g_views)
-            rows.append(chain.g.view(self.stack.chains, -1).clone())
+            rows.append(chain.g.view(self.stack.chains, -1)[:chains].clone())
         return torch.stack(rows)
 
     def energy_trace(self) -> Tensor:

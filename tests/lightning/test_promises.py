@@ -16,6 +16,7 @@ from repeats import slow_where
 
 import bdl
 from bdl.schedules import EveryStep
+from bdl.tune.heat import CoolDirections
 
 STEPS, BURN_IN = 700, 100
 KEEP = EveryStep(BURN_IN, 60)  # 10 samples
@@ -50,6 +51,7 @@ class Run:
     def __init__(
         self, folder: Path, *others: Callback, lr: float = 0.02, away: float = 0.0, resumed: bool = False,
         lowers: bool = True, extends: bool = True, keep: EveryStep = KEEP, steps: int = STEPS, rise: Any = None,
+        cool: CoolDirections | None = None,
         **module_arguments: Any,
     ):  # fmt: skip
         module = toys.module(lr=lr, **module_arguments)
@@ -58,7 +60,7 @@ class Run:
                 p.add_(away)
         self.lines: list[str] = []
         collect, save = bdl.CollectSamples(keep, folder), bdl.SaveLast(folder / "checkpoints", every=steps)
-        self.promises = bdl.callbacks.Promises([collect], lowers, extends, self.lines.append)
+        self.promises = bdl.callbacks.Promises([collect], lowers, extends, self.lines.append, cool)
         schedule = [] if rise is None else [bdl.Schedule(zeta=rise)]
         trainer = toys.trainer(folder, steps, [*schedule, self.promises, collect, save, *others])
         trainer.fit(module, toys.batches(batch=4), ckpt_path=save.path if resumed else None, weights_only=True)
@@ -82,6 +84,17 @@ def test_lr_falls_where_batches_heat_the_chains(tmp_path):
     assert len({float(record.lr) for record in run.records()}) == 1 and len(run.records()) == 10
     assert run.sampler.param_groups[0]["lr"] < 0.15
     assert float(run.sampler.t_eff.mean()) < 1.15
+
+
+def test_lr_falls_where_the_hottest_direction_is_hotter_than_promised(tmp_path):
+    """At lr 0.05 the mean over directions is cool. The trials saw the hottest at 1.1 T where the mean was a third."""
+    ratio = float(Run(tmp_path / "plain", lr=0.05).sampler.noise_ratio.mean())
+    assert 0 < ratio < 0.1
+    run = Run(tmp_path / "uneven", lr=0.05, cool=CoolDirections(0.1, ratio / 3))
+    assert "from step 50: batches heat the hottest direction by about " in run.lines[0]
+    assert run.sampler.param_groups[0]["lr"] < 0.05 / 2
+    kept = Run(tmp_path / "even", lr=0.05, cool=CoolDirections(0.1, 2 * ratio))
+    assert (kept.lines, kept.sampler.param_groups[0]["lr"]) == ([], 0.05)
 
 
 def test_the_burn_in_grows_while_the_energy_falls(tmp_path):

@@ -109,7 +109,7 @@ def test_readings_are_those_of_sghmc():
     for dynamics, lr in ((momentum(), H), (bdl.SGHMC(friction=0.1), H**2)):
         theta = torch.ones(3, dtype=D64, requires_grad=True)
         samplers.append(bdl.Sampler([theta], dynamics, num_data=7, lr=lr, seed=1))
-        for sign in (1, -1):
+        for sign in (1, -1, 1):
             theta.grad = sign * torch.tensor([0.3, 0.5, 0.8], dtype=D64)
             samplers[-1].step()
     ours, theirs = samplers

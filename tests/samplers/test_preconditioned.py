@@ -319,8 +319,8 @@ def test_noise_ratio_of_a_metric(metric, chains):
     theta = torch.randn(*lead, 2, generator=torch.Generator().manual_seed(0), dtype=D64).requires_grad_()
     sampler = bdl.Sampler([theta], bdl.SGRLD(metric), num_data=7, lr=0.1, chains=chains)
     V = torch.tensor([0.3, 1.1], dtype=D64)
-    for sign in (1, -1):
-        theta.grad = sign * (V / 2).sqrt().expand(*lead, 2).clone()
+    for sign in (1, -1, 1):
+        theta.grad = sign * (3 * V / 8).sqrt().expand(*lead, 2).clone()
         sampler.step()
     g, _ = metric_and_divergence(metric, theta.detach())
     inverse = 1 / g if g.ndim == theta.ndim else torch.linalg.inv(g).diagonal(dim1=-2, dim2=-1)
