@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 import warnings
 from collections.abc import Sequence
@@ -97,7 +98,7 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
     directory = plan.directory()
     independent = process.world_size > 1 and plan.compute.strategy != "ddp"
     store = StepStore(process) if independent else None  # all have read the folder now, so any process may write to it
-    started = time.perf_counter()
+    started, resumed = time.perf_counter(), directory.has_checkpoints
     stacks = plan.numbers(process)
     mine = stacks[process.rank :: process.world_size] if independent else stacks
     first, outcomes = sample_stacks(plan, directory, mine, len(stacks), process, data)
@@ -109,7 +110,7 @@ def run(plan: Plan, process: ProcessInfo = SINGLE, data: RunData | None = None) 
         slowest = f" in the slowest of {len(stacks)} stacks" if len(stacks) > 1 else ""
         print(f"stopped at step {outcome.steps} of {steps}{slowest}; the same command resumes it")
         return None
-    metrics = finish(plan, first, directory, outcome, process, started)
+    metrics = finish(plan, first, directory, outcome, process, started, resumed)
     return objective_value(metrics, plan.report.objective)
 
 
@@ -195,9 +196,19 @@ def gather_outcomes(
 
 
 def finish(
-    plan: Plan, stack: StackRun, directory: RunDirectory, outcome: Outcome, process: ProcessInfo, started: float
+    plan: Plan,
+    stack: StackRun,
+    directory: RunDirectory,
+    outcome: Outcome,
+    process: ProcessInfo,
+    started: float,
+    resumed: bool,
 ) -> dict[str, float]:
-    """Evaluate the samples and report them. Returns the metrics. started: `time.perf_counter()` before the build."""
+    """Evaluate the samples and report them. Returns the metrics.
+
+    started: `time.perf_counter()` before the build. resumed: whether an earlier call has made some of the steps, so that
+    the time of all is not known.
+    """
     sampled, data, facts = time.perf_counter() - started, stack.data, facts_of(plan, stack.data, process)
     stack.net.to(stack.trainer.strategy.root_device)
     if stack.plan.baseline is not None:
@@ -225,7 +236,7 @@ def finish(
         data.class_names,
         plan.command,
         law=law,
-        seconds=sampled,
+        seconds=math.nan if resumed else sampled,
     )
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)

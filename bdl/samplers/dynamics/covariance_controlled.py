@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -114,6 +115,10 @@ class CCHMC(Underdamped):
         step, last = s.steps + 1, self.adapt_steps
         every = max(1, min(self.every, last // LEAST))
         return int(WAIT * last) < step <= last and (last - step) % every == 0
+
+    def heat_along(self, c: Scalar, mean: Scalar, lr: Scalar, tau: Scalar) -> Any:
+        """1: the strongest directions are those whose noise it takes out. What is left is hotter than T by less."""
+        return 1 + 0 * lr * c
 
     def step(
         self, s: Controlled, g: Tensor, lr: Scalar, tau: Scalar, z: Tensor, extra: Extra | None = None
