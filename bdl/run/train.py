@@ -206,7 +206,7 @@ def finish(
 ) -> dict[str, float]:
     """Evaluate the samples and report them. Returns the metrics.
 
-    started: `time.perf_counter()` before the build. resumed: whether an earlier call has made some of the steps, so that
+    started: `time.perf_counter()` before the build. resumed: whether an earlier call has made some steps, so that
     the time of all is not known.
     """
     sampled, data, facts = time.perf_counter() - started, stack.data, facts_of(plan, stack.data, process)
