@@ -27,6 +27,8 @@ from bdl.run.section import Section, check_calibration
 from bdl.run.stored import load_runs
 from bdl.run.write_report import facts_of_samples, load_start, publish, units_of
 
+OF_LAW = ("temperature/direction", "temperature/thermostat", "energy/along", "energy/gaussian", "energy/continuation")
+
 
 def evaluate(cfg: DictConfig) -> None:
     """Merge the runs, evaluate their samples, write metrics.json and report.html."""
@@ -118,8 +120,23 @@ def compare_with_reference(summary: Summary, reference: str | None, save: Path |
 
 
 def chain_temperatures(runs: Sequence[Path]) -> dict[str, float]:
-    """noise_ratio and temperatures as the finished runs measured them, means over runs."""
+    """What the finished runs measured of temperatures and energies: means over runs, and the extremes of directions."""
     finished = [read_metrics(run / "metrics.json") for run in runs if (run / "metrics.json").exists()]
     measured = ("kinetic_temperature", "configurational_temperature")
     names = ("noise_ratio", "t_eff", *measured, *(f"{name}_se" for name in measured))
-    return {name: float(np.mean([m.get(name, math.nan) for m in finished])) for name in names} if finished else {}
+    means = {name: float(np.mean([m.get(name, math.nan) for m in finished])) for name in names} if finished else {}
+    return means | (_of_law(finished) if finished else {})
+
+
+def _of_law(finished: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """The metrics of `bdl.law.measure` that all runs have. The hottest direction is that of the hottest run."""
+    known = [{k: v for k, v in m.items() if k.startswith(OF_LAW) and v is not None} for m in finished]
+    shared = [k for k in known[0] if all(k in m for m in known)]
+    found = {k: float(np.mean([m[k] for m in known])) for k in shared}
+    found |= {k: math.hypot(*(m[k] for m in known)) / len(known) for k in shared if k.endswith("_se")}
+    for name, extreme in (("hottest", max), ("coldest", min)):
+        key = f"temperature/directions/{name}"
+        if key in shared:
+            run = extreme(known, key=lambda m: m[key])
+            found |= {k: run[k] for k in (key, f"{key}_se")}
+    return found

@@ -74,6 +74,9 @@ def test_only_landsat_has_the_values_tuned_on_it():
     assert with_values.pop("scaled.yaml") == {"val_fraction": 0.1}  # the temperature is fitted there
     assert with_values.pop("csv.yaml") == {"chains": 10}
     assert with_values.pop("text.yaml") == {"chains": 4}
+    assert with_values.pop("cchmc.yaml") == {"replacement": True}  # which its noise assumes
+    langevin = with_values.pop("langevin.yaml")
+    assert langevin.batch_size is None and set(langevin) == {"batch_size", "inertia"}
     full_batch = {name for name, values in with_values.items() if values == {"batch_size": None}}
-    assert full_batch == {"hmc.yaml", "langevin.yaml", "mala.yaml", "mclmc.yaml", "metropolis.yaml"}
+    assert full_batch == {"hmc.yaml", "mala.yaml", "mclmc.yaml", "metropolis.yaml"}
     assert with_values.keys() - full_batch == {"landsat.yaml", "liang.yaml"}

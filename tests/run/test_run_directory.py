@@ -107,7 +107,7 @@ def test_filling_in_numbers_changes_a_copy():
     cfg = compose("run_dir=x", "schedule=cosine")
     before = OmegaConf.to_yaml(cfg)
     filled = fill_in(cfg, {"sampler.num_data": 5, "steps": 1000, "stack": 3})
-    assert (filled.sampler.num_data, filled.schedule.lr.steps, filled.collect.keep.burn_in) == (5, 1000, 200)
+    assert (filled.sampler.num_data, filled.schedule.lr.steps, filled.collect.keep.burn_in) == (5, 1000, 120)
     assert filled.data.stack == filled.sampler.stack == 3 and OmegaConf.to_yaml(cfg) == before
 
 
