@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from bdl.errors import BdlWarning, ConfigError
 from bdl.law.continuation import Continuation
 from bdl.law.directions import DirectionReading, DirectionTemperature, temperatures
 from bdl.law.exact import ExactPotential
@@ -69,10 +71,25 @@ def measure_law(
         sampler: that of the run, for prior, N and what is sampled.
         batches: training batches in a fixed order, without augmentation.
         steps, batch: of the run, which bound what the measurement may cost.
+
+    Warns with BdlWarning where the measurement fails: the samples are as good without it.
     """
     records = [r for r in posterior.records if np.mean(r.temperature) > 0 and r.zeta == 0]
     if not records or sampler.dynamics.variational or posterior.target.get("approximation"):
         return {}
+    try:
+        return _measured(posterior, sampler, loss, batches, records, steps, batch, progress)
+    except (ConfigError, RuntimeError) as error:  # a network or a loader that only training knows how to treat
+        reason = " ".join(str(error).split())
+        warnings.warn(f"the temperature by direction was not measured: {reason}", BdlWarning, stacklevel=2)
+        return {}
+
+
+def _measured(
+    posterior: Posterior, sampler: Sampler, loss: Loss, batches: Iterable[Any], records: Sequence[Record], steps: int,
+    batch: int, progress: Progress | None,
+) -> dict[str, float]:  # fmt: skip
+    """See `measure_law`. records: those that have a temperature."""
     found = [t for t in thermometers(posterior, sampler, loss, batches, records, steps * batch, batch) if t]
     readings, continuations = [], []
     for done, thermometer in enumerate(found):

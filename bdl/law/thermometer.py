@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from bdl.batch import count_items, part_of
 from bdl.law.continuation import LEAPFROG, Continuation, continue_exactly
 from bdl.law.directions import DirectionReading, Gradients, read_blocks, read_directions, top_directions
 from bdl.law.exact import ExactPotential
@@ -166,8 +168,14 @@ class Thermometer:
         if self.potential.takes_rows:
             yield from (self._batch(self.batch) for _ in range(count))
             return
-        for batch, _ in zip(self.potential.batches, range(count), strict=False):
-            yield [batch]
+        parts = (part for batch in self.potential.batches for part in parts_of(batch, self.batch))
+        yield from ([part] for part in itertools.islice(parts, count))
+
+
+def parts_of(batch: Any, size: int) -> Iterator[Any]:
+    """A batch in parts of so many items; what is left over is left out."""
+    for first in range(0, count_items(batch) - size + 1, size):
+        yield part_of(batch, slice(first, first + size))
 
 
 def _temperature(record: Record) -> Tensor:

@@ -244,14 +244,16 @@ def finish(
 
 
 def law_of(stack: StackRun, posterior: bdl.Posterior, steps: int) -> dict[str, float]:
-    """What exact gradients say of the samples; {} where batches are divided among devices, or augmented."""
+    """What exact gradients say of the samples; {} where batches are divided among devices, or have no order."""
     module, data = stack.module, stack.data
     if module.sampler.host.group is not None:
         return {}
+    try:
+        batches = data.slices("train")
+    except ConfigError:  # items without an order
+        return {}
     with WorkProgress("measuring the temperature") as progress:
-        return measure_law(
-            posterior, module.sampler, module.loss, data.slices("train"), steps, data.batch_size, progress=progress
-        )
+        return measure_law(posterior, module.sampler, module.loss, batches, steps, data.batch_size, progress=progress)
 
 
 def fit_baseline(stack: StackRun, directory: RunDirectory) -> str:

@@ -7,6 +7,7 @@ import math
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
 from bdl.data import TensorBatches
@@ -76,3 +77,14 @@ def test_the_hottest_direction_is_the_one_beyond_chance():
     assert m["temperature/directions/coldest"] == pytest.approx(0.35)
     assert m["temperature/direction/a_se"] == pytest.approx(1.25)
     assert not any(math.isnan(value) for value in m.values())
+
+
+def test_a_loader_of_one_batch_has_parts_that_tell_the_noisiest_directions(tmp_path):
+    x, y = linear_problem()
+    loader = DataLoader(TensorDataset(x, y), batch_size=N)
+    report = bdl.Report({"test": [(x, y)], "train": loader})
+    bdl.sample(
+        nn.Linear(D, 1), bdl.GaussianNLL(std=1.0), loader, tmp_path / "run", steps=2000, lr=0.02, chains=4,
+        start="fresh", dynamics=bdl.BAOAB(friction=0.1), callbacks=[report],
+    )  # fmt: skip
+    assert "temperature/direction/noise_1" in report.metrics
