@@ -241,7 +241,7 @@ def log_report(loggers: Iterable[Logger], report: Path, data: ReportData, steps:
     """
     shown = [logger for logger in loggers if isinstance(logger, WandbLogger | TensorBoardLogger)]
     pictures = pictures_of(data) if shown else []  # drawn again, as bitmaps: neither of the two shows SVG
-    judged = verdict({**data.metrics, "seconds": data.seconds}, data.histogram, data.warnings).line
+    judged = verdict(data.metrics, data.histogram, data.warnings).line
     for logger in shown:
         if isinstance(logger, WandbLogger):
             _to_wandb(logger, report, data, pictures)

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping
 
 from bdl.posterior.judge_law import COLDEST_DIRECTION
-from bdl.posterior.judge_rest import in_words, lengths
+from bdl.posterior.judge_rest import lengths
 from bdl.posterior.judgements import or_nan
 from bdl.posterior.verdict import Verdict
 
@@ -48,16 +48,14 @@ def next_steps(judged: Verdict, m: Mapping[str, float], command: str, steps: int
 
 
 def _longer(judged: Verdict, m: Mapping[str, float], command: str, steps: int) -> list[tuple[str, str]]:
-    """A longer run, with its time where that of this run is known."""
+    """A longer run. Its time is on the terminal: a page is the same whenever it is made."""
     if not steps or "budget=" in command:
         return []
     share = lengths(or_nan(m)) if judged.outcome == "not at rest" else judged.needed / m["samples"]  # NaN where unknown
     times = math.ceil(min(MOST, max(2.0, UNKNOWN if math.isnan(share) else share)))
     key = "trainer.max_steps" if "trainer.max_" in command else "length"
-    seconds = times * m.get("seconds", math.nan)
-    time = "" if math.isnan(seconds) else f", in about {in_words(seconds)}"
     line = changed(command, f"{key}={int(float(f'{times * steps:.2g}'))}")
-    return [(f"Sample {times} times as long{time}", line)]
+    return [(f"Sample {times} times as long", line)]
 
 
 def _to_the_posterior(judged: Verdict, m: Mapping[str, float], command: str) -> list[tuple[str, str]]:

@@ -98,7 +98,6 @@ def write_page(
         convergence=summary.convergence,
         classes=class_rows(test, summary.class_names),
         command=summary.command,
-        seconds=summary.seconds,
         warnings=summary.warnings,
     )
     write_listed(path, page(data).encode())
@@ -108,7 +107,7 @@ def write_page(
 def page(data: ReportData) -> str:
     """The HTML text. It loads nothing: style and pictures are part of it."""
     m = or_nan(data.metrics)
-    judged = verdict(m | {"seconds": data.seconds}, data.histogram, data.warnings)
+    judged = verdict(m, data.histogram, data.warnings)
     splits = [s for s in ("test", "train") if any(k.startswith(f"{s}/") and not math.isnan(v) for k, v in m.items())]
     pictures = pictures_of(data)
     seen_in = {p.title: p.checks for p in pictures}

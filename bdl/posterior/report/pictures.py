@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -98,7 +97,6 @@ class ReportData:
     text: Sequence[Word] = ()  # the first test tokens
     classes: Sequence[tuple[str, Sequence[str]]] = ()  # name -> items, recall, precision, IoU and AUC as texts
     command: str = ""  # the command that makes the run
-    seconds: float = math.nan  # of the run
     convergence: Sequence[ConvergenceRow] = ()
     warnings: Sequence[str] = ()
 
