@@ -538,7 +538,7 @@ def toy_loader(name: str) -> TensorBatches | None:
     x, y = toys.tensors()
     if name == "values":
         return TensorBatches(x, x.tanh(), 1, chains=3)
-    if name == "layers":
+    if name in ("layers", "controlled"):  # which take several items
         return TensorBatches(x, y, 8, chains=3)
     if name.startswith("images"):
         return TensorBatches(images(1, toys.N, shared=True)[0].cpu().contiguous(), y, 8, chains=3)

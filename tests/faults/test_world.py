@@ -174,7 +174,10 @@ def test_an_ended_run_without_permission_can_be_read(whole, locked, tmp_path_fac
 @pytest.mark.parametrize("kind", ["ddp", "chains"])
 def test_a_lost_rank_ends_the_run_in_one_line_and_the_same_command_goes_on(tmp_path, kind):
     """The first rank kills the second one in the middle of its own writing."""
-    options, lost = (f"trainer={kind}", "trainer.accelerator=cpu", "trainer.devices=2"), tmp_path / "lost"
+    options, lost = (
+        (f"trainer={kind}", "trainer.accelerator=cpu", "trainer.devices=2", "sampler=sghmc"),
+        tmp_path / "lost",
+    )
     ended = in_child(training(lost, *options), announce(lose_the_other_rank))
     assert "process 1 of 2 was ended by signal 9; the same command resumes it" in refused(ended)
     assert any(lost.glob("samples/*.safetensors")) and not (lost / "metrics.json").exists()

@@ -167,7 +167,7 @@ def wait_for_sample(sweep: Forked, folder: Path, seed: int = 0) -> Path:
 def test_two_nodes_under_torchrun_sample_what_two_processes_do(tmp_path, kind):
     """Two agents on this machine, which meet over the loopback."""
     steps = ("trainer.max_steps=300", "collect.keep.every=20", "collect.keep.burn_in=40")
-    options = (f"trainer={kind}", "trainer.accelerator=cpu", *LONG, "stacks=1", *steps)
+    options = (f"trainer={kind}", "trainer.accelerator=cpu", "sampler=sghmc", *LONG, "stacks=1", *steps)
     port = find_free_network_port()
     meet = ("--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "--local-addr", "127.0.0.1")
     script = (str(SCRIPTS / "train.py"), f"hydra.run.dir={tmp_path / 'nodes'}")

@@ -78,7 +78,8 @@ SHORTER = (*LONG, "trainer.max_steps=400", "collect.keep.every=10", "collect.kee
 
 def on_two(kind: str, folder: Path, *overrides: str) -> Forked:
     """Two processes."""
-    return start(f"trainer={kind}", "trainer.accelerator=cpu", f"hydra.run.dir={folder}", *overrides)
+    batches = ("sampler=sghmc",) if kind == "ddp" else ()  # all the data are no batch that can be dealt out
+    return start(f"trainer={kind}", "trainer.accelerator=cpu", f"hydra.run.dir={folder}", *batches, *overrides)
 
 
 def of_stack(stack: int, folder: Path) -> dict[str, bytes]:

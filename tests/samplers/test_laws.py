@@ -576,7 +576,7 @@ def curvature(x):
 def well_law(row: Row, e: float, T: float = 1.0) -> NodeLaw:
     """The law of the discretised chain at lr = e N."""
     dynamics, lr, tau = row.build(1, D64), e * N, T / N
-    if "m" not in {field.name for field in dataclasses.fields(dynamics.init(torch.zeros(1, 1)))}:
+    if "m" not in {field.name for field in dataclasses.fields(dynamics.init(torch.zeros(1, 1, dtype=D64)))}:
         turns = np.roots([4 * WELL.height, 0, -4 * WELL.height, WELL.tilt]).real  # where sign(g) jumps
         x, w = panels(np.sort(np.concatenate([turns, np.linspace(-2.6, 2.6, 25)])))
         return first_order_law(dynamics, gradient, x[:, None], w, lr, tau, row.memory(1), curvature)
