@@ -31,7 +31,7 @@ def test_a_quarter_of_the_default_run_is_calibrated(tmp_path: Path):
     assert m["test/bma/nll"] < m["test/chain_bma/nll"] < m["test/one_sample/nll"]
     assert m["chains"] == 8 and m["samples"] == 1168
     # Temperatures that nothing sets: of all directions, by exact gradients, and of where the parameters lie
-    assert m["temperature/direction/all"] == pytest.approx(m["temperature"], rel=0.15)
+    assert m["temperature/direction/all"] == pytest.approx(m["temperature"], rel=0.3)
     hottest, error = m["temperature/directions/hottest"], m["temperature/directions/hottest_se"]
     assert hottest - 3 * error < 1.25
     assert m["energy/along"] == pytest.approx(m["energy/gaussian"], rel=0.3)
