@@ -21,6 +21,7 @@ def test_a_quarter_of_the_default_run_is_calibrated(tmp_path: Path):
         sys.executable,
         str(ROOT / "scripts" / "train.py"),
         "length=5000",
+        "collect.keep.burn_in=2000",  # 12 % of so short a run are too few steps
         f"hydra.run.dir={tmp_path}",
     ]
     subprocess.run(command, check=True, env={**os.environ, "WANDB_MODE": "offline"}, timeout=400)
@@ -29,7 +30,7 @@ def test_a_quarter_of_the_default_run_is_calibrated(tmp_path: Path):
     assert m["test/bma/nll"] <= 0.24
     assert m["test/bma/ece"] <= 0.03
     assert m["test/bma/nll"] < m["test/chain_bma/nll"] < m["test/one_sample/nll"]
-    assert m["chains"] == 8 and m["samples"] == 1168
+    assert m["chains"] == 8 and m["samples"] == 800
     # Temperatures that nothing sets: of all directions, by exact gradients, and of where the parameters lie
     assert m["temperature/direction/all"] == pytest.approx(m["temperature"], rel=0.3)
     hottest, error = m["temperature/directions/hottest"], m["temperature/directions/hottest_se"]
