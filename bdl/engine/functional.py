@@ -11,6 +11,13 @@ from torch.func import functional_call
 
 from bdl.batch import Inputs, feed
 
+DROPOUT = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
+def drops_out(module: nn.Module) -> bool:
+    """Whether a network has layers that make two losses of one batch differ."""
+    return any(isinstance(m, DROPOUT) and m.p > 0 for m in module.modules())
+
 
 def call(net: nn.Module, tensors: Mapping[str, Tensor], inputs: Inputs) -> Any:
     """The outputs of the network with its parameters and buffers replaced by name. Tied tensors stay tied.

@@ -13,12 +13,12 @@ from bdl.devices import widest
 from bdl.law.exact import ExactPotential
 from bdl.samplers.dynamics.metropolis import HMC
 
-LEAPFROG = 10  # steps of a trajectory, in the mean
-TARGET = 0.9  # acceptance; smaller steps than usual, because the run may begin far from rest
-ADAPTED = 0.4  # share of the trajectories in which the step adapts
-GAIN = 4.0  # of log lr by a step that is accepted surely or hardly ever, over sqrt(trajectories)
-WORST = -0.3  # of acceptance less TARGET: one refusal says little, and costs few trajectories
-FIRST = 0.3  # step of the first trajectory, in units of 1 / sqrt(largest curvature)
+LEAPFROG = 10  # Steps of a trajectory, in the mean
+TARGET = 0.9  # Acceptance: smaller steps than usual, because the run may begin far from rest
+ADAPTED = 0.4  # Share of the trajectories in which the step adapts
+GAIN = 4.0  # Change of log lr for each unit of acceptance away from TARGET, over sqrt(trajectories)
+WORST = -0.3  # Least of acceptance less TARGET that counts: one refusal says little
+FIRST = 0.3  # Step of the first trajectory, in units of 1 / sqrt(largest curvature)
 
 
 @dataclass(frozen=True)

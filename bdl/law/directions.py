@@ -26,8 +26,9 @@ from bdl.devices import widest
 STEP = 0.3  # standard deviations of the law by which θ moves along a direction, where U is steepest
 OPEN = 0.25  # relative standard error of a curvature beyond which nothing is divided by it
 ROUNDING = 1e-6  # of the largest variance of batch gradients; below it a direction is made of rounding
-BLOCKS = 8  # parts of a single chain whose means tell an error
-Gradients = Callable[[Tensor], tuple[Tensor, Tensor]]  # θ (C, d) -> two estimates (C, d) of ∇U with independent noise
+BLOCKS = 8  # Parts of a single chain, whose means tell an error
+Gradient = Callable[[Tensor], Tensor]  # θ (C, d) -> ∇U (C, d), nats
+Pair = tuple[Tensor, Tensor]  # two estimates (C, d) of ∇U at one θ, whose noise is independent
 
 
 @dataclass(frozen=True)
@@ -52,15 +53,6 @@ class DirectionTemperature:
         away = self.ratio - 1
         return 1 + away * max(0.0, 1 - (self.error / away) ** 2) if away else 1.0
 
-    @property
-    def surely_above(self) -> float:
-        """The ratio less two standard errors."""
-        return self.ratio - 2 * self.error
-
-    @property
-    def surely_below(self) -> float:
-        return self.ratio + 2 * self.error
-
 
 def top_directions(gradients: Tensor, most: int) -> tuple[Tensor, Tensor]:
     """(C, k, d) orthonormal directions in which the gradients (M, C, d) of batches vary most; (C, k) the variances.
@@ -80,16 +72,16 @@ def top_directions(gradients: Tensor, most: int) -> tuple[Tensor, Tensor]:
 
 
 def read_directions(
-    gradients: Gradients, theta: Tensor, temperature: Tensor, v: Tensor, steep: Tensor, signs: Tensor
+    gradient: Gradient, here: Pair, theta: Tensor, temperature: Tensor, v: Tensor, steep: Tensor, signs: Tensor
 ) -> DirectionReading:
-    """The reading along directions v (C, k, d) at θ (C, d).
+    """The reading along directions v (C, k, d) at θ (C, d), from `here`, the gradients there, and two more.
 
     temperature: (C,). steep: (C, k) about the curvature along each. signs: (C, k) of ±1.
     """
     step = STEP * (temperature[:, None] / steep).sqrt()
     u = torch.einsum("ck,ckd->cd", (signs * step).to(v), v)
-    a, b = (_along(v, g) for g in gradients(theta))
-    change = gradients(theta + u)[0] - gradients(theta - u)[0]
+    a, b = (_along(v, g) for g in here)
+    change = gradient(theta + u) - gradient(theta - u)
     return DirectionReading(a * b, signs * _along(v, change) / (2 * step))
 
 
@@ -99,18 +91,19 @@ def _along(v: Tensor, g: Tensor) -> Tensor:
 
 
 def read_blocks(
-    gradients: Gradients, theta: Tensor, offset: Tensor, temperature: Tensor, steepest: Tensor, signs: Tensor,
-    split: Callable[[Tensor], list[Tensor]],
+    gradient: Gradient, here: Pair, theta: Tensor, offset: Tensor, temperature: Tensor, steepest: Tensor,
+    signs: Tensor, split: Callable[[Tensor], list[Tensor]],
 ) -> tuple[DirectionReading, DirectionReading]:  # fmt: skip
     """The readings of all coordinates together and of each block, by curvature and by coordinates.
 
-    offset: (C, d) θ less a constant vector, around which the law lies. steepest: (C,) the largest curvature.
-    signs: (C, d) of ±1. split: the blocks of (C, d), not all coordinates need be in one.
+    here: the gradients at θ; two more are taken. offset: (C, d) θ less a constant vector, around which the law lies.
+    steepest: (C,) the largest curvature. signs: (C, d) of ±1. split: the blocks of (C, d), not all coordinates need be
+    in one.
     """
     step = STEP * (temperature / steepest).sqrt()
     u = signs * step[:, None].to(signs)
-    a, b = gradients(theta)
-    change = gradients(theta + u)[0] - gradients(theta - u)[0]
+    a, b = here
+    change = gradient(theta + u) - gradient(theta - u)
     square, bend = _sums(a * b, split), _sums(signs * change, split) / (2 * step[:, None])
     return DirectionReading(square, bend), DirectionReading(_sums(offset * a, split), _sums(torch.ones_like(a), split))
 

@@ -12,13 +12,11 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from bdl.batch import Reader, map_tensors
 from bdl.data.slices import TensorSlices
 from bdl.engine.choose import choose_gradient
-from bdl.engine.functional import named_tensors
+from bdl.engine.functional import drops_out, named_tensors
 from bdl.engine.stack import ChainStack
 from bdl.frozen import Only
 from bdl.likelihoods import Loss
 from bdl.samplers.priors import Prior
-
-RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 class ExactPotential:
@@ -65,7 +63,7 @@ class ExactPotential:
     @property
     def is_random(self) -> bool:
         """Whether the loss differs from call to call, as it does with dropout: there is then no one gradient."""
-        return any(isinstance(m, RANDOM) and m.p > 0 for m in self.stack.modules())
+        return drops_out(self.stack)
 
     @property
     def has_batch_statistics(self) -> bool:

@@ -90,7 +90,7 @@ def _measured(
     batch: int, progress: Progress | None,
 ) -> dict[str, float]:  # fmt: skip
     """See `measure_law`. records: those that have a temperature."""
-    found = [t for t in thermometers(posterior, sampler, loss, batches, records, steps * batch, batch) if t]
+    found = list(thermometers(posterior, sampler, loss, batches, records, steps * batch, batch))
     readings, continuations = [], []
     for done, thermometer in enumerate(found):
         readings.append(thermometer.read())
@@ -117,7 +117,7 @@ def thermometers(
         potential = ExactPotential(
             posterior.net, chains, loss, prior, batches, sampler.num_data, posterior.read, sampler.only
         )
-        potential.put({name: t for name, t in posterior.frozen.items()} if sampler.only is not None else {})
+        potential.put(posterior.frozen)
         yield Thermometer(
             posterior, potential, [r for r in of_stack if len(r.chains) == chains], work, batch,
             generator("cpu", "law", sampler.seed, stack),

@@ -12,25 +12,24 @@ from torch import Tensor
 
 from bdl.batch import count_items, part_of
 from bdl.law.continuation import LEAPFROG, Continuation, continue_exactly
-from bdl.law.directions import DirectionReading, Gradients, read_blocks, read_directions, top_directions
+from bdl.law.directions import DirectionReading, Gradient, Pair, read_blocks, read_directions, top_directions
 from bdl.law.exact import ExactPotential
 from bdl.posterior.index import Record
 from bdl.posterior.predict import Posterior
 
-SHARE = 0.03  # of the gradients that the run has taken, counted in rows, for the temperatures
-CONTINUED = 0.01  # the same for the continuation
-GRADIENTS = 5  # at a state: one there, two along the noisiest directions, two along all coordinates
-STATES = 100  # of a chain at most; the error is then as small as the chains' own
-FEW = 4  # states of a chain below which a part of the data is read at more of them
-PARTIAL = 8  # as many
-ROWS = 100  # of a part of the data at least
-TOP = 6  # noisiest directions
-BATCHES = 24  # from whose gradients these are found
-SMALLEST = 10  # batches in the data at least, for these gradients: full batches have no noise to show a direction
-FEWEST = 20  # coordinates of a tensor with a temperature of its own: those of fewer say little of it
-MEMORY = 2**28  # numbers in the gradients of BATCHES batches of all chains
-TRAJECTORIES = 8  # of the continuation at least; fewer say nothing
-LONGEST = 40
+SHARE = 0.03  # Share of the gradients that the run has taken, counted in rows, that the temperatures may take
+CONTINUED = 0.01  # The same for the continuation
+GRADIENTS = 5  # Gradients of a state: one there, two along the noisiest directions, two along all coordinates
+STATES = 100  # States of a chain at most: the error is then as small as the chains' own
+FEW = 4  # With fewer states of a chain than this, PARTIAL states are read by a part of the data
+PARTIAL = 8
+ROWS = 100  # Rows of such a part at least
+TOP = 6  # Number of noisiest directions
+BATCHES = 24  # Batches from whose gradients these are found
+SMALLEST = 10  # Batches in the data at least, for these gradients: full batches show no direction
+FEWEST = 20  # Coordinates of a tensor with a temperature of its own: fewer say little of it
+MEMORY = 2**28  # Most numbers in the gradients of BATCHES batches of all chains
+TRAJECTORIES, LONGEST = 8, 40  # Least and most of a continuation; fewer say nothing
 KINDS = ("noise", "curvature", "spread")
 
 
@@ -125,10 +124,11 @@ class Thermometer:
 
     def _read_state(self, record: Record, rows: int | None, v: Tensor, steep: Tensor) -> tuple[DirectionReading, ...]:
         assert self._steepest is not None
-        theta, t, gradients = self._state(record), _temperature(record), self._gradients(rows)
-        of_noise = read_directions(gradients, theta, t, v, steep, self._signs(steep))
+        theta, t = self._state(record), _temperature(record)
+        gradient, here = self._gradients(theta, rows)
+        of_noise = read_directions(gradient, here, theta, t, v, steep, self._signs(steep))
         offset = self.potential.prior.offset(theta)
-        of_blocks = read_blocks(gradients, theta, offset, t, self._steepest, self._signs(theta), self._split)
+        of_blocks = read_blocks(gradient, here, theta, offset, t, self._steepest, self._signs(theta), self._split)
         self._steepest = torch.maximum(self._steepest, of_noise.curvature.amax(1))
         return of_noise, *of_blocks
 
@@ -148,12 +148,15 @@ class Thermometer:
     def _signs(self, like: Tensor) -> Tensor:
         return (torch.randint(0, 2, like.shape, generator=self.random) * 2 - 1).to(like)
 
-    def _gradients(self, rows: int | None) -> Gradients:
-        """∇U over all rows, twice the same; or by two independent parts of the data, the same ones in every call."""
-        if rows is None:
-            return lambda theta: (g := self.potential(theta)[1], g)
-        first, second = (self._batch(rows) for _ in range(2))
-        return lambda theta: (self.potential(theta, first)[1], self.potential(theta, second)[1])
+    def _gradients(self, theta: Tensor, rows: int | None) -> tuple[Gradient, Pair]:
+        """∇U over all rows, and twice what it is at θ; or by a part of the data, and at θ by a second one too."""
+        first = None if rows is None else self._batch(rows)
+
+        def gradient(at: Tensor) -> Tensor:
+            return self.potential(at, first)[1]
+
+        g = gradient(theta)
+        return gradient, (g, g if rows is None else self.potential(theta, self._batch(rows))[1])
 
     def _batch(self, rows: int) -> list[Any]:
         """A batch of random rows. They are drawn with replacement, so that two batches are independent."""

@@ -14,9 +14,10 @@ from torch.utils.data import DataLoader
 from bdl.batch import map_tensors, tensors_in
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.devices import widest
+from bdl.engine.functional import DROPOUT
 from bdl.engine.stack import ChainStack
 from bdl.errors import ConfigError
-from bdl.lightning.host import RANDOM, in_order
+from bdl.lightning.host import in_order
 from bdl.samplers.sampler import Sampler
 
 REMEDY = "or set sampler.gradient=null"
@@ -74,8 +75,8 @@ def check_control(trainer: L.Trainer, sampler: Sampler) -> None:
             f"gradient_clip_val (clip=bdl.ClipNorm(c) clips their difference), {REMEDY}"
         )
     for name, module in trainer.lightning_module.named_modules():
-        if module.training and (isinstance(module, RANDOM) and module.p > 0 or isinstance(module, _BatchNorm)):
-            kind, what = type(module).__name__, "is random" if isinstance(module, RANDOM) else "reads the whole batch"
+        if module.training and (isinstance(module, DROPOUT) and module.p > 0 or isinstance(module, _BatchNorm)):
+            kind, what = type(module).__name__, "is random" if isinstance(module, DROPOUT) else "reads the whole batch"
             raise ConfigError(
                 f"gradient=control needs a loss that is a mean over items, and {kind} {what}: remove {name}, {REMEDY}"
             )

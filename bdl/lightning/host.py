@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, RandomSampler, SequentialSampler
 from bdl.batch import Inputs, Reader
 from bdl.data.loader import TensorBatches, WorkerBatches
 from bdl.engine.forward import Forward
+from bdl.engine.functional import drops_out
 from bdl.engine.stack import ChainStack
 from bdl.errors import BdlWarning, ConfigError
 from bdl.samplers.batch_noise import left_by_a_pass
@@ -23,7 +24,6 @@ from bdl.samplers.chain import Host
 from bdl.samplers.sampler import Sampler
 
 Kind = TypeVar("Kind", bound=L.Callback)
-RANDOM = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def find_sampler(trainer: L.Trainer) -> Sampler:
@@ -71,7 +71,7 @@ def host_under(trainer: L.Trainer, host: Host, averages_micro_batches: bool = Fa
             the last one's share.
     """
     shared, loader = dist.group.WORLD if trainer.world_size > 1 else None, trainer.train_dataloader
-    disjoint, random = _are_disjoint(loader), _is_random(trainer.lightning_module)
+    disjoint, random = _are_disjoint(loader), drops_out(trainer.lightning_module)
     whole = isinstance(loader, TensorBatches) and disjoint and loader.batch_size == len(loader.dataset)
     batches = len(loader) if isinstance(loader, Sized) else None
     return replace(
@@ -96,11 +96,6 @@ def _are_disjoint(loader: Any) -> bool:
         return False
     order = loader.sampler
     return isinstance(order, SequentialSampler) or isinstance(order, RandomSampler) and not order.replacement
-
-
-def _is_random(module: nn.Module) -> bool:
-    """Whether a network has layers that make two gradients of one batch differ."""
-    return any(isinstance(m, RANDOM) and m.p > 0 for m in module.modules())
 
 
 def in_order(loader: Any, most: int | None = None) -> Iterable[Any]:

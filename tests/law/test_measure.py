@@ -11,8 +11,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import bdl
 from bdl.data import TensorBatches
+from bdl.data.slices import TensorSlices
 from bdl.law.directions import DirectionTemperature
+from bdl.law.exact import ExactPotential
 from bdl.law.measure import LawMeasurement
+from bdl.law.thermometer import GRADIENTS, SHARE, Thermometer
 
 N, D = 400, 10
 
@@ -88,3 +91,28 @@ def test_a_loader_of_one_batch_has_parts_that_tell_the_noisiest_directions(tmp_p
         start="fresh", dynamics=bdl.BAOAB(friction=0.1), callbacks=[report],
     )  # fmt: skip
     assert "temperature/direction/noise_1" in report.metrics
+
+
+@pytest.mark.parametrize(("work", "whole"), [(3000 * N, True), (150 * N, False)])
+def test_a_state_takes_no_more_gradients_than_its_budget_says(tmp_path, monkeypatch, work, whole):
+    """Five over all rows. Where these are too dear, five over a part of the rows and one over a second part."""
+    metrics_of(tmp_path, bdl.BAOAB(friction=0.1), lr=0.02, batch_size=N, steps=400)
+    net = nn.Linear(D, 1, bias=False)
+    posterior = bdl.Posterior.load(tmp_path, net, likelihood=bdl.GaussianNLL(std=1.0))
+    prior = bdl.Gaussian(1.0).bind([(1, D)], torch.zeros(8, D))
+    potential = ExactPotential(net, 8, bdl.GaussianNLL(std=1.0), prior, TensorSlices(*linear_problem()), N)
+    thermometer = Thermometer(posterior, potential, posterior.records, work, N, torch.Generator().manual_seed(0))
+    monkeypatch.setattr("bdl.law.thermometer.ROWS", 1)
+    count, rows = thermometer.plan()
+    assert (rows is None) == whole and count > 3
+    taken, call = [], ExactPotential.__call__
+
+    def counted(self, theta, batches=None):
+        taken.append(N if batches is None else len(batches[0][1]))
+        return call(self, theta, batches)
+
+    monkeypatch.setattr(ExactPotential, "__call__", counted)
+    monkeypatch.setattr(thermometer, "_batch_gradients", lambda theta: torch.randn(24, *theta.shape))
+    assert thermometer.read() is not None
+    assert sum(taken) == (count - 1) * (GRADIENTS * N if rows is None else (GRADIENTS + 1) * rows)
+    assert sum(taken) <= SHARE * work

@@ -123,12 +123,12 @@ def directions(rows: Sequence[tuple[str, float, float]], limits: tuple[float, fl
     ax.axvspan(*limits, color=GREEN, alpha=0.14, lw=0, label="right")
     ax.axvline(1, color="black", lw=1, label="T, as asked for")
     hot, cold = ratio - 2 * error > limits[1], ratio + 2 * error < limits[0]
-    for these, colour, label in ((~hot & ~cold, BLUE, "T"), (hot, RED, "too hot"), (cold, SKY, "too cold")):
+    for these, colour, label in ((~hot & ~cold, BLUE, "measured"), (hot, RED, "too hot"), (cold, SKY, "too cold")):
         if these.any():
             low = np.minimum(2 * error[these], 0.95 * np.abs(ratio[these]))  # a bar on a log axis cannot reach 0
             ax.errorbar(
                 ratio[these], places[these], xerr=[low, 2 * error[these]], color=colour, ls="", marker="o", ms=5,
-                lw=1.6, label=label if label != "T" else "measured",
+                lw=1.6, label=label,
             )  # fmt: skip
     ax.set_xscale("log")
     ax.set_xlim(min(0.5, 0.8 * float(ratio[ratio > 0].min())), max(2.0, 1.3 * float((ratio + 2 * error).max())))
