@@ -19,7 +19,6 @@ import bdl
 from bdl.disk.owner import owner_of
 from bdl.errors import BdlWarning, ConfigError, Stopped, StoreError
 from bdl.law.measure import measure_law
-from bdl.lightning.host import host_under
 from bdl.posterior.report.numbers import print_summary
 from bdl.posterior.traces import read_traces, side_by_side, write_trace
 from bdl.run.build import StackRun, build_stack, fit
@@ -162,9 +161,6 @@ def sample_stack(stack: StackRun, directory: RunDirectory, process: ProcessInfo 
     with small_garbage():
         fit(stack.trainer, stack.module, stack.data, path)
     save, sampler = stack.callbacks.save, stack.module.sampler
-    sampler.host = host_under(
-        stack.trainer, sampler.host, averages_micro_batches=True
-    )  # where no step was left to make
     if save.signum is not None:
         raise Stopped(save.signum, f"stopped by signal {save.signum}; the same command resumes from {save.path}")
     return Outcome(sampler.steps, stack.callbacks.monitor.trace(), sampler.swap_rates)

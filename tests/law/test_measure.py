@@ -116,3 +116,12 @@ def test_a_state_takes_no_more_gradients_than_its_budget_says(tmp_path, monkeypa
     assert thermometer.read() is not None
     assert sum(taken) == (count - 1) * (GRADIENTS * N if rows is None else (GRADIENTS + 1) * rows)
     assert sum(taken) <= SHARE * work
+
+
+def test_the_report_of_an_ended_run_is_written_again_to_the_byte(tmp_path):
+    """No step is left to make, so that nothing but the end of `fit` tells the sampler of its batches."""
+    pages = []
+    for _ in range(2):
+        metrics_of(tmp_path / "run", bdl.BAOAB(friction=0.1), lr=0.02, batch_size=N, steps=1000)
+        pages.append((tmp_path / "run" / "report.html").read_bytes())
+    assert pages[0] == pages[1]

@@ -143,6 +143,7 @@ class CollectSamples(SamplerCallback):
     def on_fit_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._restored is not None and trainer.is_global_zero:  # a run that had ended: no step was made
             sampler = find_sampler(trainer)
+            sampler.host = host_under(trainer, sampler.host)  # what it says of batch noise depends on the batches
             self.store = SampleStore(self.run_dir or trainer.default_root_dir)
             SampleWriter(self.store, sampler, writes=True).truncate(sampler.steps, self._known("written"))
 
