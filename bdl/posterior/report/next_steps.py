@@ -78,9 +78,9 @@ def _to_the_posterior(judged: Verdict, m: Mapping[str, float], command: str) -> 
 
 
 def _tuned(command: str) -> tuple[str, str]:
-    """The run with a step and a batch that are found so that batches heat it little."""
+    """The run with a step and a batch that are found; the lines of the tuning say what T they leave by direction."""
     line = changed(without(command, "sampler.lr"), "tune=auto")
-    return "Let bdl find a step and a batch that heat the chains little", line
+    return "Let bdl find a step and a batch, and say how hot they leave the hottest direction", line
 
 
 def _smaller_steps(m: Mapping[str, float], command: str) -> list[tuple[str, str]]:
