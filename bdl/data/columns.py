@@ -12,9 +12,8 @@ import pandas as pd
 
 from bdl.data.frame import all_of, locate, require_columns
 from bdl.data.module import Task
-from bdl.data.rows import Rows
 from bdl.data.split import split_by_seed
-from bdl.data.values import Frame
+from bdl.data.values import Frame, Series
 from bdl.errors import ConfigError
 
 SPLITS = {"train": "train", "training": "train", "test": "test", "testing": "test"} | dict.fromkeys(
@@ -62,6 +61,39 @@ class Columns:
 
 
 @dataclass(frozen=True)
+class Rows:
+    """Some rows of a table, of which each column is copied when it is asked for.
+
+    Splits of a table are rows of the same one, because a copy of each split would double the memory of a large table.
+
+    Args:
+        table: all rows, with a row number for index.
+        at: (n,) positions of these rows.
+    """
+
+    table: Frame
+    at: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    @property
+    def columns(self) -> pd.Index:
+        return self.table.columns
+
+    def __getitem__(self, name: str) -> Series:
+        return self.table[name].iloc[self.at]
+
+    def pop(self, name: str) -> Series:
+        """A column, which the table then lacks, for these rows and all others."""
+        return self.table.pop(name).iloc[self.at]
+
+    def take(self, positions: np.ndarray) -> Rows:
+        """The rows at these positions among them."""
+        return Rows(self.table, self.at[positions])
+
+
+@dataclass(frozen=True)
 class TableSplit:
     """Which rows of a table are for training, validation and testing: by seed, by a column, or by files.
 
@@ -102,8 +134,9 @@ class TableSplit:
             tables = self._by_column(tables, self.column, place)
         if self.all_rows:
             every, *others = tables.values()
-            if any(rows.table is not every.table for rows in others):
-                every = Rows.all_of(pd.concat([rows.table.iloc[rows.at] for rows in tables.values()]))
+            if any(rows.table is not every.table for rows in others):  # one file for each
+                table = pd.concat([rows.table.iloc[rows.at] for rows in tables.values()])
+                every = Rows(table, np.arange(len(table)))
             elif others:
                 every = Rows(every.table, np.concatenate([rows.at for rows in tables.values()]))
             none = every.take(np.arange(0))

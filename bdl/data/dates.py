@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +53,7 @@ class DateColumn:
         """Raises Refused for dates in several formats or time zones, and for those that do not tell day from month."""
         format, zone = find_format(values, day_first)
         dates = parse(values, format, zone)
-        fill = dates.dropna().sort_values().iloc[dates.notna().sum() // 2]
+        fill = dates.quantile(0.5, interpolation="higher")
         parts = parts_of(dates.fillna(fill))
         varied = [NumberColumn.learn(parts[name]) for name in parts if parts[name].nunique() > 1]
         return DateColumn(str(values.name), format, zone, fill.isoformat(), bool(dates.isna().any()), tuple(varied))
@@ -97,8 +96,8 @@ def find_format(values: Series, day_first: bool | None) -> tuple[str, str]:
     if zones.nunique() > 1:
         one, other = (texts[zones == zone].iloc[0] for zone in zones.unique()[:2])
         raise Refused(name, f"has times of several time zones, such as '{one}' and '{other}'", WAYS)
-    zone, some = zones.iloc[0], [texts.iloc[i] for i in (0, len(texts) // 2, -1)]
-    read = {f: parse(texts, f, zone) for f in FORMATS if any(_fits(text.removesuffix(zone), f) for text in some)}
+    zone, some = zones.iloc[0], texts.iloc[[0, len(texts) // 2, -1]]
+    read = {f: parse(texts, f, zone) for f in FORMATS if parse(some, f, zone).notna().any()}
     whole = {format: dates for format, dates in read.items() if dates.notna().all()}
     if not whole:
         dates = max(read.values(), key=lambda dates: dates.notna().sum(), default=pd.Series(pd.NaT, texts.index))
@@ -108,18 +107,10 @@ def find_format(values: Series, day_first: bool | None) -> tuple[str, str]:
     return _told_apart(name, texts, whole, day_first), zone
 
 
-def _fits(text: str, format: str) -> bool:
-    try:
-        return bool(dt.datetime.strptime(text, format))
-    except ValueError:
-        return False
-
-
-def _told_apart(name: str, texts: Series, read: Mapping[str, Series], day_first: bool | None) -> str:
+def _told_apart(name: str, texts: Series, read: dict[str, Series], day_first: bool | None) -> str:
     """The format that is right, of those in which all texts can be read."""
-    formats = [
-        f for f in read if day_first is None or (order := ORDERED.match(f)) is None or (order[1] == "d") == day_first
-    ]
+    ordered = {format: order[1] == "d" for format in read if (order := ORDERED.match(format))}
+    formats = [format for format in read if day_first is None or ordered.get(format, day_first) == day_first]
     if not formats:
         raise Refused(name, f"has '{texts.iloc[0]}'", f"data.day_first={str(not day_first).lower()} reads its dates")
     first, *others = formats

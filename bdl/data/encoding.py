@@ -16,8 +16,7 @@ from torch import Tensor
 
 from bdl.data.dates import DROP, DateColumn, holds_dates
 from bdl.data.frame import as_value, brief_list, require_columns
-from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, finite_numbers, is_rounding, of_each
-from bdl.data.rows import Rows
+from bdl.data.kinds import CategoryColumn, NumberColumn, Refused, is_rounding, of_each
 from bdl.data.values import Frame, Series, as_numbers, as_texts, holds_truth_values, is_text, number_hint
 from bdl.errors import BdlWarning, ConfigError
 
@@ -34,7 +33,7 @@ class InputEncoding:
 
     @staticmethod
     def learn(
-        frame: Frame | Rows, names: Sequence[str], categorical: Collection[str], max_levels: int, place: str,
+        frame: Frame, names: Sequence[str], categorical: Collection[str], max_levels: int, place: str,
         day_first: bool | None = None,
     ) -> InputEncoding:  # fmt: skip
         """The encoding of these columns of the training rows.
@@ -65,7 +64,7 @@ class InputEncoding:
         """The columns whose fields are read as they are written: no number in them is one."""
         return [column.name for column in self.columns if not isinstance(column, NumberColumn)]
 
-    def encode(self, frame: Frame | Rows, key: str, place: str, last: bool = False) -> Tensor:
+    def encode(self, frame: Frame, key: str, place: str, last: bool = False) -> Tensor:
         """(n, features) float32.
 
         Raises ConfigError, in one line about all columns, for missing columns, text in numbers and infinite numbers.
@@ -126,8 +125,9 @@ def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool |
             f"{hint}, or data.categorical={{columns}} for codes; or data.drop={{columns}}",
         )  # fmt: skip
     if not categories and (numeric or as_numbers(values).notna().sum() >= values.notna().sum() / 2):
-        finite_numbers(values, "correct them, add the word to data.missing, or set data.categorical={columns}")
-        return NumberColumn.learn(values)
+        return NumberColumn.learn(
+            values, "correct them, add the word to data.missing, or set data.categorical={columns}"
+        )
     if (count := as_texts(values).nunique()) > max_levels:
         raise Refused(
             name, f"has {count} different texts in {len(values)} training rows, more than data.max_levels={max_levels}",

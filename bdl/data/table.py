@@ -13,14 +13,14 @@ from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
+from pandas.util import hash_pandas_object
 from torch import Tensor
 
-from bdl.data.columns import Columns, TableSplit
+from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
 from bdl.data.frame import Format, Reading, all_of, locate, require_columns
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
-from bdl.data.rows import Rows
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
 from bdl.data.tensors import TensorDataModule, count_batch
 from bdl.data.values import Frame, Series
@@ -128,9 +128,6 @@ class TableDataModule(TensorDataModule):
             ),
         )
         self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
-        repeated = None
-        if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
-            repeated = _repeated(rows, [*inputs.names, target])
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
         super().__init__(splits, batch_size=batch_size, task=rule.task, labels=names, **batching)
@@ -141,8 +138,8 @@ class TableDataModule(TensorDataModule):
             f"{place}: {self.rows} rows; {len(of_inputs)} columns as {self.input_shape[0]} inputs; "
             f"target {rule.name}: {rule.task} ({reason})"
         )
-        if repeated is not None:
-            warnings.warn(f"{place}: {repeated}", BdlWarning, stacklevel=2)
+        if len(inputs.written) < len(inputs.names):  # categories alone may repeat without being copies
+            _warn_of_repeated(splits, place)
 
     def with_batches(
         self, batch_size: int | Literal["auto"] | None = "auto", **batching: Unpack[Batching]
@@ -195,16 +192,15 @@ def _with_target(frame: Frame, target: str, place: str) -> Rows:
     return Rows(frame, np.flatnonzero(frame[target].notna()))
 
 
-def _repeated(rows: Mapping[str, Rows], columns: list[str]) -> str | None:
-    """How many test rows are training rows too, in words. Scores on them tell nothing about new rows."""
-    train, test = (np.unique(rows[split].hashes(columns)) for split in ("train", "test"))
-    repeated = int(np.isin(test, train).sum())
-    if not repeated:
-        return None
-    return (
-        f"{repeated} of {len(test)} different test rows are training rows too, value for value: if they are copies, "
-        "remove them from the table, because scores on them say nothing about new rows"
-    )
+def _warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -> None:
+    """Warn of test rows that are training rows too, because scores on them tell nothing about new rows."""
+    rows = {split: pd.DataFrame(np.column_stack(splits[split])) for split in ("train", "test")}
+    train, test = (np.unique(hash_pandas_object(frame, index=False)) for frame in rows.values())
+    if repeated := int(np.isin(test, train).sum()):
+        warnings.warn(
+            f"{place}: {repeated} of {len(test)} different test rows are training rows too, value for value: if they "
+            "are copies, remove them from the table, because scores on them say nothing about new rows", BdlWarning, 3,
+        )  # fmt: skip
 
 
 def read_table(

@@ -13,6 +13,7 @@ Series: TypeAlias = Any
 Frame: TypeAlias = Any
 SIGNS = {"comma": ",", "semicolon": ";", "tab": "\t", "bar": "|", "space": " ", "point": ".", "apostrophe": "'"}
 BETWEEN = {"comma": ",", "point": r"\.", "space": r"\s", "apostrophe": "['’]"}  # thousands, as patterns
+EXACT = 2**53  # beyond, float64 does not have all whole numbers
 WHOLE = re.compile(r"[+-]?[0-9]{1,300}")
 NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")  # in linear time, whatever the text
 TRUTH_VALUES = {"true": "True", "false": "False"}
