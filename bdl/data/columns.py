@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from bdl.data.frame import all_of, locate, require_columns
+from bdl.data.frame import locate, require_columns
+from bdl.data.kinds import of_each
 from bdl.data.module import Task
 from bdl.data.split import split_by_seed
 from bdl.data.values import Frame, Series
@@ -54,7 +54,7 @@ class Columns:
         """Raise ConfigError for names of columns that the table lacks, and for a target that is an input too."""
         named = {"target": [self.target], "id": self.id, "drop": self.drop, "categorical": self.categorical}
         named |= {} if split_column is None else {"split_column": [split_column]}
-        all_of(*(partial(require_columns, frame, names, f"data.{key}=", place) for key, names in named.items()))
+        of_each(lambda key: require_columns(frame, named[key], f"data.{key}=", place), named, place)
         for key in ("id", "drop", "categorical"):
             if self.target in named[key]:
                 raise ConfigError(f"data.{key} names {self.target}, which is the target: take it out of data.{key}")

@@ -38,8 +38,8 @@ class InputEncoding:
     ) -> InputEncoding:  # fmt: skip
         """The encoding of these columns of the training rows.
 
-        Warns of columns without information, which are left out, and of those that seem to number the rows. Raises
-        ConfigError, in one line about all columns, for those that mix numbers and text, for dates that are written in
+        Warns of columns without information, which are left out, and of columns that seem to number the rows. Raises
+        ConfigError, in one line about all columns, for numbers with text between them, for dates that are written in
         several ways, and for more than `max_levels` categories; and if no column is left.
         """
         learned = of_each(lambda name: _learn(frame[name], name in categorical, max_levels, day_first), names, place)
@@ -61,7 +61,7 @@ class InputEncoding:
 
     @property
     def written(self) -> list[str]:
-        """The columns whose fields are read as they are written: no number in them is one."""
+        """The columns of categories and dates, whose fields are read as they are written."""
         return [column.name for column in self.columns if not isinstance(column, NumberColumn)]
 
     def encode(self, frame: Frame, key: str, place: str, last: bool = False) -> Tensor:
@@ -102,9 +102,9 @@ def _numbers_rows(values: Series) -> bool:
 
 
 def _learn(values: Series, categorical: bool, max_levels: int, day_first: bool | None) -> Column | None:
-    """A column as it is read: as categories if asked for or if most of its values are no numbers; None for a constant.
+    """What a column is read as: categories if asked for or if most values are no numbers; None for a constant.
 
-    Raises Refused for what is no input.
+    Raises Refused for a column that cannot be an input.
     """
     name = str(values.name)
     if values.dtype == object and values.map(lambda value: isinstance(value, NESTED)).any():

@@ -26,7 +26,7 @@ NO_SEPARATORS = '\n\r"\\'  # pandas takes them for ends of lines, and around fie
 COMPRESSED = (".gz", ".bz2", ".zip", ".xz", ".zst", ".tar")  # pandas unpacks them, but lines are counted in the bytes
 CELLS, ROWS = 2**16, 512  # parsed at once, with some 30 bytes a cell; at least so many rows, as each part has its cost
 PACKAGED = "package:"  # the path of a table that bdl brings along begins with it
-# The words that pandas takes for a gap, but for "None", which is a category of many tables: no basement, no symptoms.
+# The words that pandas takes for a gap, without "None", which is a category of many tables: no basement, no symptoms.
 GAPS = (
     "", "#N/A", "#N/A N/A", "#NA", "-1.#IND", "-1.#QNAN", "-NaN", "-nan", "1.#IND", "1.#QNAN", "<NA>", "N/A", "NA",
     "NULL", "NaN", "n/a", "nan", "null",
@@ -165,19 +165,6 @@ def locate(path: str | Path) -> Path:
     return Path(text).expanduser()
 
 
-def all_of(*calls: Callable[[], Any]) -> list[Any]:
-    """What the calls return. Raises one ConfigError with the lines of all that raise one."""
-    made, lines = [], []
-    for call in calls:
-        try:
-            made.append(call())
-        except ConfigError as error:
-            lines.append(str(error))
-    if lines:
-        raise ConfigError("; ".join(lines))
-    return made
-
-
 def require_columns(frame: Frame, columns: Iterable[str], key: str, place: str) -> None:
     """Raise ConfigError unless the table has all these columns."""
     absent = [column for column in columns if column not in frame.columns]
@@ -225,7 +212,7 @@ def _number_columns(read: Callable[..., Any], path: Path, asked: Sequence[int], 
     with open_regular(path) as file:
         blocks = iter(partial(file.read, 2**20), b"")
         most = 1 + sum(block.count(b"\n") + block.count(b"\r") for block in blocks)  # no fewer than there are rows
-    columns = {i: np.empty(most) for i in asked}  # pages that are not written take no memory
+    columns: dict[int, Any] = {i: np.empty(most) for i in asked}  # pages that are not written take no memory
     whole, count = set(columns), 0
     with read(chunksize=rows, low_memory=False) as parts:  # pandas would divide the parts further
         parts.get_chunk(1)

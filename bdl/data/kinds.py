@@ -35,23 +35,25 @@ class Refused(Exception):
 def of_each(function: Callable[[T], R], items: Iterable[T], place: str) -> list[R]:
     """What the function makes of each item.
 
-    Raises ConfigError, in one line, for all columns that it refuses. Those with the same remedy share it.
+    Raises ConfigError, in one line, for all items that it refuses. Columns with the same remedy share it.
     """
     made: list[R] = []
+    lines: list[str] = []
     by_remedy: dict[str, list[Refused]] = {}
     for item in items:
         try:
             made.append(function(item))
         except Refused as fault:
             by_remedy.setdefault(fault.remedy, []).append(fault)
-    if not by_remedy:
-        return made
-    lines = [
-        f"{brief_list([f'{fault.name} {fault.what}' for fault in alike])}: "
-        + remedy.replace("{columns}", as_value([fault.name for fault in alike]))
-        for remedy, alike in by_remedy.items()
-    ]
-    raise ConfigError(f"{place}: {'; '.join(lines)}")
+        except ConfigError as error:
+            lines.append(str(error))
+    for remedy, alike in by_remedy.items():
+        start = "" if lines else f"{place}: "
+        faults = brief_list([f"{fault.name} {fault.what}" for fault in alike])
+        lines.append(f"{start}{faults}: {remedy.replace('{columns}', as_value([fault.name for fault in alike]))}")
+    if lines:
+        raise ConfigError("; ".join(lines))
+    return made
 
 
 @dataclass(frozen=True)

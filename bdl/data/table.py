@@ -6,19 +6,20 @@ import copy
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Unpack
 
 import numpy as np
 import pandas as pd
-from pandas.util import hash_pandas_object
+import pandas.util
 from torch import Tensor
 
 from bdl.data.columns import Columns, Rows, TableSplit
 from bdl.data.encoding import InputEncoding
-from bdl.data.frame import Format, Reading, all_of, locate, require_columns
+from bdl.data.frame import Format, Reading, locate, require_columns
+from bdl.data.kinds import of_each
 from bdl.data.loader import Batching, TensorBatches
 from bdl.data.module import Task
 from bdl.data.target import ClassTarget, NumberTarget, Target, find_task
@@ -27,6 +28,7 @@ from bdl.data.values import Frame, Series
 from bdl.errors import BdlWarning, ConfigError
 
 FORMAT_VERSION = 3
+hash_rows: Any = pandas.util.hash_pandas_object  # which type checkers do not find
 
 
 @dataclass(frozen=True)
@@ -58,7 +60,7 @@ class TableEncoding:
 
     @staticmethod
     def from_plain(plain: dict[str, Any]) -> TableEncoding:
-        """The inverse of `to_plain`. Raises ConfigError for what is none."""
+        """The inverse of `to_plain`. Raises ConfigError for another version, and for missing or wrong fields."""
         version = plain.get("format_version")
         if version != FORMAT_VERSION:
             raise ConfigError(
@@ -121,12 +123,12 @@ class TableDataModule(TensorDataModule):
         train, no_inputs = rows["train"], columns.no_inputs(split.column)
         of_inputs = [name for name in train.columns if name not in no_inputs]
         labels = pd.concat([part[target] for part in rows.values()])
-        (rule, reason), inputs = all_of(
+        of_columns = columns.categorical, columns.max_levels, place, reading.day_first
+        questions: list[Callable[[], Any]] = [
             lambda: _target_of(labels, train[target], columns.task, place),
-            lambda: InputEncoding.learn(
-                train, of_inputs, columns.categorical, columns.max_levels, place, reading.day_first
-            ),
-        )
+            lambda: InputEncoding.learn(train, of_inputs, *of_columns),
+        ]
+        (rule, reason), inputs = of_each(lambda ask: ask(), questions, place)
         self.encoding = TableEncoding(inputs, rule, tuple(columns.id), reading)
         splits = self._encode(rows, places)
         names = rule.labels if isinstance(rule, ClassTarget) else None
@@ -194,8 +196,8 @@ def _with_target(frame: Frame, target: str, place: str) -> Rows:
 
 def _warn_of_repeated(splits: Mapping[str, tuple[Tensor, Tensor]], place: str) -> None:
     """Warn of test rows that are training rows too, because scores on them tell nothing about new rows."""
-    rows = {split: pd.DataFrame(np.column_stack(splits[split])) for split in ("train", "test")}
-    train, test = (np.unique(hash_pandas_object(frame, index=False)) for frame in rows.values())
+    rows = (pd.DataFrame(np.column_stack(splits[split])) for split in ("train", "test"))
+    train, test = (np.unique(hash_rows(frame, index=False)) for frame in rows)
     if repeated := int(np.isin(test, train).sum()):
         warnings.warn(
             f"{place}: {repeated} of {len(test)} different test rows are training rows too, value for value: if they "
