@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from bdl.data.frame import locate, require_columns
+from bdl.data.frame import require_columns
 from bdl.data.kinds import of_each
 from bdl.data.module import Task
 from bdl.data.split import split_by_seed
@@ -119,11 +119,6 @@ class TableSplit:
         """The key and the file of each split that has one; the table itself stands for "train"."""
         others = {"test": self.test_path, "val": self.val_path}
         return {"train": ("data.path", path)} | {s: (f"data.{s}_path", p) for s, p in others.items() if p is not None}
-
-    def places(self, place: str) -> dict[str, str]:
-        """The name of the file that holds each split, for messages."""
-        paths = {"train": None, "val": self.val_path, "test": self.test_path}
-        return {split: place if path is None else locate(path).name for split, path in paths.items()}
 
     def rows(self, tables: dict[str, Rows], place: str) -> dict[str, Rows]:
         """The rows of the three splits, from those of the files.

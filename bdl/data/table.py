@@ -115,8 +115,8 @@ class TableDataModule(TensorDataModule):
         batch_size: int | Literal["auto"] | None = "auto",
         **batching: Unpack[Batching],
     ):
-        place, target = locate(path).name, columns.target
-        files, places = split.files(path), split.places(place)
+        place, target, files = locate(path).name, columns.target, split.files(path)
+        places = dict.fromkeys(("val", "test"), place) | {s: locate(p).name for s, (_, p) in files.items()}
         frames = {s: reading.read(p, key, columns.written) for s, (key, p) in files.items()}
         columns.check(frames["train"], split.column, place)
         rows = split.rows({s: _with_target(frame, target, places[s]) for s, frame in frames.items()}, place)
