@@ -180,6 +180,12 @@ def test_ci_runs_the_test_command_of_the_readme():
     assert shell.stdout.strip() in CONTRIBUTING.read_text()
 
 
+def test_the_changelog_says_what_users_must_know():
+    versions = (ROOT / "CHANGELOG.md").read_text().split("\n## ")[1:]
+    assert all(version.count("\n- ") <= 10 for version in versions)
+    assert sum(version.count("\n") for version in versions) <= 150
+
+
 def test_the_release_has_one_version_and_one_date():
     """In the package, which the build reads, in the changelog and in the citation."""
     newest = re.search(r"^## (\d+\.\d+\.\d+) \((\d{4}-\d\d-\d\d)\)$", (ROOT / "CHANGELOG.md").read_text(), re.M)
