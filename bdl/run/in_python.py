@@ -33,7 +33,7 @@ from bdl.run.begun import begun_by, entry_of_code
 from bdl.run.build import fit, silence_lightning
 from bdl.run.sample_arguments import SampleArguments, check_arguments
 from bdl.run.section import own_likelihood
-from bdl.run.write_report import LabelledData, Outcome, find_splits, units_of, write_report
+from bdl.run.write_report import LabelledData, Outcome, ReportRequest, TargetWords, find_splits, write_report
 from bdl.samplers.dynamics.base import Transition
 from bdl.samplers.dynamics.langevin import SGHMC
 from bdl.schedules import EveryStep, Keep
@@ -199,23 +199,20 @@ def report(
     likelihood = likelihood or own_likelihood(getattr(module, "loss", None))
     posterior = bdl.Posterior.load(run, module, likelihood=likelihood)
     splits = find_splits(data, trainer, train_items)
-    sampler = None if trainer is None else find_sampler(trainer)
     facts = {"title": run.name, "module": type(module).__name__, "network": type(posterior.net).__name__}
-    if trainer is not None and sampler is not None:
-        outcome = Outcome(sampler.steps, _trace(trainer), sampler.swap_rates)
-        facts["sampler"] = type(sampler.dynamics).__name__
-    else:
+    datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
+    words = TargetWords.of(datamodule) if isinstance(datamodule, DataModule) else TargetWords()
+    if trainer is None or (sampler := find_sampler(trainer)) is None:
         traces = read_traces(run, sorted({r.stack for r in posterior.records}))
         outcome = Outcome(posterior.records[-1].step, side_by_side(traces) if traces else {}, None)
+        request = ReportRequest(run, posterior, splits, outcome, facts, words=words)
+    else:
+        outcome = Outcome(sampler.steps, _trace(trainer), sampler.swap_rates)
+        facts["sampler"], law = type(sampler.dynamics).__name__, law_of(trainer, module, posterior, sampler)
+        loggers = trainer.loggers
+        request = ReportRequest(run, posterior, splits, outcome, facts, sampler, words=words, loggers=loggers, law=law)
     facts["N"] = f"{posterior.target['num_data']:,}"
-    datamodule = data if isinstance(data, L.LightningDataModule) or trainer is None else trainer.datamodule  # type: ignore[attr-defined]
-    units = units_of(datamodule) if isinstance(datamodule, DataModule) else None
-    loggers = [] if trainer is None else trainer.loggers
-    pieces = datamodule.pieces if isinstance(datamodule, DataModule) else None
-    law = {} if trainer is None or sampler is None else law_of(trainer, module, posterior, sampler)
-    return write_report(
-        run, posterior, splits, outcome, facts, sampler, units=units, pieces=pieces, loggers=loggers, law=law
-    )
+    return write_report(request)
 
 
 def law_of(trainer: L.Trainer, module: Any, posterior: bdl.Posterior, sampler: bdl.Sampler) -> dict[str, float]:

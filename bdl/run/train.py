@@ -6,8 +6,10 @@ import contextlib
 import math
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from pathlib import Path
 
 import lightning as L
 import torch
@@ -27,7 +29,7 @@ from bdl.run.console import WorkProgress
 from bdl.run.directory import OWNER, RunDirectory
 from bdl.run.launch import given_back, launch, start_by
 from bdl.run.machine import prepare_torch, small_garbage
-from bdl.run.plan import Plan
+from bdl.run.plan import Plan, ReportPlan
 from bdl.run.processes import SINGLE, ProcessInfo, StepStore, check_count, process_info
 from bdl.run.records import METRICS, is_calibrated, read_config
 from bdl.run.run_data import RunData
@@ -35,7 +37,15 @@ from bdl.run.section import own_likelihood
 from bdl.run.stored import altered
 from bdl.run.tuning import tuned
 from bdl.run.validate import check_config
-from bdl.run.write_report import Outcome, facts_of, find_splits, log_metrics, units_of, write_report
+from bdl.run.write_report import (
+    Outcome,
+    ReportRequest,
+    TargetWords,
+    facts_of,
+    find_splits,
+    log_metrics,
+    write_report,
+)
 from bdl.seeding import derive_seed
 
 
@@ -209,38 +219,40 @@ def finish(
     started: `time.perf_counter()` before the build. resumed: whether an earlier call has made some steps, so that
     the time of all is not known.
     """
-    sampled, data, facts = time.perf_counter() - started, stack.data, facts_of(plan, stack.data, process)
+    sampled, facts = time.perf_counter() - started, facts_of(plan, stack.data, process)
     stack.net.to(stack.trainer.strategy.root_device)
     if stack.plan.baseline is not None:
         facts["approximation"] = fit_baseline(stack, directory)
     # A kill after metrics.json, which marks a run as complete, must not leave it without timing.json.
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
-    run, sampler, loggers = directory.path, stack.module.sampler, stack.trainer.loggers
-    posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
-    held_out, items = data.has("test") or data.has("val"), plan.report.train_items
-    splits = find_splits(data, None, items) if held_out else {"train": data.slices("train", items)}
-    law = {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps)
-    metrics = write_report(
-        run,
-        posterior,
-        splits,
-        outcome,
-        facts,
-        sampler,
-        data.ood(),
-        units_of(data),
-        data.pieces,
-        loggers,
-        None if stack.callbacks.promises is None else stack.callbacks.promises.promised,
-        plan.report.calibrate,
-        data.class_names,
-        plan.command,
-        law=law,
-        seconds=math.nan if resumed else sampled,
-    )
+    request = report_of(stack, directory.path, outcome, facts, plan.report)
+    metrics = write_report(replace(request, command=plan.command, seconds=math.nan if resumed else sampled))
     log_metrics(stack.trainer, metrics, outcome.steps)
     directory.write_timing(outcome.steps, sampled, time.perf_counter() - started)
     return metrics
+
+
+def report_of(
+    stack: StackRun, run: Path, outcome: Outcome, facts: Mapping[str, str], plan: ReportPlan
+) -> ReportRequest:  # fmt: skip
+    """The report of all samples in the folder of a run, by the network and the data of its first stack."""
+    data, promises = stack.data, stack.callbacks.promises
+    posterior = bdl.Posterior.load(run, stack.net, likelihood=own_likelihood(stack.module.loss))
+    held_out, items = data.has("test") or data.has("val"), plan.train_items
+    return ReportRequest(
+        run,
+        posterior,
+        find_splits(data, None, items) if held_out else {"train": data.slices("train", items)},
+        outcome,
+        facts,
+        stack.module.sampler,
+        data.ood(),
+        TargetWords.of(data),
+        stack.trainer.loggers,
+        None if promises is None else promises.promised,
+        plan.calibrate,
+        {} if stack.plan.baseline else law_of(stack, posterior, outcome.steps),
+    )
 
 
 def law_of(stack: StackRun, posterior: bdl.Posterior, steps: int) -> dict[str, float]:
